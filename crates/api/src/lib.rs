@@ -1,0 +1,1 @@
+//! Words of the Kubernetes API: kinds table, quantities, selectors, names, Status errors.

@@ -1,0 +1,1 @@
+//! The API server: request pipeline, generic registry, watch cache, discovery, admission.

@@ -1,0 +1,1 @@
+//! Kubernetes clients over HTTPS or in process, informers, events, leases.

@@ -1,0 +1,1 @@
+//! Controllers, one file or folder each.

@@ -1,0 +1,2 @@
+//! davit: a Kubernetes-compatible cluster for devices in one binary.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The node agent: pod workers, admission, resource managers, podresources, volumes, probes, status.

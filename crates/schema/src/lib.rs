@@ -1,0 +1,1 @@
+//! Structural schema of kinds: decode, prune, default, validate, patch, OpenAPI, table columns.

@@ -1,0 +1,1 @@
+//! Libraries for authors of device plugins and podresources clients.

@@ -1,0 +1,1 @@
+//! The store: revisions, compare-and-swap, watch, compaction.

@@ -1,0 +1,1 @@
+//! Device, CPU and memory placement on one node: pure decisions.

@@ -1,0 +1,2 @@
+//! Example device plugin.
+fn main() {}

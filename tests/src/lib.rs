@@ -1,0 +1,1 @@
+//! Whole-cluster tests with real parts.
