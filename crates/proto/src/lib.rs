@@ -1,1 +1,95 @@
-//! gRPC services of the node: device plugins, podresources, plugin registration, CRI; unix sockets that get on with Go peers.
+//! The gRPC interfaces of a node, as Rust types, clients and servers, and the unix sockets
+//! they are spoken on.
+//!
+//! The `.proto` files live in `protos/`; `cargo xtask proto` regenerates `src/generated`
+//! from them. [`unix`] holds the one kind of server and client every interface here uses.
+
+#![forbid(unsafe_code)]
+
+pub mod unix;
+
+/// Device plugin API: `Registration` is served by the node agent, `DevicePlugin` by plugins.
+///
+/// See <https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/>.
+pub mod deviceplugin {
+    /// Version `v1beta1`, the only one that is served.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1beta1 {
+        include!("generated/deviceplugin/v1beta1.rs");
+
+        /// Version string a plugin sends in `RegisterRequest.version` and announces in `supported_versions`.
+        pub const VERSION: &str = "v1beta1";
+        /// [`Device::health`] of a usable device; every other text means unusable.
+        pub const HEALTHY: &str = "Healthy";
+        /// [`Device::health`] of an unusable device.
+        pub const UNHEALTHY: &str = "Unhealthy";
+        /// File name of the agent's registration socket in the `device-plugins` folder.
+        pub const REGISTRATION_SOCKET: &str = "kubelet.sock";
+    }
+}
+
+/// Plugin registration API: served by plugins in `plugins_registry`, called by the node agent (KEP-3257 and earlier).
+pub mod pluginregistration {
+    /// Version 1.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1 {
+        include!("generated/pluginregistration/pluginregistration.rs");
+
+        /// [`PluginInfo::type`](PluginInfo) of a device plugin.
+        pub const DEVICE_PLUGIN: &str = "DevicePlugin";
+        /// [`PluginInfo::type`](PluginInfo) of a CSI driver.
+        pub const CSI_PLUGIN: &str = "CSIPlugin";
+        /// [`PluginInfo::type`](PluginInfo) of a DRA driver.
+        pub const DRA_PLUGIN: &str = "DRAPlugin";
+    }
+}
+
+/// Pod resources API: which pod holds which devices (KEP-606, KEP-2043, KEP-3695).
+pub mod podresources {
+    /// Version 1.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1 {
+        include!("generated/podresources/v1.rs");
+    }
+
+    /// The first form, kept for old monitors.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1alpha1 {
+        include!("generated/podresources/v1alpha1.rs");
+    }
+}
+
+/// Container runtime interface.
+pub mod cri {
+    /// Version 1, protobuf package `runtime.v1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1 {
+        include!("generated/cri/runtime.v1.rs");
+
+        // Registry secrets must not reach a log through a debug print of a request.
+        impl std::fmt::Debug for AuthConfig {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("AuthConfig")
+                    .field("username", &self.username)
+                    .field("server_address", &self.server_address)
+                    .finish_non_exhaustive()
+            }
+        }
+
+        impl KeyValue {
+            /// An environment variable of a container.
+            pub fn new(key: impl Into<String>, value: impl Into<String>) -> Self {
+                let value: String = value.into();
+                Self {
+                    key: key.into(),
+                    value: value.into_bytes(),
+                }
+            }
+
+            /// The value as text; bytes that are not UTF-8 become replacement characters.
+            pub fn text(&self) -> std::borrow::Cow<'_, str> {
+                String::from_utf8_lossy(&self.value)
+            }
+        }
+    }
+}

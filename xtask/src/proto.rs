@@ -1,0 +1,75 @@
+//! `cargo xtask proto`: turns `crates/proto/protos` into the Rust committed under
+//! `crates/proto/src/generated`. Needs no protoc.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+/// One set of files that are compiled together into a folder of its own, because
+/// several interfaces use the same protobuf package name.
+const SETS: &[(&str, &[&str])] = &[
+    ("deviceplugin", &["deviceplugin/v1beta1.proto"]),
+    ("pluginregistration", &["pluginregistration/v1.proto"]),
+    (
+        "podresources",
+        &["podresources/v1.proto", "podresources/v1alpha1.proto"],
+    ),
+    ("cri", &["cri/runtime.proto", "cri/image.proto"]),
+];
+
+/// Regenerates the committed sources.
+pub(crate) fn run() -> Result<()> {
+    let krate = proto_crate();
+    generate(&krate.join("protos"), &krate.join("src/generated"))
+}
+
+fn proto_crate() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/proto")
+}
+
+fn generate(protos: &Path, out: &Path) -> Result<()> {
+    for (set, files) in SETS {
+        let dir = out.join(set);
+        std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        let fds = protox::compile(*files, [protos]).with_context(|| format!("compile {set}"))?;
+        tonic_prost_build::configure()
+            .build_client(true)
+            .build_server(true)
+            .build_transport(false)
+            // Maps in a stable order make stored answers comparable byte by byte.
+            .btree_map(".")
+            .skip_debug(["runtime.v1.AuthConfig"])
+            .emit_rerun_if_changed(false)
+            .out_dir(&dir)
+            .compile_fds(fds)
+            .with_context(|| format!("generate {set}"))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn committed_sources_are_up_to_date() {
+        let krate = proto_crate();
+        let tmp = tempfile::tempdir().unwrap();
+        generate(&krate.join("protos"), tmp.path()).unwrap();
+        for (set, _) in SETS {
+            for entry in std::fs::read_dir(tmp.path().join(set)).unwrap() {
+                let fresh = entry.unwrap().path();
+                let committed = krate
+                    .join("src/generated")
+                    .join(set)
+                    .join(fresh.file_name().unwrap());
+                assert_eq!(
+                    std::fs::read_to_string(&fresh).unwrap(),
+                    std::fs::read_to_string(&committed).unwrap_or_default(),
+                    "{} is stale: run cargo xtask proto",
+                    committed.display()
+                );
+            }
+        }
+    }
+}
