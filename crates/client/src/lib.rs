@@ -1,1 +1,49 @@
-//! Kubernetes clients over HTTPS or in process, informers, events, leases.
+//! How davit's components reach an API server: over HTTPS by kubeconfig, or in process, without being able to tell.
+//!
+//! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
+//! watch into an indexed store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`] and [`LeaderElector`].
+#![forbid(unsafe_code)]
+
+mod connect;
+mod events;
+mod informer;
+mod leader;
+mod queue;
+
+pub use connect::{from_kubeconfig, in_process};
+pub use events::{EventRecorder, object_ref};
+pub use informer::{Change, Informer, ObjectKey, Subscription};
+pub use kube::Client;
+pub use leader::LeaderElector;
+pub use queue::WorkQueue;
+
+/// Why a client could not be made or did not become ready.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kubeconfig file is missing or not usable.
+    #[error("kubeconfig {path} cannot be used")]
+    Kubeconfig {
+        /// The file.
+        path: std::path::PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: kube::config::KubeconfigError,
+    },
+    /// The client could not be built from the configuration.
+    #[error("cannot build a client for {server}")]
+    Client {
+        /// The server's URL.
+        server: String,
+        /// What is wrong.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// An informer did not list its objects in time.
+    #[error("{kind} were not listed within {after:?}")]
+    NotSynced {
+        /// Plural name of the kind.
+        kind: String,
+        /// How long was waited.
+        after: std::time::Duration,
+    },
+}

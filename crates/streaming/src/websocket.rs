@@ -1,0 +1,266 @@
+//! WebSocket connections as numbered channels (the `*.channel.k8s.io` protocols), and as one byte stream (tunnelled SPDY).
+
+use bytes::{Buf, Bytes, BytesMut};
+use futures::{Sink, SinkExt, Stream, StreamExt};
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::mpsc;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_util::sync::PollSender;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Messages waiting in one direction of one channel.
+const QUEUE: usize = 32;
+const MAX_MESSAGE: usize = 4 << 20;
+/// Largest piece written as one message.
+const MAX_WRITE: usize = 32 * 1024;
+/// Channel number by which v5 clients say that they will send nothing more on the channel in the payload.
+const CLOSE_CHANNEL: u8 = 255;
+
+async fn accept<T: AsyncRead + AsyncWrite + Unpin>(io: T) -> WebSocketStream<T> {
+    let config =
+        WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
+    WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await
+}
+
+/// How a channel protocol puts channel numbers and payloads into messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Encoding {
+    /// Binary messages, first byte the channel.
+    Binary,
+    /// Text messages, first character the channel's digit, the rest base64.
+    Base64,
+}
+
+/// A connection cut into channels.
+pub(crate) struct Channels {
+    readers: Vec<Option<ChannelReader>>,
+    outgoing: mpsc::Sender<(u8, Bytes)>,
+    driver: AbortOnDropHandle<()>,
+}
+
+impl Channels {
+    /// Serves `count` channels on an upgraded connection.
+    pub(crate) fn serve<T>(io: T, count: u8, encoding: Encoding) -> Self
+    where
+        T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let (mut feeds, mut readers) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let (feed, chunks) = mpsc::channel(QUEUE);
+            feeds.push(Some(feed));
+            readers.push(Some(ChannelReader { chunks, current: Bytes::new() }));
+        }
+        let (outgoing, messages) = mpsc::channel(QUEUE);
+        let driver = tokio::spawn(async move {
+            let (sink, stream) = accept(io).await.split();
+            let receive = receive(stream, feeds, encoding);
+            let send = send(sink, messages, encoding);
+            let mut receive = std::pin::pin!(receive);
+            let mut send = std::pin::pin!(send);
+            // When all writers are done the peer may still have to read and close; when the peer is gone all is over.
+            let ended = tokio::select! {
+                result = &mut receive => result,
+                result = &mut send => match result { Ok(()) => receive.await, Err(error) => Err(error) },
+            };
+            if let Err(error) = ended {
+                tracing::debug!(%error, "stream connection ended");
+            }
+        });
+        Self { readers, outgoing, driver: AbortOnDropHandle::new(driver) }
+    }
+
+    /// What the peer sends on a channel; can be taken once.
+    pub(crate) fn reader(&mut self, channel: u8) -> Option<ChannelReader> {
+        self.readers.get_mut(usize::from(channel))?.take()
+    }
+
+    /// Sends on a channel.
+    pub(crate) fn writer(&self, channel: u8) -> ChannelWriter {
+        ChannelWriter { channel, outgoing: PollSender::new(self.outgoing.clone()) }
+    }
+
+    /// Lets what was written go out and the peer close, at most until `deadline` has passed.
+    pub(crate) async fn close(self, deadline: std::time::Duration) {
+        let Self { readers, outgoing, mut driver } = self;
+        drop((readers, outgoing));
+        if tokio::time::timeout(deadline, &mut driver).await.is_err() {
+            tracing::debug!("client did not close its stream connection in time");
+        }
+    }
+}
+
+async fn receive(
+    mut messages: impl Stream<Item = Result<Message, WsError>> + Unpin,
+    mut feeds: Vec<Option<mpsc::Sender<Bytes>>>,
+    encoding: Encoding,
+) -> Result<(), WsError> {
+    while let Some(message) = messages.next().await {
+        let mut payload: Bytes = match message? {
+            Message::Binary(bytes) => bytes,
+            Message::Text(text) => text.into(),
+            Message::Close(_) => return Ok(()),
+            Message::Ping(_) | Message::Pong(_) | Message::Frame(_) => continue,
+        };
+        if payload.is_empty() {
+            continue;
+        }
+        let mut channel = payload.get_u8();
+        if encoding == Encoding::Base64 {
+            channel = channel.wrapping_sub(b'0');
+            let Some(decoded) = decode_base64(&payload) else { continue };
+            payload = decoded.into();
+        }
+        if channel == CLOSE_CHANNEL {
+            if let Some(feed) = payload.first().and_then(|closed| feeds.get_mut(usize::from(*closed))) {
+                *feed = None;
+            }
+            continue;
+        }
+        let Some(feed) = feeds.get_mut(usize::from(channel)) else { continue };
+        let Some(sender) = feed.as_ref().filter(|_| !payload.is_empty()) else { continue };
+        if sender.send(payload).await.is_err() {
+            *feed = None;
+        }
+    }
+    Ok(())
+}
+
+async fn send(
+    mut sink: impl Sink<Message, Error = WsError> + Unpin,
+    mut messages: mpsc::Receiver<(u8, Bytes)>,
+    encoding: Encoding,
+) -> Result<(), WsError> {
+    while let Some((channel, payload)) = messages.recv().await {
+        let message = match encoding {
+            Encoding::Binary => {
+                let mut framed = BytesMut::with_capacity(payload.len() + 1);
+                framed.extend_from_slice(&[channel]);
+                framed.extend_from_slice(&payload);
+                Message::Binary(framed.freeze())
+            }
+            Encoding::Base64 => Message::text(format!("{channel}{}", encode_base64(&payload))),
+        };
+        sink.send(message).await?;
+    }
+    sink.send(Message::Close(None)).await
+}
+
+fn encode_base64(bytes: &[u8]) -> String {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.encode(bytes)
+}
+
+fn decode_base64(text: &[u8]) -> Option<Vec<u8>> {
+    use base64::Engine as _;
+    base64::engine::general_purpose::STANDARD.decode(text).ok()
+}
+
+/// What the peer sends on one channel.
+pub(crate) struct ChannelReader {
+    chunks: mpsc::Receiver<Bytes>,
+    current: Bytes,
+}
+
+impl ChannelReader {
+    /// The next whole message; `None` at the end.
+    pub(crate) async fn message(&mut self) -> Option<Bytes> {
+        self.chunks.recv().await
+    }
+}
+
+impl AsyncRead for ChannelReader {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.current.is_empty() {
+            match ready!(self.chunks.poll_recv(cx)) {
+                Some(chunk) => self.current = chunk,
+                None => return Poll::Ready(Ok(())),
+            }
+        }
+        let length = self.current.len().min(buf.remaining());
+        buf.put_slice(&self.current[..length]);
+        self.current.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Sends on one channel.
+pub(crate) struct ChannelWriter {
+    channel: u8,
+    outgoing: PollSender<(u8, Bytes)>,
+}
+
+impl AsyncWrite for ChannelWriter {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+        ready!(self.outgoing.poll_reserve(cx)).map_err(gone)?;
+        let piece = &buf[..buf.len().min(MAX_WRITE)];
+        let channel = self.channel;
+        self.outgoing.send_item((channel, Bytes::copy_from_slice(piece))).map_err(gone)?;
+        Poll::Ready(Ok(piece.len()))
+    }
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.outgoing.close();
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The binary messages of a connection as one byte stream.
+pub(crate) struct Tunnel<T> {
+    socket: WebSocketStream<T>,
+    current: Bytes,
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> Tunnel<T> {
+    pub(crate) async fn new(io: T) -> Self {
+        Self { socket: accept(io).await, current: Bytes::new() }
+    }
+}
+
+fn into_io(error: WsError) -> io::Error {
+    match error {
+        WsError::Io(error) => error,
+        WsError::ConnectionClosed | WsError::AlreadyClosed => io::ErrorKind::BrokenPipe.into(),
+        other => io::Error::other(other),
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Tunnel<T> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        while self.current.is_empty() {
+            match ready!(self.socket.poll_next_unpin(cx)) {
+                Some(Ok(Message::Binary(bytes))) => self.current = bytes,
+                Some(Ok(Message::Close(_))) | None => return Poll::Ready(Ok(())),
+                Some(Ok(_)) => {}
+                Some(Err(WsError::ConnectionClosed)) => return Poll::Ready(Ok(())),
+                Some(Err(error)) => return Poll::Ready(Err(into_io(error))),
+            }
+        }
+        let length = self.current.len().min(buf.remaining());
+        buf.put_slice(&self.current[..length]);
+        self.current.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tunnel<T> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        ready!(self.socket.poll_ready_unpin(cx)).map_err(into_io)?;
+        let piece = &buf[..buf.len().min(MAX_WRITE)];
+        self.socket.start_send_unpin(Message::Binary(Bytes::copy_from_slice(piece))).map_err(into_io)?;
+        Poll::Ready(Ok(piece.len()))
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_flush_unpin(cx).map_err(into_io)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.socket.poll_close_unpin(cx).map_err(into_io)
+    }
+}
