@@ -1,2 +1,33 @@
-//! Developer tasks.
-fn main() {}
+//! Developer tasks: `cargo xtask TASK`.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+mod kinds;
+mod proto;
+
+fn main() -> Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let root = workspace_root()?;
+    match args
+        .iter()
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .as_slice()
+    {
+        ["kinds", "--from", file] => {
+            kinds::run(Path::new(file), &root.join("crates/api/src/kinds.json"))
+        }
+        ["proto"] => proto::run(),
+        _ => bail!("usage: cargo xtask kinds --from FILE | proto"),
+    }
+}
+
+fn workspace_root() -> Result<PathBuf> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
+    Ok(manifest
+        .parent()
+        .context("xtask has no parent directory")?
+        .to_owned())
+}

@@ -1,0 +1,287 @@
+//! `cargo xtask kinds --from FILE`: turns a document of interface facts about the built-in kinds
+//! into `crates/api/src/kinds.json`, the compact table that `davit-api` embeds.
+//!
+//! The output holds one resource or type per line so that a change of the interface is a readable
+//! diff, and no string in it needs an escape so that the reader can borrow every one of them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+#[derive(Deserialize)]
+struct Facts {
+    resources: Vec<Value>,
+    kinds: Vec<FactKind>,
+    types: BTreeMap<String, FactType>,
+}
+
+#[derive(Deserialize)]
+struct FactKind {
+    group: String,
+    version: String,
+    kind: String,
+    #[serde(rename = "type")]
+    type_name: String,
+    namespaced: bool,
+    introduced: Option<String>,
+    deprecated: Option<String>,
+    removed: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct FactType {
+    kind: String,
+    of: Option<String>,
+    #[serde(default)]
+    values: Vec<String>,
+    #[serde(default, rename = "enum")]
+    closed: bool,
+    #[serde(default)]
+    union: bool,
+    #[serde(default)]
+    fields: Vec<Map<String, Value>>,
+}
+
+/// Types that hold any JSON or one of two shapes and therefore have no fields of their own.
+const OPAQUE: [(&str, &str); 5] = [
+    ("apiextensions/v1.JSON", "any"),
+    ("meta/v1.FieldsV1", "object"),
+    ("apiextensions/v1.JSONSchemaPropsOrBool", "schemaOrBool"),
+    ("apiextensions/v1.JSONSchemaPropsOrArray", "schemaOrArray"),
+    (
+        "apiextensions/v1.JSONSchemaPropsOrStringArray",
+        "schemaOrStrings",
+    ),
+];
+
+/// Reads the facts and writes the table.
+pub(crate) fn run(from: &Path, to: &Path) -> Result<()> {
+    let text =
+        std::fs::read_to_string(from).with_context(|| format!("reading {}", from.display()))?;
+    let facts: Facts = serde_json::from_str(&text).context("facts are not in the known form")?;
+    let table = render(&facts)?;
+    std::fs::write(to, table).with_context(|| format!("writing {}", to.display()))
+}
+
+fn render(facts: &Facts) -> Result<String> {
+    let mut out = String::from("{\"resources\":[\n");
+    let rows: Vec<String> = facts
+        .resources
+        .iter()
+        .map(|r| resource(r, facts).map(|v| v.to_string()))
+        .collect::<Result<_>>()?;
+    out.push_str(&rows.join(",\n"));
+    out.push_str("\n],\"kinds\":[\n");
+    let kinds: Vec<String> = facts
+        .kinds
+        .iter()
+        .map(|k| {
+            let mut row = Map::new();
+            row.insert("group".into(), json!(k.group));
+            row.insert("version".into(), json!(k.version));
+            row.insert("kind".into(), json!(k.kind));
+            row.insert("type".into(), json!(k.type_name));
+            if k.namespaced {
+                row.insert("namespaced".into(), json!(true));
+            }
+            Value::Object(row).to_string()
+        })
+        .collect();
+    out.push_str(&kinds.join(",\n"));
+    out.push_str("\n],\"types\":{\n");
+    let mut types = Vec::new();
+    for (name, fact) in &facts.types {
+        if let Some(def) = type_def(name, fact, facts)? {
+            let mut line = String::new();
+            write!(line, "\"{name}\":{def}")?;
+            types.push(line);
+        }
+    }
+    out.push_str(&types.join(",\n"));
+    out.push_str("\n}}\n");
+    if out.contains('\\') {
+        bail!("the table would need a string escape, which its reader cannot borrow");
+    }
+    Ok(out)
+}
+
+fn split_gvk(text: &str) -> Result<(&str, &str, &str)> {
+    let (gv, kind) = text
+        .rsplit_once('.')
+        .with_context(|| format!("no kind in {text}"))?;
+    let (group, version) = gv.split_once('/').unwrap_or(("", gv));
+    Ok((group, version, kind))
+}
+
+fn resource(fact: &Value, facts: &Facts) -> Result<Value> {
+    let mut row = fact.as_object().context("resource is no object")?.clone();
+    let text = |k: &str| {
+        fact[k]
+            .as_str()
+            .with_context(|| format!("resource without {k}"))
+    };
+    let (group, version, kind) = (text("group")?, text("version")?, text("kind")?);
+    let top = facts
+        .kinds
+        .iter()
+        .find(|k| k.group == group && k.version == version && k.kind == kind)
+        .with_context(|| format!("kind {group}/{version} {kind} is not described"))?;
+    row.insert("type".into(), json!(top.type_name));
+    for (key, value) in [
+        ("introduced", &top.introduced),
+        ("deprecated", &top.deprecated),
+        ("removed", &top.removed),
+    ] {
+        if let Some(value) = value {
+            row.insert(key.into(), json!(value));
+        }
+    }
+    if let Some(Value::Object(subs)) = row.remove("subresources") {
+        let mut list = Vec::new();
+        for (name, sub) in subs {
+            let gvk = sub["kind"].as_str().context("subresource without kind")?;
+            let (group, version, kind) = split_gvk(gvk)?;
+            list.push(json!({"name": name, "group": group, "version": version, "kind": kind, "verbs": sub["verbs"]}));
+        }
+        row.insert("subresources".into(), Value::Array(list));
+    }
+    Ok(Value::Object(row))
+}
+
+fn type_def(name: &str, fact: &FactType, facts: &Facts) -> Result<Option<Value>> {
+    if let Some((_, shape)) = OPAQUE.iter().find(|(n, _)| *n == name) {
+        return Ok(Some(json!({ "opaque": shape })));
+    }
+    if fact.kind == "alias" {
+        let of = fact.of.as_deref().context("alias of nothing")?;
+        // Go interfaces and internal types never appear on the wire.
+        if of == "any" || of.contains(".io/") && of.contains("pkg/") {
+            return Ok(None);
+        }
+        let of = if of == "int" { "int64" } else { of };
+        let mut def = Map::new();
+        def.insert("alias".into(), json!(of));
+        if !fact.values.is_empty() {
+            def.insert("values".into(), json!(fact.values));
+        }
+        if fact.closed {
+            def.insert("closed".into(), json!(true));
+        }
+        return Ok(Some(Value::Object(def)));
+    }
+    let mut fields = Vec::new();
+    for f in &fact.fields {
+        fields.push(field(name, f, facts)?);
+    }
+    let mut def = Map::new();
+    def.insert("fields".into(), Value::Array(fields));
+    if fact.union {
+        def.insert("union".into(), json!(true));
+    }
+    Ok(Some(Value::Object(def)))
+}
+
+fn field(owner: &str, fact: &Map<String, Value>, facts: &Facts) -> Result<Value> {
+    let mut out = Map::new();
+    for (key, value) in fact {
+        match key.as_str() {
+            "default" => {
+                let text = value.as_str().context("default is no text")?;
+                out.insert("default".into(), default_value(owner, text, fact, facts)?);
+            }
+            "validation" => {
+                if let Some(rules) = validation(value)? {
+                    out.insert("validation".into(), rules);
+                }
+            }
+            "patchStrategy" => {
+                let list: Vec<&str> = value.as_str().unwrap_or("").split(',').collect();
+                out.insert("patchStrategy".into(), json!(list));
+            }
+            "name" | "type" | "proto" | "nullable" | "inline" | "required" | "listType"
+            | "listMapKeys" | "mapType" | "structType" | "patchMergeKey" => {
+                out.insert(key.clone(), value.clone());
+            }
+            other => bail!("{owner}: unknown field property {other}"),
+        }
+    }
+    Ok(Value::Object(out))
+}
+
+/// A default is JSON text or `ref(Constant)`, whose constant is the type name without the
+/// package's common prefix followed by the value.
+fn default_value(
+    owner: &str,
+    text: &str,
+    fact: &Map<String, Value>,
+    facts: &Facts,
+) -> Result<Value> {
+    let Some(constant) = text.strip_prefix("ref(").and_then(|t| t.strip_suffix(')')) else {
+        return serde_json::from_str(text).with_context(|| format!("{owner}: default {text}"));
+    };
+    let alias = fact["type"].as_str().unwrap_or_default();
+    let values = &facts
+        .types
+        .get(alias)
+        .with_context(|| format!("{owner}: default of unknown type {alias}"))?
+        .values;
+    let value = values
+        .iter()
+        .filter(|v| constant.contains(v.as_str()))
+        .max_by_key(|v| v.len())
+        .with_context(|| format!("{owner}: constant {constant} is none of {values:?}"))?;
+    Ok(json!(value))
+}
+
+/// Declared limits, without those that stand behind feature gates that are off.
+fn validation(rules: &Value) -> Result<Option<Value>> {
+    let mut out = Map::new();
+    let mut keys = Vec::new();
+    for rule in rules.as_array().context("validation is no list")? {
+        let rule = rule.as_str().context("validation rule is no text")?;
+        let rule = match rule
+            .strip_prefix("ifDisabled(")
+            .and_then(|r| r.split_once(")=+"))
+        {
+            Some((_, rest)) => rest,
+            None => rule,
+        };
+        let (name, value) = rule.split_once('=').unwrap_or((rule, ""));
+        let value = value.trim_matches('"');
+        match name {
+            "minimum" | "maximum" | "maxItems" | "maxLength" | "maxBytes" => {
+                let n: i64 = value.parse().with_context(|| format!("limit {rule}"))?;
+                out.insert(name.into(), json!(n));
+            }
+            "format" | "oneOf" | "unique" => {
+                out.insert(name.into(), json!(value));
+            }
+            "eachKey" => {
+                if let Some(format) = value.strip_prefix("+format=") {
+                    out.insert("eachKeyFormat".into(), json!(format));
+                }
+            }
+            "update" if value == "NoModify" => {
+                out.insert("noModify".into(), json!(true));
+            }
+            "immutable" | "unionMember" | "unionDiscriminator" => {
+                out.insert(name.into(), json!(true));
+            }
+            "listMapKey" => keys.push(value.to_owned()),
+            "featureGate" => {
+                let gates: Vec<&str> = value.split(',').collect();
+                out.insert("featureGates".into(), json!(gates));
+            }
+            // Said elsewhere in the table, or conditional on other fields and checked by code.
+            _ => {}
+        }
+    }
+    if out.contains_key("unique") && !keys.is_empty() {
+        out.insert("uniqueKeys".into(), json!(keys));
+    }
+    Ok((!out.is_empty()).then_some(Value::Object(out)))
+}
