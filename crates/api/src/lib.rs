@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod kinds;
+pub mod quantity;
 mod text;
 
 /// The typed kinds of API level 1.36.
