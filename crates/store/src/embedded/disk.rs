@@ -1,0 +1,425 @@
+//! The log on disk.
+//!
+//! One keyspace of the embedded database. The key of a record begins with its
+//! revision (big-endian), so that the records lie in revision order; the value is
+//! the value written, untouched. Record 0 is the header: format and the revision up
+//! to which history has been compacted. Above that revision the log has no holes,
+//! which is checked when it is opened; below it only the current version of each
+//! key is left. The database checksums its journal and its tables.
+
+use std::fs::{File, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use fjall::{
+    CompressionType, Database, Keyspace, KeyspaceCreateOptions, OwnedWriteBatch, PersistMode,
+};
+
+use super::journal::{self, Verdict};
+use super::mvcc::{FIRST_REVISION, Mvcc, RecordId};
+use crate::{Change, Error, KeyValue, Result};
+
+/// Where the writer thread puts its batches.
+pub(super) trait Disk: Send {
+    /// Appends changes; durable when it returns.
+    fn append(&mut self, changes: &[Arc<Change>]) -> Result<(), String>;
+
+    /// Removes records and notes that history is compacted up to `revision`.
+    fn forget(&mut self, garbage: &[RecordId], revision: u64) -> Result<(), String>;
+}
+
+const FORMAT: u32 = 1;
+const HEADER_KEY: [u8; 8] = [0; 8];
+const KEYSPACE: &str = "revisions";
+
+/// Removals in one batch, so that no commit waits behind many of them.
+const FORGET_BATCH: usize = 4096;
+
+// The state is in memory and the database is read only at start: it needs hardly
+// any cache, and its write buffer shares the values with the state.
+const CACHE_BYTES: u64 = 1 << 20;
+const MEMTABLE_BYTES: u64 = 16 << 20;
+const JOURNAL_BYTES: u64 = 128 << 20;
+
+pub(super) struct FjallDisk {
+    database: Database,
+    records: Keyspace,
+    /// Held, and with it the lock, until the database is closed.
+    _lock: File,
+}
+
+impl FjallDisk {
+    /// Opens or creates the log in `dir` and reads the state from it.
+    pub(super) fn open(dir: &Path) -> Result<(Self, Mvcc)> {
+        std::fs::create_dir_all(dir).map_err(|error| io("create the store directory", &error))?;
+        let lock = lock(dir)?;
+        let path = dir.join("db");
+        let complete = dir.join("complete");
+        if complete.exists() {
+            check_journal(&path)?;
+        } else {
+            clear_unfinished(&path)?;
+        }
+        let database = Database::builder(&path)
+            .cache_size(CACHE_BYTES)
+            .max_journaling_size(JOURNAL_BYTES)
+            .journal_compression(CompressionType::None)
+            .manual_journal_persist(true)
+            .worker_threads(1)
+            .open()
+            .map_err(|error| database_error(&path, "open the store", &error))?;
+        let options = || {
+            KeyspaceCreateOptions::default()
+                .max_memtable_size(MEMTABLE_BYTES)
+                .manual_journal_persist(true)
+        };
+        let records = database
+            .keyspace(KEYSPACE, options)
+            .map_err(|error| database_error(&path, "open the store", &error))?;
+        let mut disk = Self {
+            database,
+            records,
+            _lock: lock,
+        };
+        if !complete.exists() {
+            disk.write_header(FIRST_REVISION)
+                .map_err(|detail| Error::Io {
+                    action: "create the store",
+                    detail,
+                })?;
+            create_marker(dir, &complete).map_err(|error| io("create the store", &error))?;
+        }
+        let (state, garbage) = disk.read(&path)?;
+        if !garbage.is_empty() {
+            disk.forget(&garbage, state.oldest())
+                .map_err(|detail| Error::Io {
+                    action: "clean up the store",
+                    detail,
+                })?;
+        }
+        Ok((disk, state))
+    }
+
+    /// A batch that is durable when it is committed.
+    fn batch(&self) -> OwnedWriteBatch {
+        self.database
+            .batch()
+            .durability(Some(PersistMode::SyncData))
+    }
+
+    fn write_header(&mut self, compacted: u64) -> Result<(), String> {
+        let mut batch = self.batch();
+        batch.insert(&self.records, &HEADER_KEY, header(compacted));
+        batch.commit().map_err(|error| error.to_string())
+    }
+
+    /// Rebuilds the state, and finds records that an interrupted compaction left.
+    fn read(&self, path: &Path) -> Result<(Mvcc, Vec<RecordId>)> {
+        let corrupt = |detail: String| Error::Corrupt {
+            path: path.to_owned(),
+            detail,
+        };
+        let mut entries = self.records.iter().map(|guard| {
+            guard
+                .into_inner()
+                .map_err(|error| database_error(path, "read the store", &error))
+        });
+        let compacted = match entries.next().transpose()? {
+            Some((key, value)) if *key == HEADER_KEY => parse_header(&value).map_err(corrupt)?,
+            _ => return Err(corrupt("the header is missing".to_owned())),
+        };
+        let mut state = Mvcc::new(compacted);
+        let mut garbage = Vec::new();
+        let now = Instant::now();
+        let mut previous_revision = 0;
+        for entry in entries {
+            let (key, value) = entry?;
+            let record = Record::parse(&key).map_err(corrupt)?;
+            if record.revision <= previous_revision {
+                return Err(corrupt(format!(
+                    "revision {} occurs twice",
+                    record.revision
+                )));
+            }
+            previous_revision = record.revision;
+            // A copy of exactly the value: a slice would keep a whole block alive.
+            let value = (!record.delete).then(|| Bytes::copy_from_slice(&value));
+            if record.revision <= compacted {
+                restore(&mut state, &mut garbage, &record, value);
+            } else if record.revision == state.revision() + 1 {
+                let change = replay(&state, &record, value).map_err(corrupt)?;
+                state.apply(Arc::new(change), now);
+            } else {
+                let detail = format!(
+                    "revisions {} to {} are missing",
+                    state.revision() + 1,
+                    record.revision - 1
+                );
+                return Err(corrupt(detail));
+            }
+        }
+        Ok((state, garbage))
+    }
+}
+
+impl Disk for FjallDisk {
+    fn append(&mut self, changes: &[Arc<Change>]) -> Result<(), String> {
+        let mut batch = self.batch();
+        for change in changes {
+            let (create_revision, value) = match &change.current {
+                Some(pair) => (pair.create_revision, pair.value.clone()),
+                None => (0, Bytes::new()),
+            };
+            let delete = change.current.is_none();
+            let key = record_key(change.revision, create_revision, delete, &change.key);
+            batch.insert(&self.records, key, value);
+        }
+        batch.commit().map_err(|error| error.to_string())
+    }
+
+    fn forget(&mut self, garbage: &[RecordId], revision: u64) -> Result<(), String> {
+        // The header goes first: what is removed before a crash was then already
+        // compacted, and what is not is found and removed at the next start.
+        self.write_header(revision)?;
+        for some in garbage.chunks(FORGET_BATCH) {
+            let mut batch = self.batch();
+            for id in some {
+                let key = record_key(id.revision, id.create_revision, id.delete, &id.key);
+                batch.remove(&self.records, key);
+            }
+            batch.commit().map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes in a record from before the history.
+fn restore(
+    state: &mut Mvcc,
+    garbage: &mut Vec<RecordId>,
+    record: &Record<'_>,
+    value: Option<Bytes>,
+) {
+    garbage.extend(state.record_of(record.key));
+    let key = state
+        .shared_key(record.key)
+        .unwrap_or_else(|| Arc::from(record.key));
+    if record.delete {
+        garbage.push(RecordId {
+            revision: record.revision,
+            create_revision: record.create_revision,
+            delete: true,
+            key: Arc::clone(&key),
+        });
+    }
+    state.restore(key, (record.revision, record.create_revision), value);
+}
+
+/// The change a record of the history stands for.
+fn replay(state: &Mvcc, record: &Record<'_>, value: Option<Bytes>) -> Result<Change, String> {
+    let revision = record.revision;
+    let previous = state.get(record.key);
+    let created = previous
+        .as_ref()
+        .map_or(revision, |pair| pair.create_revision);
+    if value.is_some() && record.create_revision != created {
+        return Err(format!(
+            "revision {revision} does not follow from the one before"
+        ));
+    }
+    let key = state
+        .shared_key(record.key)
+        .unwrap_or_else(|| Arc::from(record.key));
+    let current = value.map(|value| KeyValue {
+        key: Arc::clone(&key),
+        value,
+        mod_revision: revision,
+        create_revision: created,
+    });
+    Ok(Change {
+        revision,
+        key,
+        current,
+        previous,
+    })
+}
+
+/// The key of a record, taken apart.
+struct Record<'a> {
+    revision: u64,
+    create_revision: u64,
+    delete: bool,
+    key: &'a str,
+}
+
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+
+fn record_key(revision: u64, create_revision: u64, delete: bool, key: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(17 + key.len());
+    bytes.extend_from_slice(&revision.to_be_bytes());
+    bytes.push(if delete { DELETE } else { PUT });
+    bytes.extend_from_slice(&create_revision.to_be_bytes());
+    bytes.extend_from_slice(key.as_bytes());
+    bytes
+}
+
+impl<'a> Record<'a> {
+    fn parse(bytes: &'a [u8]) -> Result<Self, String> {
+        let broken = || format!("record key {bytes:02x?} has a wrong form");
+        let (revision, rest) = bytes.split_first_chunk::<8>().ok_or_else(broken)?;
+        let (operation, rest) = rest.split_first().ok_or_else(broken)?;
+        let (create_revision, key) = rest.split_first_chunk::<8>().ok_or_else(broken)?;
+        let delete = match *operation {
+            PUT => false,
+            DELETE => true,
+            _ => return Err(broken()),
+        };
+        Ok(Self {
+            revision: u64::from_be_bytes(*revision),
+            create_revision: u64::from_be_bytes(*create_revision),
+            delete,
+            key: std::str::from_utf8(key).map_err(|_| broken())?,
+        })
+    }
+}
+
+fn header(compacted: u64) -> Vec<u8> {
+    [&FORMAT.to_be_bytes()[..], &compacted.to_be_bytes()[..]].concat()
+}
+
+fn parse_header(bytes: &[u8]) -> Result<u64, String> {
+    let broken = || "the header has a wrong form".to_owned();
+    let (format, compacted) = bytes.split_first_chunk::<4>().ok_or_else(broken)?;
+    let format = u32::from_be_bytes(*format);
+    if format != FORMAT {
+        return Err(format!(
+            "format {format} is not known to this version (it knows {FORMAT})"
+        ));
+    }
+    let compacted: [u8; 8] = compacted.try_into().map_err(|_| broken())?;
+    Ok(u64::from_be_bytes(compacted))
+}
+
+/// Takes the lock of the directory; the kernel releases it with the process.
+fn lock(dir: &Path) -> Result<File> {
+    let action = "lock the store directory";
+    let mut file = File::options()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .open(dir.join("lock"))
+        .map_err(|error| io(action, &error))?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            let holder = file
+                .read_to_string(&mut text)
+                .ok()
+                .and_then(|_| text.trim().parse().ok());
+            return Err(Error::Locked {
+                path: dir.to_owned(),
+                holder,
+            });
+        }
+        Err(TryLockError::Error(error)) => return Err(io(action, &error)),
+    }
+    file.set_len(0)
+        .and_then(|()| file.seek(SeekFrom::Start(0)))
+        .and_then(|_| writeln!(file, "{}", std::process::id()))
+        .map_err(|error| io(action, &error))?;
+    Ok(file)
+}
+
+/// Notes that the store has been created. Until then nothing in it was
+/// acknowledged.
+fn create_marker(dir: &Path, complete: &Path) -> std::io::Result<()> {
+    File::create(complete)?.sync_all()?;
+    File::open(dir)?.sync_all()
+}
+
+/// Removes what a creation that was cut short has left.
+fn clear_unfinished(path: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(io("clear an unfinished store", &error)),
+    }
+}
+
+/// Cuts a torn batch off the journal, and refuses a journal that is damaged before
+/// its end: the database would silently drop what follows.
+fn check_journal(path: &Path) -> Result<()> {
+    let action = "check the journal of the store";
+    let Some(journal) = journal::active(path).map_err(|error| io(action, &error))? else {
+        return Ok(());
+    };
+    match journal::inspect(&journal).map_err(|error| io(action, &error))? {
+        Verdict::Sound => Ok(()),
+        Verdict::Torn { valid } => {
+            tracing::info!(journal = %journal.display(), valid, "dropping a write cut short");
+            journal::truncate(&journal, valid).map_err(|error| io(action, &error))
+        }
+        Verdict::Damaged { at } => Err(Error::Corrupt {
+            path: journal,
+            detail: format!("byte {at} is damaged and acknowledged writes follow it"),
+        }),
+    }
+}
+
+fn io(action: &'static str, error: &std::io::Error) -> Error {
+    Error::Io {
+        action,
+        detail: error.to_string(),
+    }
+}
+
+fn database_error(path: &Path, action: &'static str, error: &fjall::Error) -> Error {
+    let path = || PathBuf::from(path);
+    match error {
+        fjall::Error::Locked => Error::Locked {
+            path: path(),
+            holder: None,
+        },
+        fjall::Error::Io(error) => io(action, error),
+        fjall::Error::Storage(fjall::LsmError::Io(error)) => io(action, error),
+        other => Error::Corrupt {
+            path: path(),
+            detail: other.to_string(),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record_keys_round_trip_in_revision_order() {
+        let one = record_key(255, 3, false, "/pods/a");
+        let two = record_key(256, 0, true, "");
+        assert!(one < two);
+        assert!(HEADER_KEY.as_slice() < one.as_slice());
+        let record = Record::parse(&one).unwrap();
+        assert_eq!((record.revision, record.create_revision), (255, 3));
+        assert_eq!((record.delete, record.key), (false, "/pods/a"));
+        assert!(Record::parse(&two).unwrap().delete);
+    }
+
+    #[test]
+    fn broken_records_are_refused() {
+        assert!(Record::parse(&HEADER_KEY).is_err());
+        assert!(Record::parse(&[0; 17]).is_err());
+        let mut key = record_key(1, 1, false, "a");
+        key.push(0xff);
+        assert!(Record::parse(&key).is_err());
+        assert!(parse_header(&header(7)).is_ok_and(|compacted| compacted == 7));
+        assert!(parse_header(&[0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0]).is_err());
+        assert!(parse_header(b"").is_err());
+    }
+}

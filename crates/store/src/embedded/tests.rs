@@ -1,0 +1,1 @@
+//! Tests of what only the embedded engine does.

@@ -1,0 +1,146 @@
+//! What can go wrong in a store.
+
+use std::path::PathBuf;
+
+use crate::KeyValue;
+
+/// Result of a store call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a store call failed.
+///
+/// Errors are cloneable because one failed disk write answers every writer whose
+/// record was in the batch.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The expectation of a write did not hold.
+    #[error("key {key:?} is not as expected: {}", found(current.as_deref()))]
+    Conflict {
+        /// The key of the write.
+        key: String,
+        /// What the store has under the key; `None` if it has nothing.
+        current: Option<Box<KeyValue>>,
+    },
+
+    /// An unconditional delete found nothing.
+    #[error("key {key:?} does not exist")]
+    NotFound {
+        /// The key of the write.
+        key: String,
+    },
+
+    /// The revision has been compacted.
+    #[error("revision {requested} has been compacted, the oldest available is {oldest}")]
+    Compacted {
+        /// The revision asked for.
+        requested: u64,
+        /// The oldest revision that can be asked for.
+        oldest: u64,
+    },
+
+    /// The revision does not exist yet.
+    #[error("revision {requested} is in the future, the current one is {current}")]
+    FutureRevision {
+        /// The revision asked for.
+        requested: u64,
+        /// The newest revision.
+        current: u64,
+    },
+
+    /// A watcher did not read its events in time and was dropped.
+    #[error("watcher of {prefix:?} is too slow: more than {limit} events wait for it")]
+    Overflow {
+        /// The prefix watched.
+        prefix: String,
+        /// How many events may wait.
+        limit: usize,
+    },
+
+    /// The value is larger than the store takes.
+    #[error("value of key {key:?} has {size} bytes, the limit is {limit}")]
+    TooLarge {
+        /// The key of the write.
+        key: String,
+        /// Size of the value in bytes.
+        size: usize,
+        /// The limit in bytes.
+        limit: usize,
+    },
+
+    /// The key is empty, longer than 4096 bytes or holds a NUL byte.
+    #[error("key {key:?} is not valid: {reason}")]
+    InvalidKey {
+        /// The key, cut if it is long.
+        key: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+
+    /// The queue of writes stayed full; the write was not accepted.
+    #[error("store is overloaded: no place in the write queue for {waited_ms} ms")]
+    Busy {
+        /// How long the writer waited.
+        waited_ms: u64,
+    },
+
+    /// The write was accepted but not confirmed in time: it may or may not happen.
+    #[error("write of key {key:?} was not confirmed in time, its outcome is unknown")]
+    OutcomeUnknown {
+        /// The key of the write.
+        key: String,
+    },
+
+    /// Another process has the directory open.
+    #[error("store at {path} is in use by another process{}", holder.map(|p| format!(" (pid {p})")).unwrap_or_default(), path = path.display())]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+        /// The process that says it holds the lock.
+        holder: Option<u32>,
+    },
+
+    /// What is on disk is damaged.
+    #[error("store at {path} is damaged: {detail}", path = path.display())]
+    Corrupt {
+        /// The directory or file.
+        path: PathBuf,
+        /// What was found.
+        detail: String,
+    },
+
+    /// The operating system or the database refused.
+    #[error("cannot {action}: {detail}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// The answer.
+        detail: String,
+    },
+
+    /// A write failed earlier; no later one is acknowledged until the store is
+    /// opened again.
+    #[error("store refuses writes after a failed one: {cause}")]
+    Poisoned {
+        /// The first failure.
+        cause: String,
+    },
+
+    /// The store has been closed.
+    #[error("store is closed")]
+    Closed,
+
+    /// The engine asked for is not part of this build.
+    #[error("store engine {engine} is not built into this version")]
+    NotBuilt {
+        /// The engine.
+        engine: &'static str,
+    },
+}
+
+fn found(current: Option<&KeyValue>) -> String {
+    match current {
+        Some(pair) => format!("it is at revision {}", pair.mod_revision),
+        None => "it does not exist".to_owned(),
+    }
+}
