@@ -1,0 +1,285 @@
+//! The node agent's view of everything a pod holds exclusively: today device plugin devices.
+//!
+//! The pod workers talk to [`ContainerManager`] only. Behind it stand the allocation log
+//! ([`crate::allocation`]), the device manager ([`crate::devices`]), the plugin registry
+//! ([`crate::plugins`]) and the podresources service ([`crate::podresources`]).
+//!
+//! Order of calls: [`ContainerManager::start`], [`adopt`](ContainerManager::adopt) with what
+//! the runtime runs, [`sources_ready`](ContainerManager::sources_ready) once the pods of the
+//! node are known; then for each pod [`admit`](ContainerManager::admit), for each container
+//! at each of its starts [`container_options`](ContainerManager::container_options), and
+//! [`release`](ContainerManager::release) when the pod is gone or terminal and its containers
+//! have ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use davit_proto::cri::v1 as cri;
+use davit_topology::{Machine, Policy};
+use k8s_openapi::api::core::v1::{Pod, ResourceStatus};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use crate::devices::Manager;
+pub use crate::devices::{DeviceView, Holder};
+use crate::{allocation, devices, plugins, podresources};
+
+/// The pods of this node, as its pod workers know them.
+pub trait ActivePods: Send + Sync + 'static {
+    /// Pods that may hold resources: not terminal, or terminal (or deleted) with containers
+    /// that have not ended yet. A pod that is being admitted is among them.
+    fn active_pods(&self) -> Vec<Arc<Pod>>;
+
+    /// All pods known to the node, terminal ones included.
+    fn all_pods(&self) -> Vec<Arc<Pod>>;
+}
+
+/// How the container manager works; [`Config::new`] gives the defaults.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The agent's folder, `/var/lib/kubelet` by default.
+    pub root_dir: PathBuf,
+    /// How long admission waits for a plugin that the allocation log knows but that is not
+    /// connected, counted from the loss of the plugin or the agent's start. Zero refuses at
+    /// once, as the kubelet does.
+    pub plugin_wait: Duration,
+    /// How long capacity is kept after a plugin went away, and devices are not yet called
+    /// unhealthy in pod status.
+    pub grace: Duration,
+    /// Limit of connecting to a plugin that registers.
+    pub dial_timeout: Duration,
+    /// Limit of GetDevicePluginOptions.
+    pub options_timeout: Duration,
+    /// Limit of one GetPreferredAllocation call.
+    pub preferred_timeout: Duration,
+    /// Limit of one Allocate call.
+    pub allocate_timeout: Duration,
+    /// Limit of one PreStartContainer call.
+    pub pre_start_timeout: Duration,
+    /// The machine's NUMA nodes; without it no hints are computed.
+    pub machine: Option<Machine>,
+    /// Topology manager policy, applied per container.
+    pub topology_policy: Policy,
+}
+
+impl Config {
+    /// The defaults, for an agent with this folder.
+    pub fn new(root_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            root_dir: root_dir.into(),
+            plugin_wait: Duration::from_secs(5 * 60),
+            grace: Duration::from_secs(5 * 60),
+            dial_timeout: Duration::from_secs(10),
+            options_timeout: Duration::from_secs(10),
+            preferred_timeout: Duration::from_secs(30),
+            allocate_timeout: Duration::from_secs(60),
+            pre_start_timeout: Duration::from_secs(30),
+            machine: None,
+            topology_policy: Policy::default(),
+        }
+    }
+}
+
+/// Why a pod cannot run on this node. It becomes phase Failed with this reason; the status
+/// message is `Pod was rejected: ` followed by `message`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct Rejection {
+    /// `UnexpectedAdmissionError` or `TopologyAffinityError`.
+    pub reason: String,
+    /// Human readable, without the prefix.
+    pub message: String,
+    /// The container whose request could not be met, if it is about one.
+    pub container: Option<String>,
+    /// The resource it was about, if it is about one.
+    pub resource: Option<String>,
+}
+
+/// Why a container cannot be created now (waiting reason `CreateContainerConfigError`); the
+/// pod worker tries again with back-off.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct OptionsError(pub String);
+
+/// What device plugins add to one container.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ContainerOptions {
+    /// Environment; goes before the pod's own variables, so that those win.
+    pub envs: Vec<cri::KeyValue>,
+    /// Mounts; go before volume mounts.
+    pub mounts: Vec<cri::Mount>,
+    /// Device nodes; go before block volume devices.
+    pub devices: Vec<cri::Device>,
+    /// Container annotations; the agent's own keys win over equal ones.
+    pub annotations: BTreeMap<String, String>,
+    /// Names for `CDI_devices`.
+    pub cdi_devices: Vec<cri::CdiDevice>,
+}
+
+/// A container the runtime reported when the agent started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundContainer {
+    /// UID of its pod.
+    pub pod_uid: String,
+    /// Name in the pod spec.
+    pub container: String,
+    /// Whether it was running (otherwise it had been created or had ended).
+    pub running: bool,
+}
+
+/// How many devices of one resource the node has.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResourceCount {
+    /// For `status.capacity`.
+    pub capacity: u64,
+    /// For `status.allocatable`; overrides capacity minus reservation.
+    pub allocatable: u64,
+}
+
+/// Why the container manager does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The allocation log cannot be opened.
+    #[error(transparent)]
+    Log(#[from] allocation::Error),
+    /// A socket cannot be served.
+    #[error(transparent)]
+    Socket(#[from] davit_proto::unix::Error),
+}
+
+/// Everything pods hold exclusively on this node. Stops its servers when dropped; containers
+/// are not touched by that.
+pub struct ContainerManager {
+    inner: Arc<Manager>,
+    tasks: Mutex<JoinSet<()>>,
+    cancel: CancellationToken,
+    _stop: DropGuard,
+}
+
+impl ContainerManager {
+    /// Opens the allocation log and serves the registration socket, the plugin registry and
+    /// podresources below `config.root_dir`. Stale plugin sockets are removed, so plugins
+    /// register again.
+    ///
+    /// # Errors
+    /// When the log cannot be read or a socket cannot be bound.
+    pub async fn start(config: Config, pods: Arc<dyn ActivePods>) -> Result<Self, StartError> {
+        let cancel = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let inner = Manager::open(config, pods, cancel.clone())?;
+        devices::serve(&inner, &mut tasks)?;
+        plugins::serve(&inner, &mut tasks)?;
+        podresources::serve(&inner, &mut tasks)?;
+        Ok(Self {
+            inner,
+            tasks: Mutex::new(tasks),
+            _stop: cancel.clone().drop_guard(),
+            cancel,
+        })
+    }
+
+    /// Tells which containers the runtime has. Pods with a running container keep what the log
+    /// says without any check.
+    pub fn adopt(&self, found: impl IntoIterator<Item = FoundContainer>) {
+        self.inner.adopt(found);
+    }
+
+    /// Tells that all pods of this node are known. Until then nothing is freed because its pod
+    /// is missing.
+    pub fn sources_ready(&self) {
+        self.inner.sources_ready();
+    }
+
+    /// Gives the pod everything it asks for; when this returns `Ok` the allocation is durable.
+    ///
+    /// Waits, until `deadline` at most, while a plugin that is known but not connected may
+    /// come back; `waiting` is then called with a sentence that says for what, whenever it
+    /// changes. Nothing is held while waiting. Admissions of different pods run concurrently;
+    /// a plugin that hangs delays only the pods that use it. Calling it again for an admitted
+    /// pod changes nothing.
+    ///
+    /// # Errors
+    /// The reason and message for the pod's status.
+    pub async fn admit(
+        &self,
+        pod: &Pod,
+        deadline: Instant,
+        waiting: &(dyn Fn(&str) + Send + Sync),
+    ) -> Result<(), Rejection> {
+        self.inner.admit(pod, deadline, waiting).await
+    }
+
+    /// What the container's configuration gets from its devices. Calls PreStartContainer where
+    /// a plugin wants that, so call it once for every start of the container, just before.
+    ///
+    /// # Errors
+    /// The container cannot be created now; try again later.
+    pub async fn container_options(&self, pod: &Pod, container: &str) -> Result<ContainerOptions, OptionsError> {
+        self.inner.container_options(pod, container).await
+    }
+
+    /// Frees everything the pod holds. To be called when all its containers have ended and it
+    /// will not start any more. Returns when that is durable, or was in vain: what is left is
+    /// freed when the pod is found to be inactive.
+    pub async fn release(&self, pod_uid: &str) {
+        self.inner.release(pod_uid).await;
+    }
+
+    /// Capacity and allocatable of every resource of device plugins. Names stay, with zeros,
+    /// after a plugin is gone for good.
+    pub fn node_resources(&self) -> BTreeMap<String, ResourceCount> {
+        self.inner.node_resources()
+    }
+
+    /// How many devices of each resource pods hold: the least allocatable to assume when a pod
+    /// that holds devices is checked against the node again.
+    pub fn allocated(&self) -> BTreeMap<String, u64> {
+        self.inner.allocated()
+    }
+
+    /// Changes whenever [`node_resources`](Self::node_resources),
+    /// [`devices`](Self::devices) or an allocation does. The number has no meaning.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.inner.subscribe()
+    }
+
+    /// Waits until the health of devices that pods hold has changed, and returns the UIDs of
+    /// those pods: their status is to be computed anew. For one caller.
+    pub async fn device_health(&self) -> BTreeSet<String> {
+        self.inner.device_health().await
+    }
+
+    /// `allocatedResourcesStatus` of one app container, sorted.
+    pub fn allocated_resources_status(&self, pod_uid: &str, container: &str) -> Vec<ResourceStatus> {
+        self.inner.allocated_resources_status(pod_uid, container)
+    }
+
+    /// Every device of the node: health, place, who holds it and since when.
+    pub fn devices(&self) -> Vec<DeviceView> {
+        self.inner.devices()
+    }
+
+    /// Whether the registration server serves: the check `device-plugin` of `/healthz`.
+    pub fn healthy(&self) -> bool {
+        self.inner.healthy()
+    }
+
+    /// Adds the metrics of devices, plugins and podresources, without the prefix `kubelet_`:
+    /// pass a registry that has it.
+    pub fn register_metrics(&self, registry: &mut prometheus_client::registry::Registry) {
+        self.inner.metrics.register(registry);
+    }
+
+    /// Stops the servers and waits for them. Allocations and containers stay as they are.
+    pub async fn shutdown(&self) {
+        self.cancel.cancel();
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        while tasks.join_next().await.is_some() {}
+        self.inner.stop_plugins();
+    }
+}
