@@ -3,8 +3,12 @@
 //! Everything here is pure: no I/O, no clock, no async.
 #![forbid(unsafe_code)]
 
+pub mod devices;
+pub mod field;
 pub mod kinds;
+pub mod names;
 pub mod quantity;
+pub mod status;
 mod text;
 
 /// The typed kinds of API level 1.36.

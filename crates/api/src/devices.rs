@@ -1,0 +1,57 @@
+//! Device truth of a node as one document: which device is where, healthy or not, held by whom, since when.
+//!
+//! The node agent serves it under `/devices` of its HTTPS server (so `nodes/NAME/proxy/devices` through the API server);
+//! with `?watch=true` as one JSON document a line, a new one after each change. `davit devices` prints it.
+
+use serde::{Deserialize, Serialize};
+
+/// All devices of one node at one moment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeDevices {
+    /// Name of the node.
+    pub node: String,
+    /// Rises with each change; comparable only within one run of the node agent.
+    pub generation: u64,
+    /// Devices ordered by resource and natural order of their IDs.
+    pub devices: Vec<Device>,
+}
+
+/// One device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Device {
+    /// Extended resource the device counts for, e.g. `hardware-vendor.example/foo`.
+    pub resource: String,
+    /// ID the plugin gave it.
+    pub id: String,
+    /// `Healthy`, `Unhealthy` (the plugin said so, or is gone for good), or `Unknown` (no longer listed, or the plugin
+    /// has not come back yet).
+    pub health: String,
+    /// Why the health is what it is, when it is not `Healthy`.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// NUMA nodes the device is local to; empty when the plugin named none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub numa_nodes: Vec<i64>,
+    /// Containers that hold it: one, or several of the same pod when an init container's device is used again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Holder>,
+}
+
+/// A container that holds a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// Namespace of the pod.
+    pub namespace: String,
+    /// Name of the pod.
+    pub pod: String,
+    /// UID of the pod.
+    pub uid: String,
+    /// Container in the pod.
+    pub container: String,
+    /// When the allocation was recorded, RFC 3339.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub since: String,
+}
