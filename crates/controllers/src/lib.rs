@@ -1,1 +1,67 @@
-//! Controllers, one file or folder each.
+//! The controllers of a cluster, one file or folder each.
+//!
+//! A controller observes through informers, is handed one key at a time by a work queue, reads the latest state, plans
+//! what is missing and applies it; it is level-triggered and idempotent. All of them run against any Kubernetes API
+//! server. What each does is documented upstream under the name of its file.
+#![forbid(unsafe_code)]
+
+mod controller;
+mod informers;
+mod namespace;
+mod node_lifecycle;
+mod pod_gc;
+mod root_ca;
+mod service_account;
+
+use controller::Spawner;
+use informers::Informers;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub use controller::Error;
+
+/// What the controllers need to know beyond what the API tells them.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// The cluster's CA in PEM, published as ConfigMap `kube-root-ca.crt` in each namespace. Nothing is published without.
+    pub root_ca: Option<String>,
+}
+
+/// All controllers over one set of informers.
+pub struct Controllers {
+    client: kube::Client,
+    options: Options,
+}
+
+/// How long the informers may take to list everything before that is worth a warning.
+const SYNC_WARNING: Duration = Duration::from_secs(30);
+
+impl Controllers {
+    /// The controllers of the cluster that `client` reaches.
+    pub fn new(client: kube::Client, options: Options) -> Self {
+        Self { client, options }
+    }
+
+    /// Runs all controllers until `cancel` is cancelled.
+    pub async fn run(self, cancel: CancellationToken) {
+        let mut tasks = JoinSet::new();
+        let informers = Informers::spawn(&self.client, &mut tasks, &cancel);
+        while let Err(error) = informers.wait_synced(SYNC_WARNING).await {
+            if cancel.is_cancelled() {
+                return;
+            }
+            tracing::warn!(%error, "controllers wait for the API server");
+        }
+        let mut spawner = Spawner { client: self.client, informers, tasks: &mut tasks, cancel: cancel.clone() };
+        namespace::spawn(&mut spawner);
+        service_account::spawn(&mut spawner);
+        if let Some(ca) = self.options.root_ca {
+            root_ca::spawn(&mut spawner, ca);
+        }
+        node_lifecycle::spawn(&mut spawner);
+        pod_gc::spawn(&mut spawner);
+        cancel.cancelled().await;
+        tasks.shutdown().await;
+    }
+}

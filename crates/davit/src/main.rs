@@ -1,2 +1,64 @@
 //! davit: a Kubernetes-compatible cluster for devices in one binary.
-fn main() {}
+#![forbid(unsafe_code)]
+
+mod args;
+mod components;
+mod demo;
+mod devices;
+mod explain;
+mod image;
+mod paths;
+mod shutdown;
+mod single;
+mod table;
+mod up;
+
+use args::{Args, Command};
+use clap::Parser;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // A container's monitor is this binary again; it must begin before any thread exists and never returns.
+    davit_oci::monitor::main_if_invoked();
+    let args = Args::parse();
+    if rustls::crypto::ring::default_provider().install_default().is_err() {
+        eprintln!("davit: another TLS provider is installed already");
+    }
+    init_log(&args);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(1 << 20).build() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&anyhow::Error::new(error).context("cannot start")),
+    };
+    let result = runtime.block_on(run(args));
+    // Whatever still blocks (a file system that hangs) must not keep the process.
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&error),
+    }
+}
+
+async fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        Command::Up(up) => up::run(up).await,
+        Command::Server(server) => single::server(server).await,
+        Command::Scheduler(client) => single::scheduler(client).await,
+        Command::Controllers(client) => single::controllers(client).await,
+        Command::Node(node) => single::node(node).await,
+        Command::Devices(devices) => devices::run(devices).await,
+        Command::Explain(explain) => explain::run(explain).await,
+        Command::Image(image) => image::run(image).await,
+        Command::ExampleDevice(options) => demo::run_plugin(options).await,
+    }
+}
+
+fn fail(error: &anyhow::Error) -> ExitCode {
+    eprintln!("davit: {error:#}");
+    ExitCode::FAILURE
+}
+
+fn init_log(args: &Args) {
+    use tracing_subscriber::EnvFilter;
+    let filter = EnvFilter::try_from_env("DAVIT_LOG").unwrap_or_else(|_| EnvFilter::new(args.default_log()));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(true).init();
+}

@@ -1,0 +1,50 @@
+//! The informers that controllers share: one list and watch a kind.
+
+use davit_client::Informer;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ServiceAccount};
+use kube::runtime::watcher;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// Cheap to clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Informers {
+    pub(crate) namespaces: Informer<Namespace>,
+    pub(crate) nodes: Informer<Node>,
+    pub(crate) pods: Informer<Pod>,
+    pub(crate) service_accounts: Informer<ServiceAccount>,
+    /// Only `kube-root-ca.crt` of each namespace.
+    pub(crate) root_ca_maps: Informer<ConfigMap>,
+    /// Only those of nodes (namespace `kube-node-lease`).
+    pub(crate) node_leases: Informer<Lease>,
+}
+
+impl Informers {
+    pub(crate) fn spawn(client: &kube::Client, tasks: &mut JoinSet<()>, cancel: &CancellationToken) -> Self {
+        let all = watcher::Config::default;
+        let root_ca_maps = all().fields(&format!("metadata.name={}", crate::root_ca::NAME));
+        let leases = kube::Api::namespaced(client.clone(), crate::node_lifecycle::LEASE_NAMESPACE);
+        Self {
+            namespaces: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            nodes: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            pods: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            service_accounts: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            root_ca_maps: Informer::spawn(kube::Api::all(client.clone()), root_ca_maps, tasks, cancel.clone()),
+            node_leases: Informer::spawn(leases, all(), tasks, cancel.clone()),
+        }
+    }
+
+    pub(crate) async fn wait_synced(&self, deadline: Duration) -> Result<(), davit_client::Error> {
+        tokio::try_join!(
+            self.namespaces.wait_synced(deadline),
+            self.nodes.wait_synced(deadline),
+            self.pods.wait_synced(deadline),
+            self.service_accounts.wait_synced(deadline),
+            self.root_ca_maps.wait_synced(deadline),
+            self.node_leases.wait_synced(deadline),
+        )?;
+        Ok(())
+    }
+}

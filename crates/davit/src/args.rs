@@ -1,0 +1,294 @@
+//! The command line. Names are stable; `docs/` and scripts rely on them.
+
+use clap::{Parser, Subcommand, ValueEnum};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A Kubernetes-compatible cluster for devices in one binary.
+#[derive(Debug, Parser)]
+#[command(name = "davit", version, about)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    /// More log on stderr (-v info, -vv debug); DAVIT_LOG takes a full filter
+    #[arg(short, long, action = clap::ArgAction::Count, global = true)]
+    verbose: u8,
+}
+
+impl Args {
+    /// The log filter when DAVIT_LOG is not set.
+    pub(crate) fn default_log(&self) -> &'static str {
+        match self.verbose {
+            0 => "warn",
+            1 => "info",
+            _ => "debug,hyper=info,h2=info,tower=info,rustls=info,kube=info",
+        }
+    }
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a whole cluster: API server, scheduler, controllers and a node
+    Up(Up),
+    /// Run the API server alone
+    Server(Server),
+    /// Run the scheduler alone, against any Kubernetes API server
+    Scheduler(Attached),
+    /// Run the controllers alone, against any Kubernetes API server
+    Controllers(Attached),
+    /// Run the node agent alone, against any Kubernetes API server
+    Node(Node),
+    /// Show which device is where, healthy or not, and which container holds it
+    Devices(Devices),
+    /// Say why a pod is pending or refused, or where its devices came from
+    Explain(Explain),
+    /// Manage the images of the embedded runtime
+    Image(Image),
+    /// The example device plugin (what `up --demo` starts)
+    #[command(hide = true)]
+    ExampleDevice(example_device::Options),
+}
+
+/// Where the store is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum StoreKind {
+    /// In the data directory.
+    Embedded,
+    /// An etcd cluster, by its URLs.
+    Etcd(String),
+}
+
+impl FromStr for StoreKind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if text == "embedded" => Ok(Self::Embedded),
+            Some(("etcd", urls)) if !urls.is_empty() => Ok(Self::Etcd(urls.to_owned())),
+            _ => Err("expected `embedded` or `etcd=URL[,URL...]`".to_owned()),
+        }
+    }
+}
+
+/// Which container runtime the node drives.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum RuntimeKind {
+    /// davit's own.
+    Embedded,
+    /// A CRI runtime behind a unix socket.
+    Cri(PathBuf),
+    /// No containers: pods are admitted and hold devices, but nothing runs.
+    None,
+}
+
+impl FromStr for RuntimeKind {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "embedded" => Ok(Self::Embedded),
+            "none" => Ok(Self::None),
+            _ => match text.strip_prefix("unix://") {
+                Some(path) if path.starts_with('/') => Ok(Self::Cri(path.into())),
+                _ => Err("expected `embedded`, `none` or `unix:///path/to/cri.sock`".to_owned()),
+            },
+        }
+    }
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Up {
+    #[command(flatten)]
+    pub(crate) server: ServerOptions,
+    #[command(flatten)]
+    pub(crate) node: NodeOptions,
+    /// Only the control plane; needs no privileges
+    #[arg(long)]
+    pub(crate) no_node: bool,
+    /// Start the example device plugin and a pod that holds two of its devices, and show who holds what
+    #[arg(long, conflicts_with = "no_node")]
+    pub(crate) demo: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ServerOptions {
+    /// Where state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    /// Port of the API server (0 = any)
+    #[arg(long, value_name = "N", default_value_t = 6443)]
+    pub(crate) port: u16,
+    /// Address the API server listens on
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub(crate) bind_address: IpAddr,
+    /// Where to write the administrator's kubeconfig [default: DATA-DIR/admin.kubeconfig]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// `embedded` or `etcd=URL[,URL...]`
+    #[arg(long, value_name = "STORE", default_value = "embedded")]
+    pub(crate) store: StoreKind,
+    /// File of static bearer tokens, as kube-apiserver takes it: token,user,uid,"group1,group2"
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_auth_file: Option<PathBuf>,
+    /// Further names and addresses for the serving certificate
+    #[arg(long, value_name = "NAME")]
+    pub(crate) tls_san: Vec<String>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct NodeOptions {
+    /// Where /var/lib/kubelet, /var/log/pods and friends live [default: / as root, else below the data dir]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) root: Option<PathBuf>,
+    /// `embedded`, `unix:///path/to/cri.sock` or `none`
+    #[arg(long, value_name = "RUNTIME", default_value = "embedded")]
+    pub(crate) runtime: RuntimeKind,
+    /// Name of the node [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node_name: Option<String>,
+    /// Port of the node's own HTTPS server (0 = any)
+    #[arg(long, value_name = "N", default_value_t = 10250)]
+    pub(crate) node_port: u16,
+    /// Allow the image `davit.local/host`: the host's root, read-only
+    #[arg(long)]
+    pub(crate) allow_host_image: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Server {
+    #[command(flatten)]
+    pub(crate) options: ServerOptions,
+}
+
+/// A component that runs against an API server elsewhere.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Attached {
+    /// How to reach the API server
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    pub(crate) kubeconfig: PathBuf,
+    /// Take part in leader election, so that of several replicas one works at a time
+    #[arg(long)]
+    pub(crate) leader_elect: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Node {
+    /// How to reach the API server
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    pub(crate) kubeconfig: PathBuf,
+    /// Where the runtime's state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) options: NodeOptions,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// More columns
+    Wide,
+    /// One JSON document (with --watch: one a line)
+    Json,
+    /// YAML
+    Yaml,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Devices {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    /// Output format
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<Output>,
+    /// Go on printing as things change
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+    /// Only this node
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+}
+
+/// Which cluster to ask.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Cluster {
+    /// How to reach the API server [default: $KUBECONFIG, the davit cluster of this machine, ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Explain {
+    #[command(subcommand)]
+    pub(crate) what: ExplainWhat,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum ExplainWhat {
+    /// A pod
+    Pod {
+        /// Name of the pod
+        name: String,
+        /// Namespace of the pod
+        #[arg(short, long, default_value = "default")]
+        namespace: String,
+        /// `json` for programs
+        #[arg(short, long, value_enum)]
+        output: Option<Output>,
+        #[command(flatten)]
+        cluster: Cluster,
+    },
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Image {
+    #[command(subcommand)]
+    pub(crate) action: ImageAction,
+    /// Where the runtime's state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
+    #[arg(long, value_name = "DIR", global = true)]
+    pub(crate) data_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub(crate) enum ImageAction {
+    /// Import an OCI or Docker archive
+    Import {
+        /// The archive (tar, tar.gz) or an OCI layout directory
+        file: PathBuf,
+        /// Name to give an image that carries none
+        #[arg(long, value_name = "REF")]
+        name: Option<String>,
+    },
+    /// List images
+    List {
+        /// Output format
+        #[arg(short, long, value_enum)]
+        output: Option<Output>,
+    },
+    /// Remove images
+    Rm {
+        /// Names, digests or IDs
+        #[arg(required = true)]
+        images: Vec<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn stable_flags_are_understood() {
+        let line = "davit up --data-dir d --port 0 --kubeconfig k --root r --runtime unix:///run/c.sock \
+                    --store etcd=http://a:1,http://b:1 --node-name n --demo";
+        let Command::Up(up) = Args::parse_from(line.split_whitespace()).command else { panic!("up expected") };
+        assert_eq!(up.node.runtime, RuntimeKind::Cri("/run/c.sock".into()));
+        assert_eq!(up.server.store, StoreKind::Etcd("http://a:1,http://b:1".into()));
+        assert!(Args::try_parse_from(["davit", "up", "--runtime", "docker"]).is_err());
+        assert!(Args::try_parse_from(["davit", "up", "--store", "etcd="]).is_err());
+    }
+}

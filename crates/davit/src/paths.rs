@@ -1,0 +1,93 @@
+//! Where things live on disk.
+
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
+
+/// Whether this process runs as root.
+pub(crate) fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// The data directory: as asked for, or the default of this user.
+pub(crate) fn data_dir(asked: Option<&Path>) -> Result<PathBuf> {
+    let dir = match asked {
+        Some(dir) => dir.to_owned(),
+        None => default_data_dir().context("no home directory; name a data directory with --data-dir")?,
+    };
+    std::path::absolute(&dir).with_context(|| format!("data directory {}", dir.display()))
+}
+
+fn default_data_dir() -> Option<PathBuf> {
+    if is_root() {
+        return Some("/var/lib/davit".into());
+    }
+    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/share"));
+    std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).or_else(home).map(|dir| dir.join("davit"))
+}
+
+/// The administrator's kubeconfig below a data directory.
+pub(crate) fn admin_kubeconfig(data_dir: &Path) -> PathBuf {
+    data_dir.join("admin.kubeconfig")
+}
+
+/// The kubeconfig to use when none is named: `KUBECONFIG`, then the davit cluster of this machine, then `~/.kube/config`.
+pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
+    if let Some(path) = asked {
+        return Ok(path.to_owned());
+    }
+    let from_env = std::env::var_os("KUBECONFIG").filter(|v| !v.is_empty());
+    let first_of_env = from_env.and_then(|list| std::env::split_paths(&list).next());
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
+    let local = default_data_dir().map(|dir| admin_kubeconfig(&dir));
+    [first_of_env, local, home]
+        .into_iter()
+        .flatten()
+        .find(|path| path.is_file())
+        .context("no kubeconfig found; start a cluster with `davit up`, or name one with --kubeconfig FILE")
+}
+
+/// The directories of a node, all below one root: `/` on a real node.
+#[derive(Debug, Clone)]
+pub(crate) struct NodePaths {
+    root: PathBuf,
+}
+
+impl NodePaths {
+    /// Below `asked`, or `/` as root, or the data directory otherwise.
+    pub(crate) fn new(asked: Option<&Path>, data_dir: &Path) -> Result<Self> {
+        let root = match asked {
+            Some(root) => std::path::absolute(root).with_context(|| format!("root {}", root.display()))?,
+            None if is_root() => PathBuf::from("/"),
+            None => data_dir.join("root"),
+        };
+        Ok(Self { root })
+    }
+
+    /// `/var/lib/kubelet`
+    pub(crate) fn kubelet(&self) -> PathBuf {
+        self.root.join("var/lib/kubelet")
+    }
+
+    /// `/var/log/pods`
+    pub(crate) fn pod_logs(&self) -> PathBuf {
+        self.root.join("var/log/pods")
+    }
+
+    /// `/var/log/containers`
+    pub(crate) fn container_logs(&self) -> PathBuf {
+        self.root.join("var/log/containers")
+    }
+
+    /// `/etc/kubernetes/manifests`
+    pub(crate) fn static_pods(&self) -> PathBuf {
+        self.root.join("etc/kubernetes/manifests")
+    }
+}
+
+/// The name of this host, in the form that node names have.
+pub(crate) fn host_name() -> Result<String> {
+    let name = nix::unistd::gethostname().context("host name")?;
+    let name = name.to_string_lossy().trim().to_ascii_lowercase();
+    anyhow::ensure!(!name.is_empty(), "this host has no name; give the node one with --node-name NAME");
+    Ok(name)
+}

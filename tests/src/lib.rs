@@ -1,1 +1,0 @@
-//! Whole-cluster tests with real parts.
