@@ -101,7 +101,11 @@ pub trait Runtime: Send + Sync + 'static {
     async fn status(&self) -> Result<cri::StatusResponse>;
 
     /// Creates and starts a pod's sandbox; returns its ID.
-    async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, runtime_handler: &str) -> Result<String>;
+    async fn run_pod_sandbox(
+        &self,
+        config: cri::PodSandboxConfig,
+        runtime_handler: &str,
+    ) -> Result<String>;
     /// Stops everything in the sandbox and releases its network. Idempotent.
     async fn stop_pod_sandbox(&self, id: &str) -> Result<()>;
     /// Removes the sandbox and its containers. Idempotent: an unknown ID is success.
@@ -109,7 +113,10 @@ pub trait Runtime: Send + Sync + 'static {
     /// State of one sandbox.
     async fn pod_sandbox_status(&self, id: &str) -> Result<cri::PodSandboxStatus>;
     /// Sandboxes that match the filter (all when `None`).
-    async fn list_pod_sandboxes(&self, filter: Option<cri::PodSandboxFilter>) -> Result<Vec<cri::PodSandbox>>;
+    async fn list_pod_sandboxes(
+        &self,
+        filter: Option<cri::PodSandboxFilter>,
+    ) -> Result<Vec<cri::PodSandbox>>;
 
     /// Creates a container in a sandbox; returns its ID.
     async fn create_container(
@@ -125,27 +132,45 @@ pub trait Runtime: Send + Sync + 'static {
     /// Removes a container, killing it when it runs. Idempotent: an unknown ID is success.
     async fn remove_container(&self, id: &str) -> Result<()>;
     /// Containers that match the filter (all when `None`).
-    async fn list_containers(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>>;
+    async fn list_containers(
+        &self,
+        filter: Option<cri::ContainerFilter>,
+    ) -> Result<Vec<cri::Container>>;
     /// State of one container.
     async fn container_status(&self, id: &str) -> Result<cri::ContainerStatus>;
     /// Changes cpu, memory and cpuset limits of a running container.
-    async fn update_container_resources(&self, id: &str, resources: cri::LinuxContainerResources) -> Result<()>;
+    async fn update_container_resources(
+        &self,
+        id: &str,
+        resources: cri::LinuxContainerResources,
+    ) -> Result<()>;
     /// Reopens the container's log file after the node rotated it.
     async fn reopen_container_log(&self, id: &str) -> Result<()>;
 
     /// Runs a command to its end and returns its output (each stream cut at 16 MiB).
-    async fn exec_sync(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<cri::ExecSyncResponse>;
+    async fn exec_sync(
+        &self,
+        id: &str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> Result<cri::ExecSyncResponse>;
     /// Starts a command in the container for streaming.
     async fn exec(&self, request: cri::ExecRequest) -> Result<Streaming<ExecSession>>;
     /// Connects to the container's main process for streaming.
     async fn attach(&self, request: cri::AttachRequest) -> Result<Streaming<ExecSession>>;
     /// Prepares forwarding to ports of the sandbox.
-    async fn port_forward(&self, request: cri::PortForwardRequest) -> Result<Streaming<Box<dyn PodDialer>>>;
+    async fn port_forward(
+        &self,
+        request: cri::PortForwardRequest,
+    ) -> Result<Streaming<Box<dyn PodDialer>>>;
 
     /// Resource use of one container.
     async fn container_stats(&self, id: &str) -> Result<cri::ContainerStats>;
     /// Resource use of the containers that match the filter.
-    async fn list_container_stats(&self, filter: Option<cri::ContainerStatsFilter>) -> Result<Vec<cri::ContainerStats>>;
+    async fn list_container_stats(
+        &self,
+        filter: Option<cri::ContainerStatsFilter>,
+    ) -> Result<Vec<cri::ContainerStats>>;
 
     /// Pulls an image unless the reference is satisfied locally by content; returns the image's ID.
     async fn pull_image(

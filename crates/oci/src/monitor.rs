@@ -1,0 +1,164 @@
+//! The monitor: one small single-threaded process per container, re-executed from davit's own binary.
+//!
+//! It makes the container, owns its `waitpid`, its output and its log file, and answers on a unix socket. It outlives
+//! davit: a davit that comes back finds the socket, and a container that ended meanwhile has left an [`ExitRecord`].
+//! The process makes no thread and uses no async runtime, so that forking stays sound and its memory stays small.
+
+mod attach;
+mod exec;
+mod hooks;
+mod init;
+mod logs;
+mod mounts;
+mod pause;
+pub(crate) mod protocol;
+mod serve;
+mod start;
+
+use crate::cgroup::Limits;
+use oci_spec::runtime::Spec;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+pub use mounts::RootFs;
+
+/// The first argument that makes the binary a monitor.
+pub(crate) const MONITOR_ARG: &str = "davit-monitor";
+/// The first argument that makes the binary the first process of a shared pid namespace.
+pub(crate) const PAUSE_ARG: &str = "davit-pause";
+
+/// File names in a container's directory.
+pub(crate) mod files {
+    /// The OCI runtime configuration.
+    pub(crate) const CONFIG: &str = "config.json";
+    /// What the monitor needs beside it.
+    pub(crate) const BUNDLE: &str = "monitor.json";
+    /// Written by the monitor once the container runs.
+    pub(crate) const STATE: &str = "state.json";
+    /// Written by the monitor when the container has ended.
+    pub(crate) const EXIT: &str = "exit.json";
+}
+
+/// What the monitor needs to know that the OCI configuration cannot say.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Bundle {
+    /// Container ID.
+    pub id: String,
+    /// Where the control socket goes.
+    pub socket: PathBuf,
+    /// The container's root file system.
+    pub rootfs: RootFs,
+    /// CRI log file; `None` discards the output.
+    pub log_path: Option<PathBuf>,
+    /// Keep a pipe (or the terminal) open for attached clients to write to.
+    pub stdin: bool,
+    /// Close it when the first client that attached is gone.
+    pub stdin_once: bool,
+    /// Give the process a terminal.
+    pub tty: bool,
+    /// Seccomp programs, compiled.
+    pub seccomp: crate::seccomp::Programs,
+    /// cgroup limits.
+    pub limits: Limits,
+    /// The complete list of device rules, `None` to leave devices alone.
+    pub devices: Option<Vec<crate::cgroup::DeviceRule>>,
+}
+
+/// How a container ended. Written durably before anyone is told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExitRecord {
+    /// Exit code; 128 + n for signal n.
+    pub code: i32,
+    /// Start and end in nanoseconds since the epoch.
+    pub started_at: i64,
+    /// End.
+    pub finished_at: i64,
+    /// `OOMKilled`, `Completed`, `Error`, `StartError` or `Unknown`.
+    pub reason: String,
+    /// For people; empty when there is nothing to say.
+    pub message: String,
+}
+
+/// What the monitor wrote when the container began to run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunState {
+    /// Process ID of the container's first process, in davit's pid namespace.
+    pub pid: i32,
+    /// Start time of that process as `/proc/<pid>/stat` tells it, so that a reused number is noticed.
+    pub start_ticks: u64,
+    /// Process ID of the monitor.
+    pub monitor: i32,
+    /// Nanoseconds since the epoch.
+    pub started_at: i64,
+}
+
+/// Runs as monitor (or as the first process of a shared pid namespace) and exits, when the command line says so.
+/// A binary that uses [`crate::Embedded`] calls this first in `main`, before any thread exists.
+pub fn main_if_invoked() {
+    let mut args = std::env::args_os();
+    let _program = args.next();
+    let code = match args.next() {
+        Some(first) if first.as_bytes() == MONITOR_ARG.as_bytes() => match args.next() {
+            Some(dir) => start::main(Path::new(&dir)),
+            None => 2,
+        },
+        Some(first) if first.as_bytes() == PAUSE_ARG.as_bytes() => pause::main(),
+        _ => return,
+    };
+    crate::sys::exit_now(code);
+}
+
+/// Nanoseconds since the epoch.
+pub(crate) fn now_nanos() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// Writes a file so that after a crash it holds either the old content or the new, and the new is on disk on return.
+pub(crate) fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or_else(|| Path::new("."));
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    let temporary = PathBuf::from(name);
+    let mut file = fs::File::create(&temporary)?;
+    file.write_all(content)?;
+    file.sync_data()?;
+    fs::rename(&temporary, path)?;
+    fs::File::open(dir)?.sync_all()
+}
+
+/// Reads a JSON file; `None` when it is not there.
+pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> io::Result<Option<T>> {
+    match fs::read(path) {
+        Ok(bytes) => serde_json::from_slice(&bytes)
+            .map(Some)
+            .map_err(io::Error::other),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Start time of a process in clock ticks since boot, `None` when it does not exist.
+pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command name is in parentheses and may hold anything; field 22 counts from the start.
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(19)?
+        .parse()
+        .ok()
+}
+
+/// Reads both files of a container's directory.
+fn load(dir: &Path) -> io::Result<(Bundle, Spec)> {
+    let need = |what| move || io::Error::new(io::ErrorKind::NotFound, what);
+    let bundle = read_json(&dir.join(files::BUNDLE))?.ok_or_else(need("no monitor.json"))?;
+    let spec = read_json(&dir.join(files::CONFIG))?.ok_or_else(need("no config.json"))?;
+    Ok((bundle, spec))
+}

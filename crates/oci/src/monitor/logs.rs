@@ -1,0 +1,227 @@
+//! CRI log files: `<RFC 3339 time with nanoseconds> <stream> <F|P> <text>`.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Longer lines are cut into partial ones, as containerd does.
+const MAX_LINE: usize = 16 * 1024;
+
+/// Which stream a line came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Stream {
+    fn name(self) -> &'static str {
+        match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        }
+    }
+}
+
+/// Writes a container's log file. Failures to write (a full disk) lose lines, they never stop the container.
+pub(super) struct LogFile {
+    path: Option<PathBuf>,
+    file: Option<File>,
+    /// Text of lines whose end has not come yet.
+    pending: [Vec<u8>; 2],
+    out: Vec<u8>,
+}
+
+impl LogFile {
+    /// Opens the file; a missing path discards everything.
+    pub(super) fn open(path: Option<&Path>) -> io::Result<Self> {
+        let file = path.map(open).transpose()?;
+        Ok(LogFile {
+            path: path.map(Path::to_owned),
+            file,
+            pending: [Vec::new(), Vec::new()],
+            out: Vec::new(),
+        })
+    }
+
+    /// Opens the path again, after the file was renamed away.
+    pub(super) fn reopen(&mut self) -> io::Result<()> {
+        self.file = self.path.as_deref().map(open).transpose()?;
+        Ok(())
+    }
+
+    /// Takes output of the container.
+    pub(super) fn write(&mut self, stream: Stream, mut bytes: &[u8]) {
+        if self.file.is_none() {
+            return;
+        }
+        let now = timestamp(SystemTime::now());
+        while !bytes.is_empty() {
+            let pending = &mut self.pending[stream as usize];
+            let room = MAX_LINE - pending.len();
+            match bytes.iter().take(room + 1).position(|b| *b == b'\n') {
+                Some(end) => {
+                    line(&mut self.out, &now, stream, 'F', &[pending, &bytes[..end]]);
+                    pending.clear();
+                    bytes = &bytes[end + 1..];
+                }
+                None if bytes.len() > room => {
+                    line(&mut self.out, &now, stream, 'P', &[pending, &bytes[..room]]);
+                    pending.clear();
+                    bytes = &bytes[room..];
+                }
+                None => {
+                    pending.extend_from_slice(bytes);
+                    bytes = &[];
+                }
+            }
+        }
+        self.flush();
+    }
+
+    /// Ends a stream: text without a line end becomes a partial line.
+    pub(super) fn finish(&mut self, stream: Stream) {
+        let pending = std::mem::take(&mut self.pending[stream as usize]);
+        if !pending.is_empty() && self.file.is_some() {
+            line(
+                &mut self.out,
+                &timestamp(SystemTime::now()),
+                stream,
+                'P',
+                &[&pending],
+            );
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if let Some(file) = &mut self.file {
+            let _ = file.write_all(&self.out);
+        }
+        self.out.clear();
+        // One burst must not keep its memory for the life of the container.
+        self.out.shrink_to(4096);
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir)?;
+    }
+    OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o640)
+        .open(path)
+}
+
+fn line(out: &mut Vec<u8>, time: &str, stream: Stream, tag: char, parts: &[&[u8]]) {
+    out.extend_from_slice(time.as_bytes());
+    out.push(b' ');
+    out.extend_from_slice(stream.name().as_bytes());
+    out.extend_from_slice(&[b' ', tag as u8, b' ']);
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+    out.push(b'\n');
+}
+
+/// UTC in RFC 3339 with nanoseconds. By hand, so that the monitor carries no time zone tables.
+fn timestamp(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    // Days to a date of the proleptic Gregorian calendar, in eras of 400 years that begin on 1 March.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_from_march = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
+    let month = if month_from_march < 10 {
+        month_from_march + 3
+    } else {
+        month_from_march - 9
+    };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!(
+        "{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}.{:09}Z",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60,
+        since.subsec_nanos()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times() {
+        let at = |s, n| timestamp(UNIX_EPOCH + Duration::new(s, n));
+        assert_eq!(at(0, 0), "1970-01-01T00:00:00.000000000Z");
+        assert_eq!(at(951_827_696, 7), "2000-02-29T12:34:56.000000007Z");
+        assert_eq!(
+            at(1_735_689_599, 999_999_999),
+            "2024-12-31T23:59:59.999999999Z"
+        );
+    }
+
+    fn texts(path: &Path) -> Vec<String> {
+        let text = std::fs::read_to_string(path).unwrap();
+        text.lines()
+            .map(|line| line.split_once(' ').unwrap().1.to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn lines_and_parts() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c/0.log");
+        let mut log = LogFile::open(Some(&path)).unwrap();
+        log.write(Stream::Stdout, b"one\ntw");
+        log.write(Stream::Stderr, b"\n");
+        log.write(Stream::Stdout, b"o\nend");
+        log.finish(Stream::Stdout);
+        log.finish(Stream::Stderr);
+        assert_eq!(
+            texts(&path),
+            ["stdout F one", "stderr F ", "stdout F two", "stdout P end"]
+        );
+    }
+
+    #[test]
+    fn long_lines_are_cut() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let mut log = LogFile::open(Some(&path)).unwrap();
+        let text = "x".repeat(MAX_LINE);
+        log.write(Stream::Stdout, format!("{text}\n{text}y\n").as_bytes());
+        let lines = texts(&path);
+        assert_eq!(lines.len(), 3);
+        assert!(lines[0].starts_with("stdout F x") && lines[0].len() == MAX_LINE + 9);
+        assert!(lines[1].starts_with("stdout P x"));
+        assert_eq!(lines[2], "stdout F y");
+    }
+
+    #[test]
+    fn rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let mut log = LogFile::open(Some(&path)).unwrap();
+        log.write(Stream::Stdout, b"a\n");
+        std::fs::rename(&path, dir.path().join("0.log.1")).unwrap();
+        log.write(Stream::Stdout, b"b\n");
+        log.reopen().unwrap();
+        log.write(Stream::Stdout, b"c\n");
+        assert_eq!(
+            texts(&dir.path().join("0.log.1")),
+            ["stdout F a", "stdout F b"]
+        );
+        assert_eq!(texts(&path), ["stdout F c"]);
+    }
+}
