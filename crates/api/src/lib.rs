@@ -5,11 +5,15 @@
 
 pub mod devices;
 pub mod field;
+pub mod fields;
 pub mod kinds;
+pub mod labels;
+pub mod meta;
 pub mod names;
 pub mod quantity;
 pub mod status;
 mod text;
+pub mod time;
 
 /// The typed kinds of API level 1.36.
 pub use k8s_openapi;

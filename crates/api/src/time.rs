@@ -1,0 +1,297 @@
+//! Instants and durations in the forms in which Kubernetes writes them.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+/// A text is no instant in RFC 3339 form; the text is that of Go.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("parsing time {} as \"2006-01-02T15:04:05Z07:00\": cannot parse", crate::field::quote(.0))]
+pub struct ParseTimeError(String);
+
+/// Parses RFC 3339 with any fraction and offset.
+///
+/// # Errors
+/// When the text has another form or names no instant.
+pub fn parse(text: &str) -> Result<Timestamp, ParseTimeError> {
+    let error = || ParseTimeError(text.to_owned());
+    let b = text.as_bytes();
+    // Go insists on this layout; the library would take spaces and shorter forms.
+    let digits = |r: std::ops::Range<usize>| b[r].iter().all(u8::is_ascii_digit);
+    let shaped = b.len() >= 20
+        && digits(0..4)
+        && b[4] == b'-'
+        && digits(5..7)
+        && b[7] == b'-'
+        && digits(8..10)
+        && b[10] == b'T'
+        && digits(11..13)
+        && b[13] == b':'
+        && digits(14..16)
+        && b[16] == b':'
+        && digits(17..19);
+    if !shaped || !valid_tail(&b[19..]) {
+        return Err(error());
+    }
+    text.parse().map_err(|_| error())
+}
+
+/// An optional fraction, then `Z` or an offset in hours and minutes.
+fn valid_tail(tail: &[u8]) -> bool {
+    let zone = match tail.strip_prefix(b".") {
+        Some(rest) => {
+            let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+            if digits == 0 {
+                return false;
+            }
+            &rest[digits..]
+        }
+        None => tail,
+    };
+    match zone {
+        b"Z" => true,
+        [b'+' | b'-', h1, h2, b':', m1, m2] => {
+            [h1, h2, m1, m2].iter().all(|b| b.is_ascii_digit())
+        }
+        _ => false,
+    }
+}
+
+/// `2006-01-02T15:04:05Z`: UTC, whole seconds, fractions dropped.
+pub fn format(time: Timestamp) -> String {
+    write(time, "")
+}
+
+/// `2006-01-02T15:04:05.000000Z`: UTC, six digits of fraction.
+pub fn format_micro(time: Timestamp) -> String {
+    let micros = time.as_microsecond().rem_euclid(1_000_000);
+    write(time, &format!(".{micros:06}"))
+}
+
+fn write(time: Timestamp, fraction: &str) -> String {
+    let seconds = time.as_nanosecond().div_euclid(1_000_000_000) as i64;
+    let whole = Timestamp::from_second(seconds).unwrap_or(Timestamp::MIN);
+    let t = whole.to_zoned(TimeZone::UTC);
+    format!(
+        "{:04}-{:02}-{:02}T{:02}:{:02}:{:02}{fraction}Z",
+        t.year(),
+        t.month(),
+        t.day(),
+        t.hour(),
+        t.minute(),
+        t.second()
+    )
+}
+
+/// A text is no Go duration; the text is that of Go.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ParseDurationError {
+    /// Not numbers with units, or out of range.
+    #[error("time: invalid duration {}", crate::field::quote(.0))]
+    Invalid(String),
+    /// A number without unit.
+    #[error("time: missing unit in duration {}", crate::field::quote(.0))]
+    MissingUnit(String),
+    /// A unit that is none.
+    #[error("time: unknown unit {} in duration {}", crate::field::quote(.unit), crate::field::quote(.text))]
+    UnknownUnit {
+        /// The unit.
+        unit: String,
+        /// The whole text.
+        text: String,
+    },
+}
+
+/// Parses a Go duration such as `1h30m`, `-1.5s` or `0` into nanoseconds.
+///
+/// # Errors
+/// With the texts of Go.
+pub fn parse_duration(text: &str) -> Result<i64, ParseDurationError> {
+    let invalid = || ParseDurationError::Invalid(text.to_owned());
+    let (negative, mut rest) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if rest == "0" {
+        return Ok(0);
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let limit = i128::from(i64::MAX) + i128::from(negative);
+    let mut total: i128 = 0;
+    while !rest.is_empty() {
+        let digits = |s: &str| s.bytes().take_while(u8::is_ascii_digit).count();
+        let (whole, after) = rest.split_at(digits(rest));
+        let (fraction, after) = match after.strip_prefix('.') {
+            Some(f) => f.split_at(digits(f)),
+            None => ("", after),
+        };
+        if whole.is_empty() && fraction.is_empty() {
+            return Err(invalid());
+        }
+        let end = after
+            .find(|c: char| c == '.' || c.is_ascii_digit())
+            .unwrap_or(after.len());
+        let (unit, after) = after.split_at(end);
+        if unit.is_empty() {
+            return Err(ParseDurationError::MissingUnit(text.to_owned()));
+        }
+        let scale: i128 = match unit {
+            "ns" => 1,
+            "us" | "\u{b5}s" | "\u{3bc}s" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => {
+                return Err(ParseDurationError::UnknownUnit {
+                    unit: unit.to_owned(),
+                    text: text.to_owned(),
+                });
+            }
+        };
+        let number: i128 = if whole.is_empty() {
+            0
+        } else {
+            whole.parse().map_err(|_| invalid())?
+        };
+        total = number
+            .checked_mul(scale)
+            .and_then(|n| n.checked_add(fraction_of(fraction, scale)))
+            .and_then(|n| total.checked_add(n))
+            .filter(|n| *n <= limit)
+            .ok_or_else(invalid)?;
+        rest = after;
+    }
+    let signed = if negative { -total } else { total };
+    i64::try_from(signed).map_err(|_| invalid())
+}
+
+/// The fraction of a unit; digits beyond the eighteenth cannot change a nanosecond.
+fn fraction_of(digits: &str, scale: i128) -> i128 {
+    let (mut value, mut unit) = (0i128, 1i128);
+    for b in digits.bytes().take(18) {
+        value = value * 10 + i128::from(b - b'0');
+        unit *= 10;
+    }
+    value * scale / unit
+}
+
+/// Prints nanoseconds as Go prints a duration: `1h30m0s`, `1.5s`, `250ms`, `0s`.
+pub fn format_duration(nanos: i64) -> String {
+    let mut out = String::new();
+    if nanos < 0 {
+        out.push('-');
+    }
+    let n = nanos.unsigned_abs();
+    if n == 0 {
+        return "0s".to_owned();
+    }
+    if n < 1_000_000_000 {
+        let (unit, scale) = match n {
+            0..1_000 => ("ns", 1),
+            1_000..1_000_000 => ("\u{b5}s", 1_000),
+            _ => ("ms", 1_000_000),
+        };
+        push_decimal(&mut out, n, scale);
+        out.push_str(unit);
+        return out;
+    }
+    let seconds = n / 1_000_000_000;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    if hours > 0 {
+        let _ = write!(out, "{hours}h");
+    }
+    if hours > 0 || minutes > 0 {
+        let _ = write!(out, "{minutes}m");
+    }
+    push_decimal(&mut out, n % 60_000_000_000, 1_000_000_000);
+    out.push('s');
+    out
+}
+
+fn push_decimal(out: &mut String, value: u64, scale: u64) {
+    let _ = write!(out, "{}", value / scale);
+    let fraction = value % scale;
+    if fraction > 0 {
+        let width = scale.ilog10() as usize;
+        let digits = format!("{fraction:0width$}");
+        out.push('.');
+        out.push_str(digits.trim_end_matches('0'));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn instants() {
+        let t = parse("2024-02-29T12:34:56.789123456+02:00").unwrap();
+        assert_eq!(format(t), "2024-02-29T10:34:56Z");
+        assert_eq!(format_micro(t), "2024-02-29T10:34:56.789123Z");
+        let t = parse("1969-12-31T23:59:59.5Z").unwrap();
+        assert_eq!(format(t), "1969-12-31T23:59:59Z");
+        for bad in [
+            "",
+            "now",
+            "2024-02-30T00:00:00Z",
+            "2024-02-29 12:34:56Z",
+            "2024-02-29T12:34:56",
+            "2024-02-29T12:34Z",
+            "2024-02-29T12:34:56.Z",
+            "2024-02-29T12:34:56+0200",
+        ] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn durations() {
+        for (text, nanos, printed) in [
+            ("0", 0, "0s"),
+            ("5s", 5_000_000_000, "5s"),
+            ("1h30m", 5_400_000_000_000, "1h30m0s"),
+            ("-1.5s", -1_500_000_000, "-1.5s"),
+            (".5s", 500_000_000, "500ms"),
+            ("1m0.25s", 60_250_000_000, "1m0.25s"),
+            ("100ns", 100, "100ns"),
+            ("1us", 1000, "1\u{b5}s"),
+        ] {
+            assert_eq!(parse_duration(text).unwrap(), nanos, "{text}");
+            assert_eq!(format_duration(nanos), printed);
+        }
+        for (text, error) in [
+            ("", "time: invalid duration \"\""),
+            ("3", "time: missing unit in duration \"3\""),
+            ("3x", "time: unknown unit \"x\" in duration \"3x\""),
+            ("s", "time: invalid duration \"s\""),
+            ("9999999h", "time: invalid duration \"9999999h\""),
+        ] {
+            assert_eq!(parse_duration(text).unwrap_err().to_string(), error);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn durations_round_trip(n: i64) {
+            prop_assert_eq!(parse_duration(&format_duration(n)).unwrap(), n);
+        }
+
+        #[test]
+        fn parsing_never_panics(s in "\\PC*") {
+            let _ = parse(&s);
+            let _ = parse_duration(&s);
+        }
+
+        #[test]
+        fn instants_round_trip(s in 0i64..4_000_000_000, us in 0i32..1_000_000) {
+            let t = Timestamp::new(s, us * 1000).unwrap();
+            prop_assert_eq!(parse(&format_micro(t)).unwrap(), t);
+            prop_assert_eq!(parse(&format(t)).unwrap().as_second(), s);
+        }
+    }
+}
