@@ -2,7 +2,7 @@
 
 use crate::informers::Informers;
 use async_trait::async_trait;
-use davit_client::{Change, Informer, ObjectKey, WorkQueue};
+use davit_client::{Change, EventRecorder, Informer, ObjectKey, WorkQueue};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -131,6 +131,11 @@ impl Spawner<'_> {
                 concerned.into_iter().for_each(|key| queue.add(key));
             }
         });
+    }
+
+    /// A recorder of events whose source is `component`.
+    pub(crate) fn events(&mut self, component: &str) -> EventRecorder {
+        EventRecorder::spawn(self.client.clone(), component, "", self.tasks, self.cancel.clone())
     }
 
     /// Runs a task until the controllers end.

@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 mod controller;
+mod deployment;
 mod informers;
 mod namespace;
 mod node_lifecycle;
+mod pod_control;
 mod pod_gc;
+mod replicaset;
 mod root_ca;
 mod service_account;
 
@@ -61,6 +64,8 @@ impl Controllers {
         }
         node_lifecycle::spawn(&mut spawner);
         pod_gc::spawn(&mut spawner);
+        replicaset::spawn(&mut spawner);
+        deployment::spawn(&mut spawner);
         cancel.cancelled().await;
         tasks.shutdown().await;
     }

@@ -1,0 +1,214 @@
+//! How many replicas each set of a deployment should have now: a pure plan.
+
+use super::replica_sets::{Sets, actual, available, wanted};
+use k8s_openapi::api::apps::v1::{DeploymentSpec, ReplicaSet};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+/// The strategy in numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limits {
+    desired: i32,
+    surge: i32,
+    unavailable: i32,
+    recreate: bool,
+}
+
+impl Limits {
+    fn of(spec: &DeploymentSpec) -> Self {
+        let desired = spec.replicas.unwrap_or(1);
+        let strategy = spec.strategy.as_ref();
+        let recreate = strategy.and_then(|s| s.type_.as_deref()) == Some("Recreate");
+        let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
+        let quarter = IntOrString::String("25%".to_owned());
+        let share = |value: Option<&IntOrString>, up: bool| resolve(value.unwrap_or(&quarter), desired, up);
+        let surge = share(rolling.and_then(|r| r.max_surge.as_ref()), true);
+        let mut unavailable = share(rolling.and_then(|r| r.max_unavailable.as_ref()), false);
+        // With both at zero nothing could ever move.
+        if surge == 0 && unavailable == 0 {
+            unavailable = 1;
+        }
+        if recreate {
+            return Self { desired, surge: 0, unavailable: desired, recreate };
+        }
+        Self { desired, surge, unavailable: unavailable.min(desired), recreate }
+    }
+}
+
+/// A count, or a share of `total` rounded up or down.
+fn resolve(value: &IntOrString, total: i32, up: bool) -> i32 {
+    match value {
+        IntOrString::Int(count) => *count,
+        IntOrString::String(text) => {
+            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
+            let exact = percent * i64::from(total);
+            let share = if up { (exact + 99) / 100 } else { exact / 100 };
+            i32::try_from(share).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+/// How many pods more than desired may exist during a rollout.
+pub(super) fn max_surge(spec: Option<&DeploymentSpec>) -> i32 {
+    spec.map_or(0, |spec| Limits::of(spec).surge)
+}
+
+/// How many pods fewer than desired may be available during a rollout.
+pub(super) fn max_unavailable(spec: Option<&DeploymentSpec>) -> i32 {
+    spec.map_or(0, |spec| Limits::of(spec).unavailable)
+}
+
+/// Size of a set that is being created.
+pub(super) fn first_size(spec: &DeploymentSpec, sets: &Sets) -> i32 {
+    let limits = Limits::of(spec);
+    if limits.recreate {
+        return if sets.old.iter().any(|rs| wanted(rs) > 0 || actual(rs) > 0) { 0 } else { limits.desired };
+    }
+    let others: i32 = sets.old.iter().map(wanted).sum();
+    grown(0, others, limits)
+}
+
+/// The size to which a set of `size` may grow while `others` replicas exist elsewhere.
+fn grown(size: i32, others: i32, limits: Limits) -> i32 {
+    let room = (limits.desired + limits.surge - size - others).max(0);
+    (size + room).min(limits.desired).max(size.min(limits.desired))
+}
+
+/// The sets to scale, and to how many replicas.
+pub(super) fn plan(spec: &DeploymentSpec, sets: &Sets) -> Vec<(ReplicaSet, i32)> {
+    let limits = Limits::of(spec);
+    if spec.paused == Some(true) {
+        return scale_only(sets, limits);
+    }
+    let Some(current) = &sets.current else { return Vec::new() };
+    if limits.recreate { recreate(current, sets, limits) } else { roll(current, sets, limits) }
+}
+
+/// A paused deployment still follows its replica count, in its newest set.
+fn scale_only(sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
+    let active: Vec<&ReplicaSet> = sets.all().filter(|rs| wanted(rs) > 0).collect();
+    match active.as_slice() {
+        [only] => vec![((*only).clone(), limits.desired)],
+        [] => sets.all().last().map(|rs| (rs.clone(), limits.desired)).into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn recreate(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
+    let down: Vec<(ReplicaSet, i32)> = sets.old.iter().filter(|rs| wanted(rs) > 0).map(|rs| (rs.clone(), 0)).collect();
+    let still_there = sets.old.iter().any(|rs| actual(rs) > 0);
+    if down.is_empty() && !still_there { vec![(current.clone(), limits.desired)] } else { down }
+}
+
+fn roll(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
+    let others: i32 = sets.old.iter().map(wanted).sum();
+    let size = wanted(current);
+    let target = if size > limits.desired { limits.desired } else { grown(size, others, limits) };
+    let mut plan = vec![(current.clone(), target)];
+    if target != size || others == 0 {
+        // One direction at a time: the next look sees what this one did.
+        return plan;
+    }
+    let min_available = limits.desired - limits.unavailable;
+    let new_unavailable = size - available(current);
+    let mut removable = others + size - min_available - new_unavailable;
+    // Replicas that are not available may always go; they serve nobody.
+    for set in &sets.old {
+        let unavailable = (wanted(set) - available(set)).min(removable).max(0);
+        if unavailable > 0 {
+            plan.push((set.clone(), wanted(set) - unavailable));
+            removable -= unavailable;
+        }
+    }
+    let total_available: i32 = sets.all().map(available).sum();
+    let mut surplus = (total_available - min_available).max(0).min(removable);
+    for set in &sets.old {
+        let planned = plan.iter().position(|(rs, _)| rs.metadata.name == set.metadata.name);
+        let now = planned.map_or_else(|| wanted(set), |at| plan[at].1);
+        let down = now.min(surplus);
+        if down > 0 {
+            surplus -= down;
+            match planned {
+                Some(at) => plan[at].1 -= down,
+                None => plan.push((set.clone(), now - down)),
+            }
+        }
+    }
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::apps::v1::{DeploymentStrategy, RollingUpdateDeployment};
+    use proptest::prelude::*;
+
+    fn set(name: &str, size: i32, ready: i32) -> ReplicaSet {
+        let mut set = ReplicaSet::default();
+        set.metadata.name = Some(name.to_owned());
+        set.spec.get_or_insert_default().replicas = Some(size);
+        let status = set.status.get_or_insert_default();
+        (status.replicas, status.available_replicas) = (size, Some(ready));
+        set
+    }
+
+    fn spec(replicas: i32, surge: i32, unavailable: i32) -> DeploymentSpec {
+        let rolling = RollingUpdateDeployment {
+            max_surge: Some(IntOrString::Int(surge)),
+            max_unavailable: Some(IntOrString::Int(unavailable)),
+        };
+        let strategy = DeploymentStrategy { type_: Some("RollingUpdate".into()), rolling_update: Some(rolling) };
+        DeploymentSpec { replicas: Some(replicas), strategy: Some(strategy), ..DeploymentSpec::default() }
+    }
+
+    #[test]
+    fn shares_round_surge_up_and_unavailability_down() {
+        let quarter = IntOrString::String("25%".into());
+        assert_eq!((resolve(&quarter, 3, true), resolve(&quarter, 3, false)), (1, 0));
+    }
+
+    #[test]
+    fn recreate_waits_until_the_old_pods_are_gone() {
+        let mut spec = spec(3, 0, 0);
+        spec.strategy = Some(DeploymentStrategy { type_: Some("Recreate".into()), rolling_update: None });
+        let mut sets = Sets { current: Some(set("new", 0, 0)), old: vec![set("old", 3, 3)] };
+        let names = |plan: Vec<(ReplicaSet, i32)>| -> Vec<(String, i32)> {
+            plan.into_iter().map(|(rs, n)| (rs.metadata.name.unwrap(), n)).collect()
+        };
+        assert_eq!(names(plan(&spec, &sets)), [("old".to_owned(), 0)]);
+        sets.old[0].spec.as_mut().unwrap().replicas = Some(0);
+        assert!(plan(&spec, &sets).is_empty(), "pods of the old set still exist");
+        sets.old[0].status.as_mut().unwrap().replicas = 0;
+        assert_eq!(names(plan(&spec, &sets)), [("new".to_owned(), 3)]);
+    }
+
+    proptest! {
+        /// Every rollout whose pods become ready ends with the new set alone, never leaving the limits on the way.
+        #[test]
+        fn rollouts_end_and_keep_their_limits(replicas in 0..12i32, surge in 0..4i32, unavailable in 0..4i32) {
+            let spec = spec(replicas, surge, unavailable);
+            let limits = Limits::of(&spec);
+            let mut sets = Sets { current: None, old: vec![set("old", replicas, replicas)] };
+            sets.current = Some(set("new", first_size(&spec, &sets), 0));
+            for _ in 0..200 {
+                for (planned, size) in plan(&spec, &sets) {
+                    for rs in sets.old.iter_mut().chain(&mut sets.current) {
+                        if rs.metadata.name == planned.metadata.name {
+                            let ready = available(rs).min(size);
+                            *rs = set(rs.metadata.name.as_deref().unwrap(), size, ready);
+                        }
+                    }
+                }
+                let total: i32 = sets.all().map(wanted).sum();
+                prop_assert!(total <= limits.desired + limits.surge);
+                let serving: i32 = sets.all().map(available).sum();
+                prop_assert!(serving >= limits.desired - limits.unavailable, "{serving} serve");
+                // One pod of the new set becomes ready.
+                let current = sets.current.as_mut().unwrap();
+                let (size, ready) = (wanted(current), available(current));
+                *current = set("new", size, (ready + 1).min(size));
+            }
+            prop_assert_eq!(sets.current.as_ref().map(wanted), Some(replicas));
+            prop_assert_eq!(sets.old.iter().map(wanted).sum::<i32>(), 0);
+        }
+    }
+}

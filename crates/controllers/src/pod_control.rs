@@ -1,0 +1,212 @@
+//! What the workload controllers share about the pods they own.
+
+use crate::controller::{Context, Error, gone_is_none};
+use crate::informers::Informers;
+use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::core::{Selector, SelectorExt};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The object that owns pods: what its pods carry, and which they are.
+#[derive(Debug, Clone)]
+pub(crate) struct Owner {
+    pub(crate) reference: OwnerReference,
+    pub(crate) namespace: String,
+    pub(crate) selector: Selector,
+    /// The owner is being deleted: it adopts nothing any more.
+    pub(crate) deleting: bool,
+}
+
+impl Owner {
+    /// Of a namespaced object with a selector.
+    pub(crate) fn of<K: kube::Resource<DynamicType = ()>>(object: &K, selector: &LabelSelector) -> Result<Self, Error> {
+        let meta = object.meta();
+        let name = meta.name.clone().unwrap_or_default();
+        let kind = K::kind(&());
+        let invalid = |what: &str| Error::Invalid(format!("{kind} {name} has {what}"));
+        let mut reference = object.controller_owner_ref(&()).ok_or_else(|| invalid("no uid"))?;
+        reference.block_owner_deletion = Some(true);
+        let selector: Selector = selector.clone().try_into().map_err(|_| invalid("an unusable selector"))?;
+        Ok(Self {
+            reference,
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            selector,
+            deleting: meta.deletion_timestamp.is_some(),
+        })
+    }
+
+    /// Whether the object with this metadata is controlled by this owner.
+    pub(crate) fn controls(&self, meta: &ObjectMeta) -> bool {
+        controller_of(meta).is_some_and(|r| r.uid == self.reference.uid)
+    }
+
+    fn matches(&self, meta: &ObjectMeta) -> bool {
+        static NONE: std::collections::BTreeMap<String, String> = std::collections::BTreeMap::new();
+        !self.selector.selects_all() && self.selector.matches(meta.labels.as_ref().unwrap_or(&NONE))
+    }
+
+    /// The owner's pods as the informer sees them; orphans that match are adopted, pods that no longer match let go.
+    pub(crate) async fn claim_pods(&self, client: &kube::Client, informers: &Informers) -> Result<Vec<Arc<Pod>>, Error> {
+        let mut claimed = Vec::new();
+        for pod in informers.pods.list_namespace(&self.namespace) {
+            match (controller_of(&pod.metadata), self.matches(&pod.metadata)) {
+                (Some(reference), matches) if reference.uid == self.reference.uid => {
+                    if matches || self.deleting {
+                        claimed.push(pod);
+                    } else {
+                        self.release(client, &pod).await?;
+                    }
+                }
+                (None, true) if !self.deleting && is_active(&pod) => {
+                    self.adopt(client, &pod).await?;
+                    claimed.push(pod);
+                }
+                _ => {}
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// The owner's pods as the API server has them now: what decisions to create or delete must rest on, since the
+    /// informer may not have seen our own last writes yet.
+    pub(crate) async fn live_pods(&self, client: &kube::Client) -> Result<Vec<Arc<Pod>>, Error> {
+        let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), &self.namespace);
+        let listed = api
+            .list(&ListParams::default().labels_from(&self.selector))
+            .await
+            .context(|| format!("list pods of {} {}", self.reference.kind, self.reference.name))?;
+        Ok(listed.items.into_iter().filter(|p| self.controls(&p.metadata)).map(Arc::new).collect())
+    }
+
+    async fn adopt(&self, client: &kube::Client, pod: &Pod) -> Result<(), Error> {
+        let mut references = pod.metadata.owner_references.clone().unwrap_or_default();
+        references.push(self.reference.clone());
+        self.set_owners(client, pod, references).await
+    }
+
+    async fn release(&self, client: &kube::Client, pod: &Pod) -> Result<(), Error> {
+        let mut references = pod.metadata.owner_references.clone().unwrap_or_default();
+        references.retain(|r| r.uid != self.reference.uid);
+        self.set_owners(client, pod, references).await
+    }
+
+    async fn set_owners(&self, client: &kube::Client, pod: &Pod, references: Vec<OwnerReference>) -> Result<(), Error> {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let patch = serde_json::json!({
+            "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version, "ownerReferences": references }
+        });
+        let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), &self.namespace);
+        gone_is_none(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await)
+            .context(|| format!("change the owner of pod {}/{name}", self.namespace))?;
+        Ok(())
+    }
+
+    /// A pod of the template, owned by this owner; named by `name` or generated from the owner's name.
+    pub(crate) fn pod(&self, template: &PodTemplateSpec, name: Option<String>) -> Pod {
+        let meta = template.metadata.clone().unwrap_or_default();
+        Pod {
+            metadata: ObjectMeta {
+                generate_name: name.is_none().then(|| format!("{}-", self.reference.name)),
+                name,
+                namespace: Some(self.namespace.clone()),
+                labels: meta.labels,
+                annotations: meta.annotations,
+                finalizers: meta.finalizers,
+                owner_references: Some(vec![self.reference.clone()]),
+                ..ObjectMeta::default()
+            },
+            spec: template.spec.clone(),
+            status: None,
+        }
+    }
+
+    /// Creates a pod.
+    pub(crate) async fn create(&self, client: &kube::Client, pod: &Pod) -> Result<Pod, Error> {
+        let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), &self.namespace);
+        api.create(&PostParams::default(), pod)
+            .await
+            .context(|| format!("create a pod of {} {}/{}", self.reference.kind, self.namespace, self.reference.name))
+    }
+
+    /// Deletes a pod if it is still the one that was looked at.
+    pub(crate) async fn delete(&self, client: &kube::Client, pod: &Pod) -> Result<(), Error> {
+        let name = pod.metadata.name.clone().unwrap_or_default();
+        let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), &self.namespace);
+        let preconditions = kube::api::Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
+        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
+        gone_is_none(api.delete(&name, &params).await).context(|| format!("delete pod {}/{name}", self.namespace))?;
+        Ok(())
+    }
+}
+
+/// The owner reference with `controller: true`.
+pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
+    meta.owner_references.as_ref()?.iter().find(|r| r.controller == Some(true))
+}
+
+/// The queue key of the controller of `kind` that an object belongs to.
+pub(crate) fn controller_key(meta: &ObjectMeta, kind: &str) -> Option<davit_client::ObjectKey> {
+    let owner = controller_of(meta).filter(|r| r.kind == kind)?;
+    Some(davit_client::ObjectKey { namespace: meta.namespace.clone().unwrap_or_default(), name: owner.name.clone() })
+}
+
+/// Neither ended nor being deleted.
+pub(crate) fn is_active(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_none() && !is_terminal(pod)
+}
+
+/// Ended for good.
+pub(crate) fn is_terminal(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+/// `status.phase`, empty before the pod has one.
+pub(crate) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+}
+
+/// When the pod became ready, if it is.
+pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|c| c.type_ == "Ready" && c.status == "True")?;
+    Some(ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0))
+}
+
+/// How long until the pod has been ready for `min_ready` seconds: zero when it is available, `None` when not ready.
+pub(crate) fn until_available(pod: &Pod, min_ready: i32, now: Timestamp) -> Option<Duration> {
+    let since = ready_since(pod)?;
+    let needed = Duration::from_secs(u64::try_from(min_ready).unwrap_or(0));
+    Some(needed.saturating_sub(Duration::try_from(now.duration_since(since)).unwrap_or_default()))
+}
+
+/// Orders pods by how little is lost with them: unscheduled first, then not running, not ready, restarted, youngest.
+pub(crate) fn sort_for_deletion(pods: &mut [Arc<Pod>]) {
+    let cost = |pod: &Pod| {
+        let key = "controller.kubernetes.io/pod-deletion-cost";
+        let annotated = pod.metadata.annotations.as_ref().and_then(|a| a.get(key));
+        annotated.and_then(|c| c.parse::<i32>().ok()).unwrap_or(0)
+    };
+    let restarts = |pod: &Pod| {
+        let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
+        statuses.map_or(0, |s| s.iter().map(|c| c.restart_count).max().unwrap_or(0))
+    };
+    let rank = |pod: &Pod| {
+        let scheduled = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty());
+        let progress = match phase(pod) {
+            "Running" => 2,
+            "Unknown" => 1,
+            _ => 0,
+        };
+        (scheduled, progress, ready_since(pod).is_some(), cost(pod))
+    };
+    pods.sort_by(|a, b| {
+        rank(a)
+            .cmp(&rank(b))
+            .then_with(|| ready_since(b).cmp(&ready_since(a)))
+            .then_with(|| restarts(b).cmp(&restarts(a)))
+            .then_with(|| b.metadata.creation_timestamp.cmp(&a.metadata.creation_timestamp))
+    });
+}
