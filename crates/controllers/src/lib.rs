@@ -7,6 +7,7 @@
 
 mod controller;
 mod deployment;
+mod garbage_collector;
 mod informers;
 mod namespace;
 mod node_lifecycle;
@@ -66,6 +67,7 @@ impl Controllers {
         pod_gc::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);
         deployment::spawn(&mut spawner);
+        garbage_collector::spawn(&mut spawner);
         cancel.cancelled().await;
         tasks.shutdown().await;
     }

@@ -1,0 +1,212 @@
+//! Deletes what nobody owns any more, and carries out foreground and orphaning deletion.
+//!
+//! A graph of owner references is kept from metadata watches of every kind that can be deleted, custom ones included.
+//! The graph only says where to look: before anything is deleted the object and its owners are read from the API server.
+//! Specified by the garbage collection page of the Kubernetes documentation.
+
+mod graph;
+mod resources;
+
+use crate::controller::{Context, Error, Spawner, gone_is_none};
+use davit_client::WorkQueue;
+use graph::{Graph, Identity};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy};
+use parking_lot::Mutex;
+use resources::Resources;
+use std::sync::Arc;
+use std::time::Duration;
+
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+const WORKERS: usize = 4;
+const SYNC_DEADLINE: Duration = Duration::from_secs(30);
+
+/// UID of an object.
+type Uid = String;
+
+pub(crate) struct GarbageCollector {
+    client: kube::Client,
+    resources: Resources,
+    graph: Mutex<Graph>,
+    queue: WorkQueue<Uid>,
+}
+
+pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let collector = Arc::new(GarbageCollector {
+        client: spawner.client.clone(),
+        resources: Resources::default(),
+        graph: Mutex::default(),
+        queue: WorkQueue::new(Duration::from_millis(10), Duration::from_secs(300)),
+    });
+    spawner.task(resources::follow(collector.clone()));
+    for _ in 0..WORKERS {
+        spawner.task(work(collector.clone()));
+    }
+}
+
+async fn work(collector: Arc<GarbageCollector>) {
+    while let Some(uid) = collector.queue.get().await {
+        match tokio::time::timeout(SYNC_DEADLINE, collector.sync(&uid)).await {
+            Ok(Ok(())) => collector.queue.forget(&uid),
+            Ok(Err(error)) => {
+                tracing::debug!(controller = "garbage-collector", uid, %error, "trying again");
+                collector.queue.add_rate_limited(uid.clone());
+            }
+            Err(_) => collector.queue.add_rate_limited(uid.clone()),
+        }
+        collector.queue.done(&uid);
+    }
+}
+
+/// What is known of one owner of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum OwnerState {
+    /// It is there.
+    Solid,
+    /// It is gone, or another object has its name.
+    Gone,
+    /// It is there, but waits for its dependents to be deleted.
+    Waiting,
+}
+
+impl GarbageCollector {
+    /// Notes an object as a watch shows it.
+    fn observe(&self, identity: Identity, meta: &ObjectMeta) {
+        let interesting = self.graph.lock().observe(identity, meta);
+        interesting.into_iter().for_each(|uid| self.queue.add(uid));
+    }
+
+    /// Notes that an object is gone.
+    fn forget(&self, uid: &str) {
+        let concerned = self.graph.lock().remove(uid);
+        concerned.into_iter().for_each(|uid| self.queue.add(uid));
+    }
+
+    async fn sync(&self, uid: &str) -> Result<(), Error> {
+        let Some(identity) = self.graph.lock().identity(uid) else { return Ok(()) };
+        let Some(meta) = self.live(&identity).await?.filter(|meta| meta.uid.as_deref() == Some(uid)) else {
+            self.forget(uid);
+            return Ok(());
+        };
+        if meta.deletion_timestamp.is_some() {
+            return self.finish_deletion(uid, &identity, &meta).await;
+        }
+        self.collect(uid, &identity, &meta).await
+    }
+
+    /// Deletes the object if none of its owners is left; drops references to owners that are gone otherwise.
+    async fn collect(&self, uid: &str, identity: &Identity, meta: &ObjectMeta) -> Result<(), Error> {
+        let owners = meta.owner_references.clone().unwrap_or_default();
+        if owners.is_empty() {
+            return Ok(());
+        }
+        let mut states = Vec::with_capacity(owners.len());
+        for owner in &owners {
+            states.push(self.owner_state(identity, owner).await?);
+        }
+        if states.contains(&OwnerState::Solid) {
+            if states.iter().all(|s| *s == OwnerState::Solid) {
+                return Ok(());
+            }
+            let kept = owners.into_iter().zip(&states).filter(|(_, s)| **s == OwnerState::Solid).map(|(o, _)| o);
+            return self.set_owners(identity, meta, kept.collect()).await;
+        }
+        let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
+        let waits_with_dependents = states.contains(&OwnerState::Waiting) && self.graph.lock().has_dependents(uid);
+        let policy = if has(ORPHAN) {
+            PropagationPolicy::Orphan
+        } else if has(FOREGROUND) || waits_with_dependents {
+            PropagationPolicy::Foreground
+        } else {
+            PropagationPolicy::Background
+        };
+        tracing::debug!(object = %identity, ?policy, "deleting, its owners are gone");
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let params = DeleteParams {
+            propagation_policy: Some(policy),
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        let Some(api) = self.api(identity) else { return Ok(()) };
+        gone_is_none(api.delete(&identity.name, &params).await).context(|| format!("delete {identity}"))?;
+        Ok(())
+    }
+
+    /// An object that waits for its dependents: deletes or orphans them, then lets it go.
+    async fn finish_deletion(&self, uid: &str, identity: &Identity, meta: &ObjectMeta) -> Result<(), Error> {
+        let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
+        if has(ORPHAN) {
+            let dependents = self.graph.lock().dependents(uid);
+            for dependent in dependents {
+                if let Some(theirs) = self.live(&dependent).await? {
+                    let kept = theirs.owner_references.clone().unwrap_or_default();
+                    let kept: Vec<OwnerReference> = kept.into_iter().filter(|o| o.uid != uid).collect();
+                    self.set_owners(&dependent, &theirs, kept).await?;
+                }
+            }
+            return self.remove_finalizer(identity, meta, ORPHAN).await;
+        }
+        if has(FOREGROUND) {
+            let (dependents, blocking) = {
+                let graph = self.graph.lock();
+                (graph.dependent_uids(uid), graph.blocking_dependents(uid))
+            };
+            dependents.into_iter().for_each(|dependent| self.queue.add(dependent));
+            if blocking == 0 {
+                return self.remove_finalizer(identity, meta, FOREGROUND).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn owner_state(&self, dependent: &Identity, owner: &OwnerReference) -> Result<OwnerState, Error> {
+        let Some(identity) = self.resources.owner_identity(dependent, owner) else {
+            // Its kind is not served (yet): nothing can be said, so nothing is deleted.
+            return Err(Error::Invalid(format!("{dependent} is owned by the unknown kind {}", owner.kind)));
+        };
+        let Some(meta) = self.live(&identity).await?.filter(|m| m.uid.as_deref() == Some(owner.uid.as_str())) else {
+            return Ok(OwnerState::Gone);
+        };
+        let waits = meta.deletion_timestamp.is_some() && meta.finalizers.iter().flatten().any(|f| f == FOREGROUND);
+        Ok(if waits { OwnerState::Waiting } else { OwnerState::Solid })
+    }
+
+    fn api(&self, identity: &Identity) -> Option<kube::Api<DynamicObject>> {
+        let resource = self.resources.get(&identity.resource)?;
+        Some(if identity.namespace.is_empty() {
+            kube::Api::all_with(self.client.clone(), &resource)
+        } else {
+            kube::Api::namespaced_with(self.client.clone(), &identity.namespace, &resource)
+        })
+    }
+
+    /// The object's metadata as it is now.
+    async fn live(&self, identity: &Identity) -> Result<Option<ObjectMeta>, Error> {
+        let Some(api) = self.api(identity) else { return Ok(None) };
+        let found = gone_is_none(api.get_metadata(&identity.name).await).context(|| format!("look at {identity}"))?;
+        Ok(found.map(|object| object.metadata))
+    }
+
+    async fn set_owners(&self, identity: &Identity, meta: &ObjectMeta, owners: Vec<OwnerReference>) -> Result<(), Error> {
+        let patch = serde_json::json!({
+            "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version, "ownerReferences": owners }
+        });
+        self.patch(identity, &patch, "change the owners of").await
+    }
+
+    async fn remove_finalizer(&self, identity: &Identity, meta: &ObjectMeta, finalizer: &str) -> Result<(), Error> {
+        let kept: Vec<&String> = meta.finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
+        let patch = serde_json::json!({
+            "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": kept }
+        });
+        self.patch(identity, &patch, "finish the deletion of").await
+    }
+
+    async fn patch(&self, identity: &Identity, patch: &serde_json::Value, what: &str) -> Result<(), Error> {
+        let Some(api) = self.api(identity) else { return Ok(()) };
+        let patched = api.patch_metadata(&identity.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        gone_is_none(patched).context(|| format!("{what} {identity}"))?;
+        Ok(())
+    }
+}

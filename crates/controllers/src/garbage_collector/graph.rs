@@ -1,0 +1,160 @@
+//! Who owns whom, by UID.
+
+use super::{FOREGROUND, ORPHAN, Uid};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+/// Where an object is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// `plural.group`, the key of [`super::resources::Resources`].
+    pub(super) resource: String,
+    /// Empty for cluster-scoped objects.
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace.as_str() {
+            "" => write!(f, "{} {}", self.resource, self.name),
+            namespace => write!(f, "{} {namespace}/{}", self.resource, self.name),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Node {
+    identity: Identity,
+    owners: Vec<OwnerReference>,
+}
+
+/// Objects that own or are owned.
+#[derive(Debug, Default)]
+pub(super) struct Graph {
+    nodes: HashMap<Uid, Node>,
+    dependents: HashMap<Uid, HashSet<Uid>>,
+}
+
+impl Graph {
+    /// Notes an object; returns the UIDs to look at because of what is new about it.
+    pub(super) fn observe(&mut self, identity: Identity, meta: &ObjectMeta) -> Vec<Uid> {
+        let Some(uid) = meta.uid.clone() else { return Vec::new() };
+        let owners = meta.owner_references.clone().unwrap_or_default();
+        let before = self.nodes.insert(uid.clone(), Node { identity, owners: owners.clone() });
+        let owners_before = before.map(|node| node.owners).unwrap_or_default();
+        for owner in &owners_before {
+            self.unlink(&owner.uid, &uid);
+        }
+        for owner in &owners {
+            self.dependents.entry(owner.uid.clone()).or_default().insert(uid.clone());
+        }
+        let mut concerned = Vec::new();
+        let deleting = meta.deletion_timestamp.is_some();
+        let held = meta.finalizers.iter().flatten().any(|f| f == FOREGROUND || f == ORPHAN);
+        let owner_unknown = owners.iter().any(|o| !self.nodes.contains_key(&o.uid));
+        if (deleting && held) || owner_unknown || owners != owners_before {
+            concerned.push(uid);
+        }
+        // An owner that waits for its dependents may have one less to wait for.
+        concerned.extend(owners_before.into_iter().filter(|o| !owners.contains(o)).map(|o| o.uid));
+        concerned
+    }
+
+    /// Forgets an object; returns the UIDs to look at because it is gone.
+    pub(super) fn remove(&mut self, uid: &str) -> Vec<Uid> {
+        let mut concerned: Vec<Uid> = self.dependent_uids(uid);
+        if let Some(node) = self.nodes.remove(uid) {
+            for owner in node.owners {
+                self.unlink(&owner.uid, uid);
+                concerned.push(owner.uid);
+            }
+        }
+        concerned
+    }
+
+    fn unlink(&mut self, owner: &str, dependent: &str) {
+        if let Some(set) = self.dependents.get_mut(owner) {
+            set.remove(dependent);
+            if set.is_empty() {
+                self.dependents.remove(owner);
+            }
+        }
+    }
+
+    pub(super) fn identity(&self, uid: &str) -> Option<Identity> {
+        self.nodes.get(uid).map(|node| node.identity.clone())
+    }
+
+    pub(super) fn has_dependents(&self, uid: &str) -> bool {
+        self.dependents.contains_key(uid)
+    }
+
+    pub(super) fn dependent_uids(&self, uid: &str) -> Vec<Uid> {
+        self.dependents.get(uid).into_iter().flatten().cloned().collect()
+    }
+
+    pub(super) fn dependents(&self, uid: &str) -> Vec<Identity> {
+        self.dependent_uids(uid).iter().filter_map(|d| self.identity(d)).collect()
+    }
+
+    /// How many dependents the owner's foreground deletion must wait for.
+    pub(super) fn blocking_dependents(&self, uid: &str) -> usize {
+        let blocks = |dependent: &Uid| {
+            let owners = self.nodes.get(dependent).map(|node| node.owners.as_slice()).unwrap_or_default();
+            owners.iter().any(|o| o.uid == uid && o.block_owner_deletion == Some(true))
+        };
+        self.dependents.get(uid).into_iter().flatten().filter(|d| blocks(d)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(uid: &str, owners: &[&str]) -> ObjectMeta {
+        let owner = |uid: &&str| OwnerReference {
+            uid: (*uid).to_owned(),
+            block_owner_deletion: Some(true),
+            ..OwnerReference::default()
+        };
+        ObjectMeta {
+            uid: Some(uid.to_owned()),
+            owner_references: Some(owners.iter().map(owner).collect()),
+            ..ObjectMeta::default()
+        }
+    }
+
+    fn identity(name: &str) -> Identity {
+        Identity { resource: "pods.".into(), namespace: "ns".into(), name: name.into() }
+    }
+
+    #[test]
+    fn dependents_are_looked_at_when_their_owner_goes() {
+        let mut graph = Graph::default();
+        assert!(graph.observe(identity("owner"), &meta("o", &[])).is_empty());
+        assert_eq!(graph.observe(identity("a"), &meta("a", &["o"])), ["a"]);
+        assert!(graph.observe(identity("a"), &meta("a", &["o"])).is_empty(), "nothing is new");
+        assert_eq!(graph.blocking_dependents("o"), 1);
+        assert_eq!(graph.remove("o"), ["a"]);
+    }
+
+    #[test]
+    fn owner_is_looked_at_when_a_dependent_goes_or_is_let_go() {
+        let mut graph = Graph::default();
+        graph.observe(identity("owner"), &meta("o", &[]));
+        graph.observe(identity("a"), &meta("a", &["o"]));
+        graph.observe(identity("b"), &meta("b", &["o"]));
+        assert_eq!(graph.remove("a"), ["o"]);
+        assert_eq!(graph.observe(identity("b"), &meta("b", &[])), ["b", "o"]);
+        assert!(!graph.has_dependents("o"));
+    }
+
+    #[test]
+    fn object_whose_owner_was_never_seen_is_looked_at() {
+        let mut graph = Graph::default();
+        assert_eq!(graph.observe(identity("a"), &meta("a", &["missing"])), ["a"]);
+        assert_eq!(graph.observe(identity("a"), &meta("a", &["missing"])), ["a"]);
+    }
+}

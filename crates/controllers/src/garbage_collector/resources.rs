@@ -1,0 +1,112 @@
+//! The kinds there are, and a metadata watch of each.
+
+use super::GarbageCollector;
+use super::graph::Identity;
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use kube::api::{DynamicObject, PartialObjectMeta};
+use kube::discovery::{ApiResource, Discovery, Scope, verbs};
+use kube::runtime::{WatchStreamExt, watcher};
+use parking_lot::RwLock;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::task::AbortOnDropHandle;
+
+/// How often to look for new kinds.
+const DISCOVERY: Duration = Duration::from_secs(30);
+const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
+/// Kinds that own nothing and are owned by nothing, and change all the time.
+const IGNORED: [&str; 2] = ["events.", "events.events.k8s.io"];
+
+/// The kinds that can be deleted, by `plural.group`.
+#[derive(Debug, Default)]
+pub(super) struct Resources {
+    known: RwLock<HashMap<String, (ApiResource, Scope)>>,
+}
+
+impl Resources {
+    pub(super) fn get(&self, key: &str) -> Option<ApiResource> {
+        self.known.read().get(key).map(|(resource, _)| resource.clone())
+    }
+
+    /// Where an owner is found: in the dependent's namespace, or nowhere in one.
+    pub(super) fn owner_identity(&self, dependent: &Identity, owner: &OwnerReference) -> Option<Identity> {
+        let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+        let known = self.known.read();
+        let (key, (_, scope)) = known.iter().find(|(_, (r, _))| r.kind == owner.kind && r.group == group)?;
+        let namespace = if *scope == Scope::Namespaced { dependent.namespace.clone() } else { String::new() };
+        Some(Identity { resource: key.clone(), namespace, name: owner.name.clone() })
+    }
+}
+
+fn key_of(resource: &ApiResource) -> String {
+    format!("{}.{}", resource.plural, resource.group)
+}
+
+/// Follows discovery for ever; each kind has a watch for as long as it exists.
+pub(super) async fn follow(collector: Arc<GarbageCollector>) {
+    let mut watches: HashMap<String, AbortOnDropHandle<()>> = HashMap::new();
+    loop {
+        let Ok(discovery) = Discovery::new(collector.client.clone()).run_aggregated().await else {
+            tokio::time::sleep(DISCOVERY_RETRY).await;
+            continue;
+        };
+        let mut found = HashMap::new();
+        for (resource, capabilities) in discovery.groups().flat_map(|group| group.recommended_resources()) {
+            let needed = [verbs::LIST, verbs::WATCH, verbs::DELETE];
+            let key = key_of(&resource);
+            if needed.iter().all(|verb| capabilities.supports_operation(verb)) && !IGNORED.contains(&key.as_str()) {
+                found.insert(key, (resource, capabilities.scope));
+            }
+        }
+        watches.retain(|key, _| found.contains_key(key));
+        for (key, (resource, _)) in &found {
+            if !watches.contains_key(key) {
+                let watch = watch(collector.clone(), key.clone(), resource.clone());
+                watches.insert(key.clone(), AbortOnDropHandle::new(tokio::spawn(watch)));
+            }
+        }
+        *collector.resources.known.write() = found;
+        tokio::time::sleep(DISCOVERY).await;
+    }
+}
+
+async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResource) {
+    let api: kube::Api<PartialObjectMeta<DynamicObject>> = kube::Api::all_with(collector.client.clone(), &resource);
+    let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let mut seen: HashSet<String> = HashSet::new();
+    let mut listed: HashSet<String> = HashSet::new();
+    while let Some(event) = events.next().await {
+        let observe = |meta: &ObjectMeta| {
+            let identity = Identity {
+                resource: key.clone(),
+                namespace: meta.namespace.clone().unwrap_or_default(),
+                name: meta.name.clone().unwrap_or_default(),
+            };
+            collector.observe(identity, meta);
+            meta.uid.clone().unwrap_or_default()
+        };
+        match event {
+            Ok(watcher::Event::Init) => listed.clear(),
+            Ok(watcher::Event::InitApply(object)) => {
+                listed.insert(observe(&object.metadata));
+            }
+            Ok(watcher::Event::InitDone) => {
+                for gone in seen.difference(&listed) {
+                    collector.forget(gone);
+                }
+                seen = std::mem::take(&mut listed);
+            }
+            Ok(watcher::Event::Apply(object)) => {
+                seen.insert(observe(&object.metadata));
+            }
+            Ok(watcher::Event::Delete(object)) => {
+                let uid = object.metadata.uid.unwrap_or_default();
+                seen.remove(&uid);
+                collector.forget(&uid);
+            }
+            Err(error) => tracing::debug!(resource = key, %error, "metadata watch interrupted"),
+        }
+    }
+}
