@@ -1,0 +1,313 @@
+//! What is known about one pod, as a record and as text.
+
+use crate::table;
+use davit_api::devices::Device;
+use davit_scheduler::{Record, VERDICT_ANNOTATION};
+use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Why a pod is where and as it is.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Explanation {
+    namespace: String,
+    name: String,
+    uid: String,
+    phase: String,
+    /// The node it was bound to; empty while it is pending.
+    node: String,
+    /// One of `Pending`, `Refused`, `Waiting`, `Running`, `Ended`, `Terminating`.
+    state: State,
+    /// One sentence.
+    summary: String,
+    /// The scheduler's latest record, when it found no node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scheduling: Option<Record>,
+    containers: Vec<Container>,
+    /// Devices that containers of the pod hold.
+    devices: Vec<Device>,
+    /// Why the node could not be asked for its devices.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    devices_unknown: Option<String>,
+    /// Warnings about the pod, oldest first.
+    warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+enum State {
+    Pending,
+    Refused,
+    Waiting,
+    Running,
+    Ended,
+    Terminating,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    name: String,
+    state: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+}
+
+impl Explanation {
+    pub(crate) fn new(pod: &Pod, events: &[Event], devices: Result<Vec<Device>, String>) -> Self {
+        let status = pod.status.clone().unwrap_or_default();
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let node = pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default();
+        let phase = status.phase.clone().unwrap_or_default();
+        let (devices, devices_unknown) = match devices {
+            Ok(devices) => (devices.into_iter().filter(|d| d.holders.iter().any(|h| h.uid == uid)).collect(), None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        let containers: Vec<Container> = [&status.init_container_statuses, &status.container_statuses]
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(container)
+            .collect();
+        let state = state(pod, &phase, &node);
+        let summary = summary(pod, state, &node, &containers);
+        let mut warnings: Vec<&Event> = events.iter().filter(|e| e.type_.as_deref() == Some("Warning")).collect();
+        warnings.sort_by_key(|e| e.last_timestamp.clone().or_else(|| e.metadata.creation_timestamp.clone()));
+        Self {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            uid,
+            phase,
+            state,
+            summary,
+            scheduling: if node.is_empty() { latest_record(events) } else { None },
+            node,
+            containers,
+            devices,
+            devices_unknown,
+            warnings: warnings.into_iter().map(warning).collect(),
+        }
+    }
+
+    /// For people.
+    pub(crate) fn text(&self) -> String {
+        let mut out = format!("Pod {}/{}: {}\n", self.namespace, self.name, self.summary);
+        if let Some(record) = &self.scheduling {
+            out.push_str(&scheduling_text(record));
+        }
+        if !self.devices.is_empty() {
+            out.push_str("\nDevices it holds:\n");
+            let rows: Vec<Vec<String>> = self.devices.iter().flat_map(|d| self.device_rows(d)).collect();
+            out.push_str(&table::render(&["RESOURCE", "DEVICE", "HEALTH", "NUMA", "CONTAINER", "SINCE"], &rows));
+        }
+        if let Some(why) = &self.devices_unknown {
+            // The text is built in memory: writing cannot fail.
+            let _infallible = writeln!(out, "\nThe node's device table could not be read: {why}");
+        }
+        let troubled: Vec<Vec<String>> = self
+            .containers
+            .iter()
+            .filter(|c| !c.reason.is_empty())
+            .map(|c| vec![c.name.clone(), c.state.clone(), c.reason.clone(), c.message.clone()])
+            .collect();
+        if !troubled.is_empty() {
+            out.push_str("\nContainers:\n");
+            out.push_str(&table::render(&["CONTAINER", "STATE", "REASON", "MESSAGE"], &troubled));
+        }
+        if !self.warnings.is_empty() {
+            out.push_str("\nWarnings:\n");
+            for warning in &self.warnings {
+                let _infallible = writeln!(out, "  {warning}");
+            }
+        }
+        out
+    }
+
+    fn device_rows(&self, device: &Device) -> Vec<Vec<String>> {
+        let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        let numa: Vec<String> = device.numa_nodes.iter().map(ToString::to_string).collect();
+        let ours = device.holders.iter().filter(|h| h.uid == self.uid);
+        ours.map(|holder| {
+            vec![
+                device.resource.clone(),
+                device.id.clone(),
+                device.health.clone(),
+                or_dash(numa.join(",")),
+                holder.container.clone(),
+                or_dash(holder.since.clone()),
+            ]
+        })
+        .collect()
+    }
+}
+
+fn scheduling_text(record: &Record) -> String {
+    let mut out = format!("\nAttempt {} at {} looked at {} nodes:\n", record.attempt, record.at, record.total_nodes);
+    if let Some(why) = &record.pre_filter {
+        let _infallible = writeln!(out, "  before any node: {why}");
+    }
+    let mut rows = Vec::new();
+    for node in &record.nodes {
+        let numbers: Vec<String> = node
+            .shortages
+            .iter()
+            .map(|s| format!("{}: requested {}, used {}, capacity {}", s.resource, s.requested, s.used, s.capacity))
+            .collect();
+        rows.push(vec![node.node.clone(), node.plugin.clone(), node.reasons.join("; "), numbers.join("; ")]);
+    }
+    if !rows.is_empty() {
+        out.push_str(&table::render(&["NODE", "PLUGIN", "WHY NOT", "NUMBERS"], &rows));
+    }
+    if record.more_nodes > 0 {
+        let _infallible = writeln!(out, "… and {} more nodes; all reasons:", record.more_nodes);
+        for (reason, count) in &record.reasons {
+            let _infallible = writeln!(out, "  {count} × {reason}");
+        }
+    }
+    if let Some(why) = &record.post_filter {
+        let _infallible = writeln!(out, "preemption: {why}");
+    }
+    out
+}
+
+fn container(status: &ContainerStatus) -> Container {
+    let state = status.state.clone().unwrap_or_default();
+    let (name, reason, message) = if let Some(waiting) = state.waiting {
+        ("waiting", waiting.reason, waiting.message)
+    } else if let Some(ended) = state.terminated {
+        ("ended", ended.reason.filter(|r| r != "Completed"), ended.message)
+    } else if state.running.is_some() {
+        ("running", None, None)
+    } else {
+        ("unknown", None, None)
+    };
+    Container {
+        name: status.name.clone(),
+        state: name.to_owned(),
+        reason: reason.unwrap_or_default(),
+        message: message.unwrap_or_default(),
+    }
+}
+
+fn state(pod: &Pod, phase: &str, node: &str) -> State {
+    let status = pod.status.clone().unwrap_or_default();
+    let never_started = status.container_statuses.as_ref().is_none_or(Vec::is_empty);
+    if pod.metadata.deletion_timestamp.is_some() {
+        State::Terminating
+    } else if phase == "Failed" && never_started && status.reason.is_some() {
+        State::Refused
+    } else if matches!(phase, "Succeeded" | "Failed") {
+        State::Ended
+    } else if node.is_empty() {
+        State::Pending
+    } else if phase == "Running" {
+        State::Running
+    } else {
+        State::Waiting
+    }
+}
+
+fn summary(pod: &Pod, state: State, node: &str, containers: &[Container]) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    let text = |field: Option<String>| field.unwrap_or_default();
+    match state {
+        State::Pending => {
+            let conditions = status.conditions.unwrap_or_default();
+            let scheduled = conditions.into_iter().find(|c| c.type_ == "PodScheduled");
+            match scheduled {
+                Some(c) => format!("pending, {}: {}", text(c.reason), text(c.message)),
+                None => "pending, no scheduler has looked at it yet (is one running for its schedulerName?)".to_owned(),
+            }
+        }
+        State::Refused => format!("refused by node {node}, {}: {}", text(status.reason), text(status.message)),
+        State::Ended => {
+            let why = [status.reason, status.message].into_iter().flatten().collect::<Vec<_>>().join(": ");
+            let phase = text(status.phase).to_lowercase();
+            if why.is_empty() { format!("{phase} on node {node}") } else { format!("{phase} on node {node}, {why}") }
+        }
+        State::Running => format!("running on node {node}"),
+        State::Terminating => format!("being deleted (node {})", if node.is_empty() { "none" } else { node }),
+        State::Waiting => {
+            let message = text(status.message);
+            let waiting = containers.iter().find(|c| !c.reason.is_empty());
+            match (message.is_empty(), waiting) {
+                (false, _) => format!("waiting on node {node}: {message}"),
+                (true, Some(c)) => format!("waiting on node {node}, container {}: {} {}", c.name, c.reason, c.message),
+                (true, None) => format!("bound to node {node}, which has not reported on it yet"),
+            }
+        }
+    }
+}
+
+fn latest_record(events: &[Event]) -> Option<Record> {
+    let annotated = |event: &Event| -> Option<Record> {
+        let text = event.metadata.annotations.as_ref()?.get(VERDICT_ANNOTATION)?;
+        serde_json::from_str(text).ok()
+    };
+    events.iter().filter_map(annotated).max_by_key(|record| record.at)
+}
+
+fn warning(event: &Event) -> String {
+    let count = event.count.filter(|n| *n > 1).map(|n| format!(" (×{n})")).unwrap_or_default();
+    let reason = event.reason.clone().unwrap_or_default();
+    format!("{reason}{count}: {}", event.message.clone().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
+
+    fn pod(status: PodStatus, node: &str) -> Pod {
+        let mut pod = Pod { status: Some(status), ..Pod::default() };
+        pod.metadata.name = Some("p".to_owned());
+        pod.metadata.namespace = Some("ns".to_owned());
+        pod.metadata.uid = Some("u".to_owned());
+        pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
+        pod
+    }
+
+    #[test]
+    fn pending_pod_says_what_the_scheduler_said() {
+        let condition = PodCondition {
+            type_: "PodScheduled".into(),
+            status: "False".into(),
+            reason: Some("Unschedulable".into()),
+            message: Some("0/1 nodes are available: 1 Insufficient x.example/foo.".into()),
+            ..PodCondition::default()
+        };
+        let status = PodStatus { conditions: Some(vec![condition]), phase: Some("Pending".into()), ..PodStatus::default() };
+        let explanation = Explanation::new(&pod(status, ""), &[], Ok(Vec::new()));
+        assert_eq!(explanation.state, State::Pending);
+        let expected = "Pod ns/p: pending, Unschedulable: 0/1 nodes are available: 1 Insufficient x.example/foo.\n";
+        assert_eq!(explanation.text(), expected);
+    }
+
+    #[test]
+    fn refused_pod_is_told_from_one_that_failed() {
+        let refused = PodStatus {
+            phase: Some("Failed".into()),
+            reason: Some("UnexpectedAdmissionError".into()),
+            message: Some("Pod was rejected: no healthy devices".into()),
+            ..PodStatus::default()
+        };
+        let mut failed = refused.clone();
+        failed.container_statuses = Some(vec![ContainerStatus::default()]);
+        let state = |status| Explanation::new(&pod(status, "n"), &[], Ok(Vec::new())).state;
+        assert_eq!((state(refused), state(failed)), (State::Refused, State::Ended));
+    }
+
+    #[test]
+    fn only_devices_of_this_pod_are_listed() {
+        let held = |uid: &str| Device {
+            id: uid.to_owned(),
+            holders: vec![davit_api::devices::Holder { uid: uid.to_owned(), ..Default::default() }],
+            ..Device::default()
+        };
+        let running = PodStatus { phase: Some("Running".into()), ..PodStatus::default() };
+        let explanation = Explanation::new(&pod(running, "n"), &[], Ok(vec![held("u"), held("other")]));
+        assert_eq!(explanation.devices.len(), 1);
+    }
+}

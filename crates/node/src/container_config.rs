@@ -1,0 +1,367 @@
+//! The runtime's configuration of sandboxes and containers out of pod specs.
+
+use crate::containermanager::ContainerOptions;
+use crate::context::Context;
+use crate::env::{self, NodeFacts};
+use crate::expansion::{expand, expand_strict};
+use crate::images::Present;
+use crate::pod::{PodExt, Role};
+use crate::resources;
+use crate::runtime_state::{PodRuntime, container_annotations, container_labels, sandbox_labels};
+use crate::volumes::Mounted;
+use crate::volumes::mounts::{make_dirs_beneath, open_beneath};
+use crate::{dns, security};
+use davit_proto::cri::v1 as cri;
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use std::collections::HashMap;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+/// Why a container cannot be configured; the message of `CreateContainerConfigError`.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The environment.
+    #[error(transparent)]
+    Env(#[from] env::Error),
+    /// The security context.
+    #[error(transparent)]
+    Security(#[from] security::Error),
+    /// Devices.
+    #[error(transparent)]
+    Devices(#[from] crate::containermanager::OptionsError),
+    /// A mount names a volume that the pod does not have.
+    #[error("cannot find volume \"{volume}\" to mount into container \"{container}\"")]
+    NoVolume {
+        /// The volume.
+        volume: String,
+        /// The container.
+        container: String,
+    },
+    /// A sub-path.
+    #[error("failed to prepare subPath for volumeMount \"{volume}\" of container \"{container}\": {cause}")]
+    SubPath {
+        /// The volume.
+        volume: String,
+        /// The container.
+        container: String,
+        /// What is wrong.
+        cause: String,
+    },
+    /// Files that the node makes for the container.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// A kind of pod this node does not run.
+    #[error("{0} is not built into this node")]
+    NotBuilt(&'static str),
+}
+
+/// Path of `seccomp` profiles below the node's directory.
+pub fn seccomp_root(ctx: &Context) -> PathBuf {
+    ctx.paths.root().join("seccomp")
+}
+
+/// The cgroup that the runtime puts a pod's containers into.
+pub fn cgroup_parent(pod: &Pod, root: &str) -> String {
+    let class = match resources::Qos::of(pod) {
+        resources::Qos::Guaranteed => "",
+        resources::Qos::Burstable => "/burstable",
+        resources::Qos::BestEffort => "/besteffort",
+    };
+    format!("{}/kubepods{class}/pod{}", root.trim_end_matches('/'), pod.uid())
+}
+
+/// Configuration of a pod's sandbox.
+pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
+    let sysctls = pod.pod_spec().security_context.as_ref().and_then(|c| c.sysctls.as_ref());
+    let mut port_mappings = Vec::new();
+    for (role, container) in pod.all_containers() {
+        if role == Role::Ephemeral || pod.host_network() {
+            continue;
+        }
+        for port in container.ports.iter().flatten() {
+            let protocol = match port.protocol.as_deref() {
+                Some("UDP") => cri::Protocol::Udp,
+                Some("SCTP") => cri::Protocol::Sctp,
+                _ => cri::Protocol::Tcp,
+            };
+            port_mappings.push(cri::PortMapping {
+                protocol: protocol as i32,
+                container_port: port.container_port,
+                host_port: port.host_port.unwrap_or(0),
+                host_ip: port.host_ip.clone().unwrap_or_default(),
+            });
+        }
+    }
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: pod.pod_name().to_owned(),
+            uid: pod.uid().to_owned(),
+            namespace: pod.ns().to_owned(),
+            attempt,
+        }),
+        hostname: if pod.host_network() { String::new() } else { pod.hostname() },
+        log_directory: ctx.paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid()).to_string_lossy().into_owned(),
+        dns_config: Some(dns::config(pod, &ctx.options.cluster_dns, &ctx.host_dns)),
+        port_mappings,
+        labels: sandbox_labels(pod).into_iter().collect(),
+        annotations: pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect(),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            cgroup_parent: cgroup_parent(pod, &ctx.options.cgroup_root),
+            security_context: Some(security::sandbox(pod, &seccomp_root(ctx))),
+            sysctls: sysctls.into_iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
+            ..cri::LinuxPodSandboxConfig::default()
+        }),
+        ..cri::PodSandboxConfig::default()
+    }
+}
+
+/// What a container's configuration is made from.
+pub struct Parts<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// The container's role.
+    pub role: Role,
+    /// The container.
+    pub container: &'a Container,
+    /// Its `restartCount`.
+    pub restart_count: u32,
+    /// What the runtime has, to find the target of an ephemeral container.
+    pub runtime: &'a PodRuntime,
+    /// The image.
+    pub image: &'a Present,
+    /// The pod's volumes.
+    pub volumes: &'a Mounted,
+    /// What the downward API shows.
+    pub facts: &'a NodeFacts,
+    /// What the devices add.
+    pub devices: ContainerOptions,
+}
+
+/// Configuration of a container.
+///
+/// # Errors
+/// References that cannot be followed, sub-paths that lead out, `runAsNonRoot`.
+pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::ContainerConfig, Error> {
+    let Parts { pod, role, container, restart_count, image, .. } = parts;
+    if container.volume_devices.as_ref().is_some_and(|d| !d.is_empty()) {
+        return Err(Error::NotBuilt("block volumes (volumeDevices)"));
+    }
+    let services = ctx.services();
+    let own = env::build(pod, container, parts.facts, &services, &*ctx.objects).await?;
+    for (object, keys) in &own.skipped {
+        let reference = pod.container_reference(role, &container.name);
+        let message = format!("Keys [{}] from the EnvFrom {object} were skipped since they are considered invalid environment variable names.", keys.join(", "));
+        ctx.recorder.warning(&reference, "InvalidEnvironmentVariableNames", message);
+    }
+    let lookup = |name: &str| {
+        let device = || parts.devices.envs.iter().find(|e| e.key == name).map(|e| e.text().into_owned());
+        own.get(name).map(str::to_owned).or_else(device)
+    };
+    let words = |list: &Option<Vec<String>>| list.iter().flatten().map(|w| expand(w, lookup)).collect::<Vec<_>>();
+    let (command, args) = (words(&container.command), words(&container.args));
+    let mut envs = parts.devices.envs.clone();
+    // One entry a name: the pod's own value stands in for the plugin's.
+    envs.retain(|e| own.get(&e.key).is_none());
+    envs.extend(own.vars.iter().map(|(k, v)| cri::KeyValue::new(k.clone(), v.clone())));
+    let mounts = mounts(ctx, &parts, lookup)?;
+    let target = match role {
+        Role::Ephemeral => ephemeral_target(pod, &container.name, parts.runtime),
+        _ => None,
+    };
+    let user = security::ImageUser { uid: image.uid, name: &image.username };
+    let context = security::container(pod, container, &user, target, &seccomp_root(ctx))?;
+    let mut annotations: HashMap<String, String> = parts.devices.annotations.clone().into_iter().collect();
+    annotations.extend(container_annotations(pod, container, restart_count));
+    let machine = &ctx.machine;
+    let limits = resources::linux_resources(pod, role, container, machine.memory, &machine.hugepage_sizes(), machine.unified_cgroup);
+    Ok(cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: container.name.clone(), attempt: restart_count }),
+        image: Some(cri::ImageSpec {
+            image: image.reference.clone(),
+            user_specified_image: container.image.clone().unwrap_or_default(),
+            ..cri::ImageSpec::default()
+        }),
+        command,
+        args,
+        working_dir: container.working_dir.clone().unwrap_or_default(),
+        envs,
+        mounts,
+        devices: parts.devices.devices.clone(),
+        labels: container_labels(pod, container).into_iter().collect(),
+        annotations: annotations.into_iter().collect(),
+        log_path: format!("{}/{restart_count}.log", container.name),
+        stdin: container.stdin.unwrap_or(false),
+        stdin_once: container.stdin_once.unwrap_or(false),
+        tty: container.tty.unwrap_or(false),
+        linux: Some(cri::LinuxContainerConfig { resources: Some(limits), security_context: Some(context) }),
+        cdi_devices: parts.devices.cdi_devices.clone(),
+        stop_signal: stop_signal(container),
+        ..cri::ContainerConfig::default()
+    })
+}
+
+fn stop_signal(container: &Container) -> i32 {
+    let name = container.lifecycle.as_ref().and_then(|l| l.stop_signal.as_deref()).unwrap_or_default();
+    cri::Signal::from_str_name(name).map_or(0, |s| s as i32)
+}
+
+fn ephemeral_target(pod: &Pod, name: &str, runtime: &PodRuntime) -> Option<String> {
+    let list = pod.pod_spec().ephemeral_containers.as_ref()?;
+    let target = list.iter().find(|c| c.name == name)?.target_container_name.as_deref().filter(|t| !t.is_empty())?;
+    runtime.latest(target).map(|c| c.id.clone())
+}
+
+fn mounts(ctx: &Context, parts: &Parts<'_>, lookup: impl Fn(&str) -> Option<String>) -> Result<Vec<cri::Mount>, Error> {
+    let Parts { pod, container, volumes, .. } = parts;
+    let mut out = parts.devices.mounts.clone();
+    for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let root = volumes.get(&mount.name).ok_or_else(|| Error::NoVolume {
+            volume: mount.name.clone(),
+            container: container.name.clone(),
+        })?;
+        let host = sub_path(ctx, parts, mount, index, root, &lookup)?;
+        let propagation = match mount.mount_propagation.as_deref() {
+            Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
+            Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,
+            _ => cri::MountPropagation::PropagationPrivate,
+        };
+        let read_only = mount.read_only == Some(true);
+        out.push(cri::Mount {
+            container_path: absolute(&mount.mount_path),
+            host_path: host.to_string_lossy().into_owned(),
+            readonly: read_only || is_projected(pod, &mount.name),
+            propagation: propagation as i32,
+            recursive_read_only: read_only && mount.recursive_read_only.as_deref() == Some("Enabled"),
+            ..cri::Mount::default()
+        });
+    }
+    let taken = |path: &str| container.volume_mounts.iter().flatten().any(|m| m.mount_path.trim_end_matches('/') == path);
+    if !taken("/etc/hosts") && parts.role != Role::Ephemeral {
+        out.push(plain_mount("/etc/hosts", &hosts_file(ctx, pod, parts.facts)?));
+    }
+    let log = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
+    if !log.is_empty() && !taken(log) {
+        out.push(plain_mount(log, &termination_file(ctx, pod, &container.name, parts.restart_count)?));
+    }
+    Ok(out)
+}
+
+fn absolute(path: &str) -> String {
+    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+}
+
+fn plain_mount(container_path: &str, host: &Path) -> cri::Mount {
+    cri::Mount {
+        container_path: container_path.to_owned(),
+        host_path: host.to_string_lossy().into_owned(),
+        ..cri::Mount::default()
+    }
+}
+
+/// Volumes whose content the node writes are read-only whatever the mount says.
+fn is_projected(pod: &Pod, name: &str) -> bool {
+    pod.pod_spec().volumes.iter().flatten().any(|v| {
+        v.name == name && (v.config_map.is_some() || v.secret.is_some() || v.projected.is_some() || v.downward_api.is_some())
+    })
+}
+
+fn sub_path(
+    ctx: &Context,
+    parts: &Parts<'_>,
+    mount: &VolumeMount,
+    index: usize,
+    root: &Path,
+    lookup: &impl Fn(&str) -> Option<String>,
+) -> Result<PathBuf, Error> {
+    let failed = |cause: String| Error::SubPath { volume: mount.name.clone(), container: parts.container.name.clone(), cause };
+    let expr = mount.sub_path_expr.as_deref().filter(|e| !e.is_empty());
+    let sub = match (expr, mount.sub_path.as_deref().filter(|s| !s.is_empty())) {
+        (Some(expr), _) => expand_strict(expr, lookup).map_err(|names| failed(format!("missing value for {}", names.join(", "))))?,
+        (None, Some(sub)) => sub.to_owned(),
+        (None, None) => return Ok(root.to_owned()),
+    };
+    if sub.starts_with('/') || sub.split('/').any(|part| part == "..") {
+        return Err(failed(format!("unable to provision SubPath `{sub}`: must be a relative path inside the volume")));
+    }
+    let failed_io = |e: io::Error| failed(format!("{sub:?}: {e}"));
+    if open_beneath(root, &sub).is_err() {
+        make_dirs_beneath(root, &sub, 0o750).map_err(failed_io)?;
+        let mode = std::fs::metadata(root).map(|m| m.permissions().mode()).map_err(failed_io)?;
+        std::fs::set_permissions(root.join(&sub), std::fs::Permissions::from_mode(mode)).map_err(failed_io)?;
+    }
+    let source = open_beneath(root, &sub).map_err(failed_io)?;
+    let target = ctx.paths.subpath(parts.pod.uid(), &mount.name, &parts.container.name, index);
+    if ctx.volumes.mounter().is_mount_point(&target) {
+        return Ok(target);
+    }
+    let is_dir = std::fs::metadata(root.join(&sub)).map(|m| m.is_dir()).map_err(failed_io)?;
+    let parent = target.parent().unwrap_or(root);
+    std::fs::create_dir_all(parent).map_err(failed_io)?;
+    if is_dir {
+        std::fs::create_dir_all(&target).map_err(failed_io)?;
+    } else if !target.exists() {
+        std::fs::write(&target, []).map_err(failed_io)?;
+    }
+    match ctx.volumes.mounter().bind(&source, &target) {
+        Ok(()) => Ok(target),
+        // Without the privilege to mount, the path as it resolves now has to do.
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => root.join(&sub).canonicalize().map_err(failed_io),
+        Err(e) => Err(failed_io(e)),
+    }
+}
+
+fn hosts_file(ctx: &Context, pod: &Pod, facts: &NodeFacts) -> Result<PathBuf, Error> {
+    let host = if pod.host_network() { std::fs::read_to_string("/etc/hosts").ok() } else { None };
+    let text = dns::hosts_file(pod, &facts.pod_ips, &ctx.options.cluster_dns.domain, host.as_deref());
+    let path = ctx.paths.hosts_file(pod.uid());
+    write_file(&path, text.as_bytes(), 0o644, "cannot write the pod's hosts file")?;
+    Ok(path)
+}
+
+fn termination_file(ctx: &Context, pod: &Pod, container: &str, restart_count: u32) -> Result<PathBuf, Error> {
+    let path = ctx.paths.container(pod.uid(), container).join(format!("termination-{restart_count}"));
+    write_file(&path, &[], 0o666, "cannot make the termination message file")?;
+    Ok(path)
+}
+
+fn write_file(path: &Path, data: &[u8], mode: u32, what: &'static str) -> Result<(), Error> {
+    let failed = |source| Error::Io { what, source };
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(failed)?;
+    }
+    std::fs::write(path, data).map_err(failed)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)
+}
+
+/// The termination message of an ended container: its file, or the end of its log where the policy says so.
+pub fn termination_message(annotations: &std::collections::BTreeMap<String, String>, mounts: &[cri::Mount], log: &str, exit_code: i32) -> String {
+    use crate::runtime_state::keys;
+    const MAX_FILE: usize = 4096;
+    const MAX_LOG: usize = 2048;
+    const MAX_LINES: usize = 80;
+    let path = annotations.get(keys::TERMINATION_PATH).map(String::as_str).unwrap_or_default();
+    let file = mounts.iter().find(|m| m.container_path == path).map(|m| m.host_path.clone());
+    let message = file.and_then(|f| read_tail(Path::new(&f), MAX_FILE).ok()).unwrap_or_default();
+    let fallback = annotations.get(keys::TERMINATION_POLICY).map(String::as_str) == Some("FallbackToLogsOnError");
+    if !message.is_empty() || !fallback || exit_code == 0 {
+        return message;
+    }
+    crate::logs::last_lines(Path::new(log), MAX_LINES, MAX_LOG).unwrap_or_default()
+}
+
+/// The last `max` bytes of a regular file as text.
+fn read_tail(path: &Path, max: usize) -> io::Result<String> {
+    use std::io::{Read, Seek, SeekFrom};
+    let mut file = std::fs::File::open(path)?;
+    let len = file.metadata()?.len();
+    file.seek(SeekFrom::Start(len.saturating_sub(max as u64)))?;
+    let mut data = Vec::new();
+    file.take(max as u64).read_to_end(&mut data)?;
+    Ok(String::from_utf8_lossy(&data).into_owned())
+}

@@ -1,0 +1,81 @@
+//! What all parts of the node share.
+
+use crate::agent::NodeOptions;
+use crate::containermanager::ContainerManager;
+use crate::env::NodeFacts;
+use crate::images::ImageManager;
+use crate::machine::Machine;
+use crate::metrics::Metrics;
+use crate::objects::ObjectSource;
+use crate::paths::Paths;
+use crate::pod::PodExt;
+use crate::pod_table::PodTable;
+use crate::probes::Results;
+use crate::status_manager::StatusManager;
+use crate::volumes::Volumes;
+use davit_client::{EventRecorder, Informer};
+use davit_oci::runtime::Runtime;
+use davit_proto::cri::v1 as cri;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use std::sync::Arc;
+
+/// Shared by the pod workers, the node server and the status loop.
+pub struct Context {
+    /// The options the agent was made with.
+    pub options: NodeOptions,
+    /// Client of the API server.
+    pub client: kube::Client,
+    /// The container runtime.
+    pub runtime: Arc<dyn Runtime>,
+    /// The runtime's name, the scheme of container IDs.
+    pub runtime_name: String,
+    /// Directories.
+    pub paths: Paths,
+    /// The machine.
+    pub machine: Machine,
+    /// Addresses of the node.
+    pub host_ips: Vec<String>,
+    /// The host's name resolution.
+    pub host_dns: cri::DnsConfig,
+    /// Devices.
+    pub devices: ContainerManager,
+    /// The pods.
+    pub pods: Arc<PodTable>,
+    /// Statuses on their way to the API.
+    pub status: StatusManager,
+    /// Volumes.
+    pub volumes: Volumes,
+    /// Images.
+    pub images: ImageManager,
+    /// ConfigMaps, Secrets, tokens.
+    pub objects: Arc<dyn ObjectSource>,
+    /// Probe results.
+    pub probes: Arc<Results>,
+    /// Events.
+    pub recorder: EventRecorder,
+    /// Services, for environment variables.
+    pub services: Informer<Service>,
+    /// This node's object.
+    pub node: Informer<Node>,
+    /// Metrics.
+    pub metrics: Metrics,
+}
+
+impl Context {
+    /// All services that are known.
+    pub fn services(&self) -> Vec<Arc<Service>> {
+        self.services.list()
+    }
+
+    /// This node as the API has it.
+    pub fn node_object(&self) -> Option<Arc<Node>> {
+        self.node.get(None, &self.options.node_name)
+    }
+
+    /// What the downward API may show to a pod with these addresses.
+    pub fn facts(&self, pod: &Pod, pod_ips: &[String]) -> NodeFacts {
+        let allocatable = self.node_object().and_then(|n| n.status.clone()).and_then(|s| s.allocatable).unwrap_or_default();
+        let pod_ips = if pod.host_network() { self.host_ips.clone() } else { pod_ips.to_vec() };
+        NodeFacts { host_ips: self.host_ips.clone(), pod_ips, allocatable }
+    }
+}

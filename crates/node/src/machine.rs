@@ -1,0 +1,145 @@
+//! What the machine has: processors, memory, disk, identity.
+
+use crate::resources::{Quantities, hugepage_resource};
+use k8s_openapi::api::core::v1::NodeSystemInfo;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::path::Path;
+
+/// Facts about the machine, read once at start.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// Processors this process may use.
+    pub cpus: usize,
+    /// Memory in bytes.
+    pub memory: i64,
+    /// Size of the file system that holds the node's directory, in bytes.
+    pub disk: i64,
+    /// Huge pages: (page size in bytes, bytes reserved).
+    pub hugepages: Vec<(u64, u64)>,
+    /// Whether cgroups are mounted as a single v2 tree.
+    pub unified_cgroup: bool,
+    /// `status.nodeInfo` without the runtime's version.
+    pub info: NodeSystemInfo,
+}
+
+/// Version the node reports, the API level it follows.
+pub const VERSION: &str = "v1.36.0+davit";
+
+const CGROUP2_MAGIC: u64 = 0x6367_7270;
+
+impl Machine {
+    /// Reads the machine; `root` is the node's directory, whose file system is reported as ephemeral storage.
+    pub fn discover(root: &Path) -> Self {
+        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+        let disk = rustix::fs::statvfs(root).map_or(0, |s| i64::try_from(s.f_blocks * s.f_frsize).unwrap_or(i64::MAX));
+        let unified = rustix::fs::statfs("/sys/fs/cgroup").is_ok_and(|s| u64::try_from(s.f_type).is_ok_and(|t| t == CGROUP2_MAGIC));
+        let machine_id = [read("/etc/machine-id"), read("/var/lib/dbus/machine-id")].into_iter().find(|s| !s.is_empty());
+        let boot_id = read("/proc/sys/kernel/random/boot_id");
+        let uuid = read("/sys/class/dmi/id/product_uuid").to_lowercase();
+        let machine_id = machine_id.unwrap_or_else(|| uuid.replace('-', ""));
+        Self {
+            cpus: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: memory(&read("/proc/meminfo")),
+            disk,
+            hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
+            unified_cgroup: unified,
+            info: NodeSystemInfo {
+                architecture: architecture().to_owned(),
+                boot_id,
+                kernel_version: read("/proc/sys/kernel/osrelease"),
+                kubelet_version: VERSION.to_owned(),
+                kube_proxy_version: String::new(),
+                operating_system: "linux".to_owned(),
+                os_image: os_name(&read("/etc/os-release")),
+                system_uuid: if uuid.is_empty() { machine_id.clone() } else { uuid },
+                machine_id,
+                ..NodeSystemInfo::default()
+            },
+        }
+    }
+
+    /// Sizes of huge pages in bytes.
+    pub fn hugepage_sizes(&self) -> Vec<u64> {
+        self.hugepages.iter().map(|(size, _)| *size).collect()
+    }
+
+    /// Capacity of the node without devices.
+    pub fn capacity(&self, max_pods: u32) -> Quantities {
+        let mut out = Quantities::from([
+            ("cpu".to_owned(), Quantity(self.cpus.to_string())),
+            ("memory".to_owned(), Quantity(format!("{}Ki", self.memory / 1024))),
+            ("ephemeral-storage".to_owned(), Quantity(format!("{}Ki", self.disk / 1024))),
+            ("pods".to_owned(), Quantity(max_pods.to_string())),
+        ]);
+        for (size, bytes) in &self.hugepages {
+            out.insert(hugepage_resource(*size), Quantity(if *bytes == 0 { "0".to_owned() } else { format!("{}Ki", bytes / 1024) }));
+        }
+        out
+    }
+
+    /// Allocatable of the node without devices: huge pages are taken off the memory, a tenth of the disk is kept back.
+    pub fn allocatable(&self, max_pods: u32) -> Quantities {
+        let mut out = self.capacity(max_pods);
+        let huge: i64 = self.hugepages.iter().map(|(_, bytes)| i64::try_from(*bytes).unwrap_or(i64::MAX)).sum();
+        out.insert("memory".to_owned(), Quantity(format!("{}Ki", (self.memory - huge).max(0) / 1024)));
+        out.insert("ephemeral-storage".to_owned(), Quantity((self.disk / 10 * 9).to_string()));
+        out
+    }
+}
+
+/// Go's name of the processor architecture.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+fn memory(meminfo: &str) -> i64 {
+    let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"));
+    let kib: i64 = line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0);
+    kib * 1024
+}
+
+fn os_name(os_release: &str) -> String {
+    let line = os_release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
+    line.map_or_else(|| "Linux".to_owned(), |l| l.trim_matches('"').to_owned())
+}
+
+fn hugepages(dir: &Path) -> Vec<(u64, u64)> {
+    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let mut out: Vec<(u64, u64)> = entries
+        .flatten()
+        .filter_map(|e| {
+            let name = e.file_name().to_string_lossy().into_owned();
+            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+            let count: u64 = std::fs::read_to_string(e.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
+            Some((kib * 1024, kib * 1024 * count))
+        })
+        .collect();
+    out.sort_unstable();
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_something() {
+        let machine = Machine::discover(Path::new("/"));
+        assert!(machine.cpus > 0 && machine.memory > 0 && machine.disk > 0);
+        let capacity = machine.capacity(110);
+        assert_eq!(capacity["pods"].0, "110");
+        assert!(capacity["memory"].0.ends_with("Ki"));
+    }
+
+    #[test]
+    fn parses_files() {
+        assert_eq!(memory("MemTotal:       1024 kB\nMemFree: 1 kB"), 1 << 20);
+        assert_eq!(os_name("NAME=x\nPRETTY_NAME=\"Debian 12\"\n"), "Debian 12");
+    }
+}

@@ -1,0 +1,187 @@
+//! ConfigMaps, Secrets and service account tokens that pods refer to.
+
+use async_trait::async_trait;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
+use kube::Api;
+use kube::api::PostParams;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How long one request to the API server may take.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// Why an object could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server refused or could not be reached.
+    #[error("failed to get {kind} {namespace}/{name}: {source}")]
+    Api {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// What the client said.
+        source: Box<kube::Error>,
+    },
+    /// No answer in time.
+    #[error("failed to get {kind} {namespace}/{name}: no answer from the API server within {DEADLINE:?}")]
+    Deadline {
+        /// Kind of the object.
+        kind: &'static str,
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+}
+
+/// A token for a projected volume.
+#[derive(Debug, Clone)]
+pub struct Token {
+    /// The bearer token.
+    pub token: String,
+    /// When it ends.
+    pub expires: jiff::Timestamp,
+}
+
+/// Reads what pods refer to; `None` stands for an object that does not exist.
+#[async_trait]
+pub trait ObjectSource: Send + Sync {
+    /// A ConfigMap.
+    async fn config_map(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error>;
+    /// A Secret.
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Error>;
+    /// A fresh token of the pod's service account, bound to the pod.
+    async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error>;
+}
+
+/// Reads from the API server at each call, so that a pod always starts with the newest content.
+pub struct ApiObjects {
+    client: kube::Client,
+}
+
+impl ApiObjects {
+    /// Reads through `client`.
+    pub fn new(client: kube::Client) -> Self {
+        Self { client }
+    }
+
+    async fn get<K>(&self, kind: &'static str, namespace: &str, name: &str) -> Result<Option<K>, Error>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::de::DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        within(kind, namespace, name, api.get_opt(name)).await
+    }
+}
+
+async fn within<T>(
+    kind: &'static str,
+    namespace: &str,
+    name: &str,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(DEADLINE, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(source)) => Err(Error::Api {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            source: Box::new(source),
+        }),
+        Err(_) => Err(Error::Deadline { kind, namespace: namespace.to_owned(), name: name.to_owned() }),
+    }
+}
+
+#[async_trait]
+impl ObjectSource for ApiObjects {
+    async fn config_map(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
+        self.get("configmap", namespace, name).await
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Error> {
+        self.get("secret", namespace, name).await
+    }
+
+    async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error> {
+        use crate::pod::PodExt;
+        let account = pod.pod_spec().service_account_name.as_deref().filter(|n| !n.is_empty()).unwrap_or("default");
+        let request = TokenRequest {
+            spec: Some(TokenRequestSpec {
+                audiences: Some(audience.map(str::to_owned).into_iter().collect()),
+                expiration_seconds: Some(seconds),
+                bound_object_ref: Some(BoundObjectReference {
+                    api_version: Some("v1".to_owned()),
+                    kind: Some("Pod".to_owned()),
+                    name: Some(pod.pod_name().to_owned()),
+                    uid: Some(pod.uid().to_owned()),
+                }),
+            }),
+            ..TokenRequest::default()
+        };
+        let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), pod.ns());
+        let params = PostParams::default();
+        let call = api.create_token_request(account, &params, &request);
+        let answer = within("serviceaccount token", pod.ns(), account, call).await?;
+        let now = jiff::Timestamp::now();
+        let fallback = now + jiff::SignedDuration::from_secs(seconds);
+        let status = answer.status.unwrap_or_default();
+        let expires = status.expiration_timestamp.map_or(fallback, |t| t.0);
+        Ok(Token { token: status.token.unwrap_or_default(), expires })
+    }
+}
+
+/// Objects held in memory: for tests, and for nodes that run static pods without an API server.
+#[derive(Debug, Default)]
+pub struct FixedObjects {
+    config_maps: HashMap<(String, String), ConfigMap>,
+    secrets: HashMap<(String, String), Secret>,
+}
+
+impl FixedObjects {
+    /// Takes the ConfigMaps and Secrets among `objects`; others are ignored.
+    pub fn from_json(objects: &[serde_json::Value]) -> Self {
+        let mut out = Self::default();
+        for object in objects {
+            let text = |path: &str| object.pointer(path).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
+            let key = (text("/metadata/namespace"), text("/metadata/name"));
+            match text("/kind").as_str() {
+                "ConfigMap" => {
+                    if let Ok(map) = serde_json::from_value(object.clone()) {
+                        out.config_maps.insert(key, map);
+                    }
+                }
+                "Secret" => {
+                    if let Ok(secret) = serde_json::from_value(object.clone()) {
+                        out.secrets.insert(key, secret);
+                    }
+                }
+                _ => {}
+            }
+        }
+        out
+    }
+}
+
+#[async_trait]
+impl ObjectSource for FixedObjects {
+    async fn config_map(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
+        Ok(self.config_maps.get(&(namespace.to_owned(), name.to_owned())).cloned())
+    }
+
+    async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Error> {
+        Ok(self.secrets.get(&(namespace.to_owned(), name.to_owned())).cloned())
+    }
+
+    async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error> {
+        use crate::pod::PodExt;
+        let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+        Ok(Token { token: format!("{}.{}", audience.unwrap_or("api"), pod.uid()), expires })
+    }
+}

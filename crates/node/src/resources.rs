@@ -1,0 +1,319 @@
+//! Arithmetic on resource quantities of pods: requests, QoS class, out-of-memory scores, and what the runtime gets.
+//!
+//! Amounts are integers in the smallest unit the node works with: millicores for `cpu`, whole units otherwise.
+
+use crate::pod::{PodExt, Role};
+use davit_api::quantity::Quantity as Exact;
+use davit_proto::cri::v1 as cri;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
+
+/// Amounts by resource name, `cpu` in millicores.
+pub type Amounts = BTreeMap<String, i64>;
+/// Quantities by resource name as the API has them.
+pub type Quantities = BTreeMap<String, Quantity>;
+
+const MIN_SHARES: i64 = 2;
+const MAX_SHARES: i64 = 262_144;
+const QUOTA_PERIOD: i64 = 100_000;
+const MIN_QUOTA: i64 = 1000;
+
+/// A quantity rounded up to whole units; zero when it cannot be read (the API server refuses such values).
+pub fn value(quantity: &Quantity) -> i64 {
+    quantity.0.parse::<Exact>().map_or(0, |q| q.value())
+}
+
+/// A quantity in thousandths, rounded up.
+pub fn milli(quantity: &Quantity) -> i64 {
+    quantity.0.parse::<Exact>().map_or(0, |q| q.milli_value())
+}
+
+/// The amount of resource `name`.
+pub fn amount(name: &str, quantity: &Quantity) -> i64 {
+    if name == "cpu" { milli(quantity) } else { value(quantity) }
+}
+
+/// Writes an amount of resource `name` as a quantity.
+pub fn quantity(name: &str, amount: i64) -> Quantity {
+    if name == "cpu" && amount % 1000 != 0 {
+        return Quantity(format!("{amount}m"));
+    }
+    Quantity(if name == "cpu" { (amount / 1000).to_string() } else { amount.to_string() })
+}
+
+/// A request of one container: the written one, else the limit.
+pub fn container_request(container: &Container, name: &str) -> Option<i64> {
+    let resources = container.resources.as_ref()?;
+    let find = |list: &Option<Quantities>| list.as_ref().and_then(|l| l.get(name)).map(|q| amount(name, q));
+    find(&resources.requests).or_else(|| find(&resources.limits))
+}
+
+/// A limit of one container.
+pub fn container_limit(container: &Container, name: &str) -> Option<i64> {
+    container.resources.as_ref()?.limits.as_ref()?.get(name).map(|q| amount(name, q))
+}
+
+fn requests_of(container: &Container) -> Amounts {
+    let Some(resources) = &container.resources else { return Amounts::new() };
+    let mut out = Amounts::new();
+    for list in [&resources.limits, &resources.requests].into_iter().flatten() {
+        out.extend(list.iter().map(|(k, v)| (k.clone(), amount(k, v))));
+    }
+    out
+}
+
+fn add(into: &mut Amounts, other: &Amounts) {
+    for (name, n) in other {
+        *into.entry(name.clone()).or_default() += n;
+    }
+}
+
+fn raise(into: &mut Amounts, other: &Amounts) {
+    for (name, n) in other {
+        let entry = into.entry(name.clone()).or_default();
+        *entry = (*entry).max(*n);
+    }
+}
+
+/// What a pod asks of the node: app containers and sidecars together, or the greediest init container with the
+/// sidecars that run beside it, whichever is more; pod-level requests replace the sum; overhead on top.
+pub fn pod_requests(pod: &Pod) -> Amounts {
+    let mut running = Amounts::new();
+    let mut sidecars = Amounts::new();
+    let mut init_peak = Amounts::new();
+    for (role, container) in pod.all_containers() {
+        let requests = requests_of(&container);
+        match role {
+            Role::Main => add(&mut running, &requests),
+            Role::Sidecar => {
+                add(&mut running, &requests);
+                add(&mut sidecars, &requests);
+                raise(&mut init_peak, &sidecars);
+            }
+            Role::Init => {
+                let mut together = sidecars.clone();
+                add(&mut together, &requests);
+                raise(&mut init_peak, &together);
+            }
+            Role::Ephemeral => {}
+        }
+    }
+    raise(&mut running, &init_peak);
+    if let Some(level) = &pod.pod_spec().resources {
+        for (name, q) in level.limits.iter().flatten().chain(level.requests.iter().flatten()) {
+            running.insert(name.clone(), amount(name, q));
+        }
+    }
+    for (name, q) in pod.pod_spec().overhead.iter().flatten() {
+        *running.entry(name.clone()).or_default() += amount(name, q);
+    }
+    running
+}
+
+/// Quality-of-service class of a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Qos {
+    /// Every container (or the pod) has cpu and memory limits equal to its requests.
+    Guaranteed,
+    /// Some cpu or memory is asked for.
+    Burstable,
+    /// Nothing is asked for.
+    BestEffort,
+}
+
+impl Qos {
+    /// The name in `status.qosClass`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+
+    /// Computes the class from cpu and memory only; extended resources do not count.
+    pub fn of(pod: &Pod) -> Self {
+        match pod.pod_status().qos_class.as_deref() {
+            Some("Guaranteed") => return Self::Guaranteed,
+            Some("Burstable") => return Self::Burstable,
+            Some("BestEffort") => return Self::BestEffort,
+            _ => {}
+        }
+        if let Some(level) = &pod.pod_spec().resources {
+            let as_container = Container { resources: Some(level.clone()), ..Container::default() };
+            return Self::of_containers(&[&as_container]);
+        }
+        let spec = pod.pod_spec();
+        let all: Vec<&Container> = spec.init_containers.iter().flatten().chain(&spec.containers).collect();
+        Self::of_containers(&all)
+    }
+
+    fn of_containers(containers: &[&Container]) -> Self {
+        let mut any = false;
+        let mut guaranteed = !containers.is_empty();
+        for container in containers {
+            for name in ["cpu", "memory"] {
+                let request = container_request(container, name).filter(|n| *n > 0);
+                let limit = container_limit(container, name).filter(|n| *n > 0);
+                any |= request.is_some() || limit.is_some();
+                guaranteed &= limit.is_some() && request == limit;
+            }
+        }
+        match (any, guaranteed) {
+            (false, _) => Self::BestEffort,
+            (true, true) => Self::Guaranteed,
+            (true, false) => Self::Burstable,
+        }
+    }
+}
+
+/// `oom_score_adj` of a container; `memory_capacity` is the machine's in bytes.
+pub fn oom_score_adj(pod: &Pod, role: Role, container: &Container, memory_capacity: i64) -> i64 {
+    const SYSTEM_NODE_CRITICAL: i32 = 2_000_001_000;
+    if pod.pod_spec().priority.unwrap_or(0) >= SYSTEM_NODE_CRITICAL {
+        return -997;
+    }
+    match Qos::of(pod) {
+        Qos::Guaranteed => return -997,
+        Qos::BestEffort => return 1000,
+        Qos::Burstable => {}
+    }
+    let own = burstable_score(container_request(container, "memory").unwrap_or(0), memory_capacity);
+    if role != Role::Sidecar {
+        return own;
+    }
+    // A sidecar must not be killed before the containers it serves.
+    pod.pod_spec()
+        .containers
+        .iter()
+        .map(|c| burstable_score(container_request(c, "memory").unwrap_or(0), memory_capacity))
+        .chain([own])
+        .min()
+        .unwrap_or(own)
+}
+
+fn burstable_score(request: i64, capacity: i64) -> i64 {
+    let score = 1000 - (1000 * i128::from(request) / i128::from(capacity.max(1))) as i64;
+    score.clamp(3, 999)
+}
+
+/// cgroup cpu shares for millicores.
+pub fn cpu_shares(milli: i64) -> i64 {
+    if milli == 0 { MIN_SHARES } else { (milli * 1024 / 1000).clamp(MIN_SHARES, MAX_SHARES) }
+}
+
+/// CFS quota in microseconds for millicores, by a period of 100 ms; 0 = no limit.
+pub fn cpu_quota(milli: i64) -> i64 {
+    if milli == 0 { 0 } else { (milli * QUOTA_PERIOD / 1000).max(MIN_QUOTA) }
+}
+
+/// What a container's cgroup gets. `hugepage_sizes` are the sizes of the machine in bytes, `unified` whether cgroup v2
+/// is in use.
+pub fn linux_resources(
+    pod: &Pod,
+    role: Role,
+    container: &Container,
+    memory_capacity: i64,
+    hugepage_sizes: &[u64],
+    unified: bool,
+) -> cri::LinuxContainerResources {
+    let level = pod.pod_spec().resources.clone().map(|r| Container { resources: Some(r), ..Container::default() });
+    let pod_limit = |name: &str| level.as_ref().and_then(|l| container_limit(l, name));
+    let cpu_request = container_request(container, "cpu");
+    let cpu_limit = container_limit(container, "cpu").or_else(|| pod_limit("cpu")).unwrap_or(0);
+    let mut out = cri::LinuxContainerResources {
+        cpu_period: QUOTA_PERIOD,
+        cpu_quota: cpu_quota(cpu_limit),
+        cpu_shares: cpu_shares(cpu_request.unwrap_or(0)),
+        memory_limit_in_bytes: container_limit(container, "memory").or_else(|| pod_limit("memory")).unwrap_or(0),
+        oom_score_adj: oom_score_adj(pod, role, container, memory_capacity),
+        ..cri::LinuxContainerResources::default()
+    };
+    for size in hugepage_sizes {
+        let name = hugepage_resource(*size);
+        let limit = container_limit(container, &name).or_else(|| pod_limit(&name)).unwrap_or(0);
+        out.hugepage_limits
+            .push(cri::HugepageLimit { page_size: hugepage_size_text(*size), limit: u64::try_from(limit).unwrap_or(0) });
+    }
+    if unified && role != Role::Ephemeral {
+        out.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
+    }
+    out
+}
+
+/// Resource name of a huge page size in bytes (`hugepages-2Mi`).
+pub fn hugepage_resource(size: u64) -> String {
+    let (n, unit) = binary_unit(size);
+    format!("hugepages-{n}{unit}i")
+}
+
+/// The runtime's name of a huge page size (`2MB`).
+pub fn hugepage_size_text(size: u64) -> String {
+    let (n, unit) = binary_unit(size);
+    format!("{n}{}B", unit.to_uppercase())
+}
+
+fn binary_unit(size: u64) -> (u64, &'static str) {
+    const KI: u64 = 1024;
+    if size.is_multiple_of(KI * KI * KI) {
+        (size / (KI * KI * KI), "G")
+    } else if size.is_multiple_of(KI * KI) {
+        (size / (KI * KI), "M")
+    } else {
+        (size / KI, "K")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
+    }
+
+    fn c(name: &str, cpu: &str, mem: &str) -> serde_json::Value {
+        json!({"name": name, "resources": {"requests": {"cpu": cpu, "memory": mem}, "limits": {"cpu": cpu, "memory": mem}}})
+    }
+
+    #[test]
+    fn requests_take_the_init_peak_with_sidecars() {
+        let mut sidecar = c("s", "100m", "10");
+        sidecar["restartPolicy"] = json!("Always");
+        let p = pod(json!({
+            "initContainers": [sidecar, c("i", "1", "100")],
+            "containers": [c("a", "200m", "20"), c("b", "300m", "30")],
+            "overhead": {"cpu": "10m"},
+        }));
+        let r = pod_requests(&p);
+        assert_eq!(r["cpu"], 1110);
+        assert_eq!(r["memory"], 110);
+    }
+
+    #[test]
+    fn qos_classes() {
+        assert_eq!(Qos::of(&pod(json!({"containers": [{"name": "a"}]}))), Qos::BestEffort);
+        assert_eq!(Qos::of(&pod(json!({"containers": [c("a", "1", "1Gi")]}))), Qos::Guaranteed);
+        let mixed = json!({"containers": [c("a", "1", "1Gi"), {"name": "b"}]});
+        assert_eq!(Qos::of(&pod(mixed)), Qos::Burstable);
+        let device = json!({"containers": [{"name": "a", "resources": {"limits": {"example.com/foo": "1"}}}]});
+        assert_eq!(Qos::of(&pod(device)), Qos::BestEffort);
+    }
+
+    #[test]
+    fn scores_and_shares() {
+        let p = pod(json!({"containers": [{"name": "a", "resources": {"requests": {"memory": "1Gi"}}}]}));
+        let container = &p.pod_spec().containers[0];
+        assert_eq!(oom_score_adj(&p, Role::Main, container, 4 << 30), 750);
+        assert_eq!(oom_score_adj(&p, Role::Main, container, 1 << 30), 3);
+        assert_eq!(cpu_shares(0), 2);
+        assert_eq!(cpu_shares(250), 256);
+        assert_eq!(cpu_quota(5), 1000);
+        assert_eq!(cpu_quota(1500), 150_000);
+        assert_eq!(hugepage_resource(2 << 20), "hugepages-2Mi");
+        assert_eq!(hugepage_size_text(1 << 30), "1GB");
+        assert_eq!(hugepage_resource(64 << 10), "hugepages-64Ki");
+    }
+}

@@ -1,0 +1,136 @@
+//! The pod status the node reports: a pure function of the pod, the runtime's state and what the worker knows.
+
+mod conditions;
+mod containers;
+mod phase;
+
+pub use conditions::set_condition;
+pub use containers::{container_id, state_of};
+
+use crate::plan::ProbeResult;
+use crate::pod::PodExt;
+use crate::resources::Qos;
+use crate::runtime_state::PodRuntime;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus, ResourceStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use std::collections::BTreeMap;
+
+/// Why a container waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// CamelCase reason (`ErrImagePull`, `CrashLoopBackOff`, …).
+    pub reason: String,
+    /// What happened.
+    pub message: String,
+}
+
+/// Readiness and startup as the probes see them, by container ID.
+pub trait ReadyView {
+    /// Result of the readiness probe; `None` when there is no such probe.
+    fn readiness(&self, container_id: &str) -> Option<ProbeResult>;
+    /// Result of the startup probe.
+    fn startup(&self, container_id: &str) -> Option<ProbeResult>;
+}
+
+/// An end that the node itself decided: admission refusal, deadline, eviction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// `status.reason`.
+    pub reason: String,
+    /// `status.message`.
+    pub message: String,
+}
+
+/// What a status is made from.
+pub struct Input<'a> {
+    /// The pod with the status last seen in the API.
+    pub pod: &'a Pod,
+    /// What the runtime has.
+    pub runtime: &'a PodRuntime,
+    /// Containers that wait and why, by name.
+    pub waiting: &'a BTreeMap<String, Waiting>,
+    /// Probe results.
+    pub ready: &'a dyn ReadyView,
+    /// `allocatedResourcesStatus` by container name.
+    pub devices: &'a BTreeMap<String, Vec<ResourceStatus>>,
+    /// Failure decided by the node.
+    pub verdict: Option<&'a Verdict>,
+    /// Why the pod as a whole still waits before any container (a plugin that is coming back, a volume).
+    pub held: Option<&'a Waiting>,
+    /// The worker is ending the pod.
+    pub ending: bool,
+    /// All containers have ended for good.
+    pub ended: bool,
+    /// Name of the runtime, for container IDs.
+    pub runtime_name: &'a str,
+    /// Addresses of the node.
+    pub host_ips: &'a [String],
+    /// When the node took the pod over, for pods that have no start time yet.
+    pub accepted: Timestamp,
+    /// The clock.
+    pub now: Timestamp,
+}
+
+/// Makes the status.
+pub fn generate(input: &Input<'_>) -> PodStatus {
+    let pod = input.pod;
+    let old = pod.pod_status();
+    let mut status = PodStatus {
+        conditions: old.conditions.clone(),
+        nominated_node_name: old.nominated_node_name.clone(),
+        resize: old.resize.clone(),
+        resource_claim_statuses: old.resource_claim_statuses.clone(),
+        extended_resource_claim_status: old.extended_resource_claim_status.clone(),
+        node_allocatable_resource_claim_statuses: old.node_allocatable_resource_claim_statuses.clone(),
+        observed_generation: pod.metadata.generation,
+        qos_class: Some(Qos::of(pod).as_str().to_owned()),
+        start_time: Some(old.start_time.clone().unwrap_or(Time(input.accepted))),
+        ..PodStatus::default()
+    };
+    addresses(input, &mut status);
+    containers::fill(input, &mut status);
+    let phase = phase::phase(input, &status);
+    // A pod that has failed or succeeded never comes back.
+    let phase = match old.phase.as_deref() {
+        Some(last @ ("Failed" | "Succeeded")) => last,
+        _ => phase,
+    };
+    status.phase = Some(phase.to_owned());
+    if let Some(verdict) = input.verdict {
+        status.reason = Some(verdict.reason.clone());
+        status.message = Some(verdict.message.clone());
+    } else if pod.is_terminal() {
+        status.reason = old.reason.clone();
+        status.message = old.message.clone();
+    } else if let Some(held) = input.held {
+        status.reason = Some(held.reason.clone());
+        status.message = Some(held.message.clone());
+    }
+    conditions::fill(input, &mut status);
+    status
+}
+
+fn addresses(input: &Input<'_>, status: &mut PodStatus) {
+    let old = input.pod.pod_status();
+    if let Some(first) = input.host_ips.first() {
+        status.host_ip = Some(first.clone());
+        status.host_ips = Some(input.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect());
+    }
+    let ips: Vec<String> = if input.pod.host_network() {
+        input.host_ips.to_vec()
+    } else {
+        input.runtime.ips().to_vec()
+    };
+    if ips.is_empty() {
+        // The address stays on record after the sandbox is gone.
+        status.pod_ip.clone_from(&old.pod_ip);
+        status.pod_ips.clone_from(&old.pod_ips);
+    } else {
+        status.pod_ip = ips.first().cloned();
+        status.pod_ips = Some(ips.into_iter().map(|ip| PodIP { ip }).collect());
+    }
+}
+
+#[cfg(test)]
+mod tests;

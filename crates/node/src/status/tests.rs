@@ -1,0 +1,209 @@
+use super::*;
+use crate::runtime_state::{ContainerRecord, SandboxRecord, State};
+use serde_json::json;
+
+struct Ready(Option<ProbeResult>);
+
+impl ReadyView for Ready {
+    fn readiness(&self, _: &str) -> Option<ProbeResult> {
+        self.0
+    }
+    fn startup(&self, _: &str) -> Option<ProbeResult> {
+        self.0
+    }
+}
+
+fn at(s: i64) -> Timestamp {
+    Timestamp::from_second(1_700_000_000 + s).unwrap()
+}
+
+fn pod(spec: serde_json::Value) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 3}, "spec": spec})).unwrap()
+}
+
+fn record(name: &str, state: State, exit_code: i32, restarts: u32) -> ContainerRecord {
+    ContainerRecord {
+        id: format!("{name}-{restarts}"),
+        name: name.into(),
+        state,
+        created: at(restarts.into()),
+        started: Some(at(1)),
+        finished: (state == State::Exited).then(|| at(2)),
+        exit_code,
+        reason: String::new(),
+        message: String::new(),
+        hash: String::new(),
+        restart_count: restarts,
+        image: "img".into(),
+        image_ref: "sha256:1".into(),
+        log_path: String::new(),
+        mounts: Vec::new(),
+        user: None,
+        annotations: BTreeMap::new(),
+    }
+}
+
+fn runtime(containers: Vec<ContainerRecord>) -> PodRuntime {
+    let sandbox = SandboxRecord {
+        id: "s".into(),
+        attempt: 0,
+        ready: true,
+        created: at(0),
+        ips: vec!["10.0.0.5".into()],
+        host_network: false,
+    };
+    PodRuntime { sandboxes: vec![sandbox], containers }
+}
+
+struct Case {
+    waiting: BTreeMap<String, Waiting>,
+    ready: Ready,
+    verdict: Option<Verdict>,
+    ended: bool,
+    ending: bool,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Self { waiting: BTreeMap::new(), ready: Ready(Some(ProbeResult::Success)), verdict: None, ended: false, ending: false }
+    }
+}
+
+impl Case {
+    fn status(&self, pod: &Pod, runtime: &PodRuntime) -> PodStatus {
+        generate(&Input {
+            pod,
+            runtime,
+            waiting: &self.waiting,
+            ready: &self.ready,
+            devices: &BTreeMap::new(),
+            verdict: self.verdict.as_ref(),
+            held: None,
+            ending: self.ending,
+            ended: self.ended,
+            runtime_name: "davit",
+            host_ips: &["192.168.0.1".into()],
+            accepted: at(0),
+            now: at(10),
+        })
+    }
+}
+
+fn condition<'a>(status: &'a PodStatus, kind: &str) -> &'a k8s_openapi::api::core::v1::PodCondition {
+    status.conditions.as_ref().unwrap().iter().find(|c| c.type_ == kind).unwrap()
+}
+
+#[test]
+fn a_new_pod_is_pending_with_container_creating() {
+    let p = pod(json!({"containers": [{"name": "a", "image": "img"}]}));
+    let s = Case::default().status(&p, &PodRuntime::default());
+    assert_eq!(s.phase.as_deref(), Some("Pending"));
+    let c = &s.container_statuses.as_ref().unwrap()[0];
+    let waiting = c.state.as_ref().unwrap().waiting.as_ref().unwrap();
+    assert_eq!(waiting.reason.as_deref(), Some("ContainerCreating"));
+    assert_eq!(condition(&s, "Ready").message.as_deref(), Some("containers with unready status: [a]"));
+    assert_eq!(condition(&s, "PodReadyToStartContainers").status, "False");
+    assert_eq!(condition(&s, "PodScheduled").status, "True");
+    assert_eq!(s.observed_generation, Some(3));
+}
+
+#[test]
+fn running_and_ready() {
+    let p = pod(json!({"containers": [{"name": "a", "image": "img"}]}));
+    let s = Case::default().status(&p, &runtime(vec![record("a", State::Running, 0, 0)]));
+    assert_eq!(s.phase.as_deref(), Some("Running"));
+    assert_eq!(s.pod_ip.as_deref(), Some("10.0.0.5"));
+    assert_eq!(s.host_ip.as_deref(), Some("192.168.0.1"));
+    assert_eq!(condition(&s, "Ready").status, "True");
+    let c = &s.container_statuses.as_ref().unwrap()[0];
+    assert!(c.ready && c.started == Some(true));
+    assert_eq!(c.container_id.as_deref(), Some("davit://a-0"));
+}
+
+#[test]
+fn unready_until_the_probe_passes() {
+    let p = pod(json!({"containers": [{"name": "a", "readinessProbe": {"exec": {"command": ["x"]}}}]}));
+    let case = Case { ready: Ready(Some(ProbeResult::Failure)), ..Case::default() };
+    let s = case.status(&p, &runtime(vec![record("a", State::Running, 0, 0)]));
+    assert_eq!(s.phase.as_deref(), Some("Running"));
+    assert_eq!(condition(&s, "ContainersReady").reason.as_deref(), Some("ContainersNotReady"));
+}
+
+#[test]
+fn phases_of_ended_pods() {
+    for (policy, code, ended, phase) in [
+        ("Never", 0, true, "Succeeded"),
+        ("Never", 1, true, "Failed"),
+        ("OnFailure", 0, true, "Succeeded"),
+        ("OnFailure", 1, false, "Running"),
+        ("Always", 0, false, "Running"),
+        ("Always", 1, false, "Running"),
+    ] {
+        let p = pod(json!({"restartPolicy": policy, "containers": [{"name": "a"}]}));
+        let case = Case { ended, ..Case::default() };
+        let s = case.status(&p, &runtime(vec![record("a", State::Exited, code, 0)]));
+        assert_eq!(s.phase.as_deref(), Some(phase), "{policy} {code}");
+    }
+}
+
+#[test]
+fn crash_loop_shows_waiting_and_the_last_end() {
+    let p = pod(json!({"containers": [{"name": "a"}]}));
+    let waiting = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off 10s".into() };
+    let case = Case { waiting: BTreeMap::from([("a".to_owned(), waiting)]), ..Case::default() };
+    let s = case.status(&p, &runtime(vec![record("a", State::Exited, 1, 4), record("a", State::Exited, 2, 3)]));
+    let c = &s.container_statuses.as_ref().unwrap()[0];
+    assert_eq!(c.restart_count, 4);
+    assert_eq!(c.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref(), Some("CrashLoopBackOff"));
+    let last = c.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
+    assert_eq!((last.exit_code, last.reason.as_deref()), (1, Some("Error")));
+    assert_eq!(s.phase.as_deref(), Some("Running"));
+}
+
+#[test]
+fn init_containers_hold_the_pod() {
+    let p = pod(json!({"initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}));
+    let s = Case::default().status(&p, &runtime(vec![record("i", State::Running, 0, 0)]));
+    assert_eq!(s.phase.as_deref(), Some("Pending"));
+    let initialized = condition(&s, "Initialized");
+    assert_eq!(initialized.message.as_deref(), Some("containers with incomplete status: [i]"));
+    let a = &s.container_statuses.as_ref().unwrap()[0];
+    assert_eq!(a.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref(), Some("PodInitializing"));
+    let s = Case::default().status(&p, &runtime(vec![record("a", State::Running, 0, 0), record("i", State::Exited, 0, 0)]));
+    assert_eq!(s.phase.as_deref(), Some("Running"));
+    assert_eq!(condition(&s, "Initialized").status, "True");
+    let p = pod(json!({"restartPolicy": "Never", "initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}));
+    let s = Case::default().status(&p, &runtime(vec![record("i", State::Exited, 1, 0)]));
+    assert_eq!(s.phase.as_deref(), Some("Failed"));
+}
+
+#[test]
+fn refused_pods_have_no_containers() {
+    let p = pod(json!({"containers": [{"name": "a"}]}));
+    let verdict = Verdict { reason: "OutOfcpu".into(), message: "Pod was rejected: x".into() };
+    let s = Case { verdict: Some(verdict), ..Case::default() }.status(&p, &PodRuntime::default());
+    assert_eq!(s.phase.as_deref(), Some("Failed"));
+    assert_eq!(s.reason.as_deref(), Some("OutOfcpu"));
+    assert!(s.container_statuses.is_none());
+}
+
+#[test]
+fn the_same_input_gives_the_same_status() {
+    let mut p = pod(json!({"containers": [{"name": "a"}]}));
+    let r = runtime(vec![record("a", State::Running, 0, 0)]);
+    let first = Case::default().status(&p, &r);
+    p.status = Some(first.clone());
+    assert_eq!(Case::default().status(&p, &r), first);
+}
+
+#[test]
+fn a_lost_container_is_named_unknown() {
+    let mut p = pod(json!({"restartPolicy": "Never", "containers": [{"name": "a"}]}));
+    p.status = Some(Case::default().status(&p, &runtime(vec![record("a", State::Running, 0, 0)])));
+    let case = Case { ended: true, ..Case::default() };
+    let s = case.status(&p, &PodRuntime::default());
+    let c = &s.container_statuses.as_ref().unwrap()[0];
+    let end = c.state.as_ref().unwrap().terminated.as_ref().unwrap();
+    assert_eq!(end.reason.as_deref(), Some("ContainerStatusUnknown"));
+    assert_eq!(s.phase.as_deref(), Some("Failed"));
+}

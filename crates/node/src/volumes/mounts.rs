@@ -1,0 +1,178 @@
+//! The few mount operations that volumes need, behind a trait so that they can be left out where the node lacks the
+//! privilege, and in tests.
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Component, Path};
+
+/// Mounts of volumes.
+pub trait Mounter: Send + Sync {
+    /// Whether something is mounted exactly on `path`.
+    fn is_mount_point(&self, path: &Path) -> bool;
+    /// Mounts a memory file system of at most `size` bytes (no limit when `None`).
+    fn mount_memory(&self, path: &Path, size: Option<u64>) -> io::Result<()>;
+    /// Mounts huge pages of `page_size` bytes.
+    fn mount_hugepages(&self, path: &Path, page_size: u64) -> io::Result<()>;
+    /// Binds what is open as `source` onto `target`.
+    fn bind(&self, source: &OwnedFd, target: &Path) -> io::Result<()>;
+    /// Takes everything mounted on `path` off. Success when there is nothing.
+    fn unmount(&self, path: &Path) -> io::Result<()>;
+    /// Makes `path` a shared mount, so that mounts inside it reach containers and back.
+    fn make_shared(&self, path: &Path) -> io::Result<()>;
+}
+
+/// Real mounts; needs root.
+#[derive(Debug, Default)]
+pub struct SystemMounter;
+
+impl Mounter for SystemMounter {
+    fn is_mount_point(&self, path: &Path) -> bool {
+        mount_points().is_ok_and(|list| list.iter().any(|m| Path::new(m) == path))
+    }
+
+    fn mount_memory(&self, path: &Path, size: Option<u64>) -> io::Result<()> {
+        let options = size.map_or_else(String::new, |n| format!("size={n}"));
+        let options = std::ffi::CString::new(options)?;
+        rustix::mount::mount("tmpfs", path, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(options.as_c_str()))?;
+        Ok(())
+    }
+
+    fn mount_hugepages(&self, path: &Path, page_size: u64) -> io::Result<()> {
+        let options = std::ffi::CString::new(format!("pagesize={page_size}"))?;
+        rustix::mount::mount("nodev", path, "hugetlbfs", MountFlags::empty(), Some(options.as_c_str()))?;
+        Ok(())
+    }
+
+    fn bind(&self, source: &OwnedFd, target: &Path) -> io::Result<()> {
+        // Through the descriptor, so that a container cannot swap the path for a link in between.
+        let source = format!("/proc/self/fd/{}", source.as_raw_fd());
+        rustix::mount::mount_bind(source.as_str(), target)?;
+        Ok(())
+    }
+
+    fn unmount(&self, path: &Path) -> io::Result<()> {
+        for _ in 0..16 {
+            match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
+                Ok(()) => {}
+                Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
+                Err(rustix::io::Errno::BUSY) => rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?,
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn make_shared(&self, path: &Path) -> io::Result<()> {
+        if !self.is_mount_point(path) {
+            rustix::mount::mount_bind(path, path)?;
+        }
+        rustix::mount::mount_change(path, MountPropagationFlags::SHARED | MountPropagationFlags::REC)?;
+        Ok(())
+    }
+}
+
+/// No mounts at all: plain directories stand in for memory file systems, and sub-paths are used where they are.
+#[derive(Debug, Default)]
+pub struct NoMounter;
+
+impl Mounter for NoMounter {
+    fn is_mount_point(&self, _: &Path) -> bool {
+        false
+    }
+    fn mount_memory(&self, _: &Path, _: Option<u64>) -> io::Result<()> {
+        Ok(())
+    }
+    fn mount_hugepages(&self, _: &Path, _: u64) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "huge page volumes need a node that runs as root"))
+    }
+    fn bind(&self, _: &OwnedFd, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    fn unmount(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+    fn make_shared(&self, _: &Path) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// All mount points, deepest last.
+pub fn mount_points() -> io::Result<Vec<String>> {
+    let text = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect())
+}
+
+/// The kernel writes space, tab, newline and backslash as octal escapes.
+fn unescape(field: &str) -> String {
+    ["\\040", "\\011", "\\012", "\\134"]
+        .iter()
+        .zip([" ", "\t", "\n", "\\"])
+        .fold(field.to_owned(), |text, (from, to)| text.replace(from, to))
+}
+
+/// Opens `sub_path` below `root`, following links only inside `root`.
+///
+/// # Errors
+/// Links that lead out, missing elements, other I/O errors.
+pub fn open_beneath(root: &Path, sub_path: &str) -> io::Result<OwnedFd> {
+    let dir = rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    Ok(rustix::fs::openat2(&dir, sub_path, flags, Mode::empty(), resolve)?)
+}
+
+/// Makes the directories of `sub_path` below `root` that are missing, without leaving `root`.
+///
+/// # Errors
+/// `..` in the path, links that lead out, other I/O errors.
+pub fn make_dirs_beneath(root: &Path, sub_path: &str, mode: u32) -> io::Result<()> {
+    let mut done = String::new();
+    for component in Path::new(sub_path).components() {
+        let Component::Normal(name) = component else {
+            if component == Component::CurDir {
+                continue;
+            }
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "sub-path must stay inside its volume"));
+        };
+        let parent = open_beneath(root, if done.is_empty() { "." } else { &done })?;
+        match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode)) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(e) => return Err(e.into()),
+        }
+        if !done.is_empty() {
+            done.push('/');
+        }
+        done.push_str(&name.to_string_lossy());
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sub_paths_cannot_escape() {
+        let tmp = tempfile::tempdir().unwrap();
+        let root = tmp.path().join("vol");
+        std::fs::create_dir(&root).unwrap();
+        std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
+        std::os::unix::fs::symlink("in/deep", root.join("good")).unwrap();
+        make_dirs_beneath(&root, "in/deep", 0o755).unwrap();
+        assert!(open_beneath(&root, "in/deep").is_ok());
+        assert!(open_beneath(&root, "good").is_ok());
+        assert!(open_beneath(&root, "out/passwd").is_err());
+        assert!(open_beneath(&root, "../x").is_err());
+        assert!(make_dirs_beneath(&root, "out/x", 0o755).is_err());
+        assert!(make_dirs_beneath(&root, "../x", 0o755).is_err());
+        assert!(!Path::new("/etc/x").exists());
+    }
+
+    #[test]
+    fn mountinfo_is_readable() {
+        assert!(mount_points().unwrap().iter().any(|m| m == "/"));
+        assert_eq!(unescape("/a\\040b"), "/a b");
+    }
+}
