@@ -5,56 +5,90 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use crate::field::quote;
+
 /// A text is no instant in RFC 3339 form; the text is that of Go.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("parsing time {} as \"2006-01-02T15:04:05Z07:00\": cannot parse", crate::field::quote(.0))]
-pub struct ParseTimeError(String);
+#[error("parsing time {}{why}", quote(.text))]
+pub struct ParseTimeError {
+    text: String,
+    why: String,
+}
+
+/// The layout by which Go calls RFC 3339, in its elements.
+const LAYOUT: [&str; 11] = [
+    "2006", "-", "01", "-", "02", "T", "15", ":", "04", ":", "05",
+];
 
 /// Parses RFC 3339 with any fraction and offset.
 ///
 /// # Errors
 /// When the text has another form or names no instant.
 pub fn parse(text: &str) -> Result<Timestamp, ParseTimeError> {
-    let error = || ParseTimeError(text.to_owned());
-    let b = text.as_bytes();
+    let error = |why: String| ParseTimeError {
+        text: text.to_owned(),
+        why,
+    };
     // Go insists on this layout; the library would take spaces and shorter forms.
-    let digits = |r: std::ops::Range<usize>| b[r].iter().all(u8::is_ascii_digit);
-    let shaped = b.len() >= 20
-        && digits(0..4)
-        && b[4] == b'-'
-        && digits(5..7)
-        && b[7] == b'-'
-        && digits(8..10)
-        && b[10] == b'T'
-        && digits(11..13)
-        && b[13] == b':'
-        && digits(14..16)
-        && b[16] == b':'
-        && digits(17..19);
-    if !shaped || !valid_tail(&b[19..]) {
-        return Err(error());
+    if let Err((rest, element)) = shape(text) {
+        let (rest, layout) = (quote(rest), quote("2006-01-02T15:04:05Z07:00"));
+        return Err(error(match element {
+            "" => format!(": extra text: {rest}"),
+            _ => format!(" as {layout}: cannot parse {rest} as {}", quote(element)),
+        }));
     }
-    text.parse().map_err(|_| error())
+    text.parse()
+        .map_err(|_| error(format!(": {} out of range", out_of_range(text))))
 }
 
-/// An optional fraction, then `Z` or an offset in hours and minutes.
-fn valid_tail(tail: &[u8]) -> bool {
-    let zone = match tail.strip_prefix(b".") {
-        Some(rest) => {
-            let digits = rest.iter().take_while(|b| b.is_ascii_digit()).count();
-            if digits == 0 {
-                return false;
-            }
-            &rest[digits..]
+/// Where a text leaves the layout: the rest and the element that was expected, none at the end.
+fn shape(text: &str) -> Result<(), (&str, &'static str)> {
+    let mut rest = text;
+    for element in LAYOUT {
+        let fits = rest.len() >= element.len()
+            && rest
+                .bytes()
+                .zip(element.bytes())
+                .all(|(b, e)| if e.is_ascii_digit() { b.is_ascii_digit() } else { b == e });
+        if !fits {
+            return Err((rest, element));
         }
-        None => tail,
+        rest = &rest[element.len()..];
+    }
+    if let Some(fraction) = rest.strip_prefix('.') {
+        let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
+        if digits > 0 {
+            rest = &fraction[digits..];
+        }
+    }
+    let end = match rest.as_bytes() {
+        [b'Z', ..] => 1,
+        [b'+' | b'-', h1, h2, b':', m1, m2, ..]
+            if [h1, h2, m1, m2].iter().all(|b| b.is_ascii_digit()) =>
+        {
+            6
+        }
+        _ => return Err((rest, "Z07:00")),
     };
-    match zone {
-        b"Z" => true,
-        [b'+' | b'-', h1, h2, b':', m1, m2] => {
-            [h1, h2, m1, m2].iter().all(|b| b.is_ascii_digit())
-        }
-        _ => false,
+    if rest.len() > end {
+        return Err((&rest[end..], ""));
+    }
+    Ok(())
+}
+
+/// The element of a well-formed text that names nothing.
+fn out_of_range(text: &str) -> &'static str {
+    let number = |range: std::ops::Range<usize>| text[range].parse::<u8>().unwrap_or(u8::MAX);
+    if !(1..=12).contains(&number(5..7)) {
+        "month"
+    } else if number(11..13) > 23 {
+        "hour"
+    } else if number(14..16) > 59 {
+        "minute"
+    } else if number(17..19) > 59 {
+        "second"
+    } else {
+        "day"
     }
 }
 
@@ -88,13 +122,13 @@ fn write(time: Timestamp, fraction: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ParseDurationError {
     /// Not numbers with units, or out of range.
-    #[error("time: invalid duration {}", crate::field::quote(.0))]
+    #[error("time: invalid duration {}", quote(.0))]
     Invalid(String),
     /// A number without unit.
-    #[error("time: missing unit in duration {}", crate::field::quote(.0))]
+    #[error("time: missing unit in duration {}", quote(.0))]
     MissingUnit(String),
     /// A unit that is none.
-    #[error("time: unknown unit {} in duration {}", crate::field::quote(.unit), crate::field::quote(.text))]
+    #[error("time: unknown unit {} in duration {}", quote(.unit), quote(.text))]
     UnknownUnit {
         /// The unit.
         unit: String,
@@ -246,6 +280,26 @@ mod tests {
             "2024-02-29T12:34:56+0200",
         ] {
             assert!(parse(bad).is_err(), "{bad}");
+        }
+        for (bad, error) in [
+            (
+                "soon",
+                "parsing time \"soon\" as \"2006-01-02T15:04:05Z07:00\": cannot parse \"soon\" as \"2006\"",
+            ),
+            (
+                "2024-13-01T00:00:00Z",
+                "parsing time \"2024-13-01T00:00:00Z\": month out of range",
+            ),
+            (
+                "2024-02-30T00:00:00Z",
+                "parsing time \"2024-02-30T00:00:00Z\": day out of range",
+            ),
+            (
+                "2024-02-01T00:00:00Zx",
+                "parsing time \"2024-02-01T00:00:00Zx\": extra text: \"x\"",
+            ),
+        ] {
+            assert_eq!(parse(bad).unwrap_err().to_string(), error);
         }
     }
 

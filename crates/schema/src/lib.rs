@@ -1,5 +1,7 @@
 //! Structural schema of kinds: decode, prune, default, validate, patch, OpenAPI, table columns.
 #![forbid(unsafe_code)]
 
+pub mod decode;
 pub mod openapi;
+mod raw;
 pub mod table;

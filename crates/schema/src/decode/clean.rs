@@ -1,0 +1,78 @@
+//! Which values stand in an object and which go without saying.
+//!
+//! Go writes an optional field only when it is not empty, pointers whenever they are set, required
+//! scalars always, and structs that are no pointers always, be they empty.
+
+use davit_api::kinds::{Field, FieldType, TypeBody, TypeId, TypeTable};
+use serde_json::{Map, Value};
+
+/// Whether a field's value is written.
+pub(super) fn is_kept(types: &TypeTable, field: &Field, value: &Value) -> bool {
+    if field.required || field.nullable {
+        return true;
+    }
+    match types.resolve_type(&field.ty) {
+        FieldType::Bool => value != &Value::Bool(false),
+        FieldType::Int32 | FieldType::Int64 | FieldType::Float64 => {
+            value.as_f64().is_none_or(|n| n != 0.0)
+        }
+        FieldType::String | FieldType::Bytes => value.as_str() != Some(""),
+        FieldType::List(_) => value.as_array().is_none_or(|l| !l.is_empty()),
+        FieldType::Map(_) => value.as_object().is_none_or(|m| !m.is_empty()),
+        _ => true,
+    }
+}
+
+/// Adds what Go writes for fields that were not given.
+pub(super) fn complete(types: &TypeTable, id: TypeId, object: &mut Map<String, Value>) {
+    for field in types.fields(id) {
+        if field.nullable || object.contains_key(&*field.name) {
+            continue;
+        }
+        let ty = types.resolve_type(&field.ty);
+        let value = match ty {
+            FieldType::Named(_) => struct_zero(types, ty),
+            _ if field.required => scalar_zero(ty),
+            _ => None,
+        };
+        if let Some(value) = value {
+            object.insert(field.name.to_string(), value);
+        }
+    }
+}
+
+fn scalar_zero(ty: &FieldType) -> Option<Value> {
+    Some(match ty {
+        FieldType::Bool => Value::Bool(false),
+        FieldType::Int32 | FieldType::Int64 | FieldType::Float64 | FieldType::IntOrString => {
+            Value::from(0)
+        }
+        FieldType::String | FieldType::Bytes => Value::from(""),
+        FieldType::Quantity => Value::from("0"),
+        _ => return None,
+    })
+}
+
+fn struct_zero(types: &TypeTable, ty: &FieldType) -> Option<Value> {
+    let FieldType::Named(id) = ty else {
+        return None;
+    };
+    if !matches!(types.get(*id).body, TypeBody::Struct { .. }) {
+        return None;
+    }
+    let mut out = Map::new();
+    complete(types, *id, &mut out);
+    Some(Value::Object(out))
+}
+
+/// The empty value of a type: what Go writes for one that was never set. None for types that have
+/// none but null (lists, maps, times).
+pub fn zero_value(types: &TypeTable, ty: &FieldType) -> Option<Value> {
+    let ty = types.resolve_type(ty);
+    scalar_zero(ty).or_else(|| struct_zero(types, ty))
+}
+
+/// The empty value for a null among the elements of a list or map.
+pub(super) fn zero_or_null(types: &TypeTable, ty: &FieldType) -> Value {
+    zero_value(types, ty).unwrap_or(Value::Null)
+}

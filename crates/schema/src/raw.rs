@@ -1,0 +1,97 @@
+//! Parsed but untyped input: objects keep the order and the repetitions of their keys, numbers
+//! their spelling.
+
+use std::borrow::Cow;
+
+use serde_json::{Map, Number, Value};
+
+pub(crate) mod json;
+pub(crate) mod yaml;
+
+/// Deepest nesting that is read. Kubernetes goes to 10000; what is stored must also be readable by
+/// parsers that recurse, which stop at 128.
+pub const MAX_DEPTH: usize = 120;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Raw<'a> {
+    Null,
+    Bool(bool),
+    Number(Cow<'a, str>),
+    String(Cow<'a, str>),
+    Array(Vec<Raw<'a>>),
+    Object(Vec<(Cow<'a, str>, Raw<'a>)>),
+}
+
+impl Raw<'_> {
+    /// The word that Go uses for the kind of JSON value.
+    pub(crate) fn go_word(&self) -> &'static str {
+        match self {
+            Raw::Null => "null",
+            Raw::Bool(_) => "bool",
+            Raw::Number(_) => "number",
+            Raw::String(_) => "string",
+            Raw::Array(_) => "array",
+            Raw::Object(_) => "object",
+        }
+    }
+
+    /// The value without regard to a type; later repetitions of a key win. The error is the number
+    /// that fits no type.
+    pub(crate) fn into_value(self) -> Result<Value, String> {
+        Ok(match self {
+            Raw::Null => Value::Null,
+            Raw::Bool(b) => Value::Bool(b),
+            Raw::Number(n) => Value::Number(number(&n).ok_or_else(|| n.into_owned())?),
+            Raw::String(s) => Value::String(s.into_owned()),
+            Raw::Array(items) => Value::Array(
+                items
+                    .into_iter()
+                    .map(Raw::into_value)
+                    .collect::<Result<_, _>>()?,
+            ),
+            Raw::Object(entries) => {
+                let mut map = Map::new();
+                for (key, value) in entries {
+                    map.insert(key.into_owned(), value.into_value()?);
+                }
+                Value::Object(map)
+            }
+        })
+    }
+
+    pub(crate) fn from_value(value: Value) -> Raw<'static> {
+        match value {
+            Value::Null => Raw::Null,
+            Value::Bool(b) => Raw::Bool(b),
+            Value::Number(n) => Raw::Number(Cow::Owned(n.to_string())),
+            Value::String(s) => Raw::String(Cow::Owned(s)),
+            Value::Array(items) => Raw::Array(items.into_iter().map(Raw::from_value).collect()),
+            Value::Object(map) => Raw::Object(
+                map.into_iter()
+                    .map(|(k, v)| (Cow::Owned(k), Raw::from_value(v)))
+                    .collect(),
+            ),
+        }
+    }
+}
+
+/// A number without a type: whole if it is spelled so and fits 64 bits, else floating.
+fn number(text: &str) -> Option<Number> {
+    if let Ok(n) = text.parse::<i64>() {
+        return Some(n.into());
+    }
+    Number::from_f64(text.parse().ok()?)
+}
+
+/// Whether a value nests deeper than [`MAX_DEPTH`].
+pub(crate) fn too_deep(value: &Value) -> bool {
+    fn walk(value: &Value, left: usize) -> bool {
+        match value {
+            Value::Array(_) | Value::Object(_) if left == 0 => true,
+            Value::Array(items) => items.iter().any(|v| walk(v, left - 1)),
+            Value::Object(map) => map.values().any(|v| walk(v, left - 1)),
+            _ => false,
+        }
+    }
+    walk(value, MAX_DEPTH)
+}
