@@ -3,5 +3,6 @@
 
 pub mod decode;
 pub mod openapi;
+pub mod patch;
 mod raw;
 pub mod table;
