@@ -266,7 +266,11 @@ impl fmt::Display for FieldError {
 impl std::error::Error for FieldError {}
 
 /// Wraps the sentences of a `names::check_*` function for a field.
-pub fn invalid_each(path: &Path, value: &str, faults: Vec<String>) -> impl Iterator<Item = FieldError> {
+pub fn invalid_each(
+    path: &Path,
+    value: &str,
+    faults: Vec<String>,
+) -> impl Iterator<Item = FieldError> {
     faults
         .into_iter()
         .map(move |fault| FieldError::invalid(path, value, fault))
@@ -338,7 +342,10 @@ mod tests {
             (FieldError::required(&p, ""), "f: Required value"),
             (FieldError::required(&p, "why"), "f: Required value: why"),
             (FieldError::duplicate(&p, "v"), "f: Duplicate value: \"v\""),
-            (FieldError::invalid(&p, 3, "bad"), "f: Invalid value: 3: bad"),
+            (
+                FieldError::invalid(&p, 3, "bad"),
+                "f: Invalid value: 3: bad",
+            ),
             (
                 FieldError::invalid(&p, serde_json::json!({"a": 1}), "bad"),
                 "f: Invalid value: {\"a\":1}: bad",

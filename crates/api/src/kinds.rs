@@ -47,12 +47,7 @@ impl KindTable {
     }
 
     /// The first resource that serves a kind.
-    pub fn resource_of_kind(
-        &self,
-        group: &str,
-        version: &str,
-        kind: &str,
-    ) -> Option<&ResourceRow> {
+    pub fn resource_of_kind(&self, group: &str, version: &str, kind: &str) -> Option<&ResourceRow> {
         self.resources
             .iter()
             .find(|r| r.group == group && r.version == version && r.kind == kind)

@@ -402,7 +402,12 @@ pub fn validate_label_selector(selector: &Value, path: &Path) -> ErrorList {
             key,
             names::check_qualified_name(key),
         ));
-        for (j, value) in expression["values"].as_array().into_iter().flatten().enumerate() {
+        for (j, value) in expression["values"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .enumerate()
+        {
             let value = value.as_str().unwrap_or_default();
             errors.extend(field::invalid_each(
                 &path.child("values").index(j),

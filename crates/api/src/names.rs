@@ -26,8 +26,7 @@ const QUALIFIED_NAME_FMT: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const QUALIFIED_NAME_MSG: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 const LABEL_VALUE_FMT: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
 const LABEL_VALUE_MSG: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
-const WILDCARD_FMT: &str =
-    "\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
+const WILDCARD_FMT: &str = "\\*\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
 const WILDCARD_MSG: &str = "a wildcard DNS-1123 subdomain must start with '*.', followed by a valid DNS subdomain, which must consist of lower case alphanumeric characters, '-' or '.' and end with an alphanumeric character";
 const CONFIG_KEY_FMT: &str = "[-._a-zA-Z0-9]+";
 const CONFIG_KEY_MSG: &str =
@@ -37,7 +36,8 @@ const HEADER_MSG: &str = "a valid HTTP header must consist of alphanumeric chara
 const C_IDENTIFIER_FMT: &str = "[A-Za-z_][A-Za-z0-9_]*";
 const C_IDENTIFIER_MSG: &str = "a valid C identifier must start with alphabetic character or '_', followed by a string of alphanumeric characters or '_'";
 const PERCENT_FMT: &str = "[0-9]+%";
-const PERCENT_MSG: &str = "a valid percent string must be a numeric string followed by an ending '%'";
+const PERCENT_MSG: &str =
+    "a valid percent string must be a numeric string followed by an ending '%'";
 
 /// `must be no more than N bytes`.
 pub fn too_long_text(max: usize) -> String {
@@ -284,7 +284,11 @@ pub fn check_percent(value: &str) -> Vec<String> {
 
 /// An HTTP header name of a probe or hook.
 pub fn check_http_header_name(value: &str) -> Vec<String> {
-    if !value.is_empty() && value.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
+    if !value.is_empty()
+        && value
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    {
         Vec::new()
     } else {
         vec![regex_text(HEADER_MSG, HEADER_FMT, &["X-Header-Name"])]
@@ -313,7 +317,10 @@ pub fn check_env_var_name(value: &str) -> Vec<String> {
     if value.is_empty() {
         return vec![format!("environment variable name {EMPTY}")];
     }
-    if value.bytes().all(|b| (b' '..=b'~').contains(&b) && b != b'=') {
+    if value
+        .bytes()
+        .all(|b| (b' '..=b'~').contains(&b) && b != b'=')
+    {
         Vec::new()
     } else {
         vec![regex_text(

@@ -288,10 +288,7 @@ impl<'a> Parts<'a> {
             _ => (false, text),
         };
         let rest = rest.trim_start_matches('0');
-        let end = |s: &str| {
-            s.find(|c: char| !c.is_ascii_digit())
-                .unwrap_or(s.len())
-        };
+        let end = |s: &str| s.find(|c: char| !c.is_ascii_digit()).unwrap_or(s.len());
         let (num, rest) = rest.split_at(end(rest));
         let (denom, rest) = match rest.strip_prefix('.') {
             Some(frac) => frac.split_at(end(frac)),
@@ -494,8 +491,7 @@ impl Ord for Quantity {
         if sign != Ordering::Equal || self.is_zero() {
             return sign;
         }
-        let magnitude =
-            |q: &Quantity| digits(q.mantissa.unsigned_abs()) + i64::from(q.exponent);
+        let magnitude = |q: &Quantity| digits(q.mantissa.unsigned_abs()) + i64::from(q.exponent);
         let by_size = magnitude(self).cmp(&magnitude(other));
         let order = if by_size != Ordering::Equal {
             by_size
@@ -503,10 +499,11 @@ impl Ord for Quantity {
             // Of the same size, so aligning needs no more digits than the longer mantissa has.
             let exponent = self.exponent.min(other.exponent);
             let align = |q: &Quantity| {
-                pow10(q.exponent - exponent)
-                    .and_then(|p| q.mantissa.checked_abs()?.checked_mul(p))
+                pow10(q.exponent - exponent).and_then(|p| q.mantissa.checked_abs()?.checked_mul(p))
             };
-            align(self).unwrap_or(i128::MAX).cmp(&align(other).unwrap_or(i128::MAX))
+            align(self)
+                .unwrap_or(i128::MAX)
+                .cmp(&align(other).unwrap_or(i128::MAX))
         };
         if self.mantissa < 0 {
             order.reverse()

@@ -333,9 +333,9 @@ impl Status {
     /// 409 after every generated name was taken.
     pub fn generate_name_conflict(resource: Qualified<'_>, name: &str) -> Self {
         let mut status = Status::already_exists(resource, name);
-        status.message.push_str(
-            ", the server was not able to generate a unique name for the object",
-        );
+        status
+            .message
+            .push_str(", the server was not able to generate a unique name for the object");
         status.with_retry_after(1)
     }
 
@@ -357,9 +357,8 @@ impl Status {
 
     /// 409 for a UID precondition.
     pub fn uid_precondition(resource: Qualified<'_>, name: &str, want: &str, have: &str) -> Self {
-        let why = format!(
-            "Precondition failed: UID in precondition: {want}, UID in object meta: {have}"
-        );
+        let why =
+            format!("Precondition failed: UID in precondition: {want}, UID in object meta: {have}");
         Status::conflict(resource, name, why)
     }
 
@@ -404,7 +403,9 @@ impl Status {
         let list = accepted.join(", ");
         Status::failure(
             Reason::UnsupportedMediaType,
-            format!("the body of the request was in an unknown format - accepted media types include: {list}"),
+            format!(
+                "the body of the request was in an unknown format - accepted media types include: {list}"
+            ),
         )
     }
 

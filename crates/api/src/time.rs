@@ -46,10 +46,13 @@ fn shape(text: &str) -> Result<(), (&str, &'static str)> {
     let mut rest = text;
     for element in LAYOUT {
         let fits = rest.len() >= element.len()
-            && rest
-                .bytes()
-                .zip(element.bytes())
-                .all(|(b, e)| if e.is_ascii_digit() { b.is_ascii_digit() } else { b == e });
+            && rest.bytes().zip(element.bytes()).all(|(b, e)| {
+                if e.is_ascii_digit() {
+                    b.is_ascii_digit()
+                } else {
+                    b == e
+                }
+            });
         if !fits {
             return Err((rest, element));
         }

@@ -130,11 +130,7 @@ pub fn decode(
 ///
 /// # Errors
 /// When a value does not fit its field, or the value nests too deeply.
-pub fn decode_value(
-    types: &TypeTable,
-    root: TypeId,
-    value: Value,
-) -> Result<Decoded, DecodeError> {
+pub fn decode_value(types: &TypeTable, root: TypeId, value: Value) -> Result<Decoded, DecodeError> {
     if too_deep(&value) {
         return Err(DecodeError::Value("exceeded max depth".to_owned()));
     }
@@ -348,9 +344,10 @@ impl<'t> Decoder<'t> {
                 }
                 Ok(Some(Value::Array(out)))
             }
-            (Opaque::SchemaOrStrings, raw @ Raw::Array(_)) => {
-                raw.into_value().map(Some).map_err(|n| bare_mismatch(&n, "string"))
-            }
+            (Opaque::SchemaOrStrings, raw @ Raw::Array(_)) => raw
+                .into_value()
+                .map(Some)
+                .map_err(|n| bare_mismatch(&n, "string")),
             (
                 Opaque::SchemaOrBool | Opaque::SchemaOrArray | Opaque::SchemaOrStrings,
                 Raw::Object(entries),

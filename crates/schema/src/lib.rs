@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 pub mod decode;
+pub mod defaults;
 pub mod openapi;
 pub mod patch;
 mod raw;
 pub mod table;
+pub mod validate;

@@ -34,9 +34,7 @@ impl PatchError {
         match self {
             PatchError::Malformed(text) => Status::bad_request(text),
             PatchError::TooLarge(text) => Status::too_large(text),
-            PatchError::Unprocessable(_) => {
-                Status::unprocessable(Qualified::new("", ""), "", "")
-            }
+            PatchError::Unprocessable(_) => Status::unprocessable(Qualified::new("", ""), "", ""),
             PatchError::Failed(text) => Status::unknown(text),
         }
     }

@@ -328,9 +328,6 @@ fn field_type(text: &str, ids: &HashMap<&'static str, TypeId>) -> FieldType {
         "intOrString" => FieldType::IntOrString,
         "rawExtension" => FieldType::RawExtension,
         "any" => FieldType::Any,
-        name => FieldType::Named(
-            *ids.get(name)
-                .expect("the generator names only known types"),
-        ),
+        name => FieldType::Named(*ids.get(name).expect("the generator names only known types")),
     }
 }

@@ -7,8 +7,16 @@ fn every_row_has_a_type_with_metadata() {
     for row in &table.resources {
         let def = table.types.get(row.type_id);
         assert_eq!(def.short_name(), row.kind, "{}", def.name);
-        assert!(table.types.field(row.type_id, "kind").is_some(), "{}", def.name);
-        assert!(table.types.field(row.type_id, "metadata").is_some(), "{}", def.name);
+        assert!(
+            table.types.field(row.type_id, "kind").is_some(),
+            "{}",
+            def.name
+        );
+        assert!(
+            table.types.field(row.type_id, "metadata").is_some(),
+            "{}",
+            def.name
+        );
         for sub in &row.subresources {
             assert!(
                 table.kind_type(sub.group, sub.version, sub.kind).is_some(),

@@ -42,15 +42,31 @@ mod tests {
     #[test]
     fn stable_beats_beta_beats_alpha_beats_others() {
         let mut v = vec![
-            "v1", "v10", "v2", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "v11alpha2", "foo1",
+            "v1",
+            "v10",
+            "v2",
+            "v11beta2",
+            "v10beta3",
+            "v3beta1",
+            "v12alpha1",
+            "v11alpha2",
+            "foo1",
             "foo10",
         ];
         v.sort_by(|a, b| compare_versions(b, a));
         assert_eq!(
             v,
             [
-                "v10", "v2", "v1", "v11beta2", "v10beta3", "v3beta1", "v12alpha1", "v11alpha2",
-                "foo1", "foo10"
+                "v10",
+                "v2",
+                "v1",
+                "v11beta2",
+                "v10beta3",
+                "v3beta1",
+                "v12alpha1",
+                "v11alpha2",
+                "foo1",
+                "foo10"
             ]
         );
     }

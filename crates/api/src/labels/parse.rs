@@ -146,7 +146,9 @@ impl Parser {
                             }
                         }
                         _ => {
-                            return Err(format!("found '{text}', expected: ',' or 'end of string'"));
+                            return Err(format!(
+                                "found '{text}', expected: ',' or 'end of string'"
+                            ));
                         }
                     }
                 }

@@ -32,7 +32,16 @@ fn language() {
     ] {
         assert!(matches(yes, &labels), "{yes}");
     }
-    for no in ["x=z", "gone", "!x", "n>5", "x>1", "gone=", "x notin (y)", "x=y,n=6"] {
+    for no in [
+        "x=z",
+        "gone",
+        "!x",
+        "n>5",
+        "x>1",
+        "gone=",
+        "x notin (y)",
+        "x=y,n=6",
+    ] {
         assert!(!matches(no, &labels), "{no}");
     }
 }
@@ -40,17 +49,44 @@ fn language() {
 #[test]
 fn refusals() {
     for (text, error) in [
-        ("x=a||y=b", "unable to parse requirement: values[0][x]: Invalid value: \"a||y\": a valid label must"),
-        (",", "found ',', expected: !, identifier, or 'end of string'"),
+        (
+            "x=a||y=b",
+            "unable to parse requirement: values[0][x]: Invalid value: \"a||y\": a valid label must",
+        ),
+        (
+            ",",
+            "found ',', expected: !, identifier, or 'end of string'",
+        ),
         ("x,", "found '', expected: identifier after ','"),
-        ("x in", "unable to parse requirement: found '' expected: '('"),
-        ("x in (a", "unable to parse requirement: found '', expected: ',' or ')'"),
-        ("x in ()", "unable to parse requirement: values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty"),
-        ("x ! y", "unable to parse requirement: found '!', expected: in, notin, =, ==, !=, gt, lt"),
-        ("x>a", "unable to parse requirement: values[0]: Invalid value: \"a\": for 'Gt', 'Lt' operators, the value must be an integer"),
+        (
+            "x in",
+            "unable to parse requirement: found '' expected: '('",
+        ),
+        (
+            "x in (a",
+            "unable to parse requirement: found '', expected: ',' or ')'",
+        ),
+        (
+            "x in ()",
+            "unable to parse requirement: values: Invalid value: []: for 'in', 'notin' operators, values set can't be empty",
+        ),
+        (
+            "x ! y",
+            "unable to parse requirement: found '!', expected: in, notin, =, ==, !=, gt, lt",
+        ),
+        (
+            "x>a",
+            "unable to parse requirement: values[0]: Invalid value: \"a\": for 'Gt', 'Lt' operators, the value must be an integer",
+        ),
         ("x=y z", "found 'z', expected: ',' or 'end of string'"),
-        ("_x=y", "unable to parse requirement: <nil>: Invalid value: \"_x\": name part must consist of"),
-        ("!", "unable to parse requirement: found '', expected: identifier"),
+        (
+            "_x=y",
+            "unable to parse requirement: <nil>: Invalid value: \"_x\": name part must consist of",
+        ),
+        (
+            "!",
+            "unable to parse requirement: found '', expected: identifier",
+        ),
     ] {
         let got = Selector::parse(text).unwrap_err().to_string();
         assert!(got.starts_with(error), "{text}: {got}");
@@ -72,7 +108,9 @@ fn typed_selector() {
     assert!(!selector.matches(&json!({"a": "b", "c": "d", "e": ""})));
     let bad = json!({"matchExpressions": [{"key": "c", "operator": "Gt", "values": ["1"]}]});
     assert_eq!(
-        Selector::from_label_selector(Some(&bad)).unwrap_err().to_string(),
+        Selector::from_label_selector(Some(&bad))
+            .unwrap_err()
+            .to_string(),
         "\"Gt\" is not a valid label selector operator"
     );
     let errors = validate_label_selector(&bad, &Path::new("spec").child("selector"));

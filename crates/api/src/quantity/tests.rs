@@ -51,7 +51,10 @@ fn canonical_forms() {
         ("5E", "5E"),
         ("1000E", "1e21"),
         ("1000000000000000000000000", "1e24"),
-        ("123456789012345678901234567890", "123456789012345678901234567890"),
+        (
+            "123456789012345678901234567890",
+            "123456789012345678901234567890",
+        ),
     ] {
         assert_eq!(canonical(given), expected, "{given}");
     }
@@ -125,7 +128,12 @@ fn zero_takes_the_other_format() {
 
 #[test]
 fn json_text_and_number() {
-    for (json, expected) in [("\"500m\"", "500m"), ("2", "2"), ("0.5", "500m"), ("null", "0")] {
+    for (json, expected) in [
+        ("\"500m\"", "500m"),
+        ("2", "2"),
+        ("0.5", "500m"),
+        ("null", "0"),
+    ] {
         let q: Quantity = serde_json::from_str(json).unwrap();
         assert_eq!(q.to_string(), expected);
     }

@@ -10,7 +10,12 @@ fn pod(body: &str) -> Result<Decoded, DecodeError> {
 
 fn kind(name: &str, body: &str) -> Result<Decoded, DecodeError> {
     let types = &builtin().types;
-    decode(types, types.id(name).unwrap(), body.as_bytes(), Encoding::Json)
+    decode(
+        types,
+        types.id(name).unwrap(),
+        body.as_bytes(),
+        Encoding::Json,
+    )
 }
 
 #[test]
@@ -34,7 +39,11 @@ fn unknown_and_repeated_fields_are_collected() {
     assert_eq!(d.object["metadata"]["name"], "b");
     assert_eq!(d.object["metadata"]["labels"]["x"], "2");
     assert!(d.object["spec"].get("foo").is_none());
-    assert!(d.strict_error().unwrap().starts_with("strict decoding error: duplicate field"));
+    assert!(
+        d.strict_error()
+            .unwrap()
+            .starts_with("strict decoding error: duplicate field")
+    );
 }
 
 #[test]
@@ -55,7 +64,11 @@ fn mismatches_in_the_words_of_go() {
             r#"{"spec":"x"}"#,
             "json: cannot unmarshal string into Go struct field Pod.spec of type v1.PodSpec",
         ),
-        ("core/v1.Pod", "[]", "json: cannot unmarshal array into Go value of type v1.Pod"),
+        (
+            "core/v1.Pod",
+            "[]",
+            "json: cannot unmarshal array into Go value of type v1.Pod",
+        ),
         (
             "core/v1.Pod",
             r#"{"metadata":{"labels":{"a":1}}}"#,
@@ -158,8 +171,14 @@ fn schema_props_take_both_shapes() {
     .unwrap();
     let schema = &d.object["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
     assert_eq!(schema["additionalProperties"], json!(true));
-    assert_eq!(schema["properties"]["a"]["items"], json!({"type": "string"}));
-    assert_eq!(schema["properties"]["a"]["default"], json!([1, {"b": null}]));
+    assert_eq!(
+        schema["properties"]["a"]["items"],
+        json!({"type": "string"})
+    );
+    assert_eq!(
+        schema["properties"]["a"]["default"],
+        json!([1, {"b": null}])
+    );
     assert_eq!(d.strict.len(), 1);
 }
 
@@ -189,7 +208,12 @@ fn decoding_every_kind_from_nothing_is_stable() {
 }
 
 /// A value of a type, built from a stream of choices.
-fn generate(types: &TypeTable, ty: &FieldType, choices: &mut impl Iterator<Item = u8>, depth: usize) -> Value {
+fn generate(
+    types: &TypeTable,
+    ty: &FieldType,
+    choices: &mut impl Iterator<Item = u8>,
+    depth: usize,
+) -> Value {
     let mut pick = || choices.next().unwrap_or(0);
     match types.resolve_type(ty) {
         FieldType::Bool => json!(pick() % 2 == 0),
@@ -200,12 +224,18 @@ fn generate(types: &TypeTable, ty: &FieldType, choices: &mut impl Iterator<Item 
         FieldType::Time => json!("2024-01-01T00:00:00Z"),
         FieldType::MicroTime => json!("2024-01-01T00:00:00.000001Z"),
         FieldType::Duration => json!("1m0s"),
-        FieldType::Quantity => json!(["0", "1", "1500m", "1.5", "2Gi", "0.5Ki"][usize::from(pick() % 6)]),
+        FieldType::Quantity => {
+            json!(["0", "1", "1500m", "1.5", "2Gi", "0.5Ki"][usize::from(pick() % 6)])
+        }
         FieldType::IntOrString => [json!(80), json!("50%")][usize::from(pick() % 2)].clone(),
         FieldType::RawExtension | FieldType::Any => json!({"any": [pick(), null, {"x": "y"}]}),
         FieldType::List(item) => {
             let n = if depth == 0 { 0 } else { pick() % 3 };
-            Value::Array((0..n).map(|_| generate(types, item, choices, depth - 1)).collect())
+            Value::Array(
+                (0..n)
+                    .map(|_| generate(types, item, choices, depth - 1))
+                    .collect(),
+            )
         }
         FieldType::Map(item) => {
             let n = if depth == 0 { 0 } else { pick() % 3 };
@@ -219,7 +249,10 @@ fn generate(types: &TypeTable, ty: &FieldType, choices: &mut impl Iterator<Item 
             if depth > 0 && matches!(types.get(*id).body, TypeBody::Struct { .. }) {
                 for field in types.fields(*id) {
                     if choices.next().unwrap_or(0) % 4 == 0 {
-                        out.insert(field.name.to_string(), generate(types, &field.ty, choices, depth - 1));
+                        out.insert(
+                            field.name.to_string(),
+                            generate(types, &field.ty, choices, depth - 1),
+                        );
                     }
                 }
             }

@@ -42,7 +42,9 @@ impl JsonPatch {
         let malformed = |text: String| PatchError::Malformed(text);
         let value = parse(body, Encoding::Json).map_err(|e| {
             let text = e.to_string();
-            let text = text.rsplit_once("json parse error: ").map_or(&*text, |t| t.1);
+            let text = text
+                .rsplit_once("json parse error: ")
+                .map_or(&*text, |t| t.1);
             malformed(text.to_owned())
         })?;
         let Value::Array(list) = value else {
@@ -118,9 +120,7 @@ fn operation(value: Value) -> Result<Operation, PatchError> {
             }
         }
         other => {
-            return Err(PatchError::Malformed(format!(
-                "Unexpected kind: {other}"
-            )));
+            return Err(PatchError::Malformed(format!("Unexpected kind: {other}")));
         }
     };
     Ok(Operation { verb, path })
@@ -133,14 +133,15 @@ impl Operation {
             Verb::Add(value) => add(document, path, value.clone(), "add"),
             Verb::Remove => remove(document, path, "remove").map(drop),
             Verb::Replace(value) => {
-                let slot = find_mut(document, path).ok_or_else(|| {
-                    missing("replace", path)
-                })?;
+                let slot = find_mut(document, path).ok_or_else(|| missing("replace", path))?;
                 *slot = value.clone();
                 Ok(())
             }
             Verb::Move(from) => {
-                if path.strip_prefix(from.as_str()).is_some_and(|r| r.starts_with('/')) {
+                if path
+                    .strip_prefix(from.as_str())
+                    .is_some_and(|r| r.starts_with('/'))
+                {
                     return Err(missing("move", path));
                 }
                 let value = remove(document, from, "move")?;
@@ -357,17 +358,37 @@ mod tests {
             assert_eq!(error.status().code, 422);
         }
         let error = apply(&doc, &json!([{"op": "replace", "path": "/x", "value": 1}]));
-        assert!(error.unwrap_err().to_string().contains("doc is missing key"));
+        assert!(
+            error
+                .unwrap_err()
+                .to_string()
+                .contains("doc is missing key")
+        );
     }
 
     #[test]
     fn malformed() {
         for (patch, text) in [
-            ("{}", "json: cannot unmarshal object into Go value of type jsonpatch.Patch"),
-            ("[{]", "invalid character ']' looking for beginning of object key string"),
-            ("[1]", "json: cannot unmarshal number into Go value of type jsonpatch.Operation"),
-            ("[{\"op\":\"jump\",\"path\":\"/a\"}]", "Unexpected kind: jump"),
-            ("[{\"op\":\"add\",\"path\":\"/a\"}]", "missing value in patch operation"),
+            (
+                "{}",
+                "json: cannot unmarshal object into Go value of type jsonpatch.Patch",
+            ),
+            (
+                "[{]",
+                "invalid character ']' looking for beginning of object key string",
+            ),
+            (
+                "[1]",
+                "json: cannot unmarshal number into Go value of type jsonpatch.Operation",
+            ),
+            (
+                "[{\"op\":\"jump\",\"path\":\"/a\"}]",
+                "Unexpected kind: jump",
+            ),
+            (
+                "[{\"op\":\"add\",\"path\":\"/a\"}]",
+                "missing value in patch operation",
+            ),
         ] {
             let error = JsonPatch::parse(patch.as_bytes()).unwrap_err();
             assert_eq!(error.to_string(), text);

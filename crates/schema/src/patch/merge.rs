@@ -73,7 +73,11 @@ mod tests {
     fn examples_of_the_rfc() {
         for (document, patch, expected) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
-            (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),
+            (
+                json!({"a": "b"}),
+                json!({"b": "c"}),
+                json!({"a": "b", "b": "c"}),
+            ),
             (json!({"a": "b"}), json!({"a": null}), json!({})),
             (json!({"a": ["b"]}), json!({"a": "c"}), json!({"a": "c"})),
             (
@@ -81,9 +85,17 @@ mod tests {
                 json!({"a": {"b": "d", "c": null}}),
                 json!({"a": {"b": "d"}}),
             ),
-            (json!({"a": [{"b": "c"}]}), json!({"a": [1]}), json!({"a": [1]})),
+            (
+                json!({"a": [{"b": "c"}]}),
+                json!({"a": [1]}),
+                json!({"a": [1]}),
+            ),
             (json!(["a"]), json!({"a": "c"}), json!({"a": "c"})),
-            (json!({}), json!({"a": {"bb": {"ccc": null}}}), json!({"a": {"bb": {}}})),
+            (
+                json!({}),
+                json!({"a": {"bb": {"ccc": null}}}),
+                json!({"a": {"bb": {}}}),
+            ),
         ] {
             assert_eq!(merge_patch(document, patch).unwrap(), expected);
         }
@@ -91,7 +103,10 @@ mod tests {
     }
 
     fn tree() -> impl Strategy<Value = Value> {
-        let leaf = prop_oneof![any::<bool>().prop_map(Value::from), "[a-c]".prop_map(Value::from)];
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Value::from),
+            "[a-c]".prop_map(Value::from)
+        ];
         leaf.prop_recursive(4, 24, 4, |inner| {
             prop_oneof![
                 proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),

@@ -37,7 +37,9 @@ pub fn strategic_merge_patch(
     };
     let merger = Merger { types };
     let root = FieldType::Named(root);
-    merger.object(document, patch, Some(&root)).map(Value::Object)
+    merger
+        .object(document, patch, Some(&root))
+        .map(Value::Object)
 }
 
 fn malformed(text: &str) -> PatchError {
@@ -54,7 +56,9 @@ fn no_merge_key(element: &Object, key: &str) -> PatchError {
 fn bad_patch_type(directive: &Value, object: &Object) -> PatchError {
     PatchError::Failed(format!(
         "unknown patch type: {} in map: {}",
-        directive.as_str().map_or_else(|| directive.to_string(), str::to_owned),
+        directive
+            .as_str()
+            .map_or_else(|| directive.to_string(), str::to_owned),
         Value::Object(object.clone())
     ))
 }
@@ -145,7 +149,12 @@ impl<'t> Merger<'t> {
                 }
                 (Value::Array(current), Value::Array(value)) => {
                     let meta = self.lookup(ty, &key)?;
-                    Some(Value::Array(self.list(current, value, &meta, is_delete_list)?))
+                    Some(Value::Array(self.list(
+                        current,
+                        value,
+                        &meta,
+                        is_delete_list,
+                    )?))
                 }
                 (current, _) if is_delete_list => Some(current),
                 (_, value) => added(value),
@@ -210,7 +219,10 @@ impl<'t> Merger<'t> {
         }
         if !elements_are_objects(&original, &patch)? {
             if is_delete_list {
-                return Ok(original.into_iter().filter(|v| !patch.contains(v)).collect());
+                return Ok(original
+                    .into_iter()
+                    .filter(|v| !patch.contains(v))
+                    .collect());
             }
             let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
             for value in original.iter().chain(&patch) {
@@ -371,9 +383,7 @@ fn special_elements(
         let object = element.as_object().cloned().unwrap_or_default();
         match directive.as_str() {
             Some("delete") => {
-                let value = object
-                    .get(key)
-                    .ok_or_else(|| no_merge_key(&object, key))?;
+                let value = object.get(key).ok_or_else(|| no_merge_key(&object, key))?;
                 original.retain(|v| v.get(key) != Some(value));
             }
             Some("replace") => replace = true,
@@ -396,7 +406,10 @@ fn check_order(list: &[Value], order: &[Value], key: &str) -> Result<(), PatchEr
     if list.is_empty() || order.is_empty() {
         return Ok(());
     }
-    let mut wanted = list.iter().filter(|v| v.get(DIRECTIVE).is_none()).peekable();
+    let mut wanted = list
+        .iter()
+        .filter(|v| v.get(DIRECTIVE).is_none())
+        .peekable();
     for placed in order {
         let Some(item) = wanted.peek() else {
             break;

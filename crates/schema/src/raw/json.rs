@@ -303,7 +303,10 @@ mod tests {
                 "invalid character '\"' after object key:value pair",
             ),
             ("[1 2]", "invalid character '2' after array element"),
-            ("[1,]", "invalid character ']' looking for beginning of value"),
+            (
+                "[1,]",
+                "invalid character ']' looking for beginning of value",
+            ),
             ("1 2", "invalid character '2' after top-level value"),
             ("01", "invalid character '1' after top-level value"),
             (

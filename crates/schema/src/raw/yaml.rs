@@ -143,7 +143,10 @@ mod tests {
 
     #[test]
     fn json_is_yaml() {
-        assert_eq!(value("{\"a\": [1, {\"b\": null}]}"), json!({"a": [1, {"b": null}]}));
+        assert_eq!(
+            value("{\"a\": [1, {\"b\": null}]}"),
+            json!({"a": [1, {"b": null}]})
+        );
     }
 
     #[test]

@@ -11,9 +11,9 @@ fn identity<'v>(value: &'v Value, key: &str) -> Result<&'v Value, PatchError> {
     if key.is_empty() {
         return Ok(value);
     }
-    value.get(key).ok_or_else(|| {
-        no_merge_key(&value.as_object().cloned().unwrap_or_default(), key)
-    })
+    value
+        .get(key)
+        .ok_or_else(|| no_merge_key(&value.as_object().cloned().unwrap_or_default(), key))
 }
 
 fn place(list: &[Value], value: &Value, key: &str) -> Result<Option<usize>, PatchError> {
@@ -63,7 +63,11 @@ pub(super) fn normalize_order(
                 matches!(places, (Some(l), Some(r)) if l < r)
             }
         };
-        out.extend(if server_first { left.next() } else { right.next() });
+        out.extend(if server_first {
+            left.next()
+        } else {
+            right.next()
+        });
     }
 }
 

@@ -54,7 +54,10 @@ fn lists_without_strategy_are_replaced() {
 fn lists_of_scalars_merge_and_shrink() {
     let meta = |d, p| patch("meta/v1.ObjectMeta", d, p).unwrap();
     assert_eq!(
-        meta(json!({"finalizers": ["a", "b"]}), json!({"finalizers": ["c", "b"]})),
+        meta(
+            json!({"finalizers": ["a", "b"]}),
+            json!({"finalizers": ["c", "b"]})
+        ),
         json!({"finalizers": ["c", "a", "b"]})
     );
     assert_eq!(
@@ -65,7 +68,10 @@ fn lists_of_scalars_merge_and_shrink() {
         json!({"finalizers": ["a", "c"]})
     );
     assert_eq!(
-        meta(json!({}), json!({"$deleteFromPrimitiveList/finalizers": ["b"]})),
+        meta(
+            json!({}),
+            json!({"$deleteFromPrimitiveList/finalizers": ["b"]})
+        ),
         json!({})
     );
     assert_eq!(
@@ -94,7 +100,11 @@ fn order_of_objects() {
         json!({"$setElementOrder/containers": [{"name": "a"}], "containers": [{"name": "b"}]}),
     )
     .unwrap_err();
-    assert!(error.to_string().contains("doesn't match $setElementOrder list"));
+    assert!(
+        error
+            .to_string()
+            .contains("doesn't match $setElementOrder list")
+    );
 }
 
 #[test]
@@ -115,7 +125,10 @@ fn maps_nulls_and_directives() {
         json!({"labels": {"b": "2"}})
     );
     assert_eq!(
-        meta(json!({"labels": {"a": "1"}}), json!({"labels": {"$patch": "delete"}})),
+        meta(
+            json!({"labels": {"a": "1"}}),
+            json!({"labels": {"$patch": "delete"}})
+        ),
         json!({"labels": {}})
     );
     assert_eq!(
@@ -205,7 +218,11 @@ fn refusals() {
 }
 
 fn containers() -> impl Strategy<Value = Value> {
-    let container = ("[a-e]", proptest::option::of("[x-z]"), proptest::collection::vec("[p-r]", 0..2))
+    let container = (
+        "[a-e]",
+        proptest::option::of("[x-z]"),
+        proptest::collection::vec("[p-r]", 0..2),
+    )
         .prop_map(|(name, image, args)| {
             let mut c = json!({"name": name});
             if let Some(image) = image {

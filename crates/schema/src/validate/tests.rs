@@ -1,0 +1,77 @@
+use davit_api::kinds::builtin;
+use serde_json::json;
+
+use super::*;
+
+fn texts(errors: &ErrorList) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
+
+fn new(kind: &str, value: &Value) -> Vec<String> {
+    let types = &builtin().types;
+    texts(&validate(types, types.id(kind).unwrap(), value))
+}
+
+fn update(kind: &str, value: &Value, old: &Value) -> Vec<String> {
+    let types = &builtin().types;
+    texts(&validate_update(types, types.id(kind).unwrap(), value, old))
+}
+
+#[test]
+fn closed_enumerations() {
+    assert_eq!(
+        new(
+            "core/v1.Pod",
+            &json!({"spec": {"containers": [{"ports": [{"protocol": "X"}]}], "dnsPolicy": ""}})
+        ),
+        [
+            "spec.containers[0].ports[0].protocol: Unsupported value: \"X\": supported values: \"SCTP\", \"TCP\", \"UDP\""
+        ]
+    );
+}
+
+#[test]
+fn numbers_lists_and_formats() {
+    assert_eq!(
+        new(
+            "autoscaling/v2.HorizontalPodAutoscaler",
+            &json!({"spec": {"maxReplicas": 0}})
+        ),
+        ["spec.maxReplicas: Invalid value: 0: must be greater than or equal to 1"]
+    );
+    let requests: Vec<Value> = (0..33).map(|i| json!({"name": format!("r{i}")})).collect();
+    assert_eq!(
+        new(
+            "resource/v1.ResourceClaim",
+            &json!({"spec": {"devices": {"requests": requests}}})
+        ),
+        ["spec.devices.requests: Too many: 33: must have at most 32 items"]
+    );
+    assert_eq!(
+        new(
+            "resource/v1.ResourceClaim",
+            &json!({"spec": {"devices": {"requests": [{"name": "a"}, {"name": "a"}]}}})
+        ),
+        ["spec.devices.requests[1]: Duplicate value: {\"name\":\"a\"}"]
+    );
+    assert_eq!(
+        new("node/v1.RuntimeClass", &json!({"handler": "a.b"})),
+        ["handler: Invalid value: \"a.b\": must not contain dots"]
+    );
+}
+
+#[test]
+fn immutable_fields_and_unchanged_values() {
+    let old = json!({"handler": "a.b"});
+    assert!(update("node/v1.RuntimeClass", &old, &old).is_empty());
+    assert_eq!(
+        update("node/v1.RuntimeClass", &json!({"handler": "c"}), &old),
+        ["handler: Invalid value: \"c\": field is immutable"]
+    );
+    let claim = |allocation: Value| json!({"status": {"allocation": allocation}});
+    let set = claim(json!({"devices": {}}));
+    let other = claim(json!({"allocationTimestamp": "2024-01-01T00:00:00Z"}));
+    assert!(update("resource/v1.ResourceClaim", &set, &json!({"status": {}})).is_empty());
+    assert!(update("resource/v1.ResourceClaim", &json!({"status": {}}), &set).is_empty());
+    assert_eq!(update("resource/v1.ResourceClaim", &other, &set).len(), 1);
+}
