@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_api::devices::Device;
 use davit_proto::cri::v1 as cri;
 use davit_topology::{Machine, Policy};
 use k8s_openapi::api::core::v1::{Pod, ResourceStatus};
@@ -26,7 +27,6 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::devices::Manager;
-pub use crate::devices::{DeviceView, Holder};
 use crate::{allocation, devices, plugins, podresources};
 
 /// The pods of this node, as its pod workers know them.
@@ -260,7 +260,7 @@ impl ContainerManager {
     }
 
     /// Every device of the node: health, place, who holds it and since when.
-    pub fn devices(&self) -> Vec<DeviceView> {
+    pub fn devices(&self) -> Vec<Device> {
         self.inner.devices()
     }
 

@@ -1,0 +1,21 @@
+//! The allocation log: which container holds what, durable before the runtime is asked.
+//!
+//! [`Ledger`] is the only way to change an allocation. A change is written to an append-only
+//! file and synced before it counts; changes of many pods at once share one sync. The table
+//! in memory ([`Table`]) is what the log says, plus claims of admissions under way. Invariant:
+//! one device never has two exclusive owners; [`Table::claim`] is where that is enforced.
+//!
+//! Device plugin devices are the first kind of thing recorded. CPUs, memory and claims of
+//! dynamic resource allocation get variants of [`Change`] and fields of [`ContainerHoldings`]
+//! of their own; the file format carries them without change.
+
+mod file;
+mod ledger;
+mod record;
+mod table;
+
+pub use file::Error;
+pub(crate) use record::base64_bytes;
+pub use ledger::{CommitError, Ledger, Reservation};
+pub use record::{Change, DeviceHold, PodName};
+pub use table::{Conflict, ContainerHoldings, HeldDevices, PodHoldings, ResourceRecord, Table};

@@ -1,0 +1,119 @@
+//! What the log says, change by change.
+
+use std::collections::BTreeMap;
+
+use davit_topology::devices::{ContainerKind, DeviceId, DeviceMap};
+use davit_topology::NumaMask;
+use serde::{Deserialize, Serialize};
+
+/// Who a pod is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct PodName {
+    /// UID; identifies the pod.
+    pub uid: String,
+    /// Namespace, for display.
+    pub namespace: String,
+    /// Name, for display.
+    pub name: String,
+}
+
+/// One change of who holds what. Changes committed together are applied together or not at all.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "camelCase")]
+pub enum Change {
+    /// A container holds devices of one resource; replaces what it held of that resource.
+    Hold(DeviceHold),
+    /// A pod holds nothing any more.
+    Release {
+        /// UID of the pod.
+        uid: String,
+    },
+    /// A device plugin has registered for a resource.
+    Learned {
+        /// The resource name.
+        resource: String,
+        /// Whether it wants PreStartContainer calls.
+        pre_start: bool,
+    },
+    /// A resource whose plugin is gone for good; nobody waits for it any more.
+    Forgotten {
+        /// The resource name.
+        resource: String,
+    },
+}
+
+/// Devices of one resource in the hands of one container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceHold {
+    /// The pod.
+    pub pod: PodName,
+    /// The container's name.
+    pub container: String,
+    /// What kind of container it is; decides whether its devices are handed on.
+    #[serde(with = "kind")]
+    pub kind: ContainerKind,
+    /// The resource name.
+    pub resource: String,
+    /// The devices with their NUMA nodes.
+    #[serde(with = "devices")]
+    pub devices: DeviceMap,
+    /// The plugin's ContainerAllocateResponse, protobuf.
+    #[serde(with = "base64_bytes")]
+    pub response: Vec<u8>,
+    /// When it was allocated, milliseconds since 1970.
+    pub since: i64,
+}
+
+mod kind {
+    use super::ContainerKind;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<S: Serializer>(kind: &ContainerKind, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(match kind {
+            ContainerKind::Init => "init",
+            ContainerKind::Sidecar => "sidecar",
+            ContainerKind::App => "app",
+        })
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<ContainerKind, D::Error> {
+        match String::deserialize(d)?.as_str() {
+            "init" => Ok(ContainerKind::Init),
+            "sidecar" => Ok(ContainerKind::Sidecar),
+            "app" => Ok(ContainerKind::App),
+            other => Err(D::Error::custom(format!("unknown container kind {other:?}"))),
+        }
+    }
+}
+
+mod devices {
+    use super::{BTreeMap, DeviceId, DeviceMap, NumaMask};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(devices: &DeviceMap, s: S) -> Result<S::Ok, S::Error> {
+        let map: BTreeMap<&str, u64> = devices.iter().map(|(id, n)| (id.as_str(), n.bits())).collect();
+        map.serialize(s)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<DeviceMap, D::Error> {
+        let map = BTreeMap::<String, u64>::deserialize(d)?;
+        Ok(map
+            .into_iter()
+            .map(|(id, bits)| (DeviceId::from(id), NumaMask::from_bits(bits)))
+            .collect())
+    }
+}
+
+pub(crate) mod base64_bytes {
+    use base64::Engine as _;
+    use base64::engine::general_purpose::STANDARD;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
+        STANDARD.decode(String::deserialize(d)?).map_err(D::Error::custom)
+    }
+}

@@ -1,0 +1,288 @@
+//! Who holds what, in memory. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use davit_topology::devices::{ContainerKind, DeviceId, DeviceMap};
+
+use super::record::{Change, DeviceHold, PodName};
+
+/// A device is in other hands.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("device {device} of {resource} is held by pod {holder}")]
+pub struct Conflict {
+    /// The resource.
+    pub resource: String,
+    /// The device.
+    pub device: DeviceId,
+    /// UID of the pod that holds it, or that is about to.
+    pub holder: String,
+}
+
+/// Devices of one resource that one container holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeldDevices {
+    /// The devices with their NUMA nodes.
+    pub devices: DeviceMap,
+    /// The plugin's ContainerAllocateResponse, protobuf.
+    pub response: Vec<u8>,
+    /// When they were allocated, milliseconds since 1970.
+    pub since: i64,
+}
+
+/// Everything one container holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ContainerHoldings {
+    /// The kind of container.
+    pub kind: ContainerKind,
+    /// Devices by resource name.
+    pub devices: BTreeMap<String, HeldDevices>,
+}
+
+/// Everything one pod holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PodHoldings {
+    /// The pod.
+    pub pod: PodName,
+    /// By container name.
+    pub containers: BTreeMap<String, ContainerHoldings>,
+}
+
+/// What the log knows about a resource.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ResourceRecord {
+    /// Its plugin wants PreStartContainer calls.
+    pub pre_start: bool,
+}
+
+/// The owner of one device: a pod, and in it one container for good, or init containers that
+/// hand it on, or both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Owner {
+    pod: String,
+    keeper: Option<String>,
+    inits: BTreeSet<String>,
+}
+
+/// The state that the log's changes add up to.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    pods: BTreeMap<String, Arc<PodHoldings>>,
+    owners: BTreeMap<String, BTreeMap<DeviceId, Owner>>,
+    known: BTreeMap<String, ResourceRecord>,
+}
+
+impl Table {
+    /// Makes a container the owner of a device, or finds that it is already. This is the one
+    /// place where a device gets an owner.
+    ///
+    /// # Errors
+    /// Another pod has the device, or another container of the pod that keeps it. A keeper may
+    /// take over what ordinary init containers of its own pod hold.
+    pub fn claim(
+        &mut self,
+        uid: &str,
+        container: &str,
+        kind: ContainerKind,
+        resource: &str,
+        device: &DeviceId,
+    ) -> Result<(), Conflict> {
+        let owners = self.owners.entry(resource.to_owned()).or_default();
+        let owner = owners.entry(device.clone()).or_insert_with(|| Owner {
+            pod: uid.to_owned(),
+            keeper: None,
+            inits: BTreeSet::new(),
+        });
+        let free = match kind {
+            ContainerKind::Init => owner.keeper.is_none() || owner.inits.contains(container),
+            ContainerKind::Sidecar | ContainerKind::App => {
+                owner.keeper.as_deref().is_none_or(|keeper| keeper == container)
+            }
+        };
+        if owner.pod != uid || !free {
+            return Err(Conflict {
+                resource: resource.to_owned(),
+                device: device.clone(),
+                holder: owner.pod.clone(),
+            });
+        }
+        match kind {
+            ContainerKind::Init => {
+                owner.inits.insert(container.to_owned());
+            }
+            ContainerKind::Sidecar | ContainerKind::App => owner.keeper = Some(container.to_owned()),
+        }
+        Ok(())
+    }
+
+    /// Takes a claim back, unless the container holds the device by a change of the log.
+    pub(super) fn unclaim(&mut self, uid: &str, container: &str, resource: &str, device: &DeviceId) {
+        let held = self
+            .held(uid, container, resource)
+            .is_some_and(|h| h.devices.contains_key(device));
+        if !held {
+            self.disown(uid, container, resource, device);
+        }
+    }
+
+    fn disown(&mut self, uid: &str, container: &str, resource: &str, device: &DeviceId) {
+        let Some(owners) = self.owners.get_mut(resource) else {
+            return;
+        };
+        if let Some(owner) = owners.get_mut(device)
+            && owner.pod == uid
+        {
+            owner.inits.remove(container);
+            if owner.keeper.as_deref() == Some(container) {
+                owner.keeper = None;
+            }
+            if owner.keeper.is_none() && owner.inits.is_empty() {
+                owners.remove(device);
+            }
+        }
+        if owners.is_empty() {
+            self.owners.remove(resource);
+        }
+    }
+
+    /// Applies one change.
+    ///
+    /// # Errors
+    /// The change gives a device to a second owner; nothing has changed then.
+    pub fn apply(&mut self, change: &Change) -> Result<(), Conflict> {
+        match change {
+            Change::Hold(hold) => self.hold(hold)?,
+            Change::Release { uid } => self.release(uid),
+            Change::Learned { resource, pre_start } => {
+                self.known.insert(resource.clone(), ResourceRecord { pre_start: *pre_start });
+            }
+            Change::Forgotten { resource } => {
+                self.known.remove(resource);
+            }
+        }
+        Ok(())
+    }
+
+    fn hold(&mut self, hold: &DeviceHold) -> Result<(), Conflict> {
+        let uid = &hold.pod.uid;
+        let mut claimed = Vec::new();
+        for device in hold.devices.keys() {
+            if let Err(conflict) = self.claim(uid, &hold.container, hold.kind, &hold.resource, device) {
+                for device in claimed {
+                    self.unclaim(uid, &hold.container, &hold.resource, device);
+                }
+                return Err(conflict);
+            }
+            claimed.push(device);
+        }
+        let pod = self.pods.entry(uid.clone()).or_insert_with(|| {
+            Arc::new(PodHoldings {
+                pod: hold.pod.clone(),
+                containers: BTreeMap::new(),
+            })
+        });
+        let container = Arc::make_mut(pod)
+            .containers
+            .entry(hold.container.clone())
+            .or_insert_with(|| ContainerHoldings {
+                kind: hold.kind,
+                devices: BTreeMap::new(),
+            });
+        let new = HeldDevices {
+            devices: hold.devices.clone(),
+            response: hold.response.clone(),
+            since: hold.since,
+        };
+        if let Some(old) = container.devices.insert(hold.resource.clone(), new) {
+            for device in old.devices.keys().filter(|d| !hold.devices.contains_key(d)) {
+                self.disown(uid, &hold.container, &hold.resource, device);
+            }
+        }
+        Ok(())
+    }
+
+    fn release(&mut self, uid: &str) {
+        let Some(pod) = self.pods.remove(uid) else {
+            return;
+        };
+        for (name, container) in &pod.containers {
+            for (resource, held) in &container.devices {
+                for device in held.devices.keys() {
+                    self.disown(uid, name, resource, device);
+                }
+            }
+        }
+    }
+
+    /// All pods that hold something, by UID.
+    pub fn pods(&self) -> &BTreeMap<String, Arc<PodHoldings>> {
+        &self.pods
+    }
+
+    /// What one container holds of one resource.
+    pub fn held(&self, uid: &str, container: &str, resource: &str) -> Option<&HeldDevices> {
+        self.pods.get(uid)?.containers.get(container)?.devices.get(resource)
+    }
+
+    /// Whether a device has an owner, or is about to get one.
+    pub fn is_owned(&self, resource: &str, device: &DeviceId) -> bool {
+        self.owners.get(resource).is_some_and(|o| o.contains_key(device))
+    }
+
+    /// UID of the pod that has a device, or is about to get it.
+    pub fn owner(&self, resource: &str, device: &DeviceId) -> Option<&str> {
+        Some(self.owners.get(resource)?.get(device)?.pod.as_str())
+    }
+
+    /// Resources of which some device has an owner.
+    pub fn owned_resources(&self) -> impl Iterator<Item = (&String, usize)> {
+        self.owners.iter().map(|(r, o)| (r, o.len()))
+    }
+
+    /// Resources whose plugins have registered and not gone for good.
+    pub fn known(&self) -> &BTreeMap<String, ResourceRecord> {
+        &self.known
+    }
+
+    /// The changes that lead from nothing to this table.
+    pub fn changes(&self) -> Vec<Change> {
+        let known = self.known.iter().map(|(resource, r)| Change::Learned {
+            resource: resource.clone(),
+            pre_start: r.pre_start,
+        });
+        let mut changes: Vec<Change> = known.collect();
+        for pod in self.pods.values() {
+            for (name, container) in &pod.containers {
+                changes.extend(container.devices.iter().map(|(resource, held)| {
+                    Change::Hold(DeviceHold {
+                        pod: pod.pod.clone(),
+                        container: name.clone(),
+                        kind: container.kind,
+                        resource: resource.clone(),
+                        devices: held.devices.clone(),
+                        response: held.response.clone(),
+                        since: held.since,
+                    })
+                }));
+            }
+        }
+        changes
+    }
+
+    /// Every device with the pods whose holdings name it: for checks of the invariant that do
+    /// not rely on the owners' index.
+    #[cfg(test)]
+    pub(crate) fn holders(&self) -> BTreeMap<(String, DeviceId), BTreeSet<String>> {
+        let mut found: BTreeMap<_, BTreeSet<String>> = BTreeMap::new();
+        for (uid, pod) in &self.pods {
+            for container in pod.containers.values() {
+                for (resource, held) in &container.devices {
+                    for id in held.devices.keys() {
+                        found.entry((resource.clone(), id.clone())).or_default().insert(uid.clone());
+                    }
+                }
+            }
+        }
+        found
+    }
+}

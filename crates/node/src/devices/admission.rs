@@ -1,0 +1,407 @@
+//! Giving a pod its devices.
+
+use davit_proto::deviceplugin::v1beta1 as pb;
+use davit_topology::devices::{Choice, ChoiceError, ChoiceInput, DeviceMap, DeviceSet, ReuseTable, Step};
+use davit_topology::NumaMask;
+use k8s_openapi::api::core::v1::Pod;
+use prost::Message as _;
+use tokio::time::{Duration, Instant};
+
+use super::inventory::Presence;
+use super::manager::Manager;
+use super::requests::{self, Request};
+use crate::allocation::{Change, CommitError, DeviceHold, PodName, Reservation};
+use crate::containermanager::{ContainerOptions, OptionsError, Rejection};
+
+/// How often a choice is made anew because another pod was faster, before the plugin is no
+/// longer asked for its preference.
+const CHOICES: usize = 32;
+/// Shortest pause before an admission that met a broken connection tries again.
+const RETRY_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why one container does not get its devices. The texts are part of pod status messages that
+/// users and tests know from the kubelet.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+enum AllocError {
+    #[error("pod \"{uid}\" container \"{container}\" changed request for resource \"{resource}\" from {from} to {to}")]
+    Changed {
+        uid: String,
+        container: String,
+        resource: String,
+        from: usize,
+        to: usize,
+    },
+    #[error("cannot allocate unregistered device {0}")]
+    Unregistered(String),
+    #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
+    NoneHealthy(String),
+    #[error("previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}")]
+    HeldUnhealthy(String),
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    #[error("unknown Device Plugin {0}")]
+    NoPlugin(String),
+    #[error("device plugin GetPreferredAllocation rpc failed with err: {0}")]
+    Preferred(String),
+    #[error("{0}")]
+    Allocate(String),
+    #[error("no containers return in allocation response {0}")]
+    EmptyAnswer(String),
+    #[error("the allocation cannot be recorded: {0}")]
+    Record(String),
+}
+
+/// How an attempt ended without success.
+enum Failure {
+    /// The pod cannot run here.
+    Rejected(Rejection),
+    /// A plugin is not there, but may come back until then.
+    Absent { until: Instant, rejection: Rejection },
+}
+
+impl Failure {
+    fn rejection(self) -> Rejection {
+        match self {
+            Self::Rejected(rejection) | Self::Absent { rejection, .. } => rejection,
+        }
+    }
+}
+
+/// One container of a pod under admission.
+struct Site<'a> {
+    pod: &'a PodName,
+    request: &'a Request,
+    affinity: Option<NumaMask>,
+}
+
+impl Site<'_> {
+    fn rejection(&self, resource: &str, error: &AllocError) -> Rejection {
+        Rejection {
+            reason: "UnexpectedAdmissionError".to_owned(),
+            message: format!("Allocate failed due to {error}, which is unexpected"),
+            container: Some(self.request.container.clone()),
+            resource: Some(resource.to_owned()),
+        }
+    }
+
+    fn reject(&self, resource: &str, error: &AllocError) -> Failure {
+        Failure::Rejected(self.rejection(resource, error))
+    }
+}
+
+/// What one attempt has gathered.
+struct Draft {
+    reuse: ReuseTable,
+    claims: Reservation,
+    changes: Vec<Change>,
+}
+
+impl Manager {
+    pub(crate) async fn admit(
+        &self,
+        pod: &Pod,
+        deadline: Instant,
+        waiting: &(dyn Fn(&str) + Send + Sync),
+    ) -> Result<(), Rejection> {
+        let mut said = String::new();
+        let mut changes = self.subscribe();
+        loop {
+            changes.borrow_and_update();
+            let (until, rejection) = match self.attempt(pod).await {
+                Ok(()) => return Ok(()),
+                Err(Failure::Rejected(rejection)) => return Err(rejection),
+                Err(Failure::Absent { until, rejection }) => (until.min(deadline), rejection),
+            };
+            let now = Instant::now();
+            if now >= until {
+                return Err(rejection);
+            }
+            let sentence = waiting_for(&rejection, until - now);
+            if sentence.0 != said {
+                waiting(&sentence.1);
+                said = sentence.0;
+            }
+            tokio::time::sleep(RETRY_PAUSE.min(until - now)).await;
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+
+    /// One try to give the pod what it lacks. Holds nothing when it fails.
+    async fn attempt(&self, pod: &Pod) -> Result<(), Failure> {
+        let requests = requests::of(pod);
+        if requests.iter().all(|r| r.resources.is_empty()) {
+            return Ok(());
+        }
+        let name = PodName {
+            uid: pod.metadata.uid.clone().unwrap_or_default(),
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+        };
+        let _admitting = self.admitting(&name.uid);
+        self.free_inactive().await;
+        // A plugin that is absent ends the attempt before any plugin is bothered.
+        for request in &requests {
+            let site = Site { pod: &name, request, affinity: None };
+            for (resource, &count) in &request.resources {
+                self.check(&site, resource, count)?;
+            }
+        }
+        let mut draft = Draft {
+            reuse: ReuseTable::default(),
+            claims: self.ledger.reservation(&name.uid),
+            changes: Vec::new(),
+        };
+        draft.reuse.begin(&name.uid);
+        for request in &requests {
+            let affinity = self.affinity(&name.uid, request, &draft.reuse).map_err(Failure::Rejected)?;
+            let site = Site { pod: &name, request, affinity };
+            for (resource, &count) in &request.resources {
+                if let Some(held) = self.check(&site, resource, count)? {
+                    draft.reuse.allocated(resource, request.kind, &held);
+                } else {
+                    self.allocate(&site, resource, count, &mut draft).await?;
+                }
+            }
+        }
+        let Draft { claims, changes, .. } = draft;
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let result = self.ledger.commit(changes, claims).await;
+        self.touch();
+        result.map_err(|e: CommitError| {
+            let site = Site { pod: &name, request: &requests[0], affinity: None };
+            site.reject("", &AllocError::Record(e.to_string()))
+        })
+    }
+
+    /// Whether the container has what it asks for (or needs nothing of us): then the devices it
+    /// holds. `None` when it is to be given devices now.
+    fn check(&self, site: &Site<'_>, resource: &str, count: usize) -> Result<Option<DeviceSet>, Failure> {
+        let (uid, container) = (&site.pod.uid, &site.request.container);
+        let (held, owned) = self.ledger.read(|t| {
+            let held = t.held(uid, container, resource);
+            let held: Option<DeviceSet> = held.map(|h| h.devices.keys().cloned().collect());
+            (held, t.owned_resources().any(|(r, _)| r == resource))
+        });
+        if let Some(held) = &held
+            && held.len() != count
+        {
+            return Err(site.reject(
+                resource,
+                &AllocError::Changed {
+                    uid: uid.clone(),
+                    container: container.clone(),
+                    resource: resource.to_owned(),
+                    from: held.len(),
+                    to: count,
+                },
+            ));
+        }
+        // What runs keeps what it has: it is adopted, never decided again.
+        let settled = match &held {
+            Some(_) => self.was_running(uid),
+            None => self.container_was_running(uid, container),
+        };
+        if settled || site.request.finished {
+            return Ok(Some(held.unwrap_or_default()));
+        }
+        match self.presence(resource) {
+            None | Some(Presence::Gone) if !owned => return Ok(Some(DeviceSet::new())),
+            None | Some(Presence::Gone) => {
+                return Err(site.reject(resource, &AllocError::Unregistered(resource.to_owned())));
+            }
+            Some(Presence::Absent(since)) => {
+                return Err(Failure::Absent {
+                    until: since + self.config.plugin_wait,
+                    rejection: site.rejection(resource, &AllocError::NoneHealthy(resource.to_owned())),
+                });
+            }
+            Some(Presence::Live) => {}
+        }
+        let healthy = self.healthy_of(resource);
+        if healthy.is_empty() {
+            return Err(site.reject(resource, &AllocError::NoneHealthy(resource.to_owned())));
+        }
+        if let Some(held) = &held
+            && !held.iter().all(|id| healthy.contains_key(id))
+        {
+            return Err(site.reject(resource, &AllocError::HeldUnhealthy(resource.to_owned())));
+        }
+        Ok(held)
+    }
+
+    /// Chooses devices for one container, claims them and asks the plugin for their options.
+    async fn allocate(
+        &self,
+        site: &Site<'_>,
+        resource: &str,
+        count: usize,
+        draft: &mut Draft,
+    ) -> Result<(), Failure> {
+        let Some(endpoint) = self.serving(resource) else {
+            return Err(site.reject(resource, &AllocError::NoPlugin(resource.to_owned())));
+        };
+        let request = site.request;
+        let fail = |error: AllocError, lost: bool| {
+            let rejection = site.rejection(resource, &error);
+            if !lost || self.config.plugin_wait.is_zero() {
+                return Failure::Rejected(rejection);
+            }
+            // The connection broke under the call: the plugin may be back in a moment.
+            let since = match self.presence(resource) {
+                Some(Presence::Absent(since)) => since,
+                _ => Instant::now(),
+            };
+            let until = since + self.config.plugin_wait;
+            Failure::Absent { until, rejection }
+        };
+        let devices = self.choose(site, resource, count, &endpoint, draft).await;
+        let devices = devices.map_err(|(error, lost)| fail(error, lost))?;
+        let ids: DeviceSet = devices.keys().cloned().collect();
+        let started = Instant::now();
+        let answer = endpoint.allocate(&ids, self.config.allocate_timeout).await;
+        self.metrics.allocated(resource, started.elapsed());
+        let answer = answer.map_err(|e| {
+            let lost = e.lost || !self.is_connected(&endpoint);
+            fail(AllocError::Allocate(e.text), lost)
+        })?;
+        let Some(response) = answer.container_responses.first() else {
+            let error = AllocError::EmptyAnswer(format!("{answer:?}"));
+            return Err(site.reject(resource, &error));
+        };
+        draft.reuse.allocated(resource, request.kind, &ids);
+        draft.changes.push(Change::Hold(DeviceHold {
+            pod: site.pod.clone(),
+            container: request.container.clone(),
+            kind: request.kind,
+            resource: resource.to_owned(),
+            devices,
+            response: response.encode_to_vec(),
+            since: jiff::Timestamp::now().as_millisecond(),
+        }));
+        Ok(())
+    }
+
+    /// Chooses free devices and claims them. Nothing is locked while the plugin is asked; when
+    /// another pod was faster the choice is made anew.
+    async fn choose(
+        &self,
+        site: &Site<'_>,
+        resource: &str,
+        count: usize,
+        endpoint: &super::endpoint::Endpoint,
+        draft: &mut Draft,
+    ) -> Result<DeviceMap, (AllocError, bool)> {
+        let request = site.request;
+        for attempt in 0.. {
+            let healthy = self.healthy_of(resource);
+            let list = self.list_of(resource).unwrap_or_default();
+            let mut reusable = draft.reuse.reusable(resource);
+            reusable.retain(|id| healthy.contains_key(id));
+            let mut step = Choice::start(ChoiceInput {
+                resource: resource.to_owned(),
+                request: count,
+                available: self.free(resource),
+                reusable,
+                affinity: site.affinity,
+                has_topology: list.values().any(|d| !d.numa.is_empty()),
+            });
+            let ids = loop {
+                step = match step {
+                    Step::Done(ids) => break ids,
+                    Step::Failed(error) => return Err((error.into(), false)),
+                    Step::AskPreferred(_, choice) if attempt >= CHOICES => choice.resume(&DeviceSet::new()),
+                    Step::AskPreferred(ask, choice) => {
+                        let answer = endpoint.preferred(&ask, self.config.preferred_timeout).await;
+                        let preferred = answer.map_err(|e| {
+                            let lost = e.lost || !self.is_connected(endpoint);
+                            (AllocError::Preferred(e.text), lost)
+                        })?;
+                        choice.resume(&preferred)
+                    }
+                };
+            };
+            if draft.claims.add(&request.container, request.kind, resource, &ids).is_ok() {
+                let place = |id| {
+                    let numa = list.get(&id).map(|d| d.numa).unwrap_or_default();
+                    (id, numa)
+                };
+                return Ok(ids.into_iter().map(place).collect());
+            }
+        }
+        unreachable!("the loop above has no end of its own")
+    }
+
+    pub(crate) async fn container_options(&self, pod: &Pod, container: &str) -> Result<ContainerOptions, OptionsError> {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let requests = requests::of(pod);
+        let Some(request) = requests.iter().find(|r| r.container == container) else {
+            return Ok(ContainerOptions::default());
+        };
+        let held = |resource: &str| self.ledger.read(|t| t.held(&uid, container, resource).cloned());
+        let ours = |resource: &str| {
+            self.presence(resource).is_some() || self.ledger.read(|t| t.known().contains_key(resource))
+        };
+        let lacking = request.resources.keys().any(|r| held(r).is_none() && ours(r));
+        if lacking {
+            // The log was lost while the container ran, or the plugin is new to the node.
+            self.forget_running(&uid);
+            self.attempt(pod).await.map_err(|f| OptionsError(f.rejection().message))?;
+        }
+        let mut answers = Vec::new();
+        for resource in request.resources.keys().filter(|r| ours(r) || held(r).is_some()) {
+            self.pre_start(&uid, container, resource).await.map_err(OptionsError)?;
+            if let Some(held) = held(resource) {
+                let answer = pb::ContainerAllocateResponse::decode(held.response.as_slice())
+                    .map_err(|e| OptionsError(format!("recorded answer of the plugin of {resource}: {e}")))?;
+                answers.push((resource.as_str(), answer));
+            }
+        }
+        let merged = super::options::merge(answers);
+        for conflict in &merged.conflicts {
+            tracing::warn!(pod = uid, container, conflict, "device plugins contradict each other");
+        }
+        Ok(merged.options)
+    }
+
+    /// Calls PreStartContainer if the plugin of the resource wants that.
+    async fn pre_start(&self, uid: &str, container: &str, resource: &str) -> Result<(), String> {
+        let endpoint = self.serving(resource);
+        let wanted = match &endpoint {
+            Some(endpoint) => endpoint.options.pre_start_required,
+            None => self.ledger.read(|t| t.known().get(resource).is_some_and(|k| k.pre_start)),
+        };
+        if !wanted {
+            return Ok(());
+        }
+        let held = self.ledger.read(|t| {
+            let held = t.held(uid, container, resource)?;
+            Some(held.devices.keys().map(|id| id.as_str().to_owned()).collect::<Vec<_>>())
+        });
+        let Some(ids) = held else {
+            return Err(format!(
+                "no devices found allocated in local cache for pod {uid}, container {container}, resource {resource}"
+            ));
+        };
+        let Some(endpoint) = endpoint else {
+            return Err(format!("endpoint of {resource} has been stopped"));
+        };
+        let answer = endpoint.pre_start(ids, self.config.pre_start_timeout).await;
+        answer.map_err(|e| format!("device plugin PreStartContainer rpc failed with err: {}", e.text))
+    }
+}
+
+/// The kind of wait (to tell whether it has changed) and the sentence about it.
+fn waiting_for(rejection: &Rejection, left: Duration) -> (String, String) {
+    let resource = rejection.resource.clone().unwrap_or_default();
+    let sentence = format!(
+        "waiting for the device plugin of {resource} to come back (for {} s more at most): {}",
+        left.as_secs(),
+        rejection.message
+    );
+    (resource, sentence)
+}

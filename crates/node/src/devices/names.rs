@@ -1,0 +1,72 @@
+//! Which resource names device plugins may advertise.
+
+/// A name a device plugin may not use; the text is what the plugin gets to see.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the ResourceName \"{0}\" is invalid")]
+pub struct InvalidName(pub String);
+
+/// Checks that `name` is an extended resource: not native, not a quota name, and
+/// `requests.` followed by it is a qualified name.
+pub(crate) fn check(name: &str) -> Result<(), InvalidName> {
+    let native = !name.contains('/') || name.contains("kubernetes.io/");
+    if native || name.starts_with("requests.") || !is_qualified(&format!("requests.{name}")) {
+        return Err(InvalidName(name.to_owned()));
+    }
+    Ok(())
+}
+
+fn is_qualified(name: &str) -> bool {
+    let Some((prefix, part)) = name.split_once('/') else {
+        return false;
+    };
+    let edge = |b: u8| b.is_ascii_alphanumeric();
+    let inside = |b: u8| edge(b) || matches!(b, b'-' | b'_' | b'.');
+    let part = part.as_bytes();
+    let part_ok = !part.is_empty()
+        && part.len() <= 63
+        && edge(part[0])
+        && edge(part[part.len() - 1])
+        && part.iter().all(|&b| inside(b));
+    part_ok && is_subdomain(prefix)
+}
+
+fn is_subdomain(text: &str) -> bool {
+    let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    text.len() <= 253
+        && text.split('.').all(|label| {
+            let label = label.as_bytes();
+            !label.is_empty()
+                && edge(label[0])
+                && edge(label[label.len() - 1])
+                && label.iter().all(|&b| edge(b) || b == b'-')
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn item_006_names() {
+        let part = |n| format!("a.com/{}", "x".repeat(n));
+        for good in ["a.com/x", "hardware-vendor.example/foo", "A/x", &part(63)] {
+            assert_eq!(check(good).is_ok(), good != "A/x", "{good}");
+        }
+        for bad in [
+            "cpu",
+            "kubernetes.io/x",
+            "mykubernetes.io/x",
+            "foo.kubernetes.io/x",
+            "requests.a.com/x",
+            "a.com/",
+            "/x",
+            "a.com/x/y",
+            "a.com/-x",
+            &part(64),
+            &format!("{}/x", "a".repeat(250)),
+        ] {
+            let e = check(bad).unwrap_err();
+            assert_eq!(e.to_string(), format!("the ResourceName \"{bad}\" is invalid"));
+        }
+    }
+}

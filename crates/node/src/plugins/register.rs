@@ -1,0 +1,118 @@
+//! The conversation with one plugin that wants to be registered.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use davit_proto::deviceplugin::v1beta1 as deviceplugin;
+use davit_proto::pluginregistration::v1 as pb;
+use davit_proto::pluginregistration::v1::registration_client::RegistrationClient;
+use davit_proto::unix;
+use tonic::transport::Channel;
+use tonic::{Request, Status};
+
+use crate::devices::{Manager, check_name};
+
+const DIAL: Duration = Duration::from_secs(10);
+const GET_INFO: Duration = Duration::from_secs(1);
+const NOTIFY: Duration = Duration::from_secs(5);
+
+/// Why a plugin was not registered.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum RegisterError {
+    #[error(transparent)]
+    Dial(#[from] unix::Error),
+    #[error("{call} failed: {status}")]
+    Call { call: &'static str, status: Box<Status> },
+    /// The plugin has been told so.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Asks the plugin behind `socket` who it is, takes it into service and tells it the result.
+pub(super) async fn register(manager: &Arc<Manager>, socket: &Path) -> Result<(), RegisterError> {
+    let mut client = RegistrationClient::new(unix::connect_once(socket, DIAL).await?);
+    let info = limited("GetInfo", GET_INFO, pb::InfoRequest {}, |r| client.get_info(r)).await?;
+    tracing::info!(socket = %socket.display(), kind = info.r#type, name = info.name, "plugin asks for registration");
+    match serve(manager, socket, &info).await {
+        Ok(()) => {
+            let told = notify(&mut client, true, String::new()).await;
+            if told.is_err() {
+                manager.disconnect_registry(socket);
+            }
+            told
+        }
+        Err(cause) => {
+            let text = format!("RegisterPlugin error -- {cause}");
+            if let Err(e) = notify(&mut client, false, text.clone()).await {
+                tracing::debug!(socket = %socket.display(), error = %e, "plugin not told of its refusal");
+            }
+            Err(RegisterError::Refused(text))
+        }
+    }
+}
+
+async fn serve(manager: &Arc<Manager>, socket: &Path, info: &pb::PluginInfo) -> Result<(), String> {
+    match info.r#type.as_str() {
+        pb::DEVICE_PLUGIN => {
+            validate(info).map_err(|e| format!("plugin validation failed with err: {e}"))?;
+            let endpoint = match info.endpoint.strip_prefix("unix://").unwrap_or(&info.endpoint) {
+                "" => socket.to_owned(),
+                path => PathBuf::from(path),
+            };
+            let connected = Manager::connect(manager, &info.name, &endpoint, Some(socket.to_owned())).await;
+            connected.map_err(|e| format!("plugin registration failed with err: {e}"))
+        }
+        kind @ (pb::CSI_PLUGIN | pb::DRA_PLUGIN) => Err(format!(
+            "plugin registration failed with err: plugins of type {kind} are not built into this agent yet"
+        )),
+        kind => Err(format!(
+            "no handler registered for plugin type: {kind} at socket {}",
+            socket.display()
+        )),
+    }
+}
+
+fn validate(info: &pb::PluginInfo) -> Result<(), String> {
+    if !info.supported_versions.iter().any(|v| v == deviceplugin::VERSION) {
+        return Err(format!(
+            "manager version, {}, is not among plugin supported versions [{}]",
+            deviceplugin::VERSION,
+            info.supported_versions.join(" ")
+        ));
+    }
+    check_name(&info.name).map_err(|e| format!("invalid name of device plugin socket: {e}"))
+}
+
+async fn notify(client: &mut RegistrationClient<Channel>, ok: bool, error: String) -> Result<(), RegisterError> {
+    let status = pb::RegistrationStatus {
+        plugin_registered: ok,
+        error,
+    };
+    let call = limited("NotifyRegistrationStatus", NOTIFY, status, |r| {
+        client.notify_registration_status(r)
+    });
+    call.await.map(|_| ())
+}
+
+async fn limited<Q, A, F>(
+    call: &'static str,
+    limit: Duration,
+    request: Q,
+    send: impl FnOnce(Request<Q>) -> F,
+) -> Result<A, RegisterError>
+where
+    F: Future<Output = Result<tonic::Response<A>, Status>>,
+{
+    let mut request = Request::new(request);
+    request.set_timeout(limit + Duration::from_millis(500));
+    let answer = tokio::time::timeout(limit, send(request)).await;
+    let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded(format!("no answer within {limit:?}"))));
+    match answer {
+        Ok(answer) => Ok(answer.into_inner()),
+        Err(status) => Err(RegisterError::Call {
+            call,
+            status: Box::new(status),
+        }),
+    }
+}

@@ -1,0 +1,61 @@
+//! The rate limit of the podresources socket.
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+use tonic::Status;
+
+/// Calls per second, as the kubelet has it.
+const RATE: f64 = 100.0;
+/// Calls at once.
+const BURST: f64 = 10.0;
+
+/// One token bucket for all callers and versions.
+#[derive(Debug)]
+pub(super) struct Limit {
+    bucket: Mutex<(f64, Instant)>,
+}
+
+impl Limit {
+    pub(super) fn new() -> Self {
+        Self {
+            bucket: Mutex::new((BURST, Instant::now())),
+        }
+    }
+
+    /// Takes a token.
+    ///
+    /// # Errors
+    /// There is none: ResourceExhausted with the kubelet's text.
+    pub(super) fn take(&self) -> Result<(), Status> {
+        let mut bucket = self.bucket.lock();
+        let now = Instant::now();
+        let (tokens, since) = *bucket;
+        let tokens = (tokens + now.duration_since(since).as_secs_f64() * RATE).min(BURST);
+        if tokens < 1.0 {
+            *bucket = (tokens, now);
+            return Err(Status::resource_exhausted("rejected by rate limit"));
+        }
+        *bucket = (tokens - 1.0, now);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn item_133_ten_at_once_then_a_hundred_a_second() {
+        let limit = Limit::new();
+        assert_eq!((0..100).filter(|_| limit.take().is_ok()).count(), 10);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!((0..100).filter(|_| limit.take().is_ok()).count(), 10);
+        let mut passed = 0;
+        for _ in 0..900 {
+            tokio::time::advance(Duration::from_micros(11_112)).await;
+            passed += usize::from(limit.take().is_ok());
+        }
+        assert_eq!(passed, 900);
+    }
+}
