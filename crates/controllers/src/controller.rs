@@ -109,6 +109,21 @@ impl Spawner<'_> {
         K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
         F: Fn(&K) -> Vec<ObjectKey> + Send + 'static,
     {
+        self.feed_changes(informer, queue, |_, _| true, keys);
+    }
+
+    /// Like [`Spawner::feed`], but passes over updates that `matters` says change nothing.
+    pub(crate) fn feed_changes<K, M, F>(
+        &mut self,
+        informer: &Informer<K>,
+        queue: &WorkQueue<ObjectKey>,
+        matters: M,
+        keys: F,
+    ) where
+        K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+        M: Fn(&K, &K) -> bool + Send + 'static,
+        F: Fn(&K) -> Vec<ObjectKey> + Send + 'static,
+    {
         let (mut changes, queue, cancel) = (informer.subscribe(), queue.clone(), self.cancel.clone());
         self.tasks.spawn(async move {
             loop {
@@ -122,6 +137,7 @@ impl Spawner<'_> {
                     None => return,
                     Some(Change::Synced) => {}
                     Some(Change::Deleted(last)) => concerned.extend(keys(&last)),
+                    Some(Change::Applied { old: Some(old), new }) if !matters(&old, &new) => {}
                     Some(Change::Applied { old, new }) => {
                         // What no longer belongs to an owner concerns that owner too.
                         concerned.extend(old.iter().flat_map(|old| keys(old)));

@@ -12,6 +12,7 @@ use davit_client::{EventRecorder, ObjectKey, object_ref};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+pub(crate) use replica_sets::template_hash;
 use replica_sets::Sets;
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! The informers that controllers share: one list and watch a kind.
 
 use davit_client::Informer;
-use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ServiceAccount};
 use kube::runtime::watcher;
@@ -18,6 +18,7 @@ pub(crate) struct Informers {
     pub(crate) service_accounts: Informer<ServiceAccount>,
     pub(crate) replica_sets: Informer<ReplicaSet>,
     pub(crate) deployments: Informer<Deployment>,
+    pub(crate) daemon_sets: Informer<DaemonSet>,
     /// Only `kube-root-ca.crt` of each namespace.
     pub(crate) root_ca_maps: Informer<ConfigMap>,
     /// Only those of nodes (namespace `kube-node-lease`).
@@ -36,6 +37,7 @@ impl Informers {
             service_accounts: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
             replica_sets: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
             deployments: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            daemon_sets: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
             root_ca_maps: Informer::spawn(kube::Api::all(client.clone()), root_ca_maps, tasks, cancel.clone()),
             node_leases: Informer::spawn(leases, all(), tasks, cancel.clone()),
         }
@@ -49,6 +51,7 @@ impl Informers {
             self.service_accounts.wait_synced(deadline),
             self.replica_sets.wait_synced(deadline),
             self.deployments.wait_synced(deadline),
+            self.daemon_sets.wait_synced(deadline),
             self.root_ca_maps.wait_synced(deadline),
             self.node_leases.wait_synced(deadline),
         )?;

@@ -6,14 +6,17 @@
 #![forbid(unsafe_code)]
 
 mod controller;
+mod daemonset;
 mod deployment;
 mod garbage_collector;
 mod informers;
 mod namespace;
+mod node_fit;
 mod node_lifecycle;
 mod pod_control;
 mod pod_gc;
 mod replicaset;
+mod revisions;
 mod root_ca;
 mod service_account;
 
@@ -67,6 +70,7 @@ impl Controllers {
         pod_gc::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);
         deployment::spawn(&mut spawner);
+        daemonset::spawn(&mut spawner);
         garbage_collector::spawn(&mut spawner);
         cancel.cancelled().await;
         tasks.shutdown().await;

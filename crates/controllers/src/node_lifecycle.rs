@@ -4,6 +4,7 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use crate::informers::Informers;
+use crate::node_fit::tolerates;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -231,22 +232,6 @@ fn time_left(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Op
         left = Some(left.map_or(remaining, |l| l.min(remaining)));
     }
     left
-}
-
-fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let key = toleration.key.as_deref().unwrap_or_default();
-    if !(effect.is_empty() || effect == taint.effect) || !(key.is_empty() || key == taint.key) {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or("Equal") {
-        "Exists" => true,
-        "" | "Equal" => {
-            !key.is_empty()
-                && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -107,6 +107,9 @@ pub(crate) struct Up {
     /// Start the example device plugin and a pod that holds two of its devices, and show who holds what
     #[arg(long, conflicts_with = "no_node")]
     pub(crate) demo: bool,
+    /// End after the demo has shown everything, instead of waiting for Ctrl-C
+    #[arg(long, requires = "demo", hide = true)]
+    pub(crate) exit_after_demo: bool,
 }
 
 #[derive(Debug, Clone, clap::Args)]

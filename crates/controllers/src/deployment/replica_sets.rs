@@ -115,7 +115,7 @@ pub(super) fn new_set(deployment: &Deployment, owner: &Owner, sets: &Sets) -> Re
 
 /// A short name for a template, in the alphabet that generated names use. Other than upstream's for the same template:
 /// nothing may rely on it but that equal templates hash alike.
-pub(super) fn template_hash(template: &PodTemplateSpec, collisions: i32) -> String {
+pub(crate) fn template_hash(template: &PodTemplateSpec, collisions: i32) -> String {
     const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let text = serde_json::to_string(template).unwrap_or_default();
     let mut hash: u32 = 0x811c_9dc5;

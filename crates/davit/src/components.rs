@@ -1,0 +1,154 @@
+//! The parts of a cluster, made from command-line options and wired by clients only.
+
+use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
+use crate::paths::{self, NodePaths};
+use anyhow::{Context, Result, bail};
+use davit_apiserver::{ApiServer, Kubeconfig, Options, StaticToken, UserInfo, write_kubeconfig};
+use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
+use davit_store::{EmbeddedOptions as StoreOptions, EmbeddedStore, Store};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// An API server that serves, and how to reach it.
+pub(crate) struct RunningServer {
+    pub(crate) server: Arc<ApiServer>,
+    /// `https://host:port`
+    pub(crate) url: String,
+    /// The administrator's kubeconfig.
+    pub(crate) kubeconfig: PathBuf,
+}
+
+impl RunningServer {
+    /// A client in this process that acts as a component.
+    pub(crate) fn client(&self, user: &str, groups: &[&str]) -> kube::Client {
+        davit_client::in_process(self.server.service(UserInfo::new(user, groups)), "default")
+    }
+
+    /// The cluster's CA in PEM.
+    pub(crate) fn ca(&self) -> Option<String> {
+        self.server.pki().map(|pki| pki.ca_certificate().to_owned())
+    }
+}
+
+/// Opens the store, makes the API server and serves it in a task of `tasks` until `cancel`.
+pub(crate) async fn start_server(
+    options: &ServerOptions,
+    data_dir: &Path,
+    tasks: &mut JoinSet<Result<()>>,
+    cancel: CancellationToken,
+) -> Result<RunningServer> {
+    let address = SocketAddr::new(options.bind_address, options.port);
+    let listener = TcpListener::bind(address).await.with_context(|| {
+        format!("cannot listen on {address}; another port can be named with --port N (0 = any free one)")
+    })?;
+    let store = open_store(&options.store, data_dir).await?;
+    let mut server_options = Options::new(store);
+    server_options.data_dir = Some(data_dir.to_owned());
+    server_options.extra_names.clone_from(&options.tls_san);
+    if let Some(file) = &options.token_auth_file {
+        let text = std::fs::read_to_string(file).with_context(|| format!("token file {}", file.display()))?;
+        server_options.static_tokens = StaticToken::parse_file(&text).with_context(|| format!("token file {}", file.display()))?;
+    }
+    let server = ApiServer::new(server_options).await.context("API server")?;
+    let port = listener.local_addr().context("listener")?.port();
+    let host = reachable(options.bind_address);
+    let url = format!("https://{}", SocketAddr::new(host, port));
+    let kubeconfig = options.kubeconfig.clone().unwrap_or_else(|| paths::admin_kubeconfig(data_dir));
+    let kubeconfig = std::path::absolute(&kubeconfig).context("kubeconfig")?;
+    let pki = server.pki().context("the API server has no keys")?;
+    let identity = pki.admin().context("administrator's certificate")?;
+    let config = Kubeconfig {
+        cluster: "davit",
+        user: "kubernetes-admin",
+        server: &url,
+        ca: pki.ca_certificate(),
+        identity: &identity,
+    };
+    write_kubeconfig(&kubeconfig, &config).with_context(|| format!("kubeconfig {}", kubeconfig.display()))?;
+    let serving = server.clone();
+    tasks.spawn(async move { serving.serve(listener, cancel).await.context("API server") });
+    Ok(RunningServer { server, url, kubeconfig })
+}
+
+/// The address by which a server that listens on `bound` is reached from this machine.
+fn reachable(bound: std::net::IpAddr) -> std::net::IpAddr {
+    match bound {
+        std::net::IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        std::net::IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        other => other,
+    }
+}
+
+async fn open_store(kind: &StoreKind, data_dir: &Path) -> Result<Arc<dyn Store>> {
+    match kind {
+        StoreKind::Embedded => {
+            let dir = data_dir.join("store");
+            let store = EmbeddedStore::open(&dir, StoreOptions::default()).await;
+            Ok(Arc::new(store.with_context(|| format!("store in {}", dir.display()))?))
+        }
+        StoreKind::Etcd(urls) => {
+            bail!("the etcd store ({urls}) is not built yet; use --store embedded (see docs/status.md)")
+        }
+    }
+}
+
+/// What the embedded runtime needs and this process lacks, in one line.
+pub(crate) fn lacks_privileges(options: &NodeOptions) -> Option<String> {
+    let needs_root = options.runtime == RuntimeKind::Embedded && !paths::is_root();
+    needs_root.then(|| {
+        "running containers needs root, which this user is not; what works without: \
+         --no-node (control plane only), --runtime unix:///path/to/cri.sock (an external runtime), \
+         --runtime none (pods hold devices, nothing runs)"
+            .to_owned()
+    })
+}
+
+/// The container runtime of the node.
+pub(crate) async fn runtime(options: &NodeOptions, data_dir: &Path, demo: bool) -> Result<Arc<dyn Runtime>> {
+    Ok(match &options.runtime {
+        RuntimeKind::Embedded => {
+            let mut embedded = EmbeddedOptions::new(runtime_dir(data_dir));
+            embedded.allow_host_image = options.allow_host_image || demo;
+            Arc::new(Embedded::new(embedded).await.context("embedded runtime")?)
+        }
+        RuntimeKind::Cri(socket) => {
+            let remote = davit_oci::cri::Remote::connect(socket).await;
+            Arc::new(remote.with_context(|| format!("container runtime at {}", socket.display()))?)
+        }
+        RuntimeKind::None => Arc::new(Hollow::default()),
+    })
+}
+
+/// Where the embedded runtime keeps images and containers.
+pub(crate) fn runtime_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("runtime")
+}
+
+/// The node's name: as asked for, or the host's.
+pub(crate) fn node_name(options: &NodeOptions) -> Result<String> {
+    options.node_name.clone().map_or_else(paths::host_name, Ok)
+}
+
+/// Runs the node agent until `cancel`.
+pub(crate) async fn run_node(
+    client: kube::Client,
+    options: &NodeOptions,
+    data_dir: &Path,
+    client_ca: Option<String>,
+    demo: bool,
+    cancel: CancellationToken,
+) -> Result<()> {
+    let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
+    let runtime = runtime(options, data_dir, demo).await?;
+    let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), runtime);
+    node.pod_logs_dir = node_paths.pod_logs();
+    node.container_logs_dir = node_paths.container_logs();
+    node.static_pod_dir = Some(node_paths.static_pods());
+    node.server_port = options.node_port;
+    node.client_ca = client_ca;
+    davit_node::NodeAgent::new(client, node).run(cancel).await.context("node agent")
+}

@@ -1,0 +1,124 @@
+//! The components alone: `davit server`, `scheduler`, `controllers`, `node`.
+
+use crate::args::{Attached, Node, RuntimeKind, Server};
+use crate::components::{lacks_privileges, run_node, start_server};
+use crate::paths;
+use crate::shutdown::Signals;
+use anyhow::{Context, Result, bail};
+use davit_client::LeaderElector;
+use std::path::Path;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+pub(crate) async fn server(args: Server) -> Result<()> {
+    let started = std::time::Instant::now();
+    let mut signals = Signals::new()?;
+    let data_dir = paths::data_dir(args.options.data_dir.as_deref())?;
+    let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
+    let running = start_server(&args.options, &data_dir, &mut tasks, cancel.clone()).await?;
+    let (ms, kubeconfig) = (started.elapsed().as_millis(), running.kubeconfig.display());
+    println!("ready in {ms} ms  kubeconfig={kubeconfig}  server={}", running.url);
+    tokio::select! {
+        () = signals.recv() => cancel.cancel(),
+        ended = tasks.join_next() => finish(ended)?,
+    }
+    while let Some(ended) = tasks.join_next().await {
+        finish(Some(ended))?;
+    }
+    Ok(())
+}
+
+/// The result of a component's task.
+pub(crate) fn finish(ended: Option<Result<Result<()>, tokio::task::JoinError>>) -> Result<()> {
+    match ended {
+        None => Ok(()),
+        Some(Ok(result)) => result,
+        Some(Err(error)) => Err(error).context("a component failed"),
+    }
+}
+
+pub(crate) async fn scheduler(args: Attached) -> Result<()> {
+    attached(&args, "kube-scheduler", |client, cancel| async move {
+        let options = davit_scheduler::SchedulerOptions::default();
+        let scheduler = davit_scheduler::Scheduler::new(client, options);
+        if let Err(error) = scheduler.run(cancel).await {
+            tracing::error!(%error, "scheduler ended");
+        }
+    })
+    .await
+}
+
+pub(crate) async fn controllers(args: Attached) -> Result<()> {
+    let options = davit_controllers::Options { root_ca: cluster_ca(&args.kubeconfig)? };
+    attached(&args, "kube-controller-manager", |client, cancel| async move {
+        davit_controllers::Controllers::new(client, options).run(cancel).await;
+    })
+    .await
+}
+
+/// Runs a component against the API server of a kubeconfig until a signal, as leader where that was asked for.
+async fn attached<F>(
+    args: &Attached,
+    lease: &str,
+    work: impl FnOnce(kube::Client, CancellationToken) -> F,
+) -> Result<()>
+where
+    F: Future<Output = ()>,
+{
+    let mut signals = Signals::new()?;
+    let client = davit_client::from_kubeconfig(&args.kubeconfig).await?;
+    let cancel = CancellationToken::new();
+    let run = async {
+        if args.leader_elect {
+            let identity = format!("{}_{}", paths::host_name()?, std::process::id());
+            let elector = LeaderElector::new(client.clone(), "kube-system", lease, &identity);
+            elector.run(cancel.clone(), |term| work(client, term)).await;
+        } else {
+            work(client, cancel.clone()).await;
+        }
+        anyhow::Ok(())
+    };
+    let mut run = std::pin::pin!(run);
+    tokio::select! {
+        () = signals.recv() => cancel.cancel(),
+        ended = &mut run => return ended,
+    }
+    run.await
+}
+
+pub(crate) async fn node(args: Node) -> Result<()> {
+    if let Some(lacks) = lacks_privileges(&args.options) {
+        bail!("{lacks}");
+    }
+    let mut signals = Signals::new()?;
+    let data_dir = match args.options.runtime {
+        RuntimeKind::Embedded | RuntimeKind::Cri(_) | RuntimeKind::None => paths::data_dir(args.data_dir.as_deref())?,
+    };
+    let client = davit_client::from_kubeconfig(&args.kubeconfig).await?;
+    let cancel = CancellationToken::new();
+    let ca = cluster_ca(&args.kubeconfig)?;
+    let agent = run_node(client, &args.options, &data_dir, ca, false, cancel.clone());
+    let mut agent = std::pin::pin!(agent);
+    tokio::select! {
+        () = signals.recv() => cancel.cancel(),
+        ended = &mut agent => return ended,
+    }
+    agent.await
+}
+
+/// The CA that a kubeconfig's current cluster names, in PEM.
+fn cluster_ca(kubeconfig: &Path) -> Result<Option<String>> {
+    use base64::Engine as _;
+    let unusable = || format!("kubeconfig {}", kubeconfig.display());
+    let config = kube::config::Kubeconfig::read_from(kubeconfig).with_context(unusable)?;
+    let current = config.current_context.clone().unwrap_or_default();
+    let context = config.contexts.iter().find(|c| c.name == current).and_then(|c| c.context.as_ref());
+    let cluster = context.and_then(|c| config.clusters.iter().find(|k| k.name == c.cluster));
+    let Some(cluster) = cluster.and_then(|c| c.cluster.as_ref()) else { return Ok(None) };
+    if let Some(data) = &cluster.certificate_authority_data {
+        let pem = base64::engine::general_purpose::STANDARD.decode(data).with_context(unusable)?;
+        return Ok(Some(String::from_utf8(pem).with_context(unusable)?));
+    }
+    let Some(file) = &cluster.certificate_authority else { return Ok(None) };
+    Ok(Some(std::fs::read_to_string(file).with_context(|| format!("CA {file}"))?))
+}

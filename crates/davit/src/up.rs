@@ -1,0 +1,149 @@
+//! `davit up`: a whole cluster in one process.
+
+use crate::args::Up;
+use crate::components::{RunningServer, lacks_privileges, node_name, run_node, start_server};
+use crate::shutdown::Signals;
+use crate::{demo, paths, single};
+use anyhow::{Context, Result, bail};
+use k8s_openapi::api::core::v1::Node;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How long a node may take to become Ready.
+const NODE_READY: Duration = Duration::from_secs(60);
+/// How long components may take to stop after a signal.
+const STOPPING: Duration = Duration::from_secs(20);
+
+pub(crate) async fn run(mut args: Up) -> Result<()> {
+    let started = Instant::now();
+    if !args.no_node && let Some(lacks) = lacks_privileges(&args.node) {
+        bail!("{lacks}");
+    }
+    let mut signals = Signals::new()?;
+    let scratch = demo::Scratch::for_demo(&mut args)?;
+    let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
+    let cluster = Cluster::start(&args, &data_dir).await?;
+    let outcome = cluster.attend(&args, started, &mut signals).await;
+    if let Some(scratch) = scratch {
+        scratch.remove(&args);
+    }
+    outcome
+}
+
+struct Cluster {
+    server: RunningServer,
+    /// Node, scheduler and controllers; they stop before the API server does.
+    components: JoinSet<Result<()>>,
+    serving: JoinSet<Result<()>>,
+    stop_components: CancellationToken,
+    stop_serving: CancellationToken,
+}
+
+impl Cluster {
+    async fn start(args: &Up, data_dir: &Path) -> Result<Self> {
+        let (mut serving, mut components) = (JoinSet::new(), JoinSet::new());
+        let (stop_components, stop_serving) = (CancellationToken::new(), CancellationToken::new());
+        let server = start_server(&args.server, data_dir, &mut serving, stop_serving.clone()).await?;
+        let scheduler = davit_scheduler::Scheduler::new(
+            server.client("system:kube-scheduler", &["system:masters"]),
+            davit_scheduler::SchedulerOptions::default(),
+        );
+        let cancel = stop_components.clone();
+        components.spawn(async move { scheduler.run(cancel).await.context("scheduler") });
+        let controllers = davit_controllers::Controllers::new(
+            server.client("system:kube-controller-manager", &["system:masters"]),
+            davit_controllers::Options { root_ca: server.ca() },
+        );
+        let cancel = stop_components.clone();
+        components.spawn(async move {
+            controllers.run(cancel).await;
+            Ok(())
+        });
+        if !args.no_node {
+            let name = node_name(&args.node)?;
+            let client = server.client(&format!("system:node:{name}"), &["system:nodes", "system:masters"]);
+            let (options, data_dir, ca) = (args.node.clone(), PathBuf::from(data_dir), server.ca());
+            let (demo, cancel) = (args.demo, stop_components.clone());
+            components.spawn(async move { run_node(client, &options, &data_dir, ca, demo, cancel).await });
+        }
+        Ok(Self { server, components, serving, stop_components, stop_serving })
+    }
+
+    /// Waits for readiness, runs the demo where asked for, waits for a signal and stops everything.
+    async fn attend(mut self, args: &Up, started: Instant, signals: &mut Signals) -> Result<()> {
+        let work = async {
+            if !args.no_node {
+                wait_for_node(&self.server, &node_name(&args.node)?).await?;
+            }
+            let (ms, kubeconfig) = (started.elapsed().as_millis(), self.server.kubeconfig.display());
+            println!("ready in {ms} ms  kubeconfig={kubeconfig}  server={}", self.server.url);
+            let demo = if args.demo { Some(demo::Demo::start(&self.server, args).await?) } else { None };
+            anyhow::Ok(demo)
+        };
+        // A component that ends by itself has failed: there is no cluster without it.
+        let outcome = tokio::select! {
+            () = signals.recv() => Ok(None),
+            demo = work => demo,
+            ended = self.components.join_next() => single::finish(ended).map(|()| None),
+            ended = self.serving.join_next() => single::finish(ended).map(|()| None),
+        };
+        let demo = match outcome {
+            Ok(demo) => demo,
+            Err(error) => {
+                self.stop().await?;
+                return Err(error);
+            }
+        };
+        let mut result = Ok(());
+        if !args.exit_after_demo {
+            result = tokio::select! {
+                () = signals.recv() => Ok(()),
+                ended = self.components.join_next() => single::finish(ended),
+                ended = self.serving.join_next() => single::finish(ended),
+            };
+        }
+        if let Some(demo) = demo {
+            demo.stop(&self.server).await;
+        }
+        self.stop().await?;
+        result
+    }
+
+    async fn stop(mut self) -> Result<()> {
+        let stopping = async {
+            self.stop_components.cancel();
+            while let Some(ended) = self.components.join_next().await {
+                single::finish(Some(ended))?;
+            }
+            self.stop_serving.cancel();
+            while let Some(ended) = self.serving.join_next().await {
+                single::finish(Some(ended))?;
+            }
+            anyhow::Ok(())
+        };
+        match tokio::time::timeout(STOPPING, stopping).await {
+            Ok(result) => result,
+            Err(_) => bail!("components did not stop within {} s", STOPPING.as_secs()),
+        }
+    }
+}
+
+async fn wait_for_node(server: &RunningServer, name: &str) -> Result<()> {
+    let nodes: kube::Api<Node> = kube::Api::all(server.client("davit:up", &["system:masters"]));
+    let deadline = Instant::now() + NODE_READY;
+    let mut last_seen = "it has not registered".to_owned();
+    while Instant::now() < deadline {
+        if let Some(node) = nodes.get_opt(name).await.context("cannot read the node")? {
+            let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
+            match conditions.into_iter().find(|c| c.type_ == "Ready") {
+                Some(ready) if ready.status == "True" => return Ok(()),
+                Some(ready) => last_seen = ready.message.unwrap_or_default(),
+                None => {}
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    bail!("node {name} did not become ready within {} s: {last_seen}", NODE_READY.as_secs())
+}
