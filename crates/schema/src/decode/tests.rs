@@ -248,7 +248,7 @@ fn generate(
             let mut out = Map::new();
             if depth > 0 && matches!(types.get(*id).body, TypeBody::Struct { .. }) {
                 for field in types.fields(*id) {
-                    if choices.next().unwrap_or(0) % 4 == 0 {
+                    if choices.next().unwrap_or(0).is_multiple_of(4) {
                         out.insert(
                             field.name.to_string(),
                             generate(types, &field.ty, choices, depth - 1),
