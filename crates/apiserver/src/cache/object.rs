@@ -1,0 +1,190 @@
+//! Objects as the cache holds them, and the filters of lists and watches.
+
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use davit_api::labels::Labels;
+use davit_store::KeyValue;
+
+use super::with_resource_version;
+
+/// Makes a cached object of what the store has. Called once for each revision of
+/// each object; see [`CachedObject::new`].
+pub(crate) type Decode = Arc<dyn Fn(&KeyValue) -> CachedObject + Send + Sync>;
+
+/// A condition on objects: label and field selectors.
+pub(crate) type Predicate = Arc<dyn Fn(&CachedObject) -> bool + Send + Sync>;
+
+/// What lists and watches select by.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// The namespace; empty for a cluster-scoped object.
+    pub(crate) namespace: Box<str>,
+    /// The name.
+    pub(crate) name: Box<str>,
+    /// The unique id.
+    pub(crate) uid: Box<str>,
+    /// The labels.
+    pub(crate) labels: Box<[(Box<str>, Box<str>)]>,
+    /// The selectable fields beside name and namespace (`status.phase`, ...).
+    pub(crate) fields: Box<[(Box<str>, Box<str>)]>,
+    /// The uids of the owners.
+    pub(crate) owners: Box<[Box<str>]>,
+}
+
+impl Header {
+    /// The value of a selectable field.
+    pub(crate) fn field(&self, path: &str) -> Option<&str> {
+        match path {
+            "metadata.name" => Some(&self.name),
+            "metadata.namespace" => Some(&self.namespace),
+            _ => self
+                .fields
+                .iter()
+                .find(|(field, _)| **field == *path)
+                .map(|(_, value)| &**value),
+        }
+    }
+}
+
+impl Labels for Header {
+    fn get_label(&self, key: &str) -> Option<&str> {
+        self.labels.get_label(key)
+    }
+}
+
+/// One revision of an object.
+#[derive(Debug)]
+pub(crate) struct CachedObject {
+    pair: KeyValue,
+    header: Arc<Header>,
+    /// The stored object in plain JSON, if the value is something else.
+    plain: Option<Bytes>,
+    json: OnceLock<Bytes>,
+}
+
+impl CachedObject {
+    /// An object whose value in the store is its JSON without resourceVersion.
+    pub(crate) fn new(pair: &KeyValue, header: Header) -> Self {
+        Self {
+            pair: pair.clone(),
+            header: Arc::new(header),
+            plain: None,
+            json: OnceLock::new(),
+        }
+    }
+
+    /// An object whose value in the store is encoded in some way; `json` is what it
+    /// stands for, without resourceVersion.
+    pub(crate) fn with_json(pair: &KeyValue, header: Header, json: Bytes) -> Self {
+        Self {
+            plain: Some(json),
+            ..Self::new(pair, header)
+        }
+    }
+
+    /// The same object as the event of `revision` shows it: a deletion carries the
+    /// last state with the resourceVersion of the deletion.
+    pub(super) fn at_revision(&self, revision: u64) -> Self {
+        Self {
+            pair: KeyValue {
+                mod_revision: revision,
+                ..self.pair.clone()
+            },
+            header: Arc::clone(&self.header),
+            plain: self.plain.clone(),
+            json: OnceLock::new(),
+        }
+    }
+
+    /// The key in the store.
+    pub(crate) fn key(&self) -> &Arc<str> {
+        &self.pair.key
+    }
+
+    /// The resourceVersion.
+    pub(crate) fn revision(&self) -> u64 {
+        self.pair.mod_revision
+    }
+
+    /// What it can be selected by.
+    pub(crate) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The canonical JSON of the storage version, with resourceVersion. Made at the
+    /// first call and shared from then on.
+    pub(crate) fn json(&self) -> &Bytes {
+        self.json.get_or_init(|| {
+            let plain = self.plain.as_ref().unwrap_or(&self.pair.value);
+            match with_resource_version(plain, self.pair.mod_revision) {
+                Some(json) => json.into(),
+                None => plain.clone(),
+            }
+        })
+    }
+
+    /// What it weighs in memory, roughly.
+    pub(super) fn weight(&self) -> usize {
+        2 * self.pair.value.len() + 256
+    }
+}
+
+/// What a list or a watch shows.
+#[derive(Clone, Default)]
+pub(crate) struct Filter {
+    /// Only objects of this namespace.
+    pub(crate) namespace: Option<String>,
+    /// Only objects of this name.
+    pub(crate) name: Option<String>,
+    /// Only objects that satisfy this.
+    pub(crate) predicate: Option<Predicate>,
+}
+
+impl Filter {
+    /// Whether an object is shown.
+    pub(crate) fn matches(&self, object: &CachedObject) -> bool {
+        let header = object.header();
+        self.namespace
+            .as_deref()
+            .is_none_or(|namespace| namespace == &*header.namespace)
+            && self
+                .name
+                .as_deref()
+                .is_none_or(|name| name == &*header.name)
+            && self
+                .predicate
+                .as_ref()
+                .is_none_or(|predicate| predicate(object))
+    }
+
+    /// Whether nothing but a namespace is asked for.
+    pub(crate) fn selects_all(&self) -> bool {
+        self.name.is_none() && self.predicate.is_none()
+    }
+
+    /// The part of the store in which all matching keys lie.
+    pub(super) fn list_prefix(&self, prefix: &str) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{prefix}{namespace}/"),
+            None => prefix.to_owned(),
+        }
+    }
+
+    /// The one key that can match, if there is only one. Without a namespace the name
+    /// of a cluster-scoped object and a namespace look alike, so none is given.
+    pub(super) fn only_key(&self, prefix: &str) -> Option<String> {
+        let (namespace, name) = (self.namespace.as_ref()?, self.name.as_ref()?);
+        Some(format!("{prefix}{namespace}/{name}"))
+    }
+}
+
+impl std::fmt::Debug for Filter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Filter")
+            .field("namespace", &self.namespace)
+            .field("name", &self.name)
+            .field("predicate", &self.predicate.is_some())
+            .finish()
+    }
+}
