@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 const CRASHES: usize = 50;
 const LASTING: usize = 5;
 
-/// What must outlive every crash: for each lasting pod the process of its container, and its devices.
-type Survivors = BTreeMap<String, (u64, Vec<String>)>;
+/// What must outlive every crash: for each lasting pod its container (ID and start) and its devices.
+type Survivors = BTreeMap<String, (String, Vec<String>)>;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_in_fifty_crashes() {
@@ -56,12 +56,13 @@ async fn survivors(node: &NodeCluster) -> Survivors {
         let pod = node.wait_for_phase(&name, "Running").await;
         let status = pod.status.unwrap().container_statuses.unwrap().remove(0);
         assert_eq!(status.restart_count, 0, "{name} was restarted");
-        let started = status.state.unwrap().running.unwrap().started_at.unwrap().0.as_second();
+        let started = status.state.unwrap().running.unwrap().started_at.unwrap().0;
+        let container = format!("{} started {started}", status.container_id.unwrap());
         let mut devices: Vec<String> =
             owners.iter().filter(|(_, owner)| **owner == format!("{name}/main")).map(|(id, _)| id.clone()).collect();
         devices.sort();
         assert_eq!(devices.len(), 2, "{name} holds {devices:?}");
-        found.insert(name, (u64::try_from(started).unwrap(), devices));
+        found.insert(name, (container, devices));
     }
     found
 }
