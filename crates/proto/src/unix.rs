@@ -8,12 +8,14 @@
 
 mod authority;
 mod client;
+mod deadline;
 mod listener;
 mod stream;
 
 pub use authority::RepairError;
 pub use client::{connect, connect_lazy, connect_once};
-pub use listener::{Listener, Peer, create_dir, remove_stale_sockets, serve, server};
+pub use deadline::{Deadline, DeadlineLayer};
+pub use listener::{Layers, Listener, Peer, create_dir, remove_stale_sockets, serve, server};
 pub use stream::Repaired;
 
 use std::path::PathBuf;

@@ -143,6 +143,38 @@ async fn connect(path: &Path) -> UnixStream {
     stream
 }
 
+/// A call that is never answered, with a limit of one millisecond.
+fn hanging_call() -> Vec<u8> {
+    let headers: [(&[u8], &[u8]); 6] = [
+        (b":method", b"POST"),
+        (b":scheme", b"http"),
+        (b":path", b"/v1.PodResourcesLister/GetAllocatableResources"),
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+        (b"grpc-timeout", b"1m"),
+    ];
+    let mut out = frame(1, 4, 1, &fluke_hpack::Encoder::new().encode(headers));
+    out.extend(frame(0, 1, 1, &[0; 5]));
+    out
+}
+
+/// The gRPC status of the first answer.
+async fn status(stream: &mut UnixStream) -> String {
+    let mut decoder = fluke_hpack::Decoder::new();
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.unwrap();
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        stream.read_exact(&mut payload).await.unwrap();
+        if head[3] == 1 {
+            let headers = decoder.decode(&payload).unwrap();
+            if let Some((_, value)) = headers.into_iter().find(|(name, _)| name == b"grpc-status") {
+                return String::from_utf8(value).unwrap();
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn items_154_and_158_time_outs_and_sizes() {
     let dir = tempfile::tempdir().unwrap();
@@ -152,10 +184,10 @@ async fn items_154_and_158_time_outs_and_sizes() {
         let channel = unix::connect(&path, Duration::from_secs(5)).await.unwrap();
         let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         assert_eq!(client.list(ListPodResourcesRequest {}).await.is_ok(), fits);
-        let mut request = Request::new(AllocatableResourcesRequest {});
-        request.metadata_mut().insert("grpc-timeout", "1m".parse().unwrap());
-        let status = client.get_allocatable_resources(request).await.unwrap_err();
-        assert!(matches!(status.code(), Code::DeadlineExceeded | Code::Cancelled), "{status}");
+        let mut stream = connect(&path).await;
+        stream.write_all(&hanging_call()).await.unwrap();
+        let status = tokio::time::timeout(Duration::from_secs(5), status(&mut stream)).await.unwrap();
+        assert_eq!(status, (Code::DeadlineExceeded as i32).to_string());
         stop.cancel();
         task.await.unwrap();
     }

@@ -11,9 +11,11 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
+use tower::layer::util::{Identity, Stack};
 use tonic::transport::Server;
 use tonic::transport::server::Router;
 
+use super::deadline::DeadlineLayer;
 use super::{Error, Repaired};
 
 /// Connections served at once on one socket; more wait in the backlog.
@@ -133,14 +135,17 @@ impl Drop for Unlink {
 
 /// A tonic server builder with the settings that suit long-lived streams of Go peers: no
 /// keep-alive pings, no idle or age limits, room for many concurrent calls.
-pub fn server() -> Server {
-    Server::builder().max_concurrent_streams(Some(1024))
+pub fn server() -> Server<Layers> {
+    Server::builder().max_concurrent_streams(Some(1024)).layer(DeadlineLayer)
 }
+
+/// What wraps the services of every server here: `grpc-timeout` ends calls as in Go.
+pub type Layers = Stack<DeadlineLayer, Identity>;
 
 /// Serves `router` on `listener` until `shutdown` resolves. Then the socket's file is
 /// removed, open calls get two seconds to end, and what is left is cut off: when this
 /// returns (or is dropped), no connection of this server is alive.
-pub async fn serve(listener: Listener, router: Router, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+pub async fn serve(listener: Listener, router: Router<Layers>, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
     let stop = CancellationToken::new();
     let _cut_off = stop.clone().drop_guard();
     let (path, inode) = (listener.path.clone(), listener.inode);
