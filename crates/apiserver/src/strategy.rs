@@ -163,6 +163,9 @@ pub trait Strategy: Send + Sync {
         Vec::new()
     }
 
+    /// What else changes when the object is marked for deletion (namespaces become Terminating).
+    fn mark_deleted(&self, _obj: &mut Value) {}
+
     /// Warnings for the writer of this object (`Warning` response headers).
     fn warnings(&self, _obj: &Value) -> Vec<String> {
         Vec::new()
@@ -182,20 +185,24 @@ pub trait Strategy: Send + Sync {
 pub fn strategy(group: &str, version: &str, kind: &str) -> &'static dyn Strategy {
     static FALLBACK: LazyLock<Generic> =
         LazyLock::new(|| Generic::new(KindInfo::custom("", "", "", true, true)));
-    match BUILT_IN.get(group).and_then(|kinds| kinds.get(&(version, kind))) {
+    let found = BUILT_IN.get(group).into_iter().flatten().find(|strategy| {
+        let info = strategy.kind();
+        info.version == version && info.kind == kind
+    });
+    match found {
         Some(strategy) => &**strategy,
         None => &*FALLBACK,
     }
 }
 
-type OfGroup = HashMap<(&'static str, &'static str), Box<dyn Strategy>>;
+type OfGroup = Vec<Box<dyn Strategy>>;
 
 static BUILT_IN: LazyLock<HashMap<&'static str, OfGroup>> = LazyLock::new(|| {
     let mut groups: HashMap<&'static str, OfGroup> = HashMap::new();
     for row in &kinds::builtin().resources {
         let status = row.subresource("status").is_some();
         let info = KindInfo::built_in(row.group, row.version, row.kind, row.namespaced, status);
-        groups.entry(row.group).or_default().insert((row.version, row.kind), build(info));
+        groups.entry(row.group).or_default().push(build(info));
     }
     groups
 });
@@ -247,7 +254,8 @@ impl Strategy for Generic {
 }
 
 /// Puts an object that is to be created into its first state: system-owned metadata is wiped, the
-/// strategy resets what a creator may not choose. The caller sets uid and creationTimestamp.
+/// strategy resets what a creator may not choose. The caller has already set name, namespace, uid
+/// and creationTimestamp: jobs derive labels from them.
 pub fn before_create(strategy: &dyn Strategy, obj: &mut Value) {
     if let Some(meta) = json::object_mut(obj, "metadata") {
         for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {

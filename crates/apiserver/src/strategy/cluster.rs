@@ -1,0 +1,700 @@
+//! Kinds around the cluster: access rules, admission, leases, classes, certificates, extensions.
+
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::names;
+use serde_json::{Value, json};
+
+use super::containers::{choice, optional_choice, required};
+use super::json::{
+    at, at_mut, default, default_nonzero, default_unset, has, int_at, keep, list_at,
+    list_mut, same, set, str_at,
+};
+use super::storage::Fixed;
+use super::{Generic, KindInfo, Strategy, access, meta, resources, selectors};
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
+    match (&*info.group, &*info.kind) {
+        (RBAC, "Role" | "ClusterRole") => Box::new(Role(info)),
+        (RBAC, _) => Box::new(RoleBinding(info)),
+        ("admissionregistration.k8s.io", kind) if kind.ends_with("WebhookConfiguration") => {
+            Box::new(Webhooks(info))
+        }
+        ("admissionregistration.k8s.io", kind) if kind.ends_with("Policy") => {
+            Box::new(AdmissionPolicy(info))
+        }
+        ("coordination.k8s.io", "Lease") => Box::new(Lease(info)),
+        ("scheduling.k8s.io", "PriorityClass") => Box::new(PriorityClass(info)),
+        ("node.k8s.io", "RuntimeClass") => Box::new(RuntimeClass(info)),
+        ("certificates.k8s.io", "CertificateSigningRequest") => Box::new(SigningRequest(info)),
+        ("certificates.k8s.io", "ClusterTrustBundle") => Box::new(BySigner(info)),
+        ("certificates.k8s.io", "PodCertificateRequest") => Box::new(BySigner(info)),
+        ("apiregistration.k8s.io", _) => Box::new(ApiService(info)),
+        ("apiextensions.k8s.io", _) => Box::new(CustomResourceDefinition(info)),
+        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => Box::new(FlowSchema(info)),
+        ("scheduling.k8s.io", "Workload") => Box::new(Fixed { info, paths: &[&["spec"]] }),
+        _ => Box::new(Generic::new(info)),
+    }
+}
+
+struct Role(KindInfo);
+
+impl Strategy for Role {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        rules(&self.0, obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        rules(&self.0, new, &mut errors);
+        errors
+    }
+
+    fn allow_create_on_update(&self) -> bool {
+        true
+    }
+}
+
+fn rules(kind: &KindInfo, obj: &Value, errors: &mut ErrorList) {
+    for (i, rule) in list_at(obj, &["rules"]).iter().enumerate() {
+        let path = Path::new("rules").index(i);
+        let empty = |key: &str| list_at(rule, &[key]).is_empty();
+        if empty("verbs") {
+            let why = "verbs must contain at least one value";
+            errors.push(FieldError::required(&path.child("verbs"), why));
+        }
+        if !empty("nonResourceURLs") {
+            let urls = at(rule, &["nonResourceURLs"]).clone();
+            let path = path.child("nonResourceURLs");
+            if kind.namespaced {
+                let fault = "namespaced rules cannot apply to non-resource URLs";
+                errors.push(FieldError::invalid(&path, urls, fault));
+            } else if !empty("apiGroups") || !empty("resources") || !empty("resourceNames") {
+                let fault = "rules cannot apply to both regular resources and non-resource URLs";
+                errors.push(FieldError::invalid(&path, urls, fault));
+            }
+            continue;
+        }
+        if empty("apiGroups") {
+            let why = "resource rules must supply at least one api group";
+            errors.push(FieldError::required(&path.child("apiGroups"), why));
+        }
+        if empty("resources") {
+            let why = "resource rules must supply at least one resource";
+            errors.push(FieldError::required(&path.child("resources"), why));
+        }
+    }
+    let aggregation = list_at(obj, &["aggregationRule", "clusterRoleSelectors"]);
+    for (i, selector) in aggregation.iter().enumerate() {
+        let path = Path::new("aggregationRule").child("clusterRoleSelectors").index(i);
+        selectors::label_selector(selector, &path, errors);
+    }
+}
+
+struct RoleBinding(KindInfo);
+
+impl Strategy for RoleBinding {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        if let Some(role) = at_mut(obj, &["roleRef"]) {
+            default(role, "apiGroup", RBAC);
+        }
+        for subject in list_mut(obj, &["subjects"]) {
+            if matches!(str_at(subject, &["kind"]), "User" | "Group") {
+                default(subject, "apiGroup", RBAC);
+            }
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        self.binding(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        self.binding(new, &mut errors);
+        let role = at(new, &["roleRef"]);
+        if !same(role, at(old, &["roleRef"])) {
+            let path = Path::new("roleRef");
+            errors.push(FieldError::invalid(&path, role.clone(), "cannot change roleRef"));
+        }
+        errors
+    }
+
+    fn allow_create_on_update(&self) -> bool {
+        true
+    }
+}
+
+impl RoleBinding {
+    fn binding(&self, obj: &Value, errors: &mut ErrorList) {
+        let path = Path::new("roleRef");
+        let role = at(obj, &["roleRef"]);
+        choice(role, "apiGroup", &[RBAC], &path, errors);
+        let kinds: &[&str] =
+            if self.0.namespaced { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
+        choice(role, "kind", kinds, &path, errors);
+        required(role, "name", &path, errors);
+        for (i, subject) in list_at(obj, &["subjects"]).iter().enumerate() {
+            let path = Path::new("subjects").index(i);
+            required(subject, "name", &path, errors);
+            match str_at(subject, &["kind"]) {
+                "ServiceAccount" => {
+                    let name = str_at(subject, &["name"]);
+                    let faults = names::check_dns1123_subdomain(name);
+                    errors.extend(invalid_each(&path.child("name"), name, faults));
+                    if !str_at(subject, &["apiGroup"]).is_empty() {
+                        let group = str_at(subject, &["apiGroup"]);
+                        let path = path.child("apiGroup");
+                        errors.push(FieldError::not_supported(&path, group, &[""]));
+                    }
+                    // in a binding of a namespace the namespace is filled in by nobody either
+                    required(subject, "namespace", &path, errors);
+                }
+                "User" | "Group" => choice(subject, "apiGroup", &[RBAC], &path, errors),
+                _ => {
+                    let kinds = ["Group", "ServiceAccount", "User"];
+                    choice(subject, "kind", &kinds, &path, errors);
+                }
+            }
+        }
+    }
+}
+
+/// Defaults of `matchConstraints` and webhooks: selectors, policy, scope of rules.
+fn match_defaults(of: &mut Value) {
+    default(of, "matchPolicy", "Equivalent");
+    for key in ["namespaceSelector", "objectSelector"] {
+        default_unset(of, key, json!({}));
+    }
+    for list in ["rules", "resourceRules", "excludeResourceRules"] {
+        for rule in list_mut(of, &[list]) {
+            default(rule, "scope", "*");
+        }
+    }
+}
+
+struct Webhooks(KindInfo);
+
+impl Strategy for Webhooks {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        let mutating = self.0.kind.starts_with("Mutating");
+        for hook in list_mut(obj, &["webhooks"]) {
+            default(hook, "failurePolicy", "Fail");
+            match_defaults(hook);
+            default_unset(hook, "timeoutSeconds", 10);
+            if mutating {
+                default(hook, "reinvocationPolicy", "Never");
+            }
+            if let Some(service) = at_mut(hook, &["clientConfig", "service"]) {
+                default_unset(service, "port", 443);
+            }
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        webhooks(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        webhooks(new, &mut errors);
+        errors
+    }
+
+    fn allow_unconditional_update(&self) -> bool {
+        false
+    }
+}
+
+fn webhooks(obj: &Value, errors: &mut ErrorList) {
+    let mut seen = Vec::new();
+    for (i, hook) in list_at(obj, &["webhooks"]).iter().enumerate() {
+        let path = Path::new("webhooks").index(i);
+        let name = str_at(hook, &["name"]);
+        let at_name = path.child("name");
+        if name.is_empty() {
+            errors.push(FieldError::required(&at_name, ""));
+        } else {
+            errors.extend(invalid_each(&at_name, name, names::check_dns1123_subdomain(name)));
+            if name.split('.').count() < 3 {
+                let fault = "should be a domain with at least three segments separated by dots";
+                errors.push(FieldError::invalid(&at_name, name, fault));
+            }
+            if seen.contains(&name) {
+                errors.push(FieldError::duplicate(&at_name, name));
+            }
+            seen.push(name);
+        }
+        if list_at(hook, &["admissionReviewVersions"]).is_empty() {
+            let why = "must specify one of v1, v1beta1";
+            errors.push(FieldError::required(&path.child("admissionReviewVersions"), why));
+        }
+        if str_at(hook, &["sideEffects"]).is_empty() {
+            let why = "must specify one of None, NoneOnDryRun";
+            errors.push(FieldError::required(&path.child("sideEffects"), why));
+        } else {
+            choice(hook, "sideEffects", &["None", "NoneOnDryRun"], &path, errors);
+        }
+        choice(hook, "failurePolicy", &["Fail", "Ignore"], &path, errors);
+        choice(hook, "matchPolicy", &["Equivalent", "Exact"], &path, errors);
+        let timeout = int_at(hook, &["timeoutSeconds"]);
+        if let Some(timeout) = timeout.filter(|t| !(1..=30).contains(t)) {
+            let fault = "the timeout value must be between 1 and 30 seconds";
+            errors.push(FieldError::invalid(&path.child("timeoutSeconds"), timeout, fault));
+        }
+        for key in ["namespaceSelector", "objectSelector"] {
+            selectors::label_selector(at(hook, &[key]), &path.child(key), errors);
+        }
+        let path = path.child("clientConfig");
+        let config = at(hook, &["clientConfig"]);
+        if has(config, &["url"]) == has(config, &["service"]) {
+            errors.push(FieldError::required(&path, "exactly one of url or service is required"));
+        }
+    }
+}
+
+struct AdmissionPolicy(KindInfo);
+
+impl Strategy for AdmissionPolicy {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        default(spec, "failurePolicy", "Fail");
+        if let Some(constraints) = at_mut(spec, &["matchConstraints"]) {
+            match_defaults(constraints);
+        }
+    }
+}
+
+struct Lease(KindInfo);
+
+impl Strategy for Lease {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        lease(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        lease(new, &mut errors);
+        errors
+    }
+
+    fn allow_create_on_update(&self) -> bool {
+        true
+    }
+
+    fn allow_unconditional_update(&self) -> bool {
+        false
+    }
+}
+
+fn lease(obj: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let spec = at(obj, &["spec"]);
+    if let Some(seconds) = int_at(spec, &["leaseDurationSeconds"]).filter(|s| *s <= 0) {
+        let path = path.child("leaseDurationSeconds");
+        errors.push(FieldError::invalid(&path, seconds, "must be greater than 0"));
+    }
+    if let Some(count) = int_at(spec, &["leaseTransitions"]).filter(|c| *c < 0) {
+        let fault = "must be greater than or equal to 0";
+        errors.push(FieldError::invalid(&path.child("leaseTransitions"), count, fault));
+    }
+}
+
+struct PriorityClass(KindInfo);
+
+impl Strategy for PriorityClass {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        default(obj, "preemptionPolicy", "PreemptLowerPriority");
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        const USER_MAX: i64 = 1_000_000_000;
+        // the two classes every cluster has, with the values they must have
+        const SYSTEM: [(&str, i64); 2] = [
+            ("system-node-critical", 2_000_001_000),
+            ("system-cluster-critical", 2_000_000_000),
+        ];
+        let mut errors = meta::validate(&self.0, obj);
+        let name = str_at(obj, &["metadata", "name"]);
+        let value = int_at(obj, &["value"]).unwrap_or(0);
+        if name.starts_with("system-") {
+            if !SYSTEM.contains(&(name, value)) {
+                let why = format!(
+                    "priority class names with 'system-' prefix are reserved for system use only. error: {name} is not a known system priority class"
+                );
+                errors.push(FieldError::forbidden(&Path::new("metadata").child("name"), why));
+            }
+        } else if value > USER_MAX {
+            let why = format!("maximum allowed value of a user defined priority is {USER_MAX}");
+            errors.push(FieldError::forbidden(&Path::new("value"), why));
+        }
+        let policies = ["Never", "PreemptLowerPriority"];
+        optional_choice(obj, "preemptionPolicy", &policies, &Path::root(), &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        if !same(at(new, &["value"]), at(old, &["value"])) {
+            let why = "may not be changed in an update.";
+            errors.push(FieldError::forbidden(&Path::new("value"), why));
+        }
+        meta::immutable_at(new, old, &["preemptionPolicy"], &mut errors);
+        errors
+    }
+
+    fn allow_create_on_update(&self) -> bool {
+        true
+    }
+}
+
+struct RuntimeClass(KindInfo);
+
+impl Strategy for RuntimeClass {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        let handler = str_at(obj, &["handler"]);
+        let faults = names::check_dns1123_label(handler);
+        errors.extend(invalid_each(&Path::new("handler"), handler, faults));
+        let path = Path::new("overhead").child("podFixed");
+        resources::list(at(obj, &["overhead", "podFixed"]), &path, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        meta::immutable_at(new, old, &["handler"], &mut errors);
+        errors
+    }
+
+    fn allow_unconditional_update(&self) -> bool {
+        false
+    }
+}
+
+struct SigningRequest(KindInfo);
+
+impl Strategy for SigningRequest {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        if let Some(spec) = at_mut(obj, &["spec"])
+            && list_at(spec, &["usages"]).is_empty()
+            && self.0.version != "v1"
+        {
+            set(spec, "usages", json!(["digital signature", "key encipherment"]));
+        }
+    }
+
+    fn prepare_for_update(&self, new: &mut Value, old: &Value) {
+        keep(new, old, "spec");
+        keep(new, old, "status");
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        let path = Path::new("spec");
+        let spec = at(obj, &["spec"]);
+        required(spec, "request", &path, &mut errors);
+        if list_at(spec, &["usages"]).is_empty() {
+            errors.push(FieldError::required(&path.child("usages"), ""));
+        }
+        let signer = str_at(spec, &["signerName"]);
+        let at_signer = path.child("signerName");
+        if signer.is_empty() {
+            errors.push(FieldError::required(&at_signer, ""));
+        } else if signer.split('/').count() != 2 {
+            let fault = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+            errors.push(FieldError::invalid(&at_signer, signer, fault));
+        }
+        let seconds = int_at(spec, &["expirationSeconds"]);
+        if let Some(seconds) = seconds.filter(|s| *s < 600) {
+            let fault = "may not specify a duration less than 600 seconds (10 minutes)";
+            errors.push(FieldError::invalid(&path.child("expirationSeconds"), seconds, fault));
+        }
+        errors
+    }
+
+    /// Approval writes the conditions Approved and Denied, status everything else.
+    fn prepare_subresource_update(&self, subresource: &str, new: &mut Value, old: &Value) {
+        let written = at(new, &["status"]).clone();
+        access::keep_all_but_status(new, old);
+        let decided = |c: &&Value| matches!(str_at(c, &["type"]), "Approved" | "Denied");
+        let (conditions, mut status) = if subresource == "approval" {
+            (at(&written, &["conditions"]).clone(), at(old, &["status"]).clone())
+        } else {
+            let stored = list_at(old, &["status", "conditions"]).iter().filter(decided);
+            let others = list_at(&written, &["conditions"]).iter().filter(|c| !decided(c));
+            (stored.chain(others).cloned().collect(), written)
+        };
+        if status.is_null() {
+            status = json!({});
+        }
+        if !conditions.is_null() {
+            set(&mut status, "conditions", conditions);
+        }
+        set(new, "status", status);
+    }
+
+    fn prepare_status_update(&self, new: &mut Value, old: &Value) {
+        self.prepare_subresource_update("status", new, old);
+    }
+
+    fn validate_subresource_update(&self, _subresource: &str, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        let conditions = list_at(new, &["status", "conditions"]);
+        let path = Path::new("status").child("conditions");
+        let is = |kind: &str| conditions.iter().any(|c| str_at(c, &["type"]) == kind);
+        if is("Approved") && is("Denied") {
+            let fault = "Approved and Denied conditions are mutually exclusive";
+            errors.push(FieldError::invalid(&path, conditions.to_vec(), fault));
+        }
+        for (i, condition) in conditions.iter().enumerate() {
+            let path = path.index(i);
+            required(condition, "type", &path, &mut errors);
+            let decision = matches!(str_at(condition, &["type"]), "Approved" | "Denied" | "Failed");
+            if decision && str_at(condition, &["status"]) != "True" {
+                let status = str_at(condition, &["status"]);
+                let path = path.child("status");
+                errors.push(FieldError::not_supported(&path, status, &["True"]));
+            }
+        }
+        errors
+    }
+
+    fn field_names(&self) -> &'static [&'static str] {
+        &["spec.signerName"]
+    }
+
+    fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        vec![("spec.signerName", str_at(obj, &["spec", "signerName"]).to_owned())]
+    }
+}
+
+/// Kinds selectable by their signer.
+struct BySigner(KindInfo);
+
+impl Strategy for BySigner {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn field_names(&self) -> &'static [&'static str] {
+        &["spec.signerName"]
+    }
+
+    fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        vec![("spec.signerName", str_at(obj, &["spec", "signerName"]).to_owned())]
+    }
+}
+
+struct ApiService(KindInfo);
+
+impl Strategy for ApiService {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        if let Some(service) = at_mut(obj, &["spec", "service"]) {
+            default_unset(service, "port", 443);
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        api_service(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        api_service(new, &mut errors);
+        errors
+    }
+
+    fn allow_unconditional_update(&self) -> bool {
+        false
+    }
+}
+
+fn api_service(obj: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let spec = at(obj, &["spec"]);
+    let (group, version) = (str_at(spec, &["group"]), str_at(spec, &["version"]));
+    let name = str_at(obj, &["metadata", "name"]);
+    let wanted = format!("{version}.{group}");
+    if name != wanted {
+        let fault = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
+        errors.push(FieldError::invalid(&Path::new("metadata").child("name"), name, fault));
+    }
+    for (key, most) in [("groupPriorityMinimum", 20000), ("versionPriority", 1000)] {
+        let priority = int_at(spec, &[key]).unwrap_or(0);
+        if !(1..=most).contains(&priority) {
+            let fault = format!("must be positive and less than {most}");
+            errors.push(FieldError::invalid(&path.child(key), priority, fault));
+        }
+    }
+    let insecure = at(spec, &["insecureSkipTLSVerify"]) == &json!(true);
+    if insecure && !str_at(spec, &["caBundle"]).is_empty() {
+        let fault = "may not be true if caBundle is present";
+        errors.push(FieldError::invalid(&path.child("insecureSkipTLSVerify"), true, fault));
+    }
+    let service = at(spec, &["service"]);
+    if !service.is_null() {
+        for key in ["namespace", "name"] {
+            required(service, key, &path.child("service"), errors);
+        }
+    }
+}
+
+struct CustomResourceDefinition(KindInfo);
+
+impl Strategy for CustomResourceDefinition {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        default_unset(spec, "conversion", json!({"strategy": "None"}));
+        if let Some(names) = at_mut(spec, &["names"]) {
+            let kind = str_at(names, &["kind"]).to_owned();
+            if !kind.is_empty() {
+                default(names, "singular", kind.to_lowercase());
+                default(names, "listKind", format!("{kind}List"));
+            }
+        }
+        if let Some(service) = at_mut(spec, &["conversion", "webhook", "clientConfig", "service"]) {
+            default_unset(service, "port", 443);
+        }
+    }
+
+    fn prepare_for_create(&self, obj: &mut Value) {
+        access::first_generation(&self.0, obj);
+        let stored: Vec<Value> = list_at(obj, &["spec", "versions"])
+            .iter()
+            .filter(|v| at(v, &["storage"]) == &json!(true))
+            .map(|v| at(v, &["name"]).clone())
+            .collect();
+        set(obj, "status", json!({"storedVersions": stored}));
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        definition(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        definition(new, &mut errors);
+        meta::immutable_at(new, old, &["spec", "group"], &mut errors);
+        let established = list_at(old, &["status", "conditions"])
+            .iter()
+            .any(|c| str_at(c, &["type"]) == "Established" && str_at(c, &["status"]) == "True");
+        if established {
+            meta::immutable_at(new, old, &["spec", "scope"], &mut errors);
+            meta::immutable_at(new, old, &["spec", "names", "kind"], &mut errors);
+        }
+        errors
+    }
+
+    fn allow_unconditional_update(&self) -> bool {
+        false
+    }
+}
+
+fn definition(obj: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let spec = at(obj, &["spec"]);
+    let name = str_at(obj, &["metadata", "name"]);
+    let plural = str_at(spec, &["names", "plural"]);
+    if name != format!("{plural}.{}", str_at(spec, &["group"])) {
+        let fault = "must be spec.names.plural+\".\"+spec.group";
+        errors.push(FieldError::invalid(&Path::new("metadata").child("name"), name, fault));
+    }
+    required(spec, "group", &path, errors);
+    choice(spec, "scope", &["Cluster", "Namespaced"], &path, errors);
+    for key in ["plural", "kind"] {
+        required(at(spec, &["names"]), key, &path.child("names"), errors);
+    }
+    let versions = list_at(spec, &["versions"]);
+    let at_versions = path.child("versions");
+    let stored = versions.iter().filter(|v| at(v, &["storage"]) == &json!(true)).count();
+    if stored != 1 {
+        let fault = "must have exactly one version marked as storage version";
+        errors.push(FieldError::invalid(&at_versions, versions.to_vec(), fault));
+    }
+    for (i, version) in versions.iter().enumerate() {
+        let path = at_versions.index(i);
+        let name = str_at(version, &["name"]);
+        let faults = names::check_dns1035_label(name);
+        errors.extend(invalid_each(&path.child("name"), name, faults));
+        if !has(version, &["schema", "openAPIV3Schema"]) {
+            let path = path.child("schema").child("openAPIV3Schema");
+            errors.push(FieldError::required(&path, "schemas are required"));
+        }
+    }
+}
+
+struct FlowSchema(KindInfo);
+
+impl Strategy for FlowSchema {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        if let Some(spec) = at_mut(obj, &["spec"]) {
+            default_nonzero(spec, "matchingPrecedence", 1000);
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        let path = Path::new("spec").child("priorityLevelConfiguration");
+        let level = at(obj, &["spec", "priorityLevelConfiguration"]);
+        required(level, "name", &path, &mut errors);
+        errors
+    }
+}

@@ -1,0 +1,505 @@
+//! Services, endpoints, ingresses and network policies.
+
+use std::collections::HashSet;
+
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::names;
+use serde_json::{Value, json};
+
+use super::containers::{choice, optional_choice, port_number, port_or_name, required};
+use super::json::{
+    at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, remove, set, str_at,
+};
+use super::{Generic, KindInfo, Strategy, access, meta, selectors};
+
+pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
+    match &*info.kind {
+        "Service" => Box::new(Service(info)),
+        "Endpoints" => Box::new(Endpoints(info)),
+        "EndpointSlice" => Box::new(EndpointSlice(info)),
+        "Ingress" => Box::new(Ingress(info)),
+        "NetworkPolicy" => Box::new(NetworkPolicy(info)),
+        _ => Box::new(Generic::new(info)),
+    }
+}
+
+const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
+
+struct Service(KindInfo);
+
+impl Strategy for Service {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        default(spec, "sessionAffinity", "None");
+        match str_at(spec, &["sessionAffinity"]) {
+            "None" => {
+                remove(spec, "sessionAffinityConfig");
+            }
+            "ClientIP" if !has(spec, &["sessionAffinityConfig", "clientIP", "timeoutSeconds"]) => {
+                set(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10800}}));
+            }
+            _ => {}
+        }
+        default(spec, "type", "ClusterIP");
+        for port in list_mut(spec, &["ports"]) {
+            default(port, "protocol", "TCP");
+            let target = at(port, &["targetPort"]);
+            if target.is_null() || *target == json!(0) || *target == json!("") {
+                let number = at(port, &["port"]).clone();
+                set(port, "targetPort", number);
+            }
+        }
+        let kind = str_at(spec, &["type"]).to_owned();
+        let external = matches!(&*kind, "NodePort" | "LoadBalancer")
+            || (kind == "ClusterIP" && !list_at(spec, &["externalIPs"]).is_empty());
+        if external {
+            default(spec, "externalTrafficPolicy", "Cluster");
+        }
+        if kind != "ExternalName" {
+            default_unset(spec, "internalTrafficPolicy", "Cluster");
+        }
+        if kind == "LoadBalancer" {
+            default_unset(spec, "allocateLoadBalancerNodePorts", true);
+        }
+        addresses_in_step(spec);
+    }
+
+    fn prepare_for_create(&self, obj: &mut Value) {
+        set(obj, "status", json!({"loadBalancer": {}}));
+    }
+
+    fn prepare_for_update(&self, new: &mut Value, old: &Value) {
+        access::keep_status(&self.0, new, old);
+        keep_assigned(new, old);
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        service(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        let path = Path::new("spec").child("clusterIPs").index(0);
+        let of = |s| (str_at(s, &["spec", "clusterIP"]), str_at(s, &["spec", "type"]));
+        let ((now, kind), (before, old_kind)) = (of(new), of(old));
+        let stays = kind != "ExternalName" && old_kind != "ExternalName";
+        if stays && !before.is_empty() && now != before {
+            errors.push(FieldError::invalid(&path, json!([now]), "may not change once set"));
+        }
+        service(new, &mut errors);
+        errors
+    }
+
+    fn field_names(&self) -> &'static [&'static str] {
+        &["spec.clusterIP", "spec.type"]
+    }
+
+    fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        vec![
+            ("spec.clusterIP", str_at(obj, &["spec", "clusterIP"]).to_owned()),
+            ("spec.type", str_at(obj, &["spec", "type"]).to_owned()),
+        ]
+    }
+
+    fn allow_create_on_update(&self) -> bool {
+        true
+    }
+}
+
+/// `clusterIP` is the first of `clusterIPs`; whichever is given fills the other.
+fn addresses_in_step(spec: &mut Value) {
+    let one = str_at(spec, &["clusterIP"]).to_owned();
+    let first = list_at(spec, &["clusterIPs"]).first().cloned();
+    if !one.is_empty() && first.is_none() {
+        set(spec, "clusterIPs", json!([one]));
+    } else if let (true, Some(first)) = (one.is_empty(), first) {
+        set(spec, "clusterIP", first);
+    }
+}
+
+/// A writer that leaves out what the cluster assigned does not mean to give it back.
+fn keep_assigned(new: &mut Value, old: &Value) {
+    let kind = str_at(new, &["spec", "type"]).to_owned();
+    let stored = at(old, &["spec"]);
+    let Some(spec) = new.get_mut("spec") else { return };
+    let had_address = str_at(stored, &["type"]) != "ExternalName";
+    if kind != "ExternalName" && had_address && str_at(spec, &["clusterIP"]).is_empty() {
+        for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            keep(spec, stored, key);
+        }
+    }
+    if !matches!(&*kind, "NodePort" | "LoadBalancer") {
+        return;
+    }
+    for port in list_mut(spec, &["ports"]) {
+        let twin = list_at(stored, &["ports"]).iter().find(|p| {
+            ["port", "protocol"].iter().all(|key| at(p, &[key]) == at(port, &[key]))
+        });
+        if let (Some(twin), true) = (twin, int_at(port, &["nodePort"]).unwrap_or(0) == 0) {
+            keep(port, twin, "nodePort");
+        }
+    }
+}
+
+fn service(obj: &Value, errors: &mut ErrorList) {
+    let spec = at(obj, &["spec"]);
+    let path = Path::new("spec");
+    let kind = str_at(spec, &["type"]);
+    let headless = str_at(spec, &["clusterIP"]) == "None";
+    let ports = list_at(spec, &["ports"]);
+    let at_ports = path.child("ports");
+    if ports.is_empty() && !headless && kind != "ExternalName" {
+        errors.push(FieldError::required(&at_ports, ""));
+    }
+    let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+    choice(spec, "type", &kinds, &path, errors);
+    choice(spec, "sessionAffinity", &["ClientIP", "None"], &path, errors);
+    meta::labels(at(spec, &["selector"]), &path.child("selector"), errors);
+    if kind == "ExternalName" {
+        let name = str_at(spec, &["externalName"]).trim_end_matches('.');
+        let path = path.child("externalName");
+        if name.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        } else {
+            errors.extend(invalid_each(&path, name, names::check_dns1123_subdomain(name)));
+        }
+    }
+    if headless && matches!(kind, "LoadBalancer" | "NodePort") {
+        let fault = format!("may not be set to 'None' for {kind} services");
+        errors.push(FieldError::invalid(&path.child("clusterIPs").index(0), "None", fault));
+    }
+    for (i, ip) in list_at(spec, &["clusterIPs"]).iter().enumerate() {
+        let ip = ip.as_str().unwrap_or_default();
+        if ip != "None" && !ip.is_empty() {
+            let path = path.child("clusterIPs").index(i);
+            errors.extend(invalid_each(&path, ip, names::check_ip(ip)));
+        }
+    }
+    let (mut taken, mut numbers) = (HashSet::new(), HashSet::new());
+    for (i, port) in ports.iter().enumerate() {
+        let path = at_ports.index(i);
+        service_port(port, ports.len() > 1, &mut taken, &path, errors);
+        let key = (int_at(port, &["port"]), str_at(port, &["protocol"]));
+        if !numbers.insert(key) {
+            let value = json!({"port": key.0, "protocol": key.1});
+            errors.push(FieldError::duplicate(&path, value));
+        }
+        let node_port = int_at(port, &["nodePort"]).unwrap_or(0);
+        if node_port != 0 && matches!(kind, "ClusterIP" | "ExternalName") {
+            let why = format!("may not be used when `type` is '{kind}'");
+            errors.push(FieldError::forbidden(&path.child("nodePort"), why));
+        } else if node_port != 0 {
+            port_number(node_port, &path.child("nodePort"), errors);
+        }
+    }
+    let policies = ["Cluster", "Local"];
+    for key in ["externalTrafficPolicy", "internalTrafficPolicy"] {
+        optional_choice(spec, key, &policies, &path, errors);
+    }
+}
+
+fn service_port<'a>(
+    port: &'a Value,
+    named: bool,
+    taken: &mut HashSet<&'a str>,
+    path: &Path,
+    errors: &mut ErrorList,
+) {
+    let name = str_at(port, &["name"]);
+    let at_name = path.child("name");
+    if name.is_empty() {
+        if named {
+            errors.push(FieldError::required(&at_name, ""));
+        }
+    } else {
+        errors.extend(invalid_each(&at_name, name, names::check_dns1123_label(name)));
+        if !taken.insert(name) {
+            errors.push(FieldError::duplicate(&at_name, name));
+        }
+    }
+    port_number(int_at(port, &["port"]).unwrap_or(0), &path.child("port"), errors);
+    choice(port, "protocol", &PROTOCOLS, path, errors);
+    port_or_name(at(port, &["targetPort"]), &path.child("targetPort"), errors);
+}
+
+struct Endpoints(KindInfo);
+
+impl Strategy for Endpoints {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        for subset in list_mut(obj, &["subsets"]) {
+            for port in list_mut(subset, &["ports"]) {
+                default(port, "protocol", "TCP");
+            }
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        subsets(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        subsets(new, &mut errors);
+        errors
+    }
+
+    fn allow_create_on_update(&self) -> bool {
+        true
+    }
+}
+
+fn subsets(obj: &Value, errors: &mut ErrorList) {
+    for (i, subset) in list_at(obj, &["subsets"]).iter().enumerate() {
+        let path = Path::new("subsets").index(i);
+        let lists = ["addresses", "notReadyAddresses"];
+        if lists.iter().all(|list| list_at(subset, &[list]).is_empty()) {
+            let why = "must specify `addresses` or `notReadyAddresses`";
+            errors.push(FieldError::required(&path, why));
+        }
+        for list in lists {
+            for (i, address) in list_at(subset, &[list]).iter().enumerate() {
+                let ip = str_at(address, &["ip"]);
+                let path = path.child(list).index(i).child("ip");
+                errors.extend(invalid_each(&path, ip, names::check_ip(ip)));
+            }
+        }
+        let ports = list_at(subset, &["ports"]);
+        for (i, port) in ports.iter().enumerate() {
+            let path = path.child("ports").index(i);
+            if ports.len() > 1 {
+                required(port, "name", &path, errors);
+            }
+            port_number(int_at(port, &["port"]).unwrap_or(0), &path.child("port"), errors);
+            choice(port, "protocol", &PROTOCOLS, &path, errors);
+        }
+    }
+}
+
+struct EndpointSlice(KindInfo);
+
+impl Strategy for EndpointSlice {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        for port in list_mut(obj, &["ports"]) {
+            default_unset(port, "name", "");
+            default_unset(port, "protocol", "TCP");
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        slice(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        meta::immutable_at(new, old, &["addressType"], &mut errors);
+        slice(new, &mut errors);
+        errors
+    }
+}
+
+fn slice(obj: &Value, errors: &mut ErrorList) {
+    choice(obj, "addressType", &["FQDN", "IPv4", "IPv6"], &Path::root(), errors);
+    let kind = str_at(obj, &["addressType"]);
+    for (i, endpoint) in list_at(obj, &["endpoints"]).iter().enumerate() {
+        let path = Path::new("endpoints").index(i).child("addresses");
+        let addresses = list_at(endpoint, &["addresses"]);
+        if addresses.is_empty() {
+            errors.push(FieldError::required(&path, "must contain at least 1 address"));
+        }
+        for (i, address) in addresses.iter().filter_map(Value::as_str).enumerate() {
+            let faults = match kind {
+                "FQDN" => names::check_dns1123_subdomain(address),
+                _ => names::check_ip(address),
+            };
+            errors.extend(invalid_each(&path.index(i), address, faults));
+        }
+    }
+    for (i, port) in list_at(obj, &["ports"]).iter().enumerate() {
+        let path = Path::new("ports").index(i);
+        choice(port, "protocol", &PROTOCOLS, &path, errors);
+        if let Some(number) = int_at(port, &["port"]) {
+            port_number(number, &path.child("port"), errors);
+        }
+    }
+}
+
+struct Ingress(KindInfo);
+
+impl Strategy for Ingress {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        ingress(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        ingress(new, &mut errors);
+        errors
+    }
+}
+
+fn ingress(obj: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let spec = at(obj, &["spec"]);
+    let backend = at(spec, &["defaultBackend"]);
+    let rules = list_at(spec, &["rules"]);
+    if rules.is_empty() && backend.is_null() {
+        let fault = "either `defaultBackend` or `rules` must be specified";
+        errors.push(FieldError::invalid(&path, rules.to_vec(), fault));
+    }
+    if !backend.is_null() {
+        ingress_backend(backend, &path.child("defaultBackend"), errors);
+    }
+    for (i, rule) in rules.iter().enumerate() {
+        let path = path.child("rules").index(i);
+        let host = str_at(rule, &["host"]);
+        if !host.is_empty() {
+            let faults = if host.contains('*') {
+                names::check_wildcard_dns1123_subdomain(host)
+            } else {
+                names::check_dns1123_subdomain(host)
+            };
+            errors.extend(invalid_each(&path.child("host"), host, faults));
+        }
+        for (i, p) in list_at(rule, &["http", "paths"]).iter().enumerate() {
+            let path = path.child("http").child("paths").index(i);
+            let kinds = ["Exact", "ImplementationSpecific", "Prefix"];
+            if str_at(p, &["pathType"]).is_empty() {
+                let why = "pathType must be specified";
+                errors.push(FieldError::required(&path.child("pathType"), why));
+            } else {
+                choice(p, "pathType", &kinds, &path, errors);
+            }
+            let target = str_at(p, &["path"]);
+            let absolute = target.starts_with('/')
+                || (target.is_empty() && str_at(p, &["pathType"]) == "ImplementationSpecific");
+            if !absolute {
+                let fault = "must be an absolute path";
+                errors.push(FieldError::invalid(&path.child("path"), target, fault));
+            }
+            ingress_backend(at(p, &["backend"]), &path.child("backend"), errors);
+        }
+    }
+}
+
+fn ingress_backend(backend: &Value, path: &Path, errors: &mut ErrorList) {
+    let service = at(backend, &["service"]);
+    match (service.is_null(), has(backend, &["resource"])) {
+        (true, true) => {}
+        (true, false) => {
+            errors.push(FieldError::required(path, "resource or service backend is required"));
+        }
+        (false, true) => {
+            let fault = "cannot set both resource and service backends";
+            errors.push(FieldError::invalid(path, "", fault));
+        }
+        (false, false) => {
+            let path = path.child("service");
+            required(service, "name", &path, errors);
+            let port = at(service, &["port"]);
+            let name = str_at(port, &["name"]);
+            let path = path.child("port");
+            if name.is_empty() {
+                let number = int_at(port, &["number"]).unwrap_or(0);
+                port_number(number, &path.child("number"), errors);
+            } else {
+                let faults = names::check_port_name(name);
+                errors.extend(invalid_each(&path.child("name"), name, faults));
+            }
+        }
+    }
+}
+
+struct NetworkPolicy(KindInfo);
+
+impl Strategy for NetworkPolicy {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        if list_at(spec, &["policyTypes"]).is_empty() {
+            let egress = !list_at(spec, &["egress"]).is_empty();
+            let types = if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
+            set(spec, "policyTypes", types);
+        }
+        for direction in ["ingress", "egress"] {
+            for rule in list_mut(spec, &[direction]) {
+                for port in list_mut(rule, &["ports"]) {
+                    default(port, "protocol", "TCP");
+                }
+            }
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        network_policy(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        network_policy(new, &mut errors);
+        errors
+    }
+}
+
+fn network_policy(obj: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let selector = at(obj, &["spec", "podSelector"]);
+    selectors::label_selector(selector, &path.child("podSelector"), errors);
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        for (i, rule) in list_at(obj, &["spec", direction]).iter().enumerate() {
+            let path = path.child(direction).index(i);
+            for (i, port) in list_at(rule, &["ports"]).iter().enumerate() {
+                let path = path.child("ports").index(i);
+                choice(port, "protocol", &PROTOCOLS, &path, errors);
+                if has(port, &["port"]) {
+                    port_or_name(at(port, &["port"]), &path.child("port"), errors);
+                }
+            }
+            for (i, peer) in list_at(rule, &[peers]).iter().enumerate() {
+                let path = path.child(peers).index(i);
+                for key in ["podSelector", "namespaceSelector"] {
+                    selectors::label_selector(at(peer, &[key]), &path.child(key), errors);
+                }
+                let selected = has(peer, &["podSelector"]) || has(peer, &["namespaceSelector"]);
+                match (selected, has(peer, &["ipBlock"])) {
+                    (false, false) => {
+                        errors.push(FieldError::required(&path, "must specify a peer"));
+                    }
+                    (true, true) => {
+                        let why = "may not specify both ipBlock and another peer";
+                        errors.push(FieldError::forbidden(&path, why));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Nodes.
+
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::names;
+use serde_json::Value;
+
+use super::json::{at, bool_at, entries_at, has, list_at, object_mut, remove, same, str_at};
+use super::{KindInfo, Strategy, access, meta, resources, scheduling};
+
+pub(super) struct Node(pub(super) KindInfo);
+
+impl Strategy for Node {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        let capacity = at(obj, &["status", "capacity"]).clone();
+        if !capacity.is_null() && !has(obj, &["status", "allocatable"]) {
+            if let Some(status) = object_mut(obj, "status") {
+                status.insert("allocatable".to_owned(), capacity);
+            }
+        }
+        for list in ["capacity", "allocatable"] {
+            super::pod_defaults::round_quantities(obj, &["status", list]);
+        }
+    }
+
+    /// Nodes register themselves with their status, so it is kept.
+    fn prepare_for_create(&self, _obj: &mut Value) {}
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        content(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        content(new, &mut errors);
+        spec_update(new, old, &mut errors);
+        errors
+    }
+
+    fn prepare_status_update(&self, new: &mut Value, old: &Value) {
+        access::keep_all_but_status_and_metadata(new, old);
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        content(new, &mut errors);
+        errors
+    }
+
+    fn field_names(&self) -> &'static [&'static str] {
+        &["spec.unschedulable"]
+    }
+
+    fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        vec![("spec.unschedulable", bool_at(obj, &["spec", "unschedulable"]).to_string())]
+    }
+}
+
+fn content(node: &Value, errors: &mut ErrorList) {
+    let path = Path::new("metadata").child("spec").child("taints");
+    taints(list_at(node, &["spec", "taints"]), &path, errors);
+    for list in ["capacity", "allocatable"] {
+        let path = Path::new("status").child(list);
+        for (resource, value) in entries_at(node, &["status", list]) {
+            let path = path.child(resource);
+            resources::name(resource, &path, errors);
+            resources::amount(resource, value, &path, errors);
+        }
+    }
+    for (i, address) in list_at(node, &["status", "addresses"]).iter().enumerate() {
+        let earlier = &list_at(node, &["status", "addresses"])[..i];
+        if earlier.contains(address) {
+            let path = Path::new("status").child("addresses").index(i);
+            errors.push(FieldError::duplicate(&path, address.clone()));
+        }
+    }
+}
+
+fn taints(taints: &[Value], path: &Path, errors: &mut ErrorList) {
+    for (i, taint) in taints.iter().enumerate() {
+        let path = path.index(i);
+        let text = |key: &str| str_at(taint, &[key]);
+        let faults = names::check_qualified_name(text("key"));
+        errors.extend(invalid_each(&path.child("key"), text("key"), faults));
+        let faults = names::check_label_value(text("value"));
+        if !faults.is_empty() {
+            let fault = faults.join(";");
+            errors.push(FieldError::invalid(&path.child("value"), text("value"), fault));
+        }
+        scheduling::effect(text("effect"), false, &path.child("effect"), errors);
+        let twin = |t: &Value| ["key", "effect"].iter().all(|k| str_at(t, &[k]) == text(k));
+        if taints[..i].iter().any(twin) {
+            let what = "taints must be unique by key and effect pair";
+            let mut error = FieldError::duplicate(&path, taint.clone());
+            what.clone_into(&mut error.detail);
+            errors.push(error);
+        }
+    }
+}
+
+fn spec_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let spec = Path::new("spec");
+    for key in ["podCIDRs", "providerID"] {
+        let (now, before) = (at(new, &["spec", key]), at(old, &["spec", key]));
+        if !super::json::is_empty(before) && !same(now, before) {
+            let name = if key == "podCIDRs" { "podCIDR" } else { key };
+            let why = format!("node updates may not change {name} except from \"\" to valid");
+            errors.push(FieldError::forbidden(&spec.child(key), why));
+        }
+    }
+    let rest = |node: &Value| {
+        let mut rest = node.get("spec").cloned().unwrap_or_default();
+        for key in ["unschedulable", "taints", "podCIDR", "podCIDRs", "providerID", "configSource"]
+        {
+            remove(&mut rest, key);
+        }
+        rest
+    };
+    if !same(&rest(new), &rest(old)) {
+        let why = "node updates may only change labels, taints, or capacity (or configSource, if the DynamicKubeletConfig feature gate is enabled)";
+        errors.push(FieldError::forbidden(&Path::root(), why));
+    }
+}

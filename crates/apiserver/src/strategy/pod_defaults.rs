@@ -1,0 +1,355 @@
+//! Defaults of pods and pod templates that depend on other fields or that upstream sets in code.
+//! All of them are idempotent.
+
+use davit_api::quantity::Quantity;
+use serde_json::{Map, Value, json};
+
+use super::json::{
+    at, at_mut, bool_at, default, default_nonzero, default_unset, has, is_empty, list_mut, remove,
+    set, str_at,
+};
+
+/// Lists of containers in a pod spec.
+pub(super) const CONTAINER_LISTS: [&str; 3] =
+    ["initContainers", "containers", "ephemeralContainers"];
+
+/// Defaults of a pod (not of a template): requests from limits, host ports, service links.
+pub(super) fn pod(pod: &mut Value) {
+    let Some(spec) = at_mut(pod, &["spec"]) else { return };
+    pod_spec(spec);
+    for list in ["containers", "initContainers"] {
+        for container in list_mut(spec, &[list]) {
+            requests_from_limits(container);
+        }
+    }
+    pod_level_requests(spec);
+    default_unset(spec, "enableServiceLinks", true);
+    if bool_at(spec, &["hostNetwork"]) {
+        host_ports(spec);
+    }
+    for status in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+        for container in list_mut(pod, &["status", status]) {
+            round_quantities(container, &["allocatedResources"]);
+        }
+    }
+}
+
+/// Defaults of the pod spec of pods and of pod templates.
+pub(super) fn pod_spec(spec: &mut Value) {
+    if !spec.is_object() {
+        return;
+    }
+    default(spec, "dnsPolicy", "ClusterFirst");
+    default(spec, "restartPolicy", "Always");
+    default_unset(spec, "securityContext", json!({}));
+    default_unset(spec, "terminationGracePeriodSeconds", 30);
+    default(spec, "schedulerName", "default-scheduler");
+    service_account(spec);
+    classic_claims(spec);
+    for list in CONTAINER_LISTS {
+        for c in list_mut(spec, &[list]) {
+            container(c);
+        }
+    }
+    for v in list_mut(spec, &["volumes"]) {
+        volume(v);
+    }
+    round_quantities(spec, &["overhead"]);
+    round_quantities(spec, &["resources", "limits"]);
+    round_quantities(spec, &["resources", "requests"]);
+}
+
+/// `serviceAccount` is the older name of `serviceAccountName`; the newer one wins.
+fn service_account(spec: &mut Value) {
+    let name = match str_at(spec, &["serviceAccountName"]) {
+        "" => str_at(spec, &["serviceAccount"]),
+        name => name,
+    }
+    .to_owned();
+    if !name.is_empty() {
+        set(spec, "serviceAccountName", name.clone());
+        set(spec, "serviceAccount", name);
+    }
+}
+
+/// Pods of the classic era nest the claim reference under `source`.
+fn classic_claims(spec: &mut Value) {
+    for claim in list_mut(spec, &["resourceClaims"]) {
+        let Some(Value::Object(source)) = remove(claim, "source") else { continue };
+        for (key, value) in source {
+            default(claim, &key, value);
+        }
+    }
+}
+
+fn container(c: &mut Value) {
+    let policy = pull_policy(str_at(c, &["image"]));
+    default(c, "imagePullPolicy", policy);
+    default(c, "terminationMessagePath", "/dev/termination-log");
+    default(c, "terminationMessagePolicy", "File");
+    default_unset(c, "resources", json!({}));
+    for port in list_mut(c, &["ports"]) {
+        default(port, "protocol", "TCP");
+    }
+    for name in ["livenessProbe", "readinessProbe", "startupProbe"] {
+        if let Some(p) = at_mut(c, &[name]).filter(|p| p.is_object()) {
+            probe(p);
+        }
+    }
+    for hook in ["postStart", "preStop"] {
+        if let Some(http) = at_mut(c, &["lifecycle", hook, "httpGet"]) {
+            http_get(http);
+        }
+    }
+    for env in list_mut(c, &["env"]) {
+        if let Some(field) = at_mut(env, &["valueFrom", "fieldRef"]) {
+            default(field, "apiVersion", "v1");
+        }
+        if let Some(divisor) = at_mut(env, &["valueFrom", "resourceFieldRef"]) {
+            default_unset(divisor, "divisor", "0");
+        }
+    }
+    round_quantities(c, &["resources", "limits"]);
+    round_quantities(c, &["resources", "requests"]);
+}
+
+fn probe(p: &mut Value) {
+    default_nonzero(p, "timeoutSeconds", 1);
+    default_nonzero(p, "periodSeconds", 10);
+    default_nonzero(p, "successThreshold", 1);
+    default_nonzero(p, "failureThreshold", 3);
+    if let Some(http) = at_mut(p, &["httpGet"]) {
+        http_get(http);
+    }
+    if let Some(grpc) = at_mut(p, &["grpc"]) {
+        default_unset(grpc, "service", "");
+    }
+}
+
+fn http_get(action: &mut Value) {
+    default(action, "path", "/");
+    default(action, "scheme", "HTTP");
+}
+
+/// Always for images without tag or with the tag `latest`, IfNotPresent for all others (digests
+/// and references that do not parse included).
+pub(super) fn pull_policy(image: &str) -> &'static str {
+    if image.is_empty() || image.contains('@') || image.chars().any(char::is_whitespace) {
+        return "IfNotPresent";
+    }
+    let last = image.rsplit('/').next().unwrap_or(image);
+    match last.split_once(':') {
+        None | Some((_, "latest")) => "Always",
+        Some(_) => "IfNotPresent",
+    }
+}
+
+/// Keys of a volume that name no source.
+fn has_source(volume: &Value) -> bool {
+    volume.as_object().is_some_and(|v| v.iter().any(|(k, s)| k != "name" && !s.is_null()))
+}
+
+fn volume(v: &mut Value) {
+    if !has_source(v) {
+        set(v, "emptyDir", json!({}));
+    }
+    for source in ["configMap", "secret", "downwardAPI", "projected"] {
+        if let Some(s) = at_mut(v, &[source]) {
+            default_unset(s, "defaultMode", 0o644);
+        }
+    }
+    if let Some(s) = at_mut(v, &["hostPath"]) {
+        default_unset(s, "type", "");
+    }
+    if let Some(image) = at_mut(v, &["image"]) {
+        let policy = pull_policy(str_at(image, &["reference"]));
+        default(image, "pullPolicy", policy);
+    }
+    for item in list_mut(v, &["downwardAPI", "items"]) {
+        downward_item(item);
+    }
+    for source in list_mut(v, &["projected", "sources"]) {
+        if let Some(token) = at_mut(source, &["serviceAccountToken"]) {
+            default_unset(token, "expirationSeconds", 3600);
+        }
+        for item in list_mut(source, &["downwardAPI", "items"]) {
+            downward_item(item);
+        }
+    }
+    if let Some(spec) = at_mut(v, &["ephemeral", "volumeClaimTemplate", "spec"]) {
+        default(spec, "volumeMode", "Filesystem");
+    }
+    legacy_volume(v);
+}
+
+fn downward_item(item: &mut Value) {
+    if let Some(field) = at_mut(item, &["fieldRef"]) {
+        default(field, "apiVersion", "v1");
+    }
+    if let Some(field) = at_mut(item, &["resourceFieldRef"]) {
+        default_unset(field, "divisor", "0");
+    }
+}
+
+/// Defaults of volume sources that also stand in persistent volumes.
+pub(super) fn legacy_volume(v: &mut Value) {
+    const DEFAULTS: &[(&str, &[(&str, &str)])] = &[
+        ("iscsi", &[("iscsiInterface", "default")]),
+        ("rbd", &[("pool", "rbd"), ("user", "admin"), ("keyring", "/etc/ceph/keyring")]),
+        ("scaleIO", &[("storageMode", "ThinProvisioned"), ("fsType", "xfs")]),
+        ("azureDisk", &[("cachingMode", "ReadWrite"), ("kind", "Shared"), ("fsType", "ext4")]),
+    ];
+    for (source, fields) in DEFAULTS {
+        if let Some(s) = at_mut(v, &[source]) {
+            for (key, value) in *fields {
+                default(s, key, *value);
+            }
+        }
+    }
+    if let Some(s) = at_mut(v, &["azureDisk"]) {
+        default_unset(s, "readOnly", false);
+    }
+}
+
+/// A limit without request is the request.
+fn requests_from_limits(container: &mut Value) {
+    let Some(limits) = at(container, &["resources", "limits"]).as_object().cloned() else { return };
+    if limits.is_empty() {
+        return;
+    }
+    let Some(resources) = at_mut(container, &["resources"]) else { return };
+    let Some(requests) = super::json::object_mut(resources, "requests") else { return };
+    for (name, value) in limits {
+        requests.entry(name).or_insert(value);
+    }
+}
+
+/// Pod-level requests follow from the sum of the containers' requests, then from the pod's own
+/// limits (KEP-2837).
+fn pod_level_requests(spec: &mut Value) {
+    let Some(limits) = at(spec, &["resources", "limits"]).as_object().cloned() else { return };
+    if limits.is_empty() {
+        return;
+    }
+    let mut derived = Map::new();
+    for name in ["cpu", "memory"] {
+        if let Some(total) = effective_request(spec, name) {
+            derived.insert(name.to_owned(), Value::String(total.to_string()));
+        }
+    }
+    for (name, value) in limits {
+        if supported_at_pod_level(&name) {
+            derived.entry(name).or_insert(value);
+        }
+    }
+    let Some(resources) = at_mut(spec, &["resources"]) else { return };
+    let Some(requests) = super::json::object_mut(resources, "requests") else { return };
+    for (name, value) in derived {
+        requests.entry(name).or_insert(value);
+    }
+}
+
+/// Resources a pod may ask for as a whole.
+pub(super) fn supported_at_pod_level(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with("hugepages-")
+}
+
+/// What the containers of a pod need together of one resource: the sum of containers and sidecars
+/// or the highest init step, whichever is more. `None` when nobody asks.
+fn effective_request(spec: &Value, name: &str) -> Option<Quantity> {
+    let request = |c: &Value| -> Option<Quantity> {
+        at(c, &["resources", "requests", name]).as_str()?.parse().ok()
+    };
+    let mut asked = false;
+    let mut sum = Quantity::default();
+    for c in super::json::list_at(spec, &["containers"]) {
+        if let Some(q) = request(c) {
+            asked = true;
+            sum = sum + q;
+        }
+    }
+    let mut sidecars = Quantity::default();
+    let mut highest = Quantity::default();
+    for c in super::json::list_at(spec, &["initContainers"]) {
+        let q = request(c);
+        asked |= q.is_some();
+        let q = q.unwrap_or_default();
+        if str_at(c, &["restartPolicy"]) == "Always" {
+            sidecars = sidecars.clone() + q;
+            highest = highest.max(sidecars.clone());
+        } else {
+            highest = highest.max(sidecars.clone() + q);
+        }
+    }
+    asked.then(|| (sum + sidecars).max(highest))
+}
+
+/// With host networking a container port is a host port.
+fn host_ports(spec: &mut Value) {
+    for list in ["containers", "initContainers"] {
+        for c in list_mut(spec, &[list]) {
+            for port in list_mut(c, &["ports"]) {
+                let number = at(port, &["containerPort"]).clone();
+                if !number.is_null() && at(port, &["hostPort"]).as_i64().unwrap_or(0) == 0 {
+                    set(port, "hostPort", number);
+                }
+            }
+        }
+    }
+}
+
+/// Quantities of resource lists are kept to a thousandth, rounded up.
+pub(super) fn round_quantities(value: &mut Value, path: &[&str]) {
+    let Some(Value::Object(list)) = at_mut(value, path) else { return };
+    for amount in list.values_mut() {
+        let Some(text) = amount.as_str() else { continue };
+        if !text.ends_with(['n', 'u']) && !text.contains(['.', 'e']) {
+            continue;
+        }
+        let Ok(exact) = text.parse::<Quantity>() else { continue };
+        let rounded = Quantity::from_milli(exact.milli_value());
+        if rounded != exact {
+            *amount = Value::String(rounded.to_string());
+        }
+    }
+}
+
+/// QoS class as upstream computes it at creation.
+pub(super) fn qos_class(spec: &Value) -> &'static str {
+    if has(spec, &["resources"]) && !is_empty(at(spec, &["resources"])) {
+        return qos_of(std::iter::once(spec));
+    }
+    let containers = super::json::list_at(spec, &["containers"]);
+    let inits = super::json::list_at(spec, &["initContainers"]);
+    qos_of(containers.iter().chain(inits))
+}
+
+fn qos_of<'a>(holders: impl Iterator<Item = &'a Value>) -> &'static str {
+    let mut totals: [std::collections::BTreeMap<String, Quantity>; 2] = Default::default();
+    let mut guaranteed = true;
+    for holder in holders {
+        let mut limited = 0;
+        for (total, list) in totals.iter_mut().zip(["requests", "limits"]) {
+            for (name, value) in super::json::entries_at(holder, &["resources", list]) {
+                if name != "cpu" && name != "memory" {
+                    continue;
+                }
+                let q: Quantity = value.as_str().and_then(|v| v.parse().ok()).unwrap_or_default();
+                if q > Quantity::default() {
+                    limited += usize::from(list == "limits");
+                    let sum = total.entry(name.clone()).or_default();
+                    *sum = sum.clone() + q;
+                }
+            }
+        }
+        guaranteed &= limited == 2;
+    }
+    let [requests, limits] = totals;
+    if requests.is_empty() && limits.is_empty() {
+        "BestEffort"
+    } else if guaranteed && requests.len() == limits.len() && requests.iter().all(|(k, v)| limits.get(k) == Some(v)) {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
+}

@@ -1,0 +1,198 @@
+//! The pod spec as a whole, in pods and in templates.
+
+use std::collections::HashSet;
+
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::names;
+use serde_json::Value;
+
+use super::containers::{
+    Scope, choice, not_negative, optional_choice, required, seccomp, user_id,
+};
+use super::json::{at, bool_at, has, int_at, list_at, str_at};
+use super::{containers, meta, resources, scheduling, volumes};
+
+/// Faults of the pod spec at `path`; `is_pod` tells a pod from a template.
+pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut ErrorList) {
+    volumes::all(spec, path, errors);
+    let claims = list_at(spec, &["resourceClaims"]);
+    resource_claims(claims, &path.child("resourceClaims"), errors);
+    let scope = Scope {
+        volumes: list_at(spec, &["volumes"]).iter().map(|v| str_at(v, &["name"])).collect(),
+        claims: claims.iter().map(|c| str_at(c, &["name"])).collect(),
+        host_network: bool_at(spec, &["hostNetwork"]),
+        is_pod,
+    };
+    containers::all(spec, &scope, path, errors);
+    if has(spec, &["resources"]) {
+        resources::pod(at(spec, &["resources"]), &path.child("resources"), errors);
+    }
+    choice(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, errors);
+    dns(spec, path, errors);
+    meta::labels(at(spec, &["nodeSelector"]), &path.child("nodeSelector"), errors);
+    security_context(spec, path, errors);
+    scheduling::affinity(at(spec, &["affinity"]), &path.child("affinity"), errors);
+    let tolerations = list_at(spec, &["tolerations"]);
+    scheduling::tolerations(tolerations, &path.child("tolerations"), errors);
+    let spread = list_at(spec, &["topologySpreadConstraints"]);
+    scheduling::spread(spread, &path.child("topologySpreadConstraints"), errors);
+    named(spec, path, errors);
+    deadlines(spec, path, errors);
+    gates(spec, path, errors);
+    host_aliases(spec, path, errors);
+    resources::list(at(spec, &["overhead"]), &path.child("overhead"), errors);
+    let policies = ["Never", "PreemptLowerPriority"];
+    optional_choice(spec, "preemptionPolicy", &policies, path, errors);
+    let os = at(spec, &["os"]);
+    if !os.is_null() {
+        choice(os, "name", &["linux", "windows"], &path.child("os"), errors);
+    }
+}
+
+/// Faults of a pod template.
+pub(super) fn validate_template(template: &Value, path: &Path, errors: &mut ErrorList) {
+    meta::template(at(template, &["metadata"]), &path.child("metadata"), errors);
+    let spec = at(template, &["spec"]);
+    let path = path.child("spec");
+    validate(spec, false, &path, errors);
+    if !list_at(spec, &["ephemeralContainers"]).is_empty() {
+        let why = "ephemeral containers not allowed in pod template";
+        errors.push(FieldError::forbidden(&path.child("ephemeralContainers"), why));
+    }
+}
+
+fn dns(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    const MAX_NAMESERVERS: usize = 3;
+    let policies = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+    choice(spec, "dnsPolicy", &policies, path, errors);
+    let path = path.child("dnsConfig");
+    let config = at(spec, &["dnsConfig"]);
+    let servers = list_at(config, &["nameservers"]);
+    let at_servers = path.child("nameservers");
+    if str_at(spec, &["dnsPolicy"]) == "None" {
+        if config.is_null() {
+            let why = "must provide `dnsConfig` when `dnsPolicy` is None";
+            errors.push(FieldError::required(&path, why));
+        } else if servers.is_empty() {
+            let why = "must provide at least one DNS nameserver when `dnsPolicy` is None";
+            errors.push(FieldError::required(&at_servers, why));
+        }
+    }
+    if servers.len() > MAX_NAMESERVERS {
+        let fault = "must not have more than 3 nameservers";
+        errors.push(FieldError::invalid(&at_servers, servers.to_vec(), fault));
+    }
+    for (i, server) in servers.iter().filter_map(Value::as_str).enumerate() {
+        errors.extend(invalid_each(&at_servers.index(i), server, names::check_ip(server)));
+    }
+}
+
+fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let context = at(spec, &["securityContext"]);
+    let path = path.child("securityContext");
+    for key in ["runAsUser", "runAsGroup", "fsGroup"] {
+        user_id(context, key, &path, errors);
+    }
+    let policies = ["Always", "OnRootMismatch"];
+    optional_choice(context, "fsGroupChangePolicy", &policies, &path, errors);
+    seccomp(at(context, &["seccompProfile"]), &path.child("seccompProfile"), errors);
+    if bool_at(spec, &["hostPID"]) && bool_at(spec, &["shareProcessNamespace"]) {
+        let fault = "ShareProcessNamespace and HostPID cannot both be enabled";
+        errors.push(FieldError::invalid(&path.child("shareProcessNamespace"), true, fault));
+    }
+}
+
+/// Fields that are names of something.
+fn named(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    for key in ["serviceAccountName", "nodeName", "priorityClassName", "runtimeClassName"] {
+        let name = str_at(spec, &[key]);
+        if !name.is_empty() {
+            let faults = names::check_dns1123_subdomain(name);
+            errors.extend(invalid_each(&path.child(key), name, faults));
+        }
+    }
+    for key in ["hostname", "subdomain"] {
+        let name = str_at(spec, &[key]);
+        if !name.is_empty() {
+            errors.extend(invalid_each(&path.child(key), name, names::check_dns1123_label(name)));
+        }
+    }
+    for (i, secret) in list_at(spec, &["imagePullSecrets"]).iter().enumerate() {
+        required(secret, "name", &path.child("imagePullSecrets").index(i), errors);
+    }
+}
+
+fn deadlines(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    const MOST: i64 = i32::MAX as i64;
+    if let Some(seconds) = int_at(spec, &["activeDeadlineSeconds"])
+        && !(1..=MOST).contains(&seconds)
+    {
+        let path = path.child("activeDeadlineSeconds");
+        errors.push(FieldError::invalid(&path, seconds, names::range_text(1, MOST)));
+    }
+    not_negative(spec, "terminationGracePeriodSeconds", path, errors);
+}
+
+fn gates(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    for (i, gate) in list_at(spec, &["readinessGates"]).iter().enumerate() {
+        let kind = str_at(gate, &["conditionType"]);
+        let path = path.child("readinessGates").index(i).child("conditionType");
+        errors.extend(invalid_each(&path, kind, names::check_qualified_name(kind)));
+    }
+    let mut taken = HashSet::new();
+    for (i, gate) in list_at(spec, &["schedulingGates"]).iter().enumerate() {
+        let name = str_at(gate, &["name"]);
+        let path = path.child("schedulingGates").index(i);
+        errors.extend(invalid_each(&path, name, names::check_qualified_name(name)));
+        if !taken.insert(name) {
+            errors.push(FieldError::duplicate(&path, name));
+        }
+    }
+}
+
+fn host_aliases(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    for (i, alias) in list_at(spec, &["hostAliases"]).iter().enumerate() {
+        let path = path.child("hostAliases").index(i);
+        let ip = str_at(alias, &["ip"]);
+        errors.extend(invalid_each(&path.child("ip"), ip, names::check_ip(ip)));
+        for (i, name) in list_at(alias, &["hostnames"]).iter().enumerate() {
+            let name = name.as_str().unwrap_or_default();
+            let path = path.child("hostnames").index(i);
+            errors.extend(invalid_each(&path, name, names::check_dns1123_subdomain(name)));
+        }
+    }
+}
+
+fn resource_claims(claims: &[Value], path: &Path, errors: &mut ErrorList) {
+    let mut taken = HashSet::new();
+    for (i, claim) in claims.iter().enumerate() {
+        let path = path.index(i);
+        let name = str_at(claim, &["name"]);
+        if name.is_empty() {
+            errors.push(FieldError::required(&path.child("name"), ""));
+        } else {
+            errors.extend(invalid_each(&path.child("name"), name, names::check_dns1123_label(name)));
+            if !taken.insert(name) {
+                errors.push(FieldError::duplicate(&path.child("name"), name));
+            }
+        }
+        let keys = ["resourceClaimName", "resourceClaimTemplateName"];
+        let given: Vec<&str> =
+            keys.into_iter().filter(|key| !str_at(claim, &[key]).is_empty()).collect();
+        match given.as_slice() {
+            [] => {
+                let fault = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";
+                errors.push(FieldError::invalid(&path, claim.clone(), fault));
+            }
+            [key] => {
+                let name = str_at(claim, &[key]);
+                let faults = names::check_dns1123_subdomain(name);
+                errors.extend(invalid_each(&path.child(key), name, faults));
+            }
+            _ => {
+                let fault = "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified";
+                errors.push(FieldError::invalid(&path, claim.clone(), fault));
+            }
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! Pods.
+
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::names;
+use serde_json::{Value, json};
+
+use super::json::{
+    at, bool_at, has, int_at, is_empty, keep, list_at, object_mut, remove, same, set, str_at,
+};
+use super::{KindInfo, Strategy, access, containers, meta, pod_defaults, pod_spec, scheduling};
+
+/// What may change in the spec of a pod, as upstream says it.
+const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+
+pub(super) struct Pod(pub(super) KindInfo);
+
+impl Strategy for Pod {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        pod_defaults::pod(obj);
+    }
+
+    fn prepare_for_create(&self, obj: &mut Value) {
+        access::first_generation(&self.0, obj);
+        let qos = pod_defaults::qos_class(at(obj, &["spec"]));
+        let mut status = json!({"phase": "Pending", "qosClass": qos});
+        if !list_at(obj, &["spec", "schedulingGates"]).is_empty() {
+            status["conditions"] = json!([{
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "SchedulingGated",
+                "message": "Scheduling is blocked due to non-empty scheduling gates",
+            }]);
+        }
+        set(obj, "status", status);
+    }
+
+    fn prepare_for_update(&self, new: &mut Value, old: &Value) {
+        access::keep_status(&self.0, new, old);
+        keep_ephemeral(new, old);
+        access::next_generation(&self.0, new, old);
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        let spec = at(obj, &["spec"]);
+        let path = Path::new("spec");
+        pod_spec::validate(spec, true, &path, &mut errors);
+        if !list_at(spec, &["ephemeralContainers"]).is_empty() {
+            let why = "cannot be set on create";
+            errors.push(FieldError::forbidden(&path.child("ephemeralContainers"), why));
+        }
+        let gated = !list_at(spec, &["schedulingGates"]).is_empty();
+        if gated && !str_at(spec, &["nodeName"]).is_empty() {
+            let why = "cannot be set until all schedulingGates have been cleared";
+            errors.push(FieldError::forbidden(&path.child("nodeName"), why));
+        }
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        update(new, old, &mut errors);
+        errors
+    }
+
+    fn prepare_status_update(&self, new: &mut Value, old: &Value) {
+        access::keep_all_but_status_and_metadata(new, old);
+        if let (Some(meta), Some(stored)) = (new.get_mut("metadata"), old.get("metadata")) {
+            // status writers leave owners alone
+            keep(meta, stored, "ownerReferences");
+        }
+        let qos = at(old, &["status", "qosClass"]);
+        if let Some(status) = object_mut(new, "status")
+            && !qos.is_null()
+        {
+            status.entry("qosClass").or_insert_with(|| qos.clone());
+        }
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        status_update(new, old, &mut errors);
+        errors
+    }
+
+    fn prepare_subresource_update(&self, subresource: &str, new: &mut Value, old: &Value) {
+        match subresource {
+            "ephemeralcontainers" => only_in_spec(new, old, keep_all_but_ephemeral),
+            "resize" => only_in_spec(new, old, keep_all_but_resources),
+            _ => return self.prepare_status_update(new, old),
+        }
+        access::next_generation(&self.0, new, old);
+    }
+
+    fn validate_subresource_update(&self, subresource: &str, new: &Value, old: &Value) -> ErrorList {
+        match subresource {
+            "ephemeralcontainers" => {
+                let mut errors = meta::validate_update(&self.0, new, old);
+                ephemeral_update(new, old, &mut errors);
+                errors
+            }
+            "resize" => {
+                let mut errors = meta::validate_update(&self.0, new, old);
+                pod_spec::validate(at(new, &["spec"]), true, &Path::new("spec"), &mut errors);
+                resize_update(new, old, &mut errors);
+                errors
+            }
+            _ => self.validate_status_update(new, old),
+        }
+    }
+
+    fn field_names(&self) -> &'static [&'static str] {
+        &[
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.podIPs",
+            "status.nominatedNodeName",
+        ]
+    }
+
+    fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        self.field_names()
+            .iter()
+            .map(|name| {
+                let value = match *name {
+                    "spec.hostNetwork" => bool_at(obj, &["spec", "hostNetwork"]).to_string(),
+                    "status.podIPs" | "status.podIP" => {
+                        str_at(obj, &["status", "podIP"]).to_owned()
+                    }
+                    name => {
+                        let path: Vec<&str> = name.split('.').collect();
+                        str_at(obj, &path).to_owned()
+                    }
+                };
+                (*name, value)
+            })
+            .collect()
+    }
+
+    fn field_alias<'a>(&self, label: &'a str) -> &'a str {
+        if label == "spec.host" { "spec.nodeName" } else { label }
+    }
+
+    fn grace_period(&self, obj: &Value, requested: Option<i64>) -> Option<i64> {
+        let unscheduled = str_at(obj, &["spec", "nodeName"]).is_empty();
+        let ended = matches!(str_at(obj, &["status", "phase"]), "Succeeded" | "Failed");
+        if unscheduled || ended {
+            return Some(0);
+        }
+        let own = int_at(obj, &["spec", "terminationGracePeriodSeconds"]).unwrap_or(0);
+        let seconds = requested.unwrap_or(own);
+        Some(if seconds < 0 { 1 } else { seconds })
+    }
+
+    fn warnings(&self, obj: &Value) -> Vec<String> {
+        spec_warnings(at(obj, &["spec"]), "spec")
+    }
+}
+
+/// Warnings about a pod spec at a path.
+pub(super) fn spec_warnings(spec: &Value, path: &str) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for list in ["initContainers", "containers"] {
+        for (i, c) in list_at(spec, &[list]).iter().enumerate() {
+            for name in containers::repeated_env(c) {
+                warnings.push(format!(
+                    "{path}.{list}[{i}].env: hides previous definition of \"{name}\", which may be dropped when using apply"
+                ));
+            }
+        }
+    }
+    if int_at(spec, &["terminationGracePeriodSeconds"]).is_some_and(|s| s < 0) {
+        warnings.push(format!(
+            "{path}.terminationGracePeriodSeconds: must be >= 0; negative values are invalid and will be treated as 1"
+        ));
+    }
+    warnings
+}
+
+fn keep_ephemeral(new: &mut Value, old: &Value) {
+    if let (Some(spec), Some(stored)) = (new.get_mut("spec"), old.get("spec")) {
+        keep(spec, stored, "ephemeralContainers");
+    }
+}
+
+/// Keeps everything of the stored object except what `change` takes over from the written spec.
+fn only_in_spec(new: &mut Value, old: &Value, change: fn(&mut Value, &Value)) {
+    let written = remove(new, "spec").unwrap_or_default();
+    let status = old.get("status").cloned();
+    access::keep_all_but_status(new, old);
+    if let Some(status) = status {
+        set(new, "status", status);
+    }
+    if let Some(spec) = new.get_mut("spec") {
+        change(spec, &written);
+    }
+}
+
+fn keep_all_but_ephemeral(spec: &mut Value, written: &Value) {
+    keep(spec, written, "ephemeralContainers");
+}
+
+fn keep_all_but_resources(spec: &mut Value, written: &Value) {
+    for list in ["containers", "initContainers"] {
+        for c in super::json::list_mut(spec, &[list]) {
+            let name = str_at(c, &["name"]).to_owned();
+            let same_name = |w: &&Value| str_at(w, &["name"]) == name;
+            if let Some(w) = list_at(written, &[list]).iter().find(same_name) {
+                keep(c, w, "resources");
+            }
+        }
+    }
+    keep(spec, written, "resources");
+}
+
+fn update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let (spec, stored) = (at(new, &["spec"]), at(old, &["spec"]));
+    let mut same_lists = true;
+    for list in ["containers", "initContainers"] {
+        let (now, before) = (list_at(spec, &[list]), list_at(stored, &[list]));
+        if now.len() != before.len() {
+            let why = "pod updates may not add or remove containers";
+            errors.push(FieldError::forbidden(&path.child(list), why));
+            same_lists = false;
+        }
+        for (i, c) in now.iter().enumerate() {
+            let image = str_at(c, &["image"]);
+            let path = path.child(list).index(i).child("image");
+            if image.is_empty() {
+                errors.push(FieldError::required(&path, ""));
+            } else if image != image.trim() {
+                let fault = "must not have leading or trailing whitespace";
+                errors.push(FieldError::invalid(&path, image, fault));
+            }
+        }
+    }
+    if !same_lists {
+        return;
+    }
+    deadline_update(spec, stored, &path, errors);
+    let tolerations = path.child("tolerations");
+    added_tolerations(spec, stored, &tolerations, errors);
+    scheduling::tolerations(list_at(spec, &["tolerations"]), &tolerations, errors);
+    let gated = !list_at(stored, &["schedulingGates"]).is_empty();
+    removed_gates(spec, stored, &path.child("schedulingGates"), errors);
+    let mut allowed = spec.clone();
+    undo_allowed(&mut allowed, stored, gated);
+    if gated {
+        gated_node_choice(spec, stored, &path, errors);
+    }
+    if !same(&allowed, stored) {
+        let mut changed = Vec::new();
+        differences(&allowed, stored, "", &mut changed);
+        let why = format!("{UPDATABLE}\n{}", changed.join("\n"));
+        errors.push(FieldError::forbidden(&path, why));
+    }
+}
+
+/// Puts back what an update may change, so that the rest can be compared.
+fn undo_allowed(spec: &mut Value, stored: &Value, gated: bool) {
+    for list in ["containers", "initContainers"] {
+        let before = list_at(stored, &[list]);
+        for (c, before) in super::json::list_mut(spec, &[list]).zip(before) {
+            keep(c, before, "image");
+        }
+    }
+    for key in ["activeDeadlineSeconds", "tolerations", "schedulingGates"] {
+        keep(spec, stored, key);
+    }
+    let negative = int_at(stored, &["terminationGracePeriodSeconds"]).is_some_and(|s| s < 0);
+    if negative && int_at(spec, &["terminationGracePeriodSeconds"]) == Some(1) {
+        keep(spec, stored, "terminationGracePeriodSeconds");
+    }
+    if gated {
+        keep(spec, stored, "nodeSelector");
+        let required = ["nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
+        if !has(stored, &["affinity", required[0], required[1]]) {
+            keep(spec, stored, "affinity");
+        }
+    }
+}
+
+/// A pod that is held back by gates may only narrow where it runs.
+fn gated_node_choice(spec: &Value, stored: &Value, path: &Path, errors: &mut ErrorList) {
+    let (now, before) = (at(spec, &["nodeSelector"]), at(stored, &["nodeSelector"]));
+    let kept = before
+        .as_object()
+        .is_none_or(|labels| labels.iter().all(|(key, value)| now.get(key) == Some(value)));
+    if !kept {
+        let fault = "only additions are allowed (no mutations or deletions)";
+        errors.push(FieldError::invalid(&path.child("nodeSelector"), now.clone(), fault));
+    }
+    let affinity = at(spec, &["affinity"]);
+    scheduling::affinity(affinity, &path.child("affinity"), errors);
+    meta::labels(now, &path.child("nodeSelector"), errors);
+}
+
+fn deadline_update(spec: &Value, stored: &Value, path: &Path, errors: &mut ErrorList) {
+    const KEY: &str = "activeDeadlineSeconds";
+    const MOST: i64 = i32::MAX as i64;
+    let path = path.child(KEY);
+    match (int_at(spec, &[KEY]), int_at(stored, &[KEY])) {
+        (Some(now), before) => {
+            if !(0..=MOST).contains(&now) {
+                errors.push(FieldError::invalid(&path, now, names::range_text(0, MOST)));
+            } else if before.is_some_and(|before| now > before) {
+                let fault = "must be less than or equal to previous value";
+                errors.push(FieldError::invalid(&path, now, fault));
+            }
+        }
+        (None, Some(_)) => {
+            let fault = "must not update from a positive integer to nil value";
+            errors.push(FieldError::invalid(&path, Value::Null, fault));
+        }
+        (None, None) => {}
+    }
+}
+
+fn added_tolerations(spec: &Value, stored: &Value, path: &Path, errors: &mut ErrorList) {
+    let now = list_at(spec, &["tolerations"]);
+    let unchanged = |before: &Value| {
+        now.iter().any(|t| {
+            ["key", "operator", "value", "effect"].iter().all(|k| same(at(t, &[k]), at(before, &[k])))
+        })
+    };
+    if !list_at(stored, &["tolerations"]).iter().all(unchanged) {
+        let why = "existing toleration can not be modified except its tolerationSeconds";
+        errors.push(FieldError::forbidden(path, why));
+    }
+}
+
+fn removed_gates(spec: &Value, stored: &Value, path: &Path, errors: &mut ErrorList) {
+    let before = list_at(stored, &["schedulingGates"]);
+    for gate in list_at(spec, &["schedulingGates"]) {
+        let name = str_at(gate, &["name"]);
+        if !before.iter().any(|b| str_at(b, &["name"]) == name) {
+            let why =
+                format!("only deletion is allowed, but found new scheduling gate '{name}'");
+            errors.push(FieldError::forbidden(path, why));
+        }
+    }
+}
+
+/// Lines that tell where two values differ: what was there, what was written.
+fn differences(new: &Value, old: &Value, path: &str, out: &mut Vec<String>) {
+    const MOST: usize = 20;
+    if out.len() >= MOST || same(new, old) {
+        return;
+    }
+    match (new, old) {
+        (Value::Object(a), Value::Object(b)) => {
+            let mut keys: Vec<&String> = a.keys().chain(b.keys()).collect();
+            keys.sort();
+            keys.dedup();
+            for key in keys {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                differences(at(new, &[key]), at(old, &[key]), &path, out);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (i, (a, b)) in a.iter().zip(b).enumerate() {
+                differences(a, b, &format!("{path}[{i}]"), out);
+            }
+        }
+        _ => {
+            out.push(format!("- {path}: {old}"));
+            out.push(format!("+ {path}: {new}"));
+        }
+    }
+}
+
+fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let path = Path::new("status");
+    let nominated = str_at(new, &["status", "nominatedNodeName"]);
+    if !nominated.is_empty() {
+        let faults = names::check_dns1123_subdomain(nominated);
+        errors.extend(invalid_each(&path.child("nominatedNodeName"), nominated, faults));
+    }
+    for (i, condition) in list_at(new, &["status", "conditions"]).iter().enumerate() {
+        let path = path.child("conditions").index(i);
+        let kind = str_at(condition, &["type"]);
+        errors.extend(invalid_each(&path.child("type"), kind, names::check_qualified_name(kind)));
+        containers::choice(condition, "status", &["False", "True", "Unknown"], &path, errors);
+    }
+    let policy = str_at(old, &["spec", "restartPolicy"]);
+    transitions(new, old, "containerStatuses", policy, errors);
+    if policy != "Always" {
+        // a sidecar restarts whatever the policy of the pod is, so it is judged by its own
+        transitions(new, old, "initContainerStatuses", "OnFailure", errors);
+    }
+    for (i, claim) in list_at(new, &["status", "resourceClaimStatuses"]).iter().enumerate() {
+        let name = str_at(claim, &["name"]);
+        let known = |c: &Value| str_at(c, &["name"]) == name;
+        if !list_at(new, &["spec", "resourceClaims"]).iter().any(known) {
+            let path = path.child("resourceClaimStatuses").index(i).child("name");
+            let fault = "must match the name of an entry in `spec.resourceClaims`";
+            errors.push(FieldError::invalid(&path, name, fault));
+        }
+    }
+}
+
+/// A container that ended for good does not come back.
+fn transitions(new: &Value, old: &Value, list: &str, policy: &str, errors: &mut ErrorList) {
+    if policy == "Always" {
+        return;
+    }
+    let path = Path::new("status").child(list);
+    let now = list_at(new, &["status", list]);
+    for before in list_at(old, &["status", list]) {
+        let terminated = at(before, &["state", "terminated"]);
+        let failed = int_at(terminated, &["exitCode"]).unwrap_or(0) != 0;
+        let name = str_at(before, &["name"]);
+        if terminated.is_null() || (failed && policy == "OnFailure") || restarts(old, name) {
+            continue;
+        }
+        let position = now.iter().position(|s| str_at(s, &["name"]) == name);
+        let Some(i) = position else { continue };
+        if at(&now[i], &["state", "terminated"]).is_null() {
+            let why = "may not be transitioned to non-terminated state";
+            errors.push(FieldError::forbidden(&path.index(i).child("state"), why));
+        }
+    }
+}
+
+/// Whether a container has a restart policy or rules of its own.
+fn restarts(pod: &Value, name: &str) -> bool {
+    ["initContainers", "containers"].iter().any(|list| {
+        list_at(pod, &["spec", list]).iter().any(|c| {
+            str_at(c, &["name"]) == name
+                && (!str_at(c, &["restartPolicy"]).is_empty()
+                    || !is_empty(at(c, &["restartPolicyRules"])))
+        })
+    })
+}
+
+fn ephemeral_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    const KEY: &str = "ephemeralContainers";
+    let path = Path::new("spec").child(KEY);
+    pod_spec::validate(at(new, &["spec"]), true, &Path::new("spec"), errors);
+    let now = list_at(new, &["spec", KEY]);
+    for before in list_at(old, &["spec", KEY]) {
+        let name = str_at(before, &["name"]);
+        match now.iter().position(|c| str_at(c, &["name"]) == name) {
+            None => {
+                let why = format!("existing ephemeral containers \"{name}\" may not be removed\n");
+                errors.push(FieldError::forbidden(&path, why));
+            }
+            Some(i) if !same(&now[i], before) => {
+                let mut changed = Vec::new();
+                differences(&now[i], before, "", &mut changed);
+                let why = format!(
+                    "existing ephemeral containers \"{name}\" may not be changed\n{}",
+                    changed.join("\n")
+                );
+                errors.push(FieldError::forbidden(&path.index(i), why));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+/// Only cpu and memory of containers may be resized, and never so that the QoS class changes.
+fn resize_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    if pod_defaults::qos_class(at(new, &["spec"])) != pod_defaults::qos_class(at(old, &["spec"])) {
+        let fault = "Pod QOS Class may not change as a result of resizing";
+        let class = pod_defaults::qos_class(at(new, &["spec"]));
+        errors.push(FieldError::invalid(&path, class, fault));
+    }
+    for list in ["containers", "initContainers"] {
+        let before = list_at(old, &["spec", list]);
+        for (i, (c, b)) in list_at(new, &["spec", list]).iter().zip(before).enumerate() {
+            let fixed = |c: &Value| {
+                let mut resources = at(c, &["resources"]).clone();
+                for part in ["requests", "limits"] {
+                    for name in ["cpu", "memory"] {
+                        if let Some(list) = resources.get_mut(part) {
+                            remove(list, name);
+                        }
+                    }
+                }
+                resources
+            };
+            if !same(&fixed(c), &fixed(b)) {
+                let why = "only cpu and memory resources are mutable";
+                let path = path.child(list).index(i).child("resources");
+                errors.push(FieldError::forbidden(&path, why));
+            }
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Resource requests, limits and lists of quantities.
+
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::names;
+use davit_api::quantity::Quantity;
+use serde_json::Value;
+
+use super::json::{at, entries_at, list_at, str_at};
+use super::pod_defaults::supported_at_pod_level;
+
+const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+const NOT_INTEGER: &str = "must be an integer";
+const NO_LIMIT: &str = "Limit must be set for non overcommitable resources";
+
+/// Resources without a domain that objects can name.
+fn is_standard(name: &str) -> bool {
+    const STANDARD: &[&str] = &[
+        "cpu",
+        "memory",
+        "ephemeral-storage",
+        "storage",
+        "requests.cpu",
+        "requests.memory",
+        "requests.ephemeral-storage",
+        "requests.storage",
+        "limits.cpu",
+        "limits.memory",
+        "limits.ephemeral-storage",
+        "pods",
+        "services",
+        "resourcequotas",
+        "replicationcontrollers",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+        "services.nodeports",
+        "services.loadbalancers",
+    ];
+    STANDARD.contains(&name)
+        || names::is_huge_page_resource(name)
+        || name.starts_with("requests.hugepages-")
+}
+
+fn is_standard_for_containers(name: &str) -> bool {
+    matches!(name, "cpu" | "memory" | "ephemeral-storage") || names::is_huge_page_resource(name)
+}
+
+/// Whether more may be promised than there is.
+fn overcommit_allowed(name: &str) -> bool {
+    names::is_native_resource(name) && !names::is_huge_page_resource(name)
+}
+
+/// Faults of a resource name.
+pub(super) fn name(name: &str, path: &Path, errors: &mut ErrorList) -> bool {
+    let faults = names::check_qualified_name(name);
+    if !faults.is_empty() {
+        errors.extend(invalid_each(path, name, faults));
+        return false;
+    }
+    if !name.contains('/') && !is_standard(name) {
+        let fault = "must be a standard resource type or fully qualified";
+        errors.push(FieldError::invalid(path, name, fault));
+        return false;
+    }
+    true
+}
+
+fn container_resource_name(resource: &str, path: &Path, errors: &mut ErrorList) {
+    if !name(resource, path, errors) {
+        return;
+    }
+    if !resource.contains('/') {
+        if !is_standard_for_containers(resource) {
+            let fault = "must be a standard resource for containers";
+            errors.push(FieldError::invalid(path, resource, fault));
+        }
+    } else if !names::is_native_resource(resource) && !names::is_extended_resource(resource) {
+        let fault = "doesn't follow extended resource name standard";
+        errors.push(FieldError::invalid(path, resource, fault));
+    }
+}
+
+fn parse(value: &Value) -> Option<Quantity> {
+    Quantity::from_json(value).ok()
+}
+
+/// Faults of the amount of a resource: negative, or a fraction of something countable.
+pub(super) fn amount(resource: &str, value: &Value, path: &Path, errors: &mut ErrorList) {
+    let Some(quantity) = parse(value) else {
+        let fault = "must be a quantity, e.g. 1, 500m or 1Gi";
+        errors.push(FieldError::invalid(path, value.clone(), fault));
+        return;
+    };
+    if quantity.signum() < 0 {
+        errors.push(FieldError::invalid(path, quantity.to_string(), NOT_NEGATIVE));
+    }
+    let countable = matches!(
+        resource,
+        "pods" | "services" | "secrets" | "configmaps" | "replicationcontrollers"
+            | "resourcequotas" | "persistentvolumeclaims" | "services.nodeports"
+            | "services.loadbalancers"
+    ) || names::is_extended_resource(resource);
+    if countable && !quantity.is_integer() {
+        errors.push(FieldError::invalid(path, quantity.to_string(), NOT_INTEGER));
+    }
+}
+
+/// Faults of a list of resources and amounts (capacity, overhead, quota).
+pub(super) fn list(list: &Value, path: &Path, errors: &mut ErrorList) {
+    for (resource, value) in entries_at(list, &[]) {
+        let path = path.key(resource);
+        name(resource, &path, errors);
+        amount(resource, value, &path, errors);
+    }
+}
+
+/// Faults of the resource requirements of a container. `claims` are the names of the pod's claims.
+pub(super) fn container(resources: &Value, claims: &[&str], path: &Path, errors: &mut ErrorList) {
+    let names_allowed = |resource: &str, path: &Path, errors: &mut ErrorList| {
+        container_resource_name(resource, path, errors);
+    };
+    requirements(resources, path, errors, &names_allowed);
+    for (i, claim) in list_at(resources, &["claims"]).iter().enumerate() {
+        let path = path.child("claims").index(i);
+        let name = str_at(claim, &["name"]);
+        if name.is_empty() {
+            errors.push(FieldError::required(&path.child("name"), ""));
+        } else if !claims.contains(&name) {
+            errors.push(FieldError::not_found(&path.child("name"), name));
+        }
+        let earlier = &list_at(resources, &["claims"])[..i];
+        let request = str_at(claim, &["request"]);
+        let clash = |e: &Value| {
+            let other = str_at(e, &["request"]);
+            str_at(e, &["name"]) == name
+                && (other == request || other.is_empty() || request.is_empty())
+        };
+        if earlier.iter().any(clash) {
+            errors.push(FieldError::duplicate(&path, name));
+        }
+    }
+}
+
+/// Faults of the resource requirements of a pod as a whole.
+pub(super) fn pod(resources: &Value, path: &Path, errors: &mut ErrorList) {
+    let names_allowed = |resource: &str, path: &Path, errors: &mut ErrorList| {
+        if !supported_at_pod_level(resource) {
+            let supported = ["cpu", "hugepages-", "memory"];
+            errors.push(FieldError::not_supported(path, resource, &supported));
+        }
+    };
+    requirements(resources, path, errors, &names_allowed);
+    if !list_at(resources, &["claims"]).is_empty() {
+        let why = "claims may not be set for Resources at pod-level";
+        errors.push(FieldError::forbidden(&path.child("claims"), why));
+    }
+}
+
+/// Faults of the storage requirements of a claim.
+pub(super) fn volume(resources: &Value, path: &Path, errors: &mut ErrorList) {
+    let names_allowed = |resource: &str, path: &Path, errors: &mut ErrorList| {
+        name(resource, path, errors);
+    };
+    requirements(resources, path, errors, &names_allowed);
+}
+
+fn requirements(
+    resources: &Value,
+    path: &Path,
+    errors: &mut ErrorList,
+    names_allowed: &dyn Fn(&str, &Path, &mut ErrorList),
+) {
+    let (at_limits, at_requests) = (path.child("limits"), path.child("requests"));
+    let limits = at(resources, &["limits"]);
+    let (mut huge, mut ordinary) = (false, false);
+    for (resource, value) in entries_at(limits, &[]) {
+        let path = at_limits.key(resource);
+        names_allowed(resource, &path, errors);
+        amount(resource, value, &path, errors);
+        huge |= names::is_huge_page_resource(resource);
+        ordinary |= matches!(resource.as_str(), "cpu" | "memory");
+    }
+    for (resource, value) in entries_at(resources, &["requests"]) {
+        let path = at_requests.key(resource);
+        names_allowed(resource, &path, errors);
+        amount(resource, value, &path, errors);
+        huge |= names::is_huge_page_resource(resource);
+        ordinary |= matches!(resource.as_str(), "cpu" | "memory");
+        let Some(request) = parse(value) else { continue };
+        match limits.get(resource).and_then(parse) {
+            Some(limit) if request != limit && !overcommit_allowed(resource) => {
+                let fault = format!("must be equal to {resource} limit of {limit}");
+                errors.push(FieldError::invalid(&at_requests, request.to_string(), fault));
+            }
+            Some(limit) if request > limit => {
+                let fault = format!("must be less than or equal to {resource} limit of {limit}");
+                errors.push(FieldError::invalid(&at_requests, request.to_string(), fault));
+            }
+            None if !overcommit_allowed(resource) => {
+                errors.push(FieldError::required(&at_limits, NO_LIMIT));
+            }
+            _ => {}
+        }
+    }
+    if huge && !ordinary {
+        errors.push(FieldError::forbidden(path, "HugePages require cpu or memory"));
+    }
+}

@@ -1,0 +1,152 @@
+//! What a pod says about nodes and neighbours: tolerations, affinity, spreading.
+
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
+use davit_api::names;
+use serde_json::Value;
+
+use super::json::{at, has, int_at, list_at, str_at};
+use super::selectors;
+
+const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+
+/// Faults of the effect of a taint or toleration.
+pub(super) fn effect(effect: &str, allow_empty: bool, path: &Path, errors: &mut ErrorList) {
+    if effect.is_empty() {
+        if !allow_empty {
+            errors.push(FieldError::required(path, ""));
+        }
+    } else if !EFFECTS.contains(&effect) {
+        errors.push(FieldError::not_supported(path, effect, &EFFECTS));
+    }
+}
+
+/// Faults of the tolerations of a pod.
+pub(super) fn tolerations(tolerations: &[Value], path: &Path, errors: &mut ErrorList) {
+    for (i, toleration) in tolerations.iter().enumerate() {
+        let path = path.index(i);
+        let text = |key: &str| str_at(toleration, &[key]);
+        let (key, operator, value) = (text("key"), text("operator"), text("value"));
+        if !key.is_empty() {
+            errors.extend(invalid_each(&path.child("key"), key, names::check_qualified_name(key)));
+        }
+        let at_operator = path.child("operator");
+        if key.is_empty() && operator != "Exists" {
+            let fault = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
+            errors.push(FieldError::invalid(&at_operator, operator, fault));
+        }
+        if has(toleration, &["tolerationSeconds"]) && text("effect") != "NoExecute" {
+            let fault = "effect must be 'NoExecute' when `tolerationSeconds` is set";
+            errors.push(FieldError::invalid(&path.child("effect"), text("effect"), fault));
+        }
+        match operator {
+            "" | "Equal" => {
+                let faults = names::check_label_value(value);
+                if !faults.is_empty() {
+                    errors.push(FieldError::invalid(&at_operator, value, faults.join(";")));
+                }
+            }
+            "Exists" => {
+                if !value.is_empty() {
+                    let fault = "value must be empty when `operator` is 'Exists'";
+                    errors.push(FieldError::invalid(&at_operator, toleration.clone(), fault));
+                }
+            }
+            other => {
+                errors.push(FieldError::not_supported(&at_operator, other, &["Equal", "Exists"]));
+            }
+        }
+        effect(text("effect"), true, &path.child("effect"), errors);
+    }
+}
+
+/// Faults of the affinity of a pod.
+pub(super) fn affinity(affinity: &Value, path: &Path, errors: &mut ErrorList) {
+    const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+    const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
+    let node = at(affinity, &["nodeAffinity"]);
+    let at_node = path.child("nodeAffinity");
+    if has(node, &[REQUIRED]) {
+        selectors::node_selector(at(node, &[REQUIRED]), &at_node.child(REQUIRED), errors);
+    }
+    for (i, term) in list_at(node, &[PREFERRED]).iter().enumerate() {
+        let path = at_node.child(PREFERRED).index(i);
+        weight(term, &path, errors);
+        let preference = at(term, &["preference"]);
+        selectors::node_selector_term(preference, &path.child("preference"), errors);
+    }
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let (pods, path) = (at(affinity, &[kind]), path.child(kind));
+        for (i, term) in list_at(pods, &[REQUIRED]).iter().enumerate() {
+            pod_term(term, &path.child(REQUIRED).index(i), errors);
+        }
+        for (i, term) in list_at(pods, &[PREFERRED]).iter().enumerate() {
+            let path = path.child(PREFERRED).index(i);
+            weight(term, &path, errors);
+            pod_term(at(term, &["podAffinityTerm"]), &path.child("podAffinityTerm"), errors);
+        }
+    }
+}
+
+fn weight(term: &Value, path: &Path, errors: &mut ErrorList) {
+    let weight = int_at(term, &["weight"]).unwrap_or(0);
+    if !(1..=100).contains(&weight) {
+        let fault = "must be in the range 1-100";
+        errors.push(FieldError::invalid(&path.child("weight"), weight, fault));
+    }
+}
+
+fn pod_term(term: &Value, path: &Path, errors: &mut ErrorList) {
+    for key in ["labelSelector", "namespaceSelector"] {
+        selectors::label_selector(at(term, &[key]), &path.child(key), errors);
+    }
+    for (i, namespace) in list_at(term, &["namespaces"]).iter().enumerate() {
+        let namespace = namespace.as_str().unwrap_or_default();
+        let path = path.child("namespaces").index(i);
+        errors.extend(invalid_each(&path, namespace, names::check_dns1123_label(namespace)));
+    }
+    let key = str_at(term, &["topologyKey"]);
+    let path = path.child("topologyKey");
+    if key.is_empty() {
+        errors.push(FieldError::required(&path, "can not be empty"));
+    } else {
+        errors.extend(invalid_each(&path, key, names::check_qualified_name(key)));
+    }
+}
+
+/// Faults of the topology spread constraints of a pod.
+pub(super) fn spread(constraints: &[Value], path: &Path, errors: &mut ErrorList) {
+    let mut seen = Vec::new();
+    for (i, constraint) in constraints.iter().enumerate() {
+        let path = path.index(i);
+        let skew = int_at(constraint, &["maxSkew"]).unwrap_or(0);
+        if skew <= 0 {
+            let fault = "must be greater than zero";
+            errors.push(FieldError::invalid(&path.child("maxSkew"), skew, fault));
+        }
+        let key = str_at(constraint, &["topologyKey"]);
+        let at_key = path.child("topologyKey");
+        if key.is_empty() {
+            errors.push(FieldError::required(&at_key, "can not be empty"));
+        } else {
+            errors.extend(invalid_each(&at_key, key, names::check_qualified_name(key)));
+        }
+        let action = str_at(constraint, &["whenUnsatisfiable"]);
+        let actions = ["DoNotSchedule", "ScheduleAnyway"];
+        if !actions.contains(&action) {
+            let path = path.child("whenUnsatisfiable");
+            errors.push(FieldError::not_supported(&path, action, &actions));
+        }
+        if seen.contains(&(key, action)) {
+            let path = path.child("{topologyKey, whenUnsatisfiable}");
+            errors.push(FieldError::duplicate(&path, format!("{{{key}, {action}}}")));
+        }
+        seen.push((key, action));
+        let domains = int_at(constraint, &["minDomains"]);
+        if let Some(domains) = domains.filter(|d| *d <= 0) {
+            let fault = "must be greater than zero";
+            errors.push(FieldError::invalid(&path.child("minDomains"), domains, fault));
+        }
+        let selector = at(constraint, &["labelSelector"]);
+        selectors::label_selector(selector, &path.child("labelSelector"), errors);
+    }
+}
