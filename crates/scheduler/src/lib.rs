@@ -1,1 +1,24 @@
 //! The scheduler: queue, snapshot, framework and plugins.
+#![forbid(unsafe_code)]
+
+pub mod cache;
+pub mod cycle;
+pub mod framework;
+pub mod node;
+pub mod nominator;
+pub mod plugins;
+pub mod pod;
+pub mod queue;
+pub mod resources;
+pub mod selector;
+pub mod verdict;
+
+mod metrics;
+mod reporter;
+mod scheduler;
+mod waiting;
+
+pub use metrics::{AttemptResult, Metrics};
+pub use scheduler::{Scheduler, SchedulerError, SchedulerOptions};
+pub use verdict::{Record, VERDICT_ANNOTATION, Verdict, Verdicts};
+pub use waiting::WaitingPods;

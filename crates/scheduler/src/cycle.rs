@@ -1,0 +1,539 @@
+//! One attempt to find a node: filter, make room if need be, score, choose.
+//!
+//! Pure: a snapshot and a pod in, a decision with all its grounds out.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use rand::Rng;
+
+use crate::cache::Snapshot;
+use crate::framework::{Code, CycleState, NodeNames, PostFilterContext, Profile, Status};
+use crate::node::NodeInfo;
+use crate::nominator::Nominated;
+use crate::pod::PodInfo;
+use crate::queue::Failure;
+
+/// Fewer nodes than this are always looked at and scored.
+const LEAST_NODES: usize = 100;
+/// In percent: never look for a smaller share of a large cluster.
+const LEAST_PERCENTAGE: usize = 5;
+
+/// What an attempt works on.
+#[derive(Debug, Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The plugins.
+    pub profile: &'a Profile,
+    /// The cluster.
+    pub snapshot: &'a Snapshot,
+    /// Pods that wait for preempted nodes.
+    pub nominated: &'a Nominated,
+    /// The pod.
+    pub pod: &'a Arc<PodInfo>,
+}
+
+/// How an attempt ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// The place of the chosen node in the snapshot.
+    Node(usize),
+    /// There is no node at all.
+    NoNodes,
+    /// No node takes the pod.
+    Unfit,
+    /// Something went wrong.
+    Error(String),
+}
+
+/// The score of a node and what it is made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeScore {
+    /// The place of the node in the snapshot.
+    pub node: usize,
+    /// The sum, weighted.
+    pub total: i64,
+    /// Weighted scores by plugin.
+    pub parts: Vec<(&'static str, i64)>,
+}
+
+/// An attempt with its grounds.
+#[derive(Debug)]
+pub struct Attempt {
+    /// What the plugins remember for the points to come.
+    pub state: CycleState,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Every node that was looked at and refused.
+    pub refused: Vec<(usize, Status)>,
+    /// The refusal of all nodes that are not in `refused`, if they were ruled out together.
+    pub absent: Option<Status>,
+    /// The refusal of the pod before any node was looked at.
+    pub pre_filter: Option<Status>,
+    /// What PostFilter says.
+    pub post_filter: Option<Status>,
+    /// A new nomination: a node, or an empty name that takes the old one back.
+    pub nominate: Option<String>,
+    /// The nodes that can take the pod, scored; without scores if there is only one.
+    pub scores: Vec<NodeScore>,
+    /// How many nodes there are.
+    pub total_nodes: usize,
+}
+
+impl Attempt {
+    fn new(total_nodes: usize) -> Self {
+        Self {
+            state: CycleState::new(),
+            outcome: Outcome::Unfit,
+            refused: Vec::new(),
+            absent: None,
+            pre_filter: None,
+            post_filter: None,
+            nominate: None,
+            scores: Vec::new(),
+            total_nodes,
+        }
+    }
+
+    /// What the queue has to know about a failed attempt.
+    pub fn failure(&self) -> Failure {
+        let mut failure = Failure {
+            error: matches!(self.outcome, Outcome::Error(_)),
+            ..Failure::default()
+        };
+        let refusals = self.refused.iter().map(|(_, s)| s).chain(&self.pre_filter);
+        for status in refusals
+            .chain(&self.absent)
+            .filter(|s| !s.plugin.is_empty())
+        {
+            if status.code == Code::Pending {
+                failure.pending.insert(status.plugin);
+            } else {
+                failure.plugins.insert(status.plugin);
+            }
+        }
+        failure
+    }
+
+    /// The message of the pod's condition and event: how many nodes there are and why not one of
+    /// them takes the pod, in the usual form.
+    pub fn message(&self) -> String {
+        match &self.outcome {
+            Outcome::Node(_) => String::new(),
+            Outcome::NoNodes => "no nodes available to schedule pods".to_owned(),
+            Outcome::Error(text) => text.clone(),
+            Outcome::Unfit => fit_message(
+                self.total_nodes,
+                self.pre_filter.as_ref(),
+                &self.refused,
+                self.absent.as_ref(),
+                self.post_filter.as_ref(),
+            ),
+        }
+    }
+}
+
+/// `0/N nodes are available: <reasons, counted and sorted>. <PostFilter's message>`.
+pub fn fit_message(
+    total: usize,
+    pre_filter: Option<&Status>,
+    refused: &[(usize, Status)],
+    absent: Option<&Status>,
+    post_filter: Option<&Status>,
+) -> String {
+    let mut message = format!("0/{total} nodes are available:");
+    if let Some(status) = pre_filter.filter(|s| !s.reasons.is_empty()) {
+        message.push_str(&format!(" {}.", status.message()));
+    } else {
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for reason in refused.iter().flat_map(|(_, s)| &s.reasons) {
+            *counts.entry(reason).or_default() += 1;
+        }
+        let missing = total.saturating_sub(refused.len());
+        if let (Some(status), 1..) = (absent, missing) {
+            for reason in &status.reasons {
+                *counts.entry(reason).or_default() += missing;
+            }
+        }
+        // Sorted as texts, number first: that is how the original does it.
+        let mut lines: Vec<String> = counts.iter().map(|(r, n)| format!("{n} {r}")).collect();
+        lines.sort();
+        if !lines.is_empty() {
+            message.push_str(&format!(" {}.", lines.join(", ")));
+        }
+    }
+    if let Some(status) = post_filter.filter(|s| !s.reasons.is_empty()) {
+        message.push_str(&format!(" {}", status.message()));
+    }
+    message
+}
+
+/// Looks for a node. `start` is where in the order of nodes the search begins; it is moved on, so
+/// that over time all nodes get their turn.
+pub fn attempt(inputs: &Inputs<'_>, start: &mut usize) -> Attempt {
+    let nodes = inputs.snapshot.nodes();
+    let mut attempt = Attempt::new(nodes.len());
+    if nodes.is_empty() {
+        attempt.outcome = Outcome::NoNodes;
+        return attempt;
+    }
+    match find(inputs, start, &mut attempt) {
+        Err(error) => attempt.outcome = Outcome::Error(error),
+        Ok(feasible) if feasible.is_empty() => post_filter(inputs, &mut attempt),
+        Ok(feasible) => match score(inputs, &feasible, &mut attempt) {
+            Ok(node) => attempt.outcome = Outcome::Node(node),
+            Err(error) => attempt.outcome = Outcome::Error(error),
+        },
+    }
+    attempt
+}
+
+/// How many nodes that can take the pod are enough.
+fn enough(percentage: usize, nodes: usize) -> usize {
+    if nodes < LEAST_NODES {
+        return nodes;
+    }
+    let percentage = match percentage {
+        0 => 50usize.saturating_sub(nodes / 125).max(LEAST_PERCENTAGE),
+        given => given.min(100),
+    };
+    (nodes * percentage / 100).max(LEAST_NODES)
+}
+
+fn find(
+    inputs: &Inputs<'_>,
+    start: &mut usize,
+    attempt: &mut Attempt,
+) -> Result<Vec<usize>, String> {
+    let (status, names, limiting) = pre_filter(inputs, &mut attempt.state);
+    if !status.is_success() {
+        if !status.is_rejected() {
+            return Err(status.message());
+        }
+        attempt.absent = Some(status.clone());
+        attempt.pre_filter = Some(status);
+        return Ok(Vec::new());
+    }
+    let snapshot = inputs.snapshot;
+    // The node on which room was made is the likely answer, so it is asked first and alone.
+    if let Some(at) = inputs
+        .pod
+        .nominated_node()
+        .and_then(|name| snapshot.position(name))
+    {
+        let node = snapshot.node(at);
+        let status = filters_with_nominated(inputs, &attempt.state, node);
+        if status.is_success() {
+            return Ok(vec![at]);
+        }
+    }
+    let candidates: Option<Vec<usize>> = names.map(|names| {
+        attempt.absent = Some(Status::unresolvable(format!(
+            "node(s) didn't satisfy plugin(s) [{}]",
+            limiting.join(" ")
+        )));
+        names
+            .iter()
+            .filter_map(|name| snapshot.position(name))
+            .collect()
+    });
+    let total = candidates.as_ref().map_or(attempt.total_nodes, Vec::len);
+    let wanted = enough(inputs.profile.percentage_of_nodes_to_score, total);
+    let mut feasible = Vec::with_capacity(wanted.min(512));
+    let mut looked = 0;
+    for i in 0..total {
+        let turn = (*start + i) % total;
+        let at = candidates.as_ref().map_or(turn, |list| list[turn]);
+        looked += 1;
+        let status = filters_with_nominated(inputs, &attempt.state, snapshot.node(at));
+        match status.code {
+            Code::Success => feasible.push(at),
+            Code::Error => return Err(status.message()),
+            _ => attempt.refused.push((at, status)),
+        }
+        if feasible.len() >= wanted {
+            break;
+        }
+    }
+    *start = (*start + looked) % attempt.total_nodes;
+    if let Some(absent) = attempt.absent.as_mut().filter(|_| feasible.is_empty()) {
+        // A change that helps the plugin that narrowed the choice helps the pod.
+        absent.plugin = limiting.first().copied().unwrap_or_default();
+    }
+    Ok(feasible)
+}
+
+/// Runs PreFilter. The last part names the plugins that limited the nodes.
+pub(crate) fn pre_filter(
+    inputs: &Inputs<'_>,
+    state: &mut CycleState,
+) -> (Status, NodeNames, Vec<&'static str>) {
+    let mut names: NodeNames = None;
+    let mut limiting: Vec<&'static str> = Vec::new();
+    let mut refusal: Option<Status> = None;
+    let mut skipped = Vec::new();
+    for plugin in &inputs.profile.points.pre_filter {
+        let (status, limit) = plugin.pre_filter(state, inputs.pod, inputs.snapshot);
+        let status = status.by(plugin.name());
+        match status.code {
+            Code::Success => {}
+            Code::Skip => skipped.push(plugin.name()),
+            Code::Unschedulable | Code::Pending => refusal = refusal.or(Some(status)),
+            _ => return (status, None, limiting),
+        }
+        if let Some(limit) = limit {
+            limiting.push(plugin.name());
+            let rest = match names {
+                Some(names) => names.intersection(&limit).cloned().collect(),
+                None => limit,
+            };
+            if rest.is_empty() {
+                limiting.sort_unstable();
+                let text = match &limiting[..] {
+                    [one] => format!("node(s) didn't satisfy plugin {one}"),
+                    all => format!(
+                        "node(s) didn't satisfy plugin(s) [{}] simultaneously",
+                        all.join(" ")
+                    ),
+                };
+                return (Status::unresolvable(text).by(plugin.name()), None, limiting);
+            }
+            names = Some(rest);
+        }
+    }
+    limiting.sort_unstable();
+    for (i, plugin) in inputs.profile.points.filter.iter().enumerate() {
+        if skipped.contains(&plugin.name()) {
+            state.skipped_filters |= 1 << i;
+        }
+    }
+    (refusal.unwrap_or_default(), names, limiting)
+}
+
+/// Asks every Filter plugin until one refuses.
+pub fn filters(profile: &Profile, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
+    for (i, plugin) in profile.points.filter.iter().enumerate() {
+        if state.skipped_filters & (1 << i) != 0 {
+            continue;
+        }
+        let status = plugin.filter(state, pod, node);
+        if !status.is_success() {
+            return status.by(plugin.name());
+        }
+    }
+    Status::success()
+}
+
+/// Asks the filters with the pods in mind that wait for this node: it must take this pod both with
+/// them (they may come) and without (they may not).
+pub fn filters_with_nominated(inputs: &Inputs<'_>, state: &CycleState, node: &NodeInfo) -> Status {
+    let pod = inputs.pod;
+    let waiting: Vec<&Arc<PodInfo>> = inputs
+        .nominated
+        .on_node(&node.name)
+        .iter()
+        .filter(|p| p.uid != pod.uid && p.priority >= pod.priority)
+        .collect();
+    if !waiting.is_empty() {
+        let mut state = state.imagine();
+        let mut node = node.clone();
+        for other in waiting {
+            add_pod(
+                inputs.profile,
+                &mut state,
+                pod,
+                other,
+                &mut node,
+                inputs.snapshot,
+            );
+        }
+        let status = filters(inputs.profile, &state, pod, &node);
+        if !status.is_success() {
+            return status;
+        }
+    }
+    filters(inputs.profile, state, pod, node)
+}
+
+/// Imagines a pod on a node.
+pub fn add_pod(
+    profile: &Profile,
+    state: &mut CycleState,
+    pod: &PodInfo,
+    added: &Arc<PodInfo>,
+    node: &mut NodeInfo,
+    snapshot: &Snapshot,
+) {
+    node.add_pod(added.clone());
+    for plugin in &profile.points.pre_filter {
+        plugin.add_pod(state, pod, added, node, snapshot);
+    }
+}
+
+/// Imagines a pod away from a node.
+pub fn remove_pod(
+    profile: &Profile,
+    state: &mut CycleState,
+    pod: &PodInfo,
+    removed: &PodInfo,
+    node: &mut NodeInfo,
+    snapshot: &Snapshot,
+) {
+    node.remove_pod(&removed.uid);
+    for plugin in &profile.points.pre_filter {
+        plugin.remove_pod(state, pod, removed, node, snapshot);
+    }
+}
+
+fn post_filter(inputs: &Inputs<'_>, attempt: &mut Attempt) {
+    attempt.outcome = Outcome::Unfit;
+    let mut message = Status::default();
+    for plugin in &inputs.profile.points.post_filter {
+        let context = PostFilterContext {
+            profile: inputs.profile,
+            snapshot: inputs.snapshot,
+            nominated: inputs.nominated,
+            refused: &attempt.refused,
+            absent: attempt.absent.as_ref(),
+        };
+        let (result, status) = plugin.post_filter(&mut attempt.state, inputs.pod, &context);
+        if result.nominate.is_some() {
+            attempt.nominate = result.nominate;
+        }
+        if status.is_success() || !status.is_rejected() {
+            attempt.post_filter = Some(status.by(plugin.name()));
+            return;
+        }
+        message.code = status.code;
+        message.reasons.extend(status.reasons);
+    }
+    if !message.is_success() {
+        attempt.post_filter = Some(message);
+    }
+}
+
+/// Scores the nodes and chooses one of the best.
+fn score(inputs: &Inputs<'_>, feasible: &[usize], attempt: &mut Attempt) -> Result<usize, String> {
+    if let [only] = feasible {
+        attempt.scores = vec![NodeScore {
+            node: *only,
+            total: 0,
+            parts: Vec::new(),
+        }];
+        return Ok(*only);
+    }
+    let Inputs {
+        profile,
+        snapshot,
+        pod,
+        ..
+    } = *inputs;
+    let mut skipped: Vec<&str> = Vec::new();
+    for plugin in &profile.points.pre_score {
+        let status = plugin.pre_score(&mut attempt.state, pod, snapshot, feasible);
+        match status.code {
+            Code::Success => {}
+            Code::Skip => skipped.push(plugin.name()),
+            _ => return Err(status.message()),
+        }
+    }
+    attempt.scores = feasible
+        .iter()
+        .map(|&node| NodeScore {
+            node,
+            total: 0,
+            parts: Vec::new(),
+        })
+        .collect();
+    let mut scores = vec![0; feasible.len()];
+    for plugin in &profile.points.score {
+        if skipped.contains(&plugin.name()) {
+            continue;
+        }
+        for (score, &at) in scores.iter_mut().zip(feasible) {
+            *score = plugin.score(&attempt.state, pod, snapshot.node(at), snapshot);
+        }
+        plugin.normalize(&attempt.state, pod, snapshot, feasible, &mut scores);
+        let weight = profile.weight(plugin.name());
+        for (sum, score) in attempt.scores.iter_mut().zip(&scores) {
+            sum.total += score * weight;
+            sum.parts.push((plugin.name(), score * weight));
+        }
+    }
+    // Any of the best, so that equal nodes fill evenly.
+    let best = attempt.scores.iter().map(|s| s.total).max().unwrap_or(0);
+    let ties: Vec<usize> = attempt
+        .scores
+        .iter()
+        .filter(|s| s.total == best)
+        .map(|s| s.node)
+        .collect();
+    Ok(ties[rand::rng().random_range(0..ties.len())])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(list: &[&[&'static str]]) -> Vec<(usize, Status)> {
+        let status = |reasons: &&[&'static str]| Status {
+            code: Code::Unschedulable,
+            reasons: reasons.iter().map(|&r| r.into()).collect(),
+            ..Status::success()
+        };
+        list.iter().map(status).enumerate().collect()
+    }
+
+    #[test]
+    fn messages_have_the_usual_form() {
+        let statuses = refused(&[
+            &["node(s) had untolerated taint(s)"],
+            &[
+                "Insufficient cpu",
+                "Insufficient hardware-vendor.example/foo",
+            ],
+            &["node(s) had untolerated taint(s)"],
+        ]);
+        assert_eq!(
+            fit_message(3, None, &statuses, None, None),
+            "0/3 nodes are available: 1 Insufficient cpu, \
+             1 Insufficient hardware-vendor.example/foo, 2 node(s) had untolerated taint(s)."
+        );
+        let preemption = Status::unschedulable("preemption: nothing to be had.");
+        assert_eq!(
+            fit_message(
+                2,
+                None,
+                &refused(&[&["a"]]),
+                Some(&Status::unresolvable("b")),
+                Some(&preemption)
+            ),
+            "0/2 nodes are available: 1 a, 1 b. preemption: nothing to be had."
+        );
+        let gone = Status::unresolvable("claim missing");
+        assert_eq!(
+            fit_message(2, Some(&gone), &[], Some(&gone), None),
+            "0/2 nodes are available: claim missing."
+        );
+    }
+
+    #[test]
+    fn enough_nodes_are_as_many_as_upstream_looks_for() {
+        for (percentage, nodes, expected) in [
+            (0, 10, 10),
+            (0, 99, 99),
+            (0, 100, 100),
+            (0, 1000, 420),
+            (0, 5000, 500),
+            (0, 6000, 300),
+            (100, 5000, 5000),
+            (40, 1000, 400),
+            (1, 1000, 100),
+        ] {
+            assert_eq!(
+                enough(percentage, nodes),
+                expected,
+                "{percentage}% of {nodes}"
+            );
+        }
+    }
+}

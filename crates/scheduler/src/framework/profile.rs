@@ -1,0 +1,132 @@
+//! A profile: the plugins that take part, by point, with the weights of the scores.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::{
+    Bind, ClusterEvent, EventObject, Filter, Hint, Permit, Plugin, PostBind, PostFilter, PreBind,
+    PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score, Status,
+};
+use crate::pod::PodInfo;
+
+/// The plugins of a profile by the point they take part in, each in the order of calls.
+#[derive(Default, Clone)]
+#[allow(
+    missing_docs,
+    reason = "the names of the fields are the names of the points"
+)]
+pub struct Points {
+    pub pre_enqueue: Vec<Arc<dyn PreEnqueue>>,
+    pub queue_sort: Option<Arc<dyn QueueSort>>,
+    pub pre_filter: Vec<Arc<dyn PreFilter>>,
+    pub filter: Vec<Arc<dyn Filter>>,
+    pub post_filter: Vec<Arc<dyn PostFilter>>,
+    pub pre_score: Vec<Arc<dyn PreScore>>,
+    pub score: Vec<Arc<dyn Score>>,
+    pub reserve: Vec<Arc<dyn Reserve>>,
+    pub permit: Vec<Arc<dyn Permit>>,
+    pub pre_bind: Vec<Arc<dyn PreBind>>,
+    pub bind: Vec<Arc<dyn Bind>>,
+    pub post_bind: Vec<Arc<dyn PostBind>>,
+}
+
+/// A scheduler name with its plugins.
+#[derive(Clone)]
+pub struct Profile {
+    name: String,
+    /// The plugins by point.
+    pub points: Points,
+    plugins: BTreeMap<&'static str, (Arc<dyn Plugin>, Vec<ClusterEvent>)>,
+    weights: BTreeMap<&'static str, i64>,
+    /// Share of the nodes to be looked for, in percent; 0 means "as the size of the cluster asks".
+    pub percentage_of_nodes_to_score: usize,
+}
+
+/// Filters and scores are skipped by bits of a word.
+const MOST_PLUGINS: usize = 64;
+
+impl Profile {
+    /// A profile without plugins.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            points: Points::default(),
+            plugins: BTreeMap::new(),
+            weights: BTreeMap::new(),
+            percentage_of_nodes_to_score: 0,
+        }
+    }
+
+    /// Adds a plugin at all its points; its scores count `weight` times.
+    ///
+    /// # Panics
+    /// With more than 64 plugins.
+    #[must_use]
+    pub fn with<P: Plugin>(mut self, plugin: Arc<P>, weight: i64) -> Self {
+        assert!(
+            self.plugins.len() < MOST_PLUGINS,
+            "a profile has at most {MOST_PLUGINS} plugins"
+        );
+        let name = plugin.name();
+        plugin.clone().attach(&mut self.points);
+        let events = plugin.events();
+        self.plugins.insert(name, (plugin, events));
+        self.weights.insert(name, weight);
+        self
+    }
+
+    /// The scheduler name pods use to choose this profile.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// How often a plugin's scores count.
+    pub fn weight(&self, plugin: &str) -> i64 {
+        self.weights.get(plugin).copied().unwrap_or(1)
+    }
+
+    /// The pod's rank in the queue.
+    pub fn rank(&self, pod: &PodInfo) -> i64 {
+        self.points
+            .queue_sort
+            .as_ref()
+            .map_or(0, |sort| sort.rank(pod))
+    }
+
+    /// The first refusal to queue the pod, if there is one.
+    pub fn gate(&self, pod: &PodInfo) -> Option<Status> {
+        let gates = self.points.pre_enqueue.iter();
+        gates
+            .map(|g| g.pre_enqueue(pod).by(g.name()))
+            .find(|s| !s.is_success())
+    }
+
+    /// Whether a change can help a pod that this plugin refused. A plugin this profile does not know
+    /// (an extender, an older configuration) is helped by everything.
+    pub fn hint(
+        &self,
+        plugin: &str,
+        event: &ClusterEvent,
+        pod: &PodInfo,
+        object: &EventObject,
+    ) -> Hint {
+        let Some((plugin, patterns)) = self.plugins.get(plugin) else {
+            return Hint::Queue;
+        };
+        if patterns.iter().any(|p| p.covers(event)) {
+            plugin.hint(event, pod, object)
+        } else {
+            Hint::Skip
+        }
+    }
+}
+
+impl fmt::Debug for Profile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Profile")
+            .field("name", &self.name)
+            .field("plugins", &self.plugins.keys().collect::<Vec<_>>())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,222 @@
+//! Metrics under the names of kube-scheduler.
+
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+
+use crate::queue::Counts;
+
+/// How an attempt ended, for the label `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptResult {
+    /// The pod was bound.
+    Scheduled,
+    /// No node takes the pod.
+    Unschedulable,
+    /// Something went wrong.
+    Error,
+}
+
+impl AttemptResult {
+    fn label(self) -> &'static str {
+        match self {
+            Self::Scheduled => "scheduled",
+            Self::Unschedulable => "unschedulable",
+            Self::Error => "error",
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct AttemptLabels {
+    profile: String,
+    result: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QueueLabels {
+    queue: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CacheLabels {
+    r#type: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct IncomingLabels {
+    event: &'static str,
+    queue: &'static str,
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 15))
+}
+
+/// The scheduler's metrics. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Metrics {
+    attempts: Family<AttemptLabels, Counter>,
+    attempt_seconds: Family<AttemptLabels, Histogram, fn() -> Histogram>,
+    algorithm_seconds: Histogram,
+    pending: Family<QueueLabels, Gauge>,
+    cache_size: Family<CacheLabels, Gauge>,
+    pod_attempts: Histogram,
+    preemptions: Counter,
+    incoming: Family<IncomingLabels, Counter>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            attempts: Family::default(),
+            attempt_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
+            algorithm_seconds: seconds(),
+            pending: Family::default(),
+            cache_size: Family::default(),
+            pod_attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
+            preemptions: Counter::default(),
+            incoming: Family::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Adds the metrics to a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        let scheduler = registry.sub_registry_with_prefix("scheduler");
+        scheduler.register(
+            "schedule_attempts",
+            "Number of attempts to schedule pods, by the result",
+            self.attempts.clone(),
+        );
+        scheduler.register(
+            "scheduling_attempt_duration_seconds",
+            "Scheduling attempt latency in seconds (scheduling algorithm + binding)",
+            self.attempt_seconds.clone(),
+        );
+        scheduler.register(
+            "scheduling_algorithm_duration_seconds",
+            "Scheduling algorithm latency in seconds",
+            self.algorithm_seconds.clone(),
+        );
+        scheduler.register(
+            "pending_pods",
+            "Number of pending pods, by the queue type",
+            self.pending.clone(),
+        );
+        scheduler.register(
+            "scheduler_cache_size",
+            "Number of nodes, pods, and assumed pods in the scheduler cache",
+            self.cache_size.clone(),
+        );
+        scheduler.register(
+            "pod_scheduling_attempts",
+            "Number of attempts to successfully schedule a pod",
+            self.pod_attempts.clone(),
+        );
+        scheduler.register(
+            "preemption_attempts",
+            "Total preemption attempts in the cluster till now",
+            self.preemptions.clone(),
+        );
+        scheduler.register(
+            "queue_incoming_pods",
+            "Number of pods added to scheduling queues by event and queue type",
+            self.incoming.clone(),
+        );
+    }
+
+    pub(crate) fn attempt(&self, profile: &str, result: AttemptResult, took: Duration) {
+        let labels = AttemptLabels {
+            profile: profile.to_owned(),
+            result: result.label(),
+        };
+        self.attempts.get_or_create(&labels).inc();
+        self.attempt_seconds
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn algorithm(&self, took: Duration) {
+        self.algorithm_seconds.observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn scheduled_after(&self, attempts: u32) {
+        self.pod_attempts.observe(f64::from(attempts));
+    }
+
+    pub(crate) fn preemption(&self) {
+        self.preemptions.inc();
+    }
+
+    pub(crate) fn woken(&self, event: &'static str, pods: usize) {
+        if pods > 0 {
+            let labels = IncomingLabels {
+                event,
+                queue: "active",
+            };
+            self.incoming.get_or_create(&labels).inc_by(pods as u64);
+        }
+    }
+
+    pub(crate) fn sizes(&self, queue: Counts, nodes: usize, pods: usize, assumed: usize) {
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        for (name, count) in [
+            ("active", queue.active),
+            ("backoff", queue.backoff),
+            ("unschedulable", queue.unschedulable),
+            ("gated", queue.gated),
+        ] {
+            self.pending
+                .get_or_create(&QueueLabels { queue: name })
+                .set(number(count));
+        }
+        for (name, count) in [("nodes", nodes), ("pods", pods), ("assumed_pods", assumed)] {
+            self.cache_size
+                .get_or_create(&CacheLabels { r#type: name })
+                .set(number(count));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_kube_scheduler() {
+        let metrics = Metrics::default();
+        metrics.attempt(
+            "default-scheduler",
+            AttemptResult::Scheduled,
+            Duration::from_millis(3),
+        );
+        metrics.sizes(
+            Counts {
+                active: 2,
+                ..Counts::default()
+            },
+            1,
+            2,
+            3,
+        );
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        for line in [
+            "scheduler_schedule_attempts_total{profile=\"default-scheduler\",result=\"scheduled\"} 1",
+            "scheduler_pending_pods{queue=\"active\"} 2",
+            "scheduler_scheduler_cache_size{type=\"assumed_pods\"} 3",
+            "scheduler_scheduling_attempt_duration_seconds_count{profile=\"default-scheduler\",result=\"scheduled\"} 1",
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! A node as the scheduler sees it: the object and the sums over its pods.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, NodeCondition, Taint};
+
+use crate::pod::{HostPort, PodInfo};
+use crate::resources::Resources;
+use crate::selector::Labels;
+
+static NO_LABELS: Labels = Labels::new();
+
+/// Address that stands for all addresses of a host.
+const ANY_ADDRESS: &str = "0.0.0.0";
+
+/// A node with what its pods hold.
+#[derive(Debug, Clone)]
+pub struct NodeInfo {
+    /// The node's name.
+    pub name: Arc<str>,
+    /// The object; `None` while only pods of the node are known.
+    pub node: Option<Arc<Node>>,
+    /// What the node has for pods.
+    pub allocatable: Resources,
+    /// What its pods hold, assumed ones included.
+    pub requested: Resources,
+    /// CPU of its pods with the default for containers that state none, in thousandths.
+    pub scored_milli_cpu: i64,
+    /// Memory of its pods with the default for containers that state none, in bytes.
+    pub scored_memory: i64,
+    /// Its pods, assumed ones included.
+    pub pods: Vec<Arc<PodInfo>>,
+    /// Image names on the node, with sizes in bytes.
+    pub images: Arc<HashMap<String, i64>>,
+    ports: BTreeMap<HostPort, u32>,
+    with_affinity: usize,
+    with_anti_affinity: usize,
+}
+
+impl NodeInfo {
+    /// A node of which nothing but the name is known.
+    pub fn new(name: Arc<str>) -> Self {
+        Self {
+            name,
+            node: None,
+            allocatable: Resources::default(),
+            requested: Resources::default(),
+            scored_milli_cpu: 0,
+            scored_memory: 0,
+            pods: Vec::new(),
+            images: Arc::default(),
+            ports: BTreeMap::new(),
+            with_affinity: 0,
+            with_anti_affinity: 0,
+        }
+    }
+
+    /// Takes over a new state of the object.
+    pub fn set_node(&mut self, node: Arc<Node>) {
+        let status = node.status.as_ref();
+        self.allocatable = status
+            .and_then(|s| s.allocatable.as_ref())
+            .map(Resources::from_list)
+            .unwrap_or_default();
+        let images: HashMap<String, i64> = status
+            .and_then(|s| s.images.as_ref())
+            .into_iter()
+            .flatten()
+            .flat_map(|image| {
+                let size = image.size_bytes.unwrap_or(0);
+                image
+                    .names
+                    .iter()
+                    .flatten()
+                    .map(move |name| (name.clone(), size))
+            })
+            .collect();
+        if *self.images != images {
+            self.images = Arc::new(images);
+        }
+        self.node = Some(node);
+    }
+
+    /// The node's labels.
+    pub fn labels(&self) -> &Labels {
+        self.node
+            .as_ref()
+            .and_then(|n| n.metadata.labels.as_ref())
+            .unwrap_or(&NO_LABELS)
+    }
+
+    /// The value of one label.
+    pub fn label(&self, key: &str) -> Option<&str> {
+        self.labels().get(key).map(String::as_str)
+    }
+
+    /// The node's taints.
+    pub fn taints(&self) -> &[Taint] {
+        let spec = self.node.as_ref().and_then(|n| n.spec.as_ref());
+        spec.and_then(|s| s.taints.as_deref()).unwrap_or_default()
+    }
+
+    /// The node's conditions.
+    pub fn conditions(&self) -> &[NodeCondition] {
+        let status = self.node.as_ref().and_then(|n| n.status.as_ref());
+        status
+            .and_then(|s| s.conditions.as_deref())
+            .unwrap_or_default()
+    }
+
+    /// Whether the node is marked unschedulable.
+    pub fn is_unschedulable(&self) -> bool {
+        let spec = self.node.as_ref().and_then(|n| n.spec.as_ref());
+        spec.and_then(|s| s.unschedulable).unwrap_or(false)
+    }
+
+    /// Region and zone, by which the order of nodes is spread.
+    pub fn zone(&self) -> (&str, &str) {
+        let label = |key| self.label(key).unwrap_or_default();
+        (
+            label("topology.kubernetes.io/region"),
+            label("topology.kubernetes.io/zone"),
+        )
+    }
+
+    /// Whether a pod of the node has pod affinity or anti-affinity, required or preferred.
+    pub fn has_affinity(&self) -> bool {
+        self.with_affinity > 0
+    }
+
+    /// Whether a pod of the node has required anti-affinity.
+    pub fn has_anti_affinity(&self) -> bool {
+        self.with_anti_affinity > 0
+    }
+
+    /// Adds a pod.
+    pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
+        self.requested.add(&pod.requests.requests);
+        self.scored_milli_cpu += pod.requests.scored_milli_cpu;
+        self.scored_memory += pod.requests.scored_memory;
+        for port in &pod.host_ports {
+            *self.ports.entry(port.clone()).or_default() += 1;
+        }
+        self.with_affinity += usize::from(pod.has_affinity());
+        self.with_anti_affinity += usize::from(!pod.anti_affinity.is_empty());
+        self.pods.push(pod);
+    }
+
+    /// Removes the pod of this UID; whether it was there.
+    pub fn remove_pod(&mut self, uid: &str) -> bool {
+        let Some(at) = self.pods.iter().position(|p| &*p.uid == uid) else {
+            return false;
+        };
+        let pod = self.pods.swap_remove(at);
+        self.requested.sub(&pod.requests.requests);
+        self.scored_milli_cpu -= pod.requests.scored_milli_cpu;
+        self.scored_memory -= pod.requests.scored_memory;
+        for port in &pod.host_ports {
+            if let Some(users) = self.ports.get_mut(port) {
+                *users -= 1;
+                if *users == 0 {
+                    self.ports.remove(port);
+                }
+            }
+        }
+        self.with_affinity -= usize::from(pod.has_affinity());
+        self.with_anti_affinity -= usize::from(!pod.anti_affinity.is_empty());
+        true
+    }
+
+    /// Whether a host port is taken: the same port and protocol on the same address, or on all.
+    pub fn port_conflicts(&self, port: &HostPort) -> bool {
+        let from = HostPort {
+            protocol: String::new(),
+            ip: String::new(),
+            ..port.clone()
+        };
+        self.ports
+            .range(from..)
+            .take_while(|(used, _)| used.port == port.port)
+            .any(|(used, _)| {
+                used.protocol == port.protocol
+                    && (used.ip == port.ip || used.ip == ANY_ADDRESS || port.ip == ANY_ADDRESS)
+            })
+    }
+}

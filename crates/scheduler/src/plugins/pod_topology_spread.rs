@@ -1,0 +1,431 @@
+//! Spreads pods over domains of nodes.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use super::node_affinity::allows;
+use super::taint_toleration::untolerated;
+use crate::cache::Snapshot;
+use crate::framework::{
+    Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, MAX_NODE_SCORE,
+    NodeNames, Plugin, Points, PreFilter, PreScore, Score, Status,
+};
+use crate::node::NodeInfo;
+use crate::pod::{PodInfo, SpreadConstraint};
+
+/// The label whose domains are the nodes themselves.
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// The plugin `PodTopologySpread`. Only constraints a pod states are looked at; the original's
+/// cluster-wide default constraints for pods of services are not applied.
+#[derive(Debug)]
+pub struct PodTopologySpread;
+
+/// For each hard constraint the matching pods by domain.
+#[derive(Debug, Clone, Default)]
+struct FilterState {
+    counts: Vec<HashMap<String, i64>>,
+}
+
+/// For each soft constraint the matching pods by domain, and what a pod counts for.
+#[derive(Debug, Clone, Default)]
+struct ScoreState {
+    counts: Vec<HashMap<String, i64>>,
+    weights: Vec<f64>,
+    /// Nodes without one of the labels.
+    ignored: BTreeSet<Arc<str>>,
+}
+
+/// Whether the node takes part in the count.
+fn counts_for(constraint: &SpreadConstraint, pod: &PodInfo, node: &NodeInfo) -> bool {
+    (!constraint.honor_affinity || allows(pod, &node.name, node.labels()))
+        && (!constraint.honor_taints || untolerated(node.taints(), pod.tolerations()).is_none())
+}
+
+fn counted(constraint: &SpreadConstraint, pod: &PodInfo, other: &PodInfo) -> bool {
+    other.namespace == pod.namespace
+        && !other.is_terminating()
+        && constraint.selector.matches(other.labels())
+}
+
+fn matching(constraint: &SpreadConstraint, pod: &PodInfo, node: &NodeInfo) -> i64 {
+    let pods = node
+        .pods
+        .iter()
+        .filter(|other| counted(constraint, pod, other));
+    i64::try_from(pods.count()).unwrap_or(i64::MAX)
+}
+
+fn has_all_labels<'a>(
+    mut constraints: impl Iterator<Item = &'a SpreadConstraint>,
+    node: &NodeInfo,
+) -> bool {
+    constraints.all(|c| node.label(&c.topology_key).is_some())
+}
+
+impl PodTopologySpread {
+    fn book(state: &mut CycleState, pod: &PodInfo, other: &PodInfo, node: &NodeInfo, amount: i64) {
+        let Some(state) = state.get_mut::<FilterState>() else {
+            return;
+        };
+        let hard = || pod.spread.iter().filter(|c| c.hard);
+        if !has_all_labels(hard(), node) {
+            return;
+        }
+        for (constraint, counts) in hard().zip(&mut state.counts) {
+            if !counted(constraint, pod, other) || !counts_for(constraint, pod, node) {
+                continue;
+            }
+            if let Some(value) = node.label(&constraint.topology_key) {
+                *counts.entry(value.to_owned()).or_default() += amount;
+            }
+        }
+    }
+}
+
+impl Plugin for PodTopologySpread {
+    fn name(&self) -> &'static str {
+        "PodTopologySpread"
+    }
+
+    fn attach(self: Arc<Self>, points: &mut Points) {
+        points.pre_filter.push(self.clone());
+        points.filter.push(self.clone());
+        points.pre_score.push(self.clone());
+        points.score.push(self);
+    }
+
+    fn events(&self) -> Vec<ClusterEvent> {
+        let pods = Action::ADD | Action::DELETE | Action::UPDATE_LABEL;
+        let nodes = Action::ADD | Action::DELETE | Action::UPDATE_LABEL | Action::UPDATE_TAINT;
+        vec![
+            ClusterEvent::new(EventResource::AssignedPod, pods),
+            ClusterEvent::new(EventResource::TargetPod, Action::UPDATE_LABEL),
+            ClusterEvent::new(EventResource::Node, nodes),
+        ]
+    }
+
+    fn hint(&self, _: &ClusterEvent, pod: &PodInfo, object: &EventObject) -> Hint {
+        let concerned = match object {
+            EventObject::Pod { old, new } => [old, new].into_iter().flatten().any(|other| {
+                other.namespace == pod.namespace
+                    && pod
+                        .spread
+                        .iter()
+                        .any(|c| c.selector.matches(other.labels()))
+            }),
+            EventObject::Node { old, new } => [old, new].into_iter().flatten().any(|node| {
+                let labels = node.metadata.labels.as_ref();
+                pod.spread
+                    .iter()
+                    .filter(|c| c.hard)
+                    .all(|c| labels.is_some_and(|l| l.contains_key(&c.topology_key)))
+            }),
+            EventObject::Other => true,
+        };
+        if concerned { Hint::Queue } else { Hint::Skip }
+    }
+}
+
+impl PreFilter for PodTopologySpread {
+    fn pre_filter(
+        &self,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        snapshot: &Snapshot,
+    ) -> (Status, NodeNames) {
+        let hard: Vec<&SpreadConstraint> = pod.spread.iter().filter(|c| c.hard).collect();
+        if hard.is_empty() {
+            return (Status::skip(), None);
+        }
+        let mut counts = vec![HashMap::new(); hard.len()];
+        for node in snapshot
+            .nodes()
+            .iter()
+            .filter(|n| has_all_labels(hard.iter().copied(), n))
+        {
+            for (constraint, counts) in hard.iter().zip(&mut counts) {
+                let Some(value) = node.label(&constraint.topology_key) else {
+                    continue;
+                };
+                if counts_for(constraint, pod, node) {
+                    // An empty domain counts, with nothing in it.
+                    *counts.entry(value.to_owned()).or_default() += matching(constraint, pod, node);
+                }
+            }
+        }
+        state.put(FilterState { counts });
+        (Status::success(), None)
+    }
+
+    fn add_pod(
+        &self,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        added: &PodInfo,
+        node: &NodeInfo,
+        _: &Snapshot,
+    ) {
+        Self::book(state, pod, added, node, 1);
+    }
+
+    fn remove_pod(
+        &self,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        removed: &PodInfo,
+        node: &NodeInfo,
+        _: &Snapshot,
+    ) {
+        Self::book(state, pod, removed, node, -1);
+    }
+}
+
+impl Filter for PodTopologySpread {
+    fn filter(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
+        let Some(state) = state.get::<FilterState>() else {
+            return Status::error("topology spread has not been prepared");
+        };
+        for (constraint, counts) in pod.spread.iter().filter(|c| c.hard).zip(&state.counts) {
+            let Some(value) = node.label(&constraint.topology_key) else {
+                return Status::unresolvable(
+                    "node(s) didn't match pod topology spread constraints (missing required label)",
+                );
+            };
+            let domains = i64::try_from(counts.len()).unwrap_or(i64::MAX);
+            let least = if domains < constraint.min_domains {
+                0
+            } else {
+                counts.values().copied().min().unwrap_or(0)
+            };
+            let own = i64::from(constraint.selector.matches(pod.labels()));
+            let here = counts.get(value).copied().unwrap_or(0);
+            if here + own - least > constraint.max_skew {
+                return Status::unschedulable(
+                    "node(s) didn't match pod topology spread constraints",
+                );
+            }
+        }
+        Status::success()
+    }
+}
+
+impl PreScore for PodTopologySpread {
+    #[allow(clippy::cast_precision_loss)]
+    fn pre_score(
+        &self,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        snapshot: &Snapshot,
+        nodes: &[usize],
+    ) -> Status {
+        let soft: Vec<&SpreadConstraint> = pod.spread.iter().filter(|c| !c.hard).collect();
+        if soft.is_empty() {
+            return Status::skip();
+        }
+        let mut result = ScoreState {
+            counts: vec![HashMap::new(); soft.len()],
+            ..ScoreState::default()
+        };
+        for node in nodes.iter().map(|&at| snapshot.node(at)) {
+            if !has_all_labels(soft.iter().copied(), node) {
+                result.ignored.insert(node.name.clone());
+                continue;
+            }
+            for (constraint, counts) in soft.iter().zip(&mut result.counts) {
+                if let Some(value) = node.label(&constraint.topology_key) {
+                    counts.entry(value.to_owned()).or_insert(0);
+                }
+            }
+        }
+        let scored = nodes.len() - result.ignored.len();
+        result.weights = soft
+            .iter()
+            .zip(&result.counts)
+            .map(|(constraint, counts)| {
+                // Few domains hold many pods each; the logarithm evens that out.
+                let domains = if constraint.topology_key == HOSTNAME {
+                    scored
+                } else {
+                    counts.len()
+                };
+                (domains as f64 + 2.0).ln()
+            })
+            .collect();
+        for node in snapshot
+            .nodes()
+            .iter()
+            .filter(|n| has_all_labels(soft.iter().copied(), n))
+        {
+            for (constraint, counts) in soft.iter().zip(&mut result.counts) {
+                let domain = node.label(&constraint.topology_key);
+                let Some(count) = domain.and_then(|value| counts.get_mut(value)) else {
+                    continue;
+                };
+                if counts_for(constraint, pod, node) {
+                    *count += matching(constraint, pod, node);
+                }
+            }
+        }
+        state.put(result);
+        Status::success()
+    }
+}
+
+impl Score for PodTopologySpread {
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+    fn score(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo, _: &Snapshot) -> i64 {
+        let Some(state) = state.get::<ScoreState>() else {
+            return 0;
+        };
+        if state.ignored.contains(&node.name) {
+            return 0;
+        }
+        let soft = pod.spread.iter().filter(|c| !c.hard);
+        let parts = soft
+            .zip(&state.counts)
+            .zip(&state.weights)
+            .map(|((c, counts), weight)| {
+                let here = node
+                    .label(&c.topology_key)
+                    .and_then(|v| counts.get(v))
+                    .copied()
+                    .unwrap_or(0);
+                here as f64 * weight + (c.max_skew - 1) as f64
+            });
+        parts.sum::<f64>().round() as i64
+    }
+
+    /// Fewer is better; nodes without the labels get nothing.
+    fn normalize(
+        &self,
+        state: &CycleState,
+        _: &PodInfo,
+        snapshot: &Snapshot,
+        nodes: &[usize],
+        scores: &mut [i64],
+    ) {
+        let Some(state) = state.get::<ScoreState>() else {
+            return;
+        };
+        let ignored = |at: usize| state.ignored.contains(&snapshot.node(at).name);
+        let scored = || {
+            let pairs = nodes.iter().zip(scores.iter());
+            pairs
+                .filter(|(at, _)| !ignored(**at))
+                .map(|(_, score)| *score)
+        };
+        let (least, most) = (scored().min().unwrap_or(0), scored().max().unwrap_or(0));
+        for (score, &at) in scores.iter_mut().zip(nodes) {
+            *score = match most {
+                _ if ignored(at) => 0,
+                0 => MAX_NODE_SCORE,
+                most => MAX_NODE_SCORE * (most + least - *score) / most,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugins::testing::{Bed, labelled};
+    use serde_json::{Value, json};
+
+    fn constraint(key: &str, when: &str) -> Value {
+        json!({"maxSkew": 1, "topologyKey": key, "whenUnsatisfiable": when,
+               "labelSelector": {"matchLabels": {"app": "web"}}})
+    }
+
+    fn bed() -> Bed {
+        let mut bed = Bed::new();
+        for (name, zone) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
+            bed.node(
+                name,
+                json!({"metadata": {"labels": {"zone": zone, HOSTNAME: name}}}),
+            );
+        }
+        bed
+    }
+
+    fn web(name: &str, constraints: Value) -> Arc<PodInfo> {
+        labelled(
+            name,
+            json!({"app": "web"}),
+            json!({"topologySpreadConstraints": constraints}),
+        )
+    }
+
+    fn by_name(bed: &Bed, values: &[Status]) -> Vec<bool> {
+        ["a1", "a2", "b1"]
+            .map(|n| values[bed.snapshot.position(n).unwrap()].is_success())
+            .into()
+    }
+
+    #[test]
+    fn hard_constraints_keep_the_skew() {
+        let mut bed = bed();
+        bed.place(&web("w1", json!([])), "a1");
+        let pod = web("w2", json!([constraint("zone", "DoNotSchedule")]));
+        let verdicts = bed.verdicts(&PodTopologySpread, &pod);
+        assert_eq!(by_name(&bed, &verdicts), [false, false, true]);
+        let at = bed.snapshot.position("a1").unwrap();
+        assert_eq!(
+            verdicts[at],
+            Status::unschedulable("node(s) didn't match pod topology spread constraints")
+        );
+        bed.node("c1", json!({}));
+        let verdicts = bed.verdicts(&PodTopologySpread, &pod);
+        let at = bed.snapshot.position("c1").unwrap();
+        assert_eq!(
+            verdicts[at],
+            Status::unresolvable(
+                "node(s) didn't match pod topology spread constraints (missing required label)"
+            )
+        );
+    }
+
+    #[test]
+    fn too_few_domains_count_as_an_empty_one() {
+        let mut bed = bed();
+        bed.place(&web("w1", json!([])), "a1");
+        bed.place(&web("w2", json!([])), "b1");
+        let mut wants = constraint("zone", "DoNotSchedule");
+        let verdicts = bed.verdicts(&PodTopologySpread, &web("p", json!([wants])));
+        assert_eq!(by_name(&bed, &verdicts), [true; 3]);
+        wants["minDomains"] = json!(3);
+        let verdicts = bed.verdicts(&PodTopologySpread, &web("p", json!([wants])));
+        assert_eq!(by_name(&bed, &verdicts), [false; 3]);
+    }
+
+    #[test]
+    fn imagined_changes_are_booked() {
+        let mut bed = bed();
+        let running = web("w1", json!([]));
+        bed.place(&running, "a1");
+        let pod = web("p", json!([constraint("zone", "DoNotSchedule")]));
+        let mut state = CycleState::new();
+        PodTopologySpread.pre_filter(&mut state, &pod, &bed.snapshot);
+        let node = bed.snapshot.node(bed.snapshot.position("a2").unwrap());
+        assert!(!PodTopologySpread.filter(&state, &pod, node).is_success());
+        PodTopologySpread.remove_pod(&mut state, &pod, &running, node, &bed.snapshot);
+        assert!(PodTopologySpread.filter(&state, &pod, node).is_success());
+    }
+
+    #[test]
+    fn soft_constraints_prefer_emptier_domains() {
+        let mut bed = bed();
+        bed.place(&web("w1", json!([])), "a1");
+        bed.node("c1", json!({}));
+        let pod = web("p", json!([constraint("zone", "ScheduleAnyway")]));
+        let places: Vec<usize> = (0..4).collect();
+        let mut state = CycleState::new();
+        PodTopologySpread.pre_score(&mut state, &pod, &bed.snapshot, &places);
+        let scores = bed.scores_with(&PodTopologySpread, &pod, &state);
+        let score = |name| scores[bed.snapshot.position(name).unwrap()];
+        assert_eq!(
+            [score("a1"), score("a2"), score("b1"), score("c1")],
+            [0, 0, 100, 0]
+        );
+    }
+}

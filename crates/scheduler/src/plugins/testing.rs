@@ -1,0 +1,89 @@
+//! A cluster of plain values for tests of single plugins.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::cache::{Cache, Snapshot};
+use crate::framework::{Code, CycleState, Filter, NodeNames, PreFilter, Score, Status};
+use crate::pod::PodInfo;
+
+/// A pod of namespace `default` with this spec.
+pub(crate) fn pod(name: &str, spec: Value) -> Arc<PodInfo> {
+    labelled(name, json!({}), spec)
+}
+
+/// A pod with labels.
+pub(crate) fn labelled(name: &str, labels: Value, mut spec: Value) -> Arc<PodInfo> {
+    if spec.get("containers").is_none() {
+        spec["containers"] = json!([]);
+    }
+    let metadata = json!({"name": name, "namespace": "default", "uid": name, "labels": labels});
+    let pod = json!({"metadata": metadata, "spec": spec});
+    Arc::new(PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap())))
+}
+
+pub(crate) struct Bed {
+    pub(crate) cache: Cache,
+    pub(crate) snapshot: Snapshot,
+}
+
+impl Bed {
+    pub(crate) fn new() -> Self {
+        Self {
+            cache: Cache::new(),
+            snapshot: Snapshot::default(),
+        }
+    }
+
+    pub(crate) fn node(&mut self, name: &str, mut node: Value) {
+        node["metadata"]["name"] = json!(name);
+        self.cache
+            .set_node(Arc::new(serde_json::from_value(node).unwrap()));
+        self.cache.update(&mut self.snapshot);
+    }
+
+    pub(crate) fn place(&mut self, pod: &Arc<PodInfo>, node: &str) {
+        self.cache.assume(pod.clone(), node).unwrap();
+        self.cache.update(&mut self.snapshot);
+    }
+
+    pub(crate) fn filter(&self, plugin: &impl Filter, pod: &PodInfo, node: &str) -> Status {
+        let at = self.snapshot.position(node).unwrap();
+        plugin.filter(&CycleState::new(), pod, self.snapshot.node(at))
+    }
+
+    pub(crate) fn pre_filter(&self, plugin: &impl PreFilter, pod: &PodInfo) -> (Status, NodeNames) {
+        plugin.pre_filter(&mut CycleState::new(), pod, &self.snapshot)
+    }
+
+    /// PreFilter and, unless it skips, Filter on every node.
+    pub(crate) fn verdicts<P: PreFilter + Filter>(&self, plugin: &P, pod: &PodInfo) -> Vec<Status> {
+        let mut state = CycleState::new();
+        let (status, _) = plugin.pre_filter(&mut state, pod, &self.snapshot);
+        let nodes = self.snapshot.nodes().iter();
+        match status.code {
+            Code::Success => nodes.map(|n| plugin.filter(&state, pod, n)).collect(),
+            Code::Skip => nodes.map(|_| Status::success()).collect(),
+            _ => nodes.map(|_| status.clone()).collect(),
+        }
+    }
+
+    /// The normalized scores of all nodes, in order of names.
+    pub(crate) fn scores(&self, plugin: &impl Score, pod: &PodInfo) -> Vec<i64> {
+        self.scores_with(plugin, pod, &CycleState::new())
+    }
+
+    pub(crate) fn scores_with(
+        &self,
+        plugin: &impl Score,
+        pod: &PodInfo,
+        state: &CycleState,
+    ) -> Vec<i64> {
+        let places: Vec<usize> = (0..self.snapshot.nodes().len()).collect();
+        let score = |&at: &usize| plugin.score(state, pod, self.snapshot.node(at), &self.snapshot);
+        let mut scores: Vec<i64> = places.iter().map(score).collect();
+        plugin.normalize(state, pod, &self.snapshot, &places, &mut scores);
+        scores
+    }
+}

@@ -1,0 +1,345 @@
+//! A pod as the scheduler sees it: everything that plugins need, computed once.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{
+    Container, Pod, PodAffinityTerm, PodSpec, Toleration, WeightedPodAffinityTerm,
+};
+
+use crate::resources::PodRequests;
+use crate::selector::{Labels, NodeTerm, Requirement, Selector};
+
+/// The scheduler that takes pods which name none.
+pub const DEFAULT_SCHEDULER_NAME: &str = "default-scheduler";
+
+/// A host port a pod occupies.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostPort {
+    /// Port number on the host.
+    pub port: i32,
+    /// `TCP`, `UDP` or `SCTP`.
+    pub protocol: String,
+    /// Address on the host; `0.0.0.0` means all.
+    pub ip: String,
+}
+
+/// A compiled pod affinity term.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AffinityTerm {
+    /// The label whose value makes nodes belong together.
+    pub topology_key: String,
+    namespaces: BTreeSet<String>,
+    /// Namespaces by label; `None` if the term names no selector.
+    namespace_selector: Option<Selector>,
+    selector: Selector,
+}
+
+impl AffinityTerm {
+    fn new(term: &PodAffinityTerm, namespace: &str, own: &Labels) -> Self {
+        let mut namespaces: BTreeSet<String> = term.namespaces.iter().flatten().cloned().collect();
+        if namespaces.is_empty() && term.namespace_selector.is_none() {
+            namespaces.insert(namespace.to_owned());
+        }
+        let mut selector = Selector::new(term.label_selector.as_ref());
+        // Label keys copy the pod's own value into the selector.
+        for key in term.match_label_keys.iter().flatten() {
+            if let Some(value) = own.get(key) {
+                selector.and(Requirement::equals(key, value));
+            }
+        }
+        for key in term.mismatch_label_keys.iter().flatten() {
+            if let Some(value) = own.get(key) {
+                selector.and(Requirement::differs(key, value));
+            }
+        }
+        Self {
+            topology_key: term.topology_key.clone(),
+            namespaces,
+            namespace_selector: term
+                .namespace_selector
+                .as_ref()
+                .map(|s| Selector::new(Some(s))),
+            selector,
+        }
+    }
+
+    /// Whether the term chooses namespaces by label.
+    pub fn has_namespace_selector(&self) -> bool {
+        self.namespace_selector.is_some()
+    }
+
+    /// Whether the term is about `pod`, whose namespace has the labels `namespace`.
+    pub fn matches(&self, pod: &PodInfo, namespace: Option<&Labels>) -> bool {
+        let in_namespace = self.namespaces.contains(&*pod.namespace)
+            || self.namespace_selector.as_ref().is_some_and(|s| {
+                s.is_everything() || namespace.is_some_and(|labels| s.matches(labels))
+            });
+        in_namespace && self.selector.matches(pod.labels())
+    }
+}
+
+/// A compiled topology spread constraint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpreadConstraint {
+    /// How uneven the spread may be.
+    pub max_skew: i64,
+    /// The label whose values are the domains.
+    pub topology_key: String,
+    /// Fewer domains than this count as an empty one.
+    pub min_domains: i64,
+    /// Whether a node that would break the constraint is refused or only scored lower.
+    pub hard: bool,
+    /// The pods that are counted.
+    pub selector: Selector,
+    /// Whether nodes that the pod's node affinity rules out are left out of the count.
+    pub honor_affinity: bool,
+    /// Whether nodes with taints the pod does not tolerate are left out of the count.
+    pub honor_taints: bool,
+}
+
+/// A pod with what plugins look at.
+#[derive(Debug)]
+pub struct PodInfo {
+    /// The object as it came from the API.
+    pub pod: Arc<Pod>,
+    /// `metadata.uid`.
+    pub uid: Arc<str>,
+    /// `metadata.namespace`.
+    pub namespace: Arc<str>,
+    /// `metadata.name`.
+    pub name: Arc<str>,
+    /// `spec.priority`, 0 if there is none.
+    pub priority: i32,
+    /// `spec.nodeName` if the pod is bound.
+    pub node_name: Option<Arc<str>>,
+    /// What the pod asks for.
+    pub requests: PodRequests,
+    /// Host ports the pod occupies.
+    pub host_ports: Vec<HostPort>,
+    /// Terms of required node affinity (one of them must match); `None` if there is no such affinity.
+    pub node_terms: Option<Vec<NodeTerm>>,
+    /// Preferred node affinity with weights.
+    pub preferred_node_terms: Vec<(i64, NodeTerm)>,
+    /// Required pod affinity.
+    pub affinity: Vec<AffinityTerm>,
+    /// Required pod anti-affinity.
+    pub anti_affinity: Vec<AffinityTerm>,
+    /// Preferred pod affinity with weights.
+    pub preferred_affinity: Vec<(i64, AffinityTerm)>,
+    /// Preferred pod anti-affinity with weights.
+    pub preferred_anti_affinity: Vec<(i64, AffinityTerm)>,
+    /// Topology spread constraints.
+    pub spread: Vec<SpreadConstraint>,
+}
+
+static NO_LABELS: Labels = Labels::new();
+static NO_SPEC: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
+
+impl PodInfo {
+    /// Computes what plugins need.
+    pub fn new(pod: Arc<Pod>) -> Self {
+        let text = |field: &Option<String>| Arc::from(field.as_deref().unwrap_or_default());
+        let namespace: Arc<str> = text(&pod.metadata.namespace);
+        let labels = pod.metadata.labels.as_ref().unwrap_or(&NO_LABELS);
+        let spec = pod.spec.as_ref().unwrap_or(&NO_SPEC);
+        let terms = |list: Option<&Vec<PodAffinityTerm>>| -> Vec<AffinityTerm> {
+            let compile = |t| AffinityTerm::new(t, &namespace, labels);
+            list.into_iter().flatten().map(compile).collect()
+        };
+        let weighted = |list: Option<&Vec<WeightedPodAffinityTerm>>| -> Vec<(i64, AffinityTerm)> {
+            let compile = |t: &WeightedPodAffinityTerm| {
+                let term = AffinityTerm::new(&t.pod_affinity_term, &namespace, labels);
+                (i64::from(t.weight), term)
+            };
+            list.into_iter().flatten().map(compile).collect()
+        };
+        let affinity = spec.affinity.as_ref();
+        let node = affinity.and_then(|a| a.node_affinity.as_ref());
+        let with = affinity.and_then(|a| a.pod_affinity.as_ref());
+        let without = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
+        let required = node
+            .and_then(|n| {
+                n.required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })
+            .map(|s| {
+                s.node_selector_terms
+                    .iter()
+                    .filter_map(NodeTerm::new)
+                    .collect()
+            });
+        let preferred = node
+            .and_then(|n| {
+                n.preferred_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })
+            .into_iter()
+            .flatten()
+            .filter(|p| p.weight != 0)
+            .filter_map(|p| Some((i64::from(p.weight), NodeTerm::new(&p.preference)?)))
+            .collect();
+        Self {
+            uid: text(&pod.metadata.uid),
+            name: text(&pod.metadata.name),
+            priority: spec.priority.unwrap_or(0),
+            node_name: spec
+                .node_name
+                .as_deref()
+                .filter(|n| !n.is_empty())
+                .map(Arc::from),
+            requests: PodRequests::of(&pod),
+            host_ports: host_ports(spec),
+            node_terms: required,
+            preferred_node_terms: preferred,
+            affinity: terms(with.and_then(|a| {
+                a.required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            anti_affinity: terms(without.and_then(|a| {
+                a.required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            preferred_affinity: weighted(with.and_then(|a| {
+                a.preferred_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            preferred_anti_affinity: weighted(without.and_then(|a| {
+                a.preferred_during_scheduling_ignored_during_execution
+                    .as_ref()
+            })),
+            spread: spread(spec, labels),
+            namespace,
+            pod,
+        }
+    }
+
+    /// The pod's spec.
+    pub fn spec(&self) -> &PodSpec {
+        self.pod.spec.as_ref().unwrap_or(&NO_SPEC)
+    }
+
+    /// The pod's labels.
+    pub fn labels(&self) -> &Labels {
+        self.pod.metadata.labels.as_ref().unwrap_or(&NO_LABELS)
+    }
+
+    /// The pod's tolerations.
+    pub fn tolerations(&self) -> &[Toleration] {
+        self.spec().tolerations.as_deref().unwrap_or_default()
+    }
+
+    /// Which scheduler the pod is for.
+    pub fn scheduler_name(&self) -> &str {
+        self.spec()
+            .scheduler_name
+            .as_deref()
+            .filter(|n| !n.is_empty())
+            .unwrap_or(DEFAULT_SCHEDULER_NAME)
+    }
+
+    /// All containers, init containers first.
+    pub fn containers(&self) -> impl Iterator<Item = &Container> {
+        let spec = self.spec();
+        spec.init_containers
+            .iter()
+            .flatten()
+            .chain(&spec.containers)
+    }
+
+    /// Whether the pod is being deleted.
+    pub fn is_terminating(&self) -> bool {
+        self.pod.metadata.deletion_timestamp.is_some()
+    }
+
+    /// Whether the pod has ended and holds nothing any more.
+    pub fn is_terminal(&self) -> bool {
+        let phase = self.pod.status.as_ref().and_then(|s| s.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    }
+
+    /// The node a preemption was made for, from the pod's status.
+    pub fn nominated_node(&self) -> Option<&str> {
+        let status = self.pod.status.as_ref()?;
+        status
+            .nominated_node_name
+            .as_deref()
+            .filter(|n| !n.is_empty())
+    }
+
+    /// When the pod started, or the latest time there is if it has not: the order in which
+    /// preemption looks at pods of equal priority.
+    pub fn start_time(&self) -> jiff::Timestamp {
+        let started = self.pod.status.as_ref().and_then(|s| s.start_time.as_ref());
+        started.map_or(jiff::Timestamp::MAX, |t| t.0)
+    }
+
+    /// Whether the pod has any pod affinity or anti-affinity.
+    pub fn has_affinity(&self) -> bool {
+        !(self.affinity.is_empty()
+            && self.anti_affinity.is_empty()
+            && self.preferred_affinity.is_empty()
+            && self.preferred_anti_affinity.is_empty())
+    }
+
+    /// `namespace/name`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}
+
+fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
+    let sidecars = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let mut ports: Vec<HostPort> = sidecars
+        .chain(&spec.containers)
+        .flat_map(|c| c.ports.iter().flatten())
+        .filter_map(|p| {
+            let port = p.host_port.filter(|&n| n > 0)?;
+            let protocol = p
+                .protocol
+                .as_deref()
+                .filter(|t| !t.is_empty())
+                .unwrap_or("TCP");
+            let ip = p
+                .host_ip
+                .as_deref()
+                .filter(|t| !t.is_empty())
+                .unwrap_or("0.0.0.0");
+            Some(HostPort {
+                port,
+                protocol: protocol.to_owned(),
+                ip: ip.to_owned(),
+            })
+        })
+        .collect();
+    ports.sort();
+    ports.dedup();
+    ports
+}
+
+fn spread(spec: &PodSpec, labels: &Labels) -> Vec<SpreadConstraint> {
+    let constraints = spec.topology_spread_constraints.iter().flatten();
+    constraints
+        .map(|c| {
+            let mut selector = Selector::new(c.label_selector.as_ref());
+            for key in c.match_label_keys.iter().flatten() {
+                if let Some(value) = labels.get(key) {
+                    selector.and(Requirement::equals(key, value));
+                }
+            }
+            SpreadConstraint {
+                max_skew: i64::from(c.max_skew),
+                topology_key: c.topology_key.clone(),
+                min_domains: i64::from(c.min_domains.unwrap_or(1)),
+                hard: c.when_unsatisfiable == "DoNotSchedule",
+                selector,
+                honor_affinity: c.node_affinity_policy.as_deref() != Some("Ignore"),
+                honor_taints: c.node_taints_policy.as_deref() == Some("Honor"),
+            }
+        })
+        .collect()
+}

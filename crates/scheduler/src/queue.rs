@@ -1,0 +1,433 @@
+//! The scheduling queue: which pod is tried next, and when a pod that was refused is tried again.
+//!
+//! A pod is in exactly one place: *active* (tried next, by rank, then by arrival), *backing off*
+//! (tried when its time has come), *unschedulable* (tried when a change in the cluster may help it,
+//! or after five minutes), *gated* (held back by a PreEnqueue plugin) or *in flight* (being tried or
+//! bound). The queue has no clock and no tasks of its own: callers pass the time in and ask when to
+//! come back.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::framework::Code;
+use crate::framework::{Action, ClusterEvent, EventObject, EventResource, Hint, Status};
+use crate::pod::PodInfo;
+
+/// What the queue asks of the plugins.
+pub trait Rules {
+    /// The pod's rank: higher goes first.
+    fn rank(&self, pod: &PodInfo) -> i64;
+    /// Why the pod may not be queued, if it may not.
+    fn gate(&self, pod: &PodInfo) -> Option<Status>;
+    /// Whether a change can help a pod that `plugin` refused.
+    fn hint(&self, plugin: &str, event: &ClusterEvent, pod: &PodInfo, object: &EventObject)
+    -> Hint;
+}
+
+/// Times of the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueOptions {
+    /// Back-off after the first failure; doubles with each further one.
+    pub initial_backoff: Duration,
+    /// Longest back-off.
+    pub max_backoff: Duration,
+    /// How long a pod stays unschedulable at most before it is tried again without a reason.
+    pub flush_after: Duration,
+}
+
+impl Default for QueueOptions {
+    fn default() -> Self {
+        Self {
+            initial_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(10),
+            flush_after: Duration::from_secs(300),
+        }
+    }
+}
+
+/// A pod taken out for an attempt.
+#[derive(Debug, Clone)]
+pub struct Taken {
+    /// The pod.
+    pub pod: Arc<PodInfo>,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// When the first attempt began.
+    pub first_attempt: Instant,
+}
+
+/// How an attempt failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Failure {
+    /// Plugins that refused the pod; it is tried again when a change may help one of them. Without
+    /// any (an error, no node at all) every change may help.
+    pub plugins: BTreeSet<&'static str>,
+    /// Plugins that wait for something they have set in motion; their change puts the pod in front
+    /// without back-off.
+    pub pending: BTreeSet<&'static str>,
+    /// Something went wrong rather than the pod being refused: it is tried again after its back-off.
+    pub error: bool,
+}
+
+/// How many pods are where.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[allow(
+    missing_docs,
+    reason = "the names of the fields are the names of the places"
+)]
+pub struct Counts {
+    pub active: usize,
+    pub backoff: usize,
+    pub unschedulable: usize,
+    pub gated: usize,
+    pub in_flight: usize,
+}
+
+type ActiveKey = (Reverse<i64>, Instant, u64);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Active(ActiveKey),
+    Backoff(Instant, u64),
+    Unschedulable,
+    Gated(&'static str),
+    InFlight,
+}
+
+#[derive(Debug)]
+struct Entry {
+    pod: Arc<PodInfo>,
+    place: Place,
+    /// Order of arrival among pods of equal rank; kept over attempts of one pod.
+    arrived: Instant,
+    seq: u64,
+    attempt: u32,
+    first_attempt: Option<Instant>,
+    failures: u32,
+    failure: Failure,
+    failed_at: Instant,
+    /// Number of changes seen when the attempt began; a failed attempt that missed one is repeated.
+    changes_seen: u64,
+}
+
+/// The queue. All methods are quick and none waits.
+#[derive(Debug)]
+pub struct Queue {
+    options: QueueOptions,
+    entries: HashMap<Arc<str>, Entry>,
+    active: BTreeMap<ActiveKey, Arc<str>>,
+    backoff: BTreeMap<(Instant, u64), Arc<str>>,
+    next_seq: u64,
+    changes: u64,
+}
+
+impl Queue {
+    /// An empty queue.
+    pub fn new(options: QueueOptions) -> Self {
+        Self {
+            options,
+            entries: HashMap::new(),
+            active: BTreeMap::new(),
+            backoff: BTreeMap::new(),
+            next_seq: 0,
+            changes: 0,
+        }
+    }
+
+    /// Adds a pod that waits to be scheduled, or takes over its new state.
+    pub fn set(&mut self, pod: Arc<PodInfo>, rules: &impl Rules, now: Instant) {
+        let uid = pod.uid.clone();
+        let Some(entry) = self.entries.get_mut(&uid) else {
+            self.next_seq += 1;
+            let entry = Entry {
+                pod,
+                place: Place::InFlight,
+                arrived: now,
+                seq: self.next_seq,
+                attempt: 0,
+                first_attempt: None,
+                failures: 0,
+                failure: Failure::default(),
+                failed_at: now,
+                changes_seen: 0,
+            };
+            self.entries.insert(uid.clone(), entry);
+            return self.activate(&uid, rules);
+        };
+        let old = std::mem::replace(&mut entry.pod, pod.clone());
+        let action = crate::framework::pod_action(&old, &pod);
+        match entry.place {
+            Place::Active(_) => self.activate(&uid, rules),
+            Place::Gated(_) => self.activate(&uid, rules),
+            Place::InFlight => {
+                if !action.is_none() {
+                    // Whatever the attempt finds out, it was about another pod.
+                    entry.changes_seen = u64::MAX;
+                }
+            }
+            Place::Backoff(..) => {}
+            Place::Unschedulable => {
+                let event = ClusterEvent::new(EventResource::TargetPod, action);
+                let object = EventObject::Pod {
+                    old: Some(old),
+                    new: Some(pod),
+                };
+                let helps = action.intersects(Action::UPDATE_OTHER)
+                    || (!action.is_none() && wakes(entry, rules, &event, &object).is_some());
+                if helps {
+                    self.wake(&uid, rules, now, false);
+                }
+            }
+        }
+    }
+
+    /// Removes a pod: it is gone, or bound.
+    pub fn remove(&mut self, uid: &str) {
+        self.unplace(uid);
+        self.entries.remove(uid);
+    }
+
+    /// Whether the pod is in the queue or in flight.
+    pub fn contains(&self, uid: &str) -> bool {
+        self.entries.contains_key(uid)
+    }
+
+    /// The newest state of a pod in the queue or in flight.
+    pub fn pod(&self, uid: &str) -> Option<&Arc<PodInfo>> {
+        self.entries.get(uid).map(|e| &e.pod)
+    }
+
+    /// Takes the next pod out for an attempt. When nothing is active, a pod that only waits for the
+    /// end of its back-off goes early, except after an error.
+    pub fn pop(&mut self, rules: &impl Rules, now: Instant) -> Option<Taken> {
+        self.flush_backoff(rules, now);
+        if self.active.is_empty() {
+            let early = self
+                .backoff
+                .values()
+                .find(|uid| self.entries.get(*uid).is_some_and(|e| !e.failure.error));
+            if let Some(uid) = early.cloned() {
+                self.activate(&uid, rules);
+            }
+        }
+        let (_, uid) = self.active.pop_first()?;
+        let changes = self.changes;
+        let entry = self
+            .entries
+            .get_mut(&uid)
+            .expect("every active pod has an entry");
+        entry.place = Place::InFlight;
+        entry.attempt += 1;
+        entry.changes_seen = changes;
+        let first_attempt = *entry.first_attempt.get_or_insert(now);
+        Some(Taken {
+            pod: entry.pod.clone(),
+            attempt: entry.attempt,
+            first_attempt,
+        })
+    }
+
+    /// The attempt failed: the pod waits for its back-off after an error, else for a change that may
+    /// help. Nothing happens if the pod has been removed meanwhile.
+    pub fn fail(&mut self, uid: &str, failure: Failure, rules: &impl Rules, now: Instant) {
+        let changes = self.changes;
+        let Some(entry) = self.entries.get_mut(uid) else {
+            return;
+        };
+        if entry.place != Place::InFlight {
+            return;
+        }
+        entry.failures = entry.failures.saturating_add(1);
+        entry.failed_at = now;
+        let again = failure.error || entry.changes_seen != changes;
+        entry.failure = failure;
+        entry.place = Place::Unschedulable;
+        if again {
+            let uid = entry.pod.uid.clone();
+            self.wake(&uid, rules, now, false);
+        }
+    }
+
+    /// A change in the cluster: wakes the pods it may help. Returns how many.
+    pub fn on_event(
+        &mut self,
+        event: &ClusterEvent,
+        object: &EventObject,
+        rules: &impl Rules,
+        now: Instant,
+    ) -> usize {
+        self.changes += 1;
+        let waiting = self
+            .entries
+            .iter()
+            .filter_map(|(uid, entry)| match entry.place {
+                Place::Unschedulable => {
+                    wakes(entry, rules, event, object).map(|at_once| (uid.clone(), at_once))
+                }
+                Place::Gated(plugin) => {
+                    let hint = rules.hint(plugin, event, &entry.pod, object);
+                    (hint == Hint::Queue).then(|| (uid.clone(), true))
+                }
+                _ => None,
+            });
+        let waiting: Vec<(Arc<str>, bool)> = waiting.collect();
+        for (uid, at_once) in &waiting {
+            self.wake(uid, rules, now, *at_once);
+        }
+        waiting.len()
+    }
+
+    /// Moves pods whose time has come: ends of back-off, and those that have been unschedulable for
+    /// too long.
+    pub fn flush(&mut self, rules: &impl Rules, now: Instant) {
+        self.flush_backoff(rules, now);
+        let limit = self.options.flush_after;
+        let stale = |e: &Entry| {
+            e.place == Place::Unschedulable && now.saturating_duration_since(e.failed_at) >= limit
+        };
+        let uids: Vec<Arc<str>> = self
+            .entries
+            .iter()
+            .filter(|(_, e)| stale(e))
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        for uid in uids {
+            self.wake(&uid, rules, now, false);
+        }
+    }
+
+    /// When there is something to do next: at once if a pod is active.
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.backoff.keys().next().map(|(until, _)| *until)
+    }
+
+    /// Whether a pod can be taken out now.
+    pub fn is_ready(&self, now: Instant) -> bool {
+        !self.active.is_empty()
+            || self.backoff.iter().any(|((until, _), uid)| {
+                *until <= now || self.entries.get(uid).is_some_and(|e| !e.failure.error)
+            })
+    }
+
+    /// How many pods are where.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for entry in self.entries.values() {
+            *match entry.place {
+                Place::Active(_) => &mut counts.active,
+                Place::Backoff(..) => &mut counts.backoff,
+                Place::Unschedulable => &mut counts.unschedulable,
+                Place::Gated(_) => &mut counts.gated,
+                Place::InFlight => &mut counts.in_flight,
+            } += 1;
+        }
+        counts
+    }
+
+    /// How long a pod with this many failures backs off.
+    pub fn backoff_of(&self, failures: u32) -> Duration {
+        let doubled = 1u32
+            .checked_shl(failures.saturating_sub(1))
+            .unwrap_or(u32::MAX);
+        self.options
+            .initial_backoff
+            .saturating_mul(doubled)
+            .min(self.options.max_backoff)
+    }
+
+    fn flush_backoff(&mut self, rules: &impl Rules, now: Instant) {
+        while let Some(((until, _), uid)) = self.backoff.first_key_value() {
+            if *until > now {
+                return;
+            }
+            let uid = uid.clone();
+            self.activate(&uid, rules);
+        }
+    }
+
+    /// Lets a waiting pod go: to the active pods, or to back off if its time has not come yet.
+    fn wake(&mut self, uid: &Arc<str>, rules: &impl Rules, now: Instant, at_once: bool) {
+        let Some(entry) = self.entries.get(uid) else {
+            return;
+        };
+        let until = entry.failed_at + self.backoff_of(entry.failures);
+        if at_once || until <= now || entry.failures == 0 {
+            return self.activate(uid, rules);
+        }
+        self.unplace(uid);
+        let Some(entry) = self.entries.get_mut(uid) else {
+            return;
+        };
+        entry.place = Place::Backoff(until, entry.seq);
+        self.backoff.insert((until, entry.seq), uid.clone());
+    }
+
+    /// Makes a pod active unless a plugin holds it back.
+    fn activate(&mut self, uid: &Arc<str>, rules: &impl Rules) {
+        self.unplace(uid);
+        let Some(entry) = self.entries.get_mut(uid) else {
+            return;
+        };
+        if let Some(status) = rules.gate(&entry.pod) {
+            entry.place = Place::Gated(status.plugin);
+            return;
+        }
+        let key = (Reverse(rules.rank(&entry.pod)), entry.arrived, entry.seq);
+        entry.place = Place::Active(key);
+        self.active.insert(key, uid.clone());
+    }
+
+    /// Takes a pod out of the ordered places.
+    fn unplace(&mut self, uid: &str) {
+        match self.entries.get(uid).map(|e| e.place) {
+            Some(Place::Active(key)) => {
+                self.active.remove(&key);
+            }
+            Some(Place::Backoff(until, seq)) => {
+                self.backoff.remove(&(until, seq));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether a change may help a refused pod, and if so whether it goes without back-off.
+fn wakes(
+    entry: &Entry,
+    rules: &impl Rules,
+    event: &ClusterEvent,
+    object: &EventObject,
+) -> Option<bool> {
+    let helps =
+        |plugin: &&'static str| rules.hint(plugin, event, &entry.pod, object) == Hint::Queue;
+    let failure = &entry.failure;
+    if failure.pending.iter().any(helps) {
+        return Some(true);
+    }
+    let anything = failure.plugins.is_empty() && failure.pending.is_empty();
+    (anything || failure.plugins.iter().any(helps)).then_some(false)
+}
+
+/// The failure that a refusal or an error means.
+impl From<&Status> for Failure {
+    fn from(status: &Status) -> Self {
+        let mut failure = Self {
+            error: !status.is_rejected(),
+            ..Self::default()
+        };
+        if !failure.error && !status.plugin.is_empty() {
+            let plugins = if status.code == Code::Pending {
+                &mut failure.pending
+            } else {
+                &mut failure.plugins
+            };
+            plugins.insert(status.plugin);
+        }
+        failure
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! The scheduler at work: informers in, decisions out.
+//!
+//! One task owns the cache, the queue and the snapshot and makes all decisions; nothing is locked
+//! and no change can slip in between a refusal and the pod's return to the queue. Writes (bindings,
+//! preemptions, conditions, events) run beside it.
+
+mod changes;
+mod engine;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use davit_client::{EventRecorder, Informer};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::Api;
+use kube::runtime::watcher::Config;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::framework::{ClusterEvent, EventObject, Hint, Profile, Status};
+use crate::metrics::Metrics;
+use crate::plugins::{Budgets, default_profile};
+use crate::pod::{DEFAULT_SCHEDULER_NAME, PodInfo};
+use crate::queue::{QueueOptions, Rules};
+use crate::reporter::Reporter;
+use crate::verdict::Verdicts;
+use crate::waiting::WaitingPods;
+use engine::Engine;
+
+/// Pods that have ended hold nothing and are not watched.
+const LIVING: &str = "status.phase!=Succeeded,status.phase!=Failed";
+/// How often stale pods and overdue confirmations are looked for.
+const HOUSEKEEPING: Duration = Duration::from_secs(30);
+
+/// How a scheduler is set up.
+#[derive(Debug, Clone)]
+pub struct SchedulerOptions {
+    /// Scheduler names that are served by the default profile, if `profiles` is empty.
+    pub names: Vec<String>,
+    /// Profiles of one's own; each serves the pods that name it.
+    pub profiles: Vec<Profile>,
+    /// Back-off and the like.
+    pub queue: QueueOptions,
+    /// Share of the nodes to be looked for, in percent; 0 means "as the size of the cluster asks".
+    pub percentage_of_nodes_to_score: usize,
+}
+
+impl Default for SchedulerOptions {
+    fn default() -> Self {
+        Self {
+            names: vec![DEFAULT_SCHEDULER_NAME.to_owned()],
+            profiles: Vec::new(),
+            queue: QueueOptions::default(),
+            percentage_of_nodes_to_score: 0,
+        }
+    }
+}
+
+/// Why a scheduler stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// A task it depends on ended.
+    #[error("a watch or writer of the scheduler ended unexpectedly")]
+    TaskEnded,
+}
+
+/// A scheduler for one cluster. Cheap to clone; clones share verdicts, metrics and waiting pods.
+#[derive(Clone)]
+pub struct Scheduler {
+    client: kube::Client,
+    options: SchedulerOptions,
+    profiles: Arc<Profiles>,
+    budgets: Budgets,
+    verdicts: Verdicts,
+    metrics: Metrics,
+    waiting: WaitingPods,
+}
+
+impl fmt::Debug for Scheduler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scheduler")
+            .field("profiles", &self.profiles)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The profiles by scheduler name.
+#[derive(Debug)]
+struct Profiles {
+    by_name: HashMap<String, Arc<Profile>>,
+}
+
+impl Profiles {
+    fn of(&self, pod: &PodInfo) -> Option<&Arc<Profile>> {
+        self.by_name.get(pod.scheduler_name())
+    }
+}
+
+impl Rules for Profiles {
+    fn rank(&self, pod: &PodInfo) -> i64 {
+        self.of(pod).map_or(0, |p| p.rank(pod))
+    }
+    fn gate(&self, pod: &PodInfo) -> Option<Status> {
+        self.of(pod).and_then(|p| p.gate(pod))
+    }
+    fn hint(
+        &self,
+        plugin: &str,
+        event: &ClusterEvent,
+        pod: &PodInfo,
+        object: &EventObject,
+    ) -> Hint {
+        self.of(pod)
+            .map_or(Hint::Queue, |p| p.hint(plugin, event, pod, object))
+    }
+}
+
+impl Scheduler {
+    /// A scheduler that reaches its cluster through `client`.
+    pub fn new(client: kube::Client, options: SchedulerOptions) -> Self {
+        let budgets = Budgets::default();
+        let mut profiles = options.profiles.clone();
+        if profiles.is_empty() {
+            let default =
+                |name: &String| default_profile(name, Some(client.clone()), budgets.clone());
+            profiles = options.names.iter().map(default).collect();
+        }
+        let by_name = profiles.into_iter().map(|mut p| {
+            if p.percentage_of_nodes_to_score == 0 {
+                p.percentage_of_nodes_to_score = options.percentage_of_nodes_to_score;
+            }
+            (p.name().to_owned(), Arc::new(p))
+        });
+        Self {
+            profiles: Arc::new(Profiles {
+                by_name: by_name.collect(),
+            }),
+            client,
+            options,
+            budgets,
+            verdicts: Verdicts::default(),
+            metrics: Metrics::default(),
+            waiting: WaitingPods::default(),
+        }
+    }
+
+    /// The latest verdicts.
+    pub fn verdicts(&self) -> &Verdicts {
+        &self.verdicts
+    }
+
+    /// The metrics, to be registered where they are served.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// The pods that wait at Permit.
+    pub fn waiting_pods(&self) -> &WaitingPods {
+        &self.waiting
+    }
+
+    /// Schedules until cancelled.
+    ///
+    /// # Errors
+    /// When a task the scheduler depends on ended; it can be run again.
+    pub async fn run(&self, cancel: CancellationToken) -> Result<(), SchedulerError> {
+        let mut tasks = JoinSet::new();
+        // Whatever ends the run ends its tasks.
+        let stop = cancel.child_token();
+        let _guard = stop.clone().drop_guard();
+        let living = Config::default().fields(LIVING);
+        let client = &self.client;
+        let pods: Informer<Pod> =
+            Informer::spawn(Api::all(client.clone()), living, &mut tasks, stop.clone());
+        let nodes: Informer<Node> = Informer::spawn(
+            Api::all(client.clone()),
+            Config::default(),
+            &mut tasks,
+            stop.clone(),
+        );
+        let namespaces: Informer<Namespace> = Informer::spawn(
+            Api::all(client.clone()),
+            Config::default(),
+            &mut tasks,
+            stop.clone(),
+        );
+        let budgets: Informer<PodDisruptionBudget> = Informer::spawn(
+            Api::all(client.clone()),
+            Config::default(),
+            &mut tasks,
+            stop.clone(),
+        );
+        // All profiles speak under the name of the first: events name one component.
+        let component = self
+            .options
+            .names
+            .first()
+            .map_or(DEFAULT_SCHEDULER_NAME, String::as_str);
+        let recorder =
+            EventRecorder::spawn(client.clone(), component, "", &mut tasks, stop.clone());
+        let reporter = Reporter::default();
+        tasks.spawn(
+            reporter
+                .clone()
+                .run(client.clone(), component.to_owned(), stop.clone()),
+        );
+
+        let mut engine = Engine::new(self, recorder, reporter);
+        let mut pod_changes = pods.subscribe();
+        let mut node_changes = nodes.subscribe();
+        let mut namespace_changes = namespaces.subscribe();
+        let mut budget_changes = budgets.subscribe();
+        let mut next_housekeeping = Instant::now() + HOUSEKEEPING;
+        loop {
+            // Everything that is known goes in before a decision is made.
+            while let Some(change) = node_changes.try_next() {
+                engine.node(change);
+            }
+            while let Some(change) = namespace_changes.try_next() {
+                engine.namespace(change);
+            }
+            while let Some(change) = pod_changes.try_next() {
+                engine.pod(change);
+            }
+            engine.reap();
+            if Instant::now() >= next_housekeeping {
+                engine.housekeeping();
+                next_housekeeping = Instant::now() + HOUSEKEEPING;
+            }
+            if cancel.is_cancelled() {
+                return Ok(());
+            }
+            if engine.is_ready() {
+                engine.schedule_one();
+                tokio::task::yield_now().await;
+                continue;
+            }
+            engine.publish_sizes();
+            let wake = engine
+                .next_wake()
+                .map_or(next_housekeeping, |at| at.min(next_housekeeping));
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => return Ok(()),
+                Some(change) = pod_changes.next() => engine.pod(change),
+                Some(change) = node_changes.next() => engine.node(change),
+                Some(change) = namespace_changes.next() => engine.namespace(change),
+                Some(_) = budget_changes.next() => {
+                    while budget_changes.try_next().is_some() {}
+                    self.budgets.replace(budgets.list());
+                }
+                Some(done) = engine.work.join_next_with_id() => engine.done(done),
+                () = tokio::time::sleep_until(wake) => {}
+                Some(_) = tasks.join_next() => {
+                    return if cancel.is_cancelled() { Ok(()) } else { Err(SchedulerError::TaskEnded) };
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

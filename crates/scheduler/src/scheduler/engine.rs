@@ -1,0 +1,439 @@
+//! The owner of all state: takes changes in, decides, books.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use davit_client::{EventRecorder, object_ref};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::Instant;
+
+use super::{Profiles, Scheduler};
+use crate::cache::{Cache, Snapshot};
+use crate::cycle::{Attempt, Inputs, Outcome, attempt, fit_message};
+use crate::framework::{
+    Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Profile, Status,
+};
+use crate::metrics::{AttemptResult, Metrics};
+use crate::nominator::Nominated;
+use crate::pod::PodInfo;
+use crate::queue::{Failure, Queue, Taken};
+use crate::reporter::{Report, Reporter};
+use crate::verdict::{Verdict, Verdicts};
+use crate::waiting::{Ticket, WaitingPods};
+
+/// Bindings and preemptions under way at once; more decisions wait.
+const MOST_WORK: usize = 128;
+/// How long an effect of a plugin may take.
+const EFFECT_DEADLINE: Duration = Duration::from_secs(120);
+
+/// A pod on its way to a node.
+pub(super) struct Flight {
+    taken: Taken,
+    profile: Arc<Profile>,
+    node: Arc<str>,
+    state: CycleState,
+    began: Instant,
+    record: String,
+}
+
+/// What a task beside the decisions came to.
+pub(super) enum Done {
+    /// A binding, with the plugin's or the API server's answer.
+    Binding(Box<Flight>, Status),
+    /// Something a plugin deferred.
+    Effect,
+}
+
+pub(super) struct Engine {
+    pub(super) cache: Cache,
+    pub(super) queue: Queue,
+    pub(super) nominated: Nominated,
+    pub(super) profiles: Arc<Profiles>,
+    pub(super) verdicts: Verdicts,
+    pub(super) metrics: Metrics,
+    pub(super) reporter: Reporter,
+    pub(super) waiting: WaitingPods,
+    pub(super) work: JoinSet<Done>,
+    /// Which pod a task of `work` binds, should it panic.
+    binding: HashMap<Id, Arc<str>>,
+    pub(super) synced: [bool; 3],
+    snapshot: Snapshot,
+    start: usize,
+    recorder: EventRecorder,
+}
+
+impl Engine {
+    pub(super) fn new(scheduler: &Scheduler, recorder: EventRecorder, reporter: Reporter) -> Self {
+        Self {
+            cache: Cache::new(),
+            queue: Queue::new(scheduler.options.queue),
+            nominated: Nominated::default(),
+            profiles: scheduler.profiles.clone(),
+            verdicts: scheduler.verdicts.clone(),
+            metrics: scheduler.metrics.clone(),
+            reporter,
+            waiting: scheduler.waiting.clone(),
+            work: JoinSet::new(),
+            binding: HashMap::new(),
+            synced: [false; 3],
+            snapshot: Snapshot::default(),
+            start: 0,
+            recorder,
+        }
+    }
+
+    /// Whether a decision can be made now.
+    pub(super) fn is_ready(&self) -> bool {
+        self.synced.iter().all(|s| *s) && self.work.len() < MOST_WORK && self.queue.is_ready(now())
+    }
+
+    /// When there is something to do without any change.
+    pub(super) fn next_wake(&self) -> Option<Instant> {
+        // With all places taken only the end of a binding helps.
+        let free = self.work.len() < MOST_WORK;
+        self.queue
+            .next_wake()
+            .filter(|_| free)
+            .map(Instant::from_std)
+    }
+
+    pub(super) fn publish_sizes(&self) {
+        let cache = &self.cache;
+        let (nodes, pods, assumed) = (cache.node_count(), cache.pod_count(), cache.assumed_count());
+        self.metrics
+            .sizes(self.queue.counts(), nodes, pods, assumed);
+    }
+
+    /// Lets stale pods go and drops assumed pods nobody confirmed.
+    pub(super) fn housekeeping(&mut self) {
+        self.queue.flush(&*self.profiles.clone(), now());
+        for pod in self.cache.expire(now()) {
+            tracing::warn!(pod = pod.key(), "binding was never confirmed, forgotten");
+            self.pod_left(Some(pod));
+        }
+    }
+
+    /// Tells the queue of a change.
+    pub(super) fn event(&mut self, label: &'static str, event: ClusterEvent, object: &EventObject) {
+        if event.action.is_none() {
+            return;
+        }
+        let woken = self
+            .queue
+            .on_event(&event, object, &*self.profiles.clone(), now());
+        self.metrics.woken(label, woken);
+    }
+
+    /// A pod no longer holds anything on its node.
+    pub(super) fn pod_left(&mut self, pod: Option<Arc<PodInfo>>) {
+        let event = ClusterEvent::new(EventResource::AssignedPod, Action::DELETE);
+        self.event(
+            "AssignedPodDelete",
+            event,
+            &EventObject::Pod {
+                old: pod,
+                new: None,
+            },
+        );
+    }
+
+    /// One attempt for the next pod.
+    pub(super) fn schedule_one(&mut self) {
+        let began = Instant::now();
+        let profiles = self.profiles.clone();
+        let Some(taken) = self.queue.pop(&*profiles, now()) else {
+            return;
+        };
+        let pod = taken.pod.clone();
+        let Some(profile) = profiles.of(&pod).cloned() else {
+            return self.queue.remove(&pod.uid);
+        };
+        if pod.is_terminating() || self.cache.pod(&pod.uid).is_some() {
+            return self.queue.remove(&pod.uid);
+        }
+        self.cache.update(&mut self.snapshot);
+        let inputs = Inputs {
+            profile: &profile,
+            snapshot: &self.snapshot,
+            nominated: &self.nominated,
+            pod: &pod,
+        };
+        let mut attempt = attempt(&inputs, &mut self.start);
+        self.metrics.algorithm(began.elapsed());
+        let at = jiff::Timestamp::now();
+        let verdict = Arc::new(Verdict::new(
+            &pod,
+            taken.attempt,
+            at,
+            &self.snapshot,
+            &attempt,
+        ));
+        self.verdicts.put(verdict.clone());
+        self.run_effects(&mut attempt.state);
+        match attempt.outcome {
+            Outcome::Node(place) => {
+                let node = self.snapshot.node(place).name.clone();
+                let record = verdict.record();
+                let state = attempt.state;
+                self.commit(Box::new(Flight {
+                    taken,
+                    profile,
+                    node,
+                    state,
+                    began,
+                    record,
+                }));
+            }
+            _ => self.refuse(&taken, &profile, &attempt, verdict.record(), began),
+        }
+    }
+
+    /// Starts what plugins have put off until after the decision.
+    fn run_effects(&mut self, state: &mut CycleState) {
+        for effect in state.take_effects() {
+            self.work.spawn(async move {
+                if tokio::time::timeout(EFFECT_DEADLINE, effect).await.is_err() {
+                    tracing::warn!("an effect of a scheduling attempt took too long");
+                }
+                Done::Effect
+            });
+        }
+    }
+
+    /// No node was found.
+    fn refuse(
+        &mut self,
+        taken: &Taken,
+        profile: &Profile,
+        attempt: &Attempt,
+        record: String,
+        began: Instant,
+    ) {
+        let failure = attempt.failure();
+        let result = if failure.error {
+            AttemptResult::Error
+        } else {
+            AttemptResult::Unschedulable
+        };
+        self.metrics
+            .attempt(profile.name(), result, began.elapsed());
+        if let Some(node) = &attempt.nominate {
+            self.nominated.set(&taken.pod, Some(node));
+            if !node.is_empty() {
+                self.metrics.preemption();
+            }
+        }
+        let message = attempt.message();
+        tracing::debug!(
+            pod = taken.pod.key(),
+            attempt = taken.attempt,
+            message,
+            "not scheduled"
+        );
+        self.give_back(taken, failure, message, attempt.nominate.clone(), record);
+    }
+
+    /// Returns a pod to the queue and says why.
+    fn give_back(
+        &mut self,
+        taken: &Taken,
+        failure: Failure,
+        message: String,
+        nominate: Option<String>,
+        record: String,
+    ) {
+        let uid = &taken.pod.uid;
+        let Some(pod) = self.queue.pod(uid).cloned() else {
+            return;
+        };
+        let refused = !failure.error;
+        self.queue
+            .fail(uid, failure, &*self.profiles.clone(), now());
+        self.reporter.report(Report {
+            pod,
+            refused,
+            message,
+            nominate,
+            record,
+        });
+    }
+
+    /// Books the pod on its node and starts the binding.
+    fn commit(&mut self, mut flight: Box<Flight>) {
+        let pod = flight.taken.pod.clone();
+        if let Err(error) = self.cache.assume(pod.clone(), &flight.node) {
+            return self.fail_flight(*flight, Status::error(error.to_string()), false);
+        }
+        self.nominated.remove(&pod.uid);
+        let points = &flight.profile.clone().points;
+        for plugin in &points.reserve {
+            let status = plugin
+                .reserve(&mut flight.state, &pod, &flight.node)
+                .by(plugin.name());
+            if !status.is_success() {
+                return self.fail_flight(*flight, status, true);
+            }
+        }
+        let mut waits = Vec::new();
+        for plugin in &points.permit {
+            let (status, patience) = plugin.permit(&mut flight.state, &pod, &flight.node);
+            match status.code {
+                Code::Success | Code::Skip => {}
+                Code::Wait => waits.push((plugin.name(), patience)),
+                _ => return self.fail_flight(*flight, status.by(plugin.name()), true),
+            }
+        }
+        self.run_effects(&mut flight.state);
+        let ticket = (!waits.is_empty()).then(|| self.waiting.enter(pod.uid.clone(), &waits));
+        let reporter = self.reporter.clone();
+        let task = self.work.spawn(bind(flight, ticket, reporter));
+        self.binding.insert(task.id(), pod.uid.clone());
+    }
+
+    /// Takes finished work in without waiting.
+    pub(super) fn reap(&mut self) {
+        while let Some(done) = self.work.try_join_next_with_id() {
+            self.done(done);
+        }
+    }
+
+    pub(super) fn done(&mut self, done: Result<(Id, Done), JoinError>) {
+        match done {
+            Ok((_, Done::Effect)) => {}
+            Ok((id, Done::Binding(flight, status))) => {
+                self.binding.remove(&id);
+                if status.is_success() {
+                    self.bound(*flight);
+                } else {
+                    self.fail_flight(*flight, status, true);
+                }
+            }
+            Err(error) => {
+                let Some(uid) = self.binding.remove(&error.id()) else {
+                    return;
+                };
+                tracing::error!(%error, uid = &*uid, "binding broke off");
+                let pod = self.cache.pod(&uid).cloned();
+                self.cache.forget(&uid);
+                self.pod_left(pod);
+                let failure = Failure {
+                    error: true,
+                    ..Failure::default()
+                };
+                self.queue
+                    .fail(&uid, failure, &*self.profiles.clone(), now());
+            }
+        }
+    }
+
+    fn bound(&mut self, flight: Flight) {
+        let Flight {
+            taken,
+            profile,
+            node,
+            state,
+            began,
+            ..
+        } = flight;
+        let pod = &taken.pod;
+        self.cache.finish_binding(&pod.uid, now());
+        self.queue.remove(&pod.uid);
+        let message = format!(
+            "Successfully assigned {}/{} to {node}",
+            pod.namespace, pod.name
+        );
+        self.recorder
+            .normal(&object_ref(&*pod.pod), "Scheduled", message);
+        self.metrics
+            .attempt(profile.name(), AttemptResult::Scheduled, began.elapsed());
+        self.metrics.scheduled_after(taken.attempt);
+        for plugin in &profile.points.post_bind {
+            plugin.post_bind(&state, pod, &node);
+        }
+        tracing::debug!(
+            pod = pod.key(),
+            node = &*node,
+            attempt = taken.attempt,
+            "scheduled"
+        );
+    }
+
+    /// A decision could not be carried out.
+    fn fail_flight(&mut self, flight: Flight, status: Status, reserved: bool) {
+        let Flight {
+            taken,
+            profile,
+            node,
+            mut state,
+            began,
+            record,
+        } = flight;
+        let pod = &taken.pod;
+        if reserved {
+            for plugin in profile.points.reserve.iter().rev() {
+                plugin.unreserve(&mut state, pod, &node);
+            }
+            self.run_effects(&mut state);
+            // Confirmed by the API after all (the answer got lost): then there is nothing to undo.
+            if self.cache.forget(&pod.uid) {
+                self.pod_left(Some(pod.clone()));
+            } else if self.cache.pod(&pod.uid).is_some() {
+                return;
+            }
+        }
+        let failure = Failure::from(&status);
+        let (result, message) = if failure.error {
+            (AttemptResult::Error, status.message())
+        } else {
+            let message = fit_message(1, None, &[(0, status)], None, None);
+            (AttemptResult::Unschedulable, message)
+        };
+        self.metrics
+            .attempt(profile.name(), result, began.elapsed());
+        tracing::info!(
+            pod = pod.key(),
+            node = &*node,
+            message,
+            "decision not carried out"
+        );
+        self.give_back(&taken, failure, message, Some(String::new()), record);
+    }
+}
+
+/// Waits for permission, prepares and writes the binding.
+async fn bind(flight: Box<Flight>, ticket: Option<Ticket>, reporter: Reporter) -> Done {
+    let status = carry_out(&flight, ticket, &reporter).await;
+    Done::Binding(flight, status)
+}
+
+async fn carry_out(flight: &Flight, ticket: Option<Ticket>, reporter: &Reporter) -> Status {
+    let (pod, node, state) = (&*flight.taken.pod, &*flight.node, &flight.state);
+    if let Some(ticket) = ticket {
+        let status = ticket.wait().await;
+        if !status.is_success() {
+            return status;
+        }
+    }
+    let points = &flight.profile.points;
+    for plugin in &points.pre_bind {
+        let status = plugin.pre_bind(state, pod, node).await;
+        if !status.is_success() && !status.is_skip() {
+            // From here on a failure is an error, whatever the plugin calls it.
+            return Status::error(status.message()).by(plugin.name());
+        }
+    }
+    reporter.settle(&pod.uid).await;
+    for plugin in &points.bind {
+        let status = plugin.bind(state, pod, node).await;
+        if !status.is_skip() {
+            return status.by(plugin.name());
+        }
+    }
+    Status::error("no bind plugin took the pod")
+}
+
+/// The time, which tests can hold.
+pub(super) fn now() -> std::time::Instant {
+    Instant::now().into_std()
+}
