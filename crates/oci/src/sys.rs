@@ -366,3 +366,10 @@ pub(crate) fn kill(pid: Pid, signal: i32) -> io::Result<()> {
         },
     }
 }
+
+/// Registers a descriptor with the async runtime.
+pub(crate) fn async_fd(fd: OwnedFd) -> io::Result<tokio::io::unix::AsyncFd<OwnedFd>> {
+    // SAFETY: an `OwnedFd` always answers with the same descriptor and keeps it open for as long as it lives, which is
+    // what the registration relies on.
+    unsafe { tokio::io::unix::AsyncFd::register(fd) }.map_err(Into::into)
+}

@@ -212,7 +212,7 @@ impl Process {
         };
         let attempt = |path: &Path| {
             let Ok(path) = CString::new(path.as_os_str().as_bytes()) else {
-                return nix::errno::Errno::EINVAL;
+                return Errno::EINVAL;
             };
             match nix::unistd::execve(&path, &args, &env) {
                 Err(errno) => errno,

@@ -1,0 +1,251 @@
+//! The embedded runtime: pods as Linux containers, with one monitor process per container.
+//!
+//! davit itself holds nothing that a container needs. Everything is in the container's directory and in its monitor,
+//! so a davit that was killed and started again finds all its containers running ([`Embedded::new`] adopts them).
+
+mod connection;
+mod container;
+mod exec;
+mod record;
+mod sandbox;
+mod service;
+mod spec;
+mod user;
+
+use crate::cgroup::Hierarchies;
+use crate::image::Images;
+use crate::network::{Loopback, Network};
+use crate::runtime::{Error, Result};
+use container::Container;
+use rustix::mount::OpenTreeFlags;
+use sandbox::Sandbox;
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::task::JoinSet;
+
+/// Where the runtime keeps things and what it may do.
+#[derive(Debug, Clone)]
+pub struct EmbeddedOptions {
+    /// Images, layers, records of sandboxes and containers. Paths with `,` or `:` are refused (overlayfs).
+    pub root: PathBuf,
+    /// Sockets and namespace files; best on tmpfs.
+    pub run_dir: PathBuf,
+    /// cgroup below which containers go whose pod names none.
+    pub cgroup_parent: String,
+    /// Offer the host's root file system as image `davit.local/host`.
+    pub allow_host_image: bool,
+    /// The program that [`crate::monitor::main_if_invoked`] is called in; `/proc/self/exe` is davit itself.
+    pub monitor_exe: PathBuf,
+    /// Connects pods.
+    pub network: Arc<dyn Network>,
+    /// Address of pods in the host's network.
+    pub host_ip: String,
+}
+
+impl EmbeddedOptions {
+    /// Options with everything below one directory, loopback-only pods and no host image.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        let root = root.into();
+        EmbeddedOptions {
+            run_dir: root.join("run"),
+            root,
+            cgroup_parent: "/davit".to_owned(),
+            allow_host_image: false,
+            monitor_exe: PathBuf::from("/proc/self/exe"),
+            network: Arc::new(Loopback),
+            host_ip: "127.0.0.1".to_owned(),
+        }
+    }
+}
+
+/// The runtime. Cheap to clone; the containers outlive every clone.
+#[derive(Debug, Clone)]
+pub struct Embedded {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    options: EmbeddedOptions,
+    images: Arc<Images>,
+    hierarchies: Hierarchies,
+    /// Keeps the descriptor behind `exe` open.
+    _exe_mount: Option<OwnedFd>,
+    exe: PathBuf,
+    sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
+    containers: Mutex<HashMap<String, Arc<Container>>>,
+    /// One task per running container, which waits for its end.
+    watchers: Mutex<JoinSet<()>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each critical section is a single step on the map, so a panic elsewhere leaves it sound.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn io_error(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Error {
+    move |error| Error::Internal(format!("{what}: {error}"))
+}
+
+/// Runs blocking work off the async threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| Error::Internal(format!("runtime task: {e}")))?
+}
+
+/// A new ID: 64 hexadecimal digits, as other runtimes give.
+fn new_id() -> String {
+    format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
+}
+
+/// The program behind a mount that cannot be written to, so that a container whose program is a link to its monitor's
+/// executable cannot change it. Where the kernel or a lack of rights forbids it the path itself is used.
+fn protected_exe(path: &Path) -> (PathBuf, Option<OwnedFd>) {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let readonly = crate::sys::MountAttr { set: nix::libc::MOUNT_ATTR_RDONLY, ..Default::default() };
+    match rustix::mount::open_tree(rustix::fs::CWD, path, flags) {
+        Ok(mount) if crate::sys::mount_setattr(&mount, &readonly, false).is_ok() => {
+            (PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), Some(mount))
+        }
+        _ => (path.to_owned(), None),
+    }
+}
+
+impl Embedded {
+    /// Opens the runtime's state and adopts the containers that still run. Needs root.
+    pub async fn new(options: EmbeddedOptions) -> Result<Self> {
+        let has_odd = |path: &Path| path.to_string_lossy().contains([',', ':', '\\']);
+        if !options.root.is_absolute() || has_odd(&options.root) {
+            return Err(Error::InvalidArgument(format!(
+                "runtime directory {:?} must be absolute and without ',', ':' and '\\'",
+                options.root
+            )));
+        }
+        if !rustix::process::geteuid().is_root() {
+            return Err(Error::Unavailable("the embedded runtime needs root".to_owned()));
+        }
+        // Registries are spoken to with the one TLS provider of the program; someone may have chosen it already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let inner = blocking(move || Inner::open(options)).await?;
+        let embedded = Embedded { inner: Arc::new(inner) };
+        embedded.adopt().await?;
+        Ok(embedded)
+    }
+
+    /// The image store, for the command line. Its methods block.
+    #[must_use]
+    pub fn images(&self) -> &Arc<Images> {
+        &self.inner.images
+    }
+
+    fn container(&self, id: &str) -> Result<Arc<Container>> {
+        lookup(&lock(&self.inner.containers), id).ok_or_else(|| Error::NotFound(format!("container {id:?}")))
+    }
+
+    fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
+        lookup(&lock(&self.inner.sandboxes), id).ok_or_else(|| Error::NotFound(format!("sandbox {id:?}")))
+    }
+
+    fn containers_of(&self, sandbox: &str) -> Vec<Arc<Container>> {
+        lock(&self.inner.containers).values().filter(|c| c.record().sandbox_id == sandbox).cloned().collect()
+    }
+
+    /// Waits for the container's end in the background, over a connection to its monitor.
+    fn watch(&self, container: Arc<Container>, connection: connection::Connection) {
+        let mut watchers = lock(&self.inner.watchers);
+        while watchers.try_join_next().is_some() {}
+        watchers.spawn(async move { container.follow(connection).await });
+    }
+
+    /// Reads the records of an earlier davit and connects to the monitors that still live.
+    async fn adopt(&self) -> Result<()> {
+        let this = self.clone();
+        let (sandboxes, containers) = blocking(move || {
+            let sandboxes = sandbox::load_all(&this.inner)?;
+            let containers = container::load_all(&this.inner)?;
+            Ok((sandboxes, containers))
+        })
+        .await?;
+        lock(&self.inner.sandboxes).extend(sandboxes.into_iter().map(|s| (s.id().to_owned(), s)));
+        let mut waiting = JoinSet::new();
+        for container in containers {
+            lock(&self.inner.containers).insert(container.record().id.clone(), container.clone());
+            let this = self.clone();
+            waiting.spawn(async move {
+                if let Some(connection) = container.reconnect().await {
+                    this.watch(container, connection);
+                }
+            });
+        }
+        while waiting.join_next().await.is_some() {}
+        let this = self.clone();
+        blocking(move || this.collect_layers()).await
+    }
+
+    /// Removes layers that no image and no container needs.
+    fn collect_layers(&self) -> Result<()> {
+        let used: HashSet<String> =
+            lock(&self.inner.containers).values().flat_map(|c| c.record().layers.clone()).collect();
+        self.inner.images.collect(&used).map_err(Error::from)
+    }
+}
+
+/// By full ID, or by a beginning that only one has.
+fn lookup<T>(map: &HashMap<String, Arc<T>>, id: &str) -> Option<Arc<T>> {
+    if let Some(found) = map.get(id) {
+        return Some(found.clone());
+    }
+    let mut matching = map.iter().filter(|(full, _)| !id.is_empty() && full.starts_with(id));
+    match (matching.next(), matching.next()) {
+        (Some((_, found)), None) => Some(found.clone()),
+        _ => None,
+    }
+}
+
+impl Inner {
+    fn open(options: EmbeddedOptions) -> Result<Self> {
+        for dir in [
+            options.root.join("containers"),
+            options.root.join("sandboxes"),
+            options.run_dir.join("containers"),
+            options.run_dir.join("sandboxes"),
+        ] {
+            fs::create_dir_all(&dir).map_err(io_error(format_args!("create {}", dir.display())))?;
+        }
+        // Secrets of pods are mounted from elsewhere, but the control sockets give full power over containers.
+        for dir in [&options.root, &options.run_dir] {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
+            fs::set_permissions(dir, mode).map_err(io_error(format_args!("protect {}", dir.display())))?;
+        }
+        let sockets = options.run_dir.join("containers");
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+        fs::set_permissions(&sockets, mode).map_err(io_error(format_args!("protect {}", sockets.display())))?;
+        let images = Images::open(&options.root, options.allow_host_image)?;
+        let (exe, exe_mount) = protected_exe(&options.monitor_exe);
+        Ok(Inner {
+            images: Arc::new(images),
+            hierarchies: Hierarchies::detect().map_err(|e| Error::Internal(e.to_string()))?,
+            _exe_mount: exe_mount,
+            exe,
+            sandboxes: Mutex::default(),
+            containers: Mutex::default(),
+            watchers: Mutex::default(),
+            options,
+        })
+    }
+}
+
+impl From<crate::image::Error> for Error {
+    fn from(error: crate::image::Error) -> Self {
+        use crate::image::Error as Image;
+        match error {
+            Image::Reference(error) => Error::InvalidArgument(error.to_string()),
+            Image::NotFound(_) => Error::NotFound(error.to_string()),
+            Image::HostImageForbidden => Error::FailedPrecondition(error.to_string()),
+            other => Error::Internal(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,634 @@
+//! One container: its record, its phase and its monitor.
+
+use super::connection::Connection;
+use super::record::{self, ContainerRecord, Proto};
+use super::sandbox::absent_is_fine;
+use super::spec::{self, Parts};
+use super::{Embedded, Inner, blocking, io_error, lock, new_id, user};
+use crate::monitor::protocol::{Request, Response};
+use crate::monitor::{Bundle, ExitRecord, MONITOR_ARG, RootFs, RunState, files, now_nanos, read_json, start_ticks, write_durably};
+use crate::runtime::{Error, Result};
+use davit_proto::cri::v1 as cri;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// The monitor's own limit for starting a container, and a margin.
+const START_LIMIT: Duration = Duration::from_secs(150);
+/// A container that got SIGKILL must be gone by then; longer means that the kernel cannot end it.
+const KILL_LIMIT: Duration = Duration::from_secs(30);
+/// Small requests to a monitor.
+pub(super) const REQUEST_LIMIT: Duration = Duration::from_secs(15);
+
+/// Where a container is in its life.
+#[derive(Debug, Clone)]
+pub(super) enum Phase {
+    Created,
+    Running(RunState),
+    Exited(ExitRecord),
+}
+
+/// A container in memory.
+#[derive(Debug)]
+pub(super) struct Container {
+    pub(super) dir: PathBuf,
+    record: Mutex<ContainerRecord>,
+    phase: watch::Sender<Phase>,
+    resources: Mutex<cri::LinuxContainerResources>,
+    /// One start, stop or removal at a time.
+    changing: tokio::sync::Mutex<()>,
+}
+
+fn unknown_exit(message: &str) -> ExitRecord {
+    let now = now_nanos();
+    ExitRecord { code: 255, started_at: now, finished_at: now, reason: "Unknown".to_owned(), message: message.to_owned() }
+}
+
+impl Container {
+    fn new(dir: PathBuf, record: ContainerRecord, phase: Phase) -> Arc<Self> {
+        let resources = record.config.0.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
+        Arc::new(Container {
+            dir,
+            record: Mutex::new(record),
+            phase: watch::Sender::new(phase),
+            resources: Mutex::new(resources),
+            changing: tokio::sync::Mutex::default(),
+        })
+    }
+
+    pub(super) fn record(&self) -> ContainerRecord {
+        lock(&self.record).clone()
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.phase.borrow().clone()
+    }
+
+    pub(super) fn is_running(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Running(_))
+    }
+
+    /// Reads how the container ended; one whose monitor vanished has ended in an unknown way.
+    fn ended(&self) -> ExitRecord {
+        let file = self.dir.join(files::EXIT);
+        if let Ok(Some(record)) = read_json(&file) {
+            return record;
+        }
+        let started = match self.phase() {
+            Phase::Running(state) => Some(state.started_at),
+            _ => read_json::<RunState>(&self.dir.join(files::STATE)).ok().flatten().map(|state| state.started_at),
+        };
+        let mut record = unknown_exit("the container's monitor is gone");
+        record.started_at = started.unwrap_or(record.started_at);
+        if let Ok(json) = serde_json::to_vec(&record) {
+            let _ = write_durably(&file, &json);
+        }
+        record
+    }
+
+    fn set(&self, phase: Phase) {
+        self.phase.send_replace(phase);
+    }
+
+    /// Waits on a monitor's connection for the container's end.
+    pub(super) async fn follow(&self, mut connection: Connection) {
+        let record = loop {
+            match connection.receive().await {
+                Ok(Some((Response::Exited(record), _))) => break record,
+                Ok(Some(_)) => {}
+                // The monitor may have written the record without being able to tell us.
+                Ok(None) | Err(_) => break self.ended(),
+            }
+        };
+        self.set(Phase::Exited(record));
+    }
+
+    /// After a restart of davit: finds out what became of the container. A connection means that it runs.
+    pub(super) async fn reconnect(&self) -> Option<Connection> {
+        if !matches!(self.phase(), Phase::Created) || !self.record().started {
+            return None;
+        }
+        let socket = self.record().socket;
+        // A monitor that is just beginning has no socket yet.
+        for attempt in 0..40 {
+            if self.dir.join(files::EXIT).exists() {
+                break;
+            }
+            let watch = async {
+                let mut connection = Connection::connect(&socket).await.ok()?;
+                connection.send(&Request::Watch, &[]).await.ok()?;
+                match connection.receive().await {
+                    Ok(Some((Response::Running(state), _))) => Some((connection, state)),
+                    _ => None,
+                }
+            };
+            // A monitor answers once its container runs, which hooks may hold up.
+            if let Ok(Some((connection, state))) = timeout(START_LIMIT, watch).await {
+                self.set(Phase::Running(state));
+                return Some(connection);
+            }
+            let had_run = self.dir.join(files::STATE).exists();
+            if had_run && attempt >= 4 {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        if let Ok(Some(state)) = read_json::<RunState>(&self.dir.join(files::STATE))
+            && start_ticks(state.pid) == Some(state.start_ticks)
+        {
+            // Without a monitor nobody would know when and how it ends.
+            let _ = crate::sys::kill(nix::unistd::Pid::from_raw(state.pid), nix::libc::SIGKILL);
+        }
+        let record = self.ended();
+        self.set(Phase::Exited(record));
+        None
+    }
+
+    /// Sends one request and returns its first answer with the connection.
+    pub(super) async fn request(
+        &self,
+        request: &Request,
+        fds: &[std::os::fd::BorrowedFd<'_>],
+    ) -> Result<(Response, Vec<OwnedFd>, Connection)> {
+        let record = self.record();
+        if !self.is_running() {
+            return Err(Error::FailedPrecondition(format!("container {} is not running", record.id)));
+        }
+        let lost = |e: std::io::Error| Error::Internal(format!("monitor of container {}: {e}", record.id));
+        let exchange = async {
+            let mut connection = Connection::connect(&record.socket).await.map_err(lost)?;
+            connection.send(request, fds).await.map_err(lost)?;
+            match connection.receive().await.map_err(lost)? {
+                Some((Response::Failed { start: true, message }, _)) => Err(Error::FailedPrecondition(message)),
+                Some((Response::Failed { message, .. }, _)) => Err(Error::Internal(message)),
+                Some((response, fds)) => Ok((response, fds, connection)),
+                None => Err(Error::FailedPrecondition(format!("container {} has ended", record.id))),
+            }
+        };
+        timeout(REQUEST_LIMIT, exchange)
+            .await
+            .unwrap_or(Err(Error::DeadlineExceeded { call: "container request", after: REQUEST_LIMIT }))
+    }
+
+    /// Waits for the end; `None` when it has not come within the limit.
+    pub(super) async fn wait(&self, limit: Duration) -> Option<ExitRecord> {
+        let mut phase = self.phase.subscribe();
+        let ended = async {
+            match phase.wait_for(|phase| matches!(phase, Phase::Exited(_))).await.as_deref() {
+                Ok(Phase::Exited(record)) => Some(record.clone()),
+                _ => None,
+            }
+        };
+        timeout(limit, ended).await.ok().flatten()
+    }
+
+    pub(super) fn state(&self) -> i32 {
+        (match *self.phase.borrow() {
+            Phase::Created => cri::ContainerState::ContainerCreated,
+            Phase::Running(_) => cri::ContainerState::ContainerRunning,
+            Phase::Exited(_) => cri::ContainerState::ContainerExited,
+        }) as i32
+    }
+
+    pub(super) fn summary(&self) -> cri::Container {
+        let record = self.record();
+        let config = record.config.0;
+        cri::Container {
+            id: record.id,
+            pod_sandbox_id: record.sandbox_id,
+            metadata: config.metadata,
+            image: config.image,
+            image_ref: record.image_ref,
+            state: self.state(),
+            created_at: record.created_at,
+            labels: config.labels,
+            annotations: config.annotations,
+            image_id: record.image_id,
+        }
+    }
+
+    pub(super) fn status(&self) -> cri::ContainerStatus {
+        let record = self.record();
+        let config = record.config.0;
+        let mut status = cri::ContainerStatus {
+            id: record.id,
+            metadata: config.metadata,
+            state: self.state(),
+            created_at: record.created_at,
+            image: config.image.map(|mut image| {
+                if !image.user_specified_image.is_empty() {
+                    image.image = image.user_specified_image.clone();
+                }
+                image
+            }),
+            image_ref: record.image_ref,
+            labels: config.labels,
+            annotations: config.annotations,
+            mounts: config.mounts,
+            log_path: record.log_path,
+            resources: Some(cri::ContainerResources {
+                linux: Some(lock(&self.resources).clone()),
+                ..cri::ContainerResources::default()
+            }),
+            image_id: record.image_id,
+            user: Some(cri::ContainerUser {
+                linux: Some(cri::LinuxContainerUser {
+                    uid: record.user.0.into(),
+                    gid: record.user.1.into(),
+                    supplemental_groups: record.user.2.iter().map(|gid| i64::from(*gid)).collect(),
+                }),
+            }),
+            stop_signal: config.stop_signal,
+            ..cri::ContainerStatus::default()
+        };
+        match self.phase() {
+            Phase::Created => {}
+            Phase::Running(state) => status.started_at = state.started_at,
+            Phase::Exited(exit) => {
+                (status.started_at, status.finished_at) = (exit.started_at, exit.finished_at);
+                (status.exit_code, status.reason, status.message) = (exit.code, exit.reason, exit.message);
+            }
+        }
+        status
+    }
+}
+
+/// Reads the records of an earlier davit.
+pub(super) fn load_all(inner: &Inner) -> Result<Vec<Arc<Container>>> {
+    let base = inner.options.root.join("containers");
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&base).map_err(io_error(base.display()))?.flatten() {
+        let dir = entry.path();
+        match record::load::<ContainerRecord>(&dir) {
+            Ok(Some(record)) => {
+                let phase = match read_json(&dir.join(files::EXIT)) {
+                    Ok(Some(exit)) => Phase::Exited(exit),
+                    _ => Phase::Created,
+                };
+                found.push(Container::new(dir, record, phase));
+            }
+            Ok(None) => {
+                let _ = fs::remove_dir_all(&dir);
+            }
+            Err(error) => tracing::error!(container = %dir.display(), %error, "container record cannot be read; left alone"),
+        }
+    }
+    Ok(found)
+}
+
+/// The stop signal as a number: the pod's choice, the image's, or SIGTERM.
+fn stop_signal(config: &cri::ContainerConfig, image: &str) -> i32 {
+    let by_name = |name: &str| -> Option<i32> {
+        if let Ok(number) = name.parse() {
+            return Some(number);
+        }
+        let upper = name.to_ascii_uppercase();
+        let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+        let (base, rest) = match (name.strip_prefix("RTMIN"), name.strip_prefix("RTMAX")) {
+            (Some(rest), _) => (nix::libc::SIGRTMIN(), rest),
+            (_, Some(rest)) => (nix::libc::SIGRTMAX(), rest),
+            _ => {
+                let name = match name {
+                    "CLD" => "CHLD",
+                    "POLL" => "IO",
+                    "IOT" => "ABRT",
+                    name => name,
+                };
+                return format!("SIG{name}").parse::<nix::sys::signal::Signal>().ok().map(|s| s as i32);
+            }
+        };
+        let offset: i32 = match rest.replace("PLUS", "+").replace("MINUS", "-").as_str() {
+            "" => 0,
+            rest => rest.trim_start_matches('+').parse().ok()?,
+        };
+        Some(base + offset)
+    };
+    let asked = cri::Signal::try_from(config.stop_signal).ok().filter(|s| *s != cri::Signal::RuntimeDefault);
+    asked
+        .and_then(|signal| by_name(signal.as_str_name()))
+        .or_else(|| by_name(image))
+        .unwrap_or(nix::libc::SIGTERM)
+}
+
+impl Embedded {
+    pub(super) async fn create(
+        &self,
+        sandbox_id: &str,
+        config: cri::ContainerConfig,
+        sandbox_config: cri::PodSandboxConfig,
+    ) -> Result<String> {
+        let sandbox = self.sandbox(sandbox_id)?;
+        if !sandbox.is_ready() {
+            return Err(Error::FailedPrecondition(format!("sandbox {sandbox_id} is not ready")));
+        }
+        let target = config
+            .linux
+            .as_ref()
+            .and_then(|linux| linux.security_context.as_ref()?.namespace_options.as_ref())
+            .filter(|options| options.pid == cri::NamespaceMode::Target as i32)
+            .and_then(|options| self.container(&options.target_id).ok())
+            .and_then(|container| match container.phase() {
+                Phase::Running(state) => Some(PathBuf::from(format!("/proc/{}/ns/pid", state.pid))),
+                _ => None,
+            });
+        let inner = self.inner.clone();
+        let container =
+            blocking(move || create(&inner, &sandbox, config, &sandbox_config, target)).await?;
+        let id = container.record().id;
+        lock(&self.inner.containers).insert(id.clone(), container);
+        Ok(id)
+    }
+
+    pub(super) async fn start(&self, container: &Arc<Container>) -> Result<()> {
+        let _one = container.changing.lock().await;
+        let id = container.record().id;
+        if !matches!(container.phase(), Phase::Created) {
+            return Err(Error::FailedPrecondition(format!("container {id} is not in created state")));
+        }
+        if !self.sandbox(&container.record().sandbox_id)?.is_ready() {
+            return Err(Error::FailedPrecondition(format!("the sandbox of container {id} is not ready")));
+        }
+        // Before the monitor exists, so that a davit that is restarted now looks for it.
+        lock(&container.record).started = true;
+        let saved = container.clone();
+        blocking(move || record::save(&saved.dir, &saved.record()).map_err(io_error("write container record"))).await?;
+        match self.spawn_monitor(container).await {
+            Ok((state, connection)) => {
+                container.set(Phase::Running(state));
+                self.watch(container.clone(), connection);
+                Ok(())
+            }
+            Err(error) => {
+                let mut exit = container.ended();
+                if exit.reason == "Unknown" {
+                    let message = error.to_string();
+                    exit = ExitRecord { code: 128, reason: "StartError".to_owned(), message, ..exit };
+                    if let Ok(json) = serde_json::to_vec(&exit) {
+                        let _ = write_durably(&container.dir.join(files::EXIT), &json);
+                    }
+                }
+                container.set(Phase::Exited(exit));
+                Err(error)
+            }
+        }
+    }
+
+    async fn spawn_monitor(&self, container: &Container) -> Result<(RunState, Connection)> {
+        let id = container.record().id;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(io_error("socket pair"))?;
+        let log = fs::File::create(container.dir.join("monitor.log")).map_err(io_error("monitor log"))?;
+        // The process is not waited for here: it outlives us by design, and tokio reaps it when it ends before us.
+        let child = tokio::process::Command::new(&self.inner.exe)
+            .arg0("davit-monitor")
+            .arg(MONITOR_ARG)
+            .arg(&container.dir)
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .stderr(Stdio::from(log))
+            .kill_on_drop(false)
+            .spawn()
+            .map_err(io_error("start monitor"))?;
+        drop(child);
+        let mut connection = Connection::from_std(ours).map_err(io_error("monitor connection"))?;
+        match timeout(START_LIMIT, connection.receive()).await {
+            Ok(Ok(Some((Response::Running(state), _)))) => Ok((state, connection)),
+            Ok(Ok(Some((Response::Failed { message, start }, _)))) => Err(if start {
+                Error::FailedPrecondition(format!("failed to start container {id}: unable to start container process: {message}"))
+            } else {
+                Error::Internal(format!("failed to start container {id}: {message}"))
+            }),
+            Ok(Ok(_)) => Err(Error::Internal(format!("failed to start container {id}: its monitor ended"))),
+            Ok(Err(error)) => Err(Error::Internal(format!("failed to start container {id}: {error}"))),
+            Err(_) => Err(Error::DeadlineExceeded { call: "StartContainer", after: START_LIMIT }),
+        }
+    }
+
+    pub(super) async fn stop(&self, container: &Arc<Container>, grace: Duration) -> Result<()> {
+        let _one = container.changing.lock().await;
+        if !container.is_running() {
+            return Ok(());
+        }
+        let record = container.record();
+        if !grace.is_zero() {
+            let request = Request::Kill { signal: record.stop_signal, all: false };
+            match container.request(&request, &[]).await {
+                Ok(_) if container.wait(grace).await.is_some() => return Ok(()),
+                Err(_) if !container.is_running() => return Ok(()),
+                _ => {}
+            }
+        }
+        let request = Request::Kill { signal: nix::libc::SIGKILL, all: true };
+        if container.request(&request, &[]).await.is_err() {
+            // No monitor to ask: the cgroup has the processes.
+            self.inner.hierarchies.cgroup(&record.cgroup).kill();
+        }
+        match container.wait(KILL_LIMIT).await {
+            Some(_) => Ok(()),
+            None => Err(Error::DeadlineExceeded { call: "StopContainer", after: grace + KILL_LIMIT }),
+        }
+    }
+
+    pub(super) async fn remove(&self, container: &Arc<Container>) -> Result<()> {
+        self.stop(container, Duration::ZERO).await?;
+        let _one = container.changing.lock().await;
+        let record = container.record();
+        let (this, dir) = (self.clone(), container.dir.clone());
+        let id = record.id.clone();
+        blocking(move || {
+            let _ = fs::remove_file(&record.socket);
+            // The monitor removes it too; whoever comes second finds nothing.
+            let cgroup = this.inner.hierarchies.cgroup(&record.cgroup);
+            cgroup.kill();
+            if let Err(error) = cgroup.remove(Duration::from_secs(5)) {
+                tracing::warn!(container = record.id, %error, "cgroup stays behind");
+            }
+            // The record goes first: a directory without one is cleared at the next start.
+            fs::remove_file(dir.join(record::RECORD)).or_else(absent_is_fine).map_err(io_error("remove container"))?;
+            fs::remove_dir_all(&dir).or_else(absent_is_fine).map_err(io_error("remove container"))
+        })
+        .await?;
+        lock(&self.inner.containers).remove(&id);
+        let image_id = container.record().image_id;
+        let this = self.clone();
+        blocking(move || match this.inner.images.find(&image_id)? {
+            Some(_) => Ok(()),
+            None => this.collect_layers(),
+        })
+        .await
+    }
+
+    pub(super) async fn update(&self, container: &Arc<Container>, resources: cri::LinuxContainerResources) -> Result<()> {
+        let _one = container.changing.lock().await;
+        let record = container.record();
+        match container.phase() {
+            Phase::Exited(_) => {
+                return Err(Error::FailedPrecondition(format!("container {} has ended", record.id)));
+            }
+            Phase::Running(_) => {
+                let cgroup = self.inner.hierarchies.cgroup(&record.cgroup);
+                let limits = spec::limits(&resources);
+                blocking(move || cgroup.apply(&limits).map_err(|e| Error::Internal(e.to_string()))).await?;
+            }
+            Phase::Created => {
+                let dir = container.dir.clone();
+                let limits = spec::limits(&resources);
+                blocking(move || {
+                    let file = dir.join(files::BUNDLE);
+                    let mut bundle: Bundle = read_json(&file)
+                        .map_err(io_error("read bundle"))?
+                        .ok_or_else(|| Error::Internal("container without bundle".to_owned()))?;
+                    merge_limits(&mut bundle.limits, limits);
+                    let json = serde_json::to_vec(&bundle).map_err(|e| Error::Internal(e.to_string()))?;
+                    write_durably(&file, &json).map_err(io_error("write bundle"))
+                })
+                .await?;
+            }
+        }
+        merge(&mut lock(&container.resources), resources);
+        Ok(())
+    }
+}
+
+/// What an update does not mention stays.
+fn merge_limits(old: &mut crate::cgroup::Limits, new: crate::cgroup::Limits) {
+    old.cpu_shares = new.cpu_shares.or(old.cpu_shares);
+    old.cpu_quota = new.cpu_quota.or(old.cpu_quota);
+    old.cpu_period = new.cpu_period.or(old.cpu_period);
+    old.cpus = new.cpus.or(old.cpus.take());
+    old.mems = new.mems.or(old.mems.take());
+    old.memory = new.memory.or(old.memory);
+    old.memory_swap = new.memory_swap.or(old.memory_swap);
+    old.unified.extend(new.unified);
+    if !new.hugepages.is_empty() {
+        old.hugepages = new.hugepages;
+    }
+}
+
+/// The same for what status reports.
+fn merge(old: &mut cri::LinuxContainerResources, new: cri::LinuxContainerResources) {
+    let number = |old: &mut i64, new: i64| *old = if new == 0 { *old } else { new };
+    number(&mut old.cpu_period, new.cpu_period);
+    number(&mut old.cpu_quota, new.cpu_quota);
+    number(&mut old.cpu_shares, new.cpu_shares);
+    number(&mut old.memory_limit_in_bytes, new.memory_limit_in_bytes);
+    number(&mut old.memory_swap_limit_in_bytes, new.memory_swap_limit_in_bytes);
+    if !new.cpuset_cpus.is_empty() {
+        old.cpuset_cpus = new.cpuset_cpus;
+    }
+    if !new.cpuset_mems.is_empty() {
+        old.cpuset_mems = new.cpuset_mems;
+    }
+    old.unified.extend(new.unified);
+}
+
+fn create(
+    inner: &Inner,
+    sandbox: &super::sandbox::Sandbox,
+    config: cri::ContainerConfig,
+    sandbox_config: &cri::PodSandboxConfig,
+    target_pid_namespace: Option<PathBuf>,
+) -> Result<Arc<Container>> {
+    let name = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
+    let image = inner.images.find(&name)?.ok_or_else(|| Error::NotFound(format!("image {name:?}")))?;
+    let context = config.linux.as_ref().and_then(|linux| linux.security_context.clone()).unwrap_or_default();
+    let user = user::resolve(inner.images.layers_dir(), &image, &context)?;
+    let id = new_id();
+    let dir = inner.options.root.join("containers").join(&id);
+    let parent = sandbox_config.linux.as_ref().map(|linux| linux.cgroup_parent.as_str()).unwrap_or_default();
+    let parent = if parent.is_empty() { &inner.options.cgroup_parent } else { parent };
+    if !parent.starts_with('/') || parent.contains("..") || parent.ends_with(".slice") {
+        return Err(Error::InvalidArgument(format!("cgroup parent {parent:?} is not a cgroupfs path")));
+    }
+    let log_path = match (sandbox_config.log_directory.as_str(), config.log_path.as_str()) {
+        ("", _) | (_, "") => String::new(),
+        (directory, file) => PathBuf::from(directory).join(file).to_string_lossy().into_owned(),
+    };
+    let record = ContainerRecord {
+        sandbox_id: sandbox.id().to_owned(),
+        created_at: now_nanos(),
+        image_id: image.id.clone(),
+        image_ref: image.digests.first().cloned().unwrap_or_else(|| image.id.clone()),
+        layers: image.layers.clone(),
+        cgroup: format!("{}/{id}", parent.trim_matches('/')),
+        log_path,
+        user: (user.uid, user.gid, user.groups.clone()),
+        stop_signal: stop_signal(&config, &image.config.stop_signal),
+        socket: inner.options.run_dir.join("containers").join(format!("{id}.sock")),
+        started: false,
+        id,
+        config: Proto(config),
+    };
+    let sandbox_record = sandbox.record();
+    let built = spec::build(&Parts {
+        record: &record,
+        config: &record.config.0,
+        sandbox: &sandbox_record,
+        sandbox_config,
+        namespaces: &sandbox_record.namespaces,
+        pod_dir: sandbox.dir(),
+        image: &image,
+        user: &user,
+        target_pid_namespace,
+    })?;
+    let target = dir.join("rootfs");
+    let rootfs = if image.is_host() {
+        RootFs::Host { scratch: dir.join("scratch"), target }
+    } else {
+        RootFs::Overlay {
+            layers: inner.images.layers_dir().to_owned(),
+            lower: image.layers.iter().rev().cloned().collect(),
+            upper: dir.join("upper"),
+            work: dir.join("work"),
+            target,
+        }
+    };
+    let config = &record.config.0;
+    let bundle = Bundle {
+        id: record.id.clone(),
+        socket: record.socket.clone(),
+        rootfs,
+        log_path: Some(PathBuf::from(&record.log_path)).filter(|path| !path.as_os_str().is_empty()),
+        stdin: config.stdin,
+        stdin_once: config.stdin_once,
+        tty: config.tty,
+        seccomp: built.seccomp,
+        limits: built.limits,
+        devices: Some(built.devices),
+    };
+    let write = || -> std::io::Result<()> {
+        for name in ["rootfs", "upper", "work", "scratch"] {
+            fs::create_dir_all(dir.join(name))?;
+        }
+        fs::write(dir.join(files::CONFIG), serde_json::to_vec(&built.spec)?)?;
+        fs::write(dir.join(files::BUNDLE), serde_json::to_vec(&bundle)?)?;
+        record::save(&dir, &record)
+    };
+    if let Err(error) = write() {
+        let _ = fs::remove_dir_all(&dir);
+        return Err(io_error(format_args!("create container {}", record.id))(error));
+    }
+    Ok(Container::new(dir, record, Phase::Created))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_signals() {
+        let of = |signal, image| stop_signal(&cri::ContainerConfig { stop_signal: signal, ..Default::default() }, image);
+        assert_eq!(of(0, ""), 15);
+        assert_eq!(of(0, "SIGQUIT"), 3);
+        assert_eq!(of(0, "9"), 9);
+        assert_eq!(of(0, "SIGRTMIN+3"), nix::libc::SIGRTMIN() + 3);
+        assert_eq!(of(cri::Signal::Sigint as i32, "SIGQUIT"), 2);
+        assert_eq!(of(cri::Signal::Sigrtmaxminus2 as i32, ""), nix::libc::SIGRTMAX() - 2);
+        assert_eq!(of(0, "nonsense"), 15);
+    }
+}

@@ -1,0 +1,541 @@
+//! Images: what is there, where it comes from, and the layers that containers share.
+//!
+//! On disk, below the runtime's root: `images/images.json` (the records, written atomically), `layers/<id>` (one
+//! unpacked layer each, named after the digest of its content), `images/tmp` (cleared at start).
+
+mod archive;
+mod pull;
+mod reference;
+mod unpack;
+
+pub use reference::{ParseError, Reference};
+
+use crate::monitor::{read_json, write_durably};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The reference that stands for the host's own root file system.
+pub const HOST_IMAGE: &str = "davit.local/host";
+
+/// Why an image operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Not a reference.
+    #[error(transparent)]
+    Reference(#[from] ParseError),
+    /// No image of that name.
+    #[error("image {0} not found")]
+    NotFound(String),
+    /// The host image was asked for, but the node does not offer it.
+    #[error("image {HOST_IMAGE} is not allowed on this node")]
+    HostImageForbidden,
+    /// A file could not be read or written.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done to which file.
+        what: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The archive or the image in it is not as the specification says.
+    #[error("{0}")]
+    Invalid(String),
+    /// The registry said no.
+    #[error("failed to pull {reference}: {message}")]
+    Registry {
+        /// What was asked for.
+        reference: String,
+        /// The registry's answer.
+        message: String,
+    },
+}
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> Error {
+    let what = what.into();
+    move |source| Error::Io { what, source }
+}
+
+/// The layers a container's root is made of, the lowest first; none for the host image.
+pub(crate) type RootLayers = Vec<String>;
+
+/// What an image says about the containers made of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageConfig {
+    /// `user[:group]`, names or numbers.
+    #[serde(default)]
+    pub user: String,
+    /// `NAME=value`.
+    #[serde(default)]
+    pub env: Vec<String>,
+    /// Command that arguments are added to.
+    #[serde(default)]
+    pub entrypoint: Vec<String>,
+    /// Arguments, or the command when there is no entrypoint.
+    #[serde(default)]
+    pub cmd: Vec<String>,
+    /// Working directory.
+    #[serde(default)]
+    pub working_dir: String,
+    /// Name or number of the signal that asks a container to end.
+    #[serde(default)]
+    pub stop_signal: String,
+}
+
+/// One image.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Image {
+    /// Digest of its configuration, `sha256:<hex>`.
+    pub id: String,
+    /// References with tag.
+    pub tags: BTreeSet<String>,
+    /// References with digest.
+    pub digests: BTreeSet<String>,
+    /// Names of its layers' directories, the lowest first.
+    pub layers: Vec<String>,
+    /// Bytes on disk, shared layers included.
+    pub size: u64,
+    /// What it says about containers.
+    pub config: ImageConfig,
+}
+
+impl Image {
+    /// Whether it is the host's root file system.
+    #[must_use]
+    pub fn is_host(&self) -> bool {
+        self.layers.is_empty() && self.tags.contains(&format!("{HOST_IMAGE}:latest"))
+    }
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Records {
+    images: Vec<Image>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    records: Records,
+    /// Layers that imports and pulls under way rely on, with the number of those.
+    busy: HashMap<String, usize>,
+}
+
+/// The image store. Its methods block; async callers run them on a blocking thread.
+#[derive(Debug)]
+pub struct Images {
+    dir: PathBuf,
+    layers: PathBuf,
+    allow_host: bool,
+    state: Mutex<State>,
+}
+
+/// Keeps layers from being collected while an image made of them is not recorded yet.
+struct Busy<'a> {
+    images: &'a Images,
+    layers: Vec<String>,
+}
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        let mut state = self.images.lock();
+        for layer in &self.layers {
+            if let Some(count) = state.busy.get_mut(layer) {
+                *count -= 1;
+                if *count == 0 {
+                    state.busy.remove(layer);
+                }
+            }
+        }
+    }
+}
+
+/// A description of an image whose layers are there.
+pub(crate) struct NewImage {
+    id: String,
+    reference: Option<Reference>,
+    manifest_digest: Option<String>,
+    layers: Vec<String>,
+    config: ImageConfig,
+}
+
+/// The parts of an OCI or Docker image configuration that we read.
+#[derive(Debug, Deserialize)]
+struct ConfigFile {
+    #[serde(default)]
+    config: Option<ConfigSection>,
+    rootfs: RootFsSection,
+    #[serde(default)]
+    architecture: String,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+struct ConfigSection {
+    user: Option<String>,
+    env: Option<Vec<String>>,
+    entrypoint: Option<Vec<String>>,
+    cmd: Option<Vec<String>>,
+    working_dir: Option<String>,
+    stop_signal: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct RootFsSection {
+    #[serde(default)]
+    diff_ids: Vec<String>,
+}
+
+/// The architecture's name in image configurations.
+pub(crate) fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    }
+}
+
+/// Reads an image configuration: its ID, what it says about containers and the digests of its layers' content.
+fn parse_config(json: &[u8]) -> Result<(String, ImageConfig, Vec<String>)> {
+    let file: ConfigFile =
+        serde_json::from_slice(json).map_err(|e| Error::Invalid(format!("image configuration: {e}")))?;
+    if !file.architecture.is_empty() && file.architecture != architecture() {
+        return Err(Error::Invalid(format!("image is for {}, this machine is {}", file.architecture, architecture())));
+    }
+    if let Some(odd) = file.rootfs.diff_ids.iter().find(|id| !reference::is_digest(id)) {
+        return Err(Error::Invalid(format!("image configuration: layer digest {odd:?}")));
+    }
+    let section = file.config.unwrap_or_default();
+    let config = ImageConfig {
+        user: section.user.unwrap_or_default(),
+        env: section.env.unwrap_or_default(),
+        entrypoint: section.entrypoint.unwrap_or_default(),
+        cmd: section.cmd.unwrap_or_default(),
+        working_dir: section.working_dir.unwrap_or_default(),
+        stop_signal: section.stop_signal.unwrap_or_default(),
+    };
+    Ok((sha256(json), config, file.rootfs.diff_ids))
+}
+
+/// `sha256:<hex>` of bytes.
+fn sha256(bytes: &[u8]) -> String {
+    format!("sha256:{}", unpack::hex(Sha256::new_with_prefix(bytes)))
+}
+
+/// The directory of a layer: short, because overlayfs takes all names of an image in one page.
+fn layer_name(diff_id: &str) -> String {
+    diff_id.trim_start_matches("sha256:").chars().take(24).collect()
+}
+
+/// Bytes and inodes below a directory.
+pub(crate) fn directory_use(dir: &Path) -> (u64, u64) {
+    let (mut bytes, mut inodes) = (0, 0);
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let Ok(metadata) = entry.metadata() else { continue };
+        bytes += std::os::unix::fs::MetadataExt::blocks(&metadata) * 512;
+        inodes += 1;
+        if metadata.is_dir() {
+            let below = directory_use(&entry.path());
+            bytes += below.0;
+            inodes += below.1;
+        }
+    }
+    (bytes, inodes)
+}
+
+impl Images {
+    /// Opens the store below `root`, making what is missing and clearing what an interrupted import left.
+    pub fn open(root: &Path, allow_host: bool) -> Result<Self> {
+        let (dir, layers) = (root.join("images"), root.join("layers"));
+        let temporary = dir.join("tmp");
+        match fs::remove_dir_all(&temporary) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(io_error(format!("clear {}", temporary.display()))(error));
+            }
+            _ => {}
+        }
+        for path in [&layers, &temporary] {
+            fs::create_dir_all(path).map_err(io_error(format!("create {}", path.display())))?;
+        }
+        let file = dir.join("images.json");
+        let records = read_json(&file).map_err(io_error(format!("read {}", file.display())))?.unwrap_or_default();
+        Ok(Images { dir, layers, allow_host, state: Mutex::new(State { records, busy: HashMap::new() }) })
+    }
+
+    /// The directory that holds the layers.
+    #[must_use]
+    pub fn layers_dir(&self) -> &Path {
+        &self.layers
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is replaced by whole values only, so a panic elsewhere leaves it sound.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn host_image() -> Image {
+        Image {
+            id: sha256(HOST_IMAGE.as_bytes()),
+            tags: [format!("{HOST_IMAGE}:latest")].into(),
+            digests: BTreeSet::new(),
+            layers: Vec::new(),
+            size: 0,
+            config: ImageConfig {
+                env: vec!["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
+                cmd: vec!["/bin/sh".to_owned()],
+                ..ImageConfig::default()
+            },
+        }
+    }
+
+    /// All images.
+    #[must_use]
+    pub fn list(&self) -> Vec<Image> {
+        let mut images = self.lock().records.images.clone();
+        if self.allow_host {
+            images.push(Self::host_image());
+        }
+        images
+    }
+
+    /// The image that a reference or an ID stands for.
+    pub fn find(&self, name: &str) -> Result<Option<Image>> {
+        let images = self.list();
+        if let Some(image) = images.iter().find(|image| image.id == name || image.id.strip_prefix("sha256:") == Some(name)) {
+            return Ok(Some(image.clone()));
+        }
+        if reference::is_digest(name) {
+            return Ok(None);
+        }
+        let reference = Reference::parse(name)?;
+        let matches = |image: &&Image| match (reference.digested(), reference.tagged()) {
+            // With both, the digest decides.
+            (Some(digested), _) => image.digests.contains(&digested),
+            (None, Some(tagged)) => image.tags.contains(&tagged),
+            (None, None) => false,
+        };
+        Ok(images.iter().find(matches).cloned())
+    }
+
+    /// Imports an OCI layout or a Docker archive: a directory, a tar file or a compressed tar file. Answers with the
+    /// names of the images.
+    pub fn import(&self, path: &Path) -> Result<Vec<String>> {
+        archive::import(self, path)
+    }
+
+    /// Removes an image by ID, or a name; the image goes with its last name. False when there was none.
+    pub fn remove(&self, name: &str) -> Result<bool> {
+        let Some(found) = self.find(name)? else { return Ok(false) };
+        if found.is_host() {
+            return Ok(false);
+        }
+        let tagged = Reference::parse(name).ok().filter(|_| !found.id.contains(name)).and_then(|r| r.tagged());
+        let mut state = self.lock();
+        let images = &mut state.records.images;
+        if let Some(image) = images.iter_mut().find(|image| image.id == found.id) {
+            let last = match tagged {
+                Some(tagged) => {
+                    image.tags.remove(&tagged);
+                    image.tags.is_empty()
+                }
+                None => true,
+            };
+            if last {
+                images.retain(|image| image.id != found.id);
+            }
+        }
+        self.save(&state.records)?;
+        Ok(true)
+    }
+
+    /// Removes layers that neither an image nor one of `used` needs.
+    pub fn collect(&self, used: &HashSet<String>) -> Result<()> {
+        let doomed: Vec<PathBuf> = {
+            let state = self.lock();
+            let needed: HashSet<&String> =
+                state.records.images.iter().flat_map(|image| &image.layers).chain(used).chain(state.busy.keys()).collect();
+            let entries = fs::read_dir(&self.layers).map_err(io_error(format!("read {}", self.layers.display())))?;
+            let unneeded = |entry: &fs::DirEntry| {
+                entry.file_name().to_str().is_some_and(|name| !needed.contains(&name.to_owned()))
+            };
+            // Moved away while the lock is held, so that an import beginning now does not find half a layer.
+            let moved = entries.flatten().filter(unneeded).filter_map(|entry| {
+                let target = self.temporary();
+                fs::rename(entry.path(), &target).ok().map(|()| target)
+            });
+            moved.collect()
+        };
+        for path in doomed {
+            fs::remove_dir_all(&path).map_err(io_error(format!("remove {}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    /// Bytes and inodes in use.
+    #[must_use]
+    pub fn disk_use(&self) -> (u64, u64) {
+        directory_use(&self.layers)
+    }
+
+    fn temporary(&self) -> PathBuf {
+        self.dir.join("tmp").join(uuid::Uuid::new_v4().simple().to_string())
+    }
+
+    fn save(&self, records: &Records) -> Result<()> {
+        let file = self.dir.join("images.json");
+        let json = serde_json::to_vec(records).map_err(|e| Error::Invalid(e.to_string()))?;
+        write_durably(&file, &json).map_err(io_error(format!("write {}", file.display())))
+    }
+
+    fn busy(&self, diff_ids: &[String]) -> Busy<'_> {
+        let layers: Vec<String> = diff_ids.iter().map(|id| layer_name(id)).collect();
+        let mut state = self.lock();
+        for layer in &layers {
+            *state.busy.entry(layer.clone()).or_default() += 1;
+        }
+        Busy { images: self, layers }
+    }
+
+    fn has_layer(&self, diff_id: &str) -> bool {
+        self.layers.join(layer_name(diff_id)).is_dir()
+    }
+
+    /// Unpacks a layer unless it is there, checks its digest and puts it in place.
+    fn add_layer(&self, diff_id: &str, source: impl Read) -> Result<()> {
+        let target = self.layers.join(layer_name(diff_id));
+        if target.is_dir() {
+            return Ok(());
+        }
+        let temporary = self.temporary();
+        let what = || format!("unpack layer {diff_id}");
+        fs::create_dir(&temporary).map_err(io_error(what()))?;
+        let unpacked = unpack::layer(source, &temporary).map_err(io_error(what())).and_then(|found| {
+            if found != diff_id {
+                return Err(Error::Invalid(format!("layer {diff_id} has content {found}")));
+            }
+            // The name promises the content, so the content is on disk before the name.
+            let dir = fs::File::open(&temporary).map_err(io_error(what()))?;
+            rustix::fs::syncfs(&dir).map_err(|e| io_error(what())(e.into()))?;
+            match fs::rename(&temporary, &target) {
+                // Somebody else unpacked the same layer at the same time.
+                Err(_) if target.is_dir() => Ok(()),
+                other => other.map_err(io_error(what())),
+            }
+        });
+        if temporary.exists() {
+            let _ = fs::remove_dir_all(&temporary);
+        }
+        unpacked
+    }
+
+    /// Records an image whose layers are in place; its name is taken from any other image that had it.
+    fn record(&self, new: NewImage) -> Result<Image> {
+        let size = new.layers.iter().map(|layer| directory_use(&self.layers.join(layer)).0).sum();
+        let tag = new.reference.as_ref().and_then(Reference::tagged);
+        let mut state = self.lock();
+        let images = &mut state.records.images;
+        if let Some(tag) = &tag {
+            for image in images.iter_mut().filter(|image| image.id != new.id) {
+                image.tags.remove(tag);
+            }
+            images.retain(|image| image.id == new.id || !image.tags.is_empty() || !image.digests.is_empty());
+        }
+        let at = images.iter().position(|image| image.id == new.id).unwrap_or_else(|| {
+            images.push(Image {
+                id: new.id.clone(),
+                tags: BTreeSet::new(),
+                digests: BTreeSet::new(),
+                layers: new.layers,
+                size,
+                config: new.config,
+            });
+            images.len() - 1
+        });
+        let image = &mut images[at];
+        image.tags.extend(tag);
+        if let (Some(reference), Some(digest)) = (&new.reference, &new.manifest_digest) {
+            image.digests.insert(format!("{}@{digest}", reference.name()));
+        }
+        let image = image.clone();
+        self.save(&state.records)?;
+        Ok(image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(super) fn layer_tar() -> (Vec<u8>, String) {
+        let mut builder = tar::Builder::new(Vec::new());
+        let mut header = tar::Header::new_gnu();
+        header.set_size(2);
+        header.set_mode(0o644);
+        header.set_uid(u64::from(rustix::process::getuid().as_raw()));
+        header.set_gid(u64::from(rustix::process::getgid().as_raw()));
+        builder.append_data(&mut header, "file", &b"hi"[..]).unwrap();
+        let bytes = builder.into_inner().unwrap();
+        let digest = sha256(&bytes);
+        (bytes, digest)
+    }
+
+    fn image(images: &Images, name: &str, extra: &str) -> Image {
+        let (tar, diff_id) = layer_tar();
+        let config = format!(
+            r#"{{"architecture":"{}","os":"linux","config":{{"Cmd":["{extra}"]}},"rootfs":{{"type":"layers","diff_ids":["{diff_id}"]}}}}"#,
+            architecture()
+        );
+        let (id, config, diff_ids) = parse_config(config.as_bytes()).unwrap();
+        images.add_layer(&diff_ids[0], &tar[..]).unwrap();
+        let reference = Some(Reference::parse(name).unwrap());
+        let layers = vec![layer_name(&diff_ids[0])];
+        images.record(NewImage { id, reference, manifest_digest: None, layers, config }).unwrap()
+    }
+
+    #[test]
+    fn names_move_and_layers_are_shared() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = Images::open(dir.path(), false).unwrap();
+        let one = image(&images, "test:1", "a");
+        assert_eq!(images.find("docker.io/library/test:1").unwrap().unwrap().id, one.id);
+        let two = image(&images, "test:1", "b");
+        assert_ne!(one.id, two.id);
+        assert_eq!(images.list().len(), 1, "the first image lost its only name");
+        image(&images, "test:2", "b");
+        assert!(images.remove("test:1").unwrap());
+        assert!(images.find("test:1").unwrap().is_none());
+        assert_eq!(images.find(&two.id).unwrap().unwrap().tags.len(), 1);
+        drop(images);
+        let images = Images::open(dir.path(), false).unwrap();
+        assert!(images.remove("test:2").unwrap() && !images.remove("test:2").unwrap());
+        let layer = two.layers[0].clone();
+        images.collect(&[layer.clone()].into()).unwrap();
+        assert!(images.layers_dir().join(&layer).is_dir(), "a container uses it");
+        images.collect(&HashSet::new()).unwrap();
+        assert!(!images.layers_dir().join(&layer).exists());
+    }
+
+    #[test]
+    fn a_layer_with_other_content_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let images = Images::open(dir.path(), false).unwrap();
+        let wrong = format!("sha256:{}", "0".repeat(64));
+        assert!(matches!(images.add_layer(&wrong, &layer_tar().0[..]), Err(Error::Invalid(_))));
+        assert_eq!(fs::read_dir(images.layers_dir()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_host_image_needs_permission() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Images::open(dir.path(), false).unwrap().find(HOST_IMAGE).unwrap().is_none());
+        let images = Images::open(dir.path(), true).unwrap();
+        let host = images.find(HOST_IMAGE).unwrap().unwrap();
+        assert!(host.is_host());
+        assert_eq!(images.find(&host.id).unwrap(), Some(host));
+        assert!(!images.remove(HOST_IMAGE).unwrap());
+    }
+}

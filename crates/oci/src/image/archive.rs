@@ -1,0 +1,204 @@
+//! Images from files: OCI layouts and Docker archives, as directories or (compressed) tar files.
+
+use super::unpack::decompress;
+use super::{Error, Images, NewImage, Reference, Result, io_error, layer_name, parse_config, sha256};
+use oci_spec::image::{Descriptor, ImageIndex, ImageManifest, MediaType};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Component, Path, PathBuf};
+
+/// Annotation with the full name of an image in an OCI index, written by containerd's tools.
+const FULL_NAME: &str = "io.containerd.image.name";
+/// Annotation with its tag, or its name, by the OCI specification.
+const REF_NAME: &str = "org.opencontainers.image.ref.name";
+
+/// One image of a Docker archive's `manifest.json`.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct DockerManifest {
+    config: String,
+    #[serde(default)]
+    repo_tags: Option<Vec<String>>,
+    layers: Vec<String>,
+}
+
+pub(super) fn import(images: &Images, path: &Path) -> Result<Vec<String>> {
+    if path.is_dir() {
+        return import_dir(images, path, path);
+    }
+    let temporary = images.temporary();
+    let what = || format!("unpack {}", path.display());
+    fs::create_dir(&temporary).map_err(io_error(what()))?;
+    let imported = File::open(path)
+        .and_then(decompress)
+        .and_then(|source| {
+            let mut archive = tar::Archive::new(source);
+            archive.set_preserve_permissions(false);
+            archive.unpack(&temporary)
+        })
+        .map_err(io_error(what()))
+        .and_then(|()| import_dir(images, &temporary, path));
+    let _ = fs::remove_dir_all(&temporary);
+    imported
+}
+
+fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let bytes = fs::read(path).map_err(io_error(format!("read {name}")))?;
+    serde_json::from_slice(&bytes).map_err(|e| Error::Invalid(format!("{name}: {e}")))
+}
+
+/// A file of the archive by a name that the archive gives.
+fn inside(dir: &Path, name: &str) -> Result<PathBuf> {
+    if Path::new(name).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+        Ok(dir.join(name))
+    } else {
+        Err(Error::Invalid(format!("archive entry {name:?} leaves the archive")))
+    }
+}
+
+fn import_dir(images: &Images, dir: &Path, source: &Path) -> Result<Vec<String>> {
+    // An archive may be both; Docker's list has the names in full.
+    let (docker, oci) = (dir.join("manifest.json"), dir.join("index.json"));
+    let names = if docker.exists() {
+        import_docker(images, dir, &docker, source)?
+    } else if oci.exists() {
+        import_oci(images, dir, &read(&oci)?, source)?
+    } else {
+        return Err(Error::Invalid(format!(
+            "{}: neither an OCI layout (index.json) nor a Docker archive (manifest.json)",
+            source.display()
+        )));
+    };
+    if names.is_empty() {
+        return Err(Error::Invalid(format!("{}: no image for {}", source.display(), super::architecture())));
+    }
+    Ok(names)
+}
+
+/// A name for an image that came without one: the file's, with the tag if there is one.
+fn name_from_file(source: &Path, tag: Option<&str>) -> Result<Reference> {
+    let stem = source.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let stem = stem.split(['.', ':', '@']).next().unwrap_or_default();
+    Ok(Reference::parse(&format!("{stem}:{}", tag.unwrap_or("latest")))?)
+}
+
+fn import_docker(images: &Images, dir: &Path, list: &Path, source: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for manifest in read::<Vec<DockerManifest>>(list)? {
+        let json = fs::read(inside(dir, &manifest.config)?).map_err(io_error(format!("read {}", manifest.config)))?;
+        let (id, config, diff_ids) = parse_config(&json)?;
+        if diff_ids.len() != manifest.layers.len() {
+            return Err(Error::Invalid("manifest.json and image configuration disagree on the layers".to_owned()));
+        }
+        let _busy = images.busy(&diff_ids);
+        for (diff_id, layer) in diff_ids.iter().zip(&manifest.layers) {
+            let file = File::open(inside(dir, layer)?).map_err(io_error(format!("read {layer}")))?;
+            images.add_layer(diff_id, file)?;
+        }
+        let mut references = Vec::new();
+        for tag in manifest.repo_tags.iter().flatten() {
+            references.push(Reference::parse(tag)?);
+        }
+        if references.is_empty() {
+            references.push(name_from_file(source, None)?);
+        }
+        for reference in references {
+            names.push(reference.to_string());
+            images.record(NewImage {
+                id: id.clone(),
+                reference: Some(reference),
+                manifest_digest: None,
+                layers: diff_ids.iter().map(|id| layer_name(id)).collect(),
+                config: config.clone(),
+            })?;
+        }
+    }
+    Ok(names)
+}
+
+fn blob(dir: &Path, digest: &str) -> Result<PathBuf> {
+    match digest.split_once(':') {
+        Some(("sha256", hex)) if super::reference::is_digest(digest) => Ok(dir.join("blobs/sha256").join(hex)),
+        _ => Err(Error::Invalid(format!("digest {digest:?} is not supported"))),
+    }
+}
+
+/// The bytes of a blob, checked against its digest.
+fn read_blob(dir: &Path, digest: &str) -> Result<Vec<u8>> {
+    let bytes = fs::read(blob(dir, digest)?).map_err(io_error(format!("read blob {digest}")))?;
+    if sha256(&bytes) == digest { Ok(bytes) } else { Err(Error::Invalid(format!("blob {digest} has other content"))) }
+}
+
+fn import_oci(images: &Images, dir: &Path, index: &ImageIndex, source: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for descriptor in index.manifests() {
+        let none = BTreeMap::new();
+        let annotations: BTreeMap<_, _> =
+            descriptor.annotations().as_ref().map_or(none, |map| map.iter().collect());
+        let text = |key: &str| annotations.get(&key.to_owned()).map(|value| value.as_str());
+        let reference = match (text(FULL_NAME), text(REF_NAME)) {
+            (Some(name), _) => Reference::parse(name)?,
+            (None, Some(name)) if name.contains([':', '/']) => Reference::parse(name)?,
+            (None, tag) => name_from_file(source, tag)?,
+        };
+        let Some((digest, manifest)) = manifest(dir, descriptor, 0)? else { continue };
+        let json = read_blob(dir, &manifest.config().digest().to_string())?;
+        let (id, config, diff_ids) = parse_config(&json)?;
+        if diff_ids.len() != manifest.layers().len() {
+            return Err(Error::Invalid("manifest and image configuration disagree on the layers".to_owned()));
+        }
+        let _busy = images.busy(&diff_ids);
+        for (diff_id, layer) in diff_ids.iter().zip(manifest.layers()) {
+            // Uncompressed content is checked; it has the digest that the (checked) configuration names.
+            let path = blob(dir, &layer.digest().to_string())?;
+            let file = File::open(path).map_err(io_error(format!("read layer {}", layer.digest())))?;
+            images.add_layer(diff_id, file)?;
+        }
+        names.push(reference.to_string());
+        images.record(NewImage {
+            id,
+            reference: Some(reference),
+            manifest_digest: Some(digest),
+            layers: diff_ids.iter().map(|id| layer_name(id)).collect(),
+            config,
+        })?;
+    }
+    Ok(names)
+}
+
+fn is_ours(descriptor: &Descriptor) -> bool {
+    descriptor.platform().as_ref().is_none_or(|platform| {
+        platform.os().to_string() == "linux" && platform.architecture().to_string() == super::architecture()
+    })
+}
+
+/// The image manifest behind a descriptor: itself, or this machine's entry of an index. `None` for other machines'.
+fn manifest(dir: &Path, descriptor: &Descriptor, depth: u8) -> Result<Option<(String, ImageManifest)>> {
+    const MAX_DEPTH: u8 = 4;
+    if !is_ours(descriptor) {
+        return Ok(None);
+    }
+    let digest = descriptor.digest().to_string();
+    let bytes = read_blob(dir, &digest)?;
+    let invalid = |e: serde_json::Error| Error::Invalid(format!("manifest {digest}: {e}"));
+    let is_index = match descriptor.media_type() {
+        MediaType::ImageIndex => true,
+        MediaType::Other(kind) => kind.contains("manifest.list"),
+        _ => false,
+    };
+    if !is_index {
+        return Ok(Some((digest.clone(), serde_json::from_slice(&bytes).map_err(invalid)?)));
+    }
+    if depth >= MAX_DEPTH {
+        return Err(Error::Invalid("image index is nested too deeply".to_owned()));
+    }
+    let index: ImageIndex = serde_json::from_slice(&bytes).map_err(invalid)?;
+    for entry in index.manifests() {
+        if let Some((_, found)) = manifest(dir, entry, depth + 1)? {
+            return Ok(Some((digest, found)));
+        }
+    }
+    Ok(None)
+}

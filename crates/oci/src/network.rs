@@ -1,0 +1,83 @@
+//! Pod networks: where a plugin that connects pods with the outside is put in.
+
+use async_trait::async_trait;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A pod as its network sees it.
+#[derive(Debug, Clone)]
+pub struct PodNetwork {
+    /// Sandbox ID.
+    pub sandbox_id: String,
+    /// Pod name.
+    pub name: String,
+    /// Pod namespace.
+    pub namespace: String,
+    /// Pod UID.
+    pub uid: String,
+    /// File that stands for the pod's network namespace; its loopback device is up.
+    pub netns: PathBuf,
+    /// Pod annotations (bandwidth).
+    pub annotations: BTreeMap<String, String>,
+    /// Ports to open on the host.
+    pub ports: Vec<davit_proto::cri::v1::PortMapping>,
+}
+
+/// A network operation failed; the text is for people.
+#[derive(Debug, thiserror::Error)]
+#[error("pod network: {0}")]
+pub struct Error(pub String);
+
+/// Connects pods. Calls may take long; the runtime gives each a deadline.
+#[async_trait]
+pub trait Network: Send + Sync + std::fmt::Debug {
+    /// Whether pods can be connected now; the text of the error becomes the `NetworkReady` condition's.
+    async fn ready(&self) -> Result<(), Error>;
+    /// Connects a pod; answers with its addresses, the primary one first.
+    async fn attach(&self, pod: &PodNetwork) -> Result<Vec<String>, Error>;
+    /// Disconnects a pod. Idempotent.
+    async fn detach(&self, pod: &PodNetwork) -> Result<(), Error>;
+}
+
+/// Pods are alone with their loopback device.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Loopback;
+
+#[async_trait]
+impl Network for Loopback {
+    async fn ready(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn attach(&self, _pod: &PodNetwork) -> Result<Vec<String>, Error> {
+        Ok(Vec::new())
+    }
+
+    async fn detach(&self, _pod: &PodNetwork) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Connects to `localhost:port` inside a network namespace. Blocks for at most `patience`.
+pub(crate) fn dial(
+    netns: Option<&Path>,
+    port: u16,
+    patience: std::time::Duration,
+) -> std::io::Result<std::net::TcpStream> {
+    use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+    let connect = move || {
+        let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        TcpStream::connect_timeout(&v4, patience).or_else(|error| {
+            let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
+            TcpStream::connect_timeout(&v6, patience).map_err(|_| error)
+        })
+    };
+    let Some(netns) = netns else { return connect() };
+    let file = std::fs::File::open(netns)?;
+    // A thread of its own, which ends with the namespace it entered.
+    let thread = std::thread::Builder::new().name("pod-dial".to_owned()).spawn(move || {
+        nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET)?;
+        connect()
+    })?;
+    thread.join().map_err(|_| std::io::Error::other("the dialing thread panicked"))?
+}
