@@ -106,7 +106,7 @@ fn open(c: &mut Criterion) {
     );
     drop(store);
     group.bench_function(format!("{OBJECTS} objects"), |bencher| {
-        bencher.iter(|| black_box(open()))
+        bencher.iter(|| black_box(open()));
     });
     let before = resident_kib();
     let store = open();

@@ -364,7 +364,7 @@ pub async fn lists_are_exact_at_every_revision(harness: &impl Harness) {
     let mut random = 0x9e37_79b9_7f4a_7c15;
     for round in 0..200 {
         let name = format!("{}", small_random(&mut random) % 12);
-        let revision = if model.contains_key(&name) && small_random(&mut random) % 3 == 0 {
+        let revision = if model.contains_key(&name) && small_random(&mut random).is_multiple_of(3) {
             model.remove(&name);
             delete(&*store, &name).await
         } else {

@@ -1,5 +1,7 @@
 //! The contract suite on the embedded engine.
 
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 
 use async_trait::async_trait;

@@ -4,6 +4,8 @@
 //! The writer is this test binary, re-executed with [`WRITER`] set. It prints a line
 //! for each write after it was acknowledged.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::HashMap;
 use std::env;
 use std::io::{BufRead, BufReader, Read, Write as _};

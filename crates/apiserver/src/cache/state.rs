@@ -182,7 +182,7 @@ impl Shared {
     pub(super) fn open(
         &self,
         prefix: &str,
-        filter: Filter,
+        filter: &Filter,
         at: &OpenAt,
         buffer: usize,
     ) -> Result<Opened, CacheError> {
@@ -196,11 +196,11 @@ impl Shared {
         let mut replay = Vec::new();
         let mut after = state.applied;
         match *at {
-            OpenAt::Objects => initial = candidates(&state, prefix, &filter),
+            OpenAt::Objects => initial = candidates(&state, prefix, filter),
             OpenAt::Now => {}
             OpenAt::After(requested) => {
                 let events = state.ring.after(requested)?;
-                replay.extend(events.filter_map(|event| event.for_filter(&filter)));
+                replay.extend(events.filter_map(|event| event.for_filter(filter)));
                 after = after.max(requested);
             }
         }

@@ -740,6 +740,99 @@ async fn pages_are_exact_and_under_selectors_full() {
     assert!(matches!(error, CacheError::Expired { .. }), "{error}");
 }
 
+#[tokio::test]
+async fn a_cache_that_lost_its_place_starts_over_and_says_so() {
+    let world = World::new().await;
+    let start = world.put("a/1", "x").await;
+    let mut watch = world.watch(WatchStart::After(start)).await;
+    let shared = Arc::clone(&world.cache.running.get().unwrap().shared);
+    shared.reset(Vec::new(), start + 50);
+    match watch.next().await {
+        Some(Err(CacheError::Expired { requested, oldest })) => {
+            assert_eq!((requested, oldest), (start, start + 50));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(watch.next().await.is_none());
+    let again = world
+        .cache
+        .watch(options(WatchStart::After(start + 49)), soon())
+        .await;
+    assert!(
+        matches!(again, Err(CacheError::Expired { .. })),
+        "{again:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watchers_that_come_while_many_write_end_with_the_same_state() {
+    let world = Arc::new(World::new().await);
+    let mut tasks = tokio::task::JoinSet::new();
+    for writer in 0..4 {
+        let world = Arc::clone(&world);
+        tasks.spawn(async move {
+            for round in 0..60 {
+                let name = format!("a/{writer}-{}", round % 7);
+                let label = if (round + writer) % 3 == 0 {
+                    "out"
+                } else {
+                    "in"
+                };
+                world.put(&name, label).await;
+                if round % 7 == 6 {
+                    world.delete(&name).await;
+                }
+            }
+        });
+    }
+    let (done, finished) = tokio::sync::watch::channel(0);
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..8 {
+        let (world, mut finished) = (Arc::clone(&world), finished.clone());
+        clients.spawn(async move {
+            tokio::time::sleep(Duration::from_millis(number * 3)).await;
+            let start = WatchStart::Initial(Freshness::Latest);
+            let mut watch = world
+                .cache
+                .watch(client_options(start), soon())
+                .await
+                .unwrap();
+            let mut objects = BTreeMap::new();
+            loop {
+                let end = *finished.borrow_and_update();
+                let item = tokio::select! {
+                    item = item(&mut watch) => item,
+                    _ = finished.changed() => continue,
+                };
+                let WatchItem::Event(delivery) = item else {
+                    continue;
+                };
+                let key = Arc::clone(delivery.object().key());
+                match delivery.kind() {
+                    EventType::Deleted => drop(objects.remove(&key)),
+                    _ => drop(objects.insert(key, delivery.revision())),
+                }
+                if end != 0 && delivery.revision() == end {
+                    return objects;
+                }
+            }
+        });
+    }
+    tasks.join_all().await;
+    let end = world.put("a/end", "out").await + 1;
+    done.send_replace(end);
+    assert_eq!(world.put("a/end", "in").await, end);
+    let list = world.list(&labelled("in")).await;
+    let expected: BTreeMap<_, _> = list
+        .items
+        .iter()
+        .map(|object| (Arc::clone(object.key()), object.revision()))
+        .collect();
+    for objects in clients.join_all().await {
+        assert_eq!(objects, expected);
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Step {
     Put(u8, bool),

@@ -98,7 +98,7 @@ impl Watch {
             WatchStart::Latest => OpenAt::Now,
             WatchStart::After(revision) => OpenAt::After(revision),
         };
-        let mut opened = shared.open(prefix, filter, &at, config.watch_buffer)?;
+        let mut opened = shared.open(prefix, &filter, &at, config.watch_buffer)?;
         opened
             .initial
             .sort_unstable_by_key(|object| object.revision());

@@ -112,7 +112,7 @@ impl FjallDisk {
 
     fn write_header(&mut self, compacted: u64) -> Result<(), String> {
         let mut batch = self.batch();
-        batch.insert(&self.records, &HEADER_KEY, header(compacted));
+        batch.insert(&self.records, HEADER_KEY, header(compacted));
         batch.commit().map_err(|error| error.to_string())
     }
 
