@@ -1,1 +1,57 @@
 //! The API server: request pipeline, generic registry, watch cache, discovery, admission.
+//!
+//! [`ApiServer`] is made over a [`davit_store::Store`] and is called either through
+//! [`ApiServer::serve`] (HTTPS) or, by components in the same process, through
+//! [`ApiServer::call`] and the tower service of [`ApiServer::service`]; both take the same way
+//! through the pipeline. Kinds are data: every resource is a row of the [`registry`], and one set of
+//! handlers serves all rows. What is particular to a kind is its strategy.
+
+#![forbid(unsafe_code)]
+// every error of a request is a Status, which is made once and moved a few times on a cold path
+#![allow(clippy::result_large_err)]
+
+pub mod admission;
+mod authn;
+pub mod authz;
+mod body;
+mod cache;
+mod codec;
+mod context;
+mod convert;
+mod discovery;
+mod errors;
+mod handlers;
+mod health;
+mod metrics;
+mod negotiate;
+mod object;
+mod openapi;
+mod pipeline;
+pub mod pki;
+mod proxy;
+mod query;
+pub mod registry;
+mod request_info;
+mod respond;
+mod root;
+mod selection;
+mod server;
+mod service_addresses;
+mod storage;
+pub mod strategy;
+mod subresources;
+mod tls;
+mod tokens;
+mod user;
+pub mod version;
+mod virtuals;
+mod writes;
+
+pub use authn::{StaticToken, TokenFileError, parse_token_file};
+pub use body::{BoxError, ResponseBody};
+pub use request_info::RequestInfo;
+pub use server::{ApiServer, DEFAULT_ISSUER, Error, InProcess, Options};
+pub use service_addresses::KUBERNETES_SERVICE_IP;
+pub use tls::TlsError;
+pub use tokens::TokenError;
+pub use user::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};

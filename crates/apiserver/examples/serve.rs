@@ -1,0 +1,44 @@
+//! Serves an empty cluster's API on a port, for trying clients against it:
+//! `cargo run -p davit-apiserver --example serve -- DIR [PORT]` prints the kubeconfig's path.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use davit_apiserver::pki::{Kubeconfig, write_kubeconfig};
+use davit_apiserver::{ApiServer, Options, StaticToken};
+use davit_store::{Backend, open};
+use tokio_util::sync::CancellationToken;
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let started = Instant::now();
+    let mut arguments = std::env::args().skip(1);
+    let dir = PathBuf::from(arguments.next().ok_or("usage: serve DIR [PORT]")?);
+    let port: u16 = arguments.next().map_or(Ok(0), |port| port.parse())?;
+    let store = open(&Backend::Embedded, &dir.join("store")).await?;
+    let mut options = Options::new(store);
+    options.data_dir = Some(dir.clone());
+    options.static_tokens = vec![StaticToken {
+        token: "secret".to_owned(),
+        user: "tester".to_owned(),
+        uid: String::new(),
+        groups: vec!["system:masters".to_owned()],
+    }];
+    let server = ApiServer::new(options).await?;
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
+    let url = format!("https://{}", listener.local_addr()?);
+    let path = dir.join("kubeconfig");
+    let pki = server.pki().ok_or("the server has a data directory")?;
+    let identity = pki.admin()?;
+    let config = Kubeconfig {
+        cluster: "davit",
+        user: "admin",
+        server: &url,
+        ca: pki.ca_certificate(),
+        identity: &identity,
+    };
+    write_kubeconfig(&path, &config)?;
+    println!("ready in {:?}  kubeconfig={}  server={url}", started.elapsed(), path.display());
+    server.serve(listener, CancellationToken::new()).await?;
+    Ok(())
+}

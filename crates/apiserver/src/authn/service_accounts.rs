@@ -1,0 +1,83 @@
+//! Who a service account token stands for: signature and times, then whether what it is bound to
+//! still exists.
+
+use serde_json::Value;
+
+use crate::object;
+use crate::server::ApiServer;
+use crate::tokens::{Claims, ObjectRef, TokenKeys};
+use crate::user::UserInfo;
+
+const GROUP: &str = "system:serviceaccounts";
+
+/// A user and the audiences, of those asked for, that the token is good for.
+#[derive(Debug)]
+pub(crate) struct AuthenticatedToken {
+    pub(crate) user: UserInfo,
+    pub(crate) audiences: Vec<String>,
+}
+
+pub(super) async fn authenticate(
+    server: &ApiServer,
+    keys: &TokenKeys,
+    token: &str,
+    audiences: &[String],
+) -> Result<AuthenticatedToken, String> {
+    let claims = keys.verify(token, audiences).map_err(|error| error.to_string())?;
+    let namespace = &claims.kubernetes.namespace;
+    let account = &claims.kubernetes.serviceaccount;
+    bound(server, "serviceaccounts", namespace, account).await?;
+    if let Some(pod) = &claims.kubernetes.pod {
+        bound(server, "pods", namespace, pod).await?;
+    }
+    if let Some(secret) = &claims.kubernetes.secret {
+        bound(server, "secrets", namespace, secret).await?;
+    }
+    if let Some(node) = claims.kubernetes.node.as_ref().filter(|_| claims.kubernetes.pod.is_none()) {
+        bound(server, "nodes", "", node).await?;
+    }
+    let good_for = claims.aud.as_slice();
+    let audiences = audiences.iter().filter(|a| good_for.contains(a)).cloned().collect();
+    Ok(AuthenticatedToken { user: user(&claims), audiences })
+}
+
+/// The object a token is bound to must be the one it was bound to.
+async fn bound(
+    server: &ApiServer,
+    plural: &str,
+    namespace: &str,
+    wanted: &ObjectRef,
+) -> Result<(), String> {
+    let found = server.object("", plural, namespace, &wanted.name).await;
+    let found: Option<Value> = found.map_err(|status| status.message)?;
+    match found {
+        Some(held) if object::uid(&held) == wanted.uid => Ok(()),
+        Some(_) => Err(format!("{plural} {} was deleted and made anew", wanted.name)),
+        None => Err(format!("{plural} {} does not exist any more", wanted.name)),
+    }
+}
+
+fn user(claims: &Claims) -> UserInfo {
+    let bound = &claims.kubernetes;
+    let namespace = &bound.namespace;
+    let name = format!("system:serviceaccount:{namespace}:{}", bound.serviceaccount.name);
+    let mut user = UserInfo::new(name, &[GROUP, &format!("{GROUP}:{namespace}")]);
+    user.uid.clone_from(&bound.serviceaccount.uid);
+    let mut extra = |key: &str, value: &str| {
+        if !value.is_empty() {
+            user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_owned()]);
+        }
+    };
+    if !claims.jti.is_empty() {
+        extra("credential-id", &format!("JTI={}", claims.jti));
+    }
+    if let Some(pod) = &bound.pod {
+        extra("pod-name", &pod.name);
+        extra("pod-uid", &pod.uid);
+    }
+    if let Some(node) = &bound.node {
+        extra("node-name", &node.name);
+        extra("node-uid", &node.uid);
+    }
+    user
+}

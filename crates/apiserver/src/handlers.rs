@@ -1,0 +1,104 @@
+//! Requests for resources: one get, list, watch, create, update, patch and delete for all kinds.
+
+mod body;
+mod create;
+mod delete;
+mod list;
+mod options;
+mod patch;
+mod read;
+mod update;
+mod watch;
+
+use std::sync::Arc;
+
+use davit_api::status::Status;
+use http::Request;
+
+use crate::body::RequestBody;
+use crate::context::{Context, HandlerResult};
+use crate::registry::ResourceInfo;
+use crate::server::ApiServer;
+use crate::{respond, subresources, virtuals};
+
+pub(crate) use body::{Expected, decode as decode_body, format, read_body, read_object};
+pub(crate) use create::create;
+pub(crate) use options::WriteOptions;
+pub(crate) use patch::{kind as patch_kind, patch};
+pub(crate) use read::get;
+pub(crate) use update::update;
+
+/// Answers a request for a resource.
+pub(crate) async fn resource(
+    server: &Arc<ApiServer>,
+    context: &Context,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let info = &context.info;
+    let snapshot = server.registry().snapshot();
+    let core = info.prefix == "api";
+    let found = snapshot.get(&info.group, &info.version, &info.resource);
+    let Some(resource) = found.filter(|_| core == info.group.is_empty()) else {
+        return Ok(respond::page_not_found());
+    };
+    if !info.subresource.is_empty() {
+        return subresources::handle(server, context, resource, request).await;
+    }
+    if !info.name.is_empty() && !info.rest.is_empty() && info.rest != "/" {
+        return Ok(respond::page_not_found());
+    }
+    let namespaced = resource.row.namespaced;
+    let is_namespace = resource.row.group.is_empty() && resource.row.plural == "namespaces";
+    if !namespaced && info.namespace.is_some() && !is_namespace {
+        return Ok(respond::page_not_found());
+    }
+    warn_deprecated(context, resource);
+    if resource.is_virtual() || resource.row.plural == "componentstatuses" {
+        return virtuals::handle(server, context, resource, request).await;
+    }
+    let verb = info.verb.as_str();
+    let everywhere = namespaced && info.namespace.is_none();
+    if everywhere && !matches!(verb, "list" | "watch") {
+        return Err(not_allowed(resource, verb));
+    }
+    if !resource.row.has_verb(verb) {
+        return Err(not_allowed(resource, verb));
+    }
+    match verb {
+        "get" => get(server, context, resource).await,
+        "list" => list::list(server, context, resource).await,
+        "watch" => watch::watch(server, context, resource, request).await,
+        "create" if info.name.is_empty() => create(server, context, resource, request).await,
+        "update" if !info.name.is_empty() => update(server, context, resource, request).await,
+        "patch" if !info.name.is_empty() => patch(server, context, resource, request).await,
+        "delete" => delete::delete(server, context, resource, request).await,
+        "deletecollection" => delete::collection(server, context, resource, request).await,
+        _ => Err(not_allowed(resource, verb)),
+    }
+}
+
+/// The refusal of a verb a resource does not have.
+pub(crate) fn not_allowed(resource: &ResourceInfo, verb: &str) -> Status {
+    Status::method_not_allowed(resource.qualified(), verb)
+}
+
+/// As [`not_allowed`] for a resource named by hand.
+pub(crate) fn not_allowed_on(resource: davit_api::status::Qualified<'_>, verb: &str) -> Status {
+    Status::method_not_allowed(resource, verb)
+}
+
+/// The namespace objects of the resource are in for this request; empty for cluster-scoped ones.
+pub(crate) fn namespace_of<'a>(context: &'a Context, resource: &ResourceInfo) -> &'a str {
+    if resource.row.namespaced { context.namespace() } else { "" }
+}
+
+fn warn_deprecated(context: &Context, resource: &ResourceInfo) {
+    let row = &resource.row;
+    let Some(since) = row.deprecated else { return };
+    let version = row.api_version();
+    let mut text = format!("{version} {} is deprecated in v{since}+", row.kind);
+    if let Some(removed) = row.removed {
+        text.push_str(&format!(", unavailable in v{removed}+"));
+    }
+    context.warnings.add(text);
+}

@@ -1,0 +1,210 @@
+//! Request bodies: read within the limit, decoded by the kind's schema, checked against the URL.
+
+use bytes::Bytes;
+use davit_api::kinds::{TypeId, TypeTable};
+use davit_api::status::Status;
+use davit_schema::decode::{self, Encoding};
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::options::Validation;
+use crate::body::{ReadError, RequestBody, read_limited};
+use crate::codec;
+use crate::context::Context;
+use crate::convert;
+use crate::registry::ResourceInfo;
+
+/// The largest request body.
+pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
+const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
+
+/// Reads a body of at most 3 MiB.
+pub(crate) async fn read_body(body: RequestBody) -> Result<Bytes, Status> {
+    read_limited(body, MAX_BODY).await.map_err(|error| match error {
+        ReadError::TooLarge => Status::request_entity_too_large(MAX_BODY),
+        ReadError::Transport(error) => {
+            Status::bad_request(format!("error reading the request body: {error}"))
+        }
+    })
+}
+
+/// The serialization of the body.
+pub(crate) fn format(headers: &HeaderMap) -> Result<Encoding, Status> {
+    let Some(value) = headers.get(CONTENT_TYPE) else {
+        return Ok(Encoding::Json);
+    };
+    let value = value.to_str().unwrap_or_default();
+    let media = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match media.as_str() {
+        "" | "application/json" => Ok(Encoding::Json),
+        "application/yaml" => Ok(Encoding::Yaml),
+        _ => Err(Status::unsupported_media_type(&ACCEPTED)),
+    }
+}
+
+/// What a body is expected to be.
+pub(crate) struct Expected<'a> {
+    pub(crate) types: &'a TypeTable,
+    pub(crate) type_id: TypeId,
+    pub(crate) group: &'a str,
+    pub(crate) version: &'a str,
+    pub(crate) kind: &'a str,
+}
+
+impl<'a> Expected<'a> {
+    /// The resource's own kind.
+    pub(crate) fn of(resource: &'a ResourceInfo) -> Self {
+        Self {
+            types: &resource.types,
+            type_id: resource.type_id(),
+            group: resource.row.group,
+            version: resource.row.version,
+            kind: resource.row.kind,
+        }
+    }
+
+    /// A kind of the built-in table.
+    pub(crate) fn built_in(
+        group: &'a str,
+        version: &'a str,
+        kind: &'a str,
+    ) -> Result<Self, Status> {
+        let table = davit_api::kinds::builtin();
+        let type_id = table
+            .kind_type(group, version, kind)
+            .ok_or_else(|| Status::internal(format!("{group}/{version} {kind} has no type")))?;
+        Ok(Self { types: &table.types, type_id, group, version, kind })
+    }
+
+    pub(crate) fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+}
+
+/// Decodes a body as the expected kind, with static defaults, apiVersion and kind set. Unknown and
+/// duplicate fields become warnings or an error.
+pub(crate) fn decode(
+    context: &Context,
+    bytes: &[u8],
+    encoding: Encoding,
+    expected: &Expected<'_>,
+    validation: Validation,
+) -> Result<Value, Status> {
+    if let Some(meta) = TypeMeta::read(bytes, encoding) {
+        meta.check(expected)?;
+    }
+    let decoded = decode::decode(expected.types, expected.type_id, bytes, encoding)
+        .map_err(|error| error.status(expected.kind, expected.version, bytes))?;
+    judge_strictness(context, expected, validation, &decoded.strict)?;
+    let mut value = decoded.object;
+    crate::object::set_type(&mut value, &expected.api_version(), expected.kind);
+    codec::default(expected.types, expected.type_id, &mut value);
+    Ok(value)
+}
+
+/// Applies fieldValidation to what strict decoding found.
+pub(crate) fn judge_strictness(
+    context: &Context,
+    expected: &Expected<'_>,
+    validation: Validation,
+    strict: &[String],
+) -> Result<(), Status> {
+    match validation {
+        Validation::Ignore => Ok(()),
+        Validation::Warn => {
+            for fault in strict {
+                context.warnings.add(fault.clone());
+            }
+            Ok(())
+        }
+        Validation::Strict if strict.is_empty() => Ok(()),
+        Validation::Strict => {
+            let faults = strict.join(", ");
+            Err(cannot_be_handled(expected, &format!("strict decoding error: {faults}")))
+        }
+    }
+}
+
+fn cannot_be_handled(expected: &Expected<'_>, why: &str) -> Status {
+    Status::bad_request(decode::cannot_be_handled(expected.kind, expected.version, why))
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct TypeMeta {
+    api_version: Option<String>,
+    kind: Option<String>,
+}
+
+impl TypeMeta {
+    /// apiVersion and kind of a body; none when it is malformed, which decoding reports.
+    fn read(bytes: &[u8], encoding: Encoding) -> Option<Self> {
+        match encoding {
+            Encoding::Json => serde_json::from_slice(bytes).ok(),
+            Encoding::Yaml => {
+                let value = decode::parse(bytes, encoding).ok()?;
+                serde_json::from_value(value).ok()
+            }
+        }
+    }
+
+    fn check(&self, expected: &Expected<'_>) -> Result<(), Status> {
+        let wanted = expected.api_version();
+        if let Some(version) = self.api_version.as_deref().filter(|version| !version.is_empty())
+            && version != wanted
+        {
+            return Err(Status::bad_request(format!(
+                "the API version in the data ({version}) does not match the expected API version ({wanted})"
+            )));
+        }
+        if let Some(kind) = self.kind.as_deref().filter(|kind| !kind.is_empty())
+            && kind != expected.kind
+        {
+            return Err(Status::bad_request(format!(
+                "{kind} in version {} cannot be handled as a {}: the kind of the object does not \
+                 match the resource",
+                davit_api::field::quote(expected.version),
+                expected.kind
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// The apiVersion a body names; `v1` when it names none.
+pub(crate) fn api_version_of(bytes: &[u8], encoding: Encoding) -> String {
+    TypeMeta::read(bytes, encoding)
+        .and_then(|meta| meta.api_version)
+        .filter(|version| !version.is_empty())
+        .unwrap_or_else(|| "v1".to_owned())
+}
+
+/// Reads and decodes an object of the resource and brings it into the storage version.
+pub(crate) async fn read_object(
+    context: &Context,
+    resource: &ResourceInfo,
+    body: RequestBody,
+    validation: Validation,
+) -> Result<Value, Status> {
+    let format = format(&context.headers)?;
+    let bytes = read_body(body).await?;
+    let value = decode(context, &bytes, format, &Expected::of(resource), validation)?;
+    stored_form(resource, value)
+}
+
+/// A decoded object of the request's version in the storage version, with all defaults.
+pub(crate) fn stored_form(resource: &ResourceInfo, value: Value) -> Result<Value, Status> {
+    let mut value = convert::to_storage(resource, value)?;
+    let storage = &resource.storage;
+    if resource.is_converted() {
+        codec::default(storage.types(), storage.type_id(), &mut value);
+    }
+    storage.strategy().default(&mut value);
+    Ok(value)
+}

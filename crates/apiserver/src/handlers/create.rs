@@ -1,0 +1,53 @@
+//! Creating objects.
+
+use davit_api::status::Status;
+use http::{Request, StatusCode};
+
+use super::options::WriteOptions;
+use super::{namespace_of, read_object};
+use crate::body::RequestBody;
+use crate::context::{Context, HandlerResult};
+use crate::negotiate::Offer;
+use crate::registry::ResourceInfo;
+use crate::server::ApiServer;
+use crate::writes::Writer;
+use crate::{errors, object, respond};
+
+/// `POST` on a collection.
+pub(crate) async fn create(
+    server: &ApiServer,
+    context: &Context,
+    resource: &ResourceInfo,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let accepted = respond::accepted(context, Offer::Objects)?;
+    let options = WriteOptions::parse(context, "CreateOptions", false)?;
+    let new = read_object(context, resource, request.into_body(), options.validation).await?;
+    let namespace = namespace_of(context, resource);
+    check_namespace(resource.row.namespaced, namespace, object::namespace(&new))?;
+    let writer = Writer {
+        server,
+        resource,
+        namespace,
+        user: &context.user,
+        warnings: &context.warnings,
+        dry_run: options.dry_run,
+    };
+    let mut stored = writer.create(new).await?;
+    if options.dry_run {
+        object::remove_meta(&mut stored.value, &["resourceVersion"]);
+    }
+    respond::object(context, accepted, resource, StatusCode::CREATED, stored.value)
+}
+
+/// Body and URL must agree about the namespace.
+pub(crate) fn check_namespace(
+    namespaced: bool,
+    from_url: &str,
+    from_body: &str,
+) -> Result<(), Status> {
+    if namespaced && !from_body.is_empty() && from_body != from_url {
+        return Err(Status::bad_request(errors::NAMESPACE_MISMATCH));
+    }
+    Ok(())
+}

@@ -1,0 +1,144 @@
+//! Deleting objects, one or many.
+
+use bytes::Bytes;
+use davit_api::status::{Reason, Status};
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+
+use super::body::{Expected, api_version_of, decode, format};
+use super::list::find;
+use super::options::{ListQuery, Validation};
+use super::{namespace_of, read_body};
+use crate::body::RequestBody;
+use crate::context::{Context, HandlerResult};
+use crate::convert;
+use crate::negotiate::{Form, Offer};
+use crate::registry::ResourceInfo;
+use crate::respond::{self, Item, ListMeta};
+use crate::server::ApiServer;
+use crate::writes::{DeleteOptions, Deletion, Writer};
+
+const COLLECTION_PAGE: usize = 10_000;
+
+/// `DELETE …/{name}`.
+pub(super) async fn delete(
+    server: &ApiServer,
+    context: &Context,
+    resource: &ResourceInfo,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let accepted = respond::accepted(context, Offer::Objects)?;
+    let options = read_options(context, request.into_body()).await?;
+    let writer = writer(server, context, resource, &options);
+    let deletion = writer.delete(&context.info.name, &options).await?;
+    let code = if !deletion.gone && options.orphan_dependents == Some(false) {
+        StatusCode::ACCEPTED
+    } else {
+        StatusCode::OK
+    };
+    if !deletion.gone || resource.strategy.returns_deleted_object() {
+        return respond::object(context, accepted, resource, code, deletion.stored.value);
+    }
+    let uid = crate::object::uid(&deletion.stored.value);
+    let status = Status::success(resource.qualified(), &context.info.name, uid);
+    let value = serde_json::to_value(status).map_err(Status::internal)?;
+    let plain = crate::negotiate::Accepted { form: Form::Object, ..accepted };
+    Ok(respond::encoded(plain, code, &value))
+}
+
+fn writer<'a>(
+    server: &'a ApiServer,
+    context: &'a Context,
+    resource: &'a ResourceInfo,
+    options: &DeleteOptions,
+) -> Writer<'a> {
+    Writer {
+        server,
+        resource,
+        namespace: namespace_of(context, resource),
+        user: &context.user,
+        warnings: &context.warnings,
+        dry_run: options.dry_run,
+    }
+}
+
+/// `DELETE` on a collection: every selected object with the same options.
+pub(super) async fn collection(
+    server: &ApiServer,
+    context: &Context,
+    resource: &ResourceInfo,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let accepted = respond::accepted(context, Offer::Objects)?;
+    let mut query = ListQuery::parse(context, false)?;
+    let options = read_options(context, request.into_body()).await?;
+    query.limit = query.limit.or(Some(COLLECTION_PAGE));
+    let writer = writer(server, context, resource, &options);
+    let mut items = Vec::new();
+    let mut meta;
+    loop {
+        let found = find(server, context, resource, &query).await?;
+        meta = found.meta;
+        for object in found.items {
+            let header = object.header();
+            // without a namespace in the path the resource is cluster-scoped
+            let value = match writer.delete(&header.name, &options).await {
+                Ok(Deletion { stored, .. }) => stored.value,
+                Err(status) if status.reason == Reason::NotFound => continue,
+                Err(status) => return Err(status),
+            };
+            items.push(Item::Value(convert::from_storage(resource, value)?));
+        }
+        match meta.continue_token.take() {
+            Some(token) if context.query.text("limit").is_none() => {
+                query.continue_token = Some(token);
+                query.resource_version = None;
+            }
+            _ => break,
+        }
+    }
+    let meta = ListMeta { revision: meta.revision, ..ListMeta::default() };
+    respond::list(context, accepted, resource, items, &meta)
+}
+
+async fn read_options(context: &Context, body: RequestBody) -> Result<DeleteOptions, Status> {
+    let format = format(&context.headers);
+    let bytes: Bytes = read_body(body).await?;
+    if bytes.is_empty() {
+        return DeleteOptions::from_value(&options_of_query(context)?);
+    }
+    let table = davit_api::kinds::builtin();
+    let Some(type_id) = table.kind_type("meta.k8s.io", "v1", "DeleteOptions") else {
+        return Err(Status::internal("DeleteOptions has no type"));
+    };
+    // any group and version may carry the kind
+    let format = format?;
+    let api_version = api_version_of(&bytes, format);
+    let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
+    let expected =
+        Expected { types: &table.types, type_id, group, version, kind: "DeleteOptions" };
+    let value = decode(context, &bytes, format, &expected, Validation::Ignore)?;
+    DeleteOptions::from_value(&value)
+}
+
+fn options_of_query(context: &Context) -> Result<Value, Status> {
+    let query = &context.query;
+    let mut options = json!({});
+    if let Some(text) = query.text("gracePeriodSeconds") {
+        let seconds: i64 = text.parse().map_err(|_| {
+            Status::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"))
+        })?;
+        options["gracePeriodSeconds"] = json!(seconds);
+    }
+    if let Some(policy) = query.text("propagationPolicy") {
+        options["propagationPolicy"] = json!(policy);
+    }
+    if let Some(orphan) = query.optional_flag("orphanDependents") {
+        options["orphanDependents"] = json!(orphan);
+    }
+    let dry_run: Vec<&str> = query.all("dryRun").filter(|value| !value.is_empty()).collect();
+    if !dry_run.is_empty() {
+        options["dryRun"] = json!(dry_run);
+    }
+    Ok(options)
+}

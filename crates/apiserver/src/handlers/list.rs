@@ -1,0 +1,220 @@
+//! Listing: selectors, pages, and how fresh the answer is.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use davit_api::status::Status;
+use serde::{Deserialize, Serialize};
+
+use super::options::{ListQuery, VersionMatch};
+use crate::cache::{
+    CacheError, CachedObject, FRESHNESS_TIMEOUT, Filter, Freshness, PageOptions, Snapshot,
+};
+use crate::context::{Context, HandlerResult};
+use crate::convert;
+use crate::negotiate::Offer;
+use crate::registry::ResourceInfo;
+use crate::respond::{self, Item, ListMeta};
+use crate::server::ApiServer;
+use crate::{errors, selection};
+
+const FRESH_WAIT: Duration = Duration::from_secs(3);
+const FRESH_PAUSE: Duration = Duration::from_millis(25);
+const TOKEN_VERSION: &str = "meta.k8s.io/v1";
+
+/// Where the next page starts.
+#[derive(Debug, Serialize, Deserialize)]
+struct Token {
+    v: String,
+    /// The revision of all pages; -1 goes on at the latest state.
+    rv: i64,
+    /// The first key, relative to the resource's prefix.
+    #[serde(default)]
+    start: String,
+}
+
+impl Token {
+    fn encode(&self) -> String {
+        // three plain fields always serialize
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+
+    fn decode(text: &str) -> Result<Self, Status> {
+        let malformed = |why: String| {
+            Status::bad_request(format!("continue key is not valid: {why}"))
+        };
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text.trim_end_matches('='))
+            .map_err(|error| malformed(error.to_string()))?;
+        let token: Self =
+            serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
+        if token.v != TOKEN_VERSION {
+            return Err(malformed("server does not recognize this encoded version".to_owned()));
+        }
+        if token.rv == 0 || token.start.is_empty() {
+            return Err(malformed("incorrect encoded start resourceVersion".to_owned()));
+        }
+        if token.start.split('/').any(|part| part == ".." || part == ".") {
+            return Err(malformed(token.start));
+        }
+        Ok(token)
+    }
+}
+
+/// `GET` on a collection.
+pub(super) async fn list(
+    server: &ApiServer,
+    context: &Context,
+    resource: &ResourceInfo,
+) -> HandlerResult {
+    let accepted = respond::accepted(context, Offer::Objects)?;
+    let query = ListQuery::parse(context, false)?;
+    let found = find(server, context, resource, &query).await?;
+    let items = found.items.iter().map(|object| item(resource, object));
+    let items = items.collect::<Result<Vec<_>, _>>()?;
+    respond::list(context, accepted, resource, items, &found.meta)
+}
+
+/// An object in the version that was asked for; the cache's own bytes when that is the stored one.
+pub(super) fn item(resource: &ResourceInfo, object: &CachedObject) -> Result<Item, Status> {
+    if !resource.is_converted() {
+        return Ok(Item::Raw(object.json().clone()));
+    }
+    let value = serde_json::from_slice(object.json()).map_err(Status::internal)?;
+    convert::from_storage(resource, value).map(Item::Value)
+}
+
+/// Objects of the storage version.
+pub(crate) struct Found {
+    pub(crate) items: Vec<Arc<CachedObject>>,
+    pub(crate) meta: ListMeta,
+}
+
+/// The objects a query asks for.
+pub(crate) async fn find(
+    server: &ApiServer,
+    context: &Context,
+    resource: &ResourceInfo,
+    query: &ListQuery,
+) -> Result<Found, Status> {
+    let namespace = context.info.namespace.as_deref().filter(|_| resource.row.namespaced);
+    let filter = selection::filter(resource, namespace, &query.labels, &query.fields)?;
+    let cache = resource.storage.cache();
+    let deadline = tokio::time::Instant::now() + FRESHNESS_TIMEOUT;
+    let fail = |error| errors::cache(error, resource);
+    let options = match (&query.continue_token, query.resource_version) {
+        (Some(text), _) => {
+            let token = Token::decode(text)?;
+            let start = format!("{}{}", resource.storage.prefix(), token.start);
+            let revision = u64::try_from(token.rv).ok();
+            PageOptions { start: Some(start), limit: query.limit, revision }
+        }
+        (None, Some(0)) => {
+            // "any" is answered from memory, whole
+            let list = cache.list(Freshness::Any, &filter, deadline).await.map_err(fail)?;
+            return Ok(whole(list));
+        }
+        (None, Some(version)) => {
+            let exact = query.version_match == VersionMatch::Exact
+                || (query.version_match == VersionMatch::Unset && query.limit.is_some());
+            if !exact && query.limit.is_none() {
+                let fresh = Freshness::AtLeast(version);
+                return Ok(whole(cache.list(fresh, &filter, deadline).await.map_err(fail)?));
+            }
+            if !exact {
+                wait_for_revision(server, version).await?;
+            }
+            let revision = exact.then_some(version);
+            PageOptions { start: None, limit: query.limit, revision }
+        }
+        (None, None) if query.limit.is_none() && !is_single(&filter) => {
+            let list = cache.list(Freshness::Latest, &filter, deadline).await.map_err(fail)?;
+            return Ok(whole(list));
+        }
+        (None, None) => PageOptions { start: None, limit: query.limit, revision: None },
+    };
+    page(resource, &filter, options, deadline).await
+}
+
+/// Whether at most one object can match, which is not worth starting a cache for.
+fn is_single(filter: &Filter) -> bool {
+    filter.name.is_some()
+}
+
+fn whole(list: Snapshot) -> Found {
+    let meta = ListMeta { revision: list.revision, ..ListMeta::default() };
+    Found { items: list.items, meta }
+}
+
+async fn page(
+    resource: &ResourceInfo,
+    filter: &Filter,
+    options: PageOptions,
+    deadline: tokio::time::Instant,
+) -> Result<Found, Status> {
+    let storage = &resource.storage;
+    let start = options.start.clone();
+    let page = match storage.cache().page(options, filter, deadline).await {
+        Ok(page) => page,
+        Err(CacheError::Expired { .. }) if start.is_some() => {
+            return Err(expired_token(storage.prefix(), start.as_deref()));
+        }
+        Err(CacheError::Expired { .. }) => {
+            return Err(Status::expired("The resourceVersion for the provided list is too old."));
+        }
+        Err(error) => return Err(errors::cache(error, resource)),
+    };
+    let next = page.next.as_deref().map(|key| key.strip_prefix(storage.prefix()).unwrap_or(key));
+    let remaining = page.remaining.filter(|_| next.is_some());
+    let meta = ListMeta {
+        revision: page.revision,
+        continue_token: next.map(|key| next_token(page.revision, key)),
+        remaining: remaining.map(|count| count as u64),
+    };
+    Ok(Found { items: page.items, meta })
+}
+
+fn next_token(revision: u64, key: &str) -> String {
+    Token {
+        v: TOKEN_VERSION.to_owned(),
+        rv: i64::try_from(revision).unwrap_or(i64::MAX),
+        start: key.to_owned(),
+    }
+    .encode()
+}
+
+fn expired_token(prefix: &str, start: Option<&str>) -> Status {
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can \
+         start a new list without the continue parameter, or use the continue token in this \
+         response to retrieve the remainder of the results. Continuing with the provided token \
+         results in an inconsistent list - objects that were created, modified, or deleted between \
+         the time the first chunk was returned and now may show up in the list.",
+    );
+    if let Some(start) = start.and_then(|start| start.strip_prefix(prefix)) {
+        let token = Token { v: TOKEN_VERSION.to_owned(), rv: -1, start: start.to_owned() };
+        status.metadata.continue_token = token.encode();
+    }
+    status
+}
+
+/// Waits a moment for a revision that does not exist yet (another server's write).
+pub(crate) async fn wait_for_revision(server: &ApiServer, wanted: u64) -> Result<(), Status> {
+    let until = Instant::now() + FRESH_WAIT;
+    let store = server.store();
+    loop {
+        if store.revision() >= wanted {
+            return Ok(());
+        }
+        let current = store.current_revision().await.map_err(Status::internal)?;
+        if current >= wanted {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            return Err(Status::too_large_resource_version(wanted, current));
+        }
+        tokio::time::sleep(FRESH_PAUSE).await;
+    }
+}

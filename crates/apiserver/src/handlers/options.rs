@@ -1,0 +1,226 @@
+//! Query parameters of writes and lists, checked as Kubernetes checks them.
+
+use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::status::{Qualified, Status};
+use serde_json::Value;
+
+use crate::context::Context;
+
+const MANAGER_BYTES: usize = 128;
+
+/// What happens to fields nobody knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Validation {
+    Ignore,
+    Warn,
+    Strict,
+}
+
+/// The options of a create, update or patch.
+#[derive(Debug, Clone)]
+pub(crate) struct WriteOptions {
+    pub(crate) dry_run: bool,
+    pub(crate) validation: Validation,
+    /// Who manages the fields written; server-side apply will record it.
+    pub(crate) field_manager: String,
+}
+
+impl WriteOptions {
+    /// `kind` is `CreateOptions`, `UpdateOptions` or `PatchOptions`.
+    pub(crate) fn parse(context: &Context, kind: &str, is_apply: bool) -> Result<Self, Status> {
+        let query = &context.query;
+        let mut faults: ErrorList = Vec::new();
+        let dry_run: Vec<&str> = query.all("dryRun").filter(|value| !value.is_empty()).collect();
+        if dry_run.iter().any(|value| *value != "All") {
+            let shown: Vec<Value> = dry_run.iter().map(|value| Value::from(*value)).collect();
+            faults.push(FieldError::not_supported(&Path::new("dryRun"), shown, &["All"]));
+        }
+        let validation = match query.text("fieldValidation") {
+            None | Some("Warn") => Validation::Warn,
+            Some("Ignore") => Validation::Ignore,
+            Some("Strict") => Validation::Strict,
+            Some(other) => {
+                let known = ["", "Ignore", "Strict", "Warn"];
+                faults.push(FieldError::not_supported(&Path::new("fieldValidation"), other, &known));
+                Validation::Warn
+            }
+        };
+        let manager = query.text("fieldManager");
+        check_manager(manager, is_apply, &mut faults);
+        if !is_apply && query.get("force").is_some() {
+            let why = "may not be specified for non-apply patch";
+            faults.push(FieldError::forbidden(&Path::new("force"), why));
+        }
+        if !faults.is_empty() {
+            return Err(Status::invalid(Qualified::new("meta.k8s.io", kind), "", &faults));
+        }
+        let field_manager = manager.map_or_else(|| default_manager(context.user_agent()), str::to_owned);
+        Ok(Self { dry_run: !dry_run.is_empty(), validation, field_manager })
+    }
+}
+
+fn check_manager(manager: Option<&str>, is_apply: bool, faults: &mut ErrorList) {
+    let path = Path::new("fieldManager");
+    match manager {
+        None if is_apply => {
+            faults.push(FieldError::required(&path, "is required for apply patch"));
+        }
+        None => {}
+        Some(name) => {
+            if name.len() > MANAGER_BYTES {
+                faults.push(FieldError::too_long(&path, MANAGER_BYTES));
+            }
+            if name.chars().any(char::is_control) {
+                let why = "should only contain printable characters";
+                faults.push(FieldError::invalid(&path, name, why));
+            }
+        }
+    }
+}
+
+/// The User-Agent up to its first slash, cut to what a manager may be.
+fn default_manager(user_agent: &str) -> String {
+    let name = user_agent.split('/').next().unwrap_or_default();
+    let printable = name.chars().filter(|c| !c.is_control());
+    let mut manager = String::new();
+    for c in printable {
+        if manager.len() + c.len_utf8() > MANAGER_BYTES {
+            break;
+        }
+        manager.push(c);
+    }
+    manager
+}
+
+/// How exactly a list's resourceVersion is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum VersionMatch {
+    Unset,
+    Exact,
+    NotOlderThan,
+}
+
+/// The options of a list or watch.
+#[derive(Debug, Clone)]
+pub(crate) struct ListQuery {
+    pub(crate) labels: davit_api::labels::Selector,
+    pub(crate) fields: davit_api::fields::FieldSelector,
+    pub(crate) limit: Option<usize>,
+    pub(crate) continue_token: Option<String>,
+    /// None when unset; `Some(0)` means any.
+    pub(crate) resource_version: Option<u64>,
+    pub(crate) version_match: VersionMatch,
+    pub(crate) send_initial_events: Option<bool>,
+    pub(crate) bookmarks: bool,
+    pub(crate) timeout_seconds: Option<u64>,
+}
+
+impl ListQuery {
+    pub(crate) fn parse(context: &Context, watch: bool) -> Result<Self, Status> {
+        let query = &context.query;
+        let labels = davit_api::labels::Selector::parse(query.get("labelSelector").unwrap_or_default())
+            .map_err(|error| Status::bad_request(error.to_string()))?;
+        let fields =
+            davit_api::fields::FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())
+                .map_err(|error| Status::bad_request(error.to_string()))?;
+        let number = |name: &str| match query.text(name) {
+            None => Ok(None),
+            Some(text) => text.parse::<i64>().map(Some).map_err(|_| {
+                Status::bad_request(format!(
+                    "strconv.ParseInt: parsing {}: invalid syntax",
+                    davit_api::field::quote(text)
+                ))
+            }),
+        };
+        let limit = number("limit")?.filter(|limit| *limit > 0);
+        let timeout = number("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+        let continue_token = query.text("continue").map(str::to_owned);
+        let raw_version = query.text("resourceVersion");
+        let resource_version = raw_version
+            .map(|text| {
+                text.parse::<u64>().map_err(|_| {
+                    invalid(vec![FieldError::invalid(
+                        &Path::new("resourceVersion"),
+                        text,
+                        "must be a valid resource version",
+                    )])
+                })
+            })
+            .transpose()?;
+        let parsed = Self {
+            labels,
+            fields,
+            limit: limit.and_then(|limit| usize::try_from(limit).ok()),
+            continue_token,
+            resource_version,
+            version_match: VersionMatch::Unset,
+            send_initial_events: query.optional_flag("sendInitialEvents"),
+            bookmarks: query.flag("allowWatchBookmarks"),
+            timeout_seconds: timeout.and_then(|seconds| u64::try_from(seconds).ok()),
+        };
+        parsed.check(query.text("resourceVersionMatch"), watch)
+    }
+
+    fn check(mut self, version_match: Option<&str>, watch: bool) -> Result<Self, Status> {
+        let mut faults = Vec::new();
+        let match_path = Path::new("resourceVersionMatch");
+        let initial_path = Path::new("sendInitialEvents");
+        let forbid = |path: &Path, why: &str| FieldError::forbidden(path, why);
+        if watch {
+            match (version_match, self.send_initial_events) {
+                (Some(_), None) => {
+                    faults.push(forbid(&match_path, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+                }
+                (None, Some(_)) => {
+                    faults.push(forbid(&match_path, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+                }
+                (Some("NotOlderThan"), Some(_)) | (None, None) => {}
+                (Some(other), Some(_)) => {
+                    faults.push(FieldError::not_supported(&match_path, other, &["NotOlderThan"]));
+                }
+            }
+            if self.continue_token.is_some() {
+                // upstream ignores paging options of a watch
+                self.continue_token = None;
+            }
+        } else {
+            if self.send_initial_events.is_some() {
+                faults.push(forbid(&initial_path, "sendInitialEvents is forbidden for list"));
+            }
+            if let Some(wanted) = version_match {
+                if self.resource_version.is_none() {
+                    faults.push(forbid(&match_path, "resourceVersionMatch is forbidden unless resourceVersion is provided"));
+                }
+                if self.continue_token.is_some() {
+                    faults.push(forbid(&match_path, "resourceVersionMatch is forbidden when continue is provided"));
+                }
+                self.version_match = match wanted {
+                    "Exact" => VersionMatch::Exact,
+                    "NotOlderThan" => VersionMatch::NotOlderThan,
+                    other => {
+                        let known = ["Exact", "NotOlderThan"];
+                        faults.push(FieldError::not_supported(&match_path, other, &known));
+                        VersionMatch::Unset
+                    }
+                };
+                if self.version_match == VersionMatch::Exact && self.resource_version == Some(0) {
+                    faults.push(forbid(&match_path, "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\""));
+                }
+            }
+        }
+        if !faults.is_empty() {
+            return Err(invalid(faults));
+        }
+        if self.continue_token.is_some() && self.resource_version.is_some_and(|version| version > 0) {
+            return Err(Status::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        Ok(self)
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "made where it is called")]
+fn invalid(faults: ErrorList) -> Status {
+    Status::invalid(Qualified::new("meta.k8s.io", "ListOptions"), "", &faults)
+}

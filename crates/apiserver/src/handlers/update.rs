@@ -1,0 +1,77 @@
+//! Replacing objects.
+
+use davit_api::status::{Reason, Status};
+use http::{Request, StatusCode};
+use serde_json::Value;
+
+use super::create::check_namespace;
+use super::options::WriteOptions;
+use super::{namespace_of, read_object};
+use crate::body::RequestBody;
+use crate::context::{Context, HandlerResult};
+use crate::negotiate::Offer;
+use crate::pipeline;
+use crate::registry::ResourceInfo;
+use crate::request_info::RequestInfo;
+use crate::server::ApiServer;
+use crate::writes::Writer;
+use crate::{object, respond};
+
+/// `PUT` of an object, or of a subresource that has the object's form.
+pub(crate) async fn update(
+    server: &ApiServer,
+    context: &Context,
+    resource: &ResourceInfo,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let accepted = respond::accepted(context, Offer::Objects)?;
+    let options = WriteOptions::parse(context, "UpdateOptions", false)?;
+    let mut new = read_object(context, resource, request.into_body(), options.validation).await?;
+    let name = context.info.name.as_str();
+    let subresource = context.info.subresource.as_str();
+    let namespace = namespace_of(context, resource);
+    check_name(name, &mut new)?;
+    check_namespace(resource.row.namespaced, namespace, object::namespace(&new))?;
+    let writer = Writer {
+        server,
+        resource,
+        namespace,
+        user: &context.user,
+        warnings: &context.warnings,
+        dry_run: options.dry_run,
+    };
+    let mut transform = |_: &Value| Ok(new.clone());
+    let (code, value) = match writer.update(name, subresource, &mut transform).await {
+        Ok(updated) => (StatusCode::OK, updated.value),
+        Err(status) if creates(resource, subresource, &status, &new) => {
+            let request = RequestInfo { verb: "create".to_owned(), ..context.info.clone() };
+            pipeline::authorize(server, &context.user, &request).await?;
+            (StatusCode::CREATED, writer.create(new).await?.value)
+        }
+        Err(status) => return Err(status),
+    };
+    respond::object(context, accepted, resource, code, value)
+}
+
+/// Whether a PUT of this missing object makes it.
+fn creates(resource: &ResourceInfo, subresource: &str, status: &Status, new: &Value) -> bool {
+    status.reason == Reason::NotFound
+        && subresource.is_empty()
+        && resource.strategy.allow_create_on_update()
+        && object::resource_version(new).is_empty()
+        && object::uid(new).is_empty()
+}
+
+/// Body and URL must agree about the name; a body without one takes the URL's.
+pub(crate) fn check_name(from_url: &str, new: &mut Value) -> Result<(), Status> {
+    match object::name(new) {
+        "" => {
+            object::set_meta(new, "name", from_url);
+            Ok(())
+        }
+        name if name == from_url => Ok(()),
+        name => Err(Status::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({from_url})"
+        ))),
+    }
+}

@@ -1,0 +1,135 @@
+//! Watching: a stream of events, as JSON lines or WebSocket messages.
+
+mod frames;
+mod websocket;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use davit_api::status::Status;
+use futures::Stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Request, Response};
+use rand::Rng;
+use tokio::time::Instant;
+
+use super::options::ListQuery;
+use crate::body::{BoxError, RequestBody, ResponseBody};
+use crate::cache::{
+    CacheError, FRESHNESS_TIMEOUT, Freshness, Watch, WatchOptions, WatchStart,
+};
+use crate::context::{Context, HandlerResult};
+use crate::metrics::LongRunning;
+use crate::negotiate::Offer;
+use crate::registry::ResourceInfo;
+use crate::server::ApiServer;
+use crate::{errors, respond, selection};
+use frames::Frames;
+
+/// A watch without `timeoutSeconds` lives between this and twice this.
+const LIFETIME_SECONDS: u64 = 1800;
+
+/// `GET …?watch=true`.
+pub(super) async fn watch(
+    server: &Arc<ApiServer>,
+    context: &Context,
+    resource: &ResourceInfo,
+    mut request: Request<RequestBody>,
+) -> HandlerResult {
+    let accepted = respond::accepted(context, Offer::Stream)?;
+    let query = ListQuery::parse(context, true)?;
+    let namespace = context.info.namespace.as_deref().filter(|_| resource.row.namespaced);
+    let mut filter = selection::filter(resource, namespace, &query.labels, &query.fields)?;
+    if !context.info.name.is_empty() && filter.name.is_none() {
+        // the deprecated watch path of one object
+        filter.name = Some(context.info.name.clone());
+    }
+    let seconds = query.timeout_seconds.unwrap_or_else(|| {
+        rand::rng().random_range(LIFETIME_SECONDS..2 * LIFETIME_SECONDS)
+    });
+    let options = WatchOptions {
+        start: start(&query),
+        filter,
+        bookmarks: query.bookmarks,
+        deadline: Some(Instant::now() + Duration::from_secs(seconds)),
+    };
+    let frames = Frames::new(context, accepted, resource)?;
+    let deadline = Instant::now() + FRESHNESS_TIMEOUT;
+    let opened = match resource.storage.cache().watch(options, deadline).await {
+        Ok(watch) => Ok(watch),
+        // too old is told inside the stream, like everything later
+        Err(error @ CacheError::Expired { .. }) => Err(errors::cache(error, resource)),
+        Err(error) => return Err(errors::cache(error, resource)),
+    };
+    let gauge = server.metrics().long_running(&context.info, "watch");
+    let source = Source {
+        server: Arc::clone(server),
+        watch: opened.map_err(Some),
+        frames,
+        _gauge: gauge,
+    };
+    if websocket::is_wanted(&context.headers) {
+        return websocket::answer(context, &mut request, source);
+    }
+    let mut response = Response::new(ResponseBody::stream(stream(source)));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    Ok(response)
+}
+
+fn start(query: &ListQuery) -> WatchStart {
+    let freshness = match query.resource_version {
+        None => Freshness::Latest,
+        Some(0) => Freshness::Any,
+        Some(version) => Freshness::AtLeast(version),
+    };
+    match (query.send_initial_events, query.resource_version) {
+        (Some(true), _) | (None, None | Some(0)) => WatchStart::Initial(freshness),
+        (Some(false), None | Some(0)) => WatchStart::Latest,
+        (_, Some(version)) => WatchStart::After(version),
+    }
+}
+
+/// A watch and how its events are written.
+struct Source {
+    server: Arc<ApiServer>,
+    /// The watch; an error still to be told; nothing any more.
+    watch: Result<Watch, Option<Status>>,
+    frames: Frames,
+    _gauge: LongRunning,
+}
+
+impl Source {
+    /// The next piece of the stream.
+    async fn next(&mut self) -> Option<Bytes> {
+        let watch = match &mut self.watch {
+            Ok(watch) => watch,
+            Err(status) => return status.take().map(|status| frames::error(&status)),
+        };
+        let item = tokio::select! {
+            item = watch.next() => item?,
+            () = self.server.shutdown().cancelled() => return None,
+        };
+        self.server.metrics().watch_events.inc();
+        let frame = match item {
+            Ok(item) => self.frames.encode(item),
+            Err(error) => Err(errors::cache(error, self.frames.resource())),
+        };
+        match frame {
+            Ok(frame) => Some(frame),
+            Err(status) => {
+                self.watch = Err(None);
+                Some(frames::error(&status))
+            }
+        }
+    }
+}
+
+fn stream(source: Source) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {
+    futures::stream::unfold(source, |mut source| async move {
+        let frame = source.next().await?;
+        Some((Ok(frame), source))
+    })
+}

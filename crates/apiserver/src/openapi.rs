@@ -1,0 +1,236 @@
+//! The OpenAPI endpoints.
+//!
+//! Documents are made when first asked for and kept compressed: together they are some megabytes
+//! that most clients read once.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use davit_api::kinds;
+use davit_api::status::Status;
+use davit_schema::openapi;
+use http::header::{
+    ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue,
+    IF_NONE_MATCH, LOCATION, VARY,
+};
+use http::{HeaderMap, Response, StatusCode};
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha512};
+use tokio::sync::OnceCell;
+
+use crate::body::ResponseBody;
+use crate::context::{Context, HandlerResult};
+use crate::discovery::upper_hex;
+use crate::negotiate::clauses;
+use crate::respond;
+use crate::server::ApiServer;
+use crate::version::GIT_VERSION;
+
+const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+const V2_PROTOBUF_OLD: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+const YEAR_SECONDS: u64 = 365 * 24 * 3600;
+
+/// A compressed document.
+#[derive(Debug)]
+struct Document {
+    gzip: Bytes,
+    /// Upper-case hex SHA-512 of the uncompressed document.
+    hash: String,
+}
+
+impl Document {
+    fn new(body: &[u8]) -> Self {
+        let hash = upper_hex(&Sha512::digest(body));
+        let mut encoder =
+            flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        // writing to a Vec cannot fail
+        let gzip = encoder.write_all(body).and_then(|()| encoder.finish()).unwrap_or_default();
+        Self { gzip: Bytes::from(gzip), hash }
+    }
+
+    fn plain(&self) -> Result<Vec<u8>, Status> {
+        let mut body = Vec::new();
+        flate2::read::GzDecoder::new(self.gzip.as_ref())
+            .read_to_end(&mut body)
+            .map_err(Status::internal)?;
+        Ok(body)
+    }
+}
+
+/// The documents made so far.
+#[derive(Debug, Default)]
+pub(crate) struct OpenApiCache {
+    v2: OnceCell<Arc<Document>>,
+    v2_protobuf: OnceCell<Arc<Document>>,
+    v3: OnceCell<Arc<BTreeMap<String, Document>>>,
+}
+
+async fn build<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
+    tokio::task::spawn_blocking(make).await.map_err(Status::internal)
+}
+
+impl OpenApiCache {
+    async fn v2(&self, protobuf: bool) -> Result<&Arc<Document>, Status> {
+        let cell = if protobuf { &self.v2_protobuf } else { &self.v2 };
+        cell.get_or_try_init(|| {
+            build(move || {
+                let table = kinds::builtin();
+                let body = if protobuf {
+                    openapi::v2_protobuf(table, GIT_VERSION)
+                } else {
+                    openapi::v2_json(table, GIT_VERSION)
+                };
+                Arc::new(Document::new(&body))
+            })
+        })
+        .await
+    }
+
+    async fn v3(&self) -> Result<&Arc<BTreeMap<String, Document>>, Status> {
+        self.v3
+            .get_or_try_init(|| {
+                build(|| {
+                    let table = kinds::builtin();
+                    let documents = openapi::v3_paths(table).into_iter().filter_map(|path| {
+                        let (group, version) = split(&path)?;
+                        let body = openapi::v3_json(table, group, version, GIT_VERSION)?;
+                        let document = Document::new(&body);
+                        Some((path, document))
+                    });
+                    Arc::new(documents.collect())
+                })
+            })
+            .await
+    }
+}
+
+/// `api/v1` or `apis/{group}/{version}` as group and version.
+fn split(path: &str) -> Option<(&str, &str)> {
+    if let Some(version) = path.strip_prefix("api/") {
+        return Some(("", version));
+    }
+    path.strip_prefix("apis/")?.split_once('/')
+}
+
+/// `GET /openapi/v2`.
+pub(crate) async fn v2(server: &ApiServer, context: &Context) -> HandlerResult {
+    let wanted = clauses(&context.headers);
+    let mut form = None;
+    for clause in &wanted {
+        form = match clause.media.as_str() {
+            V2_PROTOBUF => Some((true, V2_PROTOBUF)),
+            V2_PROTOBUF_OLD => Some((true, V2_PROTOBUF_OLD)),
+            "application/json" | "*/*" | "application/*" => Some((false, "application/json")),
+            _ => None,
+        };
+        if form.is_some() {
+            break;
+        }
+    }
+    let Some((protobuf, content_type)) = form.or_else(|| {
+        wanted.is_empty().then_some((false, "application/json"))
+    }) else {
+        return Err(Status::not_acceptable(&["application/json", V2_PROTOBUF]));
+    };
+    let document = server.openapi().v2(protobuf).await?;
+    let mut response = send(&context.headers, document, content_type)?;
+    response.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
+    Ok(response)
+}
+
+/// `GET /openapi/v3`.
+pub(crate) async fn v3_index(server: &ApiServer, context: &Context) -> HandlerResult {
+    let documents = server.openapi().v3().await?;
+    let mut paths = Map::new();
+    for (path, document) in documents.iter() {
+        let url = document_url(path, &document.hash);
+        paths.insert(path.clone(), json!({ "serverRelativeURL": url }));
+    }
+    respond::document(context, StatusCode::OK, &json!({ "paths": Value::Object(paths) }))
+}
+
+fn document_url(path: &str, hash: &str) -> String {
+    format!("/openapi/v3/{path}?hash={hash}")
+}
+
+/// `GET /openapi/v3/{path}`.
+pub(crate) async fn v3_document(
+    server: &ApiServer,
+    context: &Context,
+    path: &str,
+) -> HandlerResult {
+    let documents = server.openapi().v3().await?;
+    let Some(document) = documents.get(path) else {
+        return Ok(respond::page_not_found());
+    };
+    let asked = context.query.text("hash");
+    if asked.is_some_and(|hash| hash != document.hash) {
+        let mut response = Response::new(ResponseBody::empty());
+        *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+        if let Ok(url) = HeaderValue::from_str(&document_url(path, &document.hash)) {
+            response.headers_mut().insert(LOCATION, url);
+        }
+        return Ok(response);
+    }
+    let acceptable = clauses(&context.headers);
+    let json = acceptable.is_empty()
+        || acceptable
+            .iter()
+            .any(|c| matches!(c.media.as_str(), "application/json" | "*/*" | "application/*"));
+    if !json {
+        return Err(Status::not_acceptable(&["application/json"]));
+    }
+    let mut response = send(&context.headers, document, "application/json")?;
+    if asked.is_some() {
+        let headers = response.headers_mut();
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, immutable"));
+        let until = std::time::SystemTime::now() + std::time::Duration::from_secs(YEAR_SECONDS);
+        if let Ok(value) = HeaderValue::from_str(&http_date(until)) {
+            headers.insert(EXPIRES, value);
+        }
+    }
+    Ok(response)
+}
+
+fn http_date(at: std::time::SystemTime) -> String {
+    jiff::Timestamp::try_from(at)
+        .unwrap_or_else(|_| jiff::Timestamp::now())
+        .strftime("%a, %d %b %Y %H:%M:%S GMT")
+        .to_string()
+}
+
+fn send(
+    request: &HeaderMap,
+    document: &Document,
+    content_type: &'static str,
+) -> Result<Response<ResponseBody>, Status> {
+    let etag = format!("\"{}\"", document.hash);
+    let known = request
+        .get(IF_NONE_MATCH)
+        .and_then(|value| value.to_str().ok())
+        .is_some_and(|value| value == etag);
+    let gzip = request
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .any(|value| value.to_str().is_ok_and(|value| value.contains("gzip")));
+    let mut response = if known {
+        let mut response = Response::new(ResponseBody::empty());
+        *response.status_mut() = StatusCode::NOT_MODIFIED;
+        response
+    } else if gzip {
+        let mut response = Response::new(document.gzip.clone().into());
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        response
+    } else {
+        Response::new(document.plain()?.into())
+    };
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    if let Ok(value) = HeaderValue::from_str(&etag) {
+        headers.insert(ETAG, value);
+    }
+    Ok(response)
+}

@@ -1,0 +1,379 @@
+//! The cluster's own certificate authority: created once in the data directory, reused after that.
+//!
+//! Certificates are ECDSA P-256, which takes well under a millisecond to make, so that start-up
+//! is not slowed down. Devices often boot with a clock far in the past; no certificate is valid
+//! only "from now", and ends are counted from a date that is never before the release.
+
+mod kubeconfig;
+mod store;
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyPair, KeyUsagePurpose, SanType,
+};
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+pub use kubeconfig::{Kubeconfig, write_kubeconfig};
+use store::{read_optional, write_private, write_public};
+
+/// No certificate's validity is counted from before this year, whatever the clock says.
+const RELEASE_YEAR: i32 = 2026;
+const CA_YEARS: i32 = 20;
+const LEAF_YEARS: i32 = 3;
+/// Leaves are renewed at start when less than this remains.
+const RENEW_BEFORE_SECONDS: i64 = 365 * 24 * 3600;
+
+/// What can go wrong with keys and certificates.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file of the PKI directory could not be read or written.
+    #[error("{action} {path}: {source}")]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// A certificate or key could not be made.
+    #[error("making the certificate {name}: {source}")]
+    Generate {
+        /// The certificate's file name without extension.
+        name: String,
+        /// Why it failed.
+        source: rcgen::Error,
+    },
+    /// A certificate or key on disk could not be understood.
+    #[error("reading the certificate or key {name}: {detail}")]
+    Parse {
+        /// The file name without extension.
+        name: String,
+        /// Why it failed.
+        detail: String,
+    },
+}
+
+/// A certificate (with its issuer chain) and its private key, both PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// The certificate, PEM.
+    pub certificate: String,
+    /// The private key, PKCS#8 PEM.
+    pub key: String,
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Identity(..)")
+    }
+}
+
+/// The certificate authority and the identities the cluster's parts use.
+pub struct Pki {
+    dir: PathBuf,
+    issuer: Issuer<'static, KeyPair>,
+    ca_pem: String,
+}
+
+impl std::fmt::Debug for Pki {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pki").field("dir", &self.dir).finish_non_exhaustive()
+    }
+}
+
+impl Pki {
+    /// Opens the PKI in `dir`, creating the directory and the authority when they are missing.
+    ///
+    /// # Errors
+    /// When files cannot be read or written, or hold something else than PEM keys and certificates.
+    pub fn open(dir: &Path) -> Result<Self, PkiError> {
+        store::create_dir(dir)?;
+        let certificate_path = dir.join("ca.crt");
+        let key_path = dir.join("ca.key");
+        let (ca_pem, key) = match (read_optional(&certificate_path)?, read_optional(&key_path)?) {
+            (Some(certificate), Some(key)) => {
+                let key = KeyPair::from_pem(&key).map_err(parse("ca"))?;
+                (certificate, key)
+            }
+            _ => {
+                let key = KeyPair::generate().map_err(generate("ca"))?;
+                let certificate = ca_params().self_signed(&key).map_err(generate("ca"))?.pem();
+                write_private(&key_path, &key.serialize_pem())?;
+                write_public(&certificate_path, &certificate)?;
+                (certificate, key)
+            }
+        };
+        let issuer = Issuer::from_ca_cert_pem(&ca_pem, key).map_err(parse("ca"))?;
+        Ok(Self { dir: dir.to_path_buf(), issuer, ca_pem })
+    }
+
+    /// The authority's certificate, PEM: what clients trust.
+    pub fn ca_certificate(&self) -> &str {
+        &self.ca_pem
+    }
+
+    /// A client certificate for user `common_name` in groups `organizations`, kept in the
+    /// directory under `file` and reused while it is valid.
+    ///
+    /// # Errors
+    /// When files cannot be read or written.
+    pub fn client(
+        &self,
+        file: &str,
+        common_name: &str,
+        organizations: &[&str],
+    ) -> Result<Identity, PkiError> {
+        let mut params = leaf_params(common_name, organizations);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.leaf(file, params, |certificate| {
+            certificate.subject().iter_common_name().any(|cn| cn.as_str() == Ok(common_name))
+        })
+    }
+
+    /// The administrator's client certificate (`O=system:masters`).
+    ///
+    /// # Errors
+    /// As [`Pki::client`].
+    pub fn admin(&self) -> Result<Identity, PkiError> {
+        self.client("admin", "kubernetes-admin", &["system:masters"])
+    }
+
+    /// The certificate the API server shows to nodes when it forwards logs and exec.
+    ///
+    /// # Errors
+    /// As [`Pki::client`].
+    pub fn kubelet_client(&self) -> Result<Identity, PkiError> {
+        self.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &["system:masters"])
+    }
+
+    /// A serving certificate for the names and addresses given, kept under `file` and made
+    /// anew when the names change.
+    ///
+    /// # Errors
+    /// As [`Pki::client`].
+    pub fn serving(
+        &self,
+        file: &str,
+        common_name: &str,
+        names: &[String],
+    ) -> Result<Identity, PkiError> {
+        let mut params = leaf_params(common_name, &[]);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        for name in names {
+            let san = match name.parse::<IpAddr>() {
+                Ok(ip) => SanType::IpAddress(ip),
+                Err(_) => SanType::DnsName(name.as_str().try_into().map_err(generate(file))?),
+            };
+            params.subject_alt_names.push(san);
+        }
+        self.leaf(file, params, |certificate| serves(certificate, names))
+    }
+
+    /// The key that signs service account tokens (P-256, PKCS#8 PEM), made on first use.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub fn service_account_key(&self) -> Result<String, PkiError> {
+        let path = self.dir.join("sa.key");
+        if let Some(pem) = read_optional(&path)? {
+            return Ok(pem);
+        }
+        let key = KeyPair::generate().map_err(generate("sa"))?;
+        write_private(&path, &key.serialize_pem())?;
+        write_public(&self.dir.join("sa.pub"), &key.public_key_pem())?;
+        Ok(key.serialize_pem())
+    }
+
+    fn leaf(
+        &self,
+        file: &str,
+        params: CertificateParams,
+        fits: impl Fn(&X509Certificate<'_>) -> bool,
+    ) -> Result<Identity, PkiError> {
+        let certificate_path = self.dir.join(format!("{file}.crt"));
+        let key_path = self.dir.join(format!("{file}.key"));
+        if let (Some(certificate), Some(key)) =
+            (read_optional(&certificate_path)?, read_optional(&key_path)?)
+            && self.reusable(&certificate, &fits)
+        {
+            return Ok(Identity { certificate, key });
+        }
+        let key = KeyPair::generate().map_err(generate(file))?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(generate(file))?.pem();
+        let key = key.serialize_pem();
+        write_private(&key_path, &key)?;
+        write_public(&certificate_path, &certificate)?;
+        Ok(Identity { certificate, key })
+    }
+
+    fn reusable(&self, pem: &str, fits: &impl Fn(&X509Certificate<'_>) -> bool) -> bool {
+        let (Some(der), Some(ca)) = (first_certificate(pem), first_certificate(&self.ca_pem)) else {
+            return false;
+        };
+        let (Ok((_, certificate)), Ok((_, ca))) =
+            (X509Certificate::from_der(&der), X509Certificate::from_der(&ca))
+        else {
+            return false;
+        };
+        let now = jiff::Timestamp::now().as_second();
+        certificate.verify_signature(Some(ca.public_key())).is_ok()
+            && certificate.validity().not_after.timestamp() - now > RENEW_BEFORE_SECONDS
+            && fits(&certificate)
+    }
+}
+
+/// A signing key that is not kept.
+pub(crate) fn ephemeral_key() -> Result<String, PkiError> {
+    KeyPair::generate().map(|key| key.serialize_pem()).map_err(generate("sa"))
+}
+
+fn serves(certificate: &X509Certificate<'_>, names: &[String]) -> bool {
+    let Ok(Some(san)) = certificate.subject_alternative_name() else {
+        return false;
+    };
+    let mut held: Vec<String> = Vec::new();
+    for name in &san.value.general_names {
+        match name {
+            GeneralName::DNSName(name) => held.push((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => {
+                if let Ok(v4) = <[u8; 4]>::try_from(*bytes) {
+                    held.push(IpAddr::from(v4).to_string());
+                } else if let Ok(v6) = <[u8; 16]>::try_from(*bytes) {
+                    held.push(IpAddr::from(v6).to_string());
+                }
+            }
+            _ => {}
+        }
+    }
+    names.iter().all(|name| held.contains(name))
+}
+
+/// The names an API server's certificate must carry for clients on the machine, in pods and
+/// through the service address.
+pub fn api_server_names(service_ip: &str, extra: &[String]) -> Vec<String> {
+    let mut names: Vec<String> = [
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        service_ip,
+    ]
+    .into_iter()
+    .map(str::to_owned)
+    .collect();
+    for name in host_name().into_iter().chain(extra.iter().cloned()) {
+        if !name.is_empty() && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+fn host_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name = name.trim().to_ascii_lowercase();
+    let fits = !name.is_empty()
+        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
+    fits.then_some(name)
+}
+
+fn ca_params() -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, "davit-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![
+        KeyUsagePurpose::KeyCertSign,
+        KeyUsagePurpose::CrlSign,
+        KeyUsagePurpose::DigitalSignature,
+    ];
+    set_validity(&mut params, CA_YEARS);
+    params
+}
+
+fn leaf_params(common_name: &str, organizations: &[&str]) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    for organization in organizations {
+        params.distinguished_name.push(DnType::OrganizationName, *organization);
+    }
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    params.key_usages =
+        vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params.use_authority_key_identifier_extension = true;
+    set_validity(&mut params, LEAF_YEARS);
+    params
+}
+
+fn set_validity(params: &mut CertificateParams, years: i32) {
+    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+    let from = i32::from(now.year()).max(RELEASE_YEAR);
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    // the first of a month exists in every year
+    params.not_after = rcgen::date_time_ymd(from + years, now.month().unsigned_abs(), 1);
+}
+
+/// The DER of the first certificate of a PEM text.
+pub(crate) fn first_certificate(pem: &str) -> Option<Vec<u8>> {
+    use rustls_pki_types::pem::PemObject;
+    rustls_pki_types::CertificateDer::from_pem_slice(pem.as_bytes())
+        .ok()
+        .map(|der| der.as_ref().to_vec())
+}
+
+fn generate(name: &str) -> impl Fn(rcgen::Error) -> PkiError {
+    let name = name.to_owned();
+    move |source| PkiError::Generate { name: name.clone(), source }
+}
+
+fn parse(name: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
+    move |source| PkiError::Parse { name: name.to_owned(), detail: source.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_authority_is_made_once_and_leaves_are_reused() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(dir.path()).unwrap();
+        let admin = pki.admin().unwrap();
+        let again = Pki::open(dir.path()).unwrap();
+        assert_eq!(pki.ca_certificate(), again.ca_certificate());
+        assert_eq!(admin.certificate, again.admin().unwrap().certificate);
+    }
+
+    #[test]
+    fn a_serving_certificate_is_renewed_when_its_names_grow() {
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(dir.path()).unwrap();
+        let names = api_server_names("10.96.0.1", &[]);
+        let first = pki.serving("apiserver", "kube-apiserver", &names).unwrap();
+        let same = pki.serving("apiserver", "kube-apiserver", &names).unwrap();
+        assert_eq!(first.certificate, same.certificate);
+        let more = api_server_names("10.96.0.1", &["192.0.2.7".to_owned()]);
+        let other = pki.serving("apiserver", "kube-apiserver", &more).unwrap();
+        assert_ne!(first.certificate, other.certificate);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn keys_are_readable_by_the_owner_only() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let pki = Pki::open(dir.path()).unwrap();
+        pki.service_account_key().unwrap();
+        for file in ["ca.key", "sa.key"] {
+            let mode = std::fs::metadata(dir.path().join(file)).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Files of the PKI directory: written whole or not at all, keys readable by the owner only.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+
+use super::PkiError;
+
+pub(super) fn create_dir(dir: &Path) -> Result<(), PkiError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|source| failed("creating", dir, source))
+}
+
+pub(super) fn read_optional(path: &Path) -> Result<Option<String>, PkiError> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(source) => Err(failed("reading", path, source)),
+    }
+}
+
+pub(super) fn write_private(path: &Path, text: &str) -> Result<(), PkiError> {
+    write(path, text, 0o600)
+}
+
+pub(super) fn write_public(path: &Path, text: &str) -> Result<(), PkiError> {
+    write(path, text, 0o644)
+}
+
+/// A temporary file that is synced and renamed: power loss leaves the old or the new content.
+fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
+    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
+    let result = (|| {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(mode)
+            .open(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_data()?;
+        fs::rename(&temporary, path)
+    })();
+    result.map_err(|source| failed("writing", path, source))
+}
+
+fn failed(action: &'static str, path: &Path, source: std::io::Error) -> PkiError {
+    PkiError::File { action, path: path.to_path_buf(), source }
+}

@@ -1,0 +1,246 @@
+//! The forwarding itself: one connection a request, upgraded connections piped byte for byte.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use davit_api::status::Status;
+use http::header::{
+    CONNECTION, HOST, HeaderName, HeaderValue, LOCATION, TRANSFER_ENCODING, UPGRADE,
+};
+use http::{HeaderMap, Request, Response, StatusCode, Uri};
+use http_body_util::BodyExt;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::tls_client;
+use super::target::Backend;
+use crate::body::{RequestBody, ResponseBody};
+use crate::context::HandlerResult;
+use crate::pki::Identity;
+use crate::server::ApiServer;
+use crate::tls::TlsError;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+const BUFFER: usize = 32 * 1024;
+
+/// What to forward, and where.
+pub(crate) struct Forward {
+    pub(crate) backend: Backend,
+    /// Path and query for the backend.
+    pub(crate) uri: Uri,
+    /// For proxied web servers: the path under which the client sees `/` of the backend.
+    pub(crate) rewrite_prefix: Option<String>,
+}
+
+/// Connects to nodes and pods and keeps track of what is connected.
+pub(crate) struct NodeClient {
+    node: TlsConnector,
+    plain: TlsConnector,
+    tasks: TaskTracker,
+    cancel: CancellationToken,
+}
+
+impl std::fmt::Debug for NodeClient {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "NodeClient({} connections)", self.tasks.len())
+    }
+}
+
+trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
+
+impl NodeClient {
+    /// `identity` is what nodes are shown, `ca` verifies them when given. Everything ends with
+    /// `cancel`.
+    pub(crate) fn new(
+        identity: Option<&Identity>,
+        ca: Option<&str>,
+        cancel: CancellationToken,
+    ) -> Result<Self, TlsError> {
+        Ok(Self {
+            node: TlsConnector::from(Arc::new(tls_client::config(identity, ca)?)),
+            plain: TlsConnector::from(Arc::new(tls_client::config(None, None)?)),
+            tasks: TaskTracker::new(),
+            cancel,
+        })
+    }
+
+    /// Runs something that goes on after its request was answered, until it or the server ends.
+    pub(crate) fn track(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let cancel = self.cancel.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = work => {}
+            }
+        });
+    }
+
+    /// Waits until everything forwarded has ended.
+    pub(crate) async fn drained(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+
+    /// Sends the request to the backend and answers with what comes back.
+    pub(crate) async fn forward(
+        &self,
+        server: &ApiServer,
+        forward: Forward,
+        mut request: Request<RequestBody>,
+    ) -> HandlerResult {
+        let upgrade = request.headers().contains_key(UPGRADE);
+        let client_side = upgrade.then(|| hyper::upgrade::on(&mut request));
+        let response = self.send(&forward, request, upgrade).await?;
+        if response.status() == StatusCode::SWITCHING_PROTOCOLS
+            && let Some(client_side) = client_side
+        {
+            return Ok(self.pipe(response, client_side));
+        }
+        let (mut parts, body) = response.into_parts();
+        remove_hop_headers(&mut parts.headers);
+        if let Some(prefix) = &forward.rewrite_prefix {
+            rewrite_location(&mut parts.headers, &forward.backend, prefix);
+        }
+        let ended = server.shutdown().clone().cancelled_owned();
+        let stream = futures::StreamExt::take_until(body.into_data_stream(), ended);
+        let stream = futures::TryStreamExt::map_err(stream, Into::into);
+        Ok(Response::from_parts(parts, ResponseBody::stream(stream)))
+    }
+
+    async fn send(
+        &self,
+        forward: &Forward,
+        request: Request<RequestBody>,
+        upgrade: bool,
+    ) -> Result<Response<hyper::body::Incoming>, Status> {
+        let backend = &forward.backend;
+        let io = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(backend))
+            .await
+            .map_err(|_| dial_error(backend, &"i/o timeout"))?
+            .map_err(|error| dial_error(backend, &error))?;
+        let (mut sender, connection) = http1::handshake(TokioIo::new(io))
+            .await
+            .map_err(|error| dial_error(backend, &error))?;
+        let cancel = self.cancel.clone();
+        self.tasks.spawn(async move {
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                ended = connection.with_upgrades() => {
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "connection to a backend ended");
+                    }
+                }
+            }
+        });
+        let (mut parts, body) = request.into_parts();
+        parts.uri = forward.uri.clone();
+        parts.version = http::Version::HTTP_11;
+        parts.extensions.clear();
+        if !upgrade {
+            remove_hop_headers(&mut parts.headers);
+        }
+        let host = format!("{}:{}", bracketed(&backend.host), backend.port);
+        if let Ok(value) = HeaderValue::from_str(&host) {
+            parts.headers.insert(HOST, value);
+        }
+        let sent = sender.send_request(Request::from_parts(parts, body));
+        tokio::time::timeout(ANSWER_TIMEOUT, sent)
+            .await
+            .map_err(|_| Status::timeout("the backend did not answer", 0))?
+            .map_err(|error| Status::unknown(format!("error sending request to backend: {error}")))
+    }
+
+    async fn connect(&self, backend: &Backend) -> std::io::Result<Box<dyn Transport>> {
+        let stream = TcpStream::connect((backend.host.as_str(), backend.port)).await?;
+        stream.set_nodelay(true)?;
+        if !backend.tls {
+            return Ok(Box::new(stream));
+        }
+        let name = ServerName::try_from(backend.host.clone())
+            .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error))?;
+        let connector = if backend.is_node { &self.node } else { &self.plain };
+        Ok(Box::new(connector.connect(name, stream).await?))
+    }
+
+    /// Answers 101 and joins both sides once they are upgraded.
+    fn pipe(
+        &self,
+        mut response: Response<hyper::body::Incoming>,
+        client_side: hyper::upgrade::OnUpgrade,
+    ) -> Response<ResponseBody> {
+        let backend_side = hyper::upgrade::on(&mut response);
+        let cancel = self.cancel.clone();
+        self.tasks.spawn(async move {
+            let piped = async {
+                let (client, backend) = futures::try_join!(client_side, backend_side)?;
+                let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
+                let copied =
+                    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut backend, BUFFER, BUFFER);
+                if let Err(error) = copied.await {
+                    tracing::debug!(%error, "upgraded connection ended");
+                }
+                Ok::<_, hyper::Error>(())
+            };
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                result = piped => if let Err(error) = result {
+                    tracing::debug!(%error, "upgrading a connection");
+                },
+            }
+        });
+        let (parts, _) = response.into_parts();
+        Response::from_parts(parts, ResponseBody::empty())
+    }
+}
+
+fn bracketed(host: &str) -> String {
+    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+}
+
+fn dial_error(backend: &Backend, error: &dyn std::fmt::Display) -> Status {
+    let address = format!("{}:{}", bracketed(&backend.host), backend.port);
+    Status::unknown(format!("error dialing backend: dial tcp {address}: {error}"))
+}
+
+fn remove_hop_headers(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in [CONNECTION, UPGRADE, TRANSFER_ENCODING] {
+        headers.remove(name);
+    }
+    for name in ["keep-alive", "proxy-connection", "te", "trailer"] {
+        headers.remove(name);
+    }
+}
+
+/// A redirect to the backend itself becomes one to the path under which the client sees it.
+fn rewrite_location(headers: &mut HeaderMap, backend: &Backend, prefix: &str) {
+    let Some(location) = headers.get(LOCATION).and_then(|value| value.to_str().ok()) else {
+        return;
+    };
+    let Ok(uri) = location.parse::<Uri>() else { return };
+    let elsewhere = uri.host().is_some_and(|host| host != backend.host);
+    if elsewhere || uri.path().starts_with(prefix) {
+        return;
+    }
+    let path = uri.path_and_query().map_or(uri.path(), http::uri::PathAndQuery::as_str);
+    if let Ok(value) = HeaderValue::from_str(&format!("{}{path}", prefix.trim_end_matches('/'))) {
+        headers.insert(LOCATION, value);
+    }
+}

@@ -1,0 +1,268 @@
+//! What is served: rows that map a group, version and plural name to a kind.
+//!
+//! Rows are data. Built-in kinds come from the kinds table; custom kinds will add and remove rows
+//! of the same form while the server runs. Readers take a snapshot ([`Registry::snapshot`]) and
+//! never wait for writers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use davit_api::kinds::{self, ResourceRow, SubresourceRow, TypeId, TypeTable, compare_versions};
+use davit_api::status::Qualified;
+use davit_store::Store;
+use parking_lot::Mutex;
+
+use crate::storage::Storage;
+use crate::strategy::{Strategy, strategy};
+
+/// One served resource: its row, its types, its rules and where its objects are kept.
+#[derive(Clone)]
+pub struct ResourceInfo {
+    /// Names, verbs, subresources.
+    pub row: ResourceRow,
+    /// The types `row.type_id` refers to.
+    pub types: Arc<TypeTable>,
+    /// The kind's own rules.
+    pub strategy: &'static dyn Strategy,
+    /// Where the objects are; shared by all versions of the resource.
+    pub(crate) storage: Arc<Storage>,
+}
+
+impl std::fmt::Debug for ResourceInfo {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ResourceInfo({}/{} {})", self.row.group, self.row.version, self.row.plural)
+    }
+}
+
+impl ResourceInfo {
+    /// `v1` or `group/v1`.
+    pub fn api_version(&self) -> String {
+        self.row.api_version()
+    }
+
+    /// Kind of the stored objects differs from this row's version.
+    pub(crate) fn is_converted(&self) -> bool {
+        self.storage.version() != self.row.version || self.storage.group() != self.row.group
+    }
+
+    /// The root type.
+    pub fn type_id(&self) -> TypeId {
+        self.row.type_id
+    }
+
+    /// The resource as error messages name it: `pods`, `deployments.apps`.
+    pub fn qualified(&self) -> Qualified<'static> {
+        Qualified::new(self.row.group, self.row.plural)
+    }
+
+    /// The kind as messages about invalid objects name it.
+    pub fn qualified_kind(&self) -> Qualified<'static> {
+        Qualified::new(self.row.group, self.row.kind)
+    }
+
+    /// The subresource of a name.
+    pub fn subresource(&self, name: &str) -> Option<&SubresourceRow> {
+        self.row.subresource(name)
+    }
+
+    /// Whether the kind is only posted, never stored (reviews, bindings).
+    pub fn is_virtual(&self) -> bool {
+        !self.row.has_verb("get")
+    }
+}
+
+type Key = (String, String, String);
+
+/// An immutable view of what is served.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    generation: u64,
+    resources: BTreeMap<Key, Arc<ResourceInfo>>,
+}
+
+impl Snapshot {
+    /// Counts changes; documents made from a snapshot are kept under it.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The resource of a path.
+    pub fn get(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<ResourceInfo>> {
+        // rows are few; a key of borrowed strings would need a wrapper type for no gain
+        self.resources.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+    }
+
+    /// The resource that stores the objects of a group and plural name, in any version.
+    pub fn by_group_resource(&self, group: &str, plural: &str) -> Option<&Arc<ResourceInfo>> {
+        self.resources
+            .values()
+            .filter(|info| info.row.group == group && info.row.plural == plural)
+            .max_by(|a, b| compare_versions(a.row.version, b.row.version))
+    }
+
+    /// Whether the group and version serves anything.
+    pub fn has_group_version(&self, group: &str, version: &str) -> bool {
+        self.of_group_version(group, version).next().is_some()
+    }
+
+    /// The resources of a group and version, by plural name.
+    pub fn of_group_version<'a>(
+        &'a self,
+        group: &'a str,
+        version: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<ResourceInfo>> {
+        self.resources
+            .values()
+            .filter(move |info| info.row.group == group && info.row.version == version)
+    }
+
+    /// All resources.
+    pub fn all(&self) -> impl Iterator<Item = &Arc<ResourceInfo>> {
+        self.resources.values()
+    }
+
+    /// Groups in order of preference, each with its versions in order of preference. The core
+    /// group (empty name) comes first.
+    pub fn groups(&self) -> Vec<(String, Vec<String>)> {
+        let mut groups: HashMap<&str, Vec<&str>> = HashMap::new();
+        for info in self.resources.values() {
+            let versions = groups.entry(info.row.group).or_default();
+            if !versions.contains(&info.row.version) {
+                versions.push(info.row.version);
+            }
+        }
+        let mut groups: Vec<(&str, Vec<&str>)> = groups.into_iter().collect();
+        groups.sort_by(|a, b| group_priority(b.0).cmp(&group_priority(a.0)).then(a.0.cmp(b.0)));
+        groups
+            .into_iter()
+            .map(|(group, mut versions)| {
+                versions.sort_by(|a, b| compare_versions(b, a));
+                (group.to_owned(), versions.into_iter().map(str::to_owned).collect())
+            })
+            .collect()
+    }
+}
+
+/// Order of groups in discovery, highest first.
+fn group_priority(group: &str) -> i32 {
+    const PRIORITIES: &[(&str, i32)] = &[
+        ("", 18000),
+        ("apps", 17800),
+        ("events.k8s.io", 17750),
+        ("authentication.k8s.io", 17700),
+        ("authorization.k8s.io", 17600),
+        ("autoscaling", 17500),
+        ("batch", 17400),
+        ("certificates.k8s.io", 17300),
+        ("networking.k8s.io", 17200),
+        ("policy", 17100),
+        ("rbac.authorization.k8s.io", 17000),
+        ("storage.k8s.io", 16800),
+        ("admissionregistration.k8s.io", 16700),
+        ("apiextensions.k8s.io", 16700),
+        ("scheduling.k8s.io", 16600),
+        ("coordination.k8s.io", 16500),
+        ("node.k8s.io", 16300),
+        ("discovery.k8s.io", 16200),
+        ("flowcontrol.apiserver.k8s.io", 16100),
+        ("internal.apiserver.k8s.io", 16000),
+        ("resource.k8s.io", 15900),
+        ("storagemigration.k8s.io", 15800),
+        // served by the aggregator's own code upstream, ahead of all groups
+        ("apiregistration.k8s.io", 17900),
+    ];
+    const OTHER: i32 = 1000;
+    PRIORITIES.iter().find(|(name, _)| *name == group).map_or(OTHER, |(_, priority)| *priority)
+}
+
+/// The registry: a snapshot that can be replaced.
+pub struct Registry {
+    current: ArcSwap<Snapshot>,
+    store: Arc<dyn Store>,
+    storages: Mutex<HashMap<String, Arc<Storage>>>,
+}
+
+impl std::fmt::Debug for Registry {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Registry({} resources)", self.snapshot().resources.len())
+    }
+}
+
+impl Registry {
+    /// The built-in kinds over `store`.
+    pub fn built_in(store: Arc<dyn Store>) -> Self {
+        let registry = Self {
+            current: ArcSwap::from_pointee(Snapshot::default()),
+            store,
+            storages: Mutex::new(HashMap::new()),
+        };
+        let table = kinds::builtin();
+        let rows = table.resources.iter().map(|row| {
+            let storage_row = table.storage_row(row);
+            let strategy = strategy(storage_row.group, storage_row.version, storage_row.kind);
+            (row.clone(), storage_row.clone(), strategy)
+        });
+        registry.add(rows.collect(), &table.types);
+        registry
+    }
+
+    /// What is served now.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current.load_full()
+    }
+
+    /// Serves further rows, each with the row its objects are stored as. A row of the same group,
+    /// version and plural name is replaced.
+    pub fn add(
+        &self,
+        rows: Vec<(ResourceRow, ResourceRow, &'static dyn Strategy)>,
+        types: &Arc<TypeTable>,
+    ) {
+        let infos: Vec<Arc<ResourceInfo>> = rows
+            .into_iter()
+            .map(|(row, storage_row, strategy)| {
+                let storage = self.storage(&storage_row, types, strategy);
+                Arc::new(ResourceInfo { row, types: Arc::clone(types), strategy, storage })
+            })
+            .collect();
+        self.change(|resources| {
+            for info in &infos {
+                resources.insert(key(&info.row), Arc::clone(info));
+            }
+        });
+    }
+
+    /// Stops serving the resource of a group, version and plural name.
+    pub fn remove(&self, group: &str, version: &str, plural: &str) {
+        let key = (group.to_owned(), version.to_owned(), plural.to_owned());
+        self.change(|resources| {
+            resources.remove(&key);
+        });
+    }
+
+    fn change(&self, edit: impl Fn(&mut BTreeMap<Key, Arc<ResourceInfo>>)) {
+        self.current.rcu(|current| {
+            let mut resources = current.resources.clone();
+            edit(&mut resources);
+            Snapshot { generation: current.generation + 1, resources }
+        });
+    }
+
+    fn storage(
+        &self,
+        row: &ResourceRow,
+        types: &Arc<TypeTable>,
+        strategy: &'static dyn Strategy,
+    ) -> Arc<Storage> {
+        let storage = Storage::new(Arc::clone(&self.store), row, Arc::clone(types), strategy);
+        let mut storages = self.storages.lock();
+        Arc::clone(
+            storages.entry(storage.prefix().to_owned()).or_insert_with(|| Arc::new(storage)),
+        )
+    }
+}
+
+fn key(row: &ResourceRow) -> Key {
+    (row.group.to_owned(), row.version.to_owned(), row.plural.to_owned())
+}

@@ -1,0 +1,381 @@
+//! Writing answers in the form that was negotiated.
+
+use std::io::Write as _;
+
+use bytes::Bytes;
+use davit_api::status::Status;
+use davit_schema::table;
+use http::header::{
+    ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY,
+    X_CONTENT_TYPE_OPTIONS,
+};
+use http::{HeaderMap, Response, StatusCode};
+use serde_json::{Map, Value, json};
+
+use crate::body::ResponseBody;
+use crate::context::Context;
+use crate::convert;
+use crate::negotiate::{Accepted, Form, Media, NotAcceptable, Offer, negotiate, wants_pretty};
+use crate::query::Query;
+use crate::registry::ResourceInfo;
+
+/// Bodies larger than this are compressed for clients that can read it.
+const GZIP_FROM: usize = 128 * 1024;
+
+/// Chooses the form of the answer, before anything is done.
+pub(crate) fn accepted(context: &Context, offer: Offer) -> Result<Accepted, Status> {
+    negotiate(&context.headers, &context.query, offer).map_err(|NotAcceptable| {
+        Status::not_acceptable(&["application/json", "application/yaml"])
+    })
+}
+
+/// An object of a list or an answer.
+#[derive(Debug, Clone)]
+pub(crate) enum Item {
+    /// Canonical bytes in the version that was asked for.
+    Raw(Bytes),
+    /// The object in the version that was asked for.
+    Value(Value),
+}
+
+impl Item {
+    pub(crate) fn into_value(self) -> Result<Value, Status> {
+        match self {
+            Self::Raw(bytes) => serde_json::from_slice(&bytes).map_err(Status::internal),
+            Self::Value(value) => Ok(value),
+        }
+    }
+}
+
+/// Metadata of a list.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ListMeta {
+    pub(crate) revision: u64,
+    pub(crate) continue_token: Option<String>,
+    pub(crate) remaining: Option<u64>,
+}
+
+impl ListMeta {
+    fn to_value(&self) -> Value {
+        let mut map = Map::new();
+        map.insert("resourceVersion".into(), json!(self.revision.to_string()));
+        if let Some(token) = &self.continue_token {
+            map.insert("continue".into(), json!(token));
+        }
+        if let Some(remaining) = self.remaining {
+            map.insert("remainingItemCount".into(), json!(remaining));
+        }
+        Value::Object(map)
+    }
+}
+
+/// An object of the storage version in the version of `resource`.
+pub(crate) fn versioned(resource: &ResourceInfo, value: Value) -> Result<Value, Status> {
+    convert::from_storage(resource, value)
+}
+
+/// Answers with one object, given in the storage version.
+pub(crate) fn object(
+    context: &Context,
+    accepted: Accepted,
+    resource: &ResourceInfo,
+    code: StatusCode,
+    value: Value,
+) -> Result<Response<ResponseBody>, Status> {
+    let value = versioned(resource, value)?;
+    shaped(context, accepted, resource, code, value)
+}
+
+/// Answers with one object, given in the version asked for.
+pub(crate) fn shaped(
+    context: &Context,
+    accepted: Accepted,
+    resource: &ResourceInfo,
+    code: StatusCode,
+    value: Value,
+) -> Result<Response<ResponseBody>, Status> {
+    let value = match accepted.form {
+        Form::Object => value,
+        Form::Partial(version) => partial(&value, version),
+        Form::Table(version) => {
+            let include = Include::of(&context.query)?;
+            let metadata = json!({ "resourceVersion": davit_api::meta::resource_version(&value) });
+            let mut table = table_frame(resource, version, metadata);
+            table["rows"] = json!([row(resource, value, version, include)]);
+            table
+        }
+    };
+    Ok(encoded(accepted, code, &value))
+}
+
+/// Answers with a list.
+pub(crate) fn list(
+    context: &Context,
+    accepted: Accepted,
+    resource: &ResourceInfo,
+    items: Vec<Item>,
+    meta: &ListMeta,
+) -> Result<Response<ResponseBody>, Status> {
+    match accepted.form {
+        Form::Object if accepted.media == Media::Json && !accepted.pretty => {
+            Ok(json_response(StatusCode::OK, list_bytes(resource, &items, meta)))
+        }
+        Form::Object => {
+            let items: Vec<Value> =
+                items.into_iter().map(Item::into_value).collect::<Result<_, _>>()?;
+            let list = json!({
+                "kind": format!("{}List", resource.row.kind),
+                "apiVersion": resource.api_version(),
+                "metadata": meta.to_value(),
+                "items": items,
+            });
+            Ok(encoded(accepted, StatusCode::OK, &list))
+        }
+        Form::Partial(version) => {
+            let items: Vec<Value> = items
+                .into_iter()
+                .map(|item| item.into_value().map(|value| partial(&value, version)))
+                .collect::<Result<_, _>>()?;
+            let list = json!({
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": format!("meta.k8s.io/{version}"),
+                "metadata": meta.to_value(),
+                "items": items,
+            });
+            Ok(encoded(accepted, StatusCode::OK, &list))
+        }
+        Form::Table(version) => {
+            let include = Include::of(&context.query)?;
+            let mut table = table_frame(resource, version, meta.to_value());
+            let rows: Vec<Value> = items
+                .into_iter()
+                .map(|item| item.into_value().map(|value| row(resource, value, version, include)))
+                .collect::<Result<_, _>>()?;
+            table["rows"] = Value::Array(rows);
+            Ok(encoded(accepted, StatusCode::OK, &table))
+        }
+    }
+}
+
+/// A gather of ready bytes.
+fn list_bytes(resource: &ResourceInfo, items: &[Item], meta: &ListMeta) -> Vec<u8> {
+    let size: usize = items
+        .iter()
+        .map(|item| match item {
+            Item::Raw(bytes) => bytes.len() + 1,
+            Item::Value(_) => 1024,
+        })
+        .sum();
+    let mut body = Vec::with_capacity(size + 256);
+    let (kind, version) = (resource.row.kind, resource.api_version());
+    let meta = meta.to_value();
+    // writing to a Vec cannot fail
+    let _ = write!(
+        body,
+        "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{meta},\"items\":["
+    );
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
+        }
+        match item {
+            Item::Raw(bytes) => body.extend_from_slice(bytes),
+            Item::Value(value) => {
+                let _ = serde_json::to_writer(&mut body, value);
+            }
+        }
+    }
+    body.extend_from_slice(b"]}\n");
+    body
+}
+
+/// `PartialObjectMetadata` of an object.
+pub(crate) fn partial(value: &Value, version: &str) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": format!("meta.k8s.io/{version}"),
+        "metadata": value.get("metadata").cloned().unwrap_or_else(|| json!({})),
+    })
+}
+
+/// How much of the object a table row carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Include {
+    None,
+    Metadata,
+    Object,
+}
+
+impl Include {
+    pub(crate) fn of(query: &Query) -> Result<Self, Status> {
+        match query.get("includeObject") {
+            None | Some("" | "Metadata") => Ok(Self::Metadata),
+            Some("None") => Ok(Self::None),
+            Some("Object") => Ok(Self::Object),
+            Some(other) => Err(Status::bad_request(format!(
+                "unrecognized includeObject value: \"{other}\""
+            ))),
+        }
+    }
+}
+
+/// A table without rows.
+pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: Value) -> Value {
+    let row = &resource.row;
+    let columns: Vec<Value> = table::columns(row.group, row.version, row.kind)
+        .iter()
+        .map(|column| {
+            json!({
+                "name": column.name, "type": column.r#type, "format": column.format,
+                "description": column.description, "priority": column.priority,
+            })
+        })
+        .collect();
+    json!({
+        "kind": "Table",
+        "apiVersion": format!("meta.k8s.io/{version}"),
+        "metadata": metadata,
+        "columnDefinitions": columns,
+        "rows": [],
+    })
+}
+
+/// One row of a table.
+pub(crate) fn row(
+    resource: &ResourceInfo,
+    value: Value,
+    version: &str,
+    include: Include,
+) -> Value {
+    let info = &resource.row;
+    let now = jiff::Timestamp::now();
+    let cells = table::cells(info.group, info.version, info.kind, &value, now);
+    let conditions = table::row_conditions(info.group, info.kind, &value);
+    let object = match include {
+        Include::None => Value::Null,
+        Include::Metadata => partial(&value, version),
+        Include::Object => value,
+    };
+    let mut row = json!({ "cells": cells, "object": object });
+    if !conditions.is_empty() {
+        row["conditions"] = Value::Array(conditions);
+    }
+    row
+}
+
+/// Answers with a document that is no object of a resource.
+pub(crate) fn document(
+    context: &Context,
+    code: StatusCode,
+    value: &Value,
+) -> Result<Response<ResponseBody>, Status> {
+    let accepted = accepted(context, Offer::Document)?;
+    Ok(encoded(accepted, code, value))
+}
+
+/// Serializes a value.
+pub(crate) fn encoded(accepted: Accepted, code: StatusCode, value: &Value) -> Response<ResponseBody> {
+    match accepted.media {
+        Media::Json => json_response(code, json_bytes(value, accepted.pretty)),
+        Media::Yaml => {
+            let text = yaml(value);
+            respond(code, Media::Yaml.content_type(), text.into())
+        }
+    }
+}
+
+fn yaml(value: &Value) -> String {
+    serde_saphyr::to_string(value).unwrap_or_else(|_| value.to_string())
+}
+
+fn json_bytes(value: &Value, pretty: bool) -> Vec<u8> {
+    let result =
+        if pretty { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
+    // a Value has string keys only, which always serialize
+    let mut body = result.unwrap_or_default();
+    body.push(b'\n');
+    body
+}
+
+pub(crate) fn json_response(code: StatusCode, body: Vec<u8>) -> Response<ResponseBody> {
+    respond(code, Media::Json.content_type(), body.into())
+}
+
+/// A response with a content type.
+pub(crate) fn respond(
+    code: StatusCode,
+    content_type: &'static str,
+    body: ResponseBody,
+) -> Response<ResponseBody> {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// Plain text.
+pub(crate) fn text(code: StatusCode, text: impl Into<ResponseBody>) -> Response<ResponseBody> {
+    let mut response = respond(code, "text/plain; charset=utf-8", text.into());
+    response
+        .headers_mut()
+        .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}
+
+/// The answer to paths that serve nothing.
+pub(crate) fn page_not_found() -> Response<ResponseBody> {
+    text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+/// An error body. When the client's Accept cannot be met it is indented JSON.
+pub(crate) fn status(headers: &HeaderMap, query: &Query, status: &Status) -> Response<ResponseBody> {
+    let accepted = negotiate(headers, query, Offer::Objects).map_or(
+        Accepted { media: Media::Json, form: Form::Object, pretty: true },
+        |accepted| Accepted { form: Form::Object, pretty: wants_pretty(headers, query), ..accepted },
+    );
+    let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let value = serde_json::to_value(status).unwrap_or(Value::Null);
+    let mut response = encoded(accepted, code, &value);
+    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    if seconds > 0
+        && let Ok(value) = HeaderValue::from_str(&seconds.to_string())
+    {
+        response.headers_mut().insert(RETRY_AFTER, value);
+    }
+    if code == StatusCode::FORBIDDEN {
+        response
+            .headers_mut()
+            .insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    }
+    response
+}
+
+/// Compresses a large answer to a read for clients that accept gzip.
+pub(crate) fn compress(request: &HeaderMap, response: &mut Response<ResponseBody>) {
+    let Some(body) = response.body().as_bytes() else { return };
+    if body.len() <= GZIP_FROM || response.headers().contains_key(CONTENT_ENCODING) {
+        return;
+    }
+    response.headers_mut().append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    let wanted = request
+        .get_all(ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|encoding| encoding.split(';').next().unwrap_or_default().trim() == "gzip");
+    if !wanted {
+        return;
+    }
+    let Some(body) = response.body().as_bytes().cloned() else { return };
+    let mut encoder = flate2::write::GzEncoder::new(
+        Vec::with_capacity(body.len() / 8),
+        flate2::Compression::new(1),
+    );
+    // writing to a Vec cannot fail
+    if encoder.write_all(&body).is_ok()
+        && let Ok(compressed) = encoder.finish()
+    {
+        *response.body_mut() = compressed.into();
+        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+    }
+}

@@ -1,0 +1,427 @@
+//! The server: what it is made of, how it is started, how requests enter it.
+
+mod bootstrap;
+mod listen;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context as TaskContext, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use davit_api::status::Status;
+use davit_store::{ListOptions, Store};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+use http::{Request, Response};
+use http_body::Body;
+use rustls_pki_types::CertificateDer;
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+use crate::authn::{Authenticator, ConnectionIdentity, StaticToken};
+use crate::authz;
+use crate::body::{BoxError, RequestBody, ResponseBody, request_body};
+use crate::discovery::AggregatedCache;
+use crate::metrics::Metrics;
+use crate::openapi::OpenApiCache;
+use crate::pipeline::{self, Caller, InFlight};
+use crate::pki::{Pki, PkiError, api_server_names};
+use crate::proxy::NodeClient;
+use crate::registry::Registry;
+use crate::request_info::RequestInfo;
+use crate::service_addresses::{KUBERNETES_SERVICE_IP, ServiceAddresses};
+use crate::tls::{self, ClientCertificates, TlsError};
+use crate::tokens::{TokenError, TokenKeys};
+use crate::user::UserInfo;
+use crate::{admission, errors, storage};
+
+/// The issuer of service account tokens unless configured otherwise.
+pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// What a server is made from.
+pub struct Options {
+    /// Where objects are kept.
+    pub store: Arc<dyn Store>,
+    /// Where keys and certificates are kept (`pki/` below it). Without it the server can only be
+    /// called in process, and service account tokens end with it.
+    pub data_dir: Option<PathBuf>,
+    /// The address others reach the server by; also in the serving certificate.
+    pub advertise_address: Option<std::net::IpAddr>,
+    /// Further names and addresses for the serving certificate.
+    pub extra_names: Vec<String>,
+    /// Static bearer tokens.
+    pub static_tokens: Vec<StaticToken>,
+    /// Issuer of service account tokens.
+    pub service_account_issuer: String,
+    /// Audiences a token must name one of to be good for this server; empty means the issuer.
+    pub api_audiences: Vec<String>,
+    /// The authority of node serving certificates, PEM. Without it they are not verified.
+    pub kubelet_ca: Option<String>,
+    /// Who may do what.
+    pub authorizer: authz::Chain,
+    /// What may change or refuse writes.
+    pub admission: admission::Chain,
+}
+
+impl Options {
+    /// A server over `store` with everything else as usual.
+    pub fn new(store: Arc<dyn Store>) -> Self {
+        Self {
+            store,
+            data_dir: None,
+            advertise_address: None,
+            extra_names: Vec::new(),
+            static_tokens: Vec::new(),
+            service_account_issuer: DEFAULT_ISSUER.to_owned(),
+            api_audiences: Vec::new(),
+            kubelet_ca: None,
+            authorizer: authz::Chain::standard(),
+            admission: admission::Chain::standard(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options").field("data_dir", &self.data_dir).finish_non_exhaustive()
+    }
+}
+
+/// Why a server could not be made or started.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Keys or certificates.
+    #[error(transparent)]
+    Pki(#[from] PkiError),
+    /// TLS could not be configured.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Service account keys.
+    #[error(transparent)]
+    Tokens(#[from] TokenError),
+    /// An object every cluster has could not be made.
+    #[error("setting up {what}: {status}")]
+    Bootstrap {
+        /// Which object.
+        what: String,
+        /// Why it failed.
+        status: Box<Status>,
+    },
+    /// Serving needs keys, which need a data directory.
+    #[error("serving needs a data directory for keys and certificates")]
+    NoDataDir,
+    /// The listener has no address.
+    #[error("reading the listener's address: {0}")]
+    Listener(std::io::Error),
+}
+
+/// The API server.
+pub struct ApiServer {
+    registry: Registry,
+    store: Arc<dyn Store>,
+    pki: Option<Pki>,
+    serving_names: Vec<String>,
+    advertise_address: Option<std::net::IpAddr>,
+    authenticator: Authenticator,
+    authorizer: authz::Chain,
+    admission: admission::Chain,
+    metrics: Metrics,
+    in_flight: InFlight,
+    aggregated: AggregatedCache,
+    openapi: OpenApiCache,
+    service_addresses: ServiceAddresses,
+    nodes: NodeClient,
+    address: parking_lot::RwLock<Option<SocketAddr>>,
+    ready: AtomicBool,
+    shutdown: CancellationToken,
+}
+
+impl std::fmt::Debug for ApiServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ApiServer").field("registry", &self.registry).finish_non_exhaustive()
+    }
+}
+
+impl ApiServer {
+    /// Makes a server and sees to it that the objects every cluster has are there. It answers
+    /// [`ApiServer::call`] at once; [`ApiServer::serve`] puts it on a socket.
+    ///
+    /// # Errors
+    /// When keys, TLS or the first objects cannot be made.
+    pub async fn new(options: Options) -> Result<Arc<Self>, Error> {
+        let pki = match &options.data_dir {
+            Some(dir) => Some(Pki::open(&dir.join("pki"))?),
+            None => None,
+        };
+        let signing_key = match &pki {
+            Some(pki) => pki.service_account_key()?,
+            None => crate::pki::ephemeral_key()?,
+        };
+        let issuer = &options.service_account_issuer;
+        let audiences = if options.api_audiences.is_empty() {
+            vec![issuer.clone()]
+        } else {
+            options.api_audiences.clone()
+        };
+        let keys = TokenKeys::new(&signing_key, issuer, audiences)?;
+        let certificates =
+            pki.as_ref().map(|pki| ClientCertificates::new(pki.ca_certificate())).transpose()?;
+        let kubelet_identity = pki.as_ref().map(Pki::kubelet_client).transpose()?;
+        let mut names = options.extra_names.clone();
+        names.extend(options.advertise_address.map(|address| address.to_string()));
+        let shutdown = CancellationToken::new();
+        let kubelet_ca = options.kubelet_ca.as_deref();
+        let nodes = NodeClient::new(kubelet_identity.as_ref(), kubelet_ca, shutdown.clone())?;
+        let server = Arc::new(Self {
+            registry: Registry::built_in(Arc::clone(&options.store)),
+            store: options.store,
+            serving_names: api_server_names(&KUBERNETES_SERVICE_IP.to_string(), &names),
+            advertise_address: options.advertise_address,
+            authenticator: Authenticator::new(certificates, &options.static_tokens, keys),
+            authorizer: options.authorizer,
+            admission: options.admission,
+            metrics: Metrics::new(),
+            in_flight: InFlight::new(),
+            aggregated: AggregatedCache::default(),
+            openapi: OpenApiCache::default(),
+            service_addresses: ServiceAddresses::default(),
+            nodes,
+            pki,
+            address: parking_lot::RwLock::new(None),
+            ready: AtomicBool::new(false),
+            shutdown,
+        });
+        bootstrap::objects(&server).await?;
+        server.ready.store(true, Ordering::Release);
+        Ok(server)
+    }
+
+    /// Serves HTTPS on `listener` until `cancel`; then finishes the answers under way and ends
+    /// watches.
+    ///
+    /// # Errors
+    /// When TLS cannot be configured or the cluster's own endpoints cannot be written.
+    pub async fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        cancel: CancellationToken,
+    ) -> Result<(), Error> {
+        let pki = self.pki.as_ref().ok_or(Error::NoDataDir)?;
+        let identity = pki.serving("apiserver", "kube-apiserver", &self.serving_names)?;
+        let config = tls::server_config(&identity, pki.ca_certificate())?;
+        let address = listener.local_addr().map_err(Error::Listener)?;
+        *self.address.write() = Some(address);
+        bootstrap::endpoints(&self, address).await?;
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        let stopping = Arc::clone(&self);
+        let ended = cancel.clone();
+        let end_watches = async move {
+            ended.cancelled().await;
+            stopping.ready.store(false, Ordering::Release);
+            stopping.shutdown.cancel();
+        };
+        let server = Arc::clone(&self);
+        tokio::join!(listen::serve(server, listener, acceptor, cancel), end_watches);
+        if tokio::time::timeout(DRAIN, self.nodes.drained()).await.is_err() {
+            tracing::debug!("forwarded connections still open after the drain time");
+        }
+        Ok(())
+    }
+
+    /// Answers a request of `user` inside the process: no TLS, no socket, everything else as on
+    /// the wire. Watches and logs stream in the response's body; upgrades need a socket.
+    pub async fn call<B>(
+        self: &Arc<Self>,
+        request: Request<B>,
+        user: UserInfo,
+    ) -> Response<ResponseBody>
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.answer(request.map(request_body), Caller::InProcess(user)).await
+    }
+
+    /// The server as a tower service on behalf of `user`, for clients in the same process.
+    pub fn service(self: &Arc<Self>, user: UserInfo) -> InProcess {
+        InProcess { server: Arc::clone(self), user }
+    }
+
+    pub(crate) async fn answer(
+        self: &Arc<Self>,
+        request: Request<RequestBody>,
+        caller: Caller,
+    ) -> Response<ResponseBody> {
+        pipeline::run(self, request, caller).await
+    }
+
+    /// Ends watches and makes `/readyz` fail, as the first step of a shutdown of a server that is
+    /// used in process only.
+    pub fn shut_down(&self) {
+        self.ready.store(false, Ordering::Release);
+        self.shutdown.cancel();
+    }
+
+    /// The cluster's keys and certificates.
+    pub fn pki(&self) -> Option<&Pki> {
+        self.pki.as_ref()
+    }
+
+    /// What is served.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Whether requests are answered and a shutdown has not begun.
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
+    }
+
+    pub(crate) fn authenticator(&self) -> &Authenticator {
+        &self.authenticator
+    }
+
+    pub(crate) fn authorizer(&self) -> &authz::Chain {
+        &self.authorizer
+    }
+
+    pub(crate) fn admission(&self) -> &admission::Chain {
+        &self.admission
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    pub(crate) fn in_flight(&self) -> &InFlight {
+        &self.in_flight
+    }
+
+    pub(crate) fn aggregated(&self) -> &AggregatedCache {
+        &self.aggregated
+    }
+
+    pub(crate) fn openapi(&self) -> &OpenApiCache {
+        &self.openapi
+    }
+
+    pub(crate) fn service_addresses(&self) -> &ServiceAddresses {
+        &self.service_addresses
+    }
+
+    pub(crate) fn nodes(&self) -> &NodeClient {
+        &self.nodes
+    }
+
+    /// Cancelled when watches must end.
+    pub(crate) fn shutdown(&self) -> &CancellationToken {
+        &self.shutdown
+    }
+
+    /// `host:port` that discovery names.
+    pub(crate) fn advertised(&self) -> String {
+        let address = *self.address.read();
+        let port = address.map_or(443, |address| address.port());
+        let ip = self
+            .advertise_address
+            .or_else(|| address.map(|a| a.ip()).filter(|ip| !ip.is_unspecified()))
+            .unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+        SocketAddr::new(ip, port).to_string()
+    }
+
+    pub(crate) fn identify_connection(
+        &self,
+        chain: Option<&[CertificateDer<'_>]>,
+        peer: SocketAddr,
+    ) -> ConnectionIdentity {
+        self.authenticator.connection(chain, peer)
+    }
+
+    /// Whether a request is about something served, so that its names may become metric labels.
+    pub(crate) fn is_known(&self, info: &RequestInfo) -> bool {
+        !info.is_resource
+            || self
+                .registry
+                .snapshot()
+                .get(&info.group, &info.version, &info.resource)
+                .is_some_and(|resource| {
+                    info.subresource.is_empty() || resource.subresource(&info.subresource).is_some()
+                })
+    }
+
+    /// A stored object in the storage version, if it exists.
+    pub(crate) async fn object(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Value>, Status> {
+        let snapshot = self.registry.snapshot();
+        let Some(resource) = snapshot.by_group_resource(group, plural) else {
+            return Ok(None);
+        };
+        let found = resource.storage.get(namespace, name).await;
+        let found = found.map_err(|error| errors::storage(error, resource, name))?;
+        Ok(found.map(|stored| stored.value))
+    }
+
+    /// All stored objects of a resource, or of one namespace, in the storage version.
+    pub(crate) async fn objects(
+        &self,
+        group: &str,
+        plural: &str,
+        namespace: Option<&str>,
+    ) -> Result<Vec<Value>, Status> {
+        let snapshot = self.registry.snapshot();
+        let Some(resource) = snapshot.by_group_resource(group, plural) else {
+            return Ok(Vec::new());
+        };
+        let listing = resource.storage.list(namespace, ListOptions::default()).await;
+        let listing = listing.map_err(|error| errors::storage(error, resource, ""))?;
+        let objects = listing.items.iter().map(|pair| {
+            storage::decode(pair)
+                .map(|stored| stored.value)
+                .map_err(|error| errors::storage(error, resource, ""))
+        });
+        objects.collect()
+    }
+}
+
+/// The server as a tower service for clients in the same process.
+#[derive(Debug, Clone)]
+pub struct InProcess {
+    server: Arc<ApiServer>,
+    user: UserInfo,
+}
+
+impl<B> tower::Service<Request<B>> for InProcess
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<ResponseBody>;
+    type Error = std::convert::Infallible;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _cx: &mut TaskContext<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let server = Arc::clone(&self.server);
+        let user = self.user.clone();
+        async move { Ok(server.call(request, user).await) }.boxed()
+    }
+}

@@ -1,0 +1,122 @@
+//! `binding`: a pod gets its node, once.
+
+use davit_api::field::{FieldError, Path};
+use davit_api::status::{Qualified, Status};
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::RequestBody;
+use crate::context::{Context, HandlerResult};
+use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
+use crate::server::ApiServer;
+use crate::writes::Writer;
+use crate::{errors, object, respond};
+
+/// `POST pods/{name}/binding` and, with an empty `name`, `POST bindings`.
+pub(crate) async fn handle(
+    server: &ApiServer,
+    context: &Context,
+    name: &str,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let options = WriteOptions::parse(context, "CreateOptions", false)?;
+    let expected = Expected::built_in("", "v1", "Binding")?;
+    let format = format(&context.headers)?;
+    let bytes = read_body(request.into_body()).await?;
+    let binding = decode_body(context, &bytes, format, &expected, options.validation)?;
+    let namespace = object::namespace(&binding);
+    if !namespace.is_empty() && namespace != context.namespace() {
+        return Err(Status::bad_request(errors::NAMESPACE_MISMATCH));
+    }
+    let named = object::name(&binding).to_owned();
+    let name = if name.is_empty() { named.as_str() } else { name };
+    if !named.is_empty() && named != name {
+        return Err(Status::bad_request("name in URL does not match name in Binding object"));
+    }
+    let node = target(name, &binding)?;
+    let snapshot = server.registry().snapshot();
+    let pods = snapshot
+        .get("", "v1", "pods")
+        .ok_or_else(|| Status::internal("pods are not served"))?;
+    let writer = Writer {
+        server,
+        resource: pods,
+        namespace: context.namespace(),
+        user: &context.user,
+        warnings: &context.warnings,
+        dry_run: options.dry_run,
+    };
+    let mut transform = |pod: &Value| bound(name, pod, &binding, &node);
+    writer.update(name, "binding", &mut transform).await?;
+    let status = Status::success_code(StatusCode::CREATED.as_u16());
+    let value = serde_json::to_value(status).map_err(Status::internal)?;
+    respond::document(context, StatusCode::CREATED, &value)
+}
+
+fn target(name: &str, binding: &Value) -> Result<String, Status> {
+    let node = binding["target"]["name"].as_str().unwrap_or_default();
+    let kind = binding["target"]["kind"].as_str().unwrap_or_default();
+    let path = Path::new("target");
+    let mut faults = Vec::new();
+    if !matches!(kind, "" | "Node") {
+        let supported = ["Node", "<empty>"];
+        faults.push(FieldError::not_supported(&path.child("kind"), kind, &supported));
+    }
+    if node.is_empty() {
+        faults.push(FieldError::required(&path.child("name"), ""));
+    }
+    if faults.is_empty() {
+        Ok(node.to_owned())
+    } else {
+        Err(Status::invalid(Qualified::new("", "Binding"), name, &faults))
+    }
+}
+
+fn bound(name: &str, pod: &Value, binding: &Value, node: &str) -> Result<Value, Status> {
+    let conflict =
+        |why: String| Err(Status::conflict(Qualified::new("", "pods/binding"), name, why));
+    let wanted = object::uid(binding);
+    let held = object::uid(pod);
+    if !wanted.is_empty() && wanted != held {
+        return Err(Status::uid_precondition(Qualified::new("", "pods"), name, wanted, held));
+    }
+    if object::is_deleting(pod) {
+        return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
+    }
+    let current = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    if !current.is_empty() {
+        return conflict(format!("pod {name} is already assigned to node \"{current}\""));
+    }
+    let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
+    if gates.is_some_and(|gates| !gates.is_empty()) {
+        return conflict(format!("pod {name} has non-empty .spec.schedulingGates"));
+    }
+    let mut new = pod.clone();
+    new["spec"]["nodeName"] = json!(node);
+    for map in ["annotations", "labels"] {
+        for (key, value) in binding["metadata"][map].as_object().into_iter().flatten() {
+            new["metadata"][map][key.as_str()] = value.clone();
+        }
+    }
+    set_scheduled(&mut new);
+    Ok(new)
+}
+
+fn set_scheduled(pod: &mut Value) {
+    if !pod["status"].is_object() {
+        pod["status"] = json!({});
+    }
+    if !pod["status"]["conditions"].is_array() {
+        pod["status"]["conditions"] = json!([]);
+    }
+    let scheduled = json!({
+        "type": "PodScheduled", "status": "True", "lastProbeTime": null,
+        "lastTransitionTime": object::now(),
+    });
+    let Some(conditions) = pod["status"]["conditions"].as_array_mut() else { return };
+    match conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
+        Some(held) if held["status"] == "True" => {}
+        Some(held) => *held = scheduled,
+        None => conditions.push(scheduled),
+    }
+}

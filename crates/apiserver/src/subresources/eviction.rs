@@ -1,0 +1,179 @@
+//! `eviction`: deletion of a pod that its disruption budget must allow.
+
+use std::time::Duration;
+
+use davit_api::labels::Selector;
+use davit_api::status::{Qualified, Reason, Status};
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::RequestBody;
+use crate::context::{Context, HandlerResult};
+use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
+use crate::registry::ResourceInfo;
+use crate::server::ApiServer;
+use crate::user::UserInfo;
+use crate::writes::{DeleteOptions, Writer};
+use crate::{object, respond};
+
+const GROUP: &str = "policy";
+const PLURAL: &str = "poddisruptionbudgets";
+const STALE_RETRY_SECONDS: u32 = 10;
+const MAX_DISRUPTED: usize = 2000;
+const RETRIES: u32 = 20;
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
+
+/// `POST pods/{name}/eviction`.
+pub(super) async fn handle(
+    server: &ApiServer,
+    context: &Context,
+    pods: &ResourceInfo,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let options = WriteOptions::parse(context, "CreateOptions", false)?;
+    let expected = Expected::built_in(GROUP, "v1", "Eviction")?;
+    let format = format(&context.headers)?;
+    let bytes = read_body(request.into_body()).await?;
+    let eviction = decode_body(context, &bytes, format, &expected, options.validation)?;
+    let name = context.info.name.as_str();
+    let named = object::name(&eviction);
+    if !named.is_empty() && named != name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let mut delete = DeleteOptions::from_value(&eviction["deleteOptions"])?;
+    delete.dry_run |= options.dry_run;
+    let Some(pod) = server.object("", "pods", context.namespace(), name).await? else {
+        return Err(Status::not_found(pods.qualified(), name));
+    };
+    let writer = Writer {
+        server,
+        resource: pods,
+        namespace: context.namespace(),
+        user: &context.user,
+        warnings: &context.warnings,
+        dry_run: delete.dry_run,
+    };
+    if !ignores_budgets(&pod) {
+        let budget = budget_of(server, context.namespace(), &pod).await?;
+        if let Some(budget) = budget {
+            spend(server, context, object::name(&budget), name, delete.dry_run).await?;
+        }
+        // what was allowed was the eviction of this very pod
+        delete.preconditions.uid.get_or_insert_with(|| object::uid(&pod).to_owned());
+    }
+    writer.delete(name, &delete).await?;
+    let status = Status::success_code(StatusCode::CREATED.as_u16());
+    let value = serde_json::to_value(status).map_err(Status::internal)?;
+    respond::document(context, StatusCode::CREATED, &value)
+}
+
+/// Pods that do not count as available anyway.
+fn ignores_budgets(pod: &Value) -> bool {
+    let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    object::is_deleting(pod) || matches!(phase, "Succeeded" | "Failed" | "Pending")
+}
+
+async fn budget_of(
+    server: &ApiServer,
+    namespace: &str,
+    pod: &Value,
+) -> Result<Option<Value>, Status> {
+    let labels = pod.pointer("/metadata/labels").cloned().unwrap_or_else(|| json!({}));
+    if labels.as_object().is_none_or(serde_json::Map::is_empty) {
+        return Ok(None);
+    }
+    let budgets = server.objects(GROUP, PLURAL, Some(namespace)).await?;
+    let mut matching = budgets.into_iter().filter(|budget| {
+        budget
+            .pointer("/spec/selector")
+            .filter(|selector| selector.is_object())
+            .and_then(|selector| Selector::from_label_selector(Some(selector)).ok())
+            .is_some_and(|selector| selector.matches(&labels))
+    });
+    let first = matching.next();
+    if matching.next().is_some() {
+        return Err(Status::internal(
+            "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+        ));
+    }
+    Ok(first)
+}
+
+/// Takes one allowed disruption from a budget.
+async fn spend(
+    server: &ApiServer,
+    context: &Context,
+    budget: &str,
+    pod: &str,
+    dry_run: bool,
+) -> Result<(), Status> {
+    let snapshot = server.registry().snapshot();
+    let Some(resource) = snapshot.by_group_resource(GROUP, PLURAL) else {
+        return Ok(());
+    };
+    let user = UserInfo::system("system:apiserver");
+    let writer = Writer {
+        server,
+        resource,
+        namespace: context.namespace(),
+        user: &user,
+        warnings: &context.warnings,
+        dry_run,
+    };
+    for attempt in 0..RETRIES {
+        let mut transform = |current: &Value| spent(current, budget, pod);
+        match writer.update(budget, "status", &mut transform).await {
+            Ok(_) => return Ok(()),
+            Err(status) if status.reason == Reason::Conflict => {
+                tokio::time::sleep(RETRY_PAUSE * (attempt + 1)).await;
+            }
+            // a budget that vanished forbids nothing
+            Err(status) if status.reason == Reason::NotFound => return Ok(()),
+            Err(status) => return Err(status),
+        }
+    }
+    Err(Status::conflict(Qualified::new(GROUP, PLURAL), budget, "the budget keeps changing"))
+}
+
+fn spent(budget: &Value, name: &str, pod: &str) -> Result<Value, Status> {
+    let number = |pointer: &str| budget.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+    let refuse = |cause: &str, retry: u32| {
+        Status::too_many_requests(
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+            retry,
+        )
+        .with_cause("DisruptionBudget", cause, "")
+    };
+    if number("/status/observedGeneration") < number("/metadata/generation") {
+        let cause = format!("The disruption budget {name} is still being processed by the server.");
+        return Err(refuse(&cause, STALE_RETRY_SECONDS));
+    }
+    let allowed = number("/status/disruptionsAllowed");
+    if allowed < 0 {
+        return Err(Status::forbidden(
+            Qualified::new(GROUP, "poddisruptionbudget"),
+            name,
+            "pdb disruptions allowed is negative",
+        ));
+    }
+    let disrupted = budget.pointer("/status/disruptedPods").and_then(Value::as_object);
+    if disrupted.is_some_and(|pods| pods.len() > MAX_DISRUPTED) {
+        return Err(Status::forbidden(
+            Qualified::new(GROUP, "poddisruptionbudget"),
+            name,
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        ));
+    }
+    if allowed == 0 {
+        let (desired, healthy) =
+            (number("/status/desiredHealthy"), number("/status/currentHealthy"));
+        let cause = format!(
+            "The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
+        );
+        return Err(refuse(&cause, 0));
+    }
+    let mut new = budget.clone();
+    new["status"]["disruptionsAllowed"] = json!(allowed - 1);
+    new["status"]["disruptedPods"][pod] = json!(object::now());
+    Ok(new)
+}

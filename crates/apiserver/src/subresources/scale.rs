@@ -1,0 +1,164 @@
+//! `scale`: the replica count of a workload, in the form of `autoscaling/v1` `Scale`.
+
+use davit_api::field::{FieldError, Path};
+use davit_api::labels::Selector;
+use davit_api::status::{Qualified, Status};
+use davit_schema::decode;
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::RequestBody;
+use crate::codec::{Patch, patch_status};
+use crate::context::{Context, HandlerResult};
+use crate::handlers::{
+    Expected, WriteOptions, decode_body, format, not_allowed, patch_kind, read_body,
+};
+use crate::negotiate::{Form, Offer};
+use crate::registry::ResourceInfo;
+use crate::server::ApiServer;
+use crate::writes::Writer;
+use crate::{object, respond};
+
+const GROUP: &str = "autoscaling";
+const VERSION: &str = "v1";
+const KIND: &str = "Scale";
+
+/// GET, PUT and PATCH.
+pub(super) async fn handle(
+    server: &ApiServer,
+    context: &Context,
+    resource: &ResourceInfo,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let accepted = respond::accepted(context, Offer::Objects)?;
+    let accepted = crate::negotiate::Accepted { form: Form::Object, ..accepted };
+    let name = context.info.name.as_str();
+    let namespace = context.namespace();
+    let scale = match context.info.verb.as_str() {
+        "get" => {
+            let found = resource.storage.get(namespace, name).await;
+            let found = found.map_err(|error| crate::errors::storage(error, resource, name))?;
+            let Some(stored) = found else {
+                return Err(Status::not_found(resource.qualified(), name));
+            };
+            of(&stored.value)
+        }
+        verb @ ("update" | "patch") => {
+            let kind = if verb == "update" { "UpdateOptions" } else { "PatchOptions" };
+            let options = WriteOptions::parse(context, kind, false)?;
+            let writer = Writer {
+                server,
+                resource,
+                namespace,
+                user: &context.user,
+                warnings: &context.warnings,
+                dry_run: options.dry_run,
+            };
+            change(context, &writer, name, &options, request).await?
+        }
+        verb => return Err(not_allowed(resource, verb)),
+    };
+    Ok(respond::encoded(accepted, StatusCode::OK, &scale))
+}
+
+async fn change(
+    context: &Context,
+    writer: &Writer<'_>,
+    name: &str,
+    options: &WriteOptions,
+    request: Request<RequestBody>,
+) -> Result<Value, Status> {
+    let resource = writer.resource;
+    let expected = Expected::built_in(GROUP, VERSION, KIND)?;
+    let updated = if context.info.verb == "update" {
+        let format = format(&context.headers)?;
+        let bytes = read_body(request.into_body()).await?;
+        let wanted = decode_body(context, &bytes, format, &expected, options.validation)?;
+        let named = object::name(&wanted);
+        if !named.is_empty() && named != name {
+            return Err(Status::bad_request(format!(
+                "the name of the object ({named}) does not match the name on the URL ({name})"
+            )));
+        }
+        let mut transform = |current: &Value| with_scale(resource, current, &wanted);
+        writer.update(name, "", &mut transform).await?
+    } else {
+        let kind = patch_kind(context)?;
+        let bytes = read_body(request.into_body()).await?;
+        let patch = Patch::parse(kind, &bytes).map_err(|e| patch_status(resource, name, &e))?;
+        let mut transform = |current: &Value| {
+            let patched = patch
+                .apply(expected.types, expected.type_id, of(current))
+                .map_err(|error| patch_status(resource, name, &error))?;
+            let decoded = decode::decode_value(expected.types, expected.type_id, patched)
+                .map_err(|error| error.status(KIND, VERSION, b""))?;
+            with_scale(resource, current, &decoded.object)
+        };
+        writer.update(name, "", &mut transform).await?
+    };
+    Ok(of(&updated.value))
+}
+
+/// The workload with the replicas of a scale; the scale's uid and revision are preconditions.
+fn with_scale(resource: &ResourceInfo, current: &Value, scale: &Value) -> Result<Value, Status> {
+    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+    if replicas < 0 {
+        let path = Path::new("spec").child("replicas");
+        let why = "must be greater than or equal to 0";
+        let fault = FieldError::invalid(&path, replicas, why);
+        let kind = Qualified::new(GROUP, KIND);
+        return Err(Status::invalid(kind, object::name(current), &[fault]));
+    }
+    let mut new = current.clone();
+    if !new["spec"].is_object() {
+        return Err(Status::internal(format!("{} has no spec", resource.row.kind)));
+    }
+    new["spec"]["replicas"] = json!(replicas);
+    object::keep_meta(&mut new, scale, "resourceVersion");
+    if !object::uid(scale).is_empty() {
+        object::keep_meta(&mut new, scale, "uid");
+    }
+    Ok(new)
+}
+
+/// The scale of a workload.
+fn of(workload: &Value) -> Value {
+    let meta = &workload["metadata"];
+    let mut metadata = json!({});
+    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = meta.get(key) {
+            metadata[key] = value.clone();
+        }
+    }
+    let replicas = workload.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+    let mut spec = json!({});
+    if replicas != 0 {
+        spec["replicas"] = json!(replicas);
+    }
+    let actual = workload.pointer("/status/replicas").and_then(Value::as_i64).unwrap_or(0);
+    let mut status = json!({ "replicas": actual });
+    let selector = selector_text(workload.pointer("/spec/selector"));
+    if !selector.is_empty() {
+        status["selector"] = json!(selector);
+    }
+    json!({
+        "kind": KIND, "apiVersion": format!("{GROUP}/{VERSION}"),
+        "metadata": metadata, "spec": spec, "status": status,
+    })
+}
+
+/// A label selector as text; replication controllers have a plain map.
+fn selector_text(selector: Option<&Value>) -> String {
+    let Some(selector) = selector else { return String::new() };
+    let is_selector = selector.get("matchLabels").is_some_and(Value::is_object)
+        || selector.get("matchExpressions").is_some();
+    let parsed = if is_selector {
+        Selector::from_label_selector(Some(selector))
+    } else {
+        match selector.as_object() {
+            Some(labels) => Selector::from_labels(labels),
+            None => return String::new(),
+        }
+    };
+    parsed.map(|selector| selector.to_string()).unwrap_or_default()
+}

@@ -1,0 +1,178 @@
+//! `serviceaccounts/{name}/token`: a token on request.
+
+use davit_api::field::{FieldError, Path};
+use davit_api::status::{Qualified, Status};
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::RequestBody;
+use crate::context::{Context, HandlerResult};
+use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
+use crate::registry::ResourceInfo;
+use crate::server::ApiServer;
+use crate::tokens::{
+    Audiences, Claims, DEFAULT_EXPIRATION_SECONDS, KubernetesClaims, MAX_EXPIRATION_SECONDS,
+    MIN_EXPIRATION_SECONDS, ObjectRef,
+};
+use crate::{errors, object, respond};
+
+const GROUP: &str = "authentication.k8s.io";
+
+/// `POST serviceaccounts/{name}/token`.
+pub(super) async fn handle(
+    server: &ApiServer,
+    context: &Context,
+    resource: &ResourceInfo,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let options = WriteOptions::parse(context, "CreateOptions", false)?;
+    let expected = Expected::built_in(GROUP, "v1", "TokenRequest")?;
+    let format = format(&context.headers)?;
+    let bytes = read_body(request.into_body()).await?;
+    let mut wanted = decode_body(context, &bytes, format, &expected, options.validation)?;
+    let (namespace, name) = (context.namespace(), context.info.name.as_str());
+    let Some(account) = server.object("", "serviceaccounts", namespace, name).await? else {
+        return Err(Status::not_found(resource.qualified(), name));
+    };
+    check_place(&wanted, namespace, name)?;
+    let keys = server.authenticator().token_keys();
+    let seconds = expiration(&wanted)?;
+    let audiences = audiences(&wanted, keys.audiences());
+    let now = jiff::Timestamp::now().as_second();
+    let account = ObjectRef { name: name.to_owned(), uid: object::uid(&account).to_owned() };
+    let kubernetes = bound_claims(server, namespace, account, &wanted).await?;
+    let claims = Claims {
+        aud: Audiences::Many(audiences.clone()),
+        exp: now + seconds,
+        iat: now,
+        iss: keys.issuer().to_owned(),
+        jti: uuid::Uuid::new_v4().to_string(),
+        kubernetes,
+        nbf: now,
+        sub: format!("system:serviceaccount:{namespace}:{name}"),
+    };
+    let token = keys.sign(&claims).map_err(Status::internal)?;
+    let expires = jiff::Timestamp::from_second(now + seconds).map_err(Status::internal)?;
+    object::set_meta(&mut wanted, "name", name);
+    object::set_meta(&mut wanted, "namespace", namespace);
+    object::set_meta(&mut wanted, "creationTimestamp", object::now());
+    wanted["spec"]["audiences"] = json!(audiences);
+    wanted["spec"]["expirationSeconds"] = json!(seconds);
+    wanted["status"] =
+        json!({ "token": token, "expirationTimestamp": object::seconds(expires) });
+    respond::document(context, StatusCode::CREATED, &wanted)
+}
+
+fn check_place(wanted: &Value, namespace: &str, name: &str) -> Result<(), Status> {
+    let named = object::name(wanted);
+    if !named.is_empty() && named != name {
+        return Err(Status::bad_request(format!(
+            "service account name must match the name in the URL: \"{named}\" != \"{name}\""
+        )));
+    }
+    let held = object::namespace(wanted);
+    if !held.is_empty() && held != namespace {
+        return Err(Status::bad_request(errors::NAMESPACE_MISMATCH));
+    }
+    Ok(())
+}
+
+fn expiration(wanted: &Value) -> Result<i64, Status> {
+    let asked = wanted.pointer("/spec/expirationSeconds").and_then(Value::as_i64);
+    let seconds = asked.unwrap_or(DEFAULT_EXPIRATION_SECONDS);
+    let path = Path::new("spec").child("expirationSeconds");
+    let fault = if seconds < MIN_EXPIRATION_SECONDS {
+        FieldError::invalid(&path, seconds, "may not specify a duration less than 10 minutes")
+    } else if seconds > MAX_EXPIRATION_SECONDS {
+        FieldError::invalid(&path, seconds, "may not specify a duration larger than 2^32 seconds")
+    } else {
+        return Ok(seconds);
+    };
+    Err(Status::invalid(Qualified::new(GROUP, "TokenRequest"), "", &[fault]))
+}
+
+fn audiences(wanted: &Value, default: &[String]) -> Vec<String> {
+    let asked: Vec<String> = wanted
+        .pointer("/spec/audiences")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_str)
+        .map(str::to_owned)
+        .collect();
+    if asked.is_empty() { default.to_vec() } else { asked }
+}
+
+/// The object the token lives and dies with.
+async fn bound_claims(
+    server: &ApiServer,
+    namespace: &str,
+    account: ObjectRef,
+    wanted: &Value,
+) -> Result<KubernetesClaims, Status> {
+    let mut claims = KubernetesClaims {
+        namespace: namespace.to_owned(),
+        node: None,
+        pod: None,
+        secret: None,
+        serviceaccount: account,
+    };
+    let Some(bound) = wanted.pointer("/spec/boundObjectRef").filter(|bound| bound.is_object()) else {
+        return Ok(claims);
+    };
+    let text = |key: &str| bound[key].as_str().unwrap_or_default();
+    let (kind, name, uid) = (text("kind"), text("name"), text("uid"));
+    let (plural, place) = match (text("apiVersion"), kind) {
+        ("v1" | "", "Pod") => ("pods", namespace),
+        ("v1" | "", "Secret") => ("secrets", namespace),
+        ("v1" | "", "Node") => ("nodes", ""),
+        (version, kind) => {
+            return Err(Status::bad_request(format!(
+                "cannot bind token to object of type {version}, Kind={kind}"
+            )));
+        }
+    };
+    let resource = Qualified::new("", plural);
+    let Some(held) = server.object("", plural, place, name).await? else {
+        return Err(Status::not_found(resource, name));
+    };
+    if !uid.is_empty() && uid != object::uid(&held) {
+        let why = format!(
+            "the UID in the bound object reference ({uid}) does not match the UID in record. The \
+             object might have been deleted and then recreated"
+        );
+        return Err(Status::conflict(resource, name, why));
+    }
+    let reference = ObjectRef { name: name.to_owned(), uid: object::uid(&held).to_owned() };
+    match kind {
+        "Pod" => {
+            check_pod(&held, name, &claims.serviceaccount.name)?;
+            claims.node = node_of(server, &held).await?;
+            claims.pod = Some(reference);
+        }
+        "Secret" => claims.secret = Some(reference),
+        _ => claims.node = Some(reference),
+    }
+    Ok(claims)
+}
+
+fn check_pod(pod: &Value, name: &str, account: &str) -> Result<(), Status> {
+    let runs_as = pod.pointer("/spec/serviceAccountName").and_then(Value::as_str).unwrap_or_default();
+    if runs_as == account {
+        return Ok(());
+    }
+    Err(Status::bad_request(format!(
+        "cannot bind token for serviceaccount \"{account}\" to pod \"{name}\" running with \
+         different serviceaccount name."
+    )))
+}
+
+async fn node_of(server: &ApiServer, pod: &Value) -> Result<Option<ObjectRef>, Status> {
+    let Some(name) = pod.pointer("/spec/nodeName").and_then(Value::as_str).filter(|n| !n.is_empty())
+    else {
+        return Ok(None);
+    };
+    let node = server.object("", "nodes", "", name).await?;
+    let uid = node.map(|node| object::uid(&node).to_owned()).unwrap_or_default();
+    Ok(Some(ObjectRef { name: name.to_owned(), uid }))
+}

@@ -1,0 +1,101 @@
+//! Kinds that are only posted and answered, never stored: reviews, bindings; and component
+//! statuses, which are only computed.
+
+mod access_reviews;
+mod token_reviews;
+
+use std::sync::Arc;
+
+use davit_api::status::Status;
+use http::{Request, StatusCode};
+use serde_json::{Value, json};
+
+use crate::body::RequestBody;
+use crate::context::{Context, HandlerResult};
+use crate::handlers::{Expected, WriteOptions, decode_body, format, not_allowed, read_body};
+use crate::registry::ResourceInfo;
+use crate::respond::{self, Item, ListMeta};
+use crate::server::ApiServer;
+use crate::{negotiate::Offer, subresources};
+
+/// Answers a request for a kind that is not stored.
+pub(crate) async fn handle(
+    server: &Arc<ApiServer>,
+    context: &Context,
+    resource: &ResourceInfo,
+    request: Request<RequestBody>,
+) -> HandlerResult {
+    let verb = context.info.verb.as_str();
+    if resource.row.plural == "componentstatuses" {
+        return component_statuses(server, context, resource).await;
+    }
+    if verb != "create" || !context.info.name.is_empty() {
+        return Err(not_allowed(resource, verb));
+    }
+    if resource.row.kind == "Binding" {
+        return subresources::bind(server, context, "", request).await;
+    }
+    let accepted = respond::accepted(context, Offer::Objects)?;
+    let options = WriteOptions::parse(context, "CreateOptions", false)?;
+    let format = format(&context.headers)?;
+    let bytes = read_body(request.into_body()).await?;
+    let expected = Expected::of(resource);
+    let mut review = decode_body(context, &bytes, format, &expected, options.validation)?;
+    let status = match resource.row.kind {
+        "TokenReview" => token_reviews::token(server, &review).await?,
+        "SelfSubjectReview" => json!({ "userInfo": context.user.to_value() }),
+        "SubjectAccessReview" => access_reviews::subject(server, &review).await?,
+        "LocalSubjectAccessReview" => {
+            access_reviews::local(server, context.namespace(), &review).await?
+        }
+        "SelfSubjectAccessReview" => access_reviews::own(server, &context.user, &review).await?,
+        "SelfSubjectRulesReview" => access_reviews::rules(server, &context.user, &review).await?,
+        kind => {
+            return Err(Status::failure(
+                davit_api::status::Reason::MethodNotAllowed,
+                format!("creating {kind} is not built into this version"),
+            ));
+        }
+    };
+    if !review["metadata"].is_object() {
+        review["metadata"] = json!({});
+    }
+    if resource.row.kind == "SelfSubjectReview" {
+        review["metadata"]["creationTimestamp"] = json!(crate::object::now());
+    }
+    review["status"] = status;
+    respond::shaped(context, accepted, resource, StatusCode::CREATED, review)
+}
+
+/// The store is the one component the server can speak for.
+async fn component_statuses(
+    server: &ApiServer,
+    context: &Context,
+    resource: &ResourceInfo,
+) -> HandlerResult {
+    let accepted = respond::accepted(context, Offer::Objects)?;
+    context.warnings.add("v1 ComponentStatus is deprecated in v1.19+");
+    let healthy = server.store().current_revision().await.is_ok();
+    let (status, message) = if healthy { ("True", "ok") } else { ("False", "the store does not answer") };
+    let item = |name: &str| {
+        json!({
+            "kind": "ComponentStatus", "apiVersion": "v1", "metadata": { "name": name },
+            "conditions": [{ "type": "Healthy", "status": status, "message": message }],
+        })
+    };
+    let items: Vec<Value> = ["etcd-0"].into_iter().map(item).collect();
+    match context.info.verb.as_str() {
+        "list" => {
+            let items = items.into_iter().map(Item::Value).collect();
+            let meta = ListMeta { revision: server.store().revision(), ..ListMeta::default() };
+            respond::list(context, accepted, resource, items, &meta)
+        }
+        "get" => {
+            let name = context.info.name.as_str();
+            let found = items.into_iter().find(|item| item["metadata"]["name"] == name);
+            let found = found.ok_or_else(|| Status::not_found(resource.qualified(), name))?;
+            respond::shaped(context, accepted, resource, StatusCode::OK, found)
+        }
+        verb => Err(not_allowed(resource, verb)),
+    }
+}

@@ -1,0 +1,100 @@
+//! The one way objects are created, updated and deleted, whatever their kind and whoever asks:
+//! HTTP handlers, subresources and the server's own set-up work.
+//!
+//! Objects are in the storage version here. Order of a write, as in Kubernetes: mutating
+//! admission → system metadata → the kind's preparation → validation → validating admission →
+//! compare-and-swap commit. The whole sequence is repeated when another writer was faster, unless
+//! the caller named the version it wanted to change.
+
+mod create;
+mod delete;
+mod update;
+
+use std::time::{Duration, Instant};
+
+use davit_api::field::FieldError;
+use davit_api::status::Status;
+use serde_json::Value;
+
+use crate::admission::{Attributes, Operation};
+use crate::context::Warnings;
+use crate::errors;
+use crate::registry::ResourceInfo;
+use crate::server::ApiServer;
+use crate::storage::StorageError;
+use crate::user::UserInfo;
+
+pub(crate) use delete::{DeleteOptions, Deletion};
+
+/// Writers give up after this long of losing races.
+const LIMIT: Duration = Duration::from_secs(34);
+
+/// Who writes what, and how.
+pub(crate) struct Writer<'a> {
+    pub(crate) server: &'a ApiServer,
+    pub(crate) resource: &'a ResourceInfo,
+    /// Empty for cluster-scoped resources.
+    pub(crate) namespace: &'a str,
+    pub(crate) user: &'a UserInfo,
+    pub(crate) warnings: &'a Warnings,
+    pub(crate) dry_run: bool,
+}
+
+impl Writer<'_> {
+    fn attributes<'b>(
+        &'b self,
+        operation: Operation,
+        subresource: &'b str,
+        name: &'b str,
+        old: Option<&'b Value>,
+    ) -> Attributes<'b> {
+        Attributes {
+            server: self.server,
+            operation,
+            resource: self.resource,
+            subresource,
+            namespace: self.namespace,
+            name,
+            user: self.user,
+            dry_run: self.dry_run,
+            old,
+        }
+    }
+
+    fn storage_error(&self, error: StorageError, name: &str) -> Status {
+        errors::storage(error, self.resource, name)
+    }
+
+    fn not_found(&self, name: &str) -> Status {
+        Status::not_found(self.resource.qualified(), name)
+    }
+
+    fn invalid(&self, name: &str, found: &[FieldError]) -> Status {
+        Status::invalid(self.resource.qualified_kind(), name, found)
+    }
+}
+
+/// Bounds a compare-and-swap loop in time.
+struct Race {
+    until: Instant,
+    lost: u32,
+}
+
+impl Race {
+    fn new() -> Self {
+        Self { until: Instant::now() + LIMIT, lost: 0 }
+    }
+
+    /// Called after a lost race: a short pause that grows, or the end.
+    async fn lost(&mut self, writer: &Writer<'_>, name: &str) -> Result<(), Status> {
+        if Instant::now() >= self.until {
+            return Err(Status::conflict_modified(writer.resource.qualified(), name));
+        }
+        self.lost += 1;
+        if self.lost > 3 {
+            let pause = Duration::from_millis(u64::from(self.lost.min(20)));
+            tokio::time::sleep(pause).await;
+        }
+        Ok(())
+    }
+}

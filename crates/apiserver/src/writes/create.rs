@@ -1,0 +1,135 @@
+//! Creating an object.
+
+use davit_api::status::Status;
+use rand::seq::IndexedRandom;
+use serde_json::{Value, json};
+
+use super::Writer;
+use crate::admission::Operation;
+use crate::storage::{StorageError, Stored};
+use crate::{errors, object};
+
+const GENERATE_ATTEMPTS: u32 = 8;
+const SUFFIX: usize = 5;
+const MAX_BASE: usize = 58;
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+impl Writer<'_> {
+    /// Creates `new`, which is decoded, defaulted and in the storage version.
+    pub(crate) async fn create(&self, mut new: Value) -> Result<Stored, Status> {
+        if !matches!(object::resource_version(&new), "" | "0") {
+            return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
+        }
+        object::remove_meta(&mut new, &["resourceVersion"]);
+        self.place(&mut new)?;
+        let given = object::name(&new).to_owned();
+        let base = object::meta_str(&new, "generateName").to_owned();
+        let generated = given.is_empty() && !base.is_empty();
+        {
+            let attributes = self.attributes(Operation::Create, "", &given, None);
+            self.server.admission().mutate(&attributes, Some(&mut new)).await?;
+        }
+        self.place(&mut new)?;
+        system_metadata(&mut new);
+        let strategy = self.resource.strategy;
+        strategy.default(&mut new);
+        strategy.prepare_for_create(&mut new);
+        for attempt in 0..GENERATE_ATTEMPTS {
+            if generated {
+                object::set_meta(&mut new, "name", generate_name(&base));
+            }
+            let name = object::name(&new).to_owned();
+            if attempt == 0 {
+                self.check_create(&new, &name).await?;
+            }
+            match self.commit_create(&name, &mut new).await {
+                Ok(stored) => return Ok(stored),
+                Err(StorageError::Exists(held)) => {
+                    if generated && attempt + 1 < GENERATE_ATTEMPTS {
+                        continue;
+                    }
+                    let held = held.as_ref().as_ref().map(|stored| &stored.value);
+                    return Err(self.exists(&name, held, generated));
+                }
+                Err(error) => return Err(self.storage_error(error, &name)),
+            }
+        }
+        Err(self.exists(&base, None, true))
+    }
+
+    /// The object lives where the path says.
+    fn place(&self, new: &mut Value) -> Result<(), Status> {
+        if !self.resource.row.namespaced {
+            return Ok(());
+        }
+        match object::namespace(new) {
+            "" => object::set_meta(new, "namespace", self.namespace),
+            namespace if namespace == self.namespace => {}
+            _ => return Err(Status::bad_request(errors::NAMESPACE_MISMATCH)),
+        }
+        Ok(())
+    }
+
+    async fn check_create(&self, new: &Value, name: &str) -> Result<(), Status> {
+        let strategy = self.resource.strategy;
+        let found = strategy.validate(new);
+        if !found.is_empty() {
+            return Err(self.invalid(name, &found));
+        }
+        let attributes = self.attributes(Operation::Create, "", name, None);
+        self.server.admission().validate(&attributes, Some(new)).await?;
+        for warning in strategy.warnings(new) {
+            self.warnings.add(warning);
+        }
+        Ok(())
+    }
+
+    async fn commit_create(&self, name: &str, new: &mut Value) -> Result<Stored, StorageError> {
+        let storage = &self.resource.storage;
+        let reserved = self
+            .server
+            .service_addresses()
+            .reserve(self, new)
+            .await
+            .map_err(|status| StorageError::Refused(Box::new(status)))?;
+        if self.dry_run {
+            if let Some(held) = storage.get(self.namespace, name).await? {
+                return Err(StorageError::Exists(Box::new(Some(held))));
+            }
+            return Ok(Stored { value: new.clone(), revision: 0 });
+        }
+        let stored = storage.create(self.namespace, name, new).await?;
+        reserved.keep();
+        Ok(stored)
+    }
+
+    fn exists(&self, name: &str, held: Option<&Value>, generated: bool) -> Status {
+        let resource = self.resource.qualified();
+        if generated {
+            Status::generate_name_conflict(resource, name)
+        } else if held.is_some_and(object::is_deleting) {
+            Status::already_exists_deleting(resource, name)
+        } else {
+            Status::already_exists(resource, name)
+        }
+    }
+}
+
+/// What only the server decides.
+fn system_metadata(new: &mut Value) {
+    object::remove_meta(
+        new,
+        &["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields", "generation"],
+    );
+    object::set_meta(new, "uid", json!(uuid::Uuid::new_v4().to_string()));
+    object::set_meta(new, "creationTimestamp", json!(object::now()));
+}
+
+/// The base, cut, and five random characters that spell no words.
+pub(crate) fn generate_name(base: &str) -> String {
+    let mut rng = rand::rng();
+    let end = base.char_indices().nth(MAX_BASE).map_or(base.len(), |(at, _)| at);
+    let mut name = base[..end].to_owned();
+    name.extend((0..SUFFIX).map(|_| char::from(*ALPHABET.choose(&mut rng).unwrap_or(&b'x'))));
+    name
+}

@@ -1,0 +1,170 @@
+//! Changing an object.
+
+use davit_api::field::{FieldError, Path};
+use davit_api::status::Status;
+use serde_json::{Value, json};
+
+use super::{Race, Writer};
+use crate::admission::Operation;
+use crate::storage::{StorageError, Stored};
+use crate::object;
+
+/// Makes the wanted object out of the current one. Runs again when a race was lost, so it must
+/// not keep state.
+pub(crate) type Transform<'a> = &'a mut (dyn FnMut(&Value) -> Result<Value, Status> + Send);
+
+/// Metadata only the server writes.
+const SYSTEM: [&str; 6] = [
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "generateName",
+];
+
+impl Writer<'_> {
+    /// Changes the object `name`, or its `subresource`. With `unconditional_ok` a result without
+    /// resourceVersion is accepted (where the kind allows it).
+    pub(crate) async fn update(
+        &self,
+        name: &str,
+        subresource: &str,
+        transform: Transform<'_>,
+    ) -> Result<Stored, Status> {
+        let storage = &self.resource.storage;
+        let mut race = Race::new();
+        loop {
+            let found = storage.get(self.namespace, name).await;
+            let Some(old) = found.map_err(|e| self.storage_error(e, name))? else {
+                return Err(self.not_found(name));
+            };
+            let wanted = transform(&old.value)?;
+            let new = self.prepared(name, subresource, &old, wanted).await?;
+            if self.leaves(&new) && subresource_may_delete(subresource) {
+                match self.remove(name, &old, new).await {
+                    Ok(stored) => return Ok(stored),
+                    Err(StorageError::Changed(_)) => {
+                        race.lost(self, name).await?;
+                        continue;
+                    }
+                    Err(error) => return Err(self.storage_error(error, name)),
+                }
+            }
+            if new == old.value || self.dry_run {
+                return Ok(Stored { value: new, revision: old.revision });
+            }
+            let mut new = new;
+            let reserved = self.server.service_addresses().reserve(self, &mut new).await?;
+            match storage.update(self.namespace, name, old.revision, &new).await {
+                Ok(stored) => {
+                    reserved.keep();
+                    self.server.service_addresses().changed(storage, &old.value, &stored.value);
+                    return Ok(stored);
+                }
+                Err(StorageError::Changed(_)) => race.lost(self, name).await?,
+                Err(error) => return Err(self.storage_error(error, name)),
+            }
+        }
+    }
+
+    async fn prepared(
+        &self,
+        name: &str,
+        subresource: &str,
+        old: &Stored,
+        mut new: Value,
+    ) -> Result<Value, Status> {
+        self.check_preconditions(name, old, &new)?;
+        for key in SYSTEM {
+            object::keep_meta(&mut new, &old.value, key);
+        }
+        object::keep_meta(&mut new, &old.value, "name");
+        object::keep_meta(&mut new, &old.value, "namespace");
+        object::remove_meta(&mut new, &["selfLink", "managedFields"]);
+        {
+            let attributes =
+                self.attributes(Operation::Update, subresource, name, Some(&old.value));
+            self.server.admission().mutate(&attributes, Some(&mut new)).await?;
+        }
+        let strategy = self.resource.strategy;
+        strategy.default(&mut new);
+        let found = if subresource.is_empty() {
+            strategy.prepare_for_update(&mut new, &old.value);
+            strategy.validate_update(&new, &old.value)
+        } else {
+            strategy.prepare_subresource_update(subresource, &mut new, &old.value);
+            strategy.validate_subresource_update(subresource, &new, &old.value)
+        };
+        if !found.is_empty() {
+            return Err(self.invalid(name, &found));
+        }
+        let attributes = self.attributes(Operation::Update, subresource, name, Some(&old.value));
+        self.server.admission().validate(&attributes, Some(&new)).await?;
+        if subresource.is_empty() {
+            for warning in strategy.warnings(&new) {
+                self.warnings.add(warning);
+            }
+        }
+        object::set_meta(&mut new, "resourceVersion", json!(old.revision.to_string()));
+        Ok(new)
+    }
+
+    fn check_preconditions(&self, name: &str, old: &Stored, new: &Value) -> Result<(), Status> {
+        let uid = object::uid(new);
+        let held = object::uid(&old.value);
+        if !uid.is_empty() && uid != held {
+            return Err(Status::uid_precondition(self.resource.qualified(), name, uid, held));
+        }
+        match object::resource_version(new) {
+            "" | "0" if self.resource.strategy.allow_unconditional_update() => Ok(()),
+            "" | "0" => Err(self.must_name_version(name)),
+            version if version == old.revision.to_string() => Ok(()),
+            version if version.parse::<u64>().is_err() => Err(Status::bad_request(format!(
+                "invalid resource version \"{version}\""
+            ))),
+            _ => Err(Status::conflict_modified(self.resource.qualified(), name)),
+        }
+    }
+
+    fn must_name_version(&self, name: &str) -> Status {
+        let path = Path::new("metadata").child("resourceVersion");
+        let fault = FieldError::invalid(&path, 0, "must be specified for an update");
+        let mut status = self.invalid(name, &[fault]);
+        // Kubernetes prints this number in hexadecimal
+        status.message = status.message.replace("value: 0:", "value: 0x0:");
+        for cause in &mut status.details_mut().causes {
+            cause.message = cause.message.replace("value: 0:", "value: 0x0:");
+        }
+        status
+    }
+
+    /// Whether nothing holds a deleted object any more.
+    pub(super) fn leaves(&self, new: &Value) -> bool {
+        object::is_deleting(new)
+            && object::finalizers(new).is_empty()
+            && self.resource.strategy.spec_finalizers(new).is_empty()
+            && object::meta_int(new, "deletionGracePeriodSeconds").unwrap_or(0) == 0
+    }
+
+    /// Deletes what was read as `old`; answers `last`, the object's last state.
+    pub(super) async fn remove(
+        &self,
+        name: &str,
+        old: &Stored,
+        last: Value,
+    ) -> Result<Stored, StorageError> {
+        if self.dry_run {
+            return Ok(Stored { value: last, revision: old.revision });
+        }
+        let storage = &self.resource.storage;
+        let revision = storage.delete(self.namespace, name, old.revision).await?;
+        self.server.service_addresses().released(storage, &old.value);
+        Ok(crate::storage::with_revision(last, revision))
+    }
+}
+
+/// A binding or a resize never ends an object's life.
+fn subresource_may_delete(subresource: &str) -> bool {
+    matches!(subresource, "" | "status" | "finalize")
+}
