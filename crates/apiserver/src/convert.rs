@@ -4,7 +4,6 @@
 //! differ the conversion keeps everything both can say; what only one version can say travels in
 //! an annotation where upstream does so (autoscaling/v1).
 
-use davit_api::field::ErrorList;
 use serde_json::{Map, Value, json};
 
 mod autoscaling;
@@ -18,10 +17,7 @@ pub(crate) use stored::{from_storage, to_storage};
 /// `group/version`).
 ///
 /// The classic `resource.k8s.io/v1alpha1` is another API, nothing converts to or from it.
-///
-/// # Errors
-/// What the object lacks in its own version; it may then be half converted.
-pub fn convert(kind: &str, obj: &mut Value, from: &str, to: &str) -> Result<(), ErrorList> {
+pub fn convert(kind: &str, obj: &mut Value, from: &str, to: &str) {
     if from != to {
         match (from, to, kind) {
             ("v1", "events.k8s.io/v1", "Event") => events::from_core(obj),
@@ -33,7 +29,7 @@ pub fn convert(kind: &str, obj: &mut Value, from: &str, to: &str) -> Result<(), 
                 autoscaling::to_v1(obj);
             }
             ("resource.k8s.io/v1beta1", to, _) if structured(to) => {
-                resource::from_v1beta1(kind, obj)?;
+                resource::from_v1beta1(kind, obj);
             }
             (from, "resource.k8s.io/v1beta1", _) if structured(from) => {
                 resource::to_v1beta1(kind, obj);
@@ -44,7 +40,6 @@ pub fn convert(kind: &str, obj: &mut Value, from: &str, to: &str) -> Result<(), 
     if let Some(object) = obj.as_object_mut() {
         object.insert("apiVersion".to_owned(), Value::from(to));
     }
-    Ok(())
 }
 
 fn structured(version: &str) -> bool {

@@ -1,7 +1,6 @@
 //! resource.k8s.io: v1beta1 has the members of an exact request in the request itself, and those
 //! of a device under `basic`. v1beta2 and v1 have one shape.
 
-use davit_api::field::{ErrorList, FieldError, Path};
 use serde_json::Value;
 
 use super::{each, single, take};
@@ -26,8 +25,7 @@ fn claim_path(kind: &str) -> Option<&'static [&'static str]> {
     }
 }
 
-pub(super) fn from_v1beta1(kind: &str, obj: &mut Value) -> Result<(), ErrorList> {
-    let mut errors = ErrorList::new();
+pub(super) fn from_v1beta1(kind: &str, obj: &mut Value) {
     if let Some(path) = claim_path(kind) {
         for request in each(obj, path) {
             let flat = take(request, &EXACTLY);
@@ -37,18 +35,14 @@ pub(super) fn from_v1beta1(kind: &str, obj: &mut Value) -> Result<(), ErrorList>
         }
     }
     if kind == "ResourceSlice" {
-        for (i, device) in each(obj, &["spec", "devices"]).enumerate() {
+        for device in each(obj, &["spec", "devices"]) {
             let Some(device) = device.as_object_mut() else { continue };
             if let Some(Value::Object(basic)) = device.remove("basic") {
                 device.extend(basic);
-            } else {
-                let path = Path::new("spec").child("devices").index(i).child("basic");
-                errors.push(FieldError::required(&path, ""));
             }
         }
         unset_zeroes(obj);
     }
-    if errors.is_empty() { Ok(()) } else { Err(errors) }
 }
 
 pub(super) fn to_v1beta1(kind: &str, obj: &mut Value) {

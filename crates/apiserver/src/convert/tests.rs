@@ -1,0 +1,71 @@
+use serde_json::json;
+
+use super::*;
+
+/// Converts there and back and returns what was there in between.
+fn there_and_back(kind: &str, obj: &Value, from: &str, to: &str) -> Value {
+    let mut value = obj.clone();
+    convert(kind, &mut value, from, to);
+    let between = value.clone();
+    convert(kind, &mut value, to, from);
+    assert_eq!(&value, obj);
+    between
+}
+
+#[test]
+fn events_change_names() {
+    let core = json!({"apiVersion": "v1", "involvedObject": {"name": "p"}, "message": "m",
+        "source": {"component": "c"}, "count": 2, "reason": "r"});
+    let new = there_and_back("Event", &core, "v1", "events.k8s.io/v1");
+    assert_eq!(new["regarding"]["name"], "p");
+    assert_eq!(new["note"], "m");
+    assert_eq!(new["deprecatedCount"], 2);
+    assert_eq!(new["apiVersion"], "events.k8s.io/v1");
+}
+
+#[test]
+fn autoscalers_keep_what_the_old_version_cannot_say() {
+    let new = json!({"apiVersion": "autoscaling/v2", "metadata": {"name": "a"},
+        "spec": {"maxReplicas": 3, "behavior": {"scaleUp": {}}, "metrics": [
+            {"type": "Resource", "resource": {"name": "cpu",
+                "target": {"type": "Utilization", "averageUtilization": 50}}},
+            {"type": "Pods", "pods": {"metric": {"name": "m"}}}]}});
+    let old = there_and_back("HorizontalPodAutoscaler", &new, "autoscaling/v2", "autoscaling/v1");
+    assert_eq!(old["spec"]["targetCPUUtilizationPercentage"], 50);
+    assert!(old["spec"].get("metrics").is_none());
+    let notes = old["metadata"]["annotations"].as_object().unwrap();
+    assert_eq!(notes.len(), 2);
+}
+
+#[test]
+fn claims_and_slices_of_v1beta1() {
+    const OLD: &str = "resource.k8s.io/v1beta1";
+    const NEW: &str = "resource.k8s.io/v1";
+    let claim = json!({"apiVersion": OLD, "spec": {"devices": {"requests": [
+        {"name": "a", "deviceClassName": "c", "count": 2},
+        {"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}]}}});
+    let new = there_and_back("ResourceClaim", &claim, OLD, NEW);
+    let requests = &new["spec"]["devices"]["requests"];
+    assert_eq!(requests[0], json!({"name": "a", "exactly": {"deviceClassName": "c", "count": 2}}));
+    assert_eq!(requests[1], claim["spec"]["devices"]["requests"][1]);
+
+    let slice = json!({"apiVersion": OLD, "spec": {"driver": "d", "devices": [
+        {"name": "x", "basic": {"attributes": {"a": {"int": 1}}}}]}});
+    let new = there_and_back("ResourceSlice", &slice, OLD, NEW);
+    assert_eq!(
+        new["spec"]["devices"][0],
+        json!({"name": "x", "attributes": {"a": {"int": 1}}})
+    );
+}
+
+#[test]
+fn versions_of_one_shape_change_their_name_only() {
+    let class = json!({"apiVersion": "resource.k8s.io/v1beta2", "kind": "DeviceClass"});
+    let new = there_and_back(
+        "DeviceClass",
+        &class,
+        "resource.k8s.io/v1beta2",
+        "resource.k8s.io/v1",
+    );
+    assert_eq!(new, json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}));
+}
