@@ -2,6 +2,7 @@
 
 use davit_client::Informer;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ServiceAccount};
 use kube::runtime::watcher;
@@ -19,6 +20,7 @@ pub(crate) struct Informers {
     pub(crate) replica_sets: Informer<ReplicaSet>,
     pub(crate) deployments: Informer<Deployment>,
     pub(crate) daemon_sets: Informer<DaemonSet>,
+    pub(crate) jobs: Informer<Job>,
     /// Only `kube-root-ca.crt` of each namespace.
     pub(crate) root_ca_maps: Informer<ConfigMap>,
     /// Only those of nodes (namespace `kube-node-lease`).
@@ -38,6 +40,7 @@ impl Informers {
             replica_sets: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
             deployments: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
             daemon_sets: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            jobs: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
             root_ca_maps: Informer::spawn(kube::Api::all(client.clone()), root_ca_maps, tasks, cancel.clone()),
             node_leases: Informer::spawn(leases, all(), tasks, cancel.clone()),
         }
@@ -52,6 +55,7 @@ impl Informers {
             self.replica_sets.wait_synced(deadline),
             self.deployments.wait_synced(deadline),
             self.daemon_sets.wait_synced(deadline),
+            self.jobs.wait_synced(deadline),
             self.root_ca_maps.wait_synced(deadline),
             self.node_leases.wait_synced(deadline),
         )?;

@@ -10,6 +10,7 @@ mod daemonset;
 mod deployment;
 mod garbage_collector;
 mod informers;
+mod job;
 mod namespace;
 mod node_fit;
 mod node_lifecycle;
@@ -71,6 +72,7 @@ impl Controllers {
         replicaset::spawn(&mut spawner);
         deployment::spawn(&mut spawner);
         daemonset::spawn(&mut spawner);
+        job::spawn(&mut spawner);
         garbage_collector::spawn(&mut spawner);
         cancel.cancelled().await;
         tasks.shutdown().await;
