@@ -77,6 +77,31 @@ fn resident_kib() -> u64 {
         .unwrap_or_default()
 }
 
+/// Prints what a store weighs in memory: first of all, in a process that has done
+/// nothing else.
+fn memory(_: &mut Criterion) {
+    let runtime = Runtime::new().expect("a runtime");
+    let dir = tempfile::tempdir().expect("a directory");
+    let open = || {
+        let store = EmbeddedStore::open_blocking(dir.path(), EmbeddedOptions::default());
+        Arc::new(store.expect("a store"))
+    };
+    let before = resident_kib();
+    let store = open();
+    let empty = resident_kib();
+    runtime.block_on(write_all(&store, 64, OBJECTS as u64));
+    let written = resident_kib();
+    drop(store);
+    let closed = resident_kib();
+    let store = open();
+    println!(
+        "resident: {before} KiB before, {empty} KiB with an empty store, {written} KiB with \
+         {OBJECTS} objects of {VALUE} bytes written, {closed} KiB closed, {} KiB reopened",
+        resident_kib()
+    );
+    drop(store);
+}
+
 fn open(c: &mut Criterion) {
     let runtime = Runtime::new().expect("a runtime");
     let mut group = c.benchmark_group("store_open");
@@ -123,5 +148,5 @@ fn open(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, commit, open);
+criterion_group!(benches, memory, commit, open);
 criterion_main!(benches);

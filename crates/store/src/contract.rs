@@ -801,12 +801,14 @@ pub async fn bad_keys_are_refused(harness: &impl Harness) {
 pub async fn a_closed_store_refuses_writes(harness: &impl Harness) {
     let store = harness.open().await;
     let revision = put(&*store, "a", "x").await;
+    store.health().await.expect("the store is well");
     let mut watch = store.watch(ROOT, revision).await.expect("watch");
     timeout(PATIENCE, store.close())
         .await
         .expect("close returns");
     let answer = store.commit(Write::put(key("a"), "y")).await;
     assert!(matches!(answer, Err(Error::Closed)), "{answer:?}");
+    assert!(store.health().await.is_err());
     assert!(
         timeout(PATIENCE, watch.next())
             .await

@@ -66,7 +66,7 @@ impl Default for EmbeddedOptions {
             watch_buffer: 8192,
             retention: Duration::from_secs(300),
             history_entries: 200_000,
-            history_bytes: 64 << 20,
+            history_bytes: 32 << 20,
             commit_timeout: Duration::from_secs(30),
         }
     }
@@ -292,6 +292,15 @@ impl Store for EmbeddedStore {
         }
         self.ask("", |reply| Request::Compact { revision, reply })
             .await
+    }
+
+    async fn health(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.shared.queue.is_closed() {
+            Err(Error::Closed)
+        } else {
+            Ok(())
+        }
     }
 
     async fn close(&self) {

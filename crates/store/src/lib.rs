@@ -88,6 +88,12 @@ pub trait Store: Send + Sync + 'static {
     /// fail afterwards. Compacting an already compacted revision does nothing.
     async fn compact(&self, revision: u64) -> Result<()>;
 
+    /// Whether the store can acknowledge writes, as far as it knows; for readiness
+    /// checks.
+    async fn health(&self) -> Result<()> {
+        self.current_revision().await.map(drop)
+    }
+
     /// Stops accepting writes, waits until the accepted ones are done and releases
     /// what the engine holds. Watches end.
     async fn close(&self);

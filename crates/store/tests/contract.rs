@@ -66,6 +66,9 @@ impl Store for Temporary {
     async fn compact(&self, revision: u64) -> Result<()> {
         self.store.compact(revision).await
     }
+    async fn health(&self) -> Result<()> {
+        self.store.health().await
+    }
     async fn close(&self) {
         self.store.close().await;
     }

@@ -41,7 +41,7 @@ const FORGET_BATCH: usize = 4096;
 // The state is in memory and the database is read only at start: it needs hardly
 // any cache, and its write buffer shares the values with the state.
 const CACHE_BYTES: u64 = 1 << 20;
-const MEMTABLE_BYTES: u64 = 16 << 20;
+const MEMTABLE_BYTES: u64 = 8 << 20;
 const JOURNAL_BYTES: u64 = 128 << 20;
 
 pub(super) struct FjallDisk {

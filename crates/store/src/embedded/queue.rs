@@ -134,6 +134,11 @@ impl Queue {
         self.ready.notify_one();
     }
 
+    /// Whether requests are refused.
+    pub(super) fn is_closed(&self) -> bool {
+        self.slots.is_closed()
+    }
+
     /// Drops what waits. For a writer that has died.
     pub(super) fn clear(&self) {
         self.waiting.lock().requests.clear();

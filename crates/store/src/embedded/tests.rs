@@ -37,6 +37,7 @@ async fn a_reopened_store_has_its_state_its_history_and_its_revision() {
     }
     store.commit(Write::delete_any("k0")).await.unwrap();
     let (state, revision) = (everything(&store).await, store.revision());
+    assert!(store.health().await.is_ok());
     drop(store);
 
     let store = open(dir.path()).await;
@@ -222,6 +223,7 @@ async fn after_a_failed_write_none_is_acknowledged_and_none_is_visible() {
         later.to_string().contains("no space left on device"),
         "{later}"
     );
+    assert!(matches!(store.health().await, Err(Error::Poisoned { .. })));
     for _ in 0..acknowledged {
         assert!(matches!(
             stream.next().await,
