@@ -5,6 +5,7 @@ pub mod decode;
 pub mod defaults;
 pub mod openapi;
 pub mod patch;
+pub mod protobuf;
 mod raw;
 pub mod table;
 pub mod validate;

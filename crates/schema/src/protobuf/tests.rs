@@ -1,0 +1,51 @@
+use davit_api::kinds::builtin;
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+
+fn bytes(number: u8, inner: &[u8]) -> Vec<u8> {
+    let mut out = vec![(number << 3) | 2, u8::try_from(inner.len()).unwrap()];
+    out.extend_from_slice(inner);
+    out
+}
+
+#[test]
+fn a_config_map_in_its_envelope_is_read() {
+    let metadata = bytes(1, b"x");
+    let entry = [bytes(1, b"a"), bytes(2, b"b")].concat();
+    let object = [bytes(1, &metadata), bytes(2, &entry), vec![4 << 3, 1]].concat();
+    let kind = [bytes(1, b"v1"), bytes(2, b"ConfigMap")].concat();
+    let body = [MAGIC.to_vec(), bytes(1, &kind), bytes(2, &object)].concat();
+    let envelope = envelope(&body).unwrap();
+    assert_eq!((envelope.api_version.as_str(), envelope.kind.as_str()), ("v1", "ConfigMap"));
+    let table = builtin();
+    let root = table.kind_type("", "v1", "ConfigMap").unwrap();
+    let value = decode(&table.types, root, envelope.raw).unwrap();
+    let want = json!({ "metadata": { "name": "x" }, "data": { "a": "b" }, "immutable": true });
+    assert_eq!(value, want);
+}
+
+#[test]
+fn special_scalars_take_their_json_form() {
+    let time = [vec![1 << 3], vec![0x80, 0x80, 0x80, 0x80, 0x06]].concat();
+    assert_eq!(instant(&time, time::format).unwrap(), json!("2021-01-14T08:25:36Z"));
+    assert_eq!(instant(&[], time::format).unwrap(), Value::Null);
+    let text = [vec![1 << 3, 1], bytes(3, b"50%")].concat();
+    assert_eq!(int_or_string(&text).unwrap(), json!("50%"));
+    assert_eq!(int_or_string(&[2 << 3, 80]).unwrap(), json!(80));
+}
+
+#[test]
+fn bytes_without_the_prefix_are_refused() {
+    assert_eq!(envelope(b"{}"), Err(ProtobufError::Magic));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        let table = builtin();
+        let root = table.kind_type("", "v1", "Pod").unwrap();
+        let _ = decode(&table.types, root, &body);
+    }
+}
