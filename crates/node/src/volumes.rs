@@ -219,11 +219,23 @@ impl Volumes {
         Ok(text)
     }
 
+    /// Takes the volumes of a pod down. Its other files stay until [`teardown`](Self::teardown).
+    ///
+    /// # Errors
+    /// Mounts that stay, or files that cannot be removed. Nothing behind a mount that stays is removed.
+    pub async fn unmount(&self, uid: &str) -> io::Result<()> {
+        self.take_down(uid, &["volumes", "volume-subpaths"]).await
+    }
+
     /// Takes down everything of a pod and removes its directory.
     ///
     /// # Errors
     /// Mounts that stay, or files that cannot be removed. Nothing behind a mount that stays is removed.
     pub async fn teardown(&self, uid: &str) -> io::Result<()> {
+        self.take_down(uid, &[""]).await
+    }
+
+    async fn take_down(&self, uid: &str, parts: &'static [&'static str]) -> io::Result<()> {
         self.tokens.lock().retain(|(pod, _, _), _| pod != uid);
         let root = self.paths.pod(uid);
         let mounter = self.mounter.clone();
@@ -234,7 +246,13 @@ impl Volumes {
                 Err(e) => return Err(e),
             };
             unmount_below(&*mounter, &root)?;
-            std::fs::remove_dir_all(&root)
+            for part in parts {
+                match std::fs::remove_dir_all(root.join(part)) {
+                    Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
+                    _ => {}
+                }
+            }
+            Ok(())
         });
         done.await.map_err(io::Error::other)?
     }

@@ -1,0 +1,146 @@
+//! Checks of a pod against the node that need no resources: name, selector, affinity, taints, operating system.
+
+use crate::pod::PodExt;
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
+use std::collections::BTreeMap;
+
+/// Why a pod may not run here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// `status.reason`.
+    pub reason: String,
+    /// Human readable, without the prefix of the status message.
+    pub message: String,
+}
+
+fn refuse(reason: &str, message: impl Into<String>) -> Result<(), Refusal> {
+    Err(Refusal { reason: reason.to_owned(), message: message.into() })
+}
+
+/// Checks what does not change with the load of the node.
+///
+/// # Errors
+/// The first check that fails.
+pub fn check_node(pod: &Pod, node: &Node) -> Result<(), Refusal> {
+    let empty = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let spec = pod.pod_spec();
+    if let Some(os) = &spec.os
+        && os.name != "linux"
+    {
+        return refuse("PodOSNotSupported", format!("Failed to admit pod as the OS field doesn't match node OS: {}", os.name));
+    }
+    let selector_os = spec.node_selector.as_ref().and_then(|s| s.get("kubernetes.io/os"));
+    if selector_os.is_some_and(|os| os != "linux") {
+        let text = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
+        return refuse("PodOSSelectorNodeLabelDoesNotMatch", text);
+    }
+    let selected = spec.node_selector.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
+    let required = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let fits = required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term_matches(t, labels, name)));
+    if !selected || !fits {
+        return refuse("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
+    }
+    if !pod.is_static() {
+        let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+        let taints = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
+        let hard = taints.iter().filter(|t| t.effect == "NoExecute");
+        if let Some(taint) = hard.into_iter().find(|t| !tolerations.iter().any(|x| tolerates(x, t))) {
+            let shown = format!("{{{}: {}}}", taint.key, taint.value.as_deref().unwrap_or_default());
+            return refuse("TaintToleration", format!("Predicate TaintToleration failed: node(s) had untolerated taint(s) {shown}"));
+        }
+    }
+    Ok(())
+}
+
+fn term_matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    if expressions.is_empty() && fields.is_empty() {
+        return false;
+    }
+    expressions.iter().all(|r| requirement_matches(r, labels.get(&r.key).map(String::as_str)))
+        && fields.iter().all(|r| r.key == "metadata.name" && requirement_matches(r, Some(name)))
+}
+
+fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = || value.is_some_and(|v| values.iter().any(|x| x == v));
+    let compare = |test: fn(&i64, &i64) -> bool| {
+        let ours = value.and_then(|v| v.parse::<i64>().ok());
+        let theirs = values.first().and_then(|v| v.parse::<i64>().ok());
+        matches!((ours, theirs), (Some(a), Some(b)) if test(&a, &b))
+    };
+    match requirement.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compare(i64::gt),
+        "Lt" => compare(i64::lt),
+        _ => false,
+    }
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let effect = toleration.effect.as_deref().unwrap_or_default();
+    if !effect.is_empty() && effect != taint.effect {
+        return false;
+    }
+    let key = toleration.key.as_deref().unwrap_or_default();
+    if !key.is_empty() && key != taint.key {
+        return false;
+    }
+    match toleration.operator.as_deref().unwrap_or("Equal") {
+        "Exists" => true,
+        "Equal" | "" => {
+            !key.is_empty()
+                && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(spec: serde_json::Value, taints: serde_json::Value) -> Option<String> {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n1", "labels": {"disk": "ssd", "cores": "8"}}, "spec": {"taints": taints}}))
+        .unwrap();
+        check_node(&pod, &node).err().map(|r| r.reason)
+    }
+
+    fn affinity(expression: serde_json::Value) -> serde_json::Value {
+        json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}})
+    }
+
+    #[test]
+    fn selectors_and_affinity() {
+        let none = json!([]);
+        assert_eq!(check(json!({"containers": [], "nodeSelector": {"disk": "ssd"}}), none.clone()), None);
+        assert_eq!(check(json!({"containers": [], "nodeSelector": {"disk": "hdd"}}), none.clone()).unwrap(), "NodeAffinity");
+        assert_eq!(check(affinity(json!({"key": "cores", "operator": "Gt", "values": ["4"]})), none.clone()), None);
+        assert!(check(affinity(json!({"key": "cores", "operator": "Lt", "values": ["4"]})), none.clone()).is_some());
+        assert!(check(json!({"containers": [], "os": {"name": "windows"}}), none).is_some());
+    }
+
+    #[test]
+    fn only_no_execute_taints_count() {
+        let pod = json!({"containers": []});
+        assert_eq!(check(pod.clone(), json!([{"key": "a", "effect": "NoSchedule"}])), None);
+        let taint = json!([{"key": "a", "value": "1", "effect": "NoExecute"}]);
+        assert_eq!(check(pod, taint.clone()).unwrap(), "TaintToleration");
+        let tolerant = json!({"containers": [], "tolerations": [{"key": "a", "operator": "Equal", "value": "1"}]});
+        assert_eq!(check(tolerant, taint), None);
+    }
+}

@@ -1,0 +1,286 @@
+//! The node agent: puts the parts together and runs them.
+
+mod dispatch;
+mod lease;
+mod node_status;
+mod orphans;
+mod relist;
+mod static_pods;
+
+use crate::containermanager::{Config as DeviceConfig, ContainerManager, FoundContainer, StartError};
+use crate::context::Context;
+use crate::dns::ClusterDns;
+use crate::images::ImageManager;
+use crate::logs::LogRotation;
+use crate::machine::Machine;
+use crate::metrics::Metrics;
+use crate::objects::{ApiObjects, ObjectSource};
+use crate::paths::Paths;
+use crate::pod_table::PodTable;
+use crate::runtime_state::{State, keys};
+use crate::server;
+use crate::status_manager::StatusManager;
+use crate::volumes::Volumes;
+use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
+use davit_client::{EventRecorder, Informer};
+use davit_oci::runtime::Runtime;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use kube::Api;
+use kube::runtime::watcher;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How a node agent works. [`NodeOptions::new`] gives the defaults.
+#[derive(Clone)]
+pub struct NodeOptions {
+    /// Name of the Node object.
+    pub node_name: String,
+    /// The agent's directory, the equivalent of `/var/lib/kubelet`.
+    pub root_dir: PathBuf,
+    /// Where pod logs go, the equivalent of `/var/log/pods`.
+    pub log_dir: PathBuf,
+    /// The container runtime.
+    pub runtime: Arc<dyn Runtime>,
+    /// Directory of static pods.
+    pub static_pod_dir: Option<PathBuf>,
+    /// Address the node server binds to.
+    pub address: IpAddr,
+    /// Its port; 0 takes any free one.
+    pub port: u16,
+    /// Addresses of the node; found out when empty.
+    pub node_ips: Vec<IpAddr>,
+    /// Certificates (PEM) of the CA that signs clients of the node server; without it only bearer tokens are taken.
+    pub client_ca: Option<Vec<u8>>,
+    /// Certificate chain and key (PEM) of the node server; a self-signed one is made when not given.
+    pub serving_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    /// More labels of the node.
+    pub labels: BTreeMap<String, String>,
+    /// `status.capacity.pods`.
+    pub max_pods: u32,
+    /// The cluster's DNS service.
+    pub cluster_dns: ClusterDns,
+    /// The host's resolver configuration.
+    pub resolv_conf: PathBuf,
+    /// Prefix of the pods' cgroups, empty for the root.
+    pub cgroup_root: String,
+    /// Whether the agent may mount (needs root).
+    pub mounts: bool,
+    /// When logs are rotated.
+    pub log_rotation: LogRotation,
+    /// How long admission waits for a device plugin that is coming back.
+    pub plugin_wait: Duration,
+}
+
+impl NodeOptions {
+    /// The defaults for a node with this name, directory and runtime.
+    pub fn new(node_name: impl Into<String>, root_dir: impl Into<PathBuf>, runtime: Arc<dyn Runtime>) -> Self {
+        Self {
+            node_name: node_name.into(),
+            root_dir: root_dir.into(),
+            log_dir: PathBuf::from("/var/log/pods"),
+            runtime,
+            static_pod_dir: None,
+            address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            port: 0,
+            node_ips: Vec::new(),
+            client_ca: None,
+            serving_certificate: None,
+            labels: BTreeMap::new(),
+            max_pods: 110,
+            cluster_dns: ClusterDns { servers: Vec::new(), domain: "cluster.local".to_owned() },
+            resolv_conf: PathBuf::from("/etc/resolv.conf"),
+            cgroup_root: String::new(),
+            mounts: rustix::process::geteuid().is_root(),
+            log_rotation: LogRotation::default(),
+            plugin_wait: Duration::from_secs(5 * 60),
+        }
+    }
+}
+
+/// Why the node agent does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A directory cannot be made.
+    #[error("cannot make {path}")]
+    Directory {
+        /// The directory.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The runtime does not answer.
+    #[error("container runtime does not answer")]
+    Runtime(#[source] davit_oci::runtime::Error),
+    /// The device side.
+    #[error("container manager does not start")]
+    Devices(#[from] StartError),
+    /// The node server.
+    #[error("node server does not start")]
+    Server(#[from] server::Error),
+}
+
+/// A node agent. Containers outlive it: run it again on the same directories and it takes them over.
+pub struct NodeAgent {
+    client: kube::Client,
+    options: NodeOptions,
+}
+
+/// How long the runtime may take to answer at start.
+const RUNTIME_START: Duration = Duration::from_secs(60);
+
+impl NodeAgent {
+    /// An agent that talks to the API server through `client`.
+    pub fn new(client: kube::Client, options: NodeOptions) -> Self {
+        Self { client, options }
+    }
+
+    /// Runs until `cancel`. Containers keep running afterwards.
+    ///
+    /// # Errors
+    /// What keeps the agent from starting; once it runs, errors are retried and reported on the objects they concern.
+    pub async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
+        // Everything the agent starts ends with it, also when starting fails half-way.
+        let cancel = cancel.child_token();
+        let _guard = cancel.clone().drop_guard();
+        let mut tasks = JoinSet::new();
+        let (ctx, listener) = tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            prepared = self.prepare(&mut tasks, &cancel) => prepared?,
+        };
+        let server = server::Server::new(ctx.clone(), listener)?;
+        let (inputs, dispatcher) = dispatch::Dispatcher::new(ctx.clone(), cancel.clone());
+        tasks.spawn(node_status::run(ctx.clone(), server.port(), cancel.clone()));
+        tasks.spawn(lease::run(ctx.clone(), cancel.clone()));
+        tasks.spawn(server.run(cancel.clone()));
+        tasks.spawn(relist::run(ctx.clone(), inputs.clone(), cancel.clone()));
+        tasks.spawn(relist::watch_devices(ctx.clone(), inputs, cancel.clone()));
+        tasks.spawn(relist::rotate_logs(ctx.clone(), cancel.clone()));
+        dispatcher.run().await;
+        cancel.cancel();
+        let drained = tokio::time::timeout(Duration::from_secs(5), async { while tasks.join_next().await.is_some() {} });
+        if drained.await.is_err() {
+            tasks.abort_all();
+        }
+        ctx.devices.shutdown().await;
+        Ok(())
+    }
+
+    async fn prepare(
+        &self,
+        tasks: &mut JoinSet<()>,
+        cancel: &CancellationToken,
+    ) -> Result<(Arc<Context>, tokio::net::TcpListener), Error> {
+        let options = self.options.clone();
+        let paths = Paths::new(options.root_dir.clone(), options.log_dir.clone());
+        for dir in [paths.pods(), paths.log_root().to_owned(), paths.container_log_links().to_owned()] {
+            std::fs::create_dir_all(&dir).map_err(|source| Error::Directory { path: dir, source })?;
+        }
+        let mounter: Arc<dyn Mounter> = if options.mounts { Arc::new(SystemMounter) } else { Arc::new(NoMounter) };
+        if let Err(error) = paths.pods().canonicalize().and_then(|p| mounter.make_shared(&p)) {
+            tracing::warn!(%error, "cannot make the volume directory a shared mount; mount propagation will not work");
+        }
+        let machine = Machine::discover(paths.root());
+        let version = runtime_version(&*options.runtime).await?;
+        let listener = server::bind(SocketAddr::new(options.address, options.port)).await?;
+
+        let client = self.client.clone();
+        let fields = |text: String| watcher::Config::default().fields(&text);
+        let recorder = EventRecorder::spawn(client.clone(), "kubelet", &options.node_name, tasks, cancel.clone());
+        let node = Informer::<Node>::spawn(
+            Api::all(client.clone()),
+            fields(format!("metadata.name={}", options.node_name)),
+            tasks,
+            cancel.clone(),
+        );
+        let services = Informer::<Service>::spawn(Api::all(client.clone()), watcher::Config::default(), tasks, cancel.clone());
+        let objects: Arc<dyn ObjectSource> = Arc::new(ApiObjects::new(client.clone()));
+        let pods = Arc::new(PodTable::default());
+        let config = DeviceConfig { plugin_wait: options.plugin_wait, ..DeviceConfig::new(&options.root_dir) };
+        let devices = ContainerManager::start(config, pods.clone()).await?;
+        devices.adopt(found_containers(&*options.runtime).await.map_err(Error::Runtime)?);
+        let metrics = Metrics::new(&options.node_name, |registry| devices.register_metrics(registry));
+        let host_dns = crate::dns::parse_resolv_conf(&std::fs::read_to_string(&options.resolv_conf).unwrap_or_default());
+        let ctx = Context {
+            runtime: options.runtime.clone(),
+            runtime_name: version.runtime_name.clone(),
+            machine: with_runtime(machine, &version),
+            host_ips: node_ips(&options).iter().map(ToString::to_string).collect(),
+            host_dns,
+            status: StatusManager::spawn(client.clone(), tasks, cancel),
+            volumes: Volumes::new(paths.clone(), mounter, objects.clone()),
+            images: ImageManager::new(options.runtime.clone(), recorder.clone(), objects.clone()),
+            probes: Arc::default(),
+            client,
+            options,
+            paths,
+            devices,
+            pods,
+            objects,
+            recorder,
+            services,
+            node,
+            metrics,
+        };
+        Ok((Arc::new(ctx), listener))
+    }
+}
+
+/// Waits for the runtime; an external one may be starting at the same time.
+async fn runtime_version(runtime: &dyn Runtime) -> Result<davit_proto::cri::v1::VersionResponse, Error> {
+    let deadline = tokio::time::Instant::now() + RUNTIME_START;
+    loop {
+        match runtime.version().await {
+            Ok(version) => return Ok(version),
+            Err(error) if tokio::time::Instant::now() >= deadline => return Err(Error::Runtime(error)),
+            Err(error) => {
+                tracing::info!(%error, "waiting for the container runtime");
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        }
+    }
+}
+
+fn with_runtime(mut machine: Machine, version: &davit_proto::cri::v1::VersionResponse) -> Machine {
+    machine.info.container_runtime_version = format!("{}://{}", version.runtime_name, version.runtime_version);
+    machine
+}
+
+async fn found_containers(runtime: &dyn Runtime) -> Result<Vec<FoundContainer>, davit_oci::runtime::Error> {
+    let list = runtime.list_containers(None).await?;
+    let found = list.into_iter().filter_map(|c| {
+        Some(FoundContainer {
+            pod_uid: c.labels.get(keys::POD_UID)?.clone(),
+            container: c.labels.get(keys::CONTAINER_NAME)?.clone(),
+            running: State::from_cri(c.state) == State::Running,
+        })
+    });
+    Ok(found.collect())
+}
+
+/// The addresses given, or the one bound to, or the one that packets to other networks leave from.
+fn node_ips(options: &NodeOptions) -> Vec<IpAddr> {
+    if !options.node_ips.is_empty() {
+        return options.node_ips.clone();
+    }
+    if !options.address.is_unspecified() {
+        return vec![options.address];
+    }
+    // Connecting a datagram socket sends nothing, it only chooses the route. The address is one for documentation.
+    let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr()));
+    vec![routed.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())]
+}
+
+/// Pods bound to this node.
+fn pod_informer(ctx: &Context, tasks: &mut JoinSet<()>, cancel: &CancellationToken) -> Informer<Pod> {
+    let config = watcher::Config::default().fields(&format!("spec.nodeName={}", ctx.options.node_name));
+    Informer::spawn(Api::all(ctx.client.clone()), config, tasks, cancel.clone())
+}
+
+#[cfg(test)]
+mod tests;

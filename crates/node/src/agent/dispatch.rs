@@ -1,0 +1,161 @@
+//! From pod sources to pod workers: one worker a UID, told of every change, started and ended here only.
+
+use super::{orphans, pod_informer, static_pods::StaticPods};
+use crate::context::Context;
+use crate::pod::{CONFIG_MIRROR, PodExt};
+use crate::worker::{Input, Worker};
+use davit_client::{Change, Informer};
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How often statuses are compared with the API's, and the runtime and disk with the pods.
+const RECONCILE: Duration = Duration::from_secs(30);
+/// How often the directory of static pods is read.
+const STATIC: Duration = Duration::from_secs(2);
+
+/// The inputs of the running workers by pod UID.
+pub(super) type Inputs = Arc<Mutex<HashMap<String, Arc<Input>>>>;
+
+/// Starts and informs workers.
+pub(super) struct Dispatcher {
+    ctx: Arc<Context>,
+    inputs: Inputs,
+    workers: JoinSet<String>,
+    cancel: CancellationToken,
+    statics: StaticPods,
+    clean_up: JoinSet<()>,
+}
+
+impl Dispatcher {
+    pub(super) fn new(ctx: Arc<Context>, cancel: CancellationToken) -> (Inputs, Self) {
+        let inputs = Inputs::default();
+        let statics = StaticPods::new(ctx.clone());
+        let this =
+            Self { ctx, inputs: inputs.clone(), workers: JoinSet::new(), cancel, statics, clean_up: JoinSet::new() };
+        (inputs, this)
+    }
+
+    pub(super) async fn run(mut self) {
+        let mut tasks = JoinSet::new();
+        let informer = pod_informer(&self.ctx, &mut tasks, &self.cancel);
+        let mut changes = informer.subscribe();
+        let mut reconcile = tokio::time::interval(RECONCILE);
+        let mut statics = tokio::time::interval(STATIC);
+        let cancel = self.cancel.clone();
+        let mut ready = false;
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => break,
+                change = changes.next() => match change {
+                    Some(Change::Applied { new, .. }) => self.applied(&new),
+                    Some(Change::Deleted(pod)) => self.deleted(&pod),
+                    Some(Change::Synced) if !ready => {
+                        ready = true;
+                        self.read_static().await;
+                        self.ctx.devices.sources_ready();
+                        self.reconcile(&informer).await;
+                    }
+                    Some(Change::Synced) => {}
+                    None => break,
+                },
+                _ = statics.tick() => {
+                    self.read_static().await;
+                    if ready {
+                        self.statics.sync_mirrors(&informer).await;
+                    }
+                }
+                _ = reconcile.tick(), if ready => self.reconcile(&informer).await,
+                Some(ended) = self.workers.join_next() => self.worker_ended(ended),
+                Some(_) = self.clean_up.join_next() => {}
+            }
+        }
+        while self.workers.join_next().await.is_some() {}
+        tasks.shutdown().await;
+    }
+
+    fn applied(&mut self, pod: &Arc<Pod>) {
+        if pod.annotation(CONFIG_MIRROR).is_some() {
+            return;
+        }
+        self.tell(pod);
+    }
+
+    fn tell(&mut self, pod: &Arc<Pod>) {
+        let uid = pod.uid().to_owned();
+        if uid.is_empty() {
+            return;
+        }
+        let mut inputs = self.inputs.lock();
+        if let Some(input) = inputs.get(&uid) {
+            input.update(pod.clone());
+            return;
+        }
+        let input = Arc::new(Input::new(pod.clone()));
+        inputs.insert(uid.clone(), input.clone());
+        drop(inputs);
+        self.ctx.pods.set(pod);
+        let worker = Worker::new(self.ctx.clone(), input);
+        let cancel = self.cancel.clone();
+        self.workers.spawn(async move {
+            worker.run(cancel).await;
+            uid
+        });
+    }
+
+    fn deleted(&mut self, pod: &Arc<Pod>) {
+        let input = self.inputs.lock().get(pod.uid()).cloned();
+        if let Some(input) = input {
+            input.update(pod.clone());
+            input.set_gone();
+        }
+    }
+
+    fn worker_ended(&mut self, ended: Result<String, tokio::task::JoinError>) {
+        match ended {
+            Ok(uid) => {
+                self.inputs.lock().remove(&uid);
+            }
+            Err(error) if error.is_cancelled() => {}
+            Err(error) => {
+                // The pods whose worker is lost are found by comparing with the source.
+                tracing::error!(%error, "a pod worker has failed");
+            }
+        }
+    }
+
+    async fn read_static(&mut self) {
+        let (present, gone) = self.statics.read().await;
+        for pod in present {
+            self.tell(&pod);
+        }
+        for pod in gone {
+            self.deleted(&pod);
+        }
+    }
+
+    /// Compares what should be with what is.
+    async fn reconcile(&mut self, informer: &Informer<Pod>) {
+        for pod in informer.list() {
+            if !pod.is_mirror() {
+                self.ctx.status.observed(&pod);
+            }
+        }
+        let known: Vec<String> = self.inputs.lock().keys().cloned().collect();
+        if self.clean_up.is_empty() {
+            match orphans::find(&self.ctx, &known).await {
+                Ok(found) => {
+                    for uid in found {
+                        let ctx = self.ctx.clone();
+                        self.clean_up.spawn(async move { orphans::remove(&ctx, &uid).await });
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "cannot look for containers without pod"),
+            }
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! The node's heartbeat: a Lease renewed every 10 seconds.
+
+use crate::context::Context;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+const NAMESPACE: &str = "kube-node-lease";
+const SECONDS: i32 = 40;
+const RENEW: Duration = Duration::from_secs(10);
+const DEADLINE: Duration = Duration::from_secs(10);
+
+/// Keeps the lease until `cancel`.
+pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
+    let mut ticks = tokio::time::interval(RENEW);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        match tokio::time::timeout(DEADLINE, renew(&ctx)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "cannot renew the node's lease");
+                // The namespace or the API server may be only just starting.
+                ticks.reset_after(Duration::from_secs(1));
+            }
+            Err(_) => tracing::warn!("the API server did not answer the renewal of the node's lease"),
+        }
+    }
+}
+
+async fn renew(ctx: &Context) -> Result<(), kube::Error> {
+    let api: Api<Lease> = Api::namespaced(ctx.client.clone(), NAMESPACE);
+    let name = &ctx.options.node_name;
+    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+    let spec = json!({"holderIdentity": name, "leaseDurationSeconds": SECONDS, "renewTime": now});
+    let patch = Patch::Merge(json!({"spec": spec}));
+    match api.patch(name, &PatchParams::default(), &patch).await {
+        Ok(_) => return Ok(()),
+        Err(kube::Error::Api(status)) if status.code == 404 => {}
+        Err(error) => return Err(error),
+    }
+    let mut metadata = json!({"name": name, "namespace": NAMESPACE});
+    if let Some(uid) = ctx.node_object().and_then(|n| n.metadata.uid.clone()) {
+        metadata["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
+    }
+    let lease = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).map_err(kube::Error::SerdeError)?;
+    api.create(&PostParams::default(), &lease).await.map(|_| ())
+}

@@ -1,0 +1,230 @@
+//! Static pods: manifests in a directory, run without the API server and mirrored into it.
+
+use crate::context::Context;
+use crate::pod::{CONFIG_HASH, CONFIG_MIRROR, CONFIG_SOURCE, PodExt};
+use davit_client::Informer;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kube::Api;
+use kube::api::{DeleteParams, PostParams, Preconditions};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+const DEADLINE: Duration = Duration::from_secs(10);
+const SEEN: &str = "kubernetes.io/config.seen";
+/// Manifests larger than this are refused.
+const MAX_BYTES: u64 = 10 * 1024 * 1024;
+
+/// The pods of a directory.
+pub(super) struct StaticPods {
+    ctx: Arc<Context>,
+    dir: Option<PathBuf>,
+    pods: BTreeMap<PathBuf, (String, Arc<Pod>)>,
+    complained: BTreeMap<PathBuf, String>,
+}
+
+/// Why a manifest is not a pod.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("cannot read: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("larger than {MAX_BYTES} bytes")]
+    TooLarge,
+    #[error("not a Pod: {0}")]
+    Parse(String),
+    #[error("the pod has no name")]
+    Unnamed,
+}
+
+impl StaticPods {
+    pub(super) fn new(ctx: Arc<Context>) -> Self {
+        let dir = ctx.options.static_pod_dir.clone();
+        Self { ctx, dir, pods: BTreeMap::new(), complained: BTreeMap::new() }
+    }
+
+    /// Reads the directory. Returns the pods that are new or changed, and those that are gone.
+    pub(super) async fn read(&mut self) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+        let Some(dir) = self.dir.clone() else { return (Vec::new(), Vec::new()) };
+        let node = self.ctx.options.node_name.clone();
+        let read = tokio::task::spawn_blocking(move || read_dir(&dir, &node)).await;
+        let found = match read {
+            Ok(Ok(found)) => found,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "cannot read the directory of static pods");
+                return (Vec::new(), Vec::new());
+            }
+            Err(_) => return (Vec::new(), Vec::new()),
+        };
+        let mut present = Vec::new();
+        let mut gone = Vec::new();
+        let mut seen = Vec::new();
+        for (path, result) in found {
+            seen.push(path.clone());
+            match result {
+                Ok((hash, pod)) => {
+                    self.complained.remove(&path);
+                    let known = self.pods.get(&path);
+                    if known.is_some_and(|(h, _)| *h == hash) {
+                        continue;
+                    }
+                    if let Some((_, old)) = self.pods.insert(path, (hash, pod.clone())) {
+                        // Another content is another pod.
+                        gone.push(old);
+                    }
+                    present.push(pod);
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    if self.complained.insert(path.clone(), text.clone()).as_ref() != Some(&text) {
+                        tracing::warn!(path = %path.display(), error = %text, "static pod manifest ignored");
+                    }
+                }
+            }
+        }
+        self.pods.retain(|path, (_, pod)| {
+            let stays = seen.contains(path);
+            if !stays {
+                gone.push(pod.clone());
+            }
+            stays
+        });
+        (present, gone)
+    }
+
+    /// Makes the API show each static pod, and removes mirrors of pods that are gone.
+    pub(super) async fn sync_mirrors(&mut self, informer: &Informer<Pod>) {
+        for (hash, pod) in self.pods.values() {
+            let mirror = informer.get(Some(pod.ns()), pod.pod_name());
+            let result = match mirror {
+                Some(m) if m.annotation(CONFIG_MIRROR) == Some(hash) && !m.is_deleting() => {
+                    self.ctx.status.set_mirror(pod.uid(), m.metadata.uid.clone());
+                    continue;
+                }
+                Some(m) if m.is_mirror() => self.delete(&m).await,
+                Some(_) => continue,
+                None => self.create(hash, pod).await,
+            };
+            if let Err(error) = result {
+                tracing::debug!(pod = %pod.format(), %error, "cannot mirror the static pod");
+            }
+        }
+        for mirror in informer.list().into_iter().filter(|p| p.is_mirror()) {
+            let known = self.pods.values().any(|(_, p)| p.ns() == mirror.ns() && p.pod_name() == mirror.pod_name());
+            if !known && let Err(error) = self.delete(&mirror).await {
+                tracing::debug!(pod = %mirror.format(), %error, "cannot delete the mirror of a static pod that is gone");
+            }
+        }
+    }
+
+    async fn create(&self, hash: &str, pod: &Pod) -> Result<(), kube::Error> {
+        let mut mirror = pod.clone();
+        mirror.metadata.uid = None;
+        mirror.status = None;
+        mirror.metadata.annotations.get_or_insert_default().insert(CONFIG_MIRROR.to_owned(), hash.to_owned());
+        if let Some(uid) = self.ctx.node_object().and_then(|n| n.metadata.uid.clone()) {
+            let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": self.ctx.options.node_name, "uid": uid, "controller": true}]);
+            mirror.metadata.owner_references = serde_json::from_value(owner).ok();
+        }
+        let api: Api<Pod> = Api::namespaced(self.ctx.client.clone(), pod.ns());
+        within(api.create(&PostParams::default(), &mirror)).await.map(|_| ())
+    }
+
+    async fn delete(&self, mirror: &Pod) -> Result<(), kube::Error> {
+        let api: Api<Pod> = Api::namespaced(self.ctx.client.clone(), mirror.ns());
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            preconditions: Some(Preconditions { uid: mirror.metadata.uid.clone(), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        within(api.delete(mirror.pod_name(), &params)).await.map(|_| ())
+    }
+}
+
+async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, kube::Error> {
+    match tokio::time::timeout(DEADLINE, call).await {
+        Ok(result) => result,
+        Err(_) => Err(kube::Error::Service("no answer from the API server in time".into())),
+    }
+}
+
+type Found = Vec<(PathBuf, Result<(String, Arc<Pod>), Error>)>;
+
+fn read_dir(dir: &Path, node: &str) -> std::io::Result<Found> {
+    let mut out = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let hidden = path.file_name().is_none_or(|n| n.to_string_lossy().starts_with('.'));
+        let wanted = path.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+        if !hidden && wanted && path.is_file() {
+            let pod = read_pod(&path, node);
+            out.push((path, pod));
+        }
+    }
+    out.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(out)
+}
+
+fn read_pod(path: &Path, node: &str) -> Result<(String, Arc<Pod>), Error> {
+    if std::fs::metadata(path)?.len() > MAX_BYTES {
+        return Err(Error::TooLarge);
+    }
+    let text = std::fs::read_to_string(path)?;
+    let pod = parse(&text).map_err(Error::Parse)?;
+    complete(pod, path, &text, node)
+}
+
+fn parse(text: &str) -> Result<Pod, String> {
+    let value: serde_json::Value = serde_saphyr::from_str(text).map_err(|e| e.to_string())?;
+    if value.get("kind").and_then(|k| k.as_str()) != Some("Pod") {
+        return Err("kind is not Pod".to_owned());
+    }
+    serde_json::from_value(value).map_err(|e| e.to_string())
+}
+
+/// Gives a manifest what the API server would: identity, node, defaults that matter here.
+fn complete(mut pod: Pod, path: &Path, text: &str, node: &str) -> Result<(String, Arc<Pod>), Error> {
+    let name = pod.metadata.name.clone().filter(|n| !n.is_empty()).ok_or(Error::Unnamed)?;
+    let digest = Sha256::digest(format!("{node}\0{}\0{text}", path.display()).as_bytes());
+    let hash = digest[..16].iter().fold(String::new(), |t, b| t + &format!("{b:02x}"));
+    let meta = &mut pod.metadata;
+    meta.name = Some(format!("{name}-{}", node.to_lowercase()));
+    meta.namespace.get_or_insert_with(|| "default".to_owned());
+    meta.uid = Some(hash.clone());
+    let annotations = meta.annotations.get_or_insert_default();
+    annotations.insert(CONFIG_HASH.to_owned(), hash.clone());
+    annotations.insert(CONFIG_SOURCE.to_owned(), "file".to_owned());
+    annotations.insert(SEEN.to_owned(), jiff::Timestamp::now().to_string());
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = Some(node.to_owned());
+        spec.tolerations.get_or_insert_default().push(k8s_openapi::api::core::v1::Toleration {
+            operator: Some("Exists".to_owned()),
+            effect: Some("NoExecute".to_owned()),
+            ..Default::default()
+        });
+    }
+    pod.status = Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() });
+    Ok((hash, Arc::new(pod)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_get_an_identity_of_their_content() {
+        let tmp = tempfile::tempdir().unwrap();
+        let path = tmp.path().join("web.yaml");
+        std::fs::write(&path, "apiVersion: v1\nkind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: c\n    image: i\n").unwrap();
+        std::fs::write(tmp.path().join("bad.yaml"), "kind: Service").unwrap();
+        std::fs::write(tmp.path().join("notes.txt"), "x").unwrap();
+        let found = read_dir(tmp.path(), "Node1").unwrap();
+        assert_eq!(found.len(), 2);
+        assert!(found[0].1.is_err());
+        let (hash, pod) = found[1].1.as_ref().unwrap();
+        assert_eq!((pod.pod_name(), pod.ns(), pod.uid()), ("web-node1", "default", hash.as_str()));
+        assert!(pod.is_static());
+    }
+}

@@ -1,0 +1,254 @@
+//! Container logs in the CRI format: reading for `kubectl logs`, and rotation.
+//!
+//! A line is `<RFC 3339 time with nanoseconds> <stdout|stderr> <F|P> <text>`; `P` marks a part of a longer line.
+
+mod rotate;
+
+pub use rotate::{LogRotation, rotate_if_large};
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use jiff::Timestamp;
+use std::io::{self, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::fs::File;
+use tokio::io::{AsyncReadExt, AsyncSeekExt};
+
+const CHUNK: usize = 64 * 1024;
+/// A line longer than this is passed on in pieces.
+const MAX_LINE: usize = 1024 * 1024;
+const POLL: Duration = Duration::from_millis(100);
+/// Polls between questions whether the container still runs.
+const ALIVE_EVERY: u32 = 10;
+
+/// What of a log is wanted.
+#[derive(Debug, Clone, Default)]
+pub struct LogOptions {
+    /// Go on as the container writes.
+    pub follow: bool,
+    /// Only the last lines.
+    pub tail_lines: Option<u64>,
+    /// Only lines from this time on.
+    pub since: Option<Timestamp>,
+    /// Put the time before each line.
+    pub timestamps: bool,
+    /// Stop after this many bytes.
+    pub limit_bytes: Option<u64>,
+    /// Only this stream (`stdout` or `stderr`).
+    pub stream: Option<&'static str>,
+}
+
+/// Tells whether the container that writes a log still runs.
+#[async_trait]
+pub trait Writing: Send + Sync {
+    /// False once it has ended; what it wrote before is then in the file.
+    async fn writing(&self) -> bool;
+}
+
+/// A container that has ended.
+pub struct Ended;
+
+#[async_trait]
+impl Writing for Ended {
+    async fn writing(&self) -> bool {
+        false
+    }
+}
+
+/// Reads one log.
+pub struct LogReader {
+    path: PathBuf,
+    file: File,
+    options: LogOptions,
+    writer: Box<dyn Writing>,
+    pending: BytesMut,
+    left: u64,
+    polls: u32,
+    ended: bool,
+}
+
+impl LogReader {
+    /// Opens a log at the place where reading is to begin.
+    ///
+    /// # Errors
+    /// I/O errors; a missing file is one, unless it is to be followed and may still come.
+    pub async fn open(path: &Path, options: LogOptions, writer: Box<dyn Writing>) -> io::Result<Self> {
+        let mut file = File::open(path).await?;
+        if let Some(lines) = options.tail_lines {
+            let start = tail_offset(&mut file, lines).await?;
+            file.seek(SeekFrom::Start(start)).await?;
+        }
+        let left = options.limit_bytes.unwrap_or(u64::MAX);
+        let path = path.to_owned();
+        Ok(Self { path, file, options, writer, pending: BytesMut::new(), left, polls: 0, ended: false })
+    }
+
+    /// The next piece of output, `None` at the end.
+    ///
+    /// # Errors
+    /// I/O errors.
+    pub async fn next(&mut self) -> io::Result<Option<Bytes>> {
+        let mut chunk = vec![0; CHUNK];
+        while self.left > 0 {
+            let n = self.file.read(&mut chunk).await?;
+            if n == 0 {
+                if !self.options.follow || !self.wait_for_more().await? {
+                    return Ok(None);
+                }
+                continue;
+            }
+            self.polls = 0;
+            self.pending.extend_from_slice(&chunk[..n]);
+            let mut out = self.take_lines();
+            if !out.is_empty() {
+                let allowed = usize::try_from(self.left).unwrap_or(usize::MAX).min(out.len());
+                out.truncate(allowed);
+                self.left -= allowed as u64;
+                return Ok(Some(out.freeze()));
+            }
+        }
+        Ok(None)
+    }
+
+    /// At the end of the file: waits for more, opens the next file after a rotation. False when nothing can come.
+    async fn wait_for_more(&mut self) -> io::Result<bool> {
+        if self.rotated().await {
+            self.file = match File::open(&self.path).await {
+                Ok(file) => file,
+                Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(!self.ended),
+                Err(e) => return Err(e),
+            };
+            return Ok(true);
+        }
+        if self.ended {
+            return Ok(false);
+        }
+        if self.polls.is_multiple_of(ALIVE_EVERY) && !self.writer.writing().await {
+            // Once more around, for what was written in the meantime.
+            self.ended = true;
+            return Ok(true);
+        }
+        self.polls += 1;
+        tokio::time::sleep(POLL).await;
+        Ok(true)
+    }
+
+    async fn rotated(&self) -> bool {
+        let (Ok(open), Ok(named)) = (self.file.metadata().await, tokio::fs::metadata(&self.path).await) else {
+            return false;
+        };
+        open.ino() != named.ino() || open.dev() != named.dev()
+    }
+
+    fn take_lines(&mut self) -> BytesMut {
+        let mut out = BytesMut::new();
+        while let Some(end) = self.pending.iter().position(|b| *b == b'\n') {
+            let line = self.pending.split_to(end + 1);
+            self.format(&line, &mut out);
+        }
+        if self.pending.len() > MAX_LINE {
+            let line = self.pending.split();
+            self.format(&line, &mut out);
+        }
+        out
+    }
+
+    fn format(&self, line: &[u8], out: &mut BytesMut) {
+        let Some(parsed) = parse_line(line) else { return };
+        if self.options.stream.is_some_and(|s| s.as_bytes() != parsed.stream) {
+            return;
+        }
+        let early = |since: Timestamp| {
+            let time = std::str::from_utf8(parsed.time).ok().and_then(|t| t.parse::<Timestamp>().ok());
+            time.is_some_and(|t| t < since)
+        };
+        if self.options.since.is_some_and(early) {
+            return;
+        }
+        if self.options.timestamps {
+            out.extend_from_slice(parsed.time);
+            out.extend_from_slice(b" ");
+        }
+        out.extend_from_slice(parsed.text);
+        if !parsed.partial {
+            out.extend_from_slice(b"\n");
+        }
+    }
+}
+
+struct Line<'a> {
+    time: &'a [u8],
+    stream: &'a [u8],
+    partial: bool,
+    text: &'a [u8],
+}
+
+fn parse_line(line: &[u8]) -> Option<Line<'_>> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    let mut parts = line.splitn(4, |b| *b == b' ');
+    let (time, stream, tag) = (parts.next()?, parts.next()?, parts.next()?);
+    let text = parts.next().unwrap_or_default();
+    let partial = tag.split(|b| *b == b':').next() == Some(b"P");
+    Some(Line { time, stream, partial, text })
+}
+
+/// Where the last `lines` lines begin.
+async fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
+    let size = file.metadata().await?.len();
+    if lines == 0 {
+        return Ok(size);
+    }
+    let mut at = size;
+    let mut found = 0;
+    let mut buffer = vec![0; CHUNK];
+    while at > 0 {
+        let step = at.min(CHUNK as u64);
+        at -= step;
+        let part = &mut buffer[..usize::try_from(step).unwrap_or(CHUNK)];
+        file.seek(SeekFrom::Start(at)).await?;
+        file.read_exact(part).await?;
+        for (i, byte) in part.iter().enumerate().rev() {
+            let position = at + i as u64;
+            // The line feed at the very end closes the last line.
+            if *byte == b'\n' && position + 1 < size {
+                found += 1;
+                if found == lines {
+                    return Ok(position + 1);
+                }
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// The text of the last lines of a log, at most `max_bytes`.
+///
+/// # Errors
+/// I/O errors.
+pub fn last_lines(path: &Path, lines: usize, max_bytes: usize) -> io::Result<String> {
+    use std::io::{Read, Seek};
+    let mut file = std::fs::File::open(path)?;
+    let size = file.metadata()?.len();
+    // Time, stream and tag take less than 64 bytes a line.
+    let window = (max_bytes + 64 * lines) as u64;
+    file.seek(SeekFrom::Start(size.saturating_sub(window)))?;
+    let mut data = Vec::new();
+    file.take(window).read_to_end(&mut data)?;
+    let mut out = Vec::new();
+    let all: Vec<&[u8]> = data.split_inclusive(|b| *b == b'\n').collect();
+    for line in all.iter().skip(all.len().saturating_sub(lines)) {
+        if let Some(parsed) = parse_line(line) {
+            out.extend_from_slice(parsed.text);
+            if !parsed.partial {
+                out.push(b'\n');
+            }
+        }
+    }
+    let cut = out.len().saturating_sub(max_bytes);
+    Ok(String::from_utf8_lossy(&out[cut..]).into_owned())
+}
+
+#[cfg(test)]
+mod tests;

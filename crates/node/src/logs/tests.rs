@@ -1,0 +1,78 @@
+use super::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const LOG: &str = "2024-01-01T00:00:00.000000001Z stdout F one\n\
+                   2024-01-01T00:00:01.000000001Z stderr F two\n\
+                   2024-01-01T00:00:02.000000001Z stdout P thr\n\
+                   2024-01-01T00:00:02.000000001Z stdout F ee\n\
+                   2024-01-01T00:00:03Z stdout F \n";
+
+async fn read(options: LogOptions) -> String {
+    let tmp = tempfile::tempdir().unwrap();
+    let path = tmp.path().join("0.log");
+    std::fs::write(&path, LOG).unwrap();
+    let mut reader = LogReader::open(&path, options, Box::new(Ended)).await.unwrap();
+    let mut out = Vec::new();
+    while let Some(piece) = reader.next().await.unwrap() {
+        out.extend_from_slice(&piece);
+    }
+    String::from_utf8(out).unwrap()
+}
+
+#[tokio::test]
+async fn whole_log_joins_partial_lines() {
+    assert_eq!(read(LogOptions::default()).await, "one\ntwo\nthree\n\n");
+    assert_eq!(read(LogOptions { follow: true, ..LogOptions::default() }).await, "one\ntwo\nthree\n\n");
+}
+
+#[tokio::test]
+async fn tail_since_limit_and_stream() {
+    let with = |f: fn(&mut LogOptions)| {
+        let mut o = LogOptions::default();
+        f(&mut o);
+        read(o)
+    };
+    assert_eq!(with(|o| o.tail_lines = Some(2)).await, "ee\n\n");
+    assert_eq!(with(|o| o.tail_lines = Some(0)).await, "");
+    assert_eq!(with(|o| o.tail_lines = Some(99)).await, "one\ntwo\nthree\n\n");
+    assert_eq!(with(|o| o.since = Some("2024-01-01T00:00:02Z".parse().unwrap())).await, "three\n\n");
+    assert_eq!(with(|o| o.limit_bytes = Some(5)).await, "one\nt");
+    assert_eq!(with(|o| o.stream = Some("stderr")).await, "two\n");
+    assert_eq!(with(|o| { o.timestamps = true; o.tail_lines = Some(1) }).await, "2024-01-01T00:00:03Z \n");
+}
+
+struct Flag(Arc<AtomicBool>);
+
+#[async_trait]
+impl Writing for Flag {
+    async fn writing(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+}
+
+#[tokio::test]
+async fn follow_goes_on_across_a_rotation_until_the_container_ends() {
+    let tmp = tempfile::tempdir().unwrap();
+    let path = tmp.path().join("0.log");
+    std::fs::write(&path, "2024-01-01T00:00:00Z stdout F a\n").unwrap();
+    let alive = Arc::new(AtomicBool::new(true));
+    let options = LogOptions { follow: true, ..LogOptions::default() };
+    let mut reader = LogReader::open(&path, options, Box::new(Flag(alive.clone()))).await.unwrap();
+    assert_eq!(reader.next().await.unwrap().unwrap(), "a\n");
+    std::fs::rename(&path, tmp.path().join("0.log.old")).unwrap();
+    std::fs::write(&path, "2024-01-01T00:00:01Z stdout F b\n").unwrap();
+    assert_eq!(reader.next().await.unwrap().unwrap(), "b\n");
+    alive.store(false, Ordering::SeqCst);
+    assert_eq!(reader.next().await.unwrap(), None);
+}
+
+#[test]
+fn last_lines_for_termination_messages() {
+    let tmp = tempfile::tempdir().unwrap();
+    let path = tmp.path().join("0.log");
+    std::fs::write(&path, LOG).unwrap();
+    assert_eq!(last_lines(&path, 80, 2048).unwrap(), "one\ntwo\nthree\n\n");
+    assert_eq!(last_lines(&path, 2, 2048).unwrap(), "ee\n\n");
+    assert_eq!(last_lines(&path, 80, 4).unwrap(), "ee\n\n");
+}

@@ -1,0 +1,106 @@
+//! Metrics of the node under the original's names.
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::Registry;
+use parking_lot::Mutex;
+
+/// Label of admission refusals.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Reason {
+    /// The reason in the pod's status.
+    pub reason: String,
+}
+
+/// Label of running containers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct ContainerState {
+    /// `running`, `exited`, `created`, `unknown`.
+    pub container_state: String,
+}
+
+/// Label of counts by operation.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct Operation {
+    /// `create`, `update`, `kill`, `sync`.
+    pub operation_type: String,
+}
+
+/// Label of the node's name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct NodeName {
+    /// The name.
+    pub node: String,
+}
+
+/// The node's metrics.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    /// `kubelet_admission_rejections_total`.
+    pub rejections: Family<Reason, Counter>,
+    /// `kubelet_running_pods`.
+    pub running_pods: Gauge,
+    /// `kubelet_running_containers`.
+    pub running_containers: Family<ContainerState, Gauge>,
+    /// `kubelet_pod_worker_duration_seconds`.
+    pub worker_duration: Family<Operation, Histogram>,
+    /// `kubelet_pod_start_duration_seconds`: from the first sight of a pod to its first running container.
+    pub pod_start: Histogram,
+    /// `kubelet_pleg_relist_duration_seconds`.
+    pub relist: Histogram,
+    /// `kubelet_started_containers_total`.
+    pub started_containers: Counter,
+    /// `kubelet_started_containers_errors_total`.
+    pub start_errors: Counter,
+    /// `kubelet_started_pods_total`: sandboxes made.
+    pub started_pods: Counter,
+}
+
+fn durations() -> Histogram {
+    Histogram::new(exponential_buckets(0.001, 2.0, 16))
+}
+
+impl Metrics {
+    /// Makes and registers the metrics; `more` registers those of other parts, without the prefix `kubelet_`.
+    pub fn new(node_name: &str, more: impl FnOnce(&mut Registry)) -> Self {
+        let mut registry = Registry::with_prefix("kubelet");
+        let out = Self {
+            registry: Mutex::new(Registry::default()),
+            rejections: Family::default(),
+            running_pods: Gauge::default(),
+            running_containers: Family::default(),
+            worker_duration: Family::new_with_constructor(durations),
+            pod_start: durations(),
+            relist: durations(),
+            started_containers: Counter::default(),
+            start_errors: Counter::default(),
+            started_pods: Counter::default(),
+        };
+        let name: Family<NodeName, Gauge> = Family::default();
+        name.get_or_create(&NodeName { node: node_name.to_owned() }).set(1);
+        registry.register("node_name", "The node's name. The count is always 1.", name);
+        registry.register("admission_rejections", "Pods refused at admission, by reason", out.rejections.clone());
+        registry.register("running_pods", "Number of pods that have a running pod sandbox", out.running_pods.clone());
+        registry.register("running_containers", "Number of containers by state", out.running_containers.clone());
+        registry.register("pod_worker_duration_seconds", "Duration to sync a single pod", out.worker_duration.clone());
+        registry.register("pod_start_duration_seconds", "Duration from seeing a pod for the first time to its start", out.pod_start.clone());
+        registry.register("pleg_relist_duration_seconds", "Duration for relisting pods", out.relist.clone());
+        registry.register("started_containers", "Cumulative number of containers started", out.started_containers.clone());
+        registry.register("started_containers_errors", "Cumulative number of errors when starting containers", out.start_errors.clone());
+        registry.register("started_pods", "Cumulative number of pods started", out.started_pods.clone());
+        more(&mut registry);
+        *out.registry.lock() = registry;
+        out
+    }
+
+    /// The metrics as text.
+    pub fn encode(&self) -> String {
+        let mut out = String::new();
+        // Writing into a String cannot fail.
+        let _ = prometheus_client::encoding::text::encode(&mut out, &self.registry.lock());
+        out
+    }
+}

@@ -1,0 +1,165 @@
+//! A GET over a connection into a pod. Certificates are not verified, as in the original: the pod is known by where it
+//! is, not by its name.
+
+use bytes::Bytes;
+use davit_oci::runtime::PodConnection;
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper_util::rt::TokioIo;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use std::io;
+use std::sync::{Arc, LazyLock};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+/// Longest body that is read.
+const MAX_BODY: usize = 10 * 1024;
+
+/// What to ask for.
+pub struct HttpRequest {
+    /// `host:port` for the Host header.
+    pub authority: String,
+    /// Path with query.
+    pub path: String,
+    /// Speak TLS first.
+    pub https: bool,
+    /// More headers; Host, User-Agent and Accept may be among them.
+    pub headers: Vec<(String, String)>,
+}
+
+/// What came back.
+pub struct HttpResponse {
+    /// Status code.
+    pub status: u16,
+    /// The beginning of the body.
+    pub body: Bytes,
+}
+
+/// Sends a GET and reads the answer; the caller sets the deadline.
+///
+/// # Errors
+/// I/O, TLS and protocol errors.
+pub async fn http_get(stream: Box<dyn PodConnection>, request: HttpRequest) -> io::Result<HttpResponse> {
+    if !request.https {
+        return exchange(stream, request).await;
+    }
+    let host = request.authority.rsplit_once(':').map_or(request.authority.as_str(), |(h, _)| h);
+    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
+    let connector = tokio_rustls::TlsConnector::from(TLS.clone().ok_or_else(|| io::Error::other("TLS cannot be set up"))?);
+    let stream = connector.connect(name, stream).await?;
+    exchange(stream, request).await
+}
+
+async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin>(stream: S, request: HttpRequest) -> io::Result<HttpResponse> {
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let mut builder = http::Request::get(&request.path);
+    let mut given = http::HeaderMap::new();
+    for (name, value) in &request.headers {
+        let name: http::HeaderName = name.parse().map_err(io::Error::other)?;
+        given.append(name, value.parse().map_err(io::Error::other)?);
+    }
+    let defaults = [("host", request.authority.as_str()), ("user-agent", "kube-probe/1.36"), ("accept", "*/*")];
+    for (name, value) in defaults {
+        if !given.contains_key(name) {
+            builder = builder.header(name, value);
+        }
+    }
+    builder = builder.header("connection", "close");
+    let mut message = builder.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
+    message.headers_mut().extend(given);
+    let answer = async {
+        let response = sender.send_request(message).await.map_err(io::Error::other)?;
+        let status = response.status().as_u16();
+        // A body that is too long or cut off does not change what the status says.
+        let body = Limited::new(response.into_body(), MAX_BODY).collect().await.map(http_body_util::Collected::to_bytes);
+        Ok(HttpResponse { status, body: body.unwrap_or_default() })
+    };
+    tokio::pin!(answer, connection);
+    let mut open = true;
+    loop {
+        tokio::select! {
+            result = &mut answer => return result,
+            ended = &mut connection, if open => {
+                open = false;
+                if let Err(error) = ended {
+                    return Err(io::Error::other(error));
+                }
+            }
+        }
+    }
+}
+
+static TLS: LazyLock<Option<Arc<rustls::ClientConfig>>> = LazyLock::new(|| {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier = Arc::new(AnyCertificate(provider.clone()));
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok()?;
+    Some(Arc::new(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()))
+});
+
+#[derive(Debug)]
+struct AnyCertificate(Arc<rustls::crypto::CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn asks_and_reads_the_status() {
+        let (ours, mut theirs) = tokio::io::duplex(4096);
+        let server = async move {
+            let mut buffer = vec![0; 1024];
+            let n = theirs.read(&mut buffer).await.unwrap();
+            let text = String::from_utf8_lossy(&buffer[..n]).into_owned();
+            theirs.write_all(b"HTTP/1.1 503 No\r\ncontent-length: 2\r\n\r\nno").await.unwrap();
+            text
+        };
+        let request = HttpRequest {
+            authority: "10.0.0.1:80".into(),
+            path: "/healthz".into(),
+            https: false,
+            headers: vec![("User-Agent".into(), "mine".into())],
+        };
+        let (answer, sent) = tokio::join!(http_get(Box::new(ours), request), server);
+        let answer = answer.unwrap();
+        assert_eq!((answer.status, &answer.body[..]), (503, b"no".as_slice()));
+        assert!(sent.starts_with("GET /healthz HTTP/1.1\r\n"));
+        assert!(sent.contains("host: 10.0.0.1:80") && sent.contains("user-agent: mine") && !sent.contains("kube-probe"));
+    }
+}

@@ -1,0 +1,270 @@
+//! The node's HTTPS server, which the API server calls for logs, exec, attach and port-forward.
+//!
+//! The paths are those of the original's node server. Callers show a client certificate of the cluster's CA or a bearer
+//! token; members of `system:masters` may do everything, others what a SubjectAccessReview on `nodes/...` allows.
+
+mod auth;
+mod logs;
+mod stats;
+mod streams;
+mod tls;
+
+use crate::context::Context;
+use crate::pod::PodExt;
+use auth::{Access, Caller};
+use bytes::Bytes;
+use davit_streaming::Body;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+
+/// Connections served at once.
+const MAX_CONNECTIONS: usize = 1024;
+const HANDSHAKE: Duration = Duration::from_secs(10);
+const HEADERS: Duration = Duration::from_secs(30);
+
+/// Why the node server does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The port is taken, or the address is not ours.
+    #[error("cannot listen on {address}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Certificates.
+    #[error(transparent)]
+    Tls(#[from] tls::Error),
+}
+
+/// Takes the port of the node server.
+///
+/// # Errors
+/// [`Error::Bind`].
+pub async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    TcpListener::bind(address).await.map_err(|source| Error::Bind { address, source })
+}
+
+/// The node server.
+pub struct Server {
+    state: Arc<Shared>,
+    listener: TcpListener,
+    port: u16,
+    tls: TlsAcceptor,
+}
+
+/// What requests share.
+pub(crate) struct Shared {
+    pub(crate) ctx: Arc<Context>,
+    access: Access,
+    /// Upgraded connections, which outlive their request.
+    sessions: Mutex<JoinSet<()>>,
+}
+
+impl Shared {
+    /// Keeps a session of an upgraded connection running until it ends or the server does.
+    fn keep(&self, session: impl Future<Output = ()> + Send + 'static) {
+        let mut sessions = self.sessions.lock();
+        while sessions.try_join_next().is_some() {}
+        sessions.spawn(session);
+    }
+}
+
+impl Server {
+    /// A server on a port that was taken before.
+    ///
+    /// # Errors
+    /// [`Error::Tls`] when the certificates cannot be used.
+    pub fn new(ctx: Arc<Context>, listener: TcpListener) -> Result<Self, Error> {
+        let tls = TlsAcceptor::from(tls::server_config(&ctx)?);
+        let port = listener.local_addr().map_or(ctx.options.port, |a| a.port());
+        let access = Access::new(ctx.client.clone(), ctx.options.node_name.clone());
+        Ok(Self { state: Arc::new(Shared { ctx, access, sessions: Mutex::default() }), listener, port, tls })
+    }
+
+    /// The port that is listened on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Serves until `cancel`.
+    pub async fn run(self, cancel: CancellationToken) {
+        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let mut connections = JoinSet::new();
+        loop {
+            let slot = tokio::select! {
+                () = cancel.cancelled() => break,
+                slot = slots.clone().acquire_owned() => slot,
+            };
+            let accepted = tokio::select! {
+                () = cancel.cancelled() => break,
+                accepted = self.listener.accept() => accepted,
+            };
+            while connections.try_join_next().is_some() {}
+            match accepted {
+                Ok((stream, _)) => {
+                    let (state, tls) = (self.state.clone(), self.tls.clone());
+                    connections.spawn(async move {
+                        serve_connection(state, tls, stream).await;
+                        drop(slot);
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "node server cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+        connections.shutdown().await;
+        let mut sessions = std::mem::take(&mut *self.state.sessions.lock());
+        sessions.shutdown().await;
+    }
+}
+
+async fn serve_connection(state: Arc<Shared>, tls: TlsAcceptor, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => {
+            tracing::debug!(%error, "TLS handshake with the node server failed");
+            return;
+        }
+        Err(_) => return,
+    };
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|list| list.first()).and_then(|c| auth::caller_of(c));
+    let service = service_fn(move |request| {
+        let (state, certificate) = (state.clone(), certificate.clone());
+        async move { Ok::<_, Infallible>(answer(&state, certificate, request).await) }
+    });
+    let connection = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades();
+    if let Err(error) = connection.await {
+        tracing::debug!(%error, "connection to the node server ended");
+    }
+}
+
+async fn answer(state: &Arc<Shared>, certificate: Option<Caller>, request: Request<Incoming>) -> Response<Body> {
+    let path = request.uri().path().to_owned();
+    let caller = match certificate {
+        Some(caller) => Some(caller),
+        None => state.access.by_token(request.headers()).await,
+    };
+    let Some(caller) = caller else {
+        return text(StatusCode::UNAUTHORIZED, "Unauthorized");
+    };
+    if !state.access.allows(&caller, request.method(), &path).await {
+        let (subresource, verb) = (auth::subresource(&path), auth::verb(request.method()));
+        let message = format!(
+            "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresource}])\n",
+            caller.name
+        );
+        return text(StatusCode::FORBIDDEN, message);
+    }
+    route(state, request, &path).await
+}
+
+async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> Response<Body> {
+    let ctx = &state.ctx;
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let get = request.method() == Method::GET;
+    match parts.as_slice() {
+        ["healthz"] if ctx.devices.healthy() => text(StatusCode::OK, "ok"),
+        ["healthz"] => text(StatusCode::INTERNAL_SERVER_ERROR, "device-plugin registration server is not serving"),
+        ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
+        ["metrics"] if get => {
+            let mut response = text(StatusCode::OK, ctx.metrics.encode());
+            set_type(&mut response, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+            response
+        }
+        ["pods" | "runningpods"] if get => pods(ctx),
+        ["stats", "summary"] | ["stats"] if get => stats::summary(ctx).await,
+        ["containerLogs", ns, pod, container] if get => logs::serve(ctx, &request, ns, pod, container).await,
+        ["exec" | "attach" | "run" | "portForward", ..] => streams::route(state, request, &parts).await,
+        _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
+    }
+}
+
+fn pods(ctx: &Context) -> Response<Body> {
+    use crate::containermanager::ActivePods;
+    let items: Vec<Pod> = ctx
+        .pods
+        .all_pods()
+        .into_iter()
+        .map(|pod| {
+            let mut pod = (*pod).clone();
+            if let Some(status) = ctx.status.get(pod.uid()) {
+                pod.status = Some(status);
+            }
+            pod
+        })
+        .collect();
+    json(&serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
+}
+
+/// A plain answer.
+pub(crate) fn text(status: StatusCode, message: impl Into<Bytes>) -> Response<Body> {
+    let body = Full::new(message.into()).map_err(|never| match never {}).boxed_unsync();
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    set_type(&mut response, "text/plain; charset=utf-8");
+    response
+}
+
+fn json(value: &serde_json::Value) -> Response<Body> {
+    let mut response = text(StatusCode::OK, value.to_string());
+    set_type(&mut response, "application/json");
+    response
+}
+
+fn set_type(response: &mut Response<Body>, value: &'static str) {
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(value));
+}
+
+/// Pairs of a query, decoded.
+pub(crate) fn query(uri: &http::Uri) -> Vec<(String, String)> {
+    let decode = |text: &str| percent_encoding::percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
+    let pairs = uri.query().unwrap_or_default().split('&').filter(|p| !p.is_empty());
+    pairs.map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (decode(k), decode(v))).collect()
+}
+
+/// The first value of a parameter.
+pub(crate) fn parameter<'a>(query: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    query.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
+}
+
+/// Whether a parameter says yes, as Go reads booleans.
+pub(crate) fn flag(query: &[(String, String)], names: &[&str]) -> bool {
+    names.iter().any(|n| matches!(parameter(query, n), Some("1" | "t" | "T" | "true" | "TRUE" | "True")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries() {
+        let uri: http::Uri = "/exec/a/b/c?command=echo&command=a%20b+c&input=1&tty=false".parse().unwrap();
+        let q = query(&uri);
+        let commands: Vec<&str> = q.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.as_str()).collect();
+        assert_eq!(commands, ["echo", "a b c"]);
+        assert!(flag(&q, &["input", "stdin"]) && !flag(&q, &["tty"]));
+    }
+}

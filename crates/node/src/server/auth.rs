@@ -1,0 +1,154 @@
+//! Who calls the node server, and what they may do.
+
+use http::{HeaderMap, Method, header};
+use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
+use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use kube::Api;
+use kube::api::PostParams;
+use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+const DEADLINE: Duration = Duration::from_secs(10);
+const ALLOWED_FOR: Duration = Duration::from_secs(5 * 60);
+const DENIED_FOR: Duration = Duration::from_secs(30);
+const TOKEN_FOR: Duration = Duration::from_secs(2 * 60);
+const MAX_CACHED: usize = 1024;
+const MASTERS: &str = "system:masters";
+
+/// An authenticated caller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Caller {
+    pub(crate) name: String,
+    groups: Vec<String>,
+}
+
+/// The caller a verified client certificate stands for: common name and organizations.
+pub(super) fn caller_of(certificate: &CertificateDer<'_>) -> Option<Caller> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    let subject = parsed.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let mut groups: Vec<String> =
+        subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
+    groups.push("system:authenticated".to_owned());
+    Some(Caller { name, groups })
+}
+
+/// Answers of a review with their end.
+struct Cache<T> {
+    entries: Mutex<HashMap<String, (T, Instant)>>,
+}
+
+impl<T: Clone> Cache<T> {
+    fn new() -> Self {
+        Self { entries: Mutex::default() }
+    }
+
+    fn get(&self, key: &str) -> Option<T> {
+        let entries = self.entries.lock();
+        entries.get(key).filter(|(_, until)| *until > Instant::now()).map(|(value, _)| value.clone())
+    }
+
+    fn put(&self, key: String, value: T, ttl: Duration) {
+        let mut entries = self.entries.lock();
+        if entries.len() >= MAX_CACHED {
+            entries.clear();
+        }
+        entries.insert(key, (value, Instant::now() + ttl));
+    }
+}
+
+/// Asks the API server about callers.
+pub(super) struct Access {
+    client: kube::Client,
+    node: String,
+    tokens: Cache<Option<Caller>>,
+    decisions: Cache<bool>,
+}
+
+/// The subresource of nodes that a path belongs to.
+pub(super) fn subresource(path: &str) -> &'static str {
+    match path.trim_start_matches('/').split('/').next().unwrap_or_default() {
+        "stats" => "stats",
+        "metrics" => "metrics",
+        "logs" => "log",
+        _ => "proxy",
+    }
+}
+
+/// The API verb of a method.
+pub(super) fn verb(method: &Method) -> &'static str {
+    match *method {
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "get",
+    }
+}
+
+impl Access {
+    pub(super) fn new(client: kube::Client, node: String) -> Self {
+        Self { client, node, tokens: Cache::new(), decisions: Cache::new() }
+    }
+
+    /// The caller behind a bearer token.
+    pub(super) async fn by_token(&self, headers: &HeaderMap) -> Option<Caller> {
+        let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+        let token = value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer "))?.trim();
+        // Not the token itself: a cache must not be a store of secrets.
+        let key = Sha256::digest(token.as_bytes()).iter().fold(String::new(), |t, b| t + &format!("{b:02x}"));
+        if let Some(known) = self.tokens.get(&key) {
+            return known;
+        }
+        let review = TokenReview {
+            spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
+            ..TokenReview::default()
+        };
+        let api: Api<TokenReview> = Api::all(self.client.clone());
+        let params = PostParams::default();
+        let answer = tokio::time::timeout(DEADLINE, api.create(&params, &review)).await.ok()?.ok()?;
+        let status = answer.status.unwrap_or_default();
+        let user = status.user.filter(|_| status.authenticated == Some(true));
+        let caller = user.map(|u| Caller { name: u.username.unwrap_or_default(), groups: u.groups.unwrap_or_default() });
+        self.tokens.put(key, caller.clone(), TOKEN_FOR);
+        caller
+    }
+
+    /// Whether the caller may do this. Without an answer from the API server only `system:masters` may.
+    pub(super) async fn allows(&self, caller: &Caller, method: &Method, path: &str) -> bool {
+        if caller.groups.iter().any(|g| g == MASTERS) {
+            return true;
+        }
+        let (verb, subresource) = (verb(method), subresource(path));
+        let key = format!("{}\0{}\0{verb}\0{subresource}", caller.name, caller.groups.join("\0"));
+        if let Some(known) = self.decisions.get(&key) {
+            return known;
+        }
+        let review = SubjectAccessReview {
+            spec: SubjectAccessReviewSpec {
+                user: Some(caller.name.clone()),
+                groups: Some(caller.groups.clone()),
+                resource_attributes: Some(ResourceAttributes {
+                    verb: Some(verb.to_owned()),
+                    resource: Some("nodes".to_owned()),
+                    subresource: Some(subresource.to_owned()),
+                    name: Some(self.node.clone()),
+                    version: Some("v1".to_owned()),
+                    ..ResourceAttributes::default()
+                }),
+                ..SubjectAccessReviewSpec::default()
+            },
+            ..SubjectAccessReview::default()
+        };
+        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
+        let params = PostParams::default();
+        let Ok(Ok(answer)) = tokio::time::timeout(DEADLINE, api.create(&params, &review)).await else { return false };
+        let allowed = answer.status.is_some_and(|s| s.allowed && s.denied != Some(true));
+        self.decisions.put(key, allowed, if allowed { ALLOWED_FOR } else { DENIED_FOR });
+        allowed
+    }
+}

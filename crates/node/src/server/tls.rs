@@ -1,0 +1,109 @@
+//! The node server's certificates.
+
+use crate::context::Context;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Why the certificates cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No certificate or key in the PEM.
+    #[error("serving certificate of the node server: {0}")]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    /// TLS refuses them.
+    #[error("TLS of the node server: {0}")]
+    Tls(#[from] rustls::Error),
+    /// The CA of the clients.
+    #[error("client CA of the node server: {0}")]
+    ClientCa(String),
+    /// Making the self-signed certificate.
+    #[error("cannot make a certificate for the node server: {0}")]
+    Generate(#[from] rcgen::Error),
+    /// Files.
+    #[error("cannot keep the node server's certificate")]
+    Io(#[from] std::io::Error),
+}
+
+/// Configuration of the server's TLS.
+pub(super) fn server_config(ctx: &Context) -> Result<Arc<ServerConfig>, Error> {
+    let (certificate, key) = match &ctx.options.serving_certificate {
+        Some(pair) => pair.clone(),
+        None => self_signed(&ctx.paths.pki(), &names(ctx))?,
+    };
+    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&certificate).collect::<Result<_, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(&key)?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = match &ctx.options.client_ca {
+        None => builder.with_no_client_auth(),
+        Some(pem) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                roots.add(certificate?)?;
+            }
+            // Callers without certificate may still have a token.
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).allow_unauthenticated();
+            builder.with_client_cert_verifier(verifier.build().map_err(|e| Error::ClientCa(e.to_string()))?)
+        }
+    };
+    let mut config = builder.with_single_cert(chain, key)?;
+    // Upgraded connections need HTTP/1.1.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
+fn names(ctx: &Context) -> Vec<String> {
+    let mut out = vec![ctx.options.node_name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
+    out.extend(ctx.host_ips.iter().cloned());
+    out.sort();
+    out.dedup();
+    out
+}
+
+/// The certificate that was made before, or a new one. Nobody verifies it, as with the original.
+fn self_signed(dir: &Path, names: &[String]) -> Result<(Vec<u8>, Vec<u8>), Error> {
+    let (certificate, key) = (dir.join("kubelet.crt"), dir.join("kubelet.key"));
+    if let (Ok(c), Ok(k)) = (std::fs::read(&certificate), std::fs::read(&key))
+        && PrivateKeyDer::from_pem_slice(&k).is_ok()
+        && CertificateDer::from_pem_slice(&c).is_ok()
+    {
+        return Ok((c, k));
+    }
+    let made = rcgen::generate_simple_self_signed(names.to_vec())?;
+    let (c, k) = (made.cert.pem().into_bytes(), made.signing_key.serialize_pem().into_bytes());
+    std::fs::create_dir_all(dir)?;
+    // The key first: a certificate alone is never taken for a pair.
+    write(&key, &k, 0o600)?;
+    write(&certificate, &c, 0o644)?;
+    Ok((c, k))
+}
+
+fn write(path: &Path, data: &[u8], mode: u32) -> std::io::Result<()> {
+    let staged = path.with_extension("tmp");
+    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&staged)?;
+    file.write_all(data)?;
+    file.sync_all()?;
+    std::fs::rename(staged, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_certificate_is_made_once() {
+        let tmp = tempfile::tempdir().unwrap();
+        let names = ["n1".to_owned(), "10.0.0.1".to_owned()];
+        let first = self_signed(tmp.path(), &names).unwrap();
+        assert_eq!(self_signed(tmp.path(), &names).unwrap(), first);
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::metadata(tmp.path().join("kubelet.key")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,289 @@
+//! One task a pod: from its first sight to its removal.
+//!
+//! The worker observes the runtime, makes a plan, does it, and reports a status, over and over; it keeps nothing that
+//! it could not find again after a restart, except back-offs. Stages: admission, running, ending, ended.
+
+mod admit;
+mod end;
+mod start;
+mod sync;
+
+pub(crate) use end::remove_all;
+
+use crate::backoff::Backoff;
+use crate::context::Context;
+use crate::dial::Reach;
+use crate::pod::PodExt;
+use crate::probes::PodProbes;
+use crate::runtime_state::{PodRuntime, State, observe};
+use crate::status::{self, Verdict, Waiting};
+use crate::volumes::Mounted;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+/// The longest wait after an error.
+const MAX_RETRY: Duration = Duration::from_secs(10);
+/// How often a pod that is well is looked at, which also brings volumes up to date.
+const RESYNC: Duration = Duration::from_secs(60);
+
+/// What a worker is told.
+pub(crate) struct Input {
+    desired: Mutex<Desired>,
+    wake: Arc<Notify>,
+}
+
+#[derive(Clone)]
+struct Desired {
+    pod: Arc<Pod>,
+    gone: bool,
+}
+
+impl Input {
+    /// A new worker's input.
+    pub(crate) fn new(pod: Arc<Pod>) -> Self {
+        Self { desired: Mutex::new(Desired { pod, gone: false }), wake: Arc::default() }
+    }
+
+    /// A newer version of the pod.
+    pub(crate) fn update(&self, pod: Arc<Pod>) {
+        self.desired.lock().pod = pod;
+        self.wake.notify_one();
+    }
+
+    /// The pod is gone from its source.
+    pub(crate) fn set_gone(&self) {
+        self.desired.lock().gone = true;
+        self.wake.notify_one();
+    }
+
+    /// Something about the pod has changed in the runtime.
+    pub(crate) fn kick(&self) {
+        self.wake.notify_one();
+    }
+
+    fn read(&self) -> Desired {
+        self.desired.lock().clone()
+    }
+
+    /// The pod has to end: it is being deleted, or gone.
+    fn must_end(&self) -> bool {
+        let desired = self.desired.lock();
+        desired.gone || desired.pod.is_deleting()
+    }
+
+    /// Waits until the pod has to end.
+    async fn ending(&self) {
+        // Wake-ups are for the worker's loop; here a slow look is enough and loses none of them.
+        while !self.must_end() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Admit,
+    Run,
+    End,
+    Ended,
+}
+
+enum Next {
+    /// Go on at once.
+    Again,
+    /// Until something happens, or this time has passed.
+    Wait(Option<Duration>),
+    /// The pod is no more.
+    Exit,
+}
+
+/// The worker of one pod.
+pub(crate) struct Worker {
+    ctx: Arc<Context>,
+    input: Arc<Input>,
+    uid: String,
+    pod: Arc<Pod>,
+    gone: bool,
+    stage: Stage,
+    accepted: Timestamp,
+    seen: Instant,
+    started_once: bool,
+    backoff: Backoff,
+    waiting: BTreeMap<String, Waiting>,
+    held: Option<Waiting>,
+    verdict: Option<Verdict>,
+    probes: PodProbes,
+    volumes: Mounted,
+    volumes_at: Option<Instant>,
+    retry: Duration,
+    /// Termination messages by container ID.
+    messages: HashMap<String, String>,
+    /// Set when the end is the pod's own: its last status.
+    final_status: Option<PodStatus>,
+}
+
+impl Worker {
+    /// A worker for the pod in `input`.
+    pub(crate) fn new(ctx: Arc<Context>, input: Arc<Input>) -> Self {
+        let Desired { pod, gone } = input.read();
+        let probes = PodProbes::new(ctx.runtime.clone(), ctx.recorder.clone(), ctx.probes.clone(), input.wake.clone());
+        Self {
+            uid: pod.uid().to_owned(),
+            pod,
+            gone,
+            stage: Stage::Admit,
+            accepted: Timestamp::now(),
+            seen: Instant::now(),
+            started_once: false,
+            backoff: Backoff::container_restarts(),
+            waiting: BTreeMap::new(),
+            held: None,
+            verdict: None,
+            probes,
+            volumes: Mounted::new(),
+            volumes_at: None,
+            retry: Duration::ZERO,
+            messages: HashMap::new(),
+            final_status: None,
+            ctx,
+            input,
+        }
+    }
+
+    /// Runs until the pod is gone, or `cancel`; containers keep running then.
+    pub(crate) async fn run(mut self, cancel: CancellationToken) {
+        loop {
+            let begun = Instant::now();
+            let next = tokio::select! {
+                () = cancel.cancelled() => return,
+                next = self.step() => next,
+            };
+            let operation = crate::metrics::Operation { operation_type: "sync".to_owned() };
+            self.ctx.metrics.worker_duration.get_or_create(&operation).observe(begun.elapsed().as_secs_f64());
+            let limit = match next {
+                Next::Again => continue,
+                Next::Exit => return,
+                Next::Wait(limit) => limit.unwrap_or(RESYNC).min(RESYNC),
+            };
+            let wake = self.input.wake.clone();
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = wake.notified() => {}
+                () = tokio::time::sleep(limit) => {}
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Next {
+        let Desired { pod, gone } = self.input.read();
+        self.pod = pod;
+        self.gone = gone;
+        self.ctx.pods.set(&self.pod);
+        match self.stage {
+            Stage::Admit => self.admit().await,
+            Stage::Run if self.input.must_end() => {
+                self.stage = Stage::End;
+                Next::Again
+            }
+            Stage::Run => self.sync().await,
+            Stage::End => self.end().await,
+            Stage::Ended => self.ended().await,
+        }
+    }
+
+    /// The wait after an error, longer each time.
+    fn retry_later(&mut self) -> Next {
+        self.retry = if self.retry.is_zero() { Duration::from_millis(500) } else { (self.retry * 2).min(MAX_RETRY) };
+        Next::Wait(Some(self.retry))
+    }
+
+    /// Asks the runtime, and completes the records with termination messages.
+    async fn observe(&mut self) -> Result<PodRuntime, davit_oci::runtime::Error> {
+        let mut runtime = observe(&*self.ctx.runtime, &self.uid).await?;
+        let log_dir = self.ctx.paths.pod_log_dir(self.pod.ns(), self.pod.pod_name(), &self.uid);
+        for record in runtime.containers.iter_mut().filter(|c| c.state == State::Exited) {
+            let message = self.messages.entry(record.id.clone()).or_insert_with(|| {
+                let log = PathBuf::from(&record.log_path);
+                let log = if log.is_absolute() { log } else { log_dir.join(log) };
+                crate::container_config::termination_message(
+                    &record.annotations,
+                    &record.mounts,
+                    &log.to_string_lossy(),
+                    record.exit_code,
+                )
+            });
+            if !message.is_empty() {
+                record.message.clone_from(message);
+            }
+        }
+        self.messages.retain(|id, _| runtime.by_id(id).is_some());
+        Ok(runtime)
+    }
+
+    fn reach(&self, runtime: &PodRuntime) -> Reach {
+        let sandbox = runtime.sandboxes.first();
+        Reach {
+            sandbox: sandbox.map(|s| s.id.clone()).unwrap_or_default(),
+            ips: sandbox.map(|s| s.ips.clone()).unwrap_or_default(),
+        }
+    }
+
+    /// Reports the status as it is now.
+    fn publish(&mut self, runtime: &PodRuntime, ended: bool) -> PodStatus {
+        let devices = self
+            .pod
+            .pod_spec()
+            .containers
+            .iter()
+            .map(|c| (c.name.clone(), self.ctx.devices.allocated_resources_status(&self.uid, &c.name)))
+            .collect();
+        // The newest status of our own, which the API may not have yet, is what the next one continues.
+        let known = self.ctx.status.get(&self.uid).map(|status| {
+            let mut pod = (*self.pod).clone();
+            let foreign = pod.status.take().unwrap_or_default().conditions.unwrap_or_default();
+            let mut status = status;
+            merge_foreign(&mut status, foreign);
+            pod.status = Some(status);
+            pod
+        });
+        let status = status::generate(&status::Input {
+            pod: known.as_ref().unwrap_or(&self.pod),
+            runtime,
+            waiting: &self.waiting,
+            ready: &*self.ctx.probes,
+            devices: &devices,
+            verdict: self.verdict.as_ref(),
+            held: self.held.as_ref(),
+            ending: self.stage == Stage::End,
+            ended,
+            runtime_name: &self.ctx.runtime_name,
+            host_ips: &self.ctx.host_ips,
+            accepted: self.accepted,
+            now: Timestamp::now(),
+        });
+        self.ctx.status.set(&self.pod, status.clone());
+        status
+    }
+}
+
+/// Conditions that others own are taken from the API's version.
+fn merge_foreign(status: &mut PodStatus, api: Vec<k8s_openapi::api::core::v1::PodCondition>) {
+    const OURS: &[&str] = &["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"];
+    let list = status.conditions.get_or_insert_default();
+    for condition in api {
+        if OURS.contains(&condition.type_.as_str()) {
+            continue;
+        }
+        match list.iter_mut().find(|c| c.type_ == condition.type_) {
+            Some(old) => *old = condition,
+            None => list.push(condition),
+        }
+    }
+}

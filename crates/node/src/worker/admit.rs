@@ -1,0 +1,131 @@
+//! Admission: may this pod run here? What runs already is not asked again.
+
+use super::{Next, Stage, Worker};
+use crate::admission::{Refusal, check_node};
+use crate::containermanager::Rejection;
+use crate::machine::Machine;
+use crate::metrics::Reason;
+use crate::pod::PodExt;
+use crate::resources::{Amounts, amount};
+use crate::runtime_state::PodRuntime;
+use crate::status::{Verdict, Waiting};
+use parking_lot::Mutex;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// How long admission waits for plugins at most; the container manager's own limits are shorter.
+const DEADLINE: Duration = Duration::from_secs(10 * 60);
+
+impl Worker {
+    pub(super) async fn admit(&mut self) -> Next {
+        let runtime = match self.observe().await {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::warn!(pod = %self.pod.format(), %error, "cannot ask the runtime about the pod");
+                return self.retry_later();
+            }
+        };
+        self.retry = Duration::ZERO;
+        if self.input.must_end() || self.pod.is_terminal() {
+            self.stage = Stage::End;
+            return Next::Again;
+        }
+        // It was admitted before; a running container is re-adopted, never re-decided.
+        if !runtime.containers.is_empty() {
+            self.ctx.pods.adopt(&self.pod);
+            self.started_once = true;
+            self.stage = Stage::Run;
+            return Next::Again;
+        }
+        match self.check(&runtime).await {
+            Ok(true) => {
+                self.held = None;
+                self.stage = Stage::Run;
+            }
+            // Deletion came in between.
+            Ok(false) => self.stage = Stage::End,
+            Err(refusal) => self.refuse(&runtime, refusal),
+        }
+        Next::Again
+    }
+
+    async fn check(&mut self, runtime: &PodRuntime) -> Result<bool, Refusal> {
+        if let Some(node) = self.ctx.node_object() {
+            check_node(&self.pod, &node)?;
+        }
+        if !self.admit_devices(runtime).await? {
+            return Ok(false);
+        }
+        let available = self.available();
+        let managed = self.ctx.devices.node_resources();
+        // Devices were given out by the container manager, which has the last word on them.
+        let skip = |name: &str| managed.contains_key(name);
+        self.ctx.pods.reserve(&self.pod, &available, &skip).map_err(|shortage| Refusal {
+            reason: format!("OutOf{}", shortage.resource),
+            message: format!(
+                "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
+                shortage.resource, shortage.requested, shortage.used, shortage.capacity
+            ),
+        })?;
+        Ok(true)
+    }
+
+    /// Gives the pod its devices, reporting what it waits for. False when the pod has to end first.
+    async fn admit_devices(&mut self, runtime: &PodRuntime) -> Result<bool, Refusal> {
+        let ctx = self.ctx.clone();
+        let (pod, input) = (self.pod.clone(), self.input.clone());
+        let waiting: Mutex<Option<String>> = Mutex::new(None);
+        let changed = Notify::new();
+        let report = |text: &str| {
+            *waiting.lock() = Some(text.to_owned());
+            changed.notify_one();
+        };
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        let admission = ctx.devices.admit(&pod, deadline, &report);
+        tokio::pin!(admission);
+        let ending = input.ending();
+        tokio::pin!(ending);
+        loop {
+            tokio::select! {
+                result = &mut admission => {
+                    return match result {
+                        Ok(()) => Ok(true),
+                        Err(Rejection { reason, message, .. }) => Err(Refusal { reason, message }),
+                    };
+                }
+                () = changed.notified() => {
+                    let text = waiting.lock().clone().unwrap_or_default();
+                    self.held = Some(Waiting { reason: "WaitingForDevicePlugin".to_owned(), message: text.clone() });
+                    ctx.recorder.warning(&pod.reference(), "WaitingForDevicePlugin", text);
+                    self.publish(runtime, false);
+                }
+                () = &mut ending => return Ok(false),
+            }
+        }
+    }
+
+    fn available(&self) -> Amounts {
+        let machine: &Machine = &self.ctx.machine;
+        let mut all = machine.allocatable(self.ctx.options.max_pods);
+        // Extended resources that were set by hand stand in the node's status only.
+        if let Some(status) = self.ctx.node_object().and_then(|n| n.status.clone()) {
+            for (name, quantity) in status.allocatable.into_iter().flatten() {
+                all.entry(name).or_insert(quantity);
+            }
+        }
+        all.iter().map(|(name, quantity)| (name.clone(), amount(name, quantity))).collect()
+    }
+
+    fn refuse(&mut self, runtime: &PodRuntime, refusal: Refusal) {
+        let Refusal { reason, message } = refusal;
+        tracing::info!(pod = %self.pod.format(), %reason, %message, "pod refused");
+        self.ctx.recorder.warning(&self.pod.reference(), &reason, &message);
+        let extended = reason.strip_prefix("OutOf").is_some_and(|r| r.contains('/'));
+        let label = if extended { "OutOfExtendedResources".to_owned() } else { reason.clone() };
+        self.ctx.metrics.rejections.get_or_create(&Reason { reason: label }).inc();
+        self.held = None;
+        self.verdict = Some(Verdict { reason, message: format!("Pod was rejected: {message}") });
+        self.publish(runtime, true);
+        self.stage = Stage::End;
+    }
+}

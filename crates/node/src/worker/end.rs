@@ -1,0 +1,202 @@
+//! The end of a pod: hooks, signals, clean-up, the last status, removal.
+
+use super::{Desired, Next, Stage, Worker};
+use crate::context::Context;
+use crate::hooks::run_hook;
+use crate::pod::{PodExt, Role};
+use crate::runtime_state::{ContainerRecord, PodRuntime, keys};
+use davit_oci::runtime::Error;
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use std::time::{Duration, Instant};
+
+/// A container always gets this long between its stop signal and SIGKILL.
+const MIN_GRACE: Duration = Duration::from_secs(2);
+
+impl Worker {
+    /// Kills what still runs, then gives everything back.
+    pub(super) async fn end(&mut self) -> Next {
+        self.probes.stop_restarting();
+        let runtime = match self.observe().await {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::warn!(pod = %self.pod.format(), %error, "cannot ask the runtime about the pod");
+                return self.retry_later();
+            }
+        };
+        if !runtime.is_quiet() {
+            self.publish(&runtime, false);
+            let grace = self.grace();
+            let shorter = wait_for_shorter(&self.input, grace);
+            tokio::select! {
+                () = self.kill_everything(&runtime, Some(grace)) => {}
+                // Someone lost patience: once more with less time.
+                () = shorter => return Next::Again,
+            }
+            return match self.observe().await {
+                Ok(now) if now.is_quiet() => Next::Again,
+                _ => self.retry_later(),
+            };
+        }
+        self.retry = Duration::ZERO;
+        self.finish(&runtime).await
+    }
+
+    async fn finish(&mut self, runtime: &PodRuntime) -> Next {
+        let settled = self.pod.is_terminal() && self.ctx.status.get(&self.uid).is_none() && all_terminated(&self.pod);
+        if !settled && self.final_status.is_none() {
+            self.final_status = Some(self.publish(runtime, true));
+        } else if settled {
+            // A pod that ended before this node agent started: its status is final.
+            self.ctx.status.set(&self.pod, self.pod.pod_status().clone());
+        }
+        if let Err(error) = self.ctx.volumes.unmount(&self.uid).await {
+            tracing::warn!(pod = %self.pod.format(), %error, "cannot take the pod's volumes down");
+            self.ctx.recorder.warning(&self.pod.reference(), "FailedUnMount", error.to_string());
+            return self.retry_later();
+        }
+        self.ctx.devices.release(&self.uid).await;
+        self.ctx.pods.set_ended(&self.uid);
+        self.ctx.status.finish(&self.uid);
+        self.stage = Stage::Ended;
+        Next::Again
+    }
+
+    /// Waits for the pod to vanish from its source, then removes what is left.
+    pub(super) async fn ended(&mut self) -> Next {
+        if !self.gone {
+            // The status manager deletes the object as soon as it learns that deletion is wanted.
+            if self.pod.is_deleting() {
+                let status = self.ctx.status.get(&self.uid).unwrap_or_else(|| self.pod.pod_status().clone());
+                self.ctx.status.set(&self.pod, status);
+                self.ctx.status.finish(&self.uid);
+            }
+            return Next::Wait(None);
+        }
+        if let Err(error) = remove_all(&self.ctx, &self.uid).await {
+            tracing::warn!(pod = %self.pod.format(), %error, "cannot remove what is left of the pod");
+            return self.retry_later();
+        }
+        self.ctx.images.forget(&self.uid);
+        self.ctx.status.remove(&self.uid);
+        self.ctx.pods.remove(&self.uid);
+        Next::Exit
+    }
+
+    /// Seconds the pod has to end, by the newest version of the pod.
+    fn grace(&self) -> Duration {
+        let Desired { pod, .. } = self.input.read();
+        Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or(0))
+    }
+
+    /// Stops app containers together, then sidecars in the reverse of their order, then the sandboxes.
+    pub(super) async fn kill_everything(&self, runtime: &PodRuntime, grace: Option<Duration>) {
+        let grace = grace.unwrap_or_else(|| self.grace());
+        let begun = Instant::now();
+        let role = |record: &ContainerRecord| self.pod.container(&record.name).map_or(Role::Main, |(r, _)| r);
+        let (sidecars, first): (Vec<_>, Vec<_>) = runtime.alive().partition(|c| role(c) == Role::Sidecar);
+        join_all(first.into_iter().map(|c| self.kill_container(runtime, c, grace, None))).await;
+        let order: Vec<String> = self.pod.all_containers().iter().map(|(_, c)| c.name.clone()).collect();
+        let mut sidecars = sidecars;
+        sidecars.sort_by_key(|c| std::cmp::Reverse(order.iter().position(|n| *n == c.name)));
+        for sidecar in sidecars {
+            let left = grace.saturating_sub(begun.elapsed());
+            self.kill_container(runtime, sidecar, left, None).await;
+        }
+        for sandbox in runtime.sandboxes.iter().filter(|s| s.ready) {
+            if let Err(error) = self.ctx.runtime.stop_pod_sandbox(&sandbox.id).await {
+                tracing::warn!(pod = %self.pod.format(), %error, "cannot stop the sandbox");
+                let message = format!("error killing pod: {error}");
+                self.ctx.recorder.warning(&self.pod.reference(), "FailedKillPod", message);
+            }
+        }
+    }
+
+    /// Runs the preStop hook and stops one container.
+    pub(super) async fn kill_container(
+        &self,
+        runtime: &PodRuntime,
+        record: &ContainerRecord,
+        grace: Duration,
+        message: Option<&str>,
+    ) {
+        let ctx = &self.ctx;
+        let found = self.pod.container(&record.name);
+        let role = found.as_ref().map_or(Role::Main, |(role, _)| *role);
+        let reference = self.pod.container_reference(role, &record.name);
+        let text = message.map_or_else(|| format!("Stopping container {}", record.name), str::to_owned);
+        ctx.recorder.normal(&reference, "Killing", text);
+        let begun = Instant::now();
+        let from_spec = found.as_ref().and_then(|(_, c)| c.lifecycle.as_ref()?.pre_stop.clone());
+        // The pod in hand may be too old to have it, or be only what the runtime remembers.
+        let hook = from_spec.or_else(|| record.annotations.get(keys::PRE_STOP).and_then(|h| serde_json::from_str::<LifecycleHandler>(h).ok()));
+        if let Some(hook) = hook.filter(|_| !grace.is_zero()) {
+            let empty = Container::default();
+            let container = found.as_ref().map_or(&empty, |(_, c)| &**c);
+            let reach = self.reach(runtime);
+            if let Err(error) = run_hook(&*ctx.runtime, &self.pod, container, &record.id, &reach, &hook, grace).await {
+                ctx.recorder.warning(&reference, "FailedPreStopHook", format!("PreStopHook failed: {error}"));
+            }
+        }
+        let left = grace.saturating_sub(begun.elapsed()).max(MIN_GRACE);
+        match ctx.runtime.stop_container(&record.id, left).await {
+            Ok(()) | Err(Error::NotFound(_)) => {}
+            Err(error) => {
+                tracing::warn!(pod = %self.pod.format(), container = %record.name, %error, "cannot stop the container");
+                ctx.recorder.warning(&reference, "FailedKillPod", format!("error killing container: {error}"));
+            }
+        }
+    }
+}
+
+/// Resolves when the pod's grace period has become shorter than `grace`.
+async fn wait_for_shorter(input: &super::Input, grace: Duration) {
+    loop {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let Desired { pod, .. } = input.read();
+        let now = Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or(0));
+        if now < grace {
+            return;
+        }
+    }
+}
+
+fn all_terminated(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
+    let done = |s: &k8s_openapi::api::core::v1::ContainerStatus| s.state.as_ref().is_some_and(|x| x.terminated.is_some());
+    let status = pod.pod_status();
+    status.container_statuses.iter().flatten().all(done)
+}
+
+/// Removes everything of a pod from the runtime and the disk.
+pub(crate) async fn remove_all(ctx: &Context, uid: &str) -> Result<(), String> {
+    let runtime = crate::runtime_state::observe(&*ctx.runtime, uid).await.map_err(|e| e.to_string())?;
+    for container in &runtime.containers {
+        ctx.runtime.remove_container(&container.id).await.map_err(|e| format!("container {}: {e}", container.id))?;
+    }
+    for sandbox in &runtime.sandboxes {
+        ctx.runtime.stop_pod_sandbox(&sandbox.id).await.map_err(|e| format!("sandbox {}: {e}", sandbox.id))?;
+        ctx.runtime.remove_pod_sandbox(&sandbox.id).await.map_err(|e| format!("sandbox {}: {e}", sandbox.id))?;
+    }
+    ctx.volumes.teardown(uid).await.map_err(|e| format!("volumes: {e}"))?;
+    remove_logs(ctx, uid).map_err(|e| format!("logs: {e}"))
+}
+
+/// Log directories end with the pod's UID; links point into them.
+fn remove_logs(ctx: &Context, uid: &str) -> std::io::Result<()> {
+    let missing = |e: std::io::Error| if e.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(e) };
+    let suffix = format!("_{uid}");
+    let Ok(entries) = std::fs::read_dir(ctx.paths.log_root()) else { return Ok(()) };
+    for entry in entries {
+        let path = entry?.path();
+        if !path.to_string_lossy().ends_with(&suffix) {
+            continue;
+        }
+        for link in std::fs::read_dir(ctx.paths.container_log_links()).into_iter().flatten().flatten() {
+            if std::fs::read_link(link.path()).is_ok_and(|t| t.starts_with(&path)) {
+                std::fs::remove_file(link.path()).or_else(missing)?;
+            }
+        }
+        std::fs::remove_dir_all(&path).or_else(missing)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,191 @@
+//! A living pod: observe, plan, do, report.
+
+use super::{Next, RESYNC, Stage, Worker};
+use crate::plan::{self, Kill, KillReason, Plan, Sandbox};
+use crate::pod::PodExt;
+use crate::runtime_state::PodRuntime;
+use crate::status::{Verdict, Waiting};
+use futures::future::join_all;
+use jiff::{SignedDuration, Timestamp};
+use std::time::{Duration, Instant};
+
+impl Worker {
+    pub(super) async fn sync(&mut self) -> Next {
+        let runtime = match self.observe().await {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                tracing::warn!(pod = %self.pod.format(), %error, "cannot ask the runtime about the pod");
+                return self.retry_later();
+            }
+        };
+        self.probes.sync(&self.pod, &runtime);
+        if let Some(verdict) = self.past_deadline() {
+            self.ctx.recorder.normal(&self.pod.reference(), "DeadlineExceeded", &verdict.message);
+            self.verdict = Some(verdict);
+            self.stage = Stage::End;
+            return Next::Again;
+        }
+        let plan = plan::plan(&plan::Input {
+            pod: &self.pod,
+            runtime: &runtime,
+            probes: &*self.ctx.probes,
+            backoff: &self.backoff,
+            now: Timestamp::now(),
+        });
+        self.note_back_offs(&plan);
+        self.publish(&runtime, false);
+        if plan.kill_pod && plan.sandbox == Sandbox::None {
+            self.stage = Stage::End;
+            return Next::Again;
+        }
+        self.apply(&runtime, plan).await
+    }
+
+    async fn apply(&mut self, runtime: &PodRuntime, plan: Plan) -> Next {
+        if plan.kill_pod && !runtime.is_quiet() {
+            let message = "Pod sandbox changed, it will be killed and re-created.";
+            self.ctx.recorder.normal(&self.pod.reference(), "SandboxChanged", message);
+            self.kill_everything(runtime, None).await;
+            return Next::Again;
+        }
+        if !plan.kill.is_empty() {
+            join_all(plan.kill.iter().map(|kill| self.kill_one(runtime, kill))).await;
+            return Next::Again;
+        }
+        let due: Vec<_> = plan.start.iter().filter(|s| s.wait.is_none()).cloned().collect();
+        if !due.is_empty() || self.volumes_old() {
+            if let Err(next) = self.prepare_volumes(runtime).await {
+                return next;
+            }
+        }
+        if let Sandbox::Create { attempt } = plan.sandbox {
+            return match self.start_sandbox(attempt).await {
+                Ok(()) => {
+                    self.retry = Duration::ZERO;
+                    Next::Again
+                }
+                Err(()) => self.retry_later(),
+            };
+        }
+        let mut started = false;
+        let mut failed = false;
+        for start in due {
+            if self.input.must_end() {
+                return Next::Again;
+            }
+            match self.start_container(runtime, &start).await {
+                Ok(()) => started = true,
+                Err(waiting) => {
+                    failed = true;
+                    if let Some(waiting) = waiting {
+                        self.waiting.insert(start.name.clone(), waiting);
+                    }
+                    self.publish(runtime, false);
+                }
+            }
+        }
+        if started {
+            if !failed {
+                self.retry = Duration::ZERO;
+            }
+            return Next::Again;
+        }
+        if failed {
+            let pull = self.next_pull();
+            let Next::Wait(Some(retry)) = self.retry_later() else { return Next::Again };
+            return Next::Wait(Some(pull.map_or(retry, |p| p.max(retry))));
+        }
+        self.retry = Duration::ZERO;
+        Next::Wait(self.next_look(&plan))
+    }
+
+    /// Containers that wait for their back-off are shown so; others that have no new start due are not.
+    fn note_back_offs(&mut self, plan: &Plan) {
+        let names: Vec<String> = plan.start.iter().map(|s| s.name.clone()).collect();
+        self.waiting.retain(|name, _| names.contains(name));
+        for start in &plan.start {
+            let Some(wait) = start.wait else { continue };
+            let message = format!(
+                "back-off {} restarting failed container={} pod={}",
+                go_duration(wait.of),
+                start.name,
+                self.pod.format()
+            );
+            let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
+            if self.waiting.insert(start.name.clone(), waiting.clone()).as_ref() != Some(&waiting) {
+                let reference = self.pod.container_reference(start.role, &start.name);
+                let text = format!("Back-off restarting failed container {} in pod {}", start.name, self.pod.format());
+                self.ctx.recorder.warning(&reference, "BackOff", text);
+            }
+        }
+    }
+
+    fn next_look(&self, plan: &Plan) -> Option<Duration> {
+        let back_off = plan.next_wait().and_then(|w| Duration::try_from(w).ok());
+        let deadline = self.deadline().map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
+        [back_off, deadline].into_iter().flatten().min().map(|d| d + Duration::from_millis(10))
+    }
+
+    fn next_pull(&self) -> Option<Duration> {
+        let spec = self.pod.pod_spec();
+        let images = spec.init_containers.iter().flatten().chain(&spec.containers).filter_map(|c| c.image.as_deref());
+        images.filter_map(|i| self.ctx.images.retry_in(&self.pod, i)).filter_map(|d| Duration::try_from(d).ok()).min()
+    }
+
+    fn deadline(&self) -> Option<Timestamp> {
+        let seconds = self.pod.pod_spec().active_deadline_seconds?;
+        let start = self.pod.pod_status().start_time.as_ref().map_or(self.accepted, |t| t.0);
+        start.checked_add(SignedDuration::from_secs(seconds)).ok()
+    }
+
+    fn past_deadline(&self) -> Option<Verdict> {
+        (self.deadline()? <= Timestamp::now()).then(|| Verdict {
+            reason: "DeadlineExceeded".to_owned(),
+            message: "Pod was active on the node longer than the specified deadline".to_owned(),
+        })
+    }
+
+    fn volumes_old(&self) -> bool {
+        self.volumes_at.is_none_or(|at| at.elapsed() >= RESYNC - Duration::from_secs(5))
+    }
+
+    async fn prepare_volumes(&mut self, runtime: &PodRuntime) -> Result<(), Next> {
+        let fresh = self.volumes_at.is_some() && !self.volumes_old();
+        if fresh {
+            return Ok(());
+        }
+        let facts = self.ctx.facts(&self.pod, runtime.ips());
+        match self.ctx.volumes.setup(&self.pod, &facts).await {
+            Ok(mounted) => {
+                self.volumes = mounted;
+                self.volumes_at = Some(Instant::now());
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(pod = %self.pod.format(), %error, "volumes are not ready");
+                self.ctx.recorder.warning(&self.pod.reference(), "FailedMount", error.to_string());
+                Err(self.retry_later())
+            }
+        }
+    }
+
+    async fn kill_one(&self, runtime: &PodRuntime, kill: &Kill) {
+        let Some(record) = runtime.by_id(&kill.id) else { return };
+        let container = self.pod.container(&kill.name);
+        let probe = container.as_ref().and_then(|(_, c)| match kill.reason {
+            KillReason::Liveness => c.liveness_probe.as_ref(),
+            KillReason::Startup => c.startup_probe.as_ref(),
+            KillReason::Changed | KillReason::Unknown => None,
+        });
+        let own = probe.and_then(|p| p.termination_grace_period_seconds);
+        let grace = own.or(self.pod.pod_spec().termination_grace_period_seconds).unwrap_or(30);
+        let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
+        self.kill_container(runtime, record, grace, Some(&kill.message)).await;
+    }
+}
+
+/// Writes a duration as Go does, for whole seconds: `10s`, `1m20s`, `5m0s`.
+pub(super) fn go_duration(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs();
+    if seconds < 60 { format!("{seconds}s") } else { format!("{}m{}s", seconds / 60, seconds % 60) }
+}
