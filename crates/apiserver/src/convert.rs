@@ -17,7 +17,7 @@ pub(crate) use stored::{from_storage, to_storage};
 /// `group/version`).
 ///
 /// The classic `resource.k8s.io/v1alpha1` is another API, nothing converts to or from it.
-pub fn convert(kind: &str, obj: &mut Value, from: &str, to: &str) {
+pub(crate) fn convert(kind: &str, obj: &mut Value, from: &str, to: &str) {
     if from != to {
         match (from, to, kind) {
             ("v1", "events.k8s.io/v1", "Event") => events::from_core(obj),
@@ -48,7 +48,9 @@ fn structured(version: &str) -> bool {
 
 /// Renames members of an object; a member that is missing stays missing.
 fn rename(obj: &mut Value, names: &[(&str, &str)]) {
-    let Some(object) = obj.as_object_mut() else { return };
+    let Some(object) = obj.as_object_mut() else {
+        return;
+    };
     for (from, to) in names {
         if let Some(value) = object.remove(*from) {
             object.insert((*to).to_owned(), value);

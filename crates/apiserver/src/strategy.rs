@@ -4,10 +4,14 @@
 //! Handlers run every kind through one fixed order, the one of upstream's generic registry:
 //!
 //! - create: decode, static defaults (schema), [`Strategy::default`], mutating admission,
-//!   [`before_create`], [`Strategy::validate`], validating admission, commit;
-//! - update and patch: the same with [`before_update`] and [`Strategy::validate_update`];
-//! - a subresource that writes the parent object: [`before_subresource_update`] and
+//!   [`Strategy::prepare_for_create`], [`Strategy::validate`], validating admission, commit;
+//! - update and patch: the same with [`Strategy::prepare_for_update`] and
+//!   [`Strategy::validate_update`];
+//! - a subresource that writes the parent object: [`Strategy::prepare_subresource_update`] and
 //!   [`Strategy::validate_subresource_update`].
+//!
+//! System-owned metadata (uid, times, generation of the stored object) has been set or restored by
+//! the handler before a strategy prepares an object.
 //!
 //! Objects are plain JSON values which schema decoding has already brought into the declared
 //! shape (no unknown fields, no wrong types). A strategy never sees I/O, clocks or other objects.
@@ -61,7 +65,8 @@ pub trait Strategy: Send + Sync {
     /// schema, on every decode (create, update, patch result).
     fn default(&self, _obj: &mut Value) {}
 
-    /// Resets what a creator may not choose: status, generation. Runs after mutating admission.
+    /// Resets what a creator may not choose: status, generation. Runs after mutating admission,
+    /// when name and uid are known: jobs derive labels from them. Idempotent.
     fn prepare_for_create(&self, obj: &mut Value) {
         access::reset_status(self.kind(), obj);
         access::first_generation(self.kind(), obj);
@@ -163,9 +168,6 @@ pub trait Strategy: Send + Sync {
         Vec::new()
     }
 
-    /// What else changes when the object is marked for deletion (namespaces become Terminating).
-    fn mark_deleted(&self, _obj: &mut Value) {}
-
     /// Warnings for the writer of this object (`Warning` response headers).
     fn warnings(&self, _obj: &Value) -> Vec<String> {
         Vec::new()
@@ -250,51 +252,6 @@ impl Generic {
 impl Strategy for Generic {
     fn kind(&self) -> &KindInfo {
         &self.info
-    }
-}
-
-/// Puts an object that is to be created into its first state: system-owned metadata is wiped, the
-/// strategy resets what a creator may not choose. The caller has already set name, namespace, uid
-/// and creationTimestamp: jobs derive labels from them.
-pub fn before_create(strategy: &dyn Strategy, obj: &mut Value) {
-    if let Some(meta) = json::object_mut(obj, "metadata") {
-        for key in ["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "generation"] {
-            meta.remove(key);
-        }
-    }
-    strategy.prepare_for_create(obj);
-}
-
-/// Puts back what belongs to the system before an update is judged: creation and deletion times,
-/// generation, an absent uid, the name of an object written without one.
-pub fn before_update(strategy: &dyn Strategy, new: &mut Value, old: &Value) {
-    restore_system_metadata(new, old);
-    strategy.prepare_for_update(new, old);
-}
-
-/// As [`before_update`], for a write through a subresource of the parent object.
-pub fn before_subresource_update(
-    strategy: &dyn Strategy,
-    subresource: &str,
-    new: &mut Value,
-    old: &Value,
-) {
-    restore_system_metadata(new, old);
-    strategy.prepare_subresource_update(subresource, new, old);
-}
-
-fn restore_system_metadata(new: &mut Value, old: &Value) {
-    const OWNED: [&str; 4] =
-        ["creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
-    let (Some(meta), Some(stored)) = (new.get_mut("metadata"), old.get("metadata")) else { return };
-    for key in OWNED {
-        json::keep(meta, stored, key);
-    }
-    json::remove(meta, "selfLink");
-    for key in ["uid", "name", "namespace"] {
-        if json::str_at(meta, &[key]).is_empty() {
-            json::keep(meta, stored, key);
-        }
     }
 }
 

@@ -40,13 +40,23 @@ impl Dialect {
 /// Paths of the version 3 documents, one for each group and version served: `api/v1`,
 /// `apis/apps/v1`.
 pub fn v3_paths(table: &KindTable) -> Vec<String> {
-    let groups: BTreeSet<(&str, &str)> =
-        table.resources.iter().map(|r| (r.group, r.version)).collect();
-    groups.into_iter().map(|(group, version)| path_of(group, version)).collect()
+    let groups: BTreeSet<(&str, &str)> = table
+        .resources
+        .iter()
+        .map(|r| (r.group, r.version))
+        .collect();
+    groups
+        .into_iter()
+        .map(|(group, version)| path_of(group, version))
+        .collect()
 }
 
 fn path_of(group: &str, version: &str) -> String {
-    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
+    if group.is_empty() {
+        format!("api/{version}")
+    } else {
+        format!("apis/{group}/{version}")
+    }
 }
 
 /// The version 3 document of a group and version as JSON; `None` when nothing of it is served.
@@ -58,8 +68,11 @@ pub fn v3_json(
     version: &str,
     server_version: &str,
 ) -> Option<Vec<u8>> {
-    let rows: Vec<_> =
-        table.resources.iter().filter(|r| r.group == group && r.version == version).collect();
+    let rows: Vec<_> = table
+        .resources
+        .iter()
+        .filter(|r| r.group == group && r.version == version)
+        .collect();
     if rows.is_empty() {
         return None;
     }
@@ -122,12 +135,12 @@ pub fn v2_protobuf(table: &KindTable, server_version: &str) -> Vec<u8> {
             paths.add(&path, &item);
         }
     }
-    doc.paths(paths);
+    doc.paths(&paths);
     let mut schemas = gnostic::Definitions::default();
     for (name, schema) in definitions.all(&reachable) {
         schemas.add(&name, &schema);
     }
-    doc.definitions(schemas);
+    doc.definitions(&schemas);
     doc.finish()
 }
 
@@ -155,8 +168,11 @@ fn roots(table: &KindTable, only: Option<(&str, &str)>) -> BTreeMap<TypeId, Vec<
             }
         }
     };
-    let served: BTreeSet<(&str, &str)> =
-        table.resources.iter().map(|r| (r.group, r.version)).collect();
+    let served: BTreeSet<(&str, &str)> = table
+        .resources
+        .iter()
+        .map(|r| (r.group, r.version))
+        .collect();
     for row in &table.resources {
         if only.is_some_and(|gv| gv != (row.group, row.version)) {
             continue;
@@ -188,7 +204,11 @@ struct Gvk {
 
 impl Gvk {
     fn new(group: &str, version: &str, kind: &str) -> Self {
-        Self { group: group.to_owned(), version: version.to_owned(), kind: kind.to_owned() }
+        Self {
+            group: group.to_owned(),
+            version: version.to_owned(),
+            kind: kind.to_owned(),
+        }
     }
 
     fn to_json(&self) -> Value {
@@ -205,7 +225,11 @@ struct Pieces {
 
 impl Pieces {
     fn new() -> Self {
-        Self { out: vec![b'{'], first: true, depth: 1 }
+        Self {
+            out: vec![b'{'],
+            first: true,
+            depth: 1,
+        }
     }
 
     fn key(&mut self, key: &str) {

@@ -38,7 +38,13 @@ pub struct Column {
 
 impl Column {
     const fn new(name: &'static str, kind: &'static str, description: &'static str) -> Self {
-        Self { name, r#type: kind, format: "", description, priority: 0 }
+        Self {
+            name,
+            r#type: kind,
+            format: "",
+            description,
+            priority: 0,
+        }
     }
 
     const fn text(name: &'static str, description: &'static str) -> Self {
@@ -78,7 +84,10 @@ struct Printer {
     cells: fn(&Row<'_>) -> Vec<Value>,
 }
 
-static DEFAULT: Printer = Printer { columns: &[NAME, AGE], cells: |r| vec![r.name(), r.age()] };
+static DEFAULT: Printer = Printer {
+    columns: &[NAME, AGE],
+    cells: |r| vec![r.name(), r.age()],
+};
 
 /// The columns of a kind.
 pub fn columns(group: &str, version: &str, kind: &str) -> &'static [Column] {
@@ -92,7 +101,11 @@ pub fn cells(group: &str, version: &str, kind: &str, obj: &Value, now: Timestamp
 
 /// `conditions` of an object's row: `Completed` for pods that ended.
 pub fn row_conditions(group: &str, kind: &str, obj: &Value) -> Vec<Value> {
-    if group.is_empty() && kind == "Pod" { pods::row_conditions(obj) } else { Vec::new() }
+    if group.is_empty() && kind == "Pod" {
+        pods::row_conditions(obj)
+    } else {
+        Vec::new()
+    }
 }
 
 fn printer(group: &str, version: &str, kind: &str) -> &'static Printer {

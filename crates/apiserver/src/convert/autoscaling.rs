@@ -75,7 +75,9 @@ pub(super) fn to_v1(obj: &mut Value) {
 
 fn annotations(obj: &mut Value) -> Option<&mut Map<String, Value>> {
     let meta = obj.get_mut("metadata")?.as_object_mut()?;
-    meta.entry("annotations").or_insert_with(|| json!({})).as_object_mut()
+    meta.entry("annotations")
+        .or_insert_with(|| json!({}))
+        .as_object_mut()
 }
 
 pub(super) fn to_v2(obj: &mut Value) {

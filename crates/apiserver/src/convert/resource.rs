@@ -36,7 +36,9 @@ pub(super) fn from_v1beta1(kind: &str, obj: &mut Value) {
     }
     if kind == "ResourceSlice" {
         for device in each(obj, &["spec", "devices"]) {
-            let Some(device) = device.as_object_mut() else { continue };
+            let Some(device) = device.as_object_mut() else {
+                continue;
+            };
             if let Some(Value::Object(basic)) = device.remove("basic") {
                 device.extend(basic);
             }
@@ -48,7 +50,9 @@ pub(super) fn from_v1beta1(kind: &str, obj: &mut Value) {
 pub(super) fn to_v1beta1(kind: &str, obj: &mut Value) {
     if let Some(path) = claim_path(kind) {
         for request in each(obj, path) {
-            let Some(request) = request.as_object_mut() else { continue };
+            let Some(request) = request.as_object_mut() else {
+                continue;
+            };
             if let Some(Value::Object(exactly)) = request.remove("exactly") {
                 request.extend(exactly);
             }
@@ -71,7 +75,9 @@ pub(super) fn to_v1beta1(kind: &str, obj: &mut Value) {
 
 /// In v1beta1 an empty node name and `allNodes: false` mean unset.
 fn unset_zeroes(slice: &mut Value) {
-    let Some(spec) = slice.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    let Some(spec) = slice.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
     if spec.get("nodeName").and_then(Value::as_str) == Some("") {
         spec.remove("nodeName");
     }

@@ -1,6 +1,5 @@
 //! Between the version a resource is served in and the one its objects are stored in.
 
-use davit_api::kinds::api_version;
 use davit_api::status::Status;
 use serde_json::Value;
 
@@ -11,7 +10,12 @@ use crate::registry::ResourceInfo;
 /// custom kinds, which can fail, will be called here.
 pub(crate) fn to_storage(resource: &ResourceInfo, mut value: Value) -> Result<Value, Status> {
     if resource.is_converted() {
-        convert(resource.row.kind, &mut value, &resource.api_version(), &stored(resource));
+        convert(
+            resource.row.kind,
+            &mut value,
+            &resource.api_version(),
+            &resource.storage.api_version(),
+        );
     }
     Ok(value)
 }
@@ -19,11 +23,12 @@ pub(crate) fn to_storage(resource: &ResourceInfo, mut value: Value) -> Result<Va
 /// An object as it is stored, in the version of `resource`.
 pub(crate) fn from_storage(resource: &ResourceInfo, mut value: Value) -> Result<Value, Status> {
     if resource.is_converted() {
-        convert(resource.row.kind, &mut value, &stored(resource), &resource.api_version());
+        convert(
+            resource.row.kind,
+            &mut value,
+            &resource.storage.api_version(),
+            &resource.api_version(),
+        );
     }
     Ok(value)
-}
-
-fn stored(resource: &ResourceInfo) -> String {
-    api_version(resource.storage.group(), resource.storage.version())
 }

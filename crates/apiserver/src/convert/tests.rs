@@ -30,7 +30,12 @@ fn autoscalers_keep_what_the_old_version_cannot_say() {
             {"type": "Resource", "resource": {"name": "cpu",
                 "target": {"type": "Utilization", "averageUtilization": 50}}},
             {"type": "Pods", "pods": {"metric": {"name": "m"}}}]}});
-    let old = there_and_back("HorizontalPodAutoscaler", &new, "autoscaling/v2", "autoscaling/v1");
+    let old = there_and_back(
+        "HorizontalPodAutoscaler",
+        &new,
+        "autoscaling/v2",
+        "autoscaling/v1",
+    );
     assert_eq!(old["spec"]["targetCPUUtilizationPercentage"], 50);
     assert!(old["spec"].get("metrics").is_none());
     let notes = old["metadata"]["annotations"].as_object().unwrap();
@@ -46,7 +51,10 @@ fn claims_and_slices_of_v1beta1() {
         {"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]}]}}});
     let new = there_and_back("ResourceClaim", &claim, OLD, NEW);
     let requests = &new["spec"]["devices"]["requests"];
-    assert_eq!(requests[0], json!({"name": "a", "exactly": {"deviceClassName": "c", "count": 2}}));
+    assert_eq!(
+        requests[0],
+        json!({"name": "a", "exactly": {"deviceClassName": "c", "count": 2}})
+    );
     assert_eq!(requests[1], claim["spec"]["devices"]["requests"][1]);
 
     let slice = json!({"apiVersion": OLD, "spec": {"driver": "d", "devices": [
@@ -67,5 +75,8 @@ fn versions_of_one_shape_change_their_name_only() {
         "resource.k8s.io/v1beta2",
         "resource.k8s.io/v1",
     );
-    assert_eq!(new, json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"}));
+    assert_eq!(
+        new,
+        json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass"})
+    );
 }

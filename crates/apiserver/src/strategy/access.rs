@@ -54,11 +54,23 @@ const TRACK_GENERATION: &[(&str, &str)] = &[
     ("", "PodTemplate"),
     ("", "ReplicationController"),
     ("admissionregistration.k8s.io", "MutatingAdmissionPolicy"),
-    ("admissionregistration.k8s.io", "MutatingAdmissionPolicyBinding"),
-    ("admissionregistration.k8s.io", "MutatingWebhookConfiguration"),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingAdmissionPolicyBinding",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "MutatingWebhookConfiguration",
+    ),
     ("admissionregistration.k8s.io", "ValidatingAdmissionPolicy"),
-    ("admissionregistration.k8s.io", "ValidatingAdmissionPolicyBinding"),
-    ("admissionregistration.k8s.io", "ValidatingWebhookConfiguration"),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingAdmissionPolicyBinding",
+    ),
+    (
+        "admissionregistration.k8s.io",
+        "ValidatingWebhookConfiguration",
+    ),
     ("apiextensions.k8s.io", "CustomResourceDefinition"),
     ("apps", "DaemonSet"),
     ("apps", "Deployment"),
@@ -152,12 +164,18 @@ pub(super) fn next_generation(kind: &KindInfo, new: &mut Value, old: &Value) {
 
 fn same_desired_state(kind: &KindInfo, new: &Value, old: &Value) -> bool {
     let relevant = |key: &str| {
-        !matches!(key, "apiVersion" | "kind" | "metadata") && !(kind.has_status && key == "status")
+        let apart = kind.has_status && key == "status";
+        !apart && !matches!(key, "apiVersion" | "kind" | "metadata")
     };
     let keys = |v: &Value| -> Vec<String> {
-        v.as_object().map(|o| o.keys().filter(|k| relevant(k)).cloned().collect()).unwrap_or_default()
+        v.as_object()
+            .map(|o| o.keys().filter(|k| relevant(k)).cloned().collect())
+            .unwrap_or_default()
     };
-    keys(new).iter().chain(&keys(old)).all(|k| same(at(new, &[k]), at(old, &[k])))
+    keys(new)
+        .iter()
+        .chain(&keys(old))
+        .all(|k| same(at(new, &[k]), at(old, &[k])))
 }
 
 /// A status write: everything but status comes from the stored object; of the metadata only what
@@ -187,5 +205,8 @@ pub(super) fn keep_all_but_status_and_metadata(new: &mut Value, old: &Value) {
 
 /// Whether a status writer may change labels, annotations and finalizers.
 pub(super) fn status_writes_metadata(kind: &KindInfo) -> bool {
-    matches!(&*kind.group, "" | "apps" | "batch" | "autoscaling" | "policy" | "networking.k8s.io")
+    matches!(
+        &*kind.group,
+        "" | "apps" | "batch" | "autoscaling" | "policy" | "networking.k8s.io"
+    )
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::containers::{choice, optional_choice, required};
 use super::json::{
-    at, at_mut, default, default_nonzero, default_unset, has, int_at, keep, list_at,
-    list_mut, same, set, str_at,
+    at, at_mut, default, default_nonzero, default_unset, has, int_at, keep, list_at, list_mut,
+    same, set, str_at,
 };
 use super::storage::Fixed;
 use super::{Generic, KindInfo, Strategy, access, meta, resources, selectors};
@@ -33,7 +33,10 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("apiregistration.k8s.io", _) => Box::new(ApiService(info)),
         ("apiextensions.k8s.io", _) => Box::new(CustomResourceDefinition(info)),
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => Box::new(FlowSchema(info)),
-        ("scheduling.k8s.io", "Workload") => Box::new(Fixed { info, paths: &[&["spec"]] }),
+        ("scheduling.k8s.io", "Workload") => Box::new(Fixed {
+            info,
+            paths: &[&["spec"]],
+        }),
         _ => Box::new(Generic::new(info)),
     }
 }
@@ -93,7 +96,9 @@ fn rules(kind: &KindInfo, obj: &Value, errors: &mut ErrorList) {
     }
     let aggregation = list_at(obj, &["aggregationRule", "clusterRoleSelectors"]);
     for (i, selector) in aggregation.iter().enumerate() {
-        let path = Path::new("aggregationRule").child("clusterRoleSelectors").index(i);
+        let path = Path::new("aggregationRule")
+            .child("clusterRoleSelectors")
+            .index(i);
         selectors::label_selector(selector, &path, errors);
     }
 }
@@ -128,7 +133,11 @@ impl Strategy for RoleBinding {
         let role = at(new, &["roleRef"]);
         if !same(role, at(old, &["roleRef"])) {
             let path = Path::new("roleRef");
-            errors.push(FieldError::invalid(&path, role.clone(), "cannot change roleRef"));
+            errors.push(FieldError::invalid(
+                &path,
+                role.clone(),
+                "cannot change roleRef",
+            ));
         }
         errors
     }
@@ -143,8 +152,11 @@ impl RoleBinding {
         let path = Path::new("roleRef");
         let role = at(obj, &["roleRef"]);
         choice(role, "apiGroup", &[RBAC], &path, errors);
-        let kinds: &[&str] =
-            if self.0.namespaced { &["ClusterRole", "Role"] } else { &["ClusterRole"] };
+        let kinds: &[&str] = if self.0.namespaced {
+            &["ClusterRole", "Role"]
+        } else {
+            &["ClusterRole"]
+        };
         choice(role, "kind", kinds, &path, errors);
         required(role, "name", &path, errors);
         for (i, subject) in list_at(obj, &["subjects"]).iter().enumerate() {
@@ -234,7 +246,11 @@ fn webhooks(obj: &Value, errors: &mut ErrorList) {
         if name.is_empty() {
             errors.push(FieldError::required(&at_name, ""));
         } else {
-            errors.extend(invalid_each(&at_name, name, names::check_dns1123_subdomain(name)));
+            errors.extend(invalid_each(
+                &at_name,
+                name,
+                names::check_dns1123_subdomain(name),
+            ));
             if name.split('.').count() < 3 {
                 let fault = "should be a domain with at least three segments separated by dots";
                 errors.push(FieldError::invalid(&at_name, name, fault));
@@ -246,20 +262,33 @@ fn webhooks(obj: &Value, errors: &mut ErrorList) {
         }
         if list_at(hook, &["admissionReviewVersions"]).is_empty() {
             let why = "must specify one of v1, v1beta1";
-            errors.push(FieldError::required(&path.child("admissionReviewVersions"), why));
+            errors.push(FieldError::required(
+                &path.child("admissionReviewVersions"),
+                why,
+            ));
         }
         if str_at(hook, &["sideEffects"]).is_empty() {
             let why = "must specify one of None, NoneOnDryRun";
             errors.push(FieldError::required(&path.child("sideEffects"), why));
         } else {
-            choice(hook, "sideEffects", &["None", "NoneOnDryRun"], &path, errors);
+            choice(
+                hook,
+                "sideEffects",
+                &["None", "NoneOnDryRun"],
+                &path,
+                errors,
+            );
         }
         choice(hook, "failurePolicy", &["Fail", "Ignore"], &path, errors);
         choice(hook, "matchPolicy", &["Equivalent", "Exact"], &path, errors);
         let timeout = int_at(hook, &["timeoutSeconds"]);
         if let Some(timeout) = timeout.filter(|t| !(1..=30).contains(t)) {
             let fault = "the timeout value must be between 1 and 30 seconds";
-            errors.push(FieldError::invalid(&path.child("timeoutSeconds"), timeout, fault));
+            errors.push(FieldError::invalid(
+                &path.child("timeoutSeconds"),
+                timeout,
+                fault,
+            ));
         }
         for key in ["namespaceSelector", "objectSelector"] {
             selectors::label_selector(at(hook, &[key]), &path.child(key), errors);
@@ -267,7 +296,10 @@ fn webhooks(obj: &Value, errors: &mut ErrorList) {
         let path = path.child("clientConfig");
         let config = at(hook, &["clientConfig"]);
         if has(config, &["url"]) == has(config, &["service"]) {
-            errors.push(FieldError::required(&path, "exactly one of url or service is required"));
+            errors.push(FieldError::required(
+                &path,
+                "exactly one of url or service is required",
+            ));
         }
     }
 }
@@ -280,7 +312,9 @@ impl Strategy for AdmissionPolicy {
     }
 
     fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         default(spec, "failurePolicy", "Fail");
         if let Some(constraints) = at_mut(spec, &["matchConstraints"]) {
             match_defaults(constraints);
@@ -321,11 +355,19 @@ fn lease(obj: &Value, errors: &mut ErrorList) {
     let spec = at(obj, &["spec"]);
     if let Some(seconds) = int_at(spec, &["leaseDurationSeconds"]).filter(|s| *s <= 0) {
         let path = path.child("leaseDurationSeconds");
-        errors.push(FieldError::invalid(&path, seconds, "must be greater than 0"));
+        errors.push(FieldError::invalid(
+            &path,
+            seconds,
+            "must be greater than 0",
+        ));
     }
     if let Some(count) = int_at(spec, &["leaseTransitions"]).filter(|c| *c < 0) {
         let fault = "must be greater than or equal to 0";
-        errors.push(FieldError::invalid(&path.child("leaseTransitions"), count, fault));
+        errors.push(FieldError::invalid(
+            &path.child("leaseTransitions"),
+            count,
+            fault,
+        ));
     }
 }
 
@@ -355,14 +397,23 @@ impl Strategy for PriorityClass {
                 let why = format!(
                     "priority class names with 'system-' prefix are reserved for system use only. error: {name} is not a known system priority class"
                 );
-                errors.push(FieldError::forbidden(&Path::new("metadata").child("name"), why));
+                errors.push(FieldError::forbidden(
+                    &Path::new("metadata").child("name"),
+                    why,
+                ));
             }
         } else if value > USER_MAX {
             let why = format!("maximum allowed value of a user defined priority is {USER_MAX}");
             errors.push(FieldError::forbidden(&Path::new("value"), why));
         }
         let policies = ["Never", "PreemptLowerPriority"];
-        optional_choice(obj, "preemptionPolicy", &policies, &Path::root(), &mut errors);
+        optional_choice(
+            obj,
+            "preemptionPolicy",
+            &policies,
+            &Path::root(),
+            &mut errors,
+        );
         errors
     }
 
@@ -421,7 +472,11 @@ impl Strategy for SigningRequest {
             && list_at(spec, &["usages"]).is_empty()
             && self.0.version != "v1"
         {
-            set(spec, "usages", json!(["digital signature", "key encipherment"]));
+            set(
+                spec,
+                "usages",
+                json!(["digital signature", "key encipherment"]),
+            );
         }
     }
 
@@ -443,13 +498,18 @@ impl Strategy for SigningRequest {
         if signer.is_empty() {
             errors.push(FieldError::required(&at_signer, ""));
         } else if signer.split('/').count() != 2 {
-            let fault = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+            let fault =
+                "must be a fully qualified domain and path of the form 'example.com/signer-name'";
             errors.push(FieldError::invalid(&at_signer, signer, fault));
         }
         let seconds = int_at(spec, &["expirationSeconds"]);
         if let Some(seconds) = seconds.filter(|s| *s < 600) {
             let fault = "may not specify a duration less than 600 seconds (10 minutes)";
-            errors.push(FieldError::invalid(&path.child("expirationSeconds"), seconds, fault));
+            errors.push(FieldError::invalid(
+                &path.child("expirationSeconds"),
+                seconds,
+                fault,
+            ));
         }
         errors
     }
@@ -460,10 +520,17 @@ impl Strategy for SigningRequest {
         access::keep_all_but_status(new, old);
         let decided = |c: &&Value| matches!(str_at(c, &["type"]), "Approved" | "Denied");
         let (conditions, mut status) = if subresource == "approval" {
-            (at(&written, &["conditions"]).clone(), at(old, &["status"]).clone())
+            (
+                at(&written, &["conditions"]).clone(),
+                at(old, &["status"]).clone(),
+            )
         } else {
-            let stored = list_at(old, &["status", "conditions"]).iter().filter(decided);
-            let others = list_at(&written, &["conditions"]).iter().filter(|c| !decided(c));
+            let stored = list_at(old, &["status", "conditions"])
+                .iter()
+                .filter(decided);
+            let others = list_at(&written, &["conditions"])
+                .iter()
+                .filter(|c| !decided(c));
             (stored.chain(others).cloned().collect(), written)
         };
         if status.is_null() {
@@ -479,7 +546,12 @@ impl Strategy for SigningRequest {
         self.prepare_subresource_update("status", new, old);
     }
 
-    fn validate_subresource_update(&self, _subresource: &str, new: &Value, old: &Value) -> ErrorList {
+    fn validate_subresource_update(
+        &self,
+        _subresource: &str,
+        new: &Value,
+        old: &Value,
+    ) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         let conditions = list_at(new, &["status", "conditions"]);
         let path = Path::new("status").child("conditions");
@@ -491,7 +563,10 @@ impl Strategy for SigningRequest {
         for (i, condition) in conditions.iter().enumerate() {
             let path = path.index(i);
             required(condition, "type", &path, &mut errors);
-            let decision = matches!(str_at(condition, &["type"]), "Approved" | "Denied" | "Failed");
+            let decision = matches!(
+                str_at(condition, &["type"]),
+                "Approved" | "Denied" | "Failed"
+            );
             if decision && str_at(condition, &["status"]) != "True" {
                 let status = str_at(condition, &["status"]);
                 let path = path.child("status");
@@ -506,7 +581,10 @@ impl Strategy for SigningRequest {
     }
 
     fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![("spec.signerName", str_at(obj, &["spec", "signerName"]).to_owned())]
+        vec![(
+            "spec.signerName",
+            str_at(obj, &["spec", "signerName"]).to_owned(),
+        )]
     }
 }
 
@@ -523,7 +601,10 @@ impl Strategy for BySigner {
     }
 
     fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![("spec.signerName", str_at(obj, &["spec", "signerName"]).to_owned())]
+        vec![(
+            "spec.signerName",
+            str_at(obj, &["spec", "signerName"]).to_owned(),
+        )]
     }
 }
 
@@ -565,7 +646,11 @@ fn api_service(obj: &Value, errors: &mut ErrorList) {
     let wanted = format!("{version}.{group}");
     if name != wanted {
         let fault = format!("must be `spec.version+\".\"+spec.group`: {wanted:?}");
-        errors.push(FieldError::invalid(&Path::new("metadata").child("name"), name, fault));
+        errors.push(FieldError::invalid(
+            &Path::new("metadata").child("name"),
+            name,
+            fault,
+        ));
     }
     for (key, most) in [("groupPriorityMinimum", 20000), ("versionPriority", 1000)] {
         let priority = int_at(spec, &[key]).unwrap_or(0);
@@ -577,7 +662,11 @@ fn api_service(obj: &Value, errors: &mut ErrorList) {
     let insecure = at(spec, &["insecureSkipTLSVerify"]) == &json!(true);
     if insecure && !str_at(spec, &["caBundle"]).is_empty() {
         let fault = "may not be true if caBundle is present";
-        errors.push(FieldError::invalid(&path.child("insecureSkipTLSVerify"), true, fault));
+        errors.push(FieldError::invalid(
+            &path.child("insecureSkipTLSVerify"),
+            true,
+            fault,
+        ));
     }
     let service = at(spec, &["service"]);
     if !service.is_null() {
@@ -595,7 +684,9 @@ impl Strategy for CustomResourceDefinition {
     }
 
     fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         default_unset(spec, "conversion", json!({"strategy": "None"}));
         if let Some(names) = at_mut(spec, &["names"]) {
             let kind = str_at(names, &["kind"]).to_owned();
@@ -651,7 +742,11 @@ fn definition(obj: &Value, errors: &mut ErrorList) {
     let plural = str_at(spec, &["names", "plural"]);
     if name != format!("{plural}.{}", str_at(spec, &["group"])) {
         let fault = "must be spec.names.plural+\".\"+spec.group";
-        errors.push(FieldError::invalid(&Path::new("metadata").child("name"), name, fault));
+        errors.push(FieldError::invalid(
+            &Path::new("metadata").child("name"),
+            name,
+            fault,
+        ));
     }
     required(spec, "group", &path, errors);
     choice(spec, "scope", &["Cluster", "Namespaced"], &path, errors);
@@ -660,7 +755,10 @@ fn definition(obj: &Value, errors: &mut ErrorList) {
     }
     let versions = list_at(spec, &["versions"]);
     let at_versions = path.child("versions");
-    let stored = versions.iter().filter(|v| at(v, &["storage"]) == &json!(true)).count();
+    let stored = versions
+        .iter()
+        .filter(|v| at(v, &["storage"]) == &json!(true))
+        .count();
     if stored != 1 {
         let fault = "must have exactly one version marked as storage version";
         errors.push(FieldError::invalid(&at_versions, versions.to_vec(), fault));

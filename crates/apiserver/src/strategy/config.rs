@@ -7,8 +7,7 @@ use davit_api::names;
 use serde_json::{Value, json};
 
 use super::json::{
-    at, bool_at, default, entries_at, keep, list_at, list_mut, object_mut, remove, same,
-    str_at,
+    at, bool_at, default, entries_at, keep, list_at, list_mut, object_mut, remove, same, str_at,
 };
 use super::{Generic, KindInfo, Strategy, meta, pod_defaults, resources};
 
@@ -96,11 +95,15 @@ impl Strategy for Secret {
 
     fn default(&self, obj: &mut Value) {
         default(obj, "type", "Opaque");
-        let Some(Value::Object(plain)) = remove(obj, "stringData") else { return };
+        let Some(Value::Object(plain)) = remove(obj, "stringData") else {
+            return;
+        };
         if plain.is_empty() {
             return;
         }
-        let Some(data) = object_mut(obj, "data") else { return };
+        let Some(data) = object_mut(obj, "data") else {
+            return;
+        };
         for (key, value) in plain {
             let text = value.as_str().unwrap_or_default();
             data.insert(key, json!(STANDARD.encode(text)));
@@ -140,7 +143,11 @@ fn secret(obj: &Value, errors: &mut ErrorList) {
     let path = Path::new("data");
     let mut size = 0;
     for (key, value) in entries_at(obj, &["data"]) {
-        errors.extend(invalid_each(&path.key(key), key, names::check_config_map_key(key)));
+        errors.extend(invalid_each(
+            &path.key(key),
+            key,
+            names::check_config_map_key(key),
+        ));
         size += decoded_len(value);
     }
     if size > SIZE_MAX {
@@ -181,10 +188,17 @@ fn registry_config(obj: &Value, key: &str, errors: &mut ErrorList) {
         errors.push(FieldError::required(&path, ""));
         return;
     };
-    let parsed = STANDARD.decode(text).ok().map(|b| serde_json::from_slice::<Value>(&b));
+    let parsed = STANDARD
+        .decode(text)
+        .ok()
+        .map(|b| serde_json::from_slice::<Value>(&b));
     if let Some(Err(error)) = parsed {
         let fault = error.to_string();
-        errors.push(FieldError::invalid(&path, "<secret contents redacted>", fault));
+        errors.push(FieldError::invalid(
+            &path,
+            "<secret contents redacted>",
+            fault,
+        ));
     }
 }
 
@@ -201,11 +215,17 @@ impl Strategy for LimitRange {
                 continue;
             }
             // limits follow from the maximum, requests from the limits, then from the minimum
-            for (from, to) in
-                [("max", "default"), ("default", "defaultRequest"), ("min", "defaultRequest")]
-            {
-                let Some(source) = at(item, &[from]).as_object().cloned() else { continue };
-                let Some(target) = object_mut(item, to) else { continue };
+            for (from, to) in [
+                ("max", "default"),
+                ("default", "defaultRequest"),
+                ("min", "defaultRequest"),
+            ] {
+                let Some(source) = at(item, &[from]).as_object().cloned() else {
+                    continue;
+                };
+                let Some(target) = object_mut(item, to) else {
+                    continue;
+                };
                 for (name, value) in source {
                     target.entry(name).or_insert(value);
                 }
@@ -268,7 +288,11 @@ fn ordered(item: &Value, path: &Path, errors: &mut ErrorList) {
             if low > high {
                 let low = value.as_str().unwrap_or_default();
                 let fault = format!("{lower} value {low} is greater than {upper} value {high}");
-                errors.push(FieldError::invalid(&path.child(lower).key(name), low, fault));
+                errors.push(FieldError::invalid(
+                    &path.child(lower).key(name),
+                    low,
+                    fault,
+                ));
             }
         }
     }
@@ -319,7 +343,9 @@ fn quota(obj: &Value, errors: &mut ErrorList) {
     for (name, value) in entries_at(obj, &["spec", "hard"]) {
         let path = path.key(name);
         // limits of extended resources cannot be counted apart from their requests
-        let counted = name.strip_prefix("limits.").is_none_or(names::is_native_resource);
+        let counted = name
+            .strip_prefix("limits.")
+            .is_none_or(names::is_native_resource);
         if !counted {
             let fault = "must be a standard resource for quota";
             errors.push(FieldError::invalid(&path, name.as_str(), fault));

@@ -79,7 +79,11 @@ fn common(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     if name.is_empty() {
         errors.push(FieldError::required(&at_name, ""));
     } else {
-        errors.extend(invalid_each(&at_name, name, names::check_dns1123_label(name)));
+        errors.extend(invalid_each(
+            &at_name,
+            name,
+            names::check_dns1123_label(name),
+        ));
     }
     let image = str_at(c, &["image"]);
     let at_image = path.child("image");
@@ -91,12 +95,23 @@ fn common(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     }
     let policies = ["FallbackToLogsOnError", "File"];
     choice(c, "terminationMessagePolicy", &policies, path, errors);
-    choice(c, "imagePullPolicy", &["Always", "IfNotPresent", "Never"], path, errors);
+    choice(
+        c,
+        "imagePullPolicy",
+        &["Always", "IfNotPresent", "Never"],
+        path,
+        errors,
+    );
     ports(c, scope, &path.child("ports"), errors);
     env(list_at(c, &["env"]), &path.child("env"), errors);
     env_from(list_at(c, &["envFrom"]), &path.child("envFrom"), errors);
     mounts(c, scope, path, errors);
-    resources::container(at(c, &["resources"]), &scope.claims, &path.child("resources"), errors);
+    resources::container(
+        at(c, &["resources"]),
+        &scope.claims,
+        &path.child("resources"),
+        errors,
+    );
     let context = at(c, &["securityContext"]);
     security_context(context, &path.child("securityContext"), errors);
 }
@@ -113,7 +128,11 @@ pub(super) fn choice(
     if value.is_empty() {
         errors.push(FieldError::required(&path.child(key), ""));
     } else if !supported.contains(&value) {
-        errors.push(FieldError::not_supported(&path.child(key), value, supported));
+        errors.push(FieldError::not_supported(
+            &path.child(key),
+            value,
+            supported,
+        ));
     }
 }
 
@@ -185,15 +204,14 @@ pub(super) fn port_number(port: i64, path: &Path, errors: &mut ErrorList) {
     );
 }
 
-fn unique_host_ports(
-    c: &Value,
-    taken: &mut HashSet<String>,
-    path: &Path,
-    errors: &mut ErrorList,
-) {
+fn unique_host_ports(c: &Value, taken: &mut HashSet<String>, path: &Path, errors: &mut ErrorList) {
     for (i, port) in list_at(c, &["ports"]).iter().enumerate() {
         let number = int_at(port, &["hostPort"]).unwrap_or(0);
-        let key = format!("{}/{}/{number}", str_at(port, &["protocol"]), str_at(port, &["hostIP"]));
+        let key = format!(
+            "{}/{}/{number}",
+            str_at(port, &["protocol"]),
+            str_at(port, &["hostIP"])
+        );
         if number != 0 && !taken.insert(key.clone()) {
             let path = path.child("ports").index(i).child("hostPort");
             errors.push(FieldError::duplicate(&path, key));
@@ -218,8 +236,13 @@ fn env(variables: &[Value], path: &Path, errors: &mut ErrorList) {
 }
 
 fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
-    const SOURCES: [&str; 5] =
-        ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
+    const SOURCES: [&str; 5] = [
+        "fieldRef",
+        "resourceFieldRef",
+        "configMapKeyRef",
+        "secretKeyRef",
+        "fileKeyRef",
+    ];
     let source = at(variable, &["valueFrom"]);
     let given = SOURCES.iter().filter(|s| has(source, &[s])).count();
     if given == 0 {
@@ -233,7 +256,12 @@ fn value_from(variable: &Value, path: &Path, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(path, "", fault));
     }
     if has(source, &["fieldRef"]) {
-        volumes::field_ref(at(source, &["fieldRef"]), true, &path.child("fieldRef"), errors);
+        volumes::field_ref(
+            at(source, &["fieldRef"]),
+            true,
+            &path.child("fieldRef"),
+            errors,
+        );
     }
     if has(source, &["resourceFieldRef"]) {
         let path = path.child("resourceFieldRef");
@@ -303,7 +331,11 @@ fn mounts(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         let expression = str_at(mount, &["subPathExpr"]);
         if !expression.is_empty() && !str_at(mount, &["subPath"]).is_empty() {
             let fault = "subPathExpr and subPath are mutually exclusive";
-            errors.push(FieldError::invalid(&path.child("subPathExpr"), expression, fault));
+            errors.push(FieldError::invalid(
+                &path.child("subPathExpr"),
+                expression,
+                fault,
+            ));
         }
         let modes = ["Bidirectional", "HostToContainer", "None"];
         optional_choice(mount, "mountPropagation", &modes, &path, errors);
@@ -332,7 +364,12 @@ fn probes(c: &Value, path: &Path, errors: &mut ErrorList) {
             continue;
         }
         let path = path.child(name);
-        handler(probe, &["exec", "httpGet", "tcpSocket", "grpc"], &path, errors);
+        handler(
+            probe,
+            &["exec", "httpGet", "tcpSocket", "grpc"],
+            &path,
+            errors,
+        );
         for key in [
             "initialDelaySeconds",
             "timeoutSeconds",
@@ -355,7 +392,11 @@ fn probes(c: &Value, path: &Path, errors: &mut ErrorList) {
                 let fault = "must not be set for readinessProbes";
                 errors.push(FieldError::invalid(&path, seconds, fault));
             } else if seconds <= 0 {
-                errors.push(FieldError::invalid(&path, seconds, "must be greater than 0"));
+                errors.push(FieldError::invalid(
+                    &path,
+                    seconds,
+                    "must be greater than 0",
+                ));
             }
         }
     }
@@ -366,7 +407,12 @@ fn lifecycle(c: &Value, path: &Path, errors: &mut ErrorList) {
         let action = at(c, &["lifecycle", hook]);
         if !action.is_null() {
             let path = path.child("lifecycle").child(hook);
-            handler(action, &["exec", "httpGet", "tcpSocket", "sleep"], &path, errors);
+            handler(
+                action,
+                &["exec", "httpGet", "tcpSocket", "sleep"],
+                &path,
+                errors,
+            );
         }
     }
 }
@@ -411,7 +457,11 @@ fn http_get(action: &Value, path: &Path, errors: &mut ErrorList) {
     for (i, header) in list_at(action, &["httpHeaders"]).iter().enumerate() {
         let name = str_at(header, &["name"]);
         let path = path.child("httpHeaders").index(i).child("name");
-        errors.extend(invalid_each(&path, name, names::check_http_header_name(name)));
+        errors.extend(invalid_each(
+            &path,
+            name,
+            names::check_http_header_name(name),
+        ));
     }
 }
 
@@ -437,7 +487,12 @@ fn init(c: &Value, path: &Path, errors: &mut ErrorList) {
         lifecycle(c, path, errors);
         return;
     }
-    for key in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
+    for key in [
+        "lifecycle",
+        "livenessProbe",
+        "readinessProbe",
+        "startupProbe",
+    ] {
         if has(c, &[key]) {
             let why = "may not be set for init containers without restartPolicy=Always";
             errors.push(FieldError::forbidden(&path.child(key), why));
@@ -463,7 +518,10 @@ fn ephemeral(c: &Value, containers: &[Value], path: &Path, errors: &mut ErrorLis
     }
     let target = str_at(c, &["targetContainerName"]);
     if !target.is_empty() && !containers.iter().any(|c| str_at(c, &["name"]) == target) {
-        errors.push(FieldError::not_found(&path.child("targetContainerName"), target));
+        errors.push(FieldError::not_found(
+            &path.child("targetContainerName"),
+            target,
+        ));
     }
     for (i, mount) in list_at(c, &["volumeMounts"]).iter().enumerate() {
         for key in ["subPath", "subPathExpr"] {
@@ -483,8 +541,7 @@ fn security_context(context: &Value, path: &Path, errors: &mut ErrorList) {
     if at(context, &["allowPrivilegeEscalation"]).as_bool() == Some(false) {
         let capabilities = list_at(context, &["capabilities", "add"]);
         if bool_at(context, &["privileged"]) {
-            let fault =
-                "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
+            let fault = "cannot set `allowPrivilegeEscalation` to false and `privileged` to true";
             errors.push(FieldError::invalid(path, context.clone(), fault));
         }
         if capabilities.iter().any(|c| c == "CAP_SYS_ADMIN") {
@@ -493,7 +550,11 @@ fn security_context(context: &Value, path: &Path, errors: &mut ErrorList) {
         }
     }
     optional_choice(context, "procMount", &["Default", "Unmasked"], path, errors);
-    seccomp(at(context, &["seccompProfile"]), &path.child("seccompProfile"), errors);
+    seccomp(
+        at(context, &["seccompProfile"]),
+        &path.child("seccompProfile"),
+        errors,
+    );
 }
 
 /// Faults of a user or group number.
@@ -510,12 +571,21 @@ pub(super) fn seccomp(profile: &Value, path: &Path, errors: &mut ErrorList) {
     if profile.is_null() {
         return;
     }
-    choice(profile, "type", &["Localhost", "RuntimeDefault", "Unconfined"], path, errors);
+    choice(
+        profile,
+        "type",
+        &["Localhost", "RuntimeDefault", "Unconfined"],
+        path,
+        errors,
+    );
     let localhost = str_at(profile, &["type"]) == "Localhost";
     let file = str_at(profile, &["localhostProfile"]);
     let path = path.child("localhostProfile");
     if localhost && file.is_empty() {
-        errors.push(FieldError::required(&path, "must be set when seccomp type is Localhost"));
+        errors.push(FieldError::required(
+            &path,
+            "must be set when seccomp type is Localhost",
+        ));
     } else if localhost {
         volumes::descending_path(file, &path, errors);
     } else if !file.is_empty() {

@@ -56,7 +56,10 @@ impl Strategy for Event {
                 str_at(obj, &path)
             }
         };
-        FIELDS.iter().map(|name| (*name, text(name).to_owned())).collect()
+        FIELDS
+            .iter()
+            .map(|name| (*name, text(name).to_owned()))
+            .collect()
     }
 
     /// events.k8s.io calls the same fields otherwise.
@@ -91,7 +94,11 @@ fn content(event: &Value, errors: &mut ErrorList) {
     };
     if !fits {
         let path = Path::new("involvedObject").child("namespace");
-        errors.push(FieldError::invalid(&path, involved, "does not match event.namespace"));
+        errors.push(FieldError::invalid(
+            &path,
+            involved,
+            "does not match event.namespace",
+        ));
     }
     if !has(event, &["eventTime"]) {
         return;
@@ -102,7 +109,11 @@ fn content(event: &Value, errors: &mut ErrorList) {
     if controller.is_empty() {
         errors.push(FieldError::required(&path, ""));
     } else {
-        errors.extend(invalid_each(&path, controller, names::check_qualified_name(controller)));
+        errors.extend(invalid_each(
+            &path,
+            controller,
+            names::check_qualified_name(controller),
+        ));
     }
     for key in ["reportingInstance", "action", "reason"] {
         required(event, key, &root, errors);

@@ -6,7 +6,8 @@ static NULL: Value = Value::Null;
 
 /// The value at a path of object keys; `null` when something on the way is missing.
 pub(super) fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
-    path.iter().fold(value, |v, key| v.get(key).unwrap_or(&NULL))
+    path.iter()
+        .fold(value, |v, key| v.get(key).unwrap_or(&NULL))
 }
 
 /// The string at a path; empty when missing.
@@ -63,12 +64,18 @@ pub(super) fn list_mut<'a>(
     value: &'a mut Value,
     path: &[&str],
 ) -> impl Iterator<Item = &'a mut Value> + use<'a> {
-    at_mut(value, path).and_then(Value::as_array_mut).into_iter().flatten()
+    at_mut(value, path)
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
 }
 
 /// The object at a key, created empty when missing or null; `None` when `value` or what stands
 /// there is something else.
-pub(super) fn object_mut<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Map<String, Value>> {
+pub(super) fn object_mut<'a>(
+    value: &'a mut Value,
+    key: &str,
+) -> Option<&'a mut Map<String, Value>> {
     let slot = value.as_object_mut()?.entry(key).or_insert(Value::Null);
     if slot.is_null() {
         *slot = Value::Object(Map::new());
@@ -78,7 +85,9 @@ pub(super) fn object_mut<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut 
 
 /// Sets a key of an object that is missing, null or an empty string.
 pub(super) fn default(value: &mut Value, key: &str, to: impl Into<Value>) {
-    let Some(object) = value.as_object_mut() else { return };
+    let Some(object) = value.as_object_mut() else {
+        return;
+    };
     let absent = match object.get(key) {
         None | Some(Value::Null) => true,
         Some(Value::String(s)) => s.is_empty(),
@@ -100,7 +109,9 @@ pub(super) fn default_nonzero(value: &mut Value, key: &str, to: i64) {
 
 /// Sets a key only when it is missing or null: an empty string is kept.
 pub(super) fn default_unset(value: &mut Value, key: &str, to: impl Into<Value>) {
-    let Some(object) = value.as_object_mut() else { return };
+    let Some(object) = value.as_object_mut() else {
+        return;
+    };
     if object.get(key).is_none_or(Value::is_null) {
         object.insert(key.to_owned(), to.into());
     }
@@ -140,9 +151,7 @@ pub(super) fn same(a: &Value, b: &Value) -> bool {
             x.len() == y.len() && x.iter().zip(y).all(|(v, w)| same(v, w))
         }
         (Value::Null | Value::Object(_) | Value::Array(_), _)
-        | (_, Value::Null | Value::Object(_) | Value::Array(_)) => {
-            hollow(a) && hollow(b)
-        }
+        | (_, Value::Null | Value::Object(_) | Value::Array(_)) => hollow(a) && hollow(b),
         _ => a == b,
     }
 }

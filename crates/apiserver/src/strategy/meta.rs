@@ -35,7 +35,10 @@ pub(super) fn validate(kind: &KindInfo, obj: &Value) -> ErrorList {
     }
     let name = str_at(meta, &["name"]);
     if name.is_empty() {
-        errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
+        errors.push(FieldError::required(
+            &path.child("name"),
+            "name or generateName is required",
+        ));
     } else {
         let faults = kind.name_rule.check(name, false);
         errors.extend(invalid_each(&path.child("name"), name, faults));
@@ -48,7 +51,10 @@ pub(super) fn validate(kind: &KindInfo, obj: &Value) -> ErrorList {
         let faults = names::check_dns1123_label(namespace);
         errors.extend(invalid_each(&at_namespace, namespace, faults));
     } else if !namespace.is_empty() {
-        errors.push(FieldError::forbidden(&at_namespace, "not allowed on this type"));
+        errors.push(FieldError::forbidden(
+            &at_namespace,
+            "not allowed on this type",
+        ));
     }
     changeable(kind, meta, &path, &mut errors);
     errors
@@ -77,12 +83,21 @@ pub(super) fn validate_update(kind: &KindInfo, new: &Value, old: &Value) -> Erro
         }
     }
     for key in ["name", "namespace", "uid", "creationTimestamp"] {
-        immutable(at(meta, &[key]), at(stored, &[key]), &path.child(key), &mut errors);
+        immutable(
+            at(meta, &[key]),
+            at(stored, &[key]),
+            &path.child(key),
+            &mut errors,
+        );
     }
     let generation = |m| int_at(m, &["generation"]).unwrap_or(0);
     if generation(meta) < generation(stored) {
         let fault = "must not be decremented";
-        errors.push(FieldError::invalid(&path.child("generation"), generation(meta), fault));
+        errors.push(FieldError::invalid(
+            &path.child("generation"),
+            generation(meta),
+            fault,
+        ));
     }
     changeable(kind, meta, &path, &mut errors);
     errors
@@ -91,15 +106,32 @@ pub(super) fn validate_update(kind: &KindInfo, new: &Value, old: &Value) -> Erro
 /// Labels, annotations, owner references and finalizers.
 fn changeable(kind: &KindInfo, meta: &Value, path: &Path, errors: &mut ErrorList) {
     labels(at(meta, &["labels"]), &path.child("labels"), errors);
-    annotations(at(meta, &["annotations"]), &path.child("annotations"), errors);
-    owners(list_at(meta, &["ownerReferences"]), &path.child("ownerReferences"), errors);
-    finalizers(kind, list_at(meta, &["finalizers"]), &path.child("finalizers"), errors);
+    annotations(
+        at(meta, &["annotations"]),
+        &path.child("annotations"),
+        errors,
+    );
+    owners(
+        list_at(meta, &["ownerReferences"]),
+        &path.child("ownerReferences"),
+        errors,
+    );
+    finalizers(
+        kind,
+        list_at(meta, &["finalizers"]),
+        &path.child("finalizers"),
+        errors,
+    );
 }
 
 /// Faults of the labels and annotations of a pod template.
 pub(super) fn template(meta: &Value, path: &Path, errors: &mut ErrorList) {
     labels(at(meta, &["labels"]), &path.child("labels"), errors);
-    annotations(at(meta, &["annotations"]), &path.child("annotations"), errors);
+    annotations(
+        at(meta, &["annotations"]),
+        &path.child("annotations"),
+        errors,
+    );
 }
 
 /// Faults of label keys and values.
@@ -131,11 +163,19 @@ fn owners(owners: &[Value], path: &Path, errors: &mut ErrorList) {
         let version = str_at(owner, &["apiVersion"]);
         if version.is_empty() || version.ends_with('/') {
             let fault = "version must not be empty";
-            errors.push(FieldError::invalid(&at_owner.child("apiVersion"), version, fault));
+            errors.push(FieldError::invalid(
+                &at_owner.child("apiVersion"),
+                version,
+                fault,
+            ));
         }
         for key in ["kind", "name", "uid"] {
             if str_at(owner, &[key]).is_empty() {
-                errors.push(FieldError::invalid(&at_owner.child(key), "", "must not be empty"));
+                errors.push(FieldError::invalid(
+                    &at_owner.child(key),
+                    "",
+                    "must not be empty",
+                ));
             }
         }
         if version == "v1" && str_at(owner, &["kind"]) == "Event" {
@@ -158,13 +198,20 @@ fn owners(owners: &[Value], path: &Path, errors: &mut ErrorList) {
 fn finalizers(kind: &KindInfo, finalizers: &[Value], path: &Path, errors: &mut ErrorList) {
     const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
     for finalizer in finalizers.iter().filter_map(Value::as_str) {
-        errors.extend(invalid_each(path, finalizer, names::check_qualified_name(finalizer)));
+        errors.extend(invalid_each(
+            path,
+            finalizer,
+            names::check_qualified_name(finalizer),
+        ));
         if kind.group.is_empty() && !finalizer.contains('/') && !STANDARD.contains(&finalizer) {
             let fault = "name is neither a standard finalizer name nor is it fully qualified";
             errors.push(FieldError::invalid(path, finalizer, fault));
         }
     }
-    if ["orphan", "foregroundDeletion"].iter().all(|f| finalizers.contains(&json!(f))) {
+    if ["orphan", "foregroundDeletion"]
+        .iter()
+        .all(|f| finalizers.contains(&json!(f)))
+    {
         let fault = "finalizer orphan and foregroundDeletion cannot be both set";
         errors.push(FieldError::invalid(path, finalizers.to_vec(), fault));
     }

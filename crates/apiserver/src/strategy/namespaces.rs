@@ -52,7 +52,11 @@ impl Strategy for Namespace {
             (false, _) => "may only be 'Active' if `deletionTimestamp` is empty",
             (true, _) => "may only be 'Terminating' if `deletionTimestamp` is not empty",
         };
-        errors.push(FieldError::invalid(&Path::new("status").child("phase"), phase, fault));
+        errors.push(FieldError::invalid(
+            &Path::new("status").child("phase"),
+            phase,
+            fault,
+        ));
         errors
     }
 
@@ -64,7 +68,12 @@ impl Strategy for Namespace {
         }
     }
 
-    fn validate_subresource_update(&self, subresource: &str, new: &Value, old: &Value) -> ErrorList {
+    fn validate_subresource_update(
+        &self,
+        subresource: &str,
+        new: &Value,
+        old: &Value,
+    ) -> ErrorList {
         if subresource != "finalize" {
             return self.validate_status_update(new, old);
         }
@@ -72,7 +81,11 @@ impl Strategy for Namespace {
         let path = Path::new("spec").child("finalizers");
         for (i, finalizer) in self.spec_finalizers(new).iter().enumerate() {
             let path = path.index(i);
-            errors.extend(invalid_each(&path, finalizer, names::check_qualified_name(finalizer)));
+            errors.extend(invalid_each(
+                &path,
+                finalizer,
+                names::check_qualified_name(finalizer),
+            ));
         }
         errors
     }
@@ -86,18 +99,18 @@ impl Strategy for Namespace {
     }
 
     fn field_alias<'a>(&self, label: &'a str) -> &'a str {
-        if label == "name" { "metadata.name" } else { label }
+        if label == "name" {
+            "metadata.name"
+        } else {
+            label
+        }
     }
 
     fn spec_finalizers(&self, obj: &Value) -> Vec<String> {
         let list = list_at(obj, &["spec", "finalizers"]);
-        list.iter().filter_map(|f| f.as_str().map(str::to_owned)).collect()
-    }
-
-    fn mark_deleted(&self, obj: &mut Value) {
-        if let Some(status) = object_mut(obj, "status") {
-            status.insert("phase".to_owned(), json!("Terminating"));
-        }
+        list.iter()
+            .filter_map(|f| f.as_str().map(str::to_owned))
+            .collect()
     }
 }
 

@@ -33,14 +33,25 @@ impl Strategy for Service {
     }
 
     fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         default(spec, "sessionAffinity", "None");
         match str_at(spec, &["sessionAffinity"]) {
             "None" => {
                 remove(spec, "sessionAffinityConfig");
             }
-            "ClientIP" if !has(spec, &["sessionAffinityConfig", "clientIP", "timeoutSeconds"]) => {
-                set(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": 10800}}));
+            "ClientIP"
+                if !has(
+                    spec,
+                    &["sessionAffinityConfig", "clientIP", "timeoutSeconds"],
+                ) =>
+            {
+                set(
+                    spec,
+                    "sessionAffinityConfig",
+                    json!({"clientIP": {"timeoutSeconds": 10800}}),
+                );
             }
             _ => {}
         }
@@ -86,11 +97,20 @@ impl Strategy for Service {
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         let path = Path::new("spec").child("clusterIPs").index(0);
-        let of = |s| (str_at(s, &["spec", "clusterIP"]), str_at(s, &["spec", "type"]));
+        let of = |s| {
+            (
+                str_at(s, &["spec", "clusterIP"]),
+                str_at(s, &["spec", "type"]),
+            )
+        };
         let ((now, kind), (before, old_kind)) = (of(new), of(old));
         let stays = kind != "ExternalName" && old_kind != "ExternalName";
         if stays && !before.is_empty() && now != before {
-            errors.push(FieldError::invalid(&path, json!([now]), "may not change once set"));
+            errors.push(FieldError::invalid(
+                &path,
+                json!([now]),
+                "may not change once set",
+            ));
         }
         service(new, &mut errors);
         errors
@@ -102,7 +122,10 @@ impl Strategy for Service {
 
     fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
         vec![
-            ("spec.clusterIP", str_at(obj, &["spec", "clusterIP"]).to_owned()),
+            (
+                "spec.clusterIP",
+                str_at(obj, &["spec", "clusterIP"]).to_owned(),
+            ),
             ("spec.type", str_at(obj, &["spec", "type"]).to_owned()),
         ]
     }
@@ -127,7 +150,9 @@ fn addresses_in_step(spec: &mut Value) {
 fn keep_assigned(new: &mut Value, old: &Value) {
     let kind = str_at(new, &["spec", "type"]).to_owned();
     let stored = at(old, &["spec"]);
-    let Some(spec) = new.get_mut("spec") else { return };
+    let Some(spec) = new.get_mut("spec") else {
+        return;
+    };
     let had_address = str_at(stored, &["type"]) != "ExternalName";
     if kind != "ExternalName" && had_address && str_at(spec, &["clusterIP"]).is_empty() {
         for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
@@ -139,7 +164,9 @@ fn keep_assigned(new: &mut Value, old: &Value) {
     }
     for port in list_mut(spec, &["ports"]) {
         let twin = list_at(stored, &["ports"]).iter().find(|p| {
-            ["port", "protocol"].iter().all(|key| at(p, &[key]) == at(port, &[key]))
+            ["port", "protocol"]
+                .iter()
+                .all(|key| at(p, &[key]) == at(port, &[key]))
         });
         if let (Some(twin), true) = (twin, int_at(port, &["nodePort"]).unwrap_or(0) == 0) {
             keep(port, twin, "nodePort");
@@ -159,7 +186,13 @@ fn service(obj: &Value, errors: &mut ErrorList) {
     }
     let kinds = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
     choice(spec, "type", &kinds, &path, errors);
-    choice(spec, "sessionAffinity", &["ClientIP", "None"], &path, errors);
+    choice(
+        spec,
+        "sessionAffinity",
+        &["ClientIP", "None"],
+        &path,
+        errors,
+    );
     meta::labels(at(spec, &["selector"]), &path.child("selector"), errors);
     if kind == "ExternalName" {
         let name = str_at(spec, &["externalName"]).trim_end_matches('.');
@@ -167,12 +200,20 @@ fn service(obj: &Value, errors: &mut ErrorList) {
         if name.is_empty() {
             errors.push(FieldError::required(&path, ""));
         } else {
-            errors.extend(invalid_each(&path, name, names::check_dns1123_subdomain(name)));
+            errors.extend(invalid_each(
+                &path,
+                name,
+                names::check_dns1123_subdomain(name),
+            ));
         }
     }
     if headless && matches!(kind, "LoadBalancer" | "NodePort") {
         let fault = format!("may not be set to 'None' for {kind} services");
-        errors.push(FieldError::invalid(&path.child("clusterIPs").index(0), "None", fault));
+        errors.push(FieldError::invalid(
+            &path.child("clusterIPs").index(0),
+            "None",
+            fault,
+        ));
     }
     for (i, ip) in list_at(spec, &["clusterIPs"]).iter().enumerate() {
         let ip = ip.as_str().unwrap_or_default();
@@ -218,12 +259,20 @@ fn service_port<'a>(
             errors.push(FieldError::required(&at_name, ""));
         }
     } else {
-        errors.extend(invalid_each(&at_name, name, names::check_dns1123_label(name)));
+        errors.extend(invalid_each(
+            &at_name,
+            name,
+            names::check_dns1123_label(name),
+        ));
         if !taken.insert(name) {
             errors.push(FieldError::duplicate(&at_name, name));
         }
     }
-    port_number(int_at(port, &["port"]).unwrap_or(0), &path.child("port"), errors);
+    port_number(
+        int_at(port, &["port"]).unwrap_or(0),
+        &path.child("port"),
+        errors,
+    );
     choice(port, "protocol", &PROTOCOLS, path, errors);
     port_or_name(at(port, &["targetPort"]), &path.child("targetPort"), errors);
 }
@@ -281,7 +330,11 @@ fn subsets(obj: &Value, errors: &mut ErrorList) {
             if ports.len() > 1 {
                 required(port, "name", &path, errors);
             }
-            port_number(int_at(port, &["port"]).unwrap_or(0), &path.child("port"), errors);
+            port_number(
+                int_at(port, &["port"]).unwrap_or(0),
+                &path.child("port"),
+                errors,
+            );
             choice(port, "protocol", &PROTOCOLS, &path, errors);
         }
     }
@@ -316,13 +369,22 @@ impl Strategy for EndpointSlice {
 }
 
 fn slice(obj: &Value, errors: &mut ErrorList) {
-    choice(obj, "addressType", &["FQDN", "IPv4", "IPv6"], &Path::root(), errors);
+    choice(
+        obj,
+        "addressType",
+        &["FQDN", "IPv4", "IPv6"],
+        &Path::root(),
+        errors,
+    );
     let kind = str_at(obj, &["addressType"]);
     for (i, endpoint) in list_at(obj, &["endpoints"]).iter().enumerate() {
         let path = Path::new("endpoints").index(i).child("addresses");
         let addresses = list_at(endpoint, &["addresses"]);
         if addresses.is_empty() {
-            errors.push(FieldError::required(&path, "must contain at least 1 address"));
+            errors.push(FieldError::required(
+                &path,
+                "must contain at least 1 address",
+            ));
         }
         for (i, address) in addresses.iter().filter_map(Value::as_str).enumerate() {
             let faults = match kind {
@@ -410,7 +472,10 @@ fn ingress_backend(backend: &Value, path: &Path, errors: &mut ErrorList) {
     match (service.is_null(), has(backend, &["resource"])) {
         (true, true) => {}
         (true, false) => {
-            errors.push(FieldError::required(path, "resource or service backend is required"));
+            errors.push(FieldError::required(
+                path,
+                "resource or service backend is required",
+            ));
         }
         (false, true) => {
             let fault = "cannot set both resource and service backends";
@@ -441,10 +506,16 @@ impl Strategy for NetworkPolicy {
     }
 
     fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         if list_at(spec, &["policyTypes"]).is_empty() {
             let egress = !list_at(spec, &["egress"]).is_empty();
-            let types = if egress { json!(["Ingress", "Egress"]) } else { json!(["Ingress"]) };
+            let types = if egress {
+                json!(["Ingress", "Egress"])
+            } else {
+                json!(["Ingress"])
+            };
             set(spec, "policyTypes", types);
         }
         for direction in ["ingress", "egress"] {

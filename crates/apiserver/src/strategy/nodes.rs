@@ -16,10 +16,11 @@ impl Strategy for Node {
 
     fn default(&self, obj: &mut Value) {
         let capacity = at(obj, &["status", "capacity"]).clone();
-        if !capacity.is_null() && !has(obj, &["status", "allocatable"]) {
-            if let Some(status) = object_mut(obj, "status") {
-                status.insert("allocatable".to_owned(), capacity);
-            }
+        if !capacity.is_null()
+            && !has(obj, &["status", "allocatable"])
+            && let Some(status) = object_mut(obj, "status")
+        {
+            status.insert("allocatable".to_owned(), capacity);
         }
         for list in ["capacity", "allocatable"] {
             super::pod_defaults::round_quantities(obj, &["status", list]);
@@ -57,7 +58,10 @@ impl Strategy for Node {
     }
 
     fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![("spec.unschedulable", bool_at(obj, &["spec", "unschedulable"]).to_string())]
+        vec![(
+            "spec.unschedulable",
+            bool_at(obj, &["spec", "unschedulable"]).to_string(),
+        )]
     }
 }
 
@@ -90,7 +94,11 @@ fn taints(taints: &[Value], path: &Path, errors: &mut ErrorList) {
         let faults = names::check_label_value(text("value"));
         if !faults.is_empty() {
             let fault = faults.join(";");
-            errors.push(FieldError::invalid(&path.child("value"), text("value"), fault));
+            errors.push(FieldError::invalid(
+                &path.child("value"),
+                text("value"),
+                fault,
+            ));
         }
         scheduling::effect(text("effect"), false, &path.child("effect"), errors);
         let twin = |t: &Value| ["key", "effect"].iter().all(|k| str_at(t, &[k]) == text(k));
@@ -115,8 +123,14 @@ fn spec_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
     let rest = |node: &Value| {
         let mut rest = node.get("spec").cloned().unwrap_or_default();
-        for key in ["unschedulable", "taints", "podCIDR", "podCIDRs", "providerID", "configSource"]
-        {
+        for key in [
+            "unschedulable",
+            "taints",
+            "podCIDR",
+            "podCIDRs",
+            "providerID",
+            "configSource",
+        ] {
             remove(&mut rest, key);
         }
         rest

@@ -15,7 +15,9 @@ pub(super) const CONTAINER_LISTS: [&str; 3] =
 
 /// Defaults of a pod (not of a template): requests from limits, host ports, service links.
 pub(super) fn pod(pod: &mut Value) {
-    let Some(spec) = at_mut(pod, &["spec"]) else { return };
+    let Some(spec) = at_mut(pod, &["spec"]) else {
+        return;
+    };
     pod_spec(spec);
     for list in ["containers", "initContainers"] {
         for container in list_mut(spec, &[list]) {
@@ -27,7 +29,11 @@ pub(super) fn pod(pod: &mut Value) {
     if bool_at(spec, &["hostNetwork"]) {
         host_ports(spec);
     }
-    for status in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"] {
+    for status in [
+        "initContainerStatuses",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+    ] {
         for container in list_mut(pod, &["status", status]) {
             round_quantities(container, &["allocatedResources"]);
         }
@@ -75,7 +81,9 @@ fn service_account(spec: &mut Value) {
 /// Pods of the classic era nest the claim reference under `source`.
 fn classic_claims(spec: &mut Value) {
     for claim in list_mut(spec, &["resourceClaims"]) {
-        let Some(Value::Object(source)) = remove(claim, "source") else { continue };
+        let Some(Value::Object(source)) = remove(claim, "source") else {
+            continue;
+        };
         for (key, value) in source {
             default(claim, &key, value);
         }
@@ -146,7 +154,9 @@ pub(super) fn pull_policy(image: &str) -> &'static str {
 
 /// Keys of a volume that name no source.
 fn has_source(volume: &Value) -> bool {
-    volume.as_object().is_some_and(|v| v.iter().any(|(k, s)| k != "name" && !s.is_null()))
+    volume
+        .as_object()
+        .is_some_and(|v| v.iter().any(|(k, s)| k != "name" && !s.is_null()))
 }
 
 fn volume(v: &mut Value) {
@@ -195,9 +205,26 @@ fn downward_item(item: &mut Value) {
 pub(super) fn legacy_volume(v: &mut Value) {
     const DEFAULTS: &[(&str, &[(&str, &str)])] = &[
         ("iscsi", &[("iscsiInterface", "default")]),
-        ("rbd", &[("pool", "rbd"), ("user", "admin"), ("keyring", "/etc/ceph/keyring")]),
-        ("scaleIO", &[("storageMode", "ThinProvisioned"), ("fsType", "xfs")]),
-        ("azureDisk", &[("cachingMode", "ReadWrite"), ("kind", "Shared"), ("fsType", "ext4")]),
+        (
+            "rbd",
+            &[
+                ("pool", "rbd"),
+                ("user", "admin"),
+                ("keyring", "/etc/ceph/keyring"),
+            ],
+        ),
+        (
+            "scaleIO",
+            &[("storageMode", "ThinProvisioned"), ("fsType", "xfs")],
+        ),
+        (
+            "azureDisk",
+            &[
+                ("cachingMode", "ReadWrite"),
+                ("kind", "Shared"),
+                ("fsType", "ext4"),
+            ],
+        ),
     ];
     for (source, fields) in DEFAULTS {
         if let Some(s) = at_mut(v, &[source]) {
@@ -213,12 +240,18 @@ pub(super) fn legacy_volume(v: &mut Value) {
 
 /// A limit without request is the request.
 fn requests_from_limits(container: &mut Value) {
-    let Some(limits) = at(container, &["resources", "limits"]).as_object().cloned() else { return };
+    let Some(limits) = at(container, &["resources", "limits"]).as_object().cloned() else {
+        return;
+    };
     if limits.is_empty() {
         return;
     }
-    let Some(resources) = at_mut(container, &["resources"]) else { return };
-    let Some(requests) = super::json::object_mut(resources, "requests") else { return };
+    let Some(resources) = at_mut(container, &["resources"]) else {
+        return;
+    };
+    let Some(requests) = super::json::object_mut(resources, "requests") else {
+        return;
+    };
     for (name, value) in limits {
         requests.entry(name).or_insert(value);
     }
@@ -227,7 +260,9 @@ fn requests_from_limits(container: &mut Value) {
 /// Pod-level requests follow from the sum of the containers' requests, then from the pod's own
 /// limits (KEP-2837).
 fn pod_level_requests(spec: &mut Value) {
-    let Some(limits) = at(spec, &["resources", "limits"]).as_object().cloned() else { return };
+    let Some(limits) = at(spec, &["resources", "limits"]).as_object().cloned() else {
+        return;
+    };
     if limits.is_empty() {
         return;
     }
@@ -242,8 +277,12 @@ fn pod_level_requests(spec: &mut Value) {
             derived.entry(name).or_insert(value);
         }
     }
-    let Some(resources) = at_mut(spec, &["resources"]) else { return };
-    let Some(requests) = super::json::object_mut(resources, "requests") else { return };
+    let Some(resources) = at_mut(spec, &["resources"]) else {
+        return;
+    };
+    let Some(requests) = super::json::object_mut(resources, "requests") else {
+        return;
+    };
     for (name, value) in derived {
         requests.entry(name).or_insert(value);
     }
@@ -258,14 +297,17 @@ pub(super) fn supported_at_pod_level(name: &str) -> bool {
 /// or the highest init step, whichever is more. `None` when nobody asks.
 fn effective_request(spec: &Value, name: &str) -> Option<Quantity> {
     let request = |c: &Value| -> Option<Quantity> {
-        at(c, &["resources", "requests", name]).as_str()?.parse().ok()
+        at(c, &["resources", "requests", name])
+            .as_str()?
+            .parse()
+            .ok()
     };
     let mut asked = false;
     let mut sum = Quantity::default();
     for c in super::json::list_at(spec, &["containers"]) {
         if let Some(q) = request(c) {
             asked = true;
-            sum = sum + q;
+            sum += q;
         }
     }
     let mut sidecars = Quantity::default();
@@ -275,10 +317,10 @@ fn effective_request(spec: &Value, name: &str) -> Option<Quantity> {
         asked |= q.is_some();
         let q = q.unwrap_or_default();
         if str_at(c, &["restartPolicy"]) == "Always" {
-            sidecars = sidecars.clone() + q;
-            highest = highest.max(sidecars.clone());
+            sidecars += q;
+            highest = highest.max(sidecars);
         } else {
-            highest = highest.max(sidecars.clone() + q);
+            highest = highest.max(sidecars + q);
         }
     }
     asked.then(|| (sum + sidecars).max(highest))
@@ -300,15 +342,23 @@ fn host_ports(spec: &mut Value) {
 
 /// Quantities of resource lists are kept to a thousandth, rounded up.
 pub(super) fn round_quantities(value: &mut Value, path: &[&str]) {
-    let Some(Value::Object(list)) = at_mut(value, path) else { return };
+    let Some(Value::Object(list)) = at_mut(value, path) else {
+        return;
+    };
     for amount in list.values_mut() {
-        let Some(text) = amount.as_str() else { continue };
+        let Some(text) = amount.as_str() else {
+            continue;
+        };
         if !text.ends_with(['n', 'u']) && !text.contains(['.', 'e']) {
             continue;
         }
-        let Ok(exact) = text.parse::<Quantity>() else { continue };
-        let rounded = Quantity::from_milli(exact.milli_value());
-        if rounded != exact {
+        let Ok(exact) = text.parse::<Quantity>() else {
+            continue;
+        };
+        let milli = exact.milli_value();
+        let rounded = Quantity::from_milli(milli);
+        // amounts beyond 64 bits of thousandths have no fraction worth rounding
+        if rounded != exact && milli.unsigned_abs() < i64::MAX as u64 {
             *amount = Value::String(rounded.to_string());
         }
     }
@@ -334,11 +384,13 @@ fn qos_of<'a>(holders: impl Iterator<Item = &'a Value>) -> &'static str {
                 if name != "cpu" && name != "memory" {
                     continue;
                 }
-                let q: Quantity = value.as_str().and_then(|v| v.parse().ok()).unwrap_or_default();
+                let q: Quantity = value
+                    .as_str()
+                    .and_then(|v| v.parse().ok())
+                    .unwrap_or_default();
                 if q > Quantity::default() {
                     limited += usize::from(list == "limits");
-                    let sum = total.entry(name.clone()).or_default();
-                    *sum = sum.clone() + q;
+                    *total.entry(name.clone()).or_default() += q;
                 }
             }
         }
@@ -347,7 +399,10 @@ fn qos_of<'a>(holders: impl Iterator<Item = &'a Value>) -> &'static str {
     let [requests, limits] = totals;
     if requests.is_empty() && limits.is_empty() {
         "BestEffort"
-    } else if guaranteed && requests.len() == limits.len() && requests.iter().all(|(k, v)| limits.get(k) == Some(v)) {
+    } else if guaranteed
+        && requests.len() == limits.len()
+        && requests.iter().all(|(k, v)| limits.get(k) == Some(v))
+    {
         "Guaranteed"
     } else {
         "Burstable"

@@ -6,9 +6,7 @@ use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::Value;
 
-use super::containers::{
-    Scope, choice, not_negative, optional_choice, required, seccomp, user_id,
-};
+use super::containers::{Scope, choice, not_negative, optional_choice, required, seccomp, user_id};
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
 use super::{containers, meta, resources, scheduling, volumes};
 
@@ -18,7 +16,10 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     let claims = list_at(spec, &["resourceClaims"]);
     resource_claims(claims, &path.child("resourceClaims"), errors);
     let scope = Scope {
-        volumes: list_at(spec, &["volumes"]).iter().map(|v| str_at(v, &["name"])).collect(),
+        volumes: list_at(spec, &["volumes"])
+            .iter()
+            .map(|v| str_at(v, &["name"]))
+            .collect(),
         claims: claims.iter().map(|c| str_at(c, &["name"])).collect(),
         host_network: bool_at(spec, &["hostNetwork"]),
         is_pod,
@@ -27,9 +28,19 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     if has(spec, &["resources"]) {
         resources::pod(at(spec, &["resources"]), &path.child("resources"), errors);
     }
-    choice(spec, "restartPolicy", &["Always", "OnFailure", "Never"], path, errors);
+    choice(
+        spec,
+        "restartPolicy",
+        &["Always", "OnFailure", "Never"],
+        path,
+        errors,
+    );
     dns(spec, path, errors);
-    meta::labels(at(spec, &["nodeSelector"]), &path.child("nodeSelector"), errors);
+    meta::labels(
+        at(spec, &["nodeSelector"]),
+        &path.child("nodeSelector"),
+        errors,
+    );
     security_context(spec, path, errors);
     scheduling::affinity(at(spec, &["affinity"]), &path.child("affinity"), errors);
     let tolerations = list_at(spec, &["tolerations"]);
@@ -57,7 +68,10 @@ pub(super) fn validate_template(template: &Value, path: &Path, errors: &mut Erro
     validate(spec, false, &path, errors);
     if !list_at(spec, &["ephemeralContainers"]).is_empty() {
         let why = "ephemeral containers not allowed in pod template";
-        errors.push(FieldError::forbidden(&path.child("ephemeralContainers"), why));
+        errors.push(FieldError::forbidden(
+            &path.child("ephemeralContainers"),
+            why,
+        ));
     }
 }
 
@@ -83,7 +97,11 @@ fn dns(spec: &Value, path: &Path, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&at_servers, servers.to_vec(), fault));
     }
     for (i, server) in servers.iter().filter_map(Value::as_str).enumerate() {
-        errors.extend(invalid_each(&at_servers.index(i), server, names::check_ip(server)));
+        errors.extend(invalid_each(
+            &at_servers.index(i),
+            server,
+            names::check_ip(server),
+        ));
     }
 }
 
@@ -95,16 +113,29 @@ fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
     }
     let policies = ["Always", "OnRootMismatch"];
     optional_choice(context, "fsGroupChangePolicy", &policies, &path, errors);
-    seccomp(at(context, &["seccompProfile"]), &path.child("seccompProfile"), errors);
+    seccomp(
+        at(context, &["seccompProfile"]),
+        &path.child("seccompProfile"),
+        errors,
+    );
     if bool_at(spec, &["hostPID"]) && bool_at(spec, &["shareProcessNamespace"]) {
         let fault = "ShareProcessNamespace and HostPID cannot both be enabled";
-        errors.push(FieldError::invalid(&path.child("shareProcessNamespace"), true, fault));
+        errors.push(FieldError::invalid(
+            &path.child("shareProcessNamespace"),
+            true,
+            fault,
+        ));
     }
 }
 
 /// Fields that are names of something.
 fn named(spec: &Value, path: &Path, errors: &mut ErrorList) {
-    for key in ["serviceAccountName", "nodeName", "priorityClassName", "runtimeClassName"] {
+    for key in [
+        "serviceAccountName",
+        "nodeName",
+        "priorityClassName",
+        "runtimeClassName",
+    ] {
         let name = str_at(spec, &[key]);
         if !name.is_empty() {
             let faults = names::check_dns1123_subdomain(name);
@@ -114,11 +145,20 @@ fn named(spec: &Value, path: &Path, errors: &mut ErrorList) {
     for key in ["hostname", "subdomain"] {
         let name = str_at(spec, &[key]);
         if !name.is_empty() {
-            errors.extend(invalid_each(&path.child(key), name, names::check_dns1123_label(name)));
+            errors.extend(invalid_each(
+                &path.child(key),
+                name,
+                names::check_dns1123_label(name),
+            ));
         }
     }
     for (i, secret) in list_at(spec, &["imagePullSecrets"]).iter().enumerate() {
-        required(secret, "name", &path.child("imagePullSecrets").index(i), errors);
+        required(
+            secret,
+            "name",
+            &path.child("imagePullSecrets").index(i),
+            errors,
+        );
     }
 }
 
@@ -128,7 +168,11 @@ fn deadlines(spec: &Value, path: &Path, errors: &mut ErrorList) {
         && !(1..=MOST).contains(&seconds)
     {
         let path = path.child("activeDeadlineSeconds");
-        errors.push(FieldError::invalid(&path, seconds, names::range_text(1, MOST)));
+        errors.push(FieldError::invalid(
+            &path,
+            seconds,
+            names::range_text(1, MOST),
+        ));
     }
     not_negative(spec, "terminationGracePeriodSeconds", path, errors);
 }
@@ -158,7 +202,11 @@ fn host_aliases(spec: &Value, path: &Path, errors: &mut ErrorList) {
         for (i, name) in list_at(alias, &["hostnames"]).iter().enumerate() {
             let name = name.as_str().unwrap_or_default();
             let path = path.child("hostnames").index(i);
-            errors.extend(invalid_each(&path, name, names::check_dns1123_subdomain(name)));
+            errors.extend(invalid_each(
+                &path,
+                name,
+                names::check_dns1123_subdomain(name),
+            ));
         }
     }
 }
@@ -171,14 +219,20 @@ fn resource_claims(claims: &[Value], path: &Path, errors: &mut ErrorList) {
         if name.is_empty() {
             errors.push(FieldError::required(&path.child("name"), ""));
         } else {
-            errors.extend(invalid_each(&path.child("name"), name, names::check_dns1123_label(name)));
+            errors.extend(invalid_each(
+                &path.child("name"),
+                name,
+                names::check_dns1123_label(name),
+            ));
             if !taken.insert(name) {
                 errors.push(FieldError::duplicate(&path.child("name"), name));
             }
         }
         let keys = ["resourceClaimName", "resourceClaimTemplateName"];
-        let given: Vec<&str> =
-            keys.into_iter().filter(|key| !str_at(claim, &[key]).is_empty()).collect();
+        let given: Vec<&str> = keys
+            .into_iter()
+            .filter(|key| !str_at(claim, &[key]).is_empty())
+            .collect();
         match given.as_slice() {
             [] => {
                 let fault = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`";

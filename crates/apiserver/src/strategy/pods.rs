@@ -51,7 +51,10 @@ impl Strategy for Pod {
         pod_spec::validate(spec, true, &path, &mut errors);
         if !list_at(spec, &["ephemeralContainers"]).is_empty() {
             let why = "cannot be set on create";
-            errors.push(FieldError::forbidden(&path.child("ephemeralContainers"), why));
+            errors.push(FieldError::forbidden(
+                &path.child("ephemeralContainers"),
+                why,
+            ));
         }
         let gated = !list_at(spec, &["schedulingGates"]).is_empty();
         if gated && !str_at(spec, &["nodeName"]).is_empty() {
@@ -96,7 +99,12 @@ impl Strategy for Pod {
         access::next_generation(&self.0, new, old);
     }
 
-    fn validate_subresource_update(&self, subresource: &str, new: &Value, old: &Value) -> ErrorList {
+    fn validate_subresource_update(
+        &self,
+        subresource: &str,
+        new: &Value,
+        old: &Value,
+    ) -> ErrorList {
         match subresource {
             "ephemeralcontainers" => {
                 let mut errors = meta::validate_update(&self.0, new, old);
@@ -147,7 +155,11 @@ impl Strategy for Pod {
     }
 
     fn field_alias<'a>(&self, label: &'a str) -> &'a str {
-        if label == "spec.host" { "spec.nodeName" } else { label }
+        if label == "spec.host" {
+            "spec.nodeName"
+        } else {
+            label
+        }
     }
 
     fn grace_period(&self, obj: &Value, requested: Option<i64>) -> Option<i64> {
@@ -283,7 +295,10 @@ fn undo_allowed(spec: &mut Value, stored: &Value, gated: bool) {
     }
     if gated {
         keep(spec, stored, "nodeSelector");
-        let required = ["nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
+        let required = [
+            "nodeAffinity",
+            "requiredDuringSchedulingIgnoredDuringExecution",
+        ];
         if !has(stored, &["affinity", required[0], required[1]]) {
             keep(spec, stored, "affinity");
         }
@@ -293,12 +308,18 @@ fn undo_allowed(spec: &mut Value, stored: &Value, gated: bool) {
 /// A pod that is held back by gates may only narrow where it runs.
 fn gated_node_choice(spec: &Value, stored: &Value, path: &Path, errors: &mut ErrorList) {
     let (now, before) = (at(spec, &["nodeSelector"]), at(stored, &["nodeSelector"]));
-    let kept = before
-        .as_object()
-        .is_none_or(|labels| labels.iter().all(|(key, value)| now.get(key) == Some(value)));
+    let kept = before.as_object().is_none_or(|labels| {
+        labels
+            .iter()
+            .all(|(key, value)| now.get(key) == Some(value))
+    });
     if !kept {
         let fault = "only additions are allowed (no mutations or deletions)";
-        errors.push(FieldError::invalid(&path.child("nodeSelector"), now.clone(), fault));
+        errors.push(FieldError::invalid(
+            &path.child("nodeSelector"),
+            now.clone(),
+            fault,
+        ));
     }
     let affinity = at(spec, &["affinity"]);
     scheduling::affinity(affinity, &path.child("affinity"), errors);
@@ -330,7 +351,9 @@ fn added_tolerations(spec: &Value, stored: &Value, path: &Path, errors: &mut Err
     let now = list_at(spec, &["tolerations"]);
     let unchanged = |before: &Value| {
         now.iter().any(|t| {
-            ["key", "operator", "value", "effect"].iter().all(|k| same(at(t, &[k]), at(before, &[k])))
+            ["key", "operator", "value", "effect"]
+                .iter()
+                .all(|k| same(at(t, &[k]), at(before, &[k])))
         })
     };
     if !list_at(stored, &["tolerations"]).iter().all(unchanged) {
@@ -344,8 +367,7 @@ fn removed_gates(spec: &Value, stored: &Value, path: &Path, errors: &mut ErrorLi
     for gate in list_at(spec, &["schedulingGates"]) {
         let name = str_at(gate, &["name"]);
         if !before.iter().any(|b| str_at(b, &["name"]) == name) {
-            let why =
-                format!("only deletion is allowed, but found new scheduling gate '{name}'");
+            let why = format!("only deletion is allowed, but found new scheduling gate '{name}'");
             errors.push(FieldError::forbidden(path, why));
         }
     }
@@ -363,7 +385,11 @@ fn differences(new: &Value, old: &Value, path: &str, out: &mut Vec<String>) {
             keys.sort();
             keys.dedup();
             for key in keys {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let path = if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                };
                 differences(at(new, &[key]), at(old, &[key]), &path, out);
             }
         }
@@ -384,13 +410,27 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let nominated = str_at(new, &["status", "nominatedNodeName"]);
     if !nominated.is_empty() {
         let faults = names::check_dns1123_subdomain(nominated);
-        errors.extend(invalid_each(&path.child("nominatedNodeName"), nominated, faults));
+        errors.extend(invalid_each(
+            &path.child("nominatedNodeName"),
+            nominated,
+            faults,
+        ));
     }
     for (i, condition) in list_at(new, &["status", "conditions"]).iter().enumerate() {
         let path = path.child("conditions").index(i);
         let kind = str_at(condition, &["type"]);
-        errors.extend(invalid_each(&path.child("type"), kind, names::check_qualified_name(kind)));
-        containers::choice(condition, "status", &["False", "True", "Unknown"], &path, errors);
+        errors.extend(invalid_each(
+            &path.child("type"),
+            kind,
+            names::check_qualified_name(kind),
+        ));
+        containers::choice(
+            condition,
+            "status",
+            &["False", "True", "Unknown"],
+            &path,
+            errors,
+        );
     }
     let policy = str_at(old, &["spec", "restartPolicy"]);
     transitions(new, old, "containerStatuses", policy, errors);
@@ -398,7 +438,10 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         // a sidecar restarts whatever the policy of the pod is, so it is judged by its own
         transitions(new, old, "initContainerStatuses", "OnFailure", errors);
     }
-    for (i, claim) in list_at(new, &["status", "resourceClaimStatuses"]).iter().enumerate() {
+    for (i, claim) in list_at(new, &["status", "resourceClaimStatuses"])
+        .iter()
+        .enumerate()
+    {
         let name = str_at(claim, &["name"]);
         let known = |c: &Value| str_at(c, &["name"]) == name;
         if !list_at(new, &["spec", "resourceClaims"]).iter().any(known) {

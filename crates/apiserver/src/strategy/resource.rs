@@ -13,7 +13,10 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         "ResourceClaim" => Box::new(Claim(info)),
         "ResourceClaimTemplate" => Box::new(Template(info)),
         "ResourceSlice" => Box::new(Slice(info)),
-        "ResourcePoolStatusRequest" => Box::new(Fixed { info, paths: &[&["spec"]] }),
+        "ResourcePoolStatusRequest" => Box::new(Fixed {
+            info,
+            paths: &[&["spec"]],
+        }),
         _ => Box::new(Generic::new(info)),
     }
 }
@@ -101,8 +104,11 @@ impl Strategy for Slice {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        let fixed: [&[&str]; 3] =
-            [&["spec", "driver"], &["spec", "pool", "name"], &["spec", "nodeName"]];
+        let fixed: [&[&str]; 3] = [
+            &["spec", "driver"],
+            &["spec", "pool", "name"],
+            &["spec", "nodeName"],
+        ];
         for path in fixed {
             meta::immutable_at(new, old, path, &mut errors);
         }
@@ -115,7 +121,10 @@ impl Strategy for Slice {
 
     fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
         vec![
-            ("spec.nodeName", str_at(obj, &["spec", "nodeName"]).to_owned()),
+            (
+                "spec.nodeName",
+                str_at(obj, &["spec", "nodeName"]).to_owned(),
+            ),
             ("spec.driver", str_at(obj, &["spec", "driver"]).to_owned()),
         ]
     }

@@ -92,12 +92,22 @@ pub(super) fn amount(resource: &str, value: &Value, path: &Path, errors: &mut Er
         return;
     };
     if quantity.signum() < 0 {
-        errors.push(FieldError::invalid(path, quantity.to_string(), NOT_NEGATIVE));
+        errors.push(FieldError::invalid(
+            path,
+            quantity.to_string(),
+            NOT_NEGATIVE,
+        ));
     }
     let countable = matches!(
         resource,
-        "pods" | "services" | "secrets" | "configmaps" | "replicationcontrollers"
-            | "resourcequotas" | "persistentvolumeclaims" | "services.nodeports"
+        "pods"
+            | "services"
+            | "secrets"
+            | "configmaps"
+            | "replicationcontrollers"
+            | "resourcequotas"
+            | "persistentvolumeclaims"
+            | "services.nodeports"
             | "services.loadbalancers"
     ) || names::is_extended_resource(resource);
     if countable && !quantity.is_integer() {
@@ -186,15 +196,25 @@ fn requirements(
         amount(resource, value, &path, errors);
         huge |= names::is_huge_page_resource(resource);
         ordinary |= matches!(resource.as_str(), "cpu" | "memory");
-        let Some(request) = parse(value) else { continue };
+        let Some(request) = parse(value) else {
+            continue;
+        };
         match limits.get(resource).and_then(parse) {
             Some(limit) if request != limit && !overcommit_allowed(resource) => {
                 let fault = format!("must be equal to {resource} limit of {limit}");
-                errors.push(FieldError::invalid(&at_requests, request.to_string(), fault));
+                errors.push(FieldError::invalid(
+                    &at_requests,
+                    request.to_string(),
+                    fault,
+                ));
             }
             Some(limit) if request > limit => {
                 let fault = format!("must be less than or equal to {resource} limit of {limit}");
-                errors.push(FieldError::invalid(&at_requests, request.to_string(), fault));
+                errors.push(FieldError::invalid(
+                    &at_requests,
+                    request.to_string(),
+                    fault,
+                ));
             }
             None if !overcommit_allowed(resource) => {
                 errors.push(FieldError::required(&at_limits, NO_LIMIT));
@@ -203,6 +223,9 @@ fn requirements(
         }
     }
     if huge && !ordinary {
-        errors.push(FieldError::forbidden(path, "HugePages require cpu or memory"));
+        errors.push(FieldError::forbidden(
+            path,
+            "HugePages require cpu or memory",
+        ));
     }
 }

@@ -27,7 +27,11 @@ pub(super) fn tolerations(tolerations: &[Value], path: &Path, errors: &mut Error
         let text = |key: &str| str_at(toleration, &[key]);
         let (key, operator, value) = (text("key"), text("operator"), text("value"));
         if !key.is_empty() {
-            errors.extend(invalid_each(&path.child("key"), key, names::check_qualified_name(key)));
+            errors.extend(invalid_each(
+                &path.child("key"),
+                key,
+                names::check_qualified_name(key),
+            ));
         }
         let at_operator = path.child("operator");
         if key.is_empty() && operator != "Exists" {
@@ -36,7 +40,11 @@ pub(super) fn tolerations(tolerations: &[Value], path: &Path, errors: &mut Error
         }
         if has(toleration, &["tolerationSeconds"]) && text("effect") != "NoExecute" {
             let fault = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-            errors.push(FieldError::invalid(&path.child("effect"), text("effect"), fault));
+            errors.push(FieldError::invalid(
+                &path.child("effect"),
+                text("effect"),
+                fault,
+            ));
         }
         match operator {
             "" | "Equal" => {
@@ -52,7 +60,11 @@ pub(super) fn tolerations(tolerations: &[Value], path: &Path, errors: &mut Error
                 }
             }
             other => {
-                errors.push(FieldError::not_supported(&at_operator, other, &["Equal", "Exists"]));
+                errors.push(FieldError::not_supported(
+                    &at_operator,
+                    other,
+                    &["Equal", "Exists"],
+                ));
             }
         }
         effect(text("effect"), true, &path.child("effect"), errors);
@@ -82,7 +94,11 @@ pub(super) fn affinity(affinity: &Value, path: &Path, errors: &mut ErrorList) {
         for (i, term) in list_at(pods, &[PREFERRED]).iter().enumerate() {
             let path = path.child(PREFERRED).index(i);
             weight(term, &path, errors);
-            pod_term(at(term, &["podAffinityTerm"]), &path.child("podAffinityTerm"), errors);
+            pod_term(
+                at(term, &["podAffinityTerm"]),
+                &path.child("podAffinityTerm"),
+                errors,
+            );
         }
     }
 }
@@ -102,7 +118,11 @@ fn pod_term(term: &Value, path: &Path, errors: &mut ErrorList) {
     for (i, namespace) in list_at(term, &["namespaces"]).iter().enumerate() {
         let namespace = namespace.as_str().unwrap_or_default();
         let path = path.child("namespaces").index(i);
-        errors.extend(invalid_each(&path, namespace, names::check_dns1123_label(namespace)));
+        errors.extend(invalid_each(
+            &path,
+            namespace,
+            names::check_dns1123_label(namespace),
+        ));
     }
     let key = str_at(term, &["topologyKey"]);
     let path = path.child("topologyKey");
@@ -144,7 +164,11 @@ pub(super) fn spread(constraints: &[Value], path: &Path, errors: &mut ErrorList)
         let domains = int_at(constraint, &["minDomains"]);
         if let Some(domains) = domains.filter(|d| *d <= 0) {
             let fault = "must be greater than zero";
-            errors.push(FieldError::invalid(&path.child("minDomains"), domains, fault));
+            errors.push(FieldError::invalid(
+                &path.child("minDomains"),
+                domains,
+                fault,
+            ));
         }
         let selector = at(constraint, &["labelSelector"]);
         selectors::label_selector(selector, &path.child("labelSelector"), errors);

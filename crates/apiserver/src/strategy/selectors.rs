@@ -13,7 +13,11 @@ const BAD_OPERATOR: &str = "not a valid selector operator";
 
 /// Faults of a label selector.
 pub(super) fn label_selector(selector: &Value, path: &Path, errors: &mut ErrorList) {
-    meta::labels(at(selector, &["matchLabels"]), &path.child("matchLabels"), errors);
+    meta::labels(
+        at(selector, &["matchLabels"]),
+        &path.child("matchLabels"),
+        errors,
+    );
     for (i, requirement) in list_at(selector, &["matchExpressions"]).iter().enumerate() {
         let path = path.child("matchExpressions").index(i);
         let values = list_at(requirement, &["values"]);
@@ -25,13 +29,25 @@ pub(super) fn label_selector(selector: &Value, path: &Path, errors: &mut ErrorLi
                 errors.push(FieldError::forbidden(&path.child("values"), NO_VALUES));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => errors.push(FieldError::invalid(&path.child("operator"), other, BAD_OPERATOR)),
+            other => errors.push(FieldError::invalid(
+                &path.child("operator"),
+                other,
+                BAD_OPERATOR,
+            )),
         }
         let key = str_at(requirement, &["key"]);
-        errors.extend(invalid_each(&path.child("key"), key, names::check_qualified_name(key)));
+        errors.extend(invalid_each(
+            &path.child("key"),
+            key,
+            names::check_qualified_name(key),
+        ));
         for (i, value) in values.iter().filter_map(Value::as_str).enumerate() {
             let at_value = path.child("values").index(i);
-            errors.extend(invalid_each(&at_value, value, names::check_label_value(value)));
+            errors.extend(invalid_each(
+                &at_value,
+                value,
+                names::check_label_value(value),
+            ));
         }
     }
 }
@@ -48,7 +64,9 @@ pub(super) fn matches(selector: &Value, labels: &Value) -> bool {
         && list_at(selector, &["matchExpressions"]).iter().all(|r| {
             let value = label(str_at(r, &["key"]));
             let named = value.is_some_and(|v| {
-                list_at(r, &["values"]).iter().any(|wanted| wanted.as_str() == Some(v))
+                list_at(r, &["values"])
+                    .iter()
+                    .any(|wanted| wanted.as_str() == Some(v))
             });
             match str_at(r, &["operator"]) {
                 "In" => named,
@@ -91,10 +109,18 @@ pub(super) fn node_selector_term(term: &Value, path: &Path, errors: &mut ErrorLi
                 errors.push(FieldError::required(&at_values, why));
             }
             "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-            other => errors.push(FieldError::invalid(&path.child("operator"), other, BAD_OPERATOR)),
+            other => errors.push(FieldError::invalid(
+                &path.child("operator"),
+                other,
+                BAD_OPERATOR,
+            )),
         }
         let key = str_at(requirement, &["key"]);
-        errors.extend(invalid_each(&path.child("key"), key, names::check_qualified_name(key)));
+        errors.extend(invalid_each(
+            &path.child("key"),
+            key,
+            names::check_qualified_name(key),
+        ));
     }
     for (i, requirement) in list_at(term, &["matchFields"]).iter().enumerate() {
         node_field(requirement, &path.child("matchFields").index(i), errors);
@@ -110,13 +136,21 @@ fn node_field(requirement: &Value, path: &Path, errors: &mut ErrorList) {
                 errors.push(FieldError::required(&path.child("values"), why));
             }
         }
-        other => errors.push(FieldError::invalid(&path.child("operator"), other, BAD_OPERATOR)),
+        other => errors.push(FieldError::invalid(
+            &path.child("operator"),
+            other,
+            BAD_OPERATOR,
+        )),
     }
     let key = str_at(requirement, &["key"]);
     if key == "metadata.name" {
         for (i, value) in values.iter().filter_map(Value::as_str).enumerate() {
             let at_value = path.child("values").index(i);
-            errors.extend(invalid_each(&at_value, value, names::check_dns1123_subdomain(value)));
+            errors.extend(invalid_each(
+                &at_value,
+                value,
+                names::check_dns1123_subdomain(value),
+            ));
         }
     } else {
         let fault = "not a valid field selector key";

@@ -10,10 +10,16 @@ use super::json::{
     at, at_mut, default, default_unset, has, is_empty, list_at, object_mut, remove, same, set,
     str_at,
 };
-use super::{Generic, KindInfo, Strategy, access, meta, pod_defaults, resources, selectors, volumes};
+use super::{
+    Generic, KindInfo, Strategy, access, meta, pod_defaults, resources, selectors, volumes,
+};
 
-const ACCESS_MODES: [&str; 4] =
-    ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
+const ACCESS_MODES: [&str; 4] = [
+    "ReadOnlyMany",
+    "ReadWriteMany",
+    "ReadWriteOnce",
+    "ReadWriteOncePod",
+];
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
     match &*info.kind {
@@ -22,13 +28,18 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         "StorageClass" => Box::new(StorageClass(info)),
         "CSIDriver" => Box::new(CsiDriver(info)),
         "CSINode" => Box::new(CsiNode(info)),
-        "VolumeAttachment" => Box::new(Fixed { info, paths: &[&["spec"]] }),
-        "VolumeAttributesClass" => {
-            Box::new(Fixed { info, paths: &[&["driverName"], &["parameters"]] })
-        }
-        "CSIStorageCapacity" => {
-            Box::new(Fixed { info, paths: &[&["nodeTopology"], &["storageClassName"]] })
-        }
+        "VolumeAttachment" => Box::new(Fixed {
+            info,
+            paths: &[&["spec"]],
+        }),
+        "VolumeAttributesClass" => Box::new(Fixed {
+            info,
+            paths: &[&["driverName"], &["parameters"]],
+        }),
+        "CSIStorageCapacity" => Box::new(Fixed {
+            info,
+            paths: &[&["nodeTopology"], &["storageClassName"]],
+        }),
         _ => Box::new(Generic::new(info)),
     }
 }
@@ -128,7 +139,9 @@ fn persistent_volume(obj: &Value, errors: &mut ErrorList) {
         errors.push(FieldError::required(&at_capacity, ""));
     } else if !has(capacity, &["storage"]) {
         let supported = ["storage"];
-        let given = capacity.as_object().map(|c| c.keys().cloned().collect::<Vec<_>>());
+        let given = capacity
+            .as_object()
+            .map(|c| c.keys().cloned().collect::<Vec<_>>());
         let given = json!(given.unwrap_or_default());
         errors.push(FieldError::not_supported(&at_capacity, given, &supported));
     }
@@ -137,11 +150,21 @@ fn persistent_volume(obj: &Value, errors: &mut ErrorList) {
         resources::amount(name, value, &path, errors);
         if Quantity::from_json(value).is_ok_and(Quantity::is_zero) {
             let amount = value.as_str().unwrap_or_default();
-            errors.push(FieldError::invalid(&path, amount, "must be greater than zero"));
+            errors.push(FieldError::invalid(
+                &path,
+                amount,
+                "must be greater than zero",
+            ));
         }
     }
     let policies = ["Delete", "Recycle", "Retain"];
-    optional_choice(spec, "persistentVolumeReclaimPolicy", &policies, &path, errors);
+    optional_choice(
+        spec,
+        "persistentVolumeReclaimPolicy",
+        &policies,
+        &path,
+        errors,
+    );
     let sources = volume_sources(obj);
     match sources.as_slice() {
         [] => errors.push(FieldError::required(&path, "must specify a volume type")),
@@ -178,7 +201,10 @@ fn access_modes(spec: &Value, path: &Path, errors: &mut ErrorList) {
     let modes = list_at(spec, &["accessModes"]);
     let path = path.child("accessModes");
     if modes.is_empty() {
-        errors.push(FieldError::required(&path, "at least 1 access mode is required"));
+        errors.push(FieldError::required(
+            &path,
+            "at least 1 access mode is required",
+        ));
     }
     for mode in modes.iter().filter_map(Value::as_str) {
         if !ACCESS_MODES.contains(&mode) {
@@ -242,7 +268,11 @@ pub(super) fn claim_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     } else if Quantity::from_json(wanted).is_ok_and(|q| q.signum() <= 0) {
         let path = at_resources.child("requests").key("storage");
         let wanted = wanted.as_str().unwrap_or_default();
-        errors.push(FieldError::invalid(&path, wanted, "must be greater than zero"));
+        errors.push(FieldError::invalid(
+            &path,
+            wanted,
+            "must be greater than zero",
+        ));
     }
     resources::volume(at(spec, &["resources"]), &at_resources, errors);
     let class = str_at(spec, &["storageClassName"]);
@@ -274,11 +304,12 @@ fn claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
         let why = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
         errors.push(FieldError::forbidden(&path, why));
     }
-    let wanted = |claim| Quantity::from_json(at(claim, &["spec", "resources", "requests", "storage"]));
+    let wanted =
+        |claim| Quantity::from_json(at(claim, &["spec", "resources", "requests", "storage"]));
     let has_now = Quantity::from_json(at(old, &["status", "capacity", "storage"])).ok();
     if let (Ok(now), Ok(before)) = (wanted(new), wanted(old))
         && now < before
-        && has_now.is_none_or(|capacity| now < capacity || now == capacity)
+        && has_now.is_some_and(|capacity| now <= capacity)
     {
         let path = path.child("resources").child("requests").child("storage");
         let why = "field can not be less than status.capacity";
@@ -329,7 +360,13 @@ fn storage_class(obj: &Value, errors: &mut ErrorList) {
         errors.extend(invalid_each(&path, provisioner, faults));
     }
     choice(obj, "reclaimPolicy", &["Delete", "Retain"], &root, errors);
-    choice(obj, "volumeBindingMode", &["Immediate", "WaitForFirstConsumer"], &root, errors);
+    choice(
+        obj,
+        "volumeBindingMode",
+        &["Immediate", "WaitForFirstConsumer"],
+        &root,
+        errors,
+    );
 }
 
 struct CsiDriver(KindInfo);
@@ -340,9 +377,16 @@ impl Strategy for CsiDriver {
     }
 
     fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         default_unset(spec, "attachRequired", true);
-        for key in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
+        for key in [
+            "podInfoOnMount",
+            "storageCapacity",
+            "requiresRepublish",
+            "seLinuxMount",
+        ] {
             default_unset(spec, key, false);
         }
         default(spec, "fsGroupPolicy", "ReadWriteOnceWithFSType");

@@ -1,0 +1,429 @@
+use davit_api::field::aggregate;
+use davit_api::kinds;
+use proptest::prelude::{Just, any, prop_assert_eq, prop_oneof, proptest};
+use proptest::strategy::Strategy as PropStrategy;
+use serde_json::json;
+
+use super::*;
+
+/// A pod as a user writes it, defaulted and prepared, after a change.
+fn pod(change: impl FnOnce(&mut Value)) -> Value {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "demo-pod", "namespace": "default", "uid": "u"},
+        "spec": {"containers": [{"name": "c", "image": "registry.k8s.io/pause:2.0",
+            "resources": {"limits": {"hardware-vendor.example/foo": "2"}}}]},
+    });
+    change(&mut pod);
+    let strategy = strategy("", "v1", "Pod");
+    strategy.default(&mut pod);
+    strategy.prepare_for_create(&mut pod);
+    pod
+}
+
+fn deployment(change: impl FnOnce(&mut Value)) -> Value {
+    let mut obj = json!({
+        "metadata": {"name": "d", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "d"}},
+            "template": {"metadata": {"labels": {"app": "d"}},
+                "spec": {"containers": [{"name": "c", "image": "i"}]}}},
+    });
+    change(&mut obj);
+    strategy("apps", "v1", "Deployment").default(&mut obj);
+    obj
+}
+
+fn faults(group: &str, version: &str, kind: &str, obj: &Value) -> String {
+    lines(&strategy(group, version, kind).validate(obj))
+}
+
+fn lines(errors: &ErrorList) -> String {
+    errors
+        .iter()
+        .map(ToString::to_string)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[test]
+fn every_row_has_rules_that_bear_empty_objects() {
+    for row in &kinds::builtin().resources {
+        let strategy = strategy(row.group, row.version, row.kind);
+        assert_eq!(strategy.kind().kind, row.kind);
+        assert_eq!(strategy.kind().namespaced, row.namespaced);
+        let mut obj = json!({});
+        strategy.default(&mut obj);
+        strategy.prepare_for_create(&mut obj);
+        let once = obj.clone();
+        strategy.default(&mut obj);
+        assert_eq!(obj, once, "{}", row.kind);
+        assert!(!strategy.validate(&obj).is_empty(), "{}", row.kind);
+        strategy.prepare_for_update(&mut obj, &once);
+        strategy.prepare_subresource_update("status", &mut obj, &once);
+        let _ = strategy.validate_update(&obj, &once);
+        let _ = strategy.validate_status_update(&obj, &once);
+        let names: Vec<&str> = strategy.fields(&obj).into_iter().map(|(n, _)| n).collect();
+        assert_eq!(names, strategy.field_names(), "{}", row.kind);
+    }
+}
+
+#[test]
+fn a_pod_gets_its_defaults() {
+    let pod = pod(|p| {
+        p["spec"]["containers"][0]["livenessProbe"] = json!({"httpGet": {"port": 80}});
+        p["spec"]["volumes"] = json!([{"name": "e"}, {"name": "c", "configMap": {"name": "m"}},
+            {"name": "h", "hostPath": {"path": "/dev"}},
+            {"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]);
+        p["spec"]["resourceClaims"] =
+            json!([{"name": "cat", "source": {"resourceClaimTemplateName": "cats"}}]);
+    });
+    assert_eq!(faults("", "v1", "Pod", &pod), "");
+    insta::assert_json_snapshot!(pod);
+}
+
+#[test]
+fn a_valid_pod_is_valid() {
+    let pod = pod(|_| {});
+    assert_eq!(faults("", "v1", "Pod", &pod), "");
+    assert_eq!(
+        pod["spec"]["containers"][0]["resources"]["requests"]["hardware-vendor.example/foo"],
+        "2"
+    );
+    assert_eq!(
+        pod["status"],
+        json!({"phase": "Pending", "qosClass": "BestEffort"})
+    );
+    assert_eq!(pod["metadata"]["generation"], 1);
+}
+
+#[test]
+fn faults_of_pods() {
+    type Change = fn(&mut Value);
+    let cases: &[Change] = &[
+        |p| p["metadata"]["name"] = json!("Bad_Name"),
+        |p| p["metadata"]["labels"] = json!({"-x": "a b"}),
+        |p| p["spec"]["containers"] = json!([]),
+        |p| p["spec"]["containers"] = json!([{"name": "a"}, {"name": "a", "image": " i"}]),
+        |p| p["spec"]["restartPolicy"] = json!("Sometimes"),
+        |p| {
+            p["spec"]["containers"][0]["ports"] = json!([{"containerPort": 70000, "name": "TOO_bad"},
+            {"containerPort": 0, "protocol": "ICMP"}]);
+        },
+        |p| {
+            p["spec"]["containers"][0]["env"] = json!([{"name": ""}, {"name": "A=B"},
+            {"name": "C", "valueFrom": {}}, {"name": "D", "valueFrom": {"fieldRef": {"fieldPath": "spec.x"}}}]);
+        },
+        |p| {
+            p["spec"]["containers"][0]["volumeMounts"] =
+                json!([{"name": "gone", "mountPath": "/x", "subPath": "../y"}]);
+        },
+        |p| {
+            p["spec"]["volumes"] = json!([{"name": "v", "emptyDir": {}, "hostPath": {"path": "/a/../b"}}, {"name": "v"}]);
+        },
+        |p| {
+            p["spec"]["containers"][0]["livenessProbe"] =
+                json!({"periodSeconds": -1, "successThreshold": 2});
+        },
+        |p| {
+            p["spec"]["tolerations"] =
+                json!([{"operator": "Equal"}, {"key": "k", "effect": "Nope"}]);
+        },
+        |p| p["spec"]["activeDeadlineSeconds"] = json!(0),
+        |p| p["spec"]["nodeSelector"] = json!({"a/b/c": "x"}),
+        |p| {
+            p["spec"]["affinity"] = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchExpressions": [{"key": "k", "operator": "In"}, {"key": "k", "operator": "Near"}]}]}}});
+        },
+        |p| {
+            p["spec"]["initContainers"] = json!([{"name": "c", "image": "i", "readinessProbe": {"exec": {"command": ["x"]}}}]);
+        },
+        |p| p["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "nope"}]}),
+    ];
+    let text: Vec<String> = cases
+        .iter()
+        .map(|c| faults("", "v1", "Pod", &pod(c)))
+        .collect();
+    insta::assert_snapshot!(text.join("\n\n"));
+}
+
+#[test]
+fn faults_of_extended_resources() {
+    let with = |resources: Value| {
+        let pod = pod(|p| p["spec"]["containers"][0]["resources"] = resources);
+        faults("", "v1", "Pod", &pod)
+    };
+    let cases = [
+        with(json!({"limits": {"example.com/foo": "1500m"}})),
+        with(json!({"limits": {"example.com/foo": "-1"}})),
+        with(json!({"requests": {"example.com/foo": "1"}})),
+        with(json!({"requests": {"example.com/foo": "1"}, "limits": {"example.com/foo": "2"}})),
+        with(json!({"limits": {"foo": "1"}})),
+        with(json!({"limits": {"requests.example.com/foo": "1"}})),
+        with(json!({"limits": {"UPPER.example/foo": "1"}})),
+        with(json!({"limits": {"pods": "1"}})),
+        with(json!({"requests": {"cpu": "2"}, "limits": {"cpu": "1"}})),
+        with(json!({"limits": {"hugepages-2Mi": "4Mi"}})),
+    ];
+    insta::assert_snapshot!(cases.join("\n"));
+}
+
+#[test]
+fn updates_of_pods() {
+    let strategy = strategy("", "v1", "Pod");
+    let old = pod(|p| p["spec"]["tolerations"] = json!([{"key": "a", "operator": "Exists"}]));
+    let update = |change: &dyn Fn(&mut Value)| {
+        let mut new = old.clone();
+        change(&mut new);
+        strategy.prepare_for_update(&mut new, &old);
+        (lines(&strategy.validate_update(&new, &old)), new)
+    };
+    let (none, same) = update(&|_| {});
+    assert_eq!(none, "");
+    assert_eq!(same, old);
+    let (none, new) = update(&|p| p["spec"]["containers"][0]["image"] = json!("other"));
+    assert_eq!(none, "");
+    assert_eq!(new["metadata"]["generation"], 2);
+    let (none, new) = update(&|p| p["status"]["phase"] = json!("Running"));
+    assert_eq!(none, "");
+    assert_eq!(new["status"]["phase"], "Pending");
+    let more = json!([{"key": "a", "operator": "Exists"}, {"key": "b", "operator": "Exists"}]);
+    assert_eq!(update(&|p| p["spec"]["tolerations"] = more.clone()).0, "");
+
+    let cases = [
+        update(&|p| p["spec"]["nodeName"] = json!("n")).0,
+        update(&|p| p["spec"]["containers"][0]["command"] = json!(["x"])).0,
+        update(&|p| p["spec"]["tolerations"] = json!([])).0,
+        update(&|p| p["spec"]["containers"].as_array_mut().unwrap().clear()).0,
+        update(&|p| p["spec"]["schedulingGates"] = json!([{"name": "g"}])).0,
+        update(&|p| p["metadata"]["uid"] = json!("other")).0,
+    ];
+    insta::assert_snapshot!(cases.join("\n"));
+}
+
+#[test]
+fn pods_go_gracefully_once_they_are_bound() {
+    let strategy = strategy("", "v1", "Pod");
+    let mut pod = pod(|_| {});
+    assert_eq!(strategy.grace_period(&pod, None), Some(0));
+    pod["spec"]["nodeName"] = json!("n");
+    assert_eq!(strategy.grace_period(&pod, None), Some(30));
+    assert_eq!(strategy.grace_period(&pod, Some(5)), Some(5));
+    assert_eq!(strategy.grace_period(&pod, Some(-5)), Some(1));
+    pod["status"]["phase"] = json!("Failed");
+    assert_eq!(strategy.grace_period(&pod, Some(5)), Some(0));
+}
+
+#[test]
+fn ended_containers_do_not_come_back() {
+    let strategy = strategy("", "v1", "Pod");
+    let mut old = pod(|p| p["spec"]["restartPolicy"] = json!("Never"));
+    old["status"]["containerStatuses"] =
+        json!([{"name": "c", "state": {"terminated": {"exitCode": 1}}}]);
+    let mut new = old.clone();
+    new["status"]["containerStatuses"][0]["state"] = json!({"running": {}});
+    let errors = strategy.validate_status_update(&new, &old);
+    assert_eq!(
+        aggregate(&errors),
+        "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated state"
+    );
+}
+
+#[test]
+fn workloads() {
+    let mut text = Vec::new();
+    assert_eq!(faults("apps", "v1", "Deployment", &deployment(|_| {})), "");
+    type Change = fn(&mut Value);
+    let changes: &[Change] = &[
+        |d| d["spec"]["selector"] = json!({"matchLabels": {"app": "other"}}),
+        |d| d["spec"]["selector"] = json!({}),
+        |d| d["spec"]["replicas"] = json!(-1),
+        |d| d["spec"]["template"]["spec"]["restartPolicy"] = json!("Never"),
+        |d| d["spec"]["strategy"] = json!({"type": "Recreate", "rollingUpdate": {}}),
+        |d| {
+            d["spec"]["strategy"] =
+                json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": "0%"}});
+        },
+        |d| d["spec"]["strategy"] = json!({"rollingUpdate": {"maxSurge": "many"}}),
+    ];
+    for change in changes {
+        text.push(faults("apps", "v1", "Deployment", &deployment(change)));
+    }
+    let old = deployment(|_| {});
+    let mut new = old.clone();
+    new["spec"]["selector"]["matchLabels"]["app"] = json!("e");
+    new["spec"]["template"]["metadata"]["labels"]["app"] = json!("e");
+    text.push(lines(
+        &strategy("apps", "v1", "Deployment").validate_update(&new, &old),
+    ));
+
+    let rules = strategy("batch", "v1", "Job");
+    let mut job = json!({"metadata": {"name": "j", "namespace": "n", "uid": "1-2"},
+        "spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    rules.default(&mut job);
+    rules.prepare_for_create(&mut job);
+    text.push(lines(&rules.validate(&job)));
+    job["spec"]["template"]["spec"]["restartPolicy"] = json!("Never");
+    assert_eq!(lines(&rules.validate(&job)), "");
+    assert_eq!(
+        job["spec"]["template"]["metadata"]["labels"]["job-name"],
+        "j"
+    );
+    let mut changed = job.clone();
+    changed["spec"]["template"]["spec"]["containers"][0]["image"] = json!("k");
+    text.push(
+        lines(&rules.validate_update(&changed, &job))
+            .split(": must")
+            .next()
+            .unwrap()
+            .into(),
+    );
+
+    let mut cron = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {
+        "schedule": "*/5 * * *", "jobTemplate": {"spec": job["spec"]}}});
+    strategy("batch", "v1", "CronJob").default(&mut cron);
+    for schedule in ["*/5 * * *", "61 * * * *", "@often", "", "0 0 1 jan mon-fri"] {
+        cron["spec"]["schedule"] = json!(schedule);
+        text.push(faults("batch", "v1", "CronJob", &cron));
+    }
+    insta::assert_snapshot!(text.join("\n"));
+}
+
+#[test]
+fn nodes_take_extended_resources_by_hand() {
+    let rules = strategy("", "v1", "Node");
+    let mut old = json!({"metadata": {"name": "n"}, "status": {"capacity": {"cpu": "4"}}});
+    rules.default(&mut old);
+    assert_eq!(old["status"]["allocatable"], json!({"cpu": "4"}));
+    let mut new = old.clone();
+    new["status"]["capacity"]["example.com/dongle"] = json!("4");
+    rules.default(&mut new);
+    rules.prepare_status_update(&mut new, &old);
+    assert_eq!(lines(&rules.validate_status_update(&new, &old)), "");
+    assert!(
+        new["status"]["allocatable"]
+            .get("example.com/dongle")
+            .is_none()
+    );
+    new["status"]["capacity"] = json!({"example.com/dongle": "1500m", "dongle": "1"});
+    let errors = lines(&rules.validate_status_update(&new, &old));
+    insta::assert_snapshot!(errors);
+    let mut spec = old.clone();
+    spec["spec"]["taints"] = json!([{"key": "a", "effect": "NoSchedule"}]);
+    assert_eq!(lines(&rules.validate_update(&spec, &old)), "");
+}
+
+#[test]
+fn namespaces_secrets_and_services() {
+    let rules = strategy("", "v1", "Namespace");
+    let mut ns = json!({"metadata": {"name": "a"}});
+    rules.default(&mut ns);
+    rules.prepare_for_create(&mut ns);
+    assert_eq!(rules.spec_finalizers(&ns), ["kubernetes"]);
+    assert_eq!(ns["metadata"]["labels"]["kubernetes.io/metadata.name"], "a");
+    assert_eq!(lines(&rules.validate(&ns)), "");
+
+    let rules = strategy("", "v1", "Secret");
+    let mut secret = json!({"metadata": {"name": "s", "namespace": "n"},
+        "stringData": {"a": "b"}, "immutable": true});
+    rules.default(&mut secret);
+    assert_eq!(secret["data"], json!({"a": "Yg=="}));
+    assert_eq!(secret["type"], "Opaque");
+    let mut changed = secret.clone();
+    changed["type"] = json!("kubernetes.io/tls");
+    changed["data"]["a"] = json!("Yw==");
+    let mut text = vec![lines(&rules.validate_update(&changed, &secret))];
+
+    let rules = strategy("", "v1", "Service");
+    let mut service = json!({"metadata": {"name": "s", "namespace": "n"},
+        "spec": {"ports": [{"port": 80}, {"port": 80}], "type": "Nope"}});
+    rules.default(&mut service);
+    assert_eq!(service["spec"]["ports"][0]["targetPort"], 80);
+    text.push(lines(&rules.validate(&service)));
+    service["spec"] = json!({"clusterIP": "None", "ports": []});
+    rules.default(&mut service);
+    assert_eq!(lines(&rules.validate(&service)), "");
+    assert_eq!(service["spec"]["clusterIPs"], json!(["None"]));
+    let mut plain = service.clone();
+    plain["spec"]["clusterIP"] = json!("10.0.0.1");
+    text.push(lines(&rules.validate_update(&plain, &service)));
+    insta::assert_snapshot!(text.join("\n"));
+}
+
+#[test]
+fn qos_classes() {
+    let qos = |resources: Value| {
+        pod_defaults::qos_class(&json!({"containers": [{"resources": resources}]}))
+    };
+    assert_eq!(qos(json!({})), "BestEffort");
+    assert_eq!(qos(json!({"requests": {"cpu": "1"}})), "Burstable");
+    let both = json!({"cpu": "1", "memory": "1Gi"});
+    assert_eq!(qos(json!({"requests": both, "limits": both})), "Guaranteed");
+    let more = json!({"cpu": "2", "memory": "1Gi"});
+    assert_eq!(qos(json!({"requests": both, "limits": more})), "Burstable");
+    let device = json!({"example.com/foo": "1"});
+    assert_eq!(
+        qos(json!({"requests": device, "limits": device})),
+        "BestEffort"
+    );
+}
+
+fn resource_list() -> impl Strategy_ {
+    proptest::collection::btree_map(
+        prop_oneof![Just("cpu"), Just("memory"), Just("example.com/foo")],
+        prop_oneof![
+            Just("1"),
+            Just("100m"),
+            Just("1Gi"),
+            Just("1n"),
+            Just("0.0001")
+        ],
+        0..3,
+    )
+    .prop_map(|list| json!(list))
+}
+
+/// Shorthand for generators of JSON.
+trait Strategy_: PropStrategy<Value = Value> {}
+impl<T: PropStrategy<Value = Value>> Strategy_ for T {}
+
+fn container() -> impl Strategy_ {
+    let image = prop_oneof![
+        Just("a"),
+        Just("a:latest"),
+        Just("h:5000/a"),
+        Just("a@sha256:1")
+    ];
+    let probe = prop_oneof![
+        Just(Value::Null),
+        Just(json!({"httpGet": {"port": 1}})),
+        Just(json!({"grpc": {"port": 1}, "periodSeconds": 0})),
+    ];
+    (image, resource_list(), resource_list(), probe).prop_map(|(image, limits, requests, probe)| {
+        json!({"name": "c", "image": image, "livenessProbe": probe,
+            "ports": [{"containerPort": 80}],
+            "resources": {"limits": limits, "requests": requests}})
+    })
+}
+
+proptest! {
+    #[test]
+    fn defaulting_pods_twice_changes_nothing_more(
+        containers in proptest::collection::vec(container(), 0..3),
+        init in proptest::collection::vec(container(), 0..2),
+        host in any::<bool>(),
+        limits in resource_list(),
+    ) {
+        let mut obj = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {
+            "containers": containers, "initContainers": init, "hostNetwork": host,
+            "resources": {"limits": limits}, "serviceAccount": "s", "volumes": [{"name": "v"}]}});
+        let rules = strategy("", "v1", "Pod");
+        rules.default(&mut obj);
+        let once = obj.clone();
+        rules.default(&mut obj);
+        prop_assert_eq!(&obj, &once);
+        let _ = rules.validate(&obj);
+        let mut new = once.clone();
+        rules.prepare_for_update(&mut new, &once);
+        prop_assert_eq!(&new, &once);
+    }
+}

@@ -22,7 +22,11 @@ pub(super) fn all(spec: &Value, path: &Path, errors: &mut ErrorList) {
         if name.is_empty() {
             errors.push(FieldError::required(&at_name, ""));
         } else {
-            errors.extend(invalid_each(&at_name, name, names::check_dns1123_label(name)));
+            errors.extend(invalid_each(
+                &at_name,
+                name,
+                names::check_dns1123_label(name),
+            ));
             if !taken.insert(name) {
                 errors.push(FieldError::duplicate(&at_name, name));
             }
@@ -92,7 +96,13 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
             }
         }
         "image" => {
-            optional_choice(source, "pullPolicy", &["Always", "IfNotPresent", "Never"], path, errors);
+            optional_choice(
+                source,
+                "pullPolicy",
+                &["Always", "IfNotPresent", "Never"],
+                path,
+                errors,
+            );
             required(source, "reference", path, errors);
         }
         "ephemeral" => {
@@ -100,7 +110,11 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
                 errors.push(FieldError::required(&path.child("volumeClaimTemplate"), ""));
             } else {
                 let path = path.child("volumeClaimTemplate").child("spec");
-                super::storage::claim_spec(at(source, &["volumeClaimTemplate", "spec"]), &path, errors);
+                super::storage::claim_spec(
+                    at(source, &["volumeClaimTemplate", "spec"]),
+                    &path,
+                    errors,
+                );
             }
         }
         _ => {}
@@ -163,7 +177,11 @@ pub(super) fn descending_path(target: &str, path: &Path, errors: &mut ErrorList)
 fn not_stepping_out(target: &str, path: &Path, errors: &mut ErrorList) {
     descending_path(target, path, errors);
     if target.starts_with("..") && !target.starts_with("../") && target != ".." {
-        errors.push(FieldError::invalid(path, target, "must not start with '..'"));
+        errors.push(FieldError::invalid(
+            path,
+            target,
+            "must not start with '..'",
+        ));
     }
 }
 
@@ -222,7 +240,11 @@ pub(super) fn field_ref(of: &Value, env: bool, path: &Path, errors: &mut ErrorLi
     if let Some((map, key)) = field.strip_suffix("']").and_then(|f| f.split_once("['")) {
         match map {
             "metadata.labels" => {
-                errors.extend(invalid_each(&at_field, key, names::check_qualified_name(key)));
+                errors.extend(invalid_each(
+                    &at_field,
+                    key,
+                    names::check_qualified_name(key),
+                ));
             }
             "metadata.annotations" => {
                 let faults = names::check_qualified_name(&key.to_lowercase());
@@ -240,8 +262,7 @@ pub(super) fn field_ref(of: &Value, env: bool, path: &Path, errors: &mut ErrorLi
         if ENV.contains(&field) || FILES.contains(&field) {
             errors.push(FieldError::not_supported(&at_field, field, supported));
         } else {
-            let fault =
-                format!("error converting fieldPath: field label not supported: {field}");
+            let fault = format!("error converting fieldPath: field label not supported: {field}");
             errors.push(FieldError::invalid(&at_field, field, fault));
         }
     }
@@ -261,11 +282,17 @@ pub(super) fn resource_field_ref(of: &Value, env: bool, path: &Path, errors: &mu
         required(of, "containerName", path, errors);
     }
     let resource = str_at(of, &["resource"]);
-    let huge = ["limits.hugepages-", "requests.hugepages-"].iter().any(|p| resource.starts_with(p));
+    let huge = ["limits.hugepages-", "requests.hugepages-"]
+        .iter()
+        .any(|p| resource.starts_with(p));
     if resource.is_empty() {
         errors.push(FieldError::required(&path.child("resource"), ""));
     } else if !SUPPORTED.contains(&resource) && !huge {
-        errors.push(FieldError::not_supported(&path.child("resource"), resource, &SUPPORTED));
+        errors.push(FieldError::not_supported(
+            &path.child("resource"),
+            resource,
+            &SUPPORTED,
+        ));
     }
 }
 

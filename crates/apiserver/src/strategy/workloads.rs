@@ -20,7 +20,10 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         "ReplicaSet" => Box::new(ReplicaSet(info)),
         "StatefulSet" => Box::new(StatefulSet(info)),
         "DaemonSet" => Box::new(DaemonSet(info)),
-        "ControllerRevision" => Box::new(storage::Fixed { info, paths: &[&["data"]] }),
+        "ControllerRevision" => Box::new(storage::Fixed {
+            info,
+            paths: &[&["data"]],
+        }),
         "ReplicationController" => Box::new(ReplicationController(info)),
         "PodTemplate" => Box::new(PodTemplate(info)),
         "Job" => Box::new(Job(info)),
@@ -95,8 +98,16 @@ fn controller(obj: &Value, noun: &str, errors: &mut ErrorList) {
 
 fn mismatch(labels: &Value, at_template: &Path, errors: &mut ErrorList) {
     let path = at_template.child("metadata").child("labels");
-    let labels = if labels.is_null() { json!({}) } else { labels.clone() };
-    errors.push(FieldError::invalid(&path, labels, "`selector` does not match template `labels`"));
+    let labels = if labels.is_null() {
+        json!({})
+    } else {
+        labels.clone()
+    };
+    errors.push(FieldError::invalid(
+        &path,
+        labels,
+        "`selector` does not match template `labels`",
+    ));
 }
 
 /// Controllers that keep pods running allow only pods that restart.
@@ -104,11 +115,18 @@ fn runs_for_ever(template: &Value, path: &Path, errors: &mut ErrorList) {
     let policy = str_at(template, &["spec", "restartPolicy"]);
     let path = path.child("spec");
     if policy != "Always" {
-        errors.push(FieldError::not_supported(&path.child("restartPolicy"), policy, &["Always"]));
+        errors.push(FieldError::not_supported(
+            &path.child("restartPolicy"),
+            policy,
+            &["Always"],
+        ));
     }
     if has(template, &["spec", "activeDeadlineSeconds"]) {
         let why = "activeDeadlineSeconds in ReplicaSet is not Supported";
-        errors.push(FieldError::forbidden(&path.child("activeDeadlineSeconds"), why));
+        errors.push(FieldError::forbidden(
+            &path.child("activeDeadlineSeconds"),
+            why,
+        ));
     }
 }
 
@@ -125,14 +143,18 @@ impl Strategy for Deployment {
 
     fn default(&self, obj: &mut Value) {
         template(obj);
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         default_unset(spec, "replicas", 1);
         default_unset(spec, "revisionHistoryLimit", 10);
         default_unset(spec, "progressDeadlineSeconds", 600);
         if object_mut(spec, "strategy").is_none() {
             return;
         }
-        let Some(strategy) = at_mut(spec, &["strategy"]) else { return };
+        let Some(strategy) = at_mut(spec, &["strategy"]) else {
+            return;
+        };
         default(strategy, "type", "RollingUpdate");
         if str_at(strategy, &["type"]) == "RollingUpdate" {
             default_unset(strategy, "rollingUpdate", json!({}));
@@ -167,7 +189,13 @@ fn deployment(obj: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
     let strategy = at(spec, &["strategy"]);
     let at_strategy = path.child("strategy");
-    choice(strategy, "type", &["Recreate", "RollingUpdate"], &at_strategy, errors);
+    choice(
+        strategy,
+        "type",
+        &["Recreate", "RollingUpdate"],
+        &at_strategy,
+        errors,
+    );
     let rolling = at(strategy, &["rollingUpdate"]);
     let at_rolling = at_strategy.child("rollingUpdate");
     if str_at(strategy, &["type"]) == "Recreate" && !rolling.is_null() {
@@ -188,7 +216,11 @@ fn deployment(obj: &Value, errors: &mut ErrorList) {
         && deadline <= int_at(spec, &["minReadySeconds"]).unwrap_or(0)
     {
         let fault = "must be greater than minReadySeconds";
-        errors.push(FieldError::invalid(&path.child("progressDeadlineSeconds"), deadline, fault));
+        errors.push(FieldError::invalid(
+            &path.child("progressDeadlineSeconds"),
+            deadline,
+            fault,
+        ));
     }
 }
 
@@ -233,7 +265,12 @@ impl Strategy for ReplicaSet {
 }
 
 fn replicas_field(obj: &Value) -> (&'static str, String) {
-    ("status.replicas", int_at(obj, &["status", "replicas"]).unwrap_or(0).to_string())
+    (
+        "status.replicas",
+        int_at(obj, &["status", "replicas"])
+            .unwrap_or(0)
+            .to_string(),
+    )
 }
 
 struct ReplicationController(KindInfo);
@@ -344,7 +381,9 @@ impl Strategy for StatefulSet {
 
     fn default(&self, obj: &mut Value) {
         template(obj);
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         default(spec, "podManagementPolicy", "OrderedReady");
         default_unset(spec, "replicas", 1);
         default_unset(spec, "revisionHistoryLimit", 10);
@@ -408,10 +447,22 @@ fn stateful_set(obj: &Value, errors: &mut ErrorList) {
     controller(obj, "statefulset", errors);
     let path = Path::new("spec");
     let spec = at(obj, &["spec"]);
-    choice(spec, "podManagementPolicy", &["OrderedReady", "Parallel"], &path, errors);
+    choice(
+        spec,
+        "podManagementPolicy",
+        &["OrderedReady", "Parallel"],
+        &path,
+        errors,
+    );
     let path = path.child("updateStrategy");
     let strategy = at(spec, &["updateStrategy"]);
-    choice(strategy, "type", &["OnDelete", "RollingUpdate"], &path, errors);
+    choice(
+        strategy,
+        "type",
+        &["OnDelete", "RollingUpdate"],
+        &path,
+        errors,
+    );
     let rolling = at(strategy, &["rollingUpdate"]);
     let path = path.child("rollingUpdate");
     if str_at(strategy, &["type"]) == "OnDelete" && !rolling.is_null() {
@@ -431,7 +482,9 @@ impl Strategy for DaemonSet {
 
     fn default(&self, obj: &mut Value) {
         template(obj);
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         default_unset(spec, "revisionHistoryLimit", 10);
         default_unset(spec, "updateStrategy", json!({}));
         if let Some(strategy) = at_mut(spec, &["updateStrategy"]) {
@@ -468,7 +521,13 @@ fn daemon_set(obj: &Value, errors: &mut ErrorList) {
     controller(obj, "daemonset", errors);
     let path = Path::new("spec").child("updateStrategy");
     let strategy = at(obj, &["spec", "updateStrategy"]);
-    choice(strategy, "type", &["OnDelete", "RollingUpdate"], &path, errors);
+    choice(
+        strategy,
+        "type",
+        &["OnDelete", "RollingUpdate"],
+        &path,
+        errors,
+    );
     if str_at(strategy, &["type"]) != "RollingUpdate" {
         return;
     }
@@ -500,7 +559,11 @@ fn job_defaults(spec: &mut Value) {
     }
     default_unset(spec, "parallelism", 1);
     // with a limit for each index the limit of the job as a whole is out of reach
-    let of_all = if has(spec, &["backoffLimitPerIndex"]) { i32::MAX } else { 6 };
+    let of_all = if has(spec, &["backoffLimitPerIndex"]) {
+        i32::MAX
+    } else {
+        6
+    };
     default_unset(spec, "backoffLimit", of_all);
     default(spec, "completionMode", "NonIndexed");
     default_unset(spec, "suspend", false);
@@ -508,7 +571,11 @@ fn job_defaults(spec: &mut Value) {
     if !bool_at(spec, &["manualSelector"]) {
         super::json::remove(spec, "manualSelector");
     }
-    let policy = if has(spec, &["podFailurePolicy"]) { "Failed" } else { "TerminatingOrFailed" };
+    let policy = if has(spec, &["podFailurePolicy"]) {
+        "Failed"
+    } else {
+        "TerminatingOrFailed"
+    };
     default(spec, "podReplacementPolicy", policy);
 }
 
@@ -547,12 +614,20 @@ impl Strategy for Job {
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         let indexed = str_at(old, &["spec", "completionMode"]) == "Indexed";
-        for key in ["selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex"] {
+        for key in [
+            "selector",
+            "completionMode",
+            "podFailurePolicy",
+            "backoffLimitPerIndex",
+        ] {
             meta::immutable_at(new, old, &["spec", key], &mut errors);
         }
         // elastic indexed jobs may change completions together with parallelism
-        let elastic =
-            indexed && same(at(new, &["spec", "completions"]), at(new, &["spec", "parallelism"]));
+        let elastic = indexed
+            && same(
+                at(new, &["spec", "completions"]),
+                at(new, &["spec", "parallelism"]),
+            );
         if !elastic {
             meta::immutable_at(new, old, &["spec", "completions"], &mut errors);
         }
@@ -593,7 +668,9 @@ impl Strategy for Job {
 fn generate_selector(obj: &mut Value) {
     let uid = at(obj, &["metadata", "uid"]).clone();
     let name = at(obj, &["metadata", "name"]).clone();
-    let Some(spec) = at_mut(obj, &["spec"]) else { return };
+    let Some(spec) = at_mut(obj, &["spec"]) else {
+        return;
+    };
     if let Some(template) = at_mut(spec, &["template"])
         && object_mut(template, "metadata").is_some()
         && let Some(meta) = at_mut(template, &["metadata"])
@@ -638,7 +715,13 @@ fn job_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     ] {
         not_negative(spec, key, path, errors);
     }
-    optional_choice(spec, "completionMode", &["Indexed", "NonIndexed"], path, errors);
+    optional_choice(
+        spec,
+        "completionMode",
+        &["Indexed", "NonIndexed"],
+        path,
+        errors,
+    );
     if str_at(spec, &["completionMode"]) == "Indexed" && !has(spec, &["completions"]) {
         let why = "when completion mode is Indexed";
         errors.push(FieldError::required(&path.child("completions"), why));
@@ -647,7 +730,10 @@ fn job_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     pod_spec::validate_template(at(spec, &["template"]), &path, errors);
     if str_at(spec, &["template", "spec", "restartPolicy"]) == "Always" {
         let path = path.child("spec").child("restartPolicy");
-        errors.push(FieldError::required(&path, "valid values: \"OnFailure\", \"Never\""));
+        errors.push(FieldError::required(
+            &path,
+            "valid values: \"OnFailure\", \"Never\"",
+        ));
     }
 }
 
@@ -655,8 +741,7 @@ fn job_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
 fn job_template_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let stored = at(old, &["spec", "template"]);
     let mut template = at(new, &["spec", "template"]).clone();
-    let not_begun =
-        bool_at(old, &["spec", "suspend"]) && !has(old, &["status", "startTime"]);
+    let not_begun = bool_at(old, &["spec", "suspend"]) && !has(old, &["status", "startTime"]);
     if not_begun {
         if let Some(spec) = at_mut(&mut template, &["spec"]) {
             for key in ["affinity", "nodeSelector", "tolerations", "schedulingGates"] {
@@ -669,7 +754,12 @@ fn job_template_update(new: &Value, old: &Value, errors: &mut ErrorList) {
             }
         }
     }
-    meta::immutable(&template, stored, &Path::new("spec").child("template"), errors);
+    meta::immutable(
+        &template,
+        stored,
+        &Path::new("spec").child("template"),
+        errors,
+    );
 }
 
 struct CronJob(KindInfo);
@@ -680,7 +770,9 @@ impl Strategy for CronJob {
     }
 
     fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         default(spec, "concurrencyPolicy", "Allow");
         default_unset(spec, "suspend", false);
         default_unset(spec, "successfulJobsHistoryLimit", 3);
@@ -696,7 +788,11 @@ impl Strategy for CronJob {
         let name = str_at(obj, &["metadata", "name"]);
         if name.len() > NAME_MAX {
             let fault = "must be no more than 52 characters";
-            errors.push(FieldError::invalid(&Path::new("metadata").child("name"), name, fault));
+            errors.push(FieldError::invalid(
+                &Path::new("metadata").child("name"),
+                name,
+                fault,
+            ));
         }
         cron_job(obj, &mut errors);
         errors
@@ -719,10 +815,18 @@ fn cron_job(obj: &Value, errors: &mut ErrorList) {
     } else if let Some(fault) = schedule_fault(schedule) {
         errors.push(FieldError::invalid(&at_schedule, schedule, fault));
     }
-    choice(spec, "concurrencyPolicy", &["Allow", "Forbid", "Replace"], &path, errors);
-    for key in
-        ["startingDeadlineSeconds", "successfulJobsHistoryLimit", "failedJobsHistoryLimit"]
-    {
+    choice(
+        spec,
+        "concurrencyPolicy",
+        &["Allow", "Forbid", "Replace"],
+        &path,
+        errors,
+    );
+    for key in [
+        "startingDeadlineSeconds",
+        "successfulJobsHistoryLimit",
+        "failedJobsHistoryLimit",
+    ] {
         not_negative(spec, key, &path, errors);
     }
     let zone = at(spec, &["timeZone"]);
@@ -735,22 +839,33 @@ fn cron_job(obj: &Value, errors: &mut ErrorList) {
     job_spec(job, &path, errors);
     if bool_at(job, &["manualSelector"]) {
         let supported = ["false", "nil"];
-        errors.push(FieldError::not_supported(&path.child("manualSelector"), true, &supported));
+        errors.push(FieldError::not_supported(
+            &path.child("manualSelector"),
+            true,
+            &supported,
+        ));
     }
 }
 
 /// What is wrong with a cron schedule: five fields of numbers, lists, ranges and steps, or one of
 /// the names `@daily` and so on.
 fn schedule_fault(schedule: &str) -> Option<String> {
-    const NAMED: [&str; 7] =
-        ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+    const NAMED: [&str; 7] = [
+        "@yearly",
+        "@annually",
+        "@monthly",
+        "@weekly",
+        "@daily",
+        "@midnight",
+        "@hourly",
+    ];
     if schedule.contains("TZ=") {
-        return Some(
-            "cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned(),
-        );
+        return Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned());
     }
     if schedule.starts_with('@') {
-        let every = schedule.strip_prefix("@every ").is_some_and(|d| !d.trim().is_empty());
+        let every = schedule
+            .strip_prefix("@every ")
+            .is_some_and(|d| !d.trim().is_empty());
         return (!every && !NAMED.contains(&schedule))
             .then(|| format!("unrecognized descriptor: {schedule}"));
     }
@@ -758,46 +873,55 @@ fn schedule_fault(schedule: &str) -> Option<String> {
     if fields.len() != 5 {
         let fields = fields.join(" ");
         let found = schedule.split_whitespace().count();
-        return Some(format!("expected exactly 5 fields, found {found}: [{fields}]"));
+        return Some(format!(
+            "expected exactly 5 fields, found {found}: [{fields}]"
+        ));
     }
     const BOUNDS: [(u32, u32); 5] = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)];
-    const MONTHS: &[&str] =
-        &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    const MONTHS: &[&str] = &[
+        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
+    ];
     const DAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-    fields.iter().zip(BOUNDS).enumerate().find_map(|(i, (field, (least, most)))| {
-        let named: &[&str] = match i {
-            3 => MONTHS,
-            4 => DAYS,
-            _ => &[],
-        };
-        let number = |text: &str| -> Option<u32> {
-            let name = named.iter().position(|n| *n == text.to_lowercase());
-            name.map(|n| n as u32 + least).or_else(|| text.parse().ok())
-        };
-        field.split(',').find_map(|part| {
-            let (range, step) = part.split_once('/').map_or((part, None), |(r, s)| (r, Some(s)));
-            if step.is_some_and(|s| s.parse::<u32>().is_ok_and(|s| s > 0) == false) {
-                return Some(format!("failed to parse step in field: {part}"));
-            }
-            if matches!(range, "*" | "?") {
-                return None;
-            }
-            let (low, high) = range.split_once('-').unwrap_or((range, range));
-            match (number(low), number(high)) {
-                (Some(low), Some(_)) if low < least => {
-                    Some(format!("beginning of range ({low}) below minimum ({least}): {part}"))
+    fields
+        .iter()
+        .zip(BOUNDS)
+        .enumerate()
+        .find_map(|(i, (field, (least, most)))| {
+            let named: &[&str] = match i {
+                3 => MONTHS,
+                4 => DAYS,
+                _ => &[],
+            };
+            let number = |text: &str| -> Option<u32> {
+                let name = named.iter().position(|n| *n == text.to_lowercase());
+                name.map(|n| n as u32 + least).or_else(|| text.parse().ok())
+            };
+            field.split(',').find_map(|part| {
+                let (range, step) = part
+                    .split_once('/')
+                    .map_or((part, None), |(r, s)| (r, Some(s)));
+                if step.is_some_and(|s| !s.parse::<u32>().is_ok_and(|s| s > 0)) {
+                    return Some(format!("failed to parse step in field: {part}"));
                 }
-                (Some(_), Some(high)) if high > most => {
-                    Some(format!("end of range ({high}) above maximum ({most}): {part}"))
+                if matches!(range, "*" | "?") {
+                    return None;
                 }
-                (Some(low), Some(high)) if low > high => Some(format!(
-                    "beginning of range ({low}) beyond end of range ({high}): {part}"
-                )),
-                (Some(_), Some(_)) => None,
-                _ => Some(format!("failed to parse int from {range}")),
-            }
+                let (low, high) = range.split_once('-').unwrap_or((range, range));
+                match (number(low), number(high)) {
+                    (Some(low), Some(_)) if low < least => Some(format!(
+                        "beginning of range ({low}) below minimum ({least}): {part}"
+                    )),
+                    (Some(_), Some(high)) if high > most => Some(format!(
+                        "end of range ({high}) above maximum ({most}): {part}"
+                    )),
+                    (Some(low), Some(high)) if low > high => Some(format!(
+                        "beginning of range ({low}) beyond end of range ({high}): {part}"
+                    )),
+                    (Some(_), Some(_)) => None,
+                    _ => Some(format!("failed to parse int from {range}")),
+                }
+            })
         })
-    })
 }
 
 struct Autoscaler(KindInfo);
@@ -808,7 +932,9 @@ impl Strategy for Autoscaler {
     }
 
     fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else { return };
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
         default_unset(spec, "minReplicas", 1);
         if self.0.version != "v1" && list_at(spec, &["metrics"]).is_empty() {
             let cpu = json!({"type": "Resource", "resource": {"name": "cpu",
@@ -837,11 +963,19 @@ fn autoscaler(obj: &Value, errors: &mut ErrorList) {
     let most = int_at(spec, &["maxReplicas"]).unwrap_or(0);
     if least < 1 {
         let fault = "must be greater than or equal to 1";
-        errors.push(FieldError::invalid(&path.child("minReplicas"), least, fault));
+        errors.push(FieldError::invalid(
+            &path.child("minReplicas"),
+            least,
+            fault,
+        ));
     }
     let at_most = path.child("maxReplicas");
     if most < 1 {
-        errors.push(FieldError::invalid(&at_most, most, "must be greater than 0"));
+        errors.push(FieldError::invalid(
+            &at_most,
+            most,
+            "must be greater than 0",
+        ));
     }
     if most < least {
         let fault = "must be greater than or equal to `minReplicas`";

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use davit_api::kinds::{Field, FieldType, KindTable, Opaque, TypeBody, TypeDef, TypeId};
+use davit_api::kinds::{Field, FieldType, KindTable, Opaque, Text, TypeBody, TypeDef, TypeId};
 use serde_json::{Map, Value, json};
 
 use super::{Dialect, Gvk, definition_name, descriptions, names};
@@ -81,8 +81,14 @@ impl<'a> Definitions<'a> {
             json!({"type": "string", "format": "int-or-string"})
         };
         let all = [
-            (names::TIME, json!({"type": "string", "format": "date-time"})),
-            (names::MICRO_TIME, json!({"type": "string", "format": "date-time"})),
+            (
+                names::TIME,
+                json!({"type": "string", "format": "date-time"}),
+            ),
+            (
+                names::MICRO_TIME,
+                json!({"type": "string", "format": "date-time"}),
+            ),
             (names::DURATION, json!({"type": "string"})),
             (names::PATCH, json!({"type": "object"})),
             (names::QUANTITY, quantity),
@@ -90,7 +96,10 @@ impl<'a> Definitions<'a> {
             (names::RAW_EXTENSION, json!({"type": "object"})),
         ];
         all.map(|(name, mut schema)| {
-            describe(&mut schema, descriptions::of_type(name.rsplit('.').next().unwrap_or(name)));
+            describe(
+                &mut schema,
+                descriptions::of_type(name.rsplit('.').next().unwrap_or(name)),
+            );
             (name.to_owned(), schema)
         })
         .to_vec()
@@ -150,7 +159,7 @@ impl<'a> Definitions<'a> {
             extend("list-type", Value::from(list.to_string()));
         }
         if !field.list_map_keys.is_empty() {
-            let keys: Vec<&str> = field.list_map_keys.iter().map(|k| k.as_str()).collect();
+            let keys: Vec<&str> = field.list_map_keys.iter().map(Text::as_str).collect();
             extend("list-map-keys", Value::from(keys));
         }
         if let Some(map) = field.map_type.or(field.struct_type) {
@@ -219,7 +228,7 @@ impl<'a> Definitions<'a> {
         };
         let mut schema = self.schema(of);
         if *closed && !values.is_empty() {
-            let mut values: Vec<&str> = values.iter().map(|v| v.as_str()).collect();
+            let mut values: Vec<&str> = values.iter().map(Text::as_str).collect();
             values.sort_unstable();
             schema["enum"] = Value::from(values);
         }

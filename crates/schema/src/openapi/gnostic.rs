@@ -110,11 +110,11 @@ impl Document {
         Self(doc)
     }
 
-    pub(super) fn paths(&mut self, paths: Paths) {
+    pub(super) fn paths(&mut self, paths: &Paths) {
         self.0.message(8, &paths.0);
     }
 
-    pub(super) fn definitions(&mut self, definitions: Definitions) {
+    pub(super) fn definitions(&mut self, definitions: &Definitions) {
         self.0.message(9, &definitions.0);
     }
 

@@ -5,8 +5,11 @@ use serde_json::{Map, Value, json};
 
 use super::{Dialect, Gvk, definition_name, names};
 
-const JSON_TYPES: [&str; 3] =
-    ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+const JSON_TYPES: [&str; 3] = [
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+];
 const PATCH_TYPES: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
@@ -19,25 +22,48 @@ type Param = (&'static str, &'static str, &'static str);
 
 const PRETTY: Param = ("pretty", "string", "If true, the answer is indented.");
 const DRY_RUN: Param = ("dryRun", "string", "All: nothing is persisted.");
-const MANAGER: Param = ("fieldManager", "string", "Name of the actor that makes the change.");
-const VALIDATION: Param =
-    ("fieldValidation", "string", "Ignore, Warn or Strict: what unknown fields lead to.");
+const MANAGER: Param = (
+    "fieldManager",
+    "string",
+    "Name of the actor that makes the change.",
+);
+const VALIDATION: Param = (
+    "fieldValidation",
+    "string",
+    "Ignore, Warn or Strict: what unknown fields lead to.",
+);
 const FORCE: Param = ("force", "boolean", "Take over fields that others own.");
 const LIST: &[Param] = &[
-    ("allowWatchBookmarks", "boolean", "Whether the watch may send bookmarks."),
+    (
+        "allowWatchBookmarks",
+        "boolean",
+        "Whether the watch may send bookmarks.",
+    ),
     ("continue", "string", "Token that continues a list."),
     ("fieldSelector", "string", "Fields the objects must have."),
     ("labelSelector", "string", "Labels the objects must have."),
     ("limit", "integer", "Most objects in one answer."),
     ("resourceVersion", "string", "State the answer is of."),
-    ("resourceVersionMatch", "string", "How the state is matched."),
-    ("sendInitialEvents", "boolean", "Whether the watch starts with what there is."),
+    (
+        "resourceVersionMatch",
+        "string",
+        "How the state is matched.",
+    ),
+    (
+        "sendInitialEvents",
+        "boolean",
+        "Whether the watch starts with what there is.",
+    ),
     ("timeoutSeconds", "integer", "When the call ends."),
     ("watch", "boolean", "Watch instead of list."),
 ];
 const DELETE: &[Param] = &[
     DRY_RUN,
-    ("gracePeriodSeconds", "integer", "Time before the object is deleted."),
+    (
+        "gracePeriodSeconds",
+        "integer",
+        "Time before the object is deleted.",
+    ),
     ("orphanDependents", "boolean", "Whether dependents stay."),
     ("propagationPolicy", "string", "What happens to dependents."),
 ];
@@ -64,13 +90,21 @@ pub(super) fn of_resource(
     row: &ResourceRow,
     dialect: Dialect,
 ) -> Vec<(String, Value)> {
-    let writer = Writer { table, row, dialect };
+    let writer = Writer {
+        table,
+        row,
+        dialect,
+    };
     let root = if row.group.is_empty() {
         format!("/api/{}", row.version)
     } else {
         format!("/apis/{}/{}", row.group, row.version)
     };
-    let scope = if row.namespaced { "/namespaces/{namespace}" } else { "" };
+    let scope = if row.namespaced {
+        "/namespaces/{namespace}"
+    } else {
+        ""
+    };
     let collection = format!("{root}{scope}/{}", row.plural);
     let object = format!("{collection}/{{name}}");
 
@@ -86,7 +120,10 @@ pub(super) fn of_resource(
     paths.push((object.clone(), writer.item(&named, writer.object())));
     for sub in &row.subresources {
         let operations = writer.subresource(sub.name);
-        paths.push((format!("{object}/{}", sub.name), writer.item(&named, operations)));
+        paths.push((
+            format!("{object}/{}", sub.name),
+            writer.item(&named, operations),
+        ));
         if sub.name == "proxy" {
             let mut tail = named.clone();
             tail.push("path");
@@ -95,7 +132,10 @@ pub(super) fn of_resource(
             paths.push((format!("{object}/proxy/{{path}}"), item));
         }
     }
-    paths.retain(|(_, item)| item.as_object().is_some_and(|i| i.len() > 1 || !i.contains_key("parameters")));
+    paths.retain(|(_, item)| {
+        item.as_object()
+            .is_some_and(|i| i.len() > 1 || !i.contains_key("parameters"))
+    });
     paths
 }
 
@@ -123,13 +163,25 @@ impl<'a> Writer<'a> {
             "" => "core",
             group => group.split('.').next().unwrap_or(group),
         };
-        let scope = if self.row.namespaced { "Namespaced" } else { "" };
-        format!("{}{}{scope}{kind}", capital(group), capital(self.row.version))
+        let scope = if self.row.namespaced {
+            "Namespaced"
+        } else {
+            ""
+        };
+        format!(
+            "{}{}{scope}{kind}",
+            capital(group),
+            capital(self.row.version)
+        )
     }
 
     fn operation(&self, method: &'static str, action: &'static str, verb: &str) -> Operation<'a> {
         let row = self.row;
-        let group = if row.group.is_empty() { "core" } else { row.group };
+        let group = if row.group.is_empty() {
+            "core"
+        } else {
+            row.group
+        };
         Operation {
             method,
             action,
@@ -140,7 +192,11 @@ impl<'a> Writer<'a> {
             body_types: &["*/*"],
             answer: self.own(),
             created: false,
-            tag: format!("{}_{}", group.split('.').next().unwrap_or(group), row.version),
+            tag: format!(
+                "{}_{}",
+                group.split('.').next().unwrap_or(group),
+                row.version
+            ),
         }
     }
 
@@ -213,7 +269,9 @@ impl<'a> Writer<'a> {
     }
 
     fn subresource(&self, name: &str) -> Vec<Operation<'a>> {
-        let Some(sub) = self.row.subresource(name) else { return Vec::new() };
+        let Some(sub) = self.row.subresource(name) else {
+            return Vec::new();
+        };
         let answer = self.definition(sub.group, sub.version, sub.kind);
         let mut all = Vec::new();
         for verb in &sub.verbs {
@@ -343,12 +401,18 @@ fn write_v3(operation: &Operation<'_>) -> Value {
         })
         .collect();
     let content = |types: &[&str], schema: &Value| -> Value {
-        types.iter().map(|t| ((*t).to_owned(), json!({"schema": schema}))).collect()
+        types
+            .iter()
+            .map(|t| ((*t).to_owned(), json!({"schema": schema})))
+            .collect()
     };
     let answer = if operation.answer.is_empty() {
         content(&["text/plain"], &json!({"type": "string"}))
     } else {
-        content(&JSON_TYPES, &json!({"$ref": Dialect::V3.reference(&operation.answer)}))
+        content(
+            &JSON_TYPES,
+            &json!({"$ref": Dialect::V3.reference(&operation.answer)}),
+        )
     };
     let mut out = json!({
         "parameters": parameters,
@@ -382,5 +446,7 @@ fn responses(operation: &Operation<'_>, answer: &Value) -> Value {
 
 fn capital(word: &str) -> String {
     let mut chars = word.chars();
-    chars.next().map_or_else(String::new, |c| c.to_uppercase().chain(chars).collect())
+    chars
+        .next()
+        .map_or_else(String::new, |c| c.to_uppercase().chain(chars).collect())
 }

@@ -35,15 +35,27 @@ fn every_row_has_a_definition_and_no_reference_dangles() {
     let table = kinds::builtin();
     let paths = v3_paths(table);
     assert!(paths.contains(&"api/v1".to_owned()) && paths.contains(&"apis/apps/v1".to_owned()));
-    let served: BTreeSet<(&str, &str)> =
-        table.resources.iter().map(|r| (r.group, r.version)).collect();
+    let served: BTreeSet<(&str, &str)> = table
+        .resources
+        .iter()
+        .map(|r| (r.group, r.version))
+        .collect();
     for (group, version) in served {
         let doc = v3(group, version);
-        for row in table.resources.iter().filter(|r| (r.group, r.version) == (group, version)) {
+        for row in table
+            .resources
+            .iter()
+            .filter(|r| (r.group, r.version) == (group, version))
+        {
             let name = definition_name(&table.types.get(row.type_id).name);
             let schema = &doc["components"]["schemas"][&name];
-            let kinds = schema["x-kubernetes-group-version-kind"].as_array().unwrap();
-            assert!(kinds.contains(&Gvk::new(group, version, row.kind).to_json()), "{name}");
+            let kinds = schema["x-kubernetes-group-version-kind"]
+                .as_array()
+                .unwrap();
+            assert!(
+                kinds.contains(&Gvk::new(group, version, row.kind).to_json()),
+                "{name}"
+            );
         }
         let mut found = Vec::new();
         references(&doc, &mut found);
@@ -65,7 +77,10 @@ fn the_second_version_is_complete() {
         let name = reference.strip_prefix("#/definitions/").unwrap();
         assert!(!doc["definitions"][name].is_null(), "{reference}");
     }
-    for name in ["io.k8s.api.apps.v1.DeploymentList", "io.k8s.api.policy.v1.Eviction"] {
+    for name in [
+        "io.k8s.api.apps.v1.DeploymentList",
+        "io.k8s.api.policy.v1.Eviction",
+    ] {
         assert!(doc["definitions"][name].is_object(), "{name}");
     }
 }
@@ -77,7 +92,10 @@ fn what_apply_and_explain_need_is_there() {
     let spec = &schemas["io.k8s.api.core.v1.PodSpec"]["properties"];
     assert_eq!(spec["containers"]["x-kubernetes-patch-merge-key"], "name");
     assert_eq!(spec["containers"]["x-kubernetes-patch-strategy"], "merge");
-    assert_eq!(spec["volumes"]["x-kubernetes-patch-strategy"], "merge,retainKeys");
+    assert_eq!(
+        spec["volumes"]["x-kubernetes-patch-strategy"],
+        "merge,retainKeys"
+    );
     assert_eq!(spec["containers"]["x-kubernetes-list-map-keys"][0], "name");
     let port = &schemas["io.k8s.api.core.v1.ContainerPort"];
     assert_eq!(port["properties"]["protocol"]["default"], "TCP");
@@ -91,7 +109,9 @@ fn what_apply_and_explain_need_is_there() {
     let parameters = patch["parameters"].as_array().unwrap();
     assert!(parameters.iter().any(|p| p["name"] == "fieldValidation"));
     insta::assert_json_snapshot!(schemas["io.k8s.api.core.v1.ContainerPort"]);
-    insta::assert_json_snapshot!(doc["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/binding"]);
+    insta::assert_json_snapshot!(
+        doc["paths"]["/api/v1/namespaces/{namespace}/pods/{name}/binding"]
+    );
 }
 
 #[test]
@@ -102,7 +122,10 @@ fn log_is_text_and_scale_is_a_scale() {
     let apps = v3("apps", "v1");
     let scale =
         &apps["paths"]["/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale"]["patch"];
-    assert_eq!(scale["x-kubernetes-group-version-kind"]["group"], "autoscaling");
+    assert_eq!(
+        scale["x-kubernetes-group-version-kind"]["group"],
+        "autoscaling"
+    );
 }
 
 /// A protobuf message taken apart: field numbers and contents.
@@ -155,8 +178,7 @@ fn entry(message: &[u8], number: u64, name: &str) -> Vec<u8> {
         .into_iter()
         .filter(|(n, _)| *n == number)
         .find(|(_, m)| one(m, 1) == name.as_bytes())
-        .map(|(_, m)| one(&m, 2))
-        .unwrap_or_else(|| panic!("no entry {name}"))
+        .map_or_else(|| panic!("no entry {name}"), |(_, m)| one(&m, 2))
 }
 
 #[test]
@@ -169,8 +191,12 @@ fn the_protobuf_form_decodes_to_the_same() {
         .iter()
         .map(|(_, m)| String::from_utf8(one(m, 1)).unwrap())
         .collect();
-    let mut expected: Vec<String> =
-        json["definitions"].as_object().unwrap().keys().cloned().collect();
+    let mut expected: Vec<String> = json["definitions"]
+        .as_object()
+        .unwrap()
+        .keys()
+        .cloned()
+        .collect();
     let mut sorted = names.clone();
     sorted.sort();
     expected.sort();
@@ -181,20 +207,30 @@ fn the_protobuf_form_decodes_to_the_same() {
     let containers = entry(&one(&spec, 25), 1, "containers");
     assert_eq!(one(&one(&containers, 22), 1), b"array");
     let items = one(&one(&containers, 23), 1);
-    assert_eq!(one(&items, 1), b"#/definitions/io.k8s.api.core.v1.Container");
+    assert_eq!(
+        one(&items, 1),
+        b"#/definitions/io.k8s.api.core.v1.Container"
+    );
     let key = entry(&containers, 31, "x-kubernetes-patch-merge-key");
     assert_eq!(one(&key, 2), b"\"name\"\n");
 
-    let pods = entry(&one(&bytes, 8), 2, "/api/v1/namespaces/{namespace}/pods/{name}");
+    let pods = entry(
+        &one(&bytes, 8),
+        2,
+        "/api/v1/namespaces/{namespace}/pods/{name}",
+    );
     let patch = one(&pods, 8);
     let gvk = entry(&patch, 13, "x-kubernetes-group-version-kind");
     let gvk: Value = serde_json::from_slice(&one(&gvk, 2)).unwrap();
     assert_eq!(gvk["kind"], "Pod");
-    let validates = fields(&patch).iter().filter(|(n, _)| *n == 8).any(|(_, p)| {
-        let parameter = one(p, 1);
-        fields(&parameter).first().is_some_and(|(kind, sub)| {
-            *kind == 2 && fields(sub)[0].0 == 3 && one(&one(sub, 3), 4) == b"fieldValidation"
-        })
-    });
+    let validates = fields(&patch)
+        .iter()
+        .filter(|(n, _)| *n == 8)
+        .any(|(_, p)| {
+            let parameter = one(p, 1);
+            fields(&parameter).first().is_some_and(|(kind, sub)| {
+                *kind == 2 && fields(sub)[0].0 == 3 && one(&one(sub, 3), 4) == b"fieldValidation"
+            })
+        });
     assert!(validates);
 }

@@ -15,7 +15,10 @@ const COLUMNS: &[Column] = &[
     Column::text("Message", "What happened"),
     Column::text("First Seen", "Time since the event was first seen").wide(),
     Column::number("Count", "How often the event was seen").wide(),
-    Column { priority: 1, ..NAME },
+    Column {
+        priority: 1,
+        ..NAME
+    },
 ];
 
 pub(super) static CORE: Printer = Printer {
@@ -66,7 +69,9 @@ struct Names {
 }
 
 fn cells(row: &Row<'_>, names: &Names) -> Vec<Value> {
-    let first = row.time(&[names.first]).or_else(|| row.time(&["eventTime"]));
+    let first = row
+        .time(&[names.first])
+        .or_else(|| row.time(&["eventTime"]));
     let mut last = row.time(&[names.last]).or(first);
     let mut count = row.int(&[names.count]).max(1);
     let series = row.at(&["series"]);
@@ -95,9 +100,14 @@ fn cells(row: &Row<'_>, names: &Names) -> Vec<Value> {
 }
 
 fn source(row: &Row<'_>, names: &Names) -> String {
-    let component =
-        non_empty(row.str(&[names.source, "component"]), row.str(&[names.controller]));
-    let host = non_empty(row.str(&[names.source, "host"]), row.str(&["reportingInstance"]));
+    let component = non_empty(
+        row.str(&[names.source, "component"]),
+        row.str(&[names.controller]),
+    );
+    let host = non_empty(
+        row.str(&[names.source, "host"]),
+        row.str(&["reportingInstance"]),
+    );
     match (component, host) {
         (component, "") => component.to_owned(),
         (component, host) => format!("{component}, {host}"),

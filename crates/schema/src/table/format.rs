@@ -76,7 +76,8 @@ impl<'a> Row<'a> {
 }
 
 pub(super) fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
-    path.iter().fold(value, |v, key| v.get(key).unwrap_or(&NULL))
+    path.iter()
+        .fold(value, |v, key| v.get(key).unwrap_or(&NULL))
 }
 
 pub(super) fn str_at<'a>(value: &'a Value, path: &[&str]) -> &'a str {
@@ -134,13 +135,22 @@ pub(super) fn labels(map: &Value) -> String {
 /// A label selector (matchLabels and matchExpressions) in its text form, `<none>` when empty.
 pub(super) fn selector(selector: &Value) -> String {
     let mut parts: Vec<(String, String)> = Vec::new();
-    for (key, value) in at(selector, &["matchLabels"]).as_object().into_iter().flatten() {
-        parts.push((key.clone(), format!("{key}={}", value.as_str().unwrap_or_default())));
+    for (key, value) in at(selector, &["matchLabels"])
+        .as_object()
+        .into_iter()
+        .flatten()
+    {
+        parts.push((
+            key.clone(),
+            format!("{key}={}", value.as_str().unwrap_or_default()),
+        ));
     }
     for expression in list_at(selector, &["matchExpressions"]) {
         let key = str_at(expression, &["key"]);
-        let mut values: Vec<&str> =
-            list_at(expression, &["values"]).iter().filter_map(Value::as_str).collect();
+        let mut values: Vec<&str> = list_at(expression, &["values"])
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         values.sort_unstable();
         let values = values.join(",");
         let text = match str_at(expression, &["operator"]) {
@@ -160,8 +170,10 @@ pub(super) fn selector(selector: &Value) -> String {
 /// Names and images of the containers of a pod spec, each joined by commas.
 pub(super) fn containers(pod_spec: &Value) -> [Value; 2] {
     ["name", "image"].map(|key| {
-        let all: Vec<&str> =
-            list_at(pod_spec, &["containers"]).iter().map(|c| str_at(c, &[key])).collect();
+        let all: Vec<&str> = list_at(pod_spec, &["containers"])
+            .iter()
+            .map(|c| str_at(c, &[key]))
+            .collect();
         Value::from(all.join(","))
     })
 }

@@ -43,7 +43,12 @@ pub(super) static COMPONENT_STATUS: Printer = Printer {
             Some(_) => "Unhealthy",
             None => "Unknown",
         };
-        vec![r.name(), Value::from(status), text("message"), text("error")]
+        vec![
+            r.name(),
+            Value::from(status),
+            text("message"),
+            text("error"),
+        ]
     },
 };
 
@@ -83,11 +88,13 @@ fn roles(row: &Row<'_>) -> String {
         .as_object()
         .into_iter()
         .flatten()
-        .filter_map(|(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
-            Some(role) => Some(role),
-            None if key == "kubernetes.io/role" => value.as_str(),
-            None => None,
-        })
+        .filter_map(
+            |(key, value)| match key.strip_prefix("node-role.kubernetes.io/") {
+                Some(role) => Some(role),
+                None if key == "kubernetes.io/role" => value.as_str(),
+                None => None,
+            },
+        )
         .filter(|role| !role.is_empty())
         .collect();
     non_empty(&roles.into_iter().collect::<Vec<_>>().join(","), "<none>").to_owned()

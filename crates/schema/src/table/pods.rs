@@ -11,19 +11,33 @@ pub(super) static POD: Printer = Printer {
         NAME,
         Column::text("Ready", "Ready containers of all containers"),
         Column::text("Status", "What the pod as a whole is doing"),
-        Column::text("Restarts", "Restarts of the containers and when the last one was"),
+        Column::text(
+            "Restarts",
+            "Restarts of the containers and when the last one was",
+        ),
         AGE,
         Column::text("IP", "Address of the pod").wide(),
         Column::text("Node", "Node the pod is bound to").wide(),
-        Column::text("Nominated Node", "Node where room is being made for the pod").wide(),
-        Column::text("Readiness Gates", "Further conditions that make the pod ready").wide(),
+        Column::text(
+            "Nominated Node",
+            "Node where room is being made for the pod",
+        )
+        .wide(),
+        Column::text(
+            "Readiness Gates",
+            "Further conditions that make the pod ready",
+        )
+        .wide(),
     ],
     cells,
 };
 
 fn cells(row: &Row<'_>) -> Vec<Value> {
     let summary = Summary::of(row);
-    let ip = row.list(&["status", "podIPs"]).first().map_or("", |ip| str_at(ip, &["ip"]));
+    let ip = row
+        .list(&["status", "podIPs"])
+        .first()
+        .map_or("", |ip| str_at(ip, &["ip"]));
     let ip = non_empty(ip, row.str(&["status", "podIP"]));
     let restarts = match summary.last_restart {
         Some(at) if summary.restarts != 0 => {
@@ -50,7 +64,10 @@ fn readiness_gates(row: &Row<'_>) -> String {
         return "<none>".to_owned();
     }
     let conditions = row.list(&["status", "conditions"]);
-    let met = gates.iter().filter(|g| is_true(conditions, str_at(g, &["conditionType"]))).count();
+    let met = gates
+        .iter()
+        .filter(|g| is_true(conditions, str_at(g, &["conditionType"])))
+        .count();
     format!("{met}/{}", gates.len())
 }
 
@@ -64,7 +81,9 @@ struct Restarts {
 impl Restarts {
     fn add(&mut self, status: &Value) {
         self.count += at(status, &["restartCount"]).as_i64().unwrap_or(0);
-        self.last = self.last.max(time(at(status, &["lastState", "terminated", "finishedAt"])));
+        self.last = self
+            .last
+            .max(time(at(status, &["lastState", "terminated", "finishedAt"])));
     }
 }
 
@@ -89,11 +108,14 @@ impl Summary {
 
         let specs = row.list(&["spec", "initContainers"]);
         let sidecar = |name: &str| {
-            specs.iter().any(|c| {
-                str_at(c, &["name"]) == name && str_at(c, &["restartPolicy"]) == "Always"
-            })
+            specs
+                .iter()
+                .any(|c| str_at(c, &["name"]) == name && str_at(c, &["restartPolicy"]) == "Always")
         };
-        let sidecars = specs.iter().filter(|c| str_at(c, &["restartPolicy"]) == "Always").count();
+        let sidecars = specs
+            .iter()
+            .filter(|c| str_at(c, &["restartPolicy"]) == "Always")
+            .count();
         let mut summary = Self {
             reason,
             ready: 0,
@@ -104,7 +126,11 @@ impl Summary {
         let mut all = Restarts::default();
         let mut of_sidecars = Restarts::default();
         let mut initializing = false;
-        for (i, status) in row.list(&["status", "initContainerStatuses"]).iter().enumerate() {
+        for (i, status) in row
+            .list(&["status", "initContainerStatuses"])
+            .iter()
+            .enumerate()
+        {
             all.add(status);
             let sidecar = sidecar(str_at(status, &["name"]));
             if sidecar {
@@ -138,7 +164,10 @@ impl Summary {
     /// What the app containers say, the first one last because its word counts.
     fn containers(&mut self, row: &Row<'_>, restarts: &mut Restarts) {
         let mut running = false;
-        for status in list_at(row.obj, &["status", "containerStatuses"]).iter().rev() {
+        for status in list_at(row.obj, &["status", "containerStatuses"])
+            .iter()
+            .rev()
+        {
             restarts.add(status);
             let state = at(status, &["state"]);
             let waiting = str_at(state, &["waiting", "reason"]);
@@ -171,7 +200,9 @@ fn init_step(status: &Value, sidecar: bool, index: usize, of: usize) -> InitStep
     if !terminated.is_null() && at(terminated, &["exitCode"]).as_i64().unwrap_or(0) == 0 {
         InitStep::Done { ready: false }
     } else if sidecar && at(status, &["started"]).as_bool() == Some(true) {
-        InitStep::Done { ready: is_ready(status) }
+        InitStep::Done {
+            ready: is_ready(status),
+        }
     } else if !terminated.is_null() {
         InitStep::At(terminated_reason(terminated, "Init:"))
     } else if !waiting.is_empty() && waiting != "PodInitializing" {

@@ -7,8 +7,10 @@ use super::format::{
 };
 use super::{AGE, CREATED_AT, Column, DEFAULT, NAME, Printer};
 
-pub(super) static CREATED: Printer =
-    Printer { columns: &[NAME, CREATED_AT], cells: |r| vec![r.name(), created_at(r)] };
+pub(super) static CREATED: Printer = Printer {
+    columns: &[NAME, CREATED_AT],
+    cells: |r| vec![r.name(), created_at(r)],
+};
 
 pub(super) static RESOURCE_QUOTA: Printer = Printer {
     columns: &[
@@ -19,14 +21,31 @@ pub(super) static RESOURCE_QUOTA: Printer = Printer {
     ],
     cells: |r| {
         let (mut requests, mut limits) = (Vec::new(), Vec::new());
-        let mut hard: Vec<_> = r.at(&["status", "hard"]).as_object().into_iter().flatten().collect();
+        let mut hard: Vec<_> = r
+            .at(&["status", "hard"])
+            .as_object()
+            .into_iter()
+            .flatten()
+            .collect();
         hard.sort_by_key(|(name, _)| name.as_str());
         for (name, value) in hard {
             let used = non_empty(str_at(r.at(&["status", "used"]), &[name]), "0");
-            let list = if name.starts_with("limits.") { &mut limits } else { &mut requests };
-            list.push(format!("{name}: {used}/{}", value.as_str().unwrap_or_default()));
+            let list = if name.starts_with("limits.") {
+                &mut limits
+            } else {
+                &mut requests
+            };
+            list.push(format!(
+                "{name}: {used}/{}",
+                value.as_str().unwrap_or_default()
+            ));
         }
-        vec![r.name(), Value::from(requests.join(", ")), Value::from(limits.join(", ")), r.age()]
+        vec![
+            r.name(),
+            Value::from(requests.join(", ")),
+            Value::from(limits.join(", ")),
+            r.age(),
+        ]
     },
 };
 
@@ -71,7 +90,11 @@ static ROLE_BINDING: Printer = Printer {
                 .collect();
             Value::from(names.join(", "))
         };
-        let role = format!("{}/{}", r.str(&["roleRef", "kind"]), r.str(&["roleRef", "name"]));
+        let role = format!(
+            "{}/{}",
+            r.str(&["roleRef", "kind"]),
+            r.str(&["roleRef", "name"])
+        );
         vec![
             r.name(),
             Value::from(role),
@@ -89,7 +112,10 @@ static SIGNING_REQUEST: Printer = Printer {
         AGE,
         Column::text("SignerName", "Signer that is asked"),
         Column::text("Requestor", "User who asks"),
-        Column::text("RequestedDuration", "How long the certificate shall be valid"),
+        Column::text(
+            "RequestedDuration",
+            "How long the certificate shall be valid",
+        ),
         Column::text("Condition", "Where the request stands"),
     ],
     cells: |r| {
@@ -130,7 +156,13 @@ static TRUST_BUNDLE: Printer = Printer {
 
 static LEASE: Printer = Printer {
     columns: &[NAME, Column::text("Holder", "Who holds the lease"), AGE],
-    cells: |r| vec![r.name(), Value::from(r.str(&["spec", "holderIdentity"])), r.age()],
+    cells: |r| {
+        vec![
+            r.name(),
+            Value::from(r.str(&["spec", "holderIdentity"])),
+            r.age(),
+        ]
+    },
 };
 
 static LEASE_CANDIDATE: Printer = Printer {
@@ -172,7 +204,11 @@ static PRIORITY_CLASS: Printer = Printer {
 };
 
 static RUNTIME_CLASS: Printer = Printer {
-    columns: &[NAME, Column::text("Handler", "Handler of the container runtime"), AGE],
+    columns: &[
+        NAME,
+        Column::text("Handler", "Handler of the container runtime"),
+        AGE,
+    ],
     cells: |r| vec![r.name(), Value::from(r.str(&["handler"])), r.age()],
 };
 
@@ -184,12 +220,22 @@ static WEBHOOKS: Printer = Printer {
 const PARAM_KIND: Column = Column::text("ParamKind", "Kind of the parameters");
 
 static VALIDATING_POLICY: Printer = Printer {
-    columns: &[NAME, Column::number("Validations", "Number of validations"), PARAM_KIND, AGE],
+    columns: &[
+        NAME,
+        Column::number("Validations", "Number of validations"),
+        PARAM_KIND,
+        AGE,
+    ],
     cells: |r| admission_policy(r, "validations"),
 };
 
 static MUTATING_POLICY: Printer = Printer {
-    columns: &[NAME, Column::number("Mutations", "Number of mutations"), PARAM_KIND, AGE],
+    columns: &[
+        NAME,
+        Column::number("Mutations", "Number of mutations"),
+        PARAM_KIND,
+        AGE,
+    ],
     cells: |r| admission_policy(r, "mutations"),
 };
 
@@ -198,9 +244,18 @@ fn admission_policy(r: &Row<'_>, list: &str) -> Vec<Value> {
     let kind = if kind.is_null() {
         "<unset>".to_owned()
     } else {
-        format!("{}/{}", str_at(kind, &["apiVersion"]), str_at(kind, &["kind"]))
+        format!(
+            "{}/{}",
+            str_at(kind, &["apiVersion"]),
+            str_at(kind, &["kind"])
+        )
     };
-    vec![r.name(), Value::from(r.list(&["spec", list]).len()), Value::from(kind), r.age()]
+    vec![
+        r.name(),
+        Value::from(r.list(&["spec", list]).len()),
+        Value::from(kind),
+        r.age(),
+    ]
 }
 
 static POLICY_BINDING: Printer = Printer {
@@ -213,13 +268,22 @@ static POLICY_BINDING: Printer = Printer {
     cells: |r| {
         let parameters = r.at(&["spec", "paramRef"]);
         let name = str_at(parameters, &["name"]);
-        let text = match (parameters.is_null(), name, str_at(parameters, &["namespace"])) {
+        let text = match (
+            parameters.is_null(),
+            name,
+            str_at(parameters, &["namespace"]),
+        ) {
             (true, ..) => "<unset>".to_owned(),
             (_, "", _) => super::format::selector(at(parameters, &["selector"])),
             (_, name, "") => format!("*/{name}"),
             (_, name, namespace) => format!("{namespace}/{name}"),
         };
-        vec![r.name(), Value::from(r.str(&["spec", "policyName"])), Value::from(text), r.age()]
+        vec![
+            r.name(),
+            Value::from(r.str(&["spec", "policyName"])),
+            Value::from(text),
+            r.age(),
+        ]
     },
 };
 
@@ -256,8 +320,12 @@ static PRIORITY_LEVEL: Printer = Printer {
         AGE,
     ],
     cells: |r| {
-        let queuing =
-            |key| r.int_or(&["spec", "limited", "limitResponse", "queuing", key], "<none>");
+        let queuing = |key| {
+            r.int_or(
+                &["spec", "limited", "limitResponse", "queuing", key],
+                "<none>",
+            )
+        };
         vec![
             r.name(),
             Value::from(r.str(&["spec", "type"])),
@@ -282,7 +350,11 @@ static API_SERVICE: Printer = Printer {
         let service = if service.is_null() {
             "Local".to_owned()
         } else {
-            format!("{}/{}", str_at(service, &["namespace"]), str_at(service, &["name"]))
+            format!(
+                "{}/{}",
+                str_at(service, &["namespace"]),
+                str_at(service, &["name"])
+            )
         };
         let conditions = r.list(&["status", "conditions"]);
         let available = match condition(conditions, "Available") {
@@ -290,7 +362,12 @@ static API_SERVICE: Printer = Printer {
             Some(c) => format!("{} ({})", str_at(c, &["status"]), str_at(c, &["reason"])),
             None => "Unknown".to_owned(),
         };
-        vec![r.name(), Value::from(service), Value::from(available), r.age()]
+        vec![
+            r.name(),
+            Value::from(service),
+            Value::from(available),
+            r.age(),
+        ]
     },
 };
 
@@ -306,7 +383,11 @@ static STORAGE_VERSION: Printer = Printer {
             .list(&["status", "storageVersions"])
             .iter()
             .map(|v| {
-                format!("{}={}", str_at(v, &["apiServerID"]), str_at(v, &["encodingVersion"]))
+                format!(
+                    "{}={}",
+                    str_at(v, &["apiServerID"]),
+                    str_at(v, &["encodingVersion"])
+                )
             })
             .collect();
         vec![
@@ -336,7 +417,11 @@ static STATUS: Printer = Printer {
         Column::text("Reason", "Reason in one word"),
         Column::text("Message", "What happened"),
     ],
-    cells: |r| ["status", "reason", "message"].map(|k| Value::from(r.str(&[k]))).to_vec(),
+    cells: |r| {
+        ["status", "reason", "message"]
+            .map(|k| Value::from(r.str(&[k])))
+            .to_vec()
+    },
 };
 
 pub(super) fn printer(group: &str, kind: &str) -> &'static Printer {

@@ -6,7 +6,11 @@ use super::format::{Row, is_true};
 use super::{AGE, Column, DEFAULT, NAME, Printer};
 
 static CLAIM: Printer = Printer {
-    columns: &[NAME, Column::text("State", "Comma-separated words about the allocation"), AGE],
+    columns: &[
+        NAME,
+        Column::text("State", "Comma-separated words about the allocation"),
+        AGE,
+    ],
     cells: |r| vec![r.name(), Value::from(state(r)), r.age()],
 };
 
@@ -48,7 +52,11 @@ static POOL_STATUS_REQUEST: Printer = Printer {
 };
 
 static CLASSIC_CLASS: Printer = Printer {
-    columns: &[NAME, Column::text("DriverName", "Driver that allocates claims of the class"), AGE],
+    columns: &[
+        NAME,
+        Column::text("DriverName", "Driver that allocates claims of the class"),
+        AGE,
+    ],
     cells: |r| vec![r.name(), Value::from(r.str(&["driverName"])), r.age()],
 };
 
@@ -87,8 +95,18 @@ static CLASSIC_TEMPLATE: Printer = Printer {
 };
 
 static POD_SCHEDULING: Printer = Printer {
-    columns: &[NAME, Column::text("SelectedNode", "Node the scheduler proposes"), AGE],
-    cells: |r| vec![r.name(), Value::from(r.str(&["spec", "selectedNode"])), r.age()],
+    columns: &[
+        NAME,
+        Column::text("SelectedNode", "Node the scheduler proposes"),
+        AGE,
+    ],
+    cells: |r| {
+        vec![
+            r.name(),
+            Value::from(r.str(&["spec", "selectedNode"])),
+            r.age(),
+        ]
+    },
 };
 
 pub(super) fn printer(version: &str, kind: &str) -> &'static Printer {
@@ -135,5 +153,9 @@ fn classic_state(row: &Row<'_>) -> String {
 }
 
 fn joined(words: &[&str]) -> String {
-    if words.is_empty() { "pending".to_owned() } else { words.join(",") }
+    if words.is_empty() {
+        "pending".to_owned()
+    } else {
+        words.join(",")
+    }
 }

@@ -2,9 +2,7 @@
 
 use serde_json::Value;
 
-use super::format::{
-    Row, at, first_three, labels, list_at, non_empty, selector, str_at,
-};
+use super::format::{Row, at, first_three, labels, list_at, non_empty, selector, str_at};
 use super::{AGE, Column, DEFAULT, NAME, Printer, SELECTOR};
 
 pub(super) static SERVICE: Printer = Printer {
@@ -109,26 +107,47 @@ static INGRESS_CLASS: Printer = Printer {
                 group => format!("{kind}.{group}/{name}"),
             }
         };
-        vec![r.name(), Value::from(r.str(&["spec", "controller"])), Value::from(text), r.age()]
+        vec![
+            r.name(),
+            Value::from(r.str(&["spec", "controller"])),
+            Value::from(text),
+            r.age(),
+        ]
     },
 };
 
 static NETWORK_POLICY: Printer = Printer {
-    columns: &[NAME, Column::text("Pod-Selector", "Pods the policy applies to"), AGE],
-    cells: |r| vec![r.name(), Value::from(selector(r.at(&["spec", "podSelector"]))), r.age()],
+    columns: &[
+        NAME,
+        Column::text("Pod-Selector", "Pods the policy applies to"),
+        AGE,
+    ],
+    cells: |r| {
+        vec![
+            r.name(),
+            Value::from(selector(r.at(&["spec", "podSelector"]))),
+            r.age(),
+        ]
+    },
 };
 
 static SERVICE_CIDR: Printer = Printer {
     columns: &[NAME, Column::text("CIDRs", "Address ranges"), AGE],
     cells: |r| {
-        let cidrs: Vec<&str> =
-            r.list(&["spec", "cidrs"]).iter().filter_map(Value::as_str).collect();
+        let cidrs: Vec<&str> = r
+            .list(&["spec", "cidrs"])
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         vec![r.name(), Value::from(cidrs.join(",")), r.age()]
     },
 };
 
 static IP_ADDRESS: Printer = Printer {
-    columns: &[NAME, Column::text("ParentRef", "Object the address belongs to")],
+    columns: &[
+        NAME,
+        Column::text("ParentRef", "Object the address belongs to"),
+    ],
     cells: |r| {
         let parent = |key| r.str(&["spec", "parentRef", key]);
         let mut text = parent("resource").to_owned();
@@ -169,14 +188,19 @@ fn load_balancer(row: &Row<'_>) -> String {
 }
 
 fn external_ip(row: &Row<'_>) -> String {
-    let fixed: Vec<&str> =
-        row.list(&["spec", "externalIPs"]).iter().filter_map(Value::as_str).collect();
+    let fixed: Vec<&str> = row
+        .list(&["spec", "externalIPs"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     match row.str(&["spec", "type"]) {
         "ClusterIP" | "NodePort" => non_empty(&fixed.join(","), "<none>").to_owned(),
         "LoadBalancer" => {
             let balancer = load_balancer(row);
-            let all: Vec<&str> =
-                std::iter::once(&*balancer).chain(fixed).filter(|a| !a.is_empty()).collect();
+            let all: Vec<&str> = std::iter::once(&*balancer)
+                .chain(fixed)
+                .filter(|a| !a.is_empty())
+                .collect();
             non_empty(&all.join(","), "<pending>").to_owned()
         }
         "ExternalName" => row.str(&["spec", "externalName"]).to_owned(),
@@ -203,7 +227,11 @@ fn ports(row: &Row<'_>) -> String {
 fn endpoints(row: &Row<'_>) -> String {
     let mut all = Vec::new();
     for subset in row.list(&["subsets"]) {
-        let addresses = || list_at(subset, &["addresses"]).iter().map(|a| str_at(a, &["ip"]));
+        let addresses = || {
+            list_at(subset, &["addresses"])
+                .iter()
+                .map(|a| str_at(a, &["ip"]))
+        };
         let ports = list_at(subset, &["ports"]);
         if ports.is_empty() {
             all.extend(addresses().map(str::to_owned));
@@ -211,7 +239,11 @@ fn endpoints(row: &Row<'_>) -> String {
         for port in ports {
             let port = at(port, &["port"]).as_i64().unwrap_or(0);
             all.extend(addresses().map(|ip| {
-                if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
+                if ip.contains(':') {
+                    format!("[{ip}]:{port}")
+                } else {
+                    format!("{ip}:{port}")
+                }
             }));
         }
     }

@@ -9,18 +9,38 @@ const DATA: Column = Column::number("Data", "Number of entries");
 
 pub(super) static CONFIG_MAP: Printer = Printer {
     columns: &[NAME, DATA, AGE],
-    cells: |r| vec![r.name(), Value::from(len(r, "data") + len(r, "binaryData")), r.age()],
+    cells: |r| {
+        vec![
+            r.name(),
+            Value::from(len(r, "data") + len(r, "binaryData")),
+            r.age(),
+        ]
+    },
 };
 
 pub(super) static SECRET: Printer = Printer {
-    columns: &[NAME, Column::text("Type", "What the secret is for"), DATA, AGE],
+    columns: &[
+        NAME,
+        Column::text("Type", "What the secret is for"),
+        DATA,
+        AGE,
+    ],
     cells: |r| {
-        vec![r.name(), Value::from(r.str(&["type"])), Value::from(len(r, "data")), r.age()]
+        vec![
+            r.name(),
+            Value::from(r.str(&["type"])),
+            Value::from(len(r, "data")),
+            r.age(),
+        ]
     },
 };
 
 pub(super) static SERVICE_ACCOUNT: Printer = Printer {
-    columns: &[NAME, Column::number("Secrets", "Number of secrets pods may use"), AGE],
+    columns: &[
+        NAME,
+        Column::number("Secrets", "Number of secrets pods may use"),
+        AGE,
+    ],
     cells: |r| vec![r.name(), Value::from(r.list(&["secrets"]).len()), r.age()],
 };
 
@@ -83,7 +103,10 @@ pub(super) static PERSISTENT_VOLUME_CLAIM: Printer = Printer {
             (String::new(), String::new())
         } else {
             let capacity = non_empty(r.str(&["status", "capacity", "storage"]), "0");
-            (capacity.to_owned(), access_modes(r.list(&["status", "accessModes"])))
+            (
+                capacity.to_owned(),
+                access_modes(r.list(&["status", "accessModes"])),
+            )
         };
         vec![
             r.name(),
@@ -103,7 +126,10 @@ static STORAGE_CLASS: Printer = Printer {
     columns: &[
         NAME,
         Column::text("Provisioner", "Who makes volumes of the class"),
-        Column::text("ReclaimPolicy", "What happens to a volume when its claim is gone"),
+        Column::text(
+            "ReclaimPolicy",
+            "What happens to a volume when its claim is gone",
+        ),
         Column::text("VolumeBindingMode", "When volumes are made and bound"),
         Column::flag("AllowVolumeExpansion", "Whether volumes may grow"),
         AGE,
@@ -116,7 +142,11 @@ static STORAGE_CLASS: Printer = Printer {
         });
         let name = r.str(&["metadata", "name"]);
         vec![
-            Value::from(if default { format!("{name} (default)") } else { name.to_owned() }),
+            Value::from(if default {
+                format!("{name} (default)")
+            } else {
+                name.to_owned()
+            }),
             Value::from(r.str(&["provisioner"])),
             r.str_or(&["reclaimPolicy"], "Delete"),
             r.str_or(&["volumeBindingMode"], "Immediate"),
@@ -148,14 +178,21 @@ static VOLUME_ATTACHMENT: Printer = Printer {
 };
 
 static VOLUME_ATTRIBUTES_CLASS: Printer = Printer {
-    columns: &[NAME, Column::text("DriverName", "Driver the class belongs to"), AGE],
+    columns: &[
+        NAME,
+        Column::text("DriverName", "Driver the class belongs to"),
+        AGE,
+    ],
     cells: |r| vec![r.name(), Value::from(r.str(&["driverName"])), r.age()],
 };
 
 static CSI_DRIVER: Printer = Printer {
     columns: &[
         NAME,
-        Column::flag("AttachRequired", "Whether volumes are attached before mounting"),
+        Column::flag(
+            "AttachRequired",
+            "Whether volumes are attached before mounting",
+        ),
         Column::flag("PodInfoOnMount", "Whether mounting is told of the pod"),
         Column::flag("StorageCapacity", "Whether the driver publishes capacity"),
         Column::text("TokenRequests", "Audiences of the tokens it gets"),
@@ -164,17 +201,27 @@ static CSI_DRIVER: Printer = Printer {
         AGE,
     ],
     cells: |r| {
-        let tokens: Vec<&str> =
-            r.list(&["spec", "tokenRequests"]).iter().map(|t| str_at(t, &["audience"])).collect();
-        let modes: Vec<&str> =
-            r.list(&["spec", "volumeLifecycleModes"]).iter().filter_map(Value::as_str).collect();
+        let tokens: Vec<&str> = r
+            .list(&["spec", "tokenRequests"])
+            .iter()
+            .map(|t| str_at(t, &["audience"]))
+            .collect();
+        let modes: Vec<&str> = r
+            .list(&["spec", "volumeLifecycleModes"])
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         let attach = r.at(&["spec", "attachRequired"]).as_bool().unwrap_or(true);
         vec![
             r.name(),
             Value::from(attach),
             flag(r, &["spec", "podInfoOnMount"]),
             flag(r, &["spec", "storageCapacity"]),
-            Value::from(if tokens.is_empty() { "<unset>".to_owned() } else { tokens.join(",") }),
+            Value::from(if tokens.is_empty() {
+                "<unset>".to_owned()
+            } else {
+                tokens.join(",")
+            }),
             flag(r, &["spec", "requiresRepublish"]),
             Value::from(non_empty(&modes.join(","), "<none>")),
             r.age(),
@@ -183,8 +230,18 @@ static CSI_DRIVER: Printer = Printer {
 };
 
 static CSI_NODE: Printer = Printer {
-    columns: &[NAME, Column::number("Drivers", "Number of drivers on the node"), AGE],
-    cells: |r| vec![r.name(), Value::from(r.list(&["spec", "drivers"]).len()), r.age()],
+    columns: &[
+        NAME,
+        Column::number("Drivers", "Number of drivers on the node"),
+        AGE,
+    ],
+    cells: |r| {
+        vec![
+            r.name(),
+            Value::from(r.list(&["spec", "drivers"]).len()),
+            r.age(),
+        ]
+    },
 };
 
 static CSI_STORAGE_CAPACITY: Printer = Printer {
@@ -223,12 +280,18 @@ fn flag(row: &Row<'_>, path: &[&str]) -> Value {
 }
 
 fn phase(row: &Row<'_>) -> Value {
-    Value::from(if row.deleting() { "Terminating" } else { row.str(&["status", "phase"]) })
+    Value::from(if row.deleting() {
+        "Terminating"
+    } else {
+        row.str(&["status", "phase"])
+    })
 }
 
 fn storage_class(row: &Row<'_>) -> Value {
-    let annotated =
-        str_at(row.at(&["metadata", "annotations"]), &["volume.beta.kubernetes.io/storage-class"]);
+    let annotated = str_at(
+        row.at(&["metadata", "annotations"]),
+        &["volume.beta.kubernetes.io/storage-class"],
+    );
     Value::from(non_empty(annotated, row.str(&["spec", "storageClassName"])))
 }
 
@@ -241,7 +304,10 @@ fn access_modes(modes: &[Value]) -> String {
         ("ReadWriteOncePod", "RWOP"),
     ];
     let wanted = |long: &str| modes.iter().any(|m| m.as_str() == Some(long));
-    let short: Vec<&str> =
-        SHORT.iter().filter(|(long, _)| wanted(long)).map(|(_, short)| *short).collect();
+    let short: Vec<&str> = SHORT
+        .iter()
+        .filter(|(long, _)| wanted(long))
+        .map(|(_, short)| *short)
+        .collect();
     short.join(",")
 }

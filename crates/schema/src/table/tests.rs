@@ -8,8 +8,10 @@ const NOW: &str = "2026-01-02T03:04:05Z";
 /// Objects as `kubectl get -o wide` would print them, headings first, cells parted by ` | `.
 fn printed(group: &str, version: &str, kind: &str, objects: &[Value]) -> String {
     let now = NOW.parse().unwrap();
-    let heads: Vec<String> =
-        columns(group, version, kind).iter().map(|c| c.name.to_uppercase()).collect();
+    let heads: Vec<String> = columns(group, version, kind)
+        .iter()
+        .map(|c| c.name.to_uppercase())
+        .collect();
     let mut lines = vec![heads.join(" | ")];
     for object in objects {
         let row: Vec<String> = cells(group, version, kind, object, now)
@@ -95,7 +97,10 @@ fn pods() {
         }),
     ];
     insta::assert_snapshot!(printed("", "v1", "Pod", &pods));
-    assert_eq!(row_conditions("", "Pod", &pods[8])[0]["reason"], "Succeeded");
+    assert_eq!(
+        row_conditions("", "Pod", &pods[8])[0]["reason"],
+        "Succeeded"
+    );
     assert!(row_conditions("", "Pod", &pods[0]).is_empty());
 }
 
@@ -134,7 +139,10 @@ fn cluster_objects() {
         service("ClusterIP", json!({"clusterIP": "None"})),
         service("NodePort", json!({"externalIPs": ["192.0.2.7"]})),
         service("LoadBalancer", json!({})),
-        service("ExternalName", json!({"externalName": "a.example", "clusterIP": "", "ports": []})),
+        service(
+            "ExternalName",
+            json!({"externalName": "a.example", "clusterIP": "", "ports": []}),
+        ),
     ];
     let deployment = json!({
         "metadata": {"name": "d", "creationTimestamp": "2026-01-02T01:00:00Z"},
@@ -163,7 +171,12 @@ fn cluster_objects() {
         printed("", "v1", "Service", &services),
         printed("apps", "v1", "Deployment", &[deployment]),
         printed("batch", "v1", "Job", &[job]),
-        printed("resource.k8s.io", "v1", "ResourceClaim", &[claim, json!({"metadata": {}})]),
+        printed(
+            "resource.k8s.io",
+            "v1",
+            "ResourceClaim",
+            &[claim, json!({"metadata": {}})],
+        ),
         printed("resource.k8s.io", "v1alpha1", "ResourceClaim", &[classic]),
     ]
     .join("\n\n");

@@ -3,8 +3,7 @@
 use serde_json::Value;
 
 use super::format::{
-    Row, at, bool_text, containers, human_duration, is_true, labels, non_empty, selector,
-    str_at,
+    Row, at, bool_text, containers, human_duration, is_true, labels, non_empty, selector, str_at,
 };
 use super::{AGE, CONTAINERS, Column, DEFAULT, IMAGES, NAME, Printer, SELECTOR};
 
@@ -29,8 +28,16 @@ pub(super) static POD_TEMPLATE: Printer = Printer {
     },
 };
 
-const REPLICAS: &[Column] =
-    &[NAME, DESIRED, CURRENT, READY_COUNT, AGE, CONTAINERS, IMAGES, SELECTOR];
+const REPLICAS: &[Column] = &[
+    NAME,
+    DESIRED,
+    CURRENT,
+    READY_COUNT,
+    AGE,
+    CONTAINERS,
+    IMAGES,
+    SELECTOR,
+];
 
 pub(super) static REPLICATION_CONTROLLER: Printer = Printer {
     columns: REPLICAS,
@@ -57,7 +64,9 @@ fn replicas(r: &Row<'_>, selector: String) -> Vec<Value> {
 }
 
 static DEPLOYMENT: Printer = Printer {
-    columns: &[NAME, READY_OF, UP_TO_DATE, AVAILABLE, AGE, CONTAINERS, IMAGES, SELECTOR],
+    columns: &[
+        NAME, READY_OF, UP_TO_DATE, AVAILABLE, AGE, CONTAINERS, IMAGES, SELECTOR,
+    ],
     cells: |r| {
         let [names, images] = containers(r.at(&["spec", "template", "spec"]));
         vec![
@@ -82,7 +91,10 @@ static STATEFUL_SET: Printer = Printer {
 };
 
 fn ready_of(r: &Row<'_>) -> Value {
-    let (ready, wanted) = (r.int(&["status", "readyReplicas"]), r.int(&["spec", "replicas"]));
+    let (ready, wanted) = (
+        r.int(&["status", "readyReplicas"]),
+        r.int(&["spec", "replicas"]),
+    );
     Value::from(format!("{ready}/{wanted}"))
 }
 
@@ -143,7 +155,12 @@ static CONTROLLER_REVISION: Printer = Printer {
                 }
             },
         );
-        vec![r.name(), Value::from(controller), Value::from(r.int(&["revision"])), r.age()]
+        vec![
+            r.name(),
+            Value::from(controller),
+            Value::from(r.int(&["revision"])),
+            r.age(),
+        ]
     },
 };
 
@@ -204,7 +221,9 @@ fn job_completions(r: &Row<'_>) -> String {
 }
 
 fn job_duration(r: &Row<'_>) -> String {
-    let Some(start) = r.time(&["status", "startTime"]) else { return String::new() };
+    let Some(start) = r.time(&["status", "startTime"]) else {
+        return String::new();
+    };
     let end = r.time(&["status", "completionTime"]).unwrap_or(r.now);
     human_duration(end.as_second() - start.as_second())
 }
@@ -266,7 +285,12 @@ static AUTOSCALER: Printer = Printer {
 };
 
 static SCALE: Printer = Printer {
-    columns: &[NAME, DESIRED, Column::number("Available", "Pods there are"), AGE],
+    columns: &[
+        NAME,
+        DESIRED,
+        Column::number("Available", "Pods there are"),
+        AGE,
+    ],
     cells: |r| {
         vec![
             r.name(),
@@ -314,7 +338,9 @@ fn targets(r: &Row<'_>) -> String {
 }
 
 fn percent(value: &Value) -> String {
-    value.as_i64().map_or_else(|| "<unknown>".to_owned(), |n| format!("{n}%"))
+    value
+        .as_i64()
+        .map_or_else(|| "<unknown>".to_owned(), |n| format!("{n}%"))
 }
 
 fn metric(spec: &Value, status: &Value) -> String {
@@ -334,11 +360,22 @@ fn metric(spec: &Value, status: &Value) -> String {
     let target = at(spec, &[key, "target"]);
     let current = at(status, &[key, "current"]);
     if let Some(wanted) = at(target, &["averageUtilization"]).as_i64() {
-        return format!("{name}{}/{wanted}%", percent(at(current, &["averageUtilization"])));
+        return format!(
+            "{name}{}/{wanted}%",
+            percent(at(current, &["averageUtilization"]))
+        );
     }
     let quantity = |v: &Value, key: &str| non_empty(str_at(v, &[key]), "<unknown>").to_owned();
     let average = !str_at(target, &["averageValue"]).is_empty();
     let field = if average { "averageValue" } else { "value" };
-    let suffix = if average && matches!(key, "object" | "external") { " (avg)" } else { "" };
-    format!("{name}{}/{}{suffix}", quantity(current, field), quantity(target, field))
+    let suffix = if average && matches!(key, "object" | "external") {
+        " (avg)"
+    } else {
+        ""
+    };
+    format!(
+        "{name}{}/{}{suffix}",
+        quantity(current, field),
+        quantity(target, field)
+    )
 }
