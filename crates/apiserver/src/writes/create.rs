@@ -33,11 +33,12 @@ impl Writer<'_> {
         system_metadata(&mut new);
         let strategy = self.resource.strategy;
         strategy.default(&mut new);
-        strategy.prepare_for_create(&mut new);
         for attempt in 0..GENERATE_ATTEMPTS {
             if generated {
                 object::set_meta(&mut new, "name", generate_name(&base));
             }
+            // after the name is known: jobs label their pods with it
+            strategy.prepare_for_create(&mut new);
             let name = object::name(&new).to_owned();
             if attempt == 0 {
                 self.check_create(&new, &name).await?;
