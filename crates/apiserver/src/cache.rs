@@ -25,7 +25,7 @@ use davit_store::{Error as StoreError, KeyValue, ListOptions, Store};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-pub(crate) use self::event::{Delivery, EventType};
+pub(crate) use self::event::Delivery;
 pub(crate) use self::object::{CachedObject, Decode, Filter, Header, Predicate};
 pub(crate) use self::resource_version::with_resource_version;
 pub(crate) use self::ring::RingLimits;
@@ -187,33 +187,6 @@ impl Cache {
         }
     }
 
-    /// The key of an object; `namespace` is `None` for a cluster-scoped resource.
-    pub(crate) fn key(&self, namespace: Option<&str>, name: &str) -> String {
-        match namespace {
-            Some(namespace) => format!("{}{namespace}/{name}", self.prefix),
-            None => format!("{}{name}", self.prefix),
-        }
-    }
-
-    /// One object, or `None` if there is no such object.
-    ///
-    /// The store answers, which knows every acknowledged write; if the cache runs,
-    /// its object is shared. Waits for a revision that does not exist yet until
-    /// `deadline`, then fails with [`CacheError::TooLarge`].
-    pub(crate) async fn get(
-        &self,
-        namespace: Option<&str>,
-        name: &str,
-        freshness: Freshness,
-        deadline: Instant,
-    ) -> Result<Option<Arc<CachedObject>>, CacheError> {
-        if let Freshness::AtLeast(revision) = freshness {
-            self.wait_store(revision, deadline).await?;
-        }
-        let pair = self.store.get(&self.key(namespace, name)).await?;
-        Ok(pair.map(|pair| self.share_or_decode(&pair)))
-    }
-
     /// The objects that pass `filter`.
     ///
     /// Waits until `deadline` for the cache to be as fresh as asked; fails with
@@ -312,29 +285,13 @@ impl Cache {
         Watch::open(shared, &self.prefix, options, &self.config)
     }
 
-    /// Waits until the cache is complete at `revision`. Returns the revision it has.
-    pub(crate) async fn wait_fresh(
-        &self,
-        revision: u64,
-        deadline: Instant,
-    ) -> Result<u64, CacheError> {
-        self.wait(self.start(), Freshness::AtLeast(revision), deadline)
-            .await
-    }
-
     /// Ends all watches, cleanly, so that clients list again: when the meaning of the
     /// objects changes, as that of custom resources does with their definition.
+    #[cfg_attr(not(test), allow(dead_code, reason = "for custom resources"))]
     pub(crate) fn close_watches(&self) {
         if let Some(running) = self.running.get() {
             running.shared.close_watches();
         }
-    }
-
-    /// The number of open watches.
-    pub(crate) fn watch_count(&self) -> usize {
-        self.running
-            .get()
-            .map_or(0, |running| running.shared.watch_count())
     }
 
     /// The number of objects in memory; 0 if the cache was never used.

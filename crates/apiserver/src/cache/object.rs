@@ -58,8 +58,6 @@ impl Labels for Header {
 pub(crate) struct CachedObject {
     pair: KeyValue,
     header: Arc<Header>,
-    /// The stored object in plain JSON, if the value is something else.
-    plain: Option<Bytes>,
     json: OnceLock<Bytes>,
 }
 
@@ -69,17 +67,7 @@ impl CachedObject {
         Self {
             pair: pair.clone(),
             header: Arc::new(header),
-            plain: None,
             json: OnceLock::new(),
-        }
-    }
-
-    /// An object whose value in the store is encoded in some way; `json` is what it
-    /// stands for, without resourceVersion.
-    pub(crate) fn with_json(pair: &KeyValue, header: Header, json: Bytes) -> Self {
-        Self {
-            plain: Some(json),
-            ..Self::new(pair, header)
         }
     }
 
@@ -92,7 +80,6 @@ impl CachedObject {
                 ..self.pair.clone()
             },
             header: Arc::clone(&self.header),
-            plain: self.plain.clone(),
             json: OnceLock::new(),
         }
     }
@@ -116,10 +103,10 @@ impl CachedObject {
     /// first call and shared from then on.
     pub(crate) fn json(&self) -> &Bytes {
         self.json.get_or_init(|| {
-            let plain = self.plain.as_ref().unwrap_or(&self.pair.value);
-            match with_resource_version(plain, self.pair.mod_revision) {
+            let stored = &self.pair.value;
+            match with_resource_version(stored, self.pair.mod_revision) {
                 Some(json) => json.into(),
-                None => plain.clone(),
+                None => stored.clone(),
             }
         })
     }

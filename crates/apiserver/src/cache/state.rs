@@ -117,6 +117,7 @@ impl Shared {
         self.state.read().objects.len()
     }
 
+    #[cfg(test)]
     pub(super) fn watch_count(&self) -> usize {
         self.watchers.lock().len()
     }

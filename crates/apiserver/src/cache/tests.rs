@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::event::EventType;
 use super::*;
 
 const PREFIX: &str = "/registry/core/pods/";
@@ -176,21 +177,13 @@ fn seen(kind: &'static str, name: &str, revision: u64) -> (&'static str, String,
 async fn an_unused_cache_costs_nothing() {
     let world = World::new().await;
     world.put("a/1", "x").await;
-    let found = world
+    let filter = Filter::default();
+    let page = world
         .cache
-        .get(Some("a"), "1", Freshness::Latest, soon())
+        .page(PageOptions::default(), &filter, soon())
         .await
-        .unwrap()
         .unwrap();
-    assert_eq!(&*found.header().name, "1");
-    assert!(
-        world
-            .cache
-            .get(Some("a"), "2", Freshness::Any, soon())
-            .await
-            .unwrap()
-            .is_none()
-    );
+    assert_eq!(names(&page.items), ["a/1"]);
     assert!(world.cache.running.get().is_none());
     assert_eq!(world.cache.object_count(), 0);
 }
@@ -265,13 +258,13 @@ async fn json_is_made_once_for_a_revision() {
         r#"{{"apiVersion":"v1","kind":"Pod","metadata":{{"labels":{{"l":"x"}},"name":"1","namespace":"a","resourceVersion":"{revision}"}}}}"#
     );
     assert_eq!(one, expected);
-    let got = world
+    let page = PageOptions::default();
+    let page = world
         .cache
-        .get(Some("a"), "1", Freshness::Any, soon())
+        .page(page, &Filter::default(), soon())
         .await
-        .unwrap()
         .unwrap();
-    assert_eq!(got.json().as_ptr(), one.as_ptr());
+    assert_eq!(page.items[0].json().as_ptr(), one.as_ptr());
     assert_eq!(world.decoded.load(Ordering::Relaxed), 1);
 }
 
@@ -296,19 +289,11 @@ async fn revisions_to_come_are_waited_for_and_then_too_large() {
             .await
             .unwrap_err(),
     );
-    too_large(
-        world
-            .cache
-            .get(Some("a"), "1", freshness, wait)
-            .await
-            .unwrap_err(),
-    );
     let at = PageOptions {
         revision: Some(current + 5),
         ..PageOptions::default()
     };
     too_large(world.cache.page(at, &filter, wait).await.unwrap_err());
-    too_large(world.cache.wait_fresh(current + 5, wait).await.unwrap_err());
     let later = async {
         tokio::time::sleep(Duration::from_millis(30)).await;
         for _ in 0..5 {
@@ -619,7 +604,7 @@ async fn a_slow_watcher_is_dropped_and_others_go_on() {
         let revision = world.put("a/1", "x").await;
         assert_eq!(event(&mut quick).await.2, revision);
     }
-    assert_eq!(world.cache.watch_count(), 1);
+    assert_eq!(world.cache.running.get().unwrap().shared.watch_count(), 1);
     for _ in 0..16 {
         event(&mut slow).await;
     }
