@@ -103,14 +103,18 @@ fn scheduling_cycle(c: &mut Criterion) {
     let mut group = c.benchmark_group("scheduling_cycle");
     let requests = json!({"cpu": "1", "memory": "2Gi", "example.com/foo": "1"});
     let plain = pod("new", None, &requests, &json!({}));
-    group.bench_function("5000_nodes/device", |b| b.iter(|| bed.cycle(&plain)));
+    group.bench_function("5000_nodes/device", |b| {
+        b.iter(|| bed.cycle(&plain));
+    });
     let selector = json!({"matchLabels": {"app": "x"}});
     let spread = json!({"topologySpreadConstraints": [{
         "maxSkew": 5, "topologyKey": "topology.kubernetes.io/zone",
         "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector,
     }]});
     let spread = pod("spread", None, &requests, &spread);
-    group.bench_function("5000_nodes/spread", |b| b.iter(|| bed.cycle(&spread)));
+    group.bench_function("5000_nodes/spread", |b| {
+        b.iter(|| bed.cycle(&spread));
+    });
     let nowhere = pod(
         "nowhere",
         None,
@@ -118,7 +122,7 @@ fn scheduling_cycle(c: &mut Criterion) {
         &json!({}),
     );
     group.bench_function("5000_nodes/unschedulable", |b| {
-        b.iter(|| bed.cycle(&nowhere))
+        b.iter(|| bed.cycle(&nowhere));
     });
     group.finish();
 }

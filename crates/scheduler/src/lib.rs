@@ -1,5 +1,12 @@
 //! The scheduler: queue, snapshot, framework and plugins.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "test values are written where they are used"
+    )
+)]
 
 pub mod cache;
 pub mod cycle;

@@ -34,6 +34,9 @@ pub struct NodeInfo {
     /// Image names on the node, with sizes in bytes.
     pub images: Arc<HashMap<String, i64>>,
     ports: BTreeMap<HostPort, u32>,
+    // Copies of what every filter asks first, so that it need not follow pointers into the object.
+    unschedulable: bool,
+    tainted: bool,
     with_affinity: usize,
     with_anti_affinity: usize,
 }
@@ -51,6 +54,8 @@ impl NodeInfo {
             pods: Vec::new(),
             images: Arc::default(),
             ports: BTreeMap::new(),
+            unschedulable: false,
+            tainted: false,
             with_affinity: 0,
             with_anti_affinity: 0,
         }
@@ -79,6 +84,11 @@ impl NodeInfo {
         if *self.images != images {
             self.images = Arc::new(images);
         }
+        let spec = node.spec.as_ref();
+        self.unschedulable = spec.and_then(|s| s.unschedulable).unwrap_or(false);
+        self.tainted = spec
+            .and_then(|s| s.taints.as_ref())
+            .is_some_and(|t| !t.is_empty());
         self.node = Some(node);
     }
 
@@ -97,6 +107,9 @@ impl NodeInfo {
 
     /// The node's taints.
     pub fn taints(&self) -> &[Taint] {
+        if !self.tainted {
+            return &[];
+        }
         let spec = self.node.as_ref().and_then(|n| n.spec.as_ref());
         spec.and_then(|s| s.taints.as_deref()).unwrap_or_default()
     }
@@ -111,8 +124,7 @@ impl NodeInfo {
 
     /// Whether the node is marked unschedulable.
     pub fn is_unschedulable(&self) -> bool {
-        let spec = self.node.as_ref().and_then(|n| n.spec.as_ref());
-        spec.and_then(|s| s.unschedulable).unwrap_or(false)
+        self.unschedulable
     }
 
     /// Region and zone, by which the order of nodes is spread.

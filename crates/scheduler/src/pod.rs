@@ -1,7 +1,8 @@
 //! A pod as the scheduler sees it: everything that plugins need, computed once.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::api::core::v1::{
     Container, Pod, PodAffinityTerm, PodSpec, Toleration, WeightedPodAffinityTerm,
@@ -109,6 +110,11 @@ pub struct PodInfo {
     pub namespace: Arc<str>,
     /// `metadata.name`.
     pub name: Arc<str>,
+    /// The same for pods of the same namespace with the same labels: what selectors say of one they
+    /// say of all.
+    pub group: Group,
+    /// Whether the pod is being deleted.
+    pub terminating: bool,
     /// `spec.priority`, 0 if there is none.
     pub priority: i32,
     /// `spec.nodeName` if the pod is bound.
@@ -133,8 +139,36 @@ pub struct PodInfo {
     pub spread: Vec<SpreadConstraint>,
 }
 
+/// Keyed by chance, so that nobody can make two groups look like one.
+static GROUPS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// Pods of the same namespace with the same labels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Group(u64);
+
+/// Answers that are the same for all pods of a group, kept for one pass over many pods.
+#[derive(Debug)]
+pub struct ByGroup<T> {
+    known: HashMap<Group, T>,
+}
+
+impl<T> Default for ByGroup<T> {
+    fn default() -> Self {
+        Self {
+            known: HashMap::new(),
+        }
+    }
+}
+
+impl<T> ByGroup<T> {
+    /// The answer for the pod's group, worked out for its first pod.
+    pub fn get(&mut self, pod: &PodInfo, answer: impl FnOnce() -> T) -> &T {
+        self.known.entry(pod.group).or_insert_with(answer)
+    }
+}
+
 static NO_LABELS: Labels = Labels::new();
-static NO_SPEC: std::sync::LazyLock<PodSpec> = std::sync::LazyLock::new(PodSpec::default);
+static NO_SPEC: LazyLock<PodSpec> = LazyLock::new(PodSpec::default);
 
 impl PodInfo {
     /// Computes what plugins need.
@@ -182,6 +216,8 @@ impl PodInfo {
         Self {
             uid: text(&pod.metadata.uid),
             name: text(&pod.metadata.name),
+            group: Group(GROUPS.hash_one((&*namespace, labels))),
+            terminating: pod.metadata.deletion_timestamp.is_some(),
             priority: spec.priority.unwrap_or(0),
             node_name: spec
                 .node_name
@@ -249,7 +285,7 @@ impl PodInfo {
 
     /// Whether the pod is being deleted.
     pub fn is_terminating(&self) -> bool {
-        self.pod.metadata.deletion_timestamp.is_some()
+        self.terminating
     }
 
     /// Whether the pod has ended and holds nothing any more.

@@ -9,7 +9,7 @@ use crate::framework::{
     NodeNames, Plugin, Points, PreFilter, PreScore, Score, Status,
 };
 use crate::node::NodeInfo;
-use crate::pod::{AffinityTerm, PodInfo};
+use crate::pod::{AffinityTerm, ByGroup, PodInfo};
 use crate::selector::Labels;
 
 /// The plugin `InterPodAffinity`.
@@ -127,6 +127,13 @@ impl FilterState {
     }
 }
 
+/// Whether one of the pod's own terms is about `other`.
+fn concerns(pod: &PodInfo, other: &PodInfo, snapshot: &Snapshot) -> bool {
+    let namespace = snapshot.namespace(&other.namespace);
+    let mut terms = pod.affinity.iter().chain(&pod.anti_affinity);
+    terms.any(|t| t.matches(other, namespace))
+}
+
 fn matches_all(terms: &[AffinityTerm], pod: &PodInfo, namespace: Option<&Labels>) -> bool {
     terms.iter().all(|t| t.matches(pod, namespace))
 }
@@ -202,9 +209,13 @@ impl PreFilter for InterPodAffinity {
         }
         let has_terms = !(pod.affinity.is_empty() && pod.anti_affinity.is_empty());
         if has_terms {
+            let mut known: ByGroup<bool> = ByGroup::default();
             for node in snapshot.nodes() {
                 for other in &node.pods {
-                    counts.book_own(pod, other, node, snapshot, 1);
+                    // Most pods are none of the terms' business.
+                    if *known.get(other, || concerns(pod, other, snapshot)) {
+                        counts.book_own(pod, other, node, snapshot, 1);
+                    }
                 }
             }
         }

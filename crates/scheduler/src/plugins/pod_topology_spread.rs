@@ -11,7 +11,7 @@ use crate::framework::{
     NodeNames, Plugin, Points, PreFilter, PreScore, Score, Status,
 };
 use crate::node::NodeInfo;
-use crate::pod::{PodInfo, SpreadConstraint};
+use crate::pod::{ByGroup, PodInfo, SpreadConstraint};
 
 /// The label whose domains are the nodes themselves.
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -43,17 +43,23 @@ fn counts_for(constraint: &SpreadConstraint, pod: &PodInfo, node: &NodeInfo) -> 
 }
 
 fn counted(constraint: &SpreadConstraint, pod: &PodInfo, other: &PodInfo) -> bool {
-    other.namespace == pod.namespace
-        && !other.is_terminating()
-        && constraint.selector.matches(other.labels())
+    !other.is_terminating() && selected(constraint, pod, other)
 }
 
-fn matching(constraint: &SpreadConstraint, pod: &PodInfo, node: &NodeInfo) -> i64 {
-    let pods = node
-        .pods
-        .iter()
-        .filter(|other| counted(constraint, pod, other));
-    i64::try_from(pods.count()).unwrap_or(i64::MAX)
+fn selected(constraint: &SpreadConstraint, pod: &PodInfo, other: &PodInfo) -> bool {
+    other.namespace == pod.namespace && constraint.selector.matches(other.labels())
+}
+
+fn matching(
+    constraint: &SpreadConstraint,
+    pod: &PodInfo,
+    node: &NodeInfo,
+    known: &mut ByGroup<bool>,
+) -> i64 {
+    let counts = |other: &&Arc<PodInfo>| {
+        !other.is_terminating() && *known.get(other, || selected(constraint, pod, other))
+    };
+    i64::try_from(node.pods.iter().filter(counts).count()).unwrap_or(i64::MAX)
 }
 
 fn has_all_labels<'a>(
@@ -139,18 +145,20 @@ impl PreFilter for PodTopologySpread {
             return (Status::skip(), None);
         }
         let mut counts = vec![HashMap::new(); hard.len()];
+        let mut known: Vec<ByGroup<bool>> = hard.iter().map(|_| ByGroup::default()).collect();
         for node in snapshot
             .nodes()
             .iter()
             .filter(|n| has_all_labels(hard.iter().copied(), n))
         {
-            for (constraint, counts) in hard.iter().zip(&mut counts) {
+            for ((constraint, counts), known) in hard.iter().zip(&mut counts).zip(&mut known) {
                 let Some(value) = node.label(&constraint.topology_key) else {
                     continue;
                 };
                 if counts_for(constraint, pod, node) {
                     // An empty domain counts, with nothing in it.
-                    *counts.entry(value.to_owned()).or_default() += matching(constraint, pod, node);
+                    *counts.entry(value.to_owned()).or_default() +=
+                        matching(constraint, pod, node, known);
                 }
             }
         }
@@ -238,6 +246,7 @@ impl PreScore for PodTopologySpread {
                 }
             }
         }
+        let mut known: Vec<ByGroup<bool>> = soft.iter().map(|_| ByGroup::default()).collect();
         let scored = nodes.len() - result.ignored.len();
         result.weights = soft
             .iter()
@@ -257,13 +266,14 @@ impl PreScore for PodTopologySpread {
             .iter()
             .filter(|n| has_all_labels(soft.iter().copied(), n))
         {
-            for (constraint, counts) in soft.iter().zip(&mut result.counts) {
+            let per_constraint = soft.iter().zip(&mut result.counts).zip(&mut known);
+            for ((constraint, counts), known) in per_constraint {
                 let domain = node.label(&constraint.topology_key);
                 let Some(count) = domain.and_then(|value| counts.get_mut(value)) else {
                     continue;
                 };
                 if counts_for(constraint, pod, node) {
-                    *count += matching(constraint, pod, node);
+                    *count += matching(constraint, pod, node, known);
                 }
             }
         }

@@ -144,7 +144,7 @@ impl Fake {
         let body = body
             .collect()
             .await
-            .map(|b| b.to_bytes())
+            .map(http_body_util::Collected::to_bytes)
             .unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let path = parts.uri.path().to_owned();
