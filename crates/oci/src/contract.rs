@@ -59,7 +59,6 @@ impl Pod {
                 namespace: "default".to_owned(),
                 attempt: 0,
             }),
-            hostname: "contract".to_owned(),
             log_directory: logs.to_string_lossy().into_owned(),
             labels: [("test".to_owned(), name.clone())].into(),
             linux: Some(cri::LinuxPodSandboxConfig {
@@ -79,6 +78,15 @@ impl Pod {
         change(&mut config);
         let id = setup.runtime.run_pod_sandbox(config.clone(), "").await.expect("run sandbox");
         Pod { setup: setup.clone(), id, config, logs }
+    }
+
+    /// Runs a sandbox with a network of its own.
+    pub async fn run_isolated(setup: &Setup) -> Pod {
+        Self::run_with(setup, |config| {
+            config.hostname = "contract".to_owned();
+            namespace_options(config).network = cri::NamespaceMode::Pod as i32;
+        })
+        .await
     }
 
     /// Runs a sandbox in the host's network.
@@ -176,6 +184,11 @@ impl Pod {
         let left = self.setup.runtime.list_containers(None).await.expect("list containers");
         assert!(left.iter().all(|c| c.pod_sandbox_id != self.id), "containers stay behind");
     }
+}
+
+fn namespace_options(config: &mut cri::PodSandboxConfig) -> &mut cri::NamespaceOption {
+    let linux = config.linux.get_or_insert_default();
+    linux.security_context.get_or_insert_default().namespace_options.get_or_insert_default()
 }
 
 fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSecurityContext {
@@ -294,9 +307,7 @@ async fn run(setup: &Setup, id: &str, script: &str) -> String {
 }
 
 async fn environment(setup: Setup) {
-    let pod = Pod::run_with(&setup, |config| {
-        config.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options.as_mut().unwrap().network = 0;
-    })
+    let pod = Pod::run_isolated(&setup)
     .await;
     let mut config = pod.container(shell("echo $A-$B-$HOME; echo $PATH; hostname; echo $HOSTNAME"));
     config.envs = vec![cri::KeyValue::new("A", "1"), cri::KeyValue::new("B", "x=y z"), cri::KeyValue::new("A", "2")];
@@ -690,9 +701,7 @@ async fn shared_memory(setup: Setup) {
 }
 
 async fn isolated_network(setup: Setup) {
-    let pod = Pod::run_with(&setup, |config| {
-        config.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options.as_mut().unwrap().network = 0;
-    })
+    let pod = Pod::run_isolated(&setup)
     .await;
     let id = pod.start(pod.container(shell("while true; do echo hello | nc -l -p 8080; done"))).await;
     let deadline = Instant::now() + Duration::from_secs(10);
@@ -719,7 +728,7 @@ async fn isolated_network(setup: Setup) {
 
 async fn shared_processes(setup: Setup) {
     let pod = Pod::run_with(&setup, |config| {
-        config.linux.as_mut().unwrap().security_context.as_mut().unwrap().namespace_options.as_mut().unwrap().pid = 0;
+        namespace_options(config).pid = cri::NamespaceMode::Pod as i32;
     })
     .await;
     let id = pod.start(pod.container(shell("sleep 61"))).await;

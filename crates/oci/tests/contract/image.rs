@@ -20,6 +20,8 @@ fn add(builder: &mut tar::Builder<Vec<u8>>, path: &str, bytes: &[u8], mode: u32)
     let mut header = tar::Header::new_gnu();
     header.set_size(bytes.len() as u64);
     header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
     builder.append_data(&mut header, path, bytes).unwrap();
 }
 
@@ -30,6 +32,8 @@ fn layer(busybox: &Path) -> Vec<u8> {
         header.set_entry_type(tar::EntryType::Directory);
         header.set_size(0);
         header.set_mode(0o755);
+        header.set_uid(0);
+        header.set_gid(0);
         builder.append_data(&mut header, dir, &[][..]).unwrap();
     }
     add(&mut builder, "bin/busybox", &std::fs::read(busybox).unwrap(), 0o755);
@@ -37,6 +41,8 @@ fn layer(busybox: &Path) -> Vec<u8> {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Symlink);
         header.set_size(0);
+        header.set_uid(0);
+        header.set_gid(0);
         builder.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
     }
     add(&mut builder, "etc/passwd", b"root:x:0:0:root:/:/bin/sh\n", 0o644);

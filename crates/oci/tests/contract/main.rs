@@ -28,9 +28,7 @@ fn main() {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     let failed = runtime.block_on(async {
-        let mut failed = embedded::run(&busybox, &filters).await;
-        failed += containerd::run(&busybox, &filters).await;
-        failed
+        embedded::run(&busybox, &filters).await + containerd::run(&busybox, &filters).await
     });
     runtime.shutdown_timeout(Duration::from_secs(1));
     if failed > 0 {
