@@ -253,8 +253,10 @@ async fn exit_codes(setup: Setup) {
         let id = pod.start(pod.container(shell(script))).await;
         let status = pod.wait(&id).await;
         assert_eq!((status.exit_code, status.reason.as_str()), (code, reason), "{script}");
-        assert!(before <= status.started_at && status.started_at <= status.finished_at, "{status:?}");
-        assert!(status.created_at <= status.started_at && status.finished_at <= unix_nanos());
+        assert!(before <= status.started_at && status.finished_at <= unix_nanos(), "{status:?}");
+        // containerd writes down the start of a very short container after its end.
+        let slack = 100_000_000;
+        assert!(status.started_at <= status.finished_at + slack && status.created_at <= status.started_at);
     }
     pod.remove().await;
 }
@@ -307,16 +309,13 @@ async fn run(setup: &Setup, id: &str, script: &str) -> String {
 }
 
 async fn environment(setup: Setup) {
-    let pod = Pod::run_isolated(&setup)
-    .await;
-    let mut config = pod.container(shell("echo $A-$B-$HOME; echo $PATH; hostname; echo $HOSTNAME"));
+    let pod = Pod::run(&setup).await;
+    let mut config = pod.container(shell("echo $A-$B-$HOME; echo $PATH; [ $(hostname) = $HOSTNAME ] && echo same"));
     config.envs = vec![cri::KeyValue::new("A", "1"), cri::KeyValue::new("B", "x=y z"), cri::KeyValue::new("A", "2")];
     let (code, text) = pod.output(config).await;
     let lines: Vec<&str> = text.lines().collect();
-    assert_eq!(code, 0);
-    assert_eq!(lines[0], "2-x=y z-/");
+    assert_eq!((code, lines[0], lines[2]), (0, "2-x=y z-/", "same"));
     assert!(lines[1].contains("/bin"), "{text}");
-    assert_eq!(lines[2..], ["contract", "contract"]);
     pod.remove().await;
 }
 
@@ -507,16 +506,17 @@ async fn mounts(setup: Setup) {
 }
 
 async fn devices(setup: Setup) {
-    let pod = Pod::run(&setup).await;
-    let script = "head -c 2 /dev/zero | wc -c; echo x > /dev/null && echo null; \
-        mknod /dev/evil c 1 11; head -c 0 /dev/evil && cat < /dev/evil & sleep 0.1; \
-        [ -c /dev/given ] && echo given; : < /dev/given && echo readable; : > /dev/given || echo not writable; \
-        mknod /tmpnode c 10 229; : < /tmpnode && echo same device";
     if !std::path::Path::new("/dev/fuse").exists() {
         eprintln!("skipped: no /dev/fuse to hand over");
-        return pod.remove().await;
+        return;
     }
-    let mut config = pod.container(shell(&script.replace("head -c 0 /dev/evil && cat < /dev/evil & sleep 0.1", ": < /dev/evil && echo escaped")));
+    let pod = Pod::run(&setup).await;
+    // Subshells, because a shell ends when a redirection of its own commands fails.
+    let script = "head -c 2 /dev/zero | wc -c; echo x > /dev/null && echo null; \
+        mknod /dev/evil c 1 11; (: < /dev/evil) && echo escaped; \
+        [ -c /dev/given ] && echo given; (: < /dev/given) && echo readable; (: > /dev/given) || echo not writable; \
+        mknod /tmpnode c 10 229; (: < /tmpnode) && echo same device";
+    let mut config = pod.container(shell(script));
     config.devices = vec![cri::Device {
         container_path: "/dev/given".to_owned(),
         host_path: "/dev/fuse".to_owned(),
@@ -575,11 +575,11 @@ async fn readonly_root(setup: Setup) {
 
 async fn masked_paths(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let script = "cat /proc/kcore | wc -c; ls /proc/acpi /sys/firmware 2>/dev/null | grep -v : | tr -d '\\n'; \
+    let script = "cat /proc/version | wc -c; ls /proc/acpi /sys/firmware 2>/dev/null | grep -v : | tr -d '\\n'; \
         echo 1 2>/dev/null > /proc/sys/kernel/core_uses_pid || echo protected";
     let mut config = pod.container(shell(script));
     let context = security(&mut config);
-    context.masked_paths = ["/proc/kcore", "/proc/acpi", "/sys/firmware", "/no/such"].map(str::to_owned).to_vec();
+    context.masked_paths = ["/proc/version", "/proc/acpi", "/sys/firmware", "/no/such"].map(str::to_owned).to_vec();
     context.readonly_paths = ["/proc/sys", "/no/such"].map(str::to_owned).to_vec();
     let (_, text) = pod.output(config).await;
     assert!(text.starts_with("0\n") && text.trim_end().ends_with("protected"), "{text:?}");
@@ -712,6 +712,7 @@ async fn isolated_network(setup: Setup) {
     }
     assert!(tokio::net::TcpStream::connect("127.0.0.1:8080").await.is_err(), "not in the host's network");
     assert!(run(&setup, &id, "cat /proc/net/dev").await.contains("lo:"));
+    assert_eq!(run(&setup, &id, "hostname; echo $HOSTNAME").await, "contract\ncontract\n");
     let request = cri::PortForwardRequest { pod_sandbox_id: pod.id.clone(), port: vec![8080] };
     if let Streaming::Direct(dialer) = setup.runtime.port_forward(request).await.unwrap() {
         let mut stream = dialer.dial(8080).await.unwrap();

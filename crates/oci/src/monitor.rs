@@ -37,6 +37,10 @@ pub(crate) mod files {
     pub(crate) const CONFIG: &str = "config.json";
     /// What the monitor needs beside it.
     pub(crate) const BUNDLE: &str = "monitor.json";
+    /// davit's own record of the container.
+    pub(crate) const RECORD: &str = "record.json";
+    /// Exists from the moment on that a monitor may exist.
+    pub(crate) const STARTED: &str = "started";
     /// Written by the monitor once the container runs.
     pub(crate) const STATE: &str = "state.json";
     /// Written by the monitor when the container has ended.
@@ -119,17 +123,37 @@ pub(crate) fn now_nanos() -> i64 {
         .map_or(0, |d| i64::try_from(d.as_nanos()).unwrap_or(i64::MAX))
 }
 
+/// Writes a file so that a process that dies leaves either the old content or the new. After a power loss the file may
+/// be gone; no container survives one either.
+pub(crate) fn write_atomically(path: &Path, content: &[u8]) -> io::Result<()> {
+    let temporary = temporary(path);
+    fs::write(&temporary, content)?;
+    fs::rename(&temporary, path)
+}
+
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".tmp");
+    PathBuf::from(name)
+}
+
 /// Writes a file so that after a crash it holds either the old content or the new, and the new is on disk on return.
 pub(crate) fn write_durably(path: &Path, content: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or_else(|| Path::new("."));
-    let mut name = path.as_os_str().to_owned();
-    name.push(".tmp");
-    let temporary = PathBuf::from(name);
+    let temporary = temporary(path);
     let mut file = fs::File::create(&temporary)?;
     file.write_all(content)?;
     file.sync_data()?;
     fs::rename(&temporary, path)?;
     fs::File::open(dir)?.sync_all()
+}
+
+/// Writes how a container ended, durably, and with it the record that says which container that was.
+pub(crate) fn write_exit(dir: &Path, record: &ExitRecord) -> io::Result<()> {
+    if let Ok(file) = fs::File::open(dir.join(files::RECORD)) {
+        file.sync_data()?;
+    }
+    write_durably(&dir.join(files::EXIT), &serde_json::to_vec(record).map_err(io::Error::other)?)
 }
 
 /// Reads a JSON file; `None` when it is not there.

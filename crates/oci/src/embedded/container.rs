@@ -6,7 +6,7 @@ use super::sandbox::absent_is_fine;
 use super::spec::{self, Parts};
 use super::{Embedded, Inner, blocking, io_error, lock, new_id, user};
 use crate::monitor::protocol::{Request, Response};
-use crate::monitor::{Bundle, ExitRecord, MONITOR_ARG, RootFs, RunState, files, now_nanos, read_json, start_ticks, write_durably};
+use crate::monitor::{Bundle, ExitRecord, MONITOR_ARG, RootFs, RunState, files, now_nanos, read_json, start_ticks, write_atomically, write_exit};
 use crate::runtime::{Error, Result};
 use davit_proto::cri::v1 as cri;
 use std::fs;
@@ -85,9 +85,7 @@ impl Container {
         };
         let mut record = unknown_exit("the container's monitor is gone");
         record.started_at = started.unwrap_or(record.started_at);
-        if let Ok(json) = serde_json::to_vec(&record) {
-            let _ = write_durably(&file, &json);
-        }
+        let _ = write_exit(&self.dir, &record);
         record
     }
 
@@ -110,7 +108,7 @@ impl Container {
 
     /// After a restart of davit: finds out what became of the container. A connection means that it runs.
     pub(super) async fn reconnect(&self) -> Option<Connection> {
-        if !matches!(self.phase(), Phase::Created) || !self.record().started {
+        if !matches!(self.phase(), Phase::Created) || !self.dir.join(files::STARTED).exists() {
             return None;
         }
         let socket = self.record().socket;
@@ -354,9 +352,7 @@ impl Embedded {
             return Err(Error::FailedPrecondition(format!("the sandbox of container {id} is not ready")));
         }
         // Before the monitor exists, so that a davit that is restarted now looks for it.
-        lock(&container.record).started = true;
-        let saved = container.clone();
-        blocking(move || record::save(&saved.dir, &saved.record()).map_err(io_error("write container record"))).await?;
+        fs::write(container.dir.join(files::STARTED), "").map_err(io_error("mark container as started"))?;
         match self.spawn_monitor(container).await {
             Ok((state, connection)) => {
                 container.set(Phase::Running(state));
@@ -368,9 +364,7 @@ impl Embedded {
                 if exit.reason == "Unknown" {
                     let message = error.to_string();
                     exit = ExitRecord { code: 128, reason: "StartError".to_owned(), message, ..exit };
-                    if let Ok(json) = serde_json::to_vec(&exit) {
-                        let _ = write_durably(&container.dir.join(files::EXIT), &json);
-                    }
+                    let _ = write_exit(&container.dir, &exit);
                 }
                 container.set(Phase::Exited(exit));
                 Err(error)
@@ -449,7 +443,7 @@ impl Embedded {
                 tracing::warn!(container = record.id, %error, "cgroup stays behind");
             }
             // The record goes first: a directory without one is cleared at the next start.
-            fs::remove_file(dir.join(record::RECORD)).or_else(absent_is_fine).map_err(io_error("remove container"))?;
+            fs::remove_file(dir.join(files::RECORD)).or_else(absent_is_fine).map_err(io_error("remove container"))?;
             fs::remove_dir_all(&dir).or_else(absent_is_fine).map_err(io_error("remove container"))
         })
         .await?;
@@ -485,7 +479,7 @@ impl Embedded {
                         .ok_or_else(|| Error::Internal("container without bundle".to_owned()))?;
                     merge_limits(&mut bundle.limits, limits);
                     let json = serde_json::to_vec(&bundle).map_err(|e| Error::Internal(e.to_string()))?;
-                    write_durably(&file, &json).map_err(io_error("write bundle"))
+                    write_atomically(&file, &json).map_err(io_error("write bundle"))
                 })
                 .await?;
             }
@@ -560,7 +554,6 @@ fn create(
         user: (user.uid, user.gid, user.groups.clone()),
         stop_signal: stop_signal(&config, &image.config.stop_signal),
         socket: inner.options.run_dir.join("containers").join(format!("{id}.sock")),
-        started: false,
         id,
         config: Proto(config),
     };

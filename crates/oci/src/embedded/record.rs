@@ -1,16 +1,13 @@
 //! What the runtime remembers on disk about sandboxes and containers.
 
 use crate::image::RootLayers;
-use crate::monitor::{read_json, write_durably};
+use crate::monitor::{files, read_json, write_atomically};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use prost::Message;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::io;
 use std::path::{Path, PathBuf};
-
-/// Name of the record in a sandbox's or container's directory.
-pub(super) const RECORD: &str = "record.json";
 
 /// A protobuf message inside a JSON record.
 #[derive(Debug, Clone, Default)]
@@ -80,16 +77,14 @@ pub(super) struct ContainerRecord {
     pub(super) user: (u32, u32, Vec<u32>),
     pub(super) stop_signal: i32,
     pub(super) socket: PathBuf,
-    /// Start was asked for: a monitor exists, has existed or is just beginning.
-    pub(super) started: bool,
 }
 
-/// Writes a record; it is on disk on return.
+/// Writes a record; a davit that is killed meanwhile leaves the old one or the new one.
 pub(super) fn save<T: Serialize>(dir: &Path, record: &T) -> io::Result<()> {
-    write_durably(&dir.join(RECORD), &serde_json::to_vec(record).map_err(io::Error::other)?)
+    write_atomically(&dir.join(files::RECORD), &serde_json::to_vec(record).map_err(io::Error::other)?)
 }
 
 /// Reads a record; `None` when the directory has none (its creation was interrupted).
 pub(super) fn load<T: serde::de::DeserializeOwned>(dir: &Path) -> io::Result<Option<T>> {
-    read_json(&dir.join(RECORD))
+    read_json(&dir.join(files::RECORD))
 }

@@ -6,6 +6,7 @@ use crate::monitor::{PAUSE_ARG, now_nanos, start_ticks};
 use crate::network::PodNetwork;
 use crate::runtime::{Error, Result};
 use davit_proto::cri::v1 as cri;
+use futures::future::try_join_all;
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use std::fs;
@@ -266,9 +267,8 @@ impl Embedded {
     /// Stops everything in the sandbox and lets its namespaces go.
     pub(super) async fn stop_sandbox(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
         let _one = sandbox.ending.lock().await;
-        for container in self.containers_of(&sandbox.id) {
-            self.stop(&container, Duration::ZERO).await?;
-        }
+        let containers = self.containers_of(&sandbox.id);
+        try_join_all(containers.iter().map(|container| self.stop(container, Duration::ZERO))).await?;
         if sandbox.record().stopped {
             return Ok(());
         }
@@ -290,9 +290,8 @@ impl Embedded {
 
     pub(super) async fn remove_sandbox(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
         self.stop_sandbox(sandbox).await?;
-        for container in self.containers_of(&sandbox.id) {
-            self.remove(&container).await?;
-        }
+        let containers = self.containers_of(&sandbox.id);
+        try_join_all(containers.iter().map(|container| self.remove(container))).await?;
         let (inner, gone) = (self.inner.clone(), sandbox.clone());
         blocking(move || {
             fs::remove_dir_all(&gone.dir).or_else(absent_is_fine).map_err(io_error("remove sandbox"))?;

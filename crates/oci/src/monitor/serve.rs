@@ -5,7 +5,7 @@ use super::exec;
 use super::init::Process;
 use super::logs::{LogFile, Stream};
 use super::protocol::{self, Request, Response};
-use super::{Bundle, ExitRecord, RunState, files, hooks, now_nanos, write_durably};
+use super::{Bundle, ExitRecord, RunState, hooks, now_nanos, write_exit};
 use crate::cgroup::Cgroup;
 use crate::sys;
 use nix::sys::signal::Signal;
@@ -573,10 +573,8 @@ impl Monitor {
             reason: reason.to_owned(),
             message: String::new(),
         };
-        if let Ok(json) = serde_json::to_vec(&record) {
-            // Without a place to write it (a full disk) those who are connected still hear of it.
-            let _ = write_durably(&self.dir.join(files::EXIT), &json);
-        }
+        // Without a place to write it (a full disk) those who are connected still hear of it.
+        let _ = write_exit(&self.dir, &record);
         let _ = std::fs::remove_file(&self.bundle.socket);
         let news = Response::Exited(record);
         for client in &self.clients {

@@ -6,7 +6,7 @@ use super::logs::LogFile;
 use super::protocol::{self, Response};
 use super::serve::{Monitor, Output};
 use super::{
-    Bundle, ExitRecord, RunState, files, hooks, load, now_nanos, start_ticks, write_durably,
+    Bundle, ExitRecord, RunState, files, hooks, load, now_nanos, start_ticks, write_exit,
 };
 use crate::cgroup::{Cgroup, Hierarchies};
 use crate::sys;
@@ -101,9 +101,7 @@ fn begin(dir: &Path, caller: UnixStream) -> Result<Monitor, ()> {
                 reason: "StartError".to_owned(),
                 message: message.clone(),
             };
-            if let Ok(json) = serde_json::to_vec(&record) {
-                let _ = write_durably(&dir.join(files::EXIT), &json);
-            }
+            let _ = write_exit(dir, &record);
             let _ = std::fs::remove_file(&bundle.socket);
             let _ = protocol::send(
                 &caller,
