@@ -1,13 +1,10 @@
 //! Defaults and patches of a kind, by its schema.
 
 use davit_api::kinds::{TypeId, TypeTable};
-use davit_api::status::Status;
 use davit_schema::decode::{self, Encoding};
 use davit_schema::patch::{JsonPatch, PatchError, PatchType, merge_patch, strategic_merge_patch};
 use davit_schema::defaults;
 use serde_json::Value;
-
-use crate::registry::ResourceInfo;
 
 /// Fills in the static defaults.
 pub(crate) fn default(types: &TypeTable, root: TypeId, value: &mut Value) {
@@ -46,17 +43,5 @@ impl Patch {
             Self::Merge(patch) => merge_patch(document, patch.clone()),
             Self::Strategic(patch) => strategic_merge_patch(types, root, document, patch.clone()),
         }
-    }
-}
-
-/// What a patch that cannot be applied answers.
-pub(crate) fn patch_status(resource: &ResourceInfo, name: &str, error: &PatchError) -> Status {
-    match error {
-        // kubectl looks for the text of a missing key
-        PatchError::Unprocessable(text) if text.contains("doc is missing key") => {
-            Status::unprocessable(resource.qualified(), name, text)
-        }
-        PatchError::Unprocessable(_) => Status::unprocessable(resource.qualified(), name, ""),
-        error => error.status(),
     }
 }

@@ -28,8 +28,10 @@ use crate::respond;
 use crate::server::ApiServer;
 use crate::version::GIT_VERSION;
 
-const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-const V2_PROTOBUF_OLD: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// What the answer is called.
+const V2_PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+/// What clients ask for: the `@` makes it no media type at all, so it is never answered.
+const V2_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 const YEAR_SECONDS: u64 = 365 * 24 * 3600;
 
 /// A compressed document.
@@ -120,8 +122,7 @@ pub(crate) async fn v2(server: &ApiServer, context: &Context) -> HandlerResult {
     let mut form = None;
     for clause in &wanted {
         form = match clause.media.as_str() {
-            V2_PROTOBUF => Some((true, V2_PROTOBUF)),
-            V2_PROTOBUF_OLD => Some((true, V2_PROTOBUF_OLD)),
+            V2_PROTOBUF | V2_PROTOBUF_ASKED => Some((true, V2_PROTOBUF)),
             "application/json" | "*/*" | "application/*" => Some((false, "application/json")),
             _ => None,
         };

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use davit_api::kinds::{TypeId, TypeTable};
 use davit_api::status::Status;
 use davit_schema::decode::{self, Encoding};
+use davit_schema::protobuf;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde::Deserialize;
@@ -18,7 +19,14 @@ use crate::registry::ResourceInfo;
 
 /// The largest request body.
 pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
-const ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
+const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
+
+/// How a body is serialized.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Text(Encoding),
+    Protobuf,
+}
 
 /// Reads a body of at most 3 MiB.
 pub(crate) async fn read_body(body: RequestBody) -> Result<Bytes, Status> {
@@ -31,15 +39,16 @@ pub(crate) async fn read_body(body: RequestBody) -> Result<Bytes, Status> {
 }
 
 /// The serialization of the body.
-pub(crate) fn format(headers: &HeaderMap) -> Result<Encoding, Status> {
+pub(crate) fn format(headers: &HeaderMap) -> Result<Format, Status> {
     let Some(value) = headers.get(CONTENT_TYPE) else {
-        return Ok(Encoding::Json);
+        return Ok(Format::Text(Encoding::Json));
     };
     let value = value.to_str().unwrap_or_default();
     let media = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match media.as_str() {
-        "" | "application/json" => Ok(Encoding::Json),
-        "application/yaml" => Ok(Encoding::Yaml),
+        "" | "application/json" => Ok(Format::Text(Encoding::Json)),
+        "application/yaml" => Ok(Format::Text(Encoding::Yaml)),
+        protobuf::MEDIA_TYPE => Ok(Format::Protobuf),
         _ => Err(Status::unsupported_media_type(&ACCEPTED)),
     }
 }
@@ -92,15 +101,27 @@ impl<'a> Expected<'a> {
 pub(crate) fn decode(
     context: &Context,
     bytes: &[u8],
-    encoding: Encoding,
+    format: Format,
     expected: &Expected<'_>,
     validation: Validation,
 ) -> Result<Value, Status> {
-    if let Some(meta) = TypeMeta::read(bytes, encoding) {
+    if let Some(meta) = TypeMeta::read(bytes, format) {
         meta.check(expected)?;
     }
-    let decoded = decode::decode(expected.types, expected.type_id, bytes, encoding)
-        .map_err(|error| error.status(expected.kind, expected.version, bytes))?;
+    let decoded = match format {
+        Format::Text(encoding) => {
+            decode::decode(expected.types, expected.type_id, bytes, encoding)
+        }
+        Format::Protobuf => {
+            let message = protobuf::envelope(bytes)
+                .and_then(|e| protobuf::decode(expected.types, expected.type_id, e.raw));
+            let message = message.map_err(|error| cannot_be_handled(expected, &error))?;
+            decode::decode_value(expected.types, expected.type_id, message)
+        }
+    };
+    let decoded =
+        decoded.map_err(|error| error.status(expected.kind, expected.version, bytes))?;
+    // a protobuf message has no names that could be unknown
     judge_strictness(context, expected, validation, &decoded.strict)?;
     let mut value = decoded.object;
     crate::object::set_type(&mut value, &expected.api_version(), expected.kind);
@@ -126,12 +147,12 @@ pub(crate) fn judge_strictness(
         Validation::Strict if strict.is_empty() => Ok(()),
         Validation::Strict => {
             let faults = strict.join(", ");
-            Err(cannot_be_handled(expected, &format!("strict decoding error: {faults}")))
+            Err(cannot_be_handled(expected, &format_args!("strict decoding error: {faults}")))
         }
     }
 }
 
-fn cannot_be_handled(expected: &Expected<'_>, why: &str) -> Status {
+fn cannot_be_handled(expected: &Expected<'_>, why: &dyn std::fmt::Display) -> Status {
     Status::bad_request(decode::cannot_be_handled(expected.kind, expected.version, why))
 }
 
@@ -144,12 +165,17 @@ struct TypeMeta {
 
 impl TypeMeta {
     /// apiVersion and kind of a body; none when it is malformed, which decoding reports.
-    fn read(bytes: &[u8], encoding: Encoding) -> Option<Self> {
-        match encoding {
-            Encoding::Json => serde_json::from_slice(bytes).ok(),
-            Encoding::Yaml => {
+    fn read(bytes: &[u8], format: Format) -> Option<Self> {
+        match format {
+            Format::Text(Encoding::Json) => serde_json::from_slice(bytes).ok(),
+            Format::Text(encoding) => {
                 let value = decode::parse(bytes, encoding).ok()?;
                 serde_json::from_value(value).ok()
+            }
+            Format::Protobuf => {
+                let envelope = protobuf::envelope(bytes).ok()?;
+                let (api_version, kind) = (Some(envelope.api_version), Some(envelope.kind));
+                Some(Self { api_version, kind })
             }
         }
     }
@@ -178,8 +204,8 @@ impl TypeMeta {
 }
 
 /// The apiVersion a body names; `v1` when it names none.
-pub(crate) fn api_version_of(bytes: &[u8], encoding: Encoding) -> String {
-    TypeMeta::read(bytes, encoding)
+pub(crate) fn api_version_of(bytes: &[u8], format: Format) -> String {
+    TypeMeta::read(bytes, format)
         .and_then(|meta| meta.api_version)
         .filter(|version| !version.is_empty())
         .unwrap_or_else(|| "v1".to_owned())

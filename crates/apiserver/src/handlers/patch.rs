@@ -12,7 +12,7 @@ use super::options::{Validation, WriteOptions};
 use super::update::check_name;
 use super::{namespace_of, read_body};
 use crate::body::RequestBody;
-use crate::codec::{self, Patch, patch_status};
+use crate::codec::{self, Patch};
 use crate::context::{Context, HandlerResult};
 use crate::convert;
 use crate::negotiate::Offer;
@@ -48,7 +48,7 @@ pub(crate) async fn patch(
         warnings: &context.warnings,
         dry_run: options.dry_run,
     };
-    let patch = Patch::parse(kind, &bytes).map_err(|e| patch_status(resource, name, &e))?;
+    let patch = Patch::parse(kind, &bytes).map_err(|error| error.status())?;
     let mut transform = |current: &Value| {
         patched(context, resource, options.validation, &patch, current)
     };
@@ -88,7 +88,7 @@ pub(crate) fn patched(
     let versioned = convert::from_storage(resource, current.clone())?;
     let result = patch
         .apply(expected.types, expected.type_id, versioned)
-        .map_err(|error| patch_status(resource, name, &error))?;
+        .map_err(|error| error.status())?;
     let decoded = decode::decode_value(expected.types, expected.type_id, result)
         .map_err(|error| error.status(expected.kind, expected.version, b""))?;
     judge_strictness(context, &expected, validation, &decoded.strict)?;

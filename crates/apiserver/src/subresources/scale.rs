@@ -8,7 +8,7 @@ use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
 use crate::body::RequestBody;
-use crate::codec::{Patch, patch_status};
+use crate::codec::Patch;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{
     Expected, WriteOptions, decode_body, format, not_allowed, patch_kind, read_body,
@@ -85,11 +85,11 @@ async fn change(
     } else {
         let kind = patch_kind(context)?;
         let bytes = read_body(request.into_body()).await?;
-        let patch = Patch::parse(kind, &bytes).map_err(|e| patch_status(resource, name, &e))?;
+        let patch = Patch::parse(kind, &bytes).map_err(|error| error.status())?;
         let mut transform = |current: &Value| {
             let patched = patch
                 .apply(expected.types, expected.type_id, of(current))
-                .map_err(|error| patch_status(resource, name, &error))?;
+                .map_err(|error| error.status())?;
             let decoded = decode::decode_value(expected.types, expected.type_id, patched)
                 .map_err(|error| error.status(KIND, VERSION, b""))?;
             with_scale(resource, current, &decoded.object)

@@ -1,0 +1,242 @@
+//! A server over a temporary store, and a client for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use davit_apiserver::{ApiServer, BoxError, Options, ResponseBody, UserInfo};
+use davit_store::{Backend, Store, open};
+use futures::StreamExt;
+use http::{HeaderMap, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use serde_json::{Value, json};
+
+pub struct Cluster {
+    pub server: Arc<ApiServer>,
+    store: Arc<dyn Store>,
+    pub user: UserInfo,
+    pub dir: tempfile::TempDir,
+}
+
+/// A whole answer.
+#[derive(Debug)]
+pub struct Answer {
+    pub code: u16,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Answer {
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&self.body)))
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.body.to_vec()).unwrap()
+    }
+
+    /// The object, after checking the code.
+    #[track_caller]
+    pub fn ok(self, code: u16) -> Value {
+        assert_eq!(self.code, code, "{}", String::from_utf8_lossy(&self.body));
+        self.json()
+    }
+
+    /// The error, after checking code and reason and that it is a Status.
+    #[track_caller]
+    pub fn error(self, code: u16, reason: &str) -> Value {
+        let text = String::from_utf8_lossy(&self.body).into_owned();
+        assert_eq!(self.code, code, "{text}");
+        let status = self.json();
+        assert_eq!(status["kind"], "Status", "{text}");
+        assert_eq!(status["apiVersion"], "v1", "{text}");
+        assert_eq!(status["status"], "Failure", "{text}");
+        assert_eq!(status["code"], code, "{text}");
+        assert_eq!(status["reason"].as_str().unwrap_or_default(), reason, "{text}");
+        status
+    }
+
+    pub fn header(&self, name: &str) -> String {
+        self.headers.get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default()
+    }
+
+    pub fn warnings(&self) -> Vec<String> {
+        let values = self.headers.get_all("warning").iter();
+        values.map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned()).collect()
+    }
+}
+
+/// A stream of watch events.
+pub struct Events {
+    body: std::pin::Pin<Box<dyn futures::Stream<Item = Result<Bytes, BoxError>> + Send>>,
+    rest: Vec<u8>,
+}
+
+impl Events {
+    /// The next event, or none at the end of the stream.
+    pub async fn next(&mut self) -> Option<Value> {
+        loop {
+            if let Some(at) = self.rest.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.rest.drain(..=at).collect();
+                return Some(serde_json::from_slice(&line).unwrap());
+            }
+            let piece = tokio::time::timeout(Duration::from_secs(10), self.body.next());
+            let piece = piece.await.expect("an event within ten seconds")?;
+            self.rest.extend_from_slice(&piece.unwrap());
+        }
+    }
+
+    /// Type and name of the next event.
+    pub async fn summary(&mut self) -> (String, String) {
+        let event = self.next().await.expect("an event");
+        let text = |pointer: &str| {
+            event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        (text("/type"), text("/object/metadata/name"))
+    }
+}
+
+impl Cluster {
+    pub async fn new() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub async fn with(change: impl FnOnce(&mut Options)) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(&Backend::Embedded, &dir.path().join("store")).await.unwrap();
+        let mut options = Options::new(Arc::clone(&store));
+        change(&mut options);
+        let server = ApiServer::new(options).await.unwrap();
+        Self { server, store, user: UserInfo::new("tester", &["system:masters"]), dir }
+    }
+
+    pub fn store(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.store)
+    }
+
+    pub async fn send(
+        &self,
+        method: &str,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> http::Response<ResponseBody> {
+        self.send_as(&self.user, method, url, headers, body).await
+    }
+
+    pub async fn send_as(
+        &self,
+        user: &UserInfo,
+        method: &str,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> http::Response<ResponseBody> {
+        let mut request = Request::builder().method(method).uri(url);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into())).unwrap();
+        self.server.call(request, user.clone()).await
+    }
+
+    pub async fn request(
+        &self,
+        method: &str,
+        url: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Answer {
+        whole(self.send(method, url, headers, body).await).await
+    }
+
+    pub async fn get(&self, url: &str) -> Answer {
+        self.request("GET", url, &[], "").await
+    }
+
+    pub async fn post(&self, url: &str, body: &Value) -> Answer {
+        self.request("POST", url, &[("content-type", "application/json")], body.to_string()).await
+    }
+
+    pub async fn put(&self, url: &str, body: &Value) -> Answer {
+        self.request("PUT", url, &[("content-type", "application/json")], body.to_string()).await
+    }
+
+    /// `kind` is `json`, `merge` or `strategic-merge`.
+    pub async fn patch(&self, url: &str, kind: &str, body: &Value) -> Answer {
+        let media = format!("application/{kind}-patch+json");
+        self.request("PATCH", url, &[("content-type", &media)], body.to_string()).await
+    }
+
+    pub async fn delete(&self, url: &str, options: &Value) -> Answer {
+        let body = if options.is_null() { String::new() } else { options.to_string() };
+        self.request("DELETE", url, &[("content-type", "application/json")], body).await
+    }
+
+    pub async fn watch(&self, url: &str) -> Events {
+        self.watch_as(url, "application/json").await
+    }
+
+    pub async fn watch_as(&self, url: &str, accept: &str) -> Events {
+        let response = self.send("GET", url, &[("accept", accept)], "").await;
+        assert_eq!(response.status(), StatusCode::OK);
+        let body = response.into_body().into_data_stream();
+        Events { body: Box::pin(body), rest: Vec::new() }
+    }
+
+    /// Makes a config map in `default` and answers with it.
+    pub async fn config_map(&self, name: &str, data: &Value) -> Value {
+        self.post(CONFIG_MAPS, &config_map(name, data)).await.ok(201)
+    }
+
+    /// Sees to it that pods can be made in `default`.
+    pub async fn service_account(&self) {
+        let account = json!({"metadata": {"name": "default"}});
+        self.post("/api/v1/namespaces/default/serviceaccounts", &account).await.ok(201);
+    }
+
+    /// Makes a pod in `default` and answers with it.
+    pub async fn pod(&self, name: &str) -> Value {
+        self.post(PODS, &pod(name)).await.ok(201)
+    }
+}
+
+pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub const PODS: &str = "/api/v1/namespaces/default/pods";
+pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+
+pub fn config_map(name: &str, data: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+}
+
+pub fn pod(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {"containers": [{"name": "c", "image": "busybox"}]},
+    })
+}
+
+pub fn deployment(name: &str) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+        "spec": {
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {"containers": [{"name": "c", "image": "nginx"}]},
+            },
+        },
+    })
+}
+
+pub async fn whole(response: http::Response<ResponseBody>) -> Answer {
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.unwrap().to_bytes();
+    Answer { code: parts.status.as_u16(), headers: parts.headers, body }
+}
+
+pub fn rv(object: &Value) -> u64 {
+    object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+}

@@ -1,0 +1,110 @@
+//! Items 11–19: forms of answers.
+
+use serde_json::json;
+
+use crate::cluster::*;
+
+#[tokio::test]
+async fn item_011_unknown_accept_is_406_and_empty_is_json() {
+    let c = Cluster::new().await;
+    let answer = c.request("GET", "/api/v1/namespaces", &[("accept", "text/foo")], "").await;
+    let status = answer.error(406, "NotAcceptable");
+    let message = status["message"].as_str().unwrap();
+    assert!(message.starts_with("only the following media types are accepted: application/json"));
+    for accept in ["", "*/*", "application/vnd.kubernetes.protobuf,application/json"] {
+        let answer = c.request("GET", "/api/v1/namespaces", &[("accept", accept)], "").await;
+        assert_eq!(answer.header("content-type"), "application/json", "{accept}");
+        answer.ok(200);
+    }
+}
+
+#[tokio::test]
+async fn protobuf_bodies_of_typed_clients_are_read() {
+    let c = Cluster::new().await;
+    // ConfigMap{metadata{name: "x"}, data{"a": "b"}} in its envelope
+    let body: Vec<u8> = [
+        b"k8s\0".as_slice(),
+        b"\x0a\x0f\x0a\x02v1\x12\x09ConfigMap",
+        b"\x12\x0d\x0a\x03\x0a\x01x\x12\x06\x0a\x01a\x12\x01b",
+    ]
+    .concat();
+    let protobuf = [("content-type", "application/vnd.kubernetes.protobuf")];
+    let made = c.request("POST", CONFIG_MAPS, &protobuf, body).await.ok(201);
+    assert_eq!(made["metadata"]["name"], "x");
+    assert_eq!(made["data"], json!({"a": "b"}));
+}
+
+#[tokio::test]
+async fn item_014_yaml_goes_in_and_out() {
+    let c = Cluster::new().await;
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  a: \"1\"\n";
+    let headers = [("content-type", "application/yaml"), ("accept", "application/yaml")];
+    let answer = c.request("POST", CONFIG_MAPS, &headers, yaml).await;
+    assert_eq!(answer.code, 201);
+    assert_eq!(answer.header("content-type"), "application/yaml");
+    assert!(answer.text().contains("name: y"), "{}", answer.text());
+}
+
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+
+#[tokio::test]
+async fn item_015_tables_have_columns_and_partial_objects() {
+    let c = Cluster::new().await;
+    c.config_map("x", &json!({"a": "1"})).await;
+    let table = c.request("GET", CONFIG_MAPS, &[("accept", TABLE)], "").await.ok(200);
+    assert_eq!(table["kind"], "Table");
+    assert_eq!(table["columnDefinitions"][0]["name"], "Name");
+    assert_eq!(table["columnDefinitions"][0]["format"], "name");
+    assert_eq!(table["rows"][0]["cells"][0], "x");
+    assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    assert_eq!(table["rows"][0]["object"]["metadata"]["name"], "x");
+    assert!(table["rows"][0]["object"].get("data").is_none());
+    let one = format!("{CONFIG_MAPS}/x");
+    let table = c.request("GET", &one, &[("accept", TABLE)], "").await.ok(200);
+    assert_eq!(table["rows"].as_array().unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn item_016_include_object_chooses_the_rows_object() {
+    let c = Cluster::new().await;
+    c.config_map("x", &json!({"a": "1"})).await;
+    let table = |include: &str| format!("{CONFIG_MAPS}?includeObject={include}");
+    let full = c.request("GET", &table("Object"), &[("accept", TABLE)], "").await.ok(200);
+    assert_eq!(full["rows"][0]["object"]["data"]["a"], "1");
+    let none = c.request("GET", &table("None"), &[("accept", TABLE)], "").await.ok(200);
+    assert!(none["rows"][0]["object"].is_null());
+    let bad = c.request("GET", &table("Some"), &[("accept", TABLE)], "").await;
+    bad.error(400, "BadRequest");
+}
+
+#[tokio::test]
+async fn item_017_partial_metadata_lists_in_json() {
+    let c = Cluster::new().await;
+    c.config_map("x", &json!({"a": "1"})).await;
+    let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    let list = c.request("GET", CONFIG_MAPS, &[("accept", accept)], "").await.ok(200);
+    assert_eq!(list["kind"], "PartialObjectMetadataList");
+    assert_eq!(list["items"][0]["kind"], "PartialObjectMetadata");
+    assert!(list["items"][0].get("data").is_none());
+}
+
+#[tokio::test]
+async fn item_018_people_get_indented_json() {
+    let c = Cluster::new().await;
+    let plain = c.get("/api/v1/namespaces/default").await.text();
+    assert_eq!(plain.lines().count(), 1);
+    let pretty = c.get("/api/v1/namespaces/default?pretty=true").await.text();
+    assert!(pretty.contains("\n  \"kind\": \"Namespace\""), "{pretty}");
+    let curl = [("user-agent", "curl/8.0")];
+    let curl = c.request("GET", "/api/v1/namespaces/default", &curl, "").await.text();
+    assert_eq!(curl, pretty);
+}
+
+#[tokio::test]
+async fn item_019_empty_lists_have_items_and_a_revision() {
+    let c = Cluster::new().await;
+    let list = c.get("/api/v1/pods").await.ok(200);
+    assert_eq!(list["kind"], "PodList");
+    assert_eq!(list["items"], json!([]));
+    assert!(rv(&list) > 0);
+}

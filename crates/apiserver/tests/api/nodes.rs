@@ -1,0 +1,138 @@
+//! What is forwarded to nodes, with a node that writes down what it is asked.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use davit_apiserver::pki::Pki;
+use http::{Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+
+use crate::cluster::*;
+
+type Asked = Arc<Mutex<Vec<String>>>;
+
+/// A node agent that answers logs with text and upgrades everything else to an echo.
+async fn node(dir: &std::path::Path) -> (SocketAddr, Asked) {
+    let identity = Pki::open(dir).unwrap().serving("node", "node", &["127.0.0.1".into()]).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![CertificateDer::from_pem_slice(identity.certificate.as_bytes()).unwrap()],
+            PrivateKeyDer::from_pem_slice(identity.key.as_bytes()).unwrap(),
+        )
+        .unwrap();
+    let tls = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Asked::default();
+    let seen = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let stream = tls.accept(stream).await.unwrap();
+            let seen = Arc::clone(&seen);
+            let service = service_fn(move |request| answer(request, Arc::clone(&seen)));
+            let io = TokioIo::new(stream);
+            tokio::spawn(async move {
+                hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+                    .serve_connection_with_upgrades(io, service)
+                    .await
+            });
+        }
+    });
+    (address, asked)
+}
+
+async fn answer(
+    mut request: Request<Incoming>,
+    asked: Asked,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    asked.lock().unwrap().push(request.uri().to_string());
+    assert!(request.headers().get("authorization").is_none());
+    if !request.headers().contains_key("upgrade") {
+        return Ok(Response::new(Full::from("line one\n")));
+    }
+    let upgraded = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let mut io = TokioIo::new(upgraded.await.unwrap());
+        let mut buffer = [0; 64];
+        while let Ok(count) = io.read(&mut buffer).await {
+            if count == 0 || io.write_all(&buffer[..count]).await.is_err() {
+                break;
+            }
+        }
+    });
+    Ok(Response::builder()
+        .status(StatusCode::SWITCHING_PROTOCOLS)
+        .header("connection", "Upgrade")
+        .header("upgrade", "SPDY/3.1")
+        .body(Full::default())
+        .unwrap())
+}
+
+async fn with_bound_pod(c: &Cluster, address: SocketAddr) {
+    c.service_account().await;
+    c.pod("p").await;
+    c.post("/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.ok(201);
+    let status = json!({"status": {
+        "addresses": [{"type": "InternalIP", "address": address.ip().to_string()}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": address.port()}},
+    }});
+    c.patch("/api/v1/nodes/n/status", "merge", &status).await.ok(200);
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+    c.post(&format!("{PODS}/p/binding"), &binding).await.ok(201);
+}
+
+#[tokio::test]
+async fn logs_are_forwarded_with_their_parameters() {
+    let c = Cluster::new().await;
+    let (address, asked) = node(&c.dir.path().join("node")).await;
+    with_bound_pod(&c, address).await;
+    let query = "follow=true&tailLines=5&timestamps=true&sinceTime=2024-01-01T00:00:00Z";
+    let answer = c.get(&format!("{PODS}/p/log?{query}")).await;
+    assert_eq!((answer.code, answer.text().as_str()), (200, "line one\n"));
+    assert_eq!(
+        asked.lock().unwrap()[0],
+        "/containerLogs/default/p/c?follow=true&timestamps=true&tailLines=5&sinceTime=2024-01-01T00%3A00%3A00Z"
+    );
+    let answer = c.get("/api/v1/nodes/n/proxy/healthz?x=y").await;
+    assert_eq!(answer.code, 200);
+    assert_eq!(asked.lock().unwrap()[1], "/healthz?x=y");
+}
+
+#[tokio::test]
+async fn exec_is_upgraded_and_piped_over_the_wire() {
+    let c = Cluster::new().await;
+    let (node_address, asked) = node(&c.dir.path().join("node")).await;
+    with_bound_pod(&c, node_address).await;
+    let served = crate::serve::Served::new(&c).await;
+    let mut io = served.connect().await;
+    let request = format!(
+        "POST {PODS}/p/exec?command=ls&command=-l%20x&stdin=true&stdout=true&tty=false HTTP/1.1\r\n\
+         host: x\r\nauthorization: Bearer secret\r\nconnection: Upgrade\r\nupgrade: SPDY/3.1\r\n\r\n"
+    );
+    io.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(io.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+    io.write_all(b"hello").await.unwrap();
+    let mut echo = [0; 5];
+    io.read_exact(&mut echo).await.unwrap();
+    assert_eq!(&echo, b"hello");
+    let line = asked.lock().unwrap()[0].clone();
+    assert_eq!(line, "/exec/default/p/c?input=1&output=1&command=ls&command=-l%20x");
+    served.stop().await;
+}
