@@ -6,7 +6,6 @@
 mod plan;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
-use crate::informers::Informers;
 use crate::pod_control::{Owner, controller_key};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
@@ -23,14 +22,13 @@ const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
 struct Jobs {
     client: kube::Client,
-    informers: Informers,
     events: EventRecorder,
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let informers = spawner.informers.clone();
     let events = spawner.events("job-controller");
-    let controller = Jobs { client: spawner.client.clone(), informers: informers.clone(), events };
+    let controller = Jobs { client: spawner.client.clone(), events };
     let queue = spawner.controller(controller);
     spawner.feed(&informers.jobs, &queue, |job: &Job| vec![ObjectKey::of(job)]);
     spawner.feed(&informers.pods, &queue, |pod: &Pod| controller_key(&pod.metadata, "Job").into_iter().collect());

@@ -256,9 +256,6 @@ pub(crate) enum ImageAction {
     Import {
         /// The archive (tar, tar.gz) or an OCI layout directory
         file: PathBuf,
-        /// Name to give an image that carries none
-        #[arg(long, value_name = "REF")]
-        name: Option<String>,
     },
     /// List images
     List {

@@ -3,9 +3,11 @@
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
 use crate::paths::{self, NodePaths};
 use anyhow::{Context, Result, bail};
-use davit_apiserver::{ApiServer, Kubeconfig, Options, StaticToken, UserInfo, write_kubeconfig};
+use davit_apiserver::pki::{Kubeconfig, write_kubeconfig};
+use davit_apiserver::{ApiServer, Options, UserInfo, parse_token_file};
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
-use davit_store::{EmbeddedOptions as StoreOptions, EmbeddedStore, Store};
+use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
+use davit_store::Store;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,7 +53,7 @@ pub(crate) async fn start_server(
     server_options.extra_names.clone_from(&options.tls_san);
     if let Some(file) = &options.token_auth_file {
         let text = std::fs::read_to_string(file).with_context(|| format!("token file {}", file.display()))?;
-        server_options.static_tokens = StaticToken::parse_file(&text).with_context(|| format!("token file {}", file.display()))?;
+        server_options.static_tokens = parse_token_file(&text).with_context(|| format!("token file {}", file.display()))?;
     }
     let server = ApiServer::new(server_options).await.context("API server")?;
     let port = listener.local_addr().context("listener")?.port();
@@ -145,10 +147,9 @@ pub(crate) async fn run_node(
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
     let runtime = runtime(options, data_dir, demo).await?;
     let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), runtime);
-    node.pod_logs_dir = node_paths.pod_logs();
-    node.container_logs_dir = node_paths.container_logs();
+    node.log_dir = node_paths.pod_logs();
     node.static_pod_dir = Some(node_paths.static_pods());
-    node.server_port = options.node_port;
-    node.client_ca = client_ca;
+    node.port = options.node_port;
+    node.client_ca = client_ca.map(String::into_bytes);
     davit_node::NodeAgent::new(client, node).run(cancel).await.context("node agent")
 }

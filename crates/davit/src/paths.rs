@@ -73,11 +73,6 @@ impl NodePaths {
         self.root.join("var/log/pods")
     }
 
-    /// `/var/log/containers`
-    pub(crate) fn container_logs(&self) -> PathBuf {
-        self.root.join("var/log/containers")
-    }
-
     /// `/etc/kubernetes/manifests`
     pub(crate) fn static_pods(&self) -> PathBuf {
         self.root.join("etc/kubernetes/manifests")
