@@ -17,7 +17,7 @@ use http::Request;
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
-use crate::registry::ResourceInfo;
+use crate::registry::{ResourceInfo, Snapshot};
 use crate::server::ApiServer;
 use crate::{respond, subresources, virtuals};
 
@@ -52,7 +52,7 @@ pub(crate) async fn resource(
     if !namespaced && info.namespace.is_some() && !is_namespace {
         return Ok(respond::page_not_found());
     }
-    warn_deprecated(context, resource);
+    warn_deprecated(context, &snapshot, resource);
     if resource.is_virtual() || resource.row.plural == "componentstatuses" {
         return virtuals::handle(server, context, resource, request).await;
     }
@@ -92,13 +92,23 @@ pub(crate) fn namespace_of<'a>(context: &'a Context, resource: &ResourceInfo) ->
     if resource.row.namespaced { context.namespace() } else { "" }
 }
 
-fn warn_deprecated(context: &Context, resource: &ResourceInfo) {
+fn warn_deprecated(context: &Context, snapshot: &Snapshot, resource: &ResourceInfo) {
     let row = &resource.row;
-    let Some(since) = row.deprecated else { return };
+    let Some(since) = row.deprecated.filter(|since| has_come(since)) else { return };
     let version = row.api_version();
     let mut text = format!("{version} {} is deprecated in v{since}+", row.kind);
     if let Some(removed) = row.removed {
         text.push_str(&format!(", unavailable in v{removed}+"));
     }
+    let newest = snapshot.by_group_resource(row.group, row.plural).map(|info| &info.row);
+    if let Some(newest) = newest.filter(|newest| newest.version != row.version) {
+        text.push_str(&format!("; use {} {}", newest.api_version(), newest.kind));
+    }
     context.warnings.add(text);
+}
+
+/// Whether the API level has reached a release (`1.19`).
+fn has_come(release: &str) -> bool {
+    let minor = |text: &str| text.rsplit('.').next().and_then(|minor| minor.parse::<u32>().ok());
+    minor(release) <= minor(crate::version::MINOR)
 }

@@ -1,6 +1,7 @@
 //! Creating an object.
 
 use davit_api::status::Status;
+use davit_schema::decode::decode_value;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
@@ -39,6 +40,11 @@ impl Writer<'_> {
             }
             // after the name is known: jobs label their pods with it
             strategy.prepare_for_create(&mut new);
+        // what was set or taken away since decoding takes the form in which it will be read back
+        let storage = &self.resource.storage;
+        new = decode_value(storage.types(), storage.type_id(), new)
+            .map_err(|error| error.status(storage.kind(), storage.version(), b""))?
+            .object;
             let name = object::name(&new).to_owned();
             if attempt == 0 {
                 self.check_create(&new, &name).await?;

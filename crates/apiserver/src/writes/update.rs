@@ -89,12 +89,17 @@ impl Writer<'_> {
         }
         let strategy = self.resource.strategy;
         strategy.default(&mut new);
-        let found = if subresource.is_empty() {
-            strategy.prepare_for_update(&mut new, &old.value);
-            strategy.validate_update(&new, &old.value)
-        } else {
-            strategy.prepare_subresource_update(subresource, &mut new, &old.value);
-            strategy.validate_subresource_update(subresource, &new, &old.value)
+        let found = match subresource {
+            "" => {
+                strategy.prepare_for_update(&mut new, &old.value);
+                strategy.validate_update(&new, &old.value)
+            }
+            // made by the server itself out of a checked request
+            "binding" => Vec::new(),
+            _ => {
+                strategy.prepare_subresource_update(subresource, &mut new, &old.value);
+                strategy.validate_subresource_update(subresource, &new, &old.value)
+            }
         };
         if !found.is_empty() {
             return Err(self.invalid(name, &found));

@@ -11,41 +11,41 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 
-pub struct Cluster {
-    pub server: Arc<ApiServer>,
+pub(crate) struct Cluster {
+    pub(crate) server: Arc<ApiServer>,
     store: Arc<dyn Store>,
-    pub user: UserInfo,
-    pub dir: tempfile::TempDir,
+    pub(crate) user: UserInfo,
+    pub(crate) dir: tempfile::TempDir,
 }
 
 /// A whole answer.
 #[derive(Debug)]
-pub struct Answer {
-    pub code: u16,
-    pub headers: HeaderMap,
-    pub body: Bytes,
+pub(crate) struct Answer {
+    pub(crate) code: u16,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 impl Answer {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&self.body)))
     }
 
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         String::from_utf8(self.body.to_vec()).unwrap()
     }
 
     /// The object, after checking the code.
     #[track_caller]
-    pub fn ok(self, code: u16) -> Value {
+    pub(crate) fn ok(self, code: u16) -> Value {
         assert_eq!(self.code, code, "{}", String::from_utf8_lossy(&self.body));
         self.json()
     }
 
     /// The error, after checking code and reason and that it is a Status.
     #[track_caller]
-    pub fn error(self, code: u16, reason: &str) -> Value {
+    pub(crate) fn error(self, code: u16, reason: &str) -> Value {
         let text = String::from_utf8_lossy(&self.body).into_owned();
         assert_eq!(self.code, code, "{text}");
         let status = self.json();
@@ -57,25 +57,25 @@ impl Answer {
         status
     }
 
-    pub fn header(&self, name: &str) -> String {
+    pub(crate) fn header(&self, name: &str) -> String {
         self.headers.get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default()
     }
 
-    pub fn warnings(&self) -> Vec<String> {
+    pub(crate) fn warnings(&self) -> Vec<String> {
         let values = self.headers.get_all("warning").iter();
         values.map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned()).collect()
     }
 }
 
 /// A stream of watch events.
-pub struct Events {
+pub(crate) struct Events {
     body: std::pin::Pin<Box<dyn futures::Stream<Item = Result<Bytes, BoxError>> + Send>>,
     rest: Vec<u8>,
 }
 
 impl Events {
     /// The next event, or none at the end of the stream.
-    pub async fn next(&mut self) -> Option<Value> {
+    pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(at) = self.rest.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.rest.drain(..=at).collect();
@@ -88,7 +88,7 @@ impl Events {
     }
 
     /// Type and name of the next event.
-    pub async fn summary(&mut self) -> (String, String) {
+    pub(crate) async fn summary(&mut self) -> (String, String) {
         let event = self.next().await.expect("an event");
         let text = |pointer: &str| {
             event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -98,11 +98,11 @@ impl Events {
 }
 
 impl Cluster {
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(|_| {}).await
     }
 
-    pub async fn with(change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let store = open(&Backend::Embedded, &dir.path().join("store")).await.unwrap();
         let mut options = Options::new(Arc::clone(&store));
@@ -111,11 +111,11 @@ impl Cluster {
         Self { server, store, user: UserInfo::new("tester", &["system:masters"]), dir }
     }
 
-    pub fn store(&self) -> Arc<dyn Store> {
+    pub(crate) fn store(&self) -> Arc<dyn Store> {
         Arc::clone(&self.store)
     }
 
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         method: &str,
         url: &str,
@@ -125,7 +125,7 @@ impl Cluster {
         self.send_as(&self.user, method, url, headers, body).await
     }
 
-    pub async fn send_as(
+    pub(crate) async fn send_as(
         &self,
         user: &UserInfo,
         method: &str,
@@ -141,7 +141,7 @@ impl Cluster {
         self.server.call(request, user.clone()).await
     }
 
-    pub async fn request(
+    pub(crate) async fn request(
         &self,
         method: &str,
         url: &str,
@@ -151,34 +151,34 @@ impl Cluster {
         whole(self.send(method, url, headers, body).await).await
     }
 
-    pub async fn get(&self, url: &str) -> Answer {
+    pub(crate) async fn get(&self, url: &str) -> Answer {
         self.request("GET", url, &[], "").await
     }
 
-    pub async fn post(&self, url: &str, body: &Value) -> Answer {
+    pub(crate) async fn post(&self, url: &str, body: &Value) -> Answer {
         self.request("POST", url, &[("content-type", "application/json")], body.to_string()).await
     }
 
-    pub async fn put(&self, url: &str, body: &Value) -> Answer {
+    pub(crate) async fn put(&self, url: &str, body: &Value) -> Answer {
         self.request("PUT", url, &[("content-type", "application/json")], body.to_string()).await
     }
 
     /// `kind` is `json`, `merge` or `strategic-merge`.
-    pub async fn patch(&self, url: &str, kind: &str, body: &Value) -> Answer {
+    pub(crate) async fn patch(&self, url: &str, kind: &str, body: &Value) -> Answer {
         let media = format!("application/{kind}-patch+json");
         self.request("PATCH", url, &[("content-type", &media)], body.to_string()).await
     }
 
-    pub async fn delete(&self, url: &str, options: &Value) -> Answer {
+    pub(crate) async fn delete(&self, url: &str, options: &Value) -> Answer {
         let body = if options.is_null() { String::new() } else { options.to_string() };
         self.request("DELETE", url, &[("content-type", "application/json")], body).await
     }
 
-    pub async fn watch(&self, url: &str) -> Events {
+    pub(crate) async fn watch(&self, url: &str) -> Events {
         self.watch_as(url, "application/json").await
     }
 
-    pub async fn watch_as(&self, url: &str, accept: &str) -> Events {
+    pub(crate) async fn watch_as(&self, url: &str, accept: &str) -> Events {
         let response = self.send("GET", url, &[("accept", accept)], "").await;
         assert_eq!(response.status(), StatusCode::OK);
         let body = response.into_body().into_data_stream();
@@ -186,38 +186,38 @@ impl Cluster {
     }
 
     /// Makes a config map in `default` and answers with it.
-    pub async fn config_map(&self, name: &str, data: &Value) -> Value {
+    pub(crate) async fn config_map(&self, name: &str, data: &Value) -> Value {
         self.post(CONFIG_MAPS, &config_map(name, data)).await.ok(201)
     }
 
     /// Sees to it that pods can be made in `default`.
-    pub async fn service_account(&self) {
+    pub(crate) async fn service_account(&self) {
         let account = json!({"metadata": {"name": "default"}});
         self.post("/api/v1/namespaces/default/serviceaccounts", &account).await.ok(201);
     }
 
     /// Makes a pod in `default` and answers with it.
-    pub async fn pod(&self, name: &str) -> Value {
+    pub(crate) async fn pod(&self, name: &str) -> Value {
         self.post(PODS, &pod(name)).await.ok(201)
     }
 }
 
-pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
-pub const PODS: &str = "/api/v1/namespaces/default/pods";
-pub const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
+pub(crate) const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
+pub(crate) const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(crate) const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
 
-pub fn config_map(name: &str, data: &Value) -> Value {
+pub(crate) fn config_map(name: &str, data: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
 }
 
-pub fn pod(name: &str) -> Value {
+pub(crate) fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
         "spec": {"containers": [{"name": "c", "image": "busybox"}]},
     })
 }
 
-pub fn deployment(name: &str) -> Value {
+pub(crate) fn deployment(name: &str) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
         "spec": {
@@ -231,12 +231,12 @@ pub fn deployment(name: &str) -> Value {
     })
 }
 
-pub async fn whole(response: http::Response<ResponseBody>) -> Answer {
+pub(crate) async fn whole(response: http::Response<ResponseBody>) -> Answer {
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     Answer { code: parts.status.as_u16(), headers: parts.headers, body }
 }
 
-pub fn rv(object: &Value) -> u64 {
+pub(crate) fn rv(object: &Value) -> u64 {
     object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
 }

@@ -37,12 +37,12 @@ async fn protobuf_bodies_of_typed_clients_are_read() {
 #[tokio::test]
 async fn item_014_yaml_goes_in_and_out() {
     let c = Cluster::new().await;
-    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: y\ndata:\n  a: \"1\"\n";
+    let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: yam\ndata:\n  a: \"1\"\n";
     let headers = [("content-type", "application/yaml"), ("accept", "application/yaml")];
     let answer = c.request("POST", CONFIG_MAPS, &headers, yaml).await;
     assert_eq!(answer.code, 201);
     assert_eq!(answer.header("content-type"), "application/yaml");
-    assert!(answer.text().contains("name: y"), "{}", answer.text());
+    assert!(answer.text().contains("name: yam"), "{}", answer.text());
 }
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";

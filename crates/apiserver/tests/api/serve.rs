@@ -20,15 +20,15 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::*;
 
 /// A second server over the same store, on a port, knowing the token `secret`.
-pub struct Served {
-    pub server: Arc<ApiServer>,
-    pub address: SocketAddr,
+pub(crate) struct Served {
+    pub(crate) server: Arc<ApiServer>,
+    pub(crate) address: SocketAddr,
     cancel: CancellationToken,
     task: JoinHandle<()>,
 }
 
 impl Served {
-    pub async fn new(cluster: &Cluster) -> Self {
+    pub(crate) async fn new(cluster: &Cluster) -> Self {
         let mut options = Options::new(cluster.store());
         options.data_dir = Some(cluster.dir.path().join("data"));
         options.static_tokens = parse_token_file("secret,alice,u1,\"system:masters\"").unwrap();
@@ -41,7 +41,7 @@ impl Served {
         Self { server, address, cancel, task }
     }
 
-    pub async fn connect(&self) -> TlsStream<TcpStream> {
+    pub(crate) async fn connect(&self) -> TlsStream<TcpStream> {
         self.connect_with(&[b"http/1.1"], None).await
     }
 
@@ -90,7 +90,7 @@ impl Served {
         (code, answer)
     }
 
-    pub async fn stop(self) {
+    pub(crate) async fn stop(self) {
         self.cancel.cancel();
         tokio::time::timeout(std::time::Duration::from_secs(10), self.task).await.unwrap().unwrap();
     }

@@ -164,8 +164,14 @@ async fn item_022_timeouts_are_parsed_and_kept() {
 #[tokio::test]
 async fn item_024_deprecated_versions_warn() {
     let c = Cluster::new().await;
-    let warnings = c.get("/api/v1/namespaces/default/endpoints").await.warnings();
-    assert!(warnings.iter().any(|w| w.contains("v1 Endpoints is deprecated in v1.33+")), "{warnings:?}");
+    let bundles = |version: &str| format!("/apis/certificates.k8s.io/{version}/clustertrustbundles");
+    let warnings = c.get(&bundles("v1alpha1")).await.warnings();
+    assert_eq!(
+        warnings,
+        ["299 - \"certificates.k8s.io/v1alpha1 ClusterTrustBundle is deprecated in v1.34+; use \
+          certificates.k8s.io/v1beta1 ClusterTrustBundle\""]
+    );
+    assert!(c.get(&bundles("v1beta1")).await.warnings().is_empty());
 }
 
 #[tokio::test]
