@@ -252,7 +252,10 @@ impl Table {
         });
         let mut changes: Vec<Change> = known.collect();
         for pod in self.pods.values() {
-            for (name, container) in &pod.containers {
+            // Those that hand devices on come first: a keeper takes over from them, not they from it.
+            let mut containers: Vec<_> = pod.containers.iter().collect();
+            containers.sort_by_key(|(_, c)| c.kind != ContainerKind::Init);
+            for (name, container) in containers {
                 changes.extend(container.devices.iter().map(|(resource, held)| {
                     Change::Hold(DeviceHold {
                         pod: pod.pod.clone(),
@@ -286,3 +289,6 @@ impl Table {
         found
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! The container manager against plugins over real unix sockets. Test names carry the numbers
 //! of the acceptance checklist they cover.
 
+mod model;
 mod plugin;
 
 use std::collections::{BTreeMap, BTreeSet};
