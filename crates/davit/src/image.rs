@@ -20,7 +20,7 @@ fn act(images: &Images, action: ImageAction) -> Result<()> {
                 println!("{name}");
             }
         }
-        ImageAction::List { output } => print!("{}", format(&images.list(), output)?),
+        ImageAction::List { output } => print!("{}", format(&images.list()?, output)?),
         ImageAction::Rm { images: names } => {
             for name in names {
                 let removed = images.remove(&name).with_context(|| format!("cannot remove {name}"))?;

@@ -6,7 +6,6 @@
 mod devices;
 
 use nix::unistd::Pid;
-use oci_spec::runtime::LinuxResources;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -160,35 +159,6 @@ pub struct Limits {
     pub unified: BTreeMap<String, String>,
 }
 
-impl From<&LinuxResources> for Limits {
-    fn from(resources: &LinuxResources) -> Self {
-        let cpu = resources.cpu().as_ref();
-        let memory = resources.memory().as_ref();
-        Limits {
-            cpu_shares: cpu.and_then(|c| c.shares()),
-            cpu_quota: cpu.and_then(|c| c.quota()),
-            cpu_period: cpu.and_then(|c| c.period()),
-            cpus: cpu.and_then(|c| c.cpus().clone()),
-            mems: cpu.and_then(|c| c.mems().clone()),
-            memory: memory.and_then(|m| m.limit()),
-            memory_swap: memory.and_then(|m| m.swap()),
-            pids: resources.pids().as_ref().map(|p| p.limit()),
-            hugepages: resources
-                .hugepage_limits()
-                .iter()
-                .flatten()
-                .map(|limit| (limit.page_size().clone(), limit.limit()))
-                .collect(),
-            unified: resources
-                .unified()
-                .iter()
-                .flatten()
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect(),
-        }
-    }
-}
-
 /// Resource use of a cgroup.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
@@ -316,9 +286,9 @@ impl Cgroup {
     /// Sets limits, at creation or in place.
     pub fn apply(&self, limits: &Limits) -> Result<()> {
         if self.hierarchies.is_unified() {
-            self.apply_v2(limits)?
+            self.apply_v2(limits)?;
         } else {
-            self.apply_v1(limits)?
+            self.apply_v1(limits)?;
         }
         self.apply_hugepages(limits)?;
         // `unified` entries have a meaning only where v2 carries the controllers.
@@ -540,8 +510,8 @@ impl Cgroup {
         }
     }
 
-    /// Removes the cgroup from all hierarchies, and those parents below `keep` that are empty then. Processes that are
-    /// still dying are waited for, at most `patience`.
+    /// Removes the cgroup from all hierarchies, with what the container made below it. Processes that are still dying
+    /// are waited for, at most `patience`.
     pub fn remove(&self, patience: Duration) -> Result<()> {
         let deadline = Instant::now() + patience;
         for root in self.hierarchies.roots() {

@@ -76,8 +76,17 @@ impl Pod {
             ..cri::PodSandboxConfig::default()
         };
         change(&mut config);
-        let id = setup.runtime.run_pod_sandbox(config.clone(), "").await.expect("run sandbox");
-        Pod { setup: setup.clone(), id, config, logs }
+        let id = setup
+            .runtime
+            .run_pod_sandbox(config.clone(), "")
+            .await
+            .expect("run sandbox");
+        Pod {
+            setup: setup.clone(),
+            id,
+            config,
+            logs,
+        }
     }
 
     /// Runs a sandbox with a network of its own.
@@ -105,8 +114,14 @@ impl Pod {
             .and_then(|linux| linux.security_context.as_ref())
             .and_then(|context| context.namespace_options.clone());
         cri::ContainerConfig {
-            metadata: Some(cri::ContainerMetadata { name: format!("c{number}"), attempt: 0 }),
-            image: Some(cri::ImageSpec { image: self.setup.image.clone(), ..cri::ImageSpec::default() }),
+            metadata: Some(cri::ContainerMetadata {
+                name: format!("c{number}"),
+                attempt: 0,
+            }),
+            image: Some(cri::ImageSpec {
+                image: self.setup.image.clone(),
+                ..cri::ImageSpec::default()
+            }),
             command,
             log_path: format!("c{number}.log"),
             labels: [("container".to_owned(), format!("c{number}"))].into(),
@@ -124,13 +139,21 @@ impl Pod {
 
     /// Creates a container.
     pub async fn create(&self, config: cri::ContainerConfig) -> String {
-        self.setup.runtime.create_container(&self.id, config, self.config.clone()).await.expect("create container")
+        self.setup
+            .runtime
+            .create_container(&self.id, config, self.config.clone())
+            .await
+            .expect("create container")
     }
 
     /// Creates and starts a container.
     pub async fn start(&self, config: cri::ContainerConfig) -> String {
         let id = self.create(config).await;
-        self.setup.runtime.start_container(&id).await.expect("start container");
+        self.setup
+            .runtime
+            .start_container(&id)
+            .await
+            .expect("start container");
         id
     }
 
@@ -138,11 +161,19 @@ impl Pod {
     pub async fn wait(&self, id: &str) -> cri::ContainerStatus {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
-            let status = self.setup.runtime.container_status(id).await.expect("container status");
+            let status = self
+                .setup
+                .runtime
+                .container_status(id)
+                .await
+                .expect("container status");
             if status.state == cri::ContainerState::ContainerExited as i32 {
                 return status;
             }
-            assert!(Instant::now() < deadline, "container {id} does not end: {status:?}");
+            assert!(
+                Instant::now() < deadline,
+                "container {id} does not end: {status:?}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -179,24 +210,52 @@ impl Pod {
 
     /// Removes the sandbox with all that is in it.
     pub async fn remove(self) {
-        self.setup.runtime.stop_pod_sandbox(&self.id).await.expect("stop sandbox");
-        self.setup.runtime.remove_pod_sandbox(&self.id).await.expect("remove sandbox");
-        let left = self.setup.runtime.list_containers(None).await.expect("list containers");
-        assert!(left.iter().all(|c| c.pod_sandbox_id != self.id), "containers stay behind");
+        self.setup
+            .runtime
+            .stop_pod_sandbox(&self.id)
+            .await
+            .expect("stop sandbox");
+        self.setup
+            .runtime
+            .remove_pod_sandbox(&self.id)
+            .await
+            .expect("remove sandbox");
+        let left = self
+            .setup
+            .runtime
+            .list_containers(None)
+            .await
+            .expect("list containers");
+        assert!(
+            left.iter().all(|c| c.pod_sandbox_id != self.id),
+            "containers stay behind"
+        );
     }
 }
 
 fn namespace_options(config: &mut cri::PodSandboxConfig) -> &mut cri::NamespaceOption {
     let linux = config.linux.get_or_insert_default();
-    linux.security_context.get_or_insert_default().namespace_options.get_or_insert_default()
+    linux
+        .security_context
+        .get_or_insert_default()
+        .namespace_options
+        .get_or_insert_default()
 }
 
 fn security(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerSecurityContext {
-    config.linux.get_or_insert_default().security_context.get_or_insert_default()
+    config
+        .linux
+        .get_or_insert_default()
+        .security_context
+        .get_or_insert_default()
 }
 
 fn resources(config: &mut cri::ContainerConfig) -> &mut cri::LinuxContainerResources {
-    config.linux.get_or_insert_default().resources.get_or_insert_default()
+    config
+        .linux
+        .get_or_insert_default()
+        .resources
+        .get_or_insert_default()
 }
 
 type TestFuture = futures::future::BoxFuture<'static, ()>;
@@ -222,7 +281,13 @@ async fn versions(setup: Setup) {
     let version = setup.runtime.version().await.unwrap();
     assert_eq!(version.runtime_api_version, "v1");
     let status = setup.runtime.status().await.unwrap().status.unwrap();
-    assert!(status.conditions.iter().any(|c| c.r#type == "RuntimeReady" && c.status), "{status:?}");
+    assert!(
+        status
+            .conditions
+            .iter()
+            .any(|c| c.r#type == "RuntimeReady" && c.status),
+        "{status:?}"
+    );
 }
 
 async fn sandbox_life(setup: Setup) {
@@ -231,8 +296,15 @@ async fn sandbox_life(setup: Setup) {
     assert_eq!(status.state, cri::PodSandboxState::SandboxReady as i32);
     assert_eq!(status.metadata, pod.config.metadata);
     assert_eq!(status.labels, pod.config.labels);
-    let filter = cri::PodSandboxFilter { label_selector: pod.config.labels.clone(), ..Default::default() };
-    let listed = setup.runtime.list_pod_sandboxes(Some(filter)).await.unwrap();
+    let filter = cri::PodSandboxFilter {
+        label_selector: pod.config.labels.clone(),
+        ..Default::default()
+    };
+    let listed = setup
+        .runtime
+        .list_pod_sandboxes(Some(filter))
+        .await
+        .unwrap();
     assert_eq!(listed.iter().map(|s| &s.id).collect::<Vec<_>>(), [&pod.id]);
     setup.runtime.stop_pod_sandbox(&pod.id).await.unwrap();
     setup.runtime.stop_pod_sandbox(&pod.id).await.unwrap();
@@ -240,23 +312,44 @@ async fn sandbox_life(setup: Setup) {
     assert_eq!(status.state, cri::PodSandboxState::SandboxNotready as i32);
     let id = pod.id.clone();
     pod.remove().await;
-    assert!(matches!(setup.runtime.pod_sandbox_status(&id).await, Err(Error::NotFound(_))));
+    assert!(matches!(
+        setup.runtime.pod_sandbox_status(&id).await,
+        Err(Error::NotFound(_))
+    ));
     setup.runtime.remove_pod_sandbox(&id).await.unwrap();
 }
 
 async fn exit_codes(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    for (script, code, reason) in [("true", 0, "Completed"), ("exit 7", 7, "Error"), ("kill -9 $$ ; sleep 9", 137, "Error")] {
+    for (script, code, reason) in [
+        ("true", 0, "Completed"),
+        ("exit 7", 7, "Error"),
+        ("kill -9 $$ ; sleep 9", 137, "Error"),
+    ] {
         // A first process cannot kill itself, a child of it can.
-        let script = if code == 137 { "sh -c 'kill -9 $$'; exit $?" } else { script };
+        let script = if code == 137 {
+            "sh -c 'kill -9 $$'; exit $?"
+        } else {
+            script
+        };
         let before = unix_nanos();
         let id = pod.start(pod.container(shell(script))).await;
         let status = pod.wait(&id).await;
-        assert_eq!((status.exit_code, status.reason.as_str()), (code, reason), "{script}");
-        assert!(before <= status.started_at && status.finished_at <= unix_nanos(), "{status:?}");
+        assert_eq!(
+            (status.exit_code, status.reason.as_str()),
+            (code, reason),
+            "{script}"
+        );
+        assert!(
+            before <= status.started_at && status.finished_at <= unix_nanos(),
+            "{status:?}"
+        );
         // containerd writes down the start of a very short container after its end.
         let slack = 100_000_000;
-        assert!(status.started_at <= status.finished_at + slack && status.created_at <= status.started_at);
+        assert!(
+            status.started_at <= status.finished_at + slack
+                && status.created_at <= status.started_at
+        );
     }
     pod.remove().await;
 }
@@ -274,14 +367,20 @@ async fn logs(setup: Setup) {
         assert!(text.contains(line), "{text:?}");
     }
     let raw = std::fs::read_to_string(pod.logs.join(&config.log_path)).unwrap();
-    assert!(raw.lines().any(|l| l.ends_with(" stdout F one")) && raw.lines().any(|l| l.ends_with(" stderr F two")), "{raw}");
+    assert!(
+        raw.lines().any(|l| l.ends_with(" stdout F one"))
+            && raw.lines().any(|l| l.ends_with(" stderr F two")),
+        "{raw}"
+    );
     assert!(raw.lines().any(|l| l.ends_with(" stdout P three")), "{raw}");
     pod.remove().await;
 }
 
 async fn log_rotation(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let config = pod.container(shell("echo before; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo after; sleep 60"));
+    let config = pod.container(shell(
+        "echo before; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo after; sleep 60",
+    ));
     let id = pod.start(config.clone()).await;
     eventually(|| pod.log(&config) == "before\n").await;
     let file = pod.logs.join(&config.log_path);
@@ -302,16 +401,32 @@ async fn eventually(mut condition: impl FnMut() -> bool) {
 
 /// Runs a script in a container; its output must come with code 0.
 async fn run(setup: &Setup, id: &str, script: &str) -> String {
-    let answer = setup.runtime.exec_sync(id, shell(script), Duration::from_secs(10)).await.unwrap();
+    let answer = setup
+        .runtime
+        .exec_sync(id, shell(script), Duration::from_secs(10))
+        .await
+        .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert_eq!(answer.exit_code, 0, "{script}: {} {}", text(&answer.stdout), text(&answer.stderr));
+    assert_eq!(
+        answer.exit_code,
+        0,
+        "{script}: {} {}",
+        text(&answer.stdout),
+        text(&answer.stderr)
+    );
     text(&answer.stdout)
 }
 
 async fn environment(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let mut config = pod.container(shell("echo $A-$B-$HOME; echo $PATH; [ $(hostname) = $HOSTNAME ] && echo same"));
-    config.envs = vec![cri::KeyValue::new("A", "1"), cri::KeyValue::new("B", "x=y z"), cri::KeyValue::new("A", "2")];
+    let mut config = pod.container(shell(
+        "echo $A-$B-$HOME; echo $PATH; [ $(hostname) = $HOSTNAME ] && echo same",
+    ));
+    config.envs = vec![
+        cri::KeyValue::new("A", "1"),
+        cri::KeyValue::new("B", "x=y z"),
+        cri::KeyValue::new("A", "2"),
+    ];
     let (code, text) = pod.output(config).await;
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!((code, lines[0], lines[2]), (0, "2-x=y z-/", "same"));
@@ -340,7 +455,9 @@ async fn working_directory(setup: Setup) {
 
 async fn users(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let mut config = pod.container(shell("id -u; id -g; id -G; touch /x 2>/dev/null && echo may write"));
+    let mut config = pod.container(shell(
+        "id -u; id -g; id -G; touch /x 2>/dev/null && echo may write",
+    ));
     let context = security(&mut config);
     context.run_as_user = Some(cri::Int64Value { value: 1234 });
     context.run_as_group = Some(cri::Int64Value { value: 2345 });
@@ -356,14 +473,38 @@ async fn exec_sync(setup: Setup) {
     config.envs = vec![cri::KeyValue::new("A", "1")];
     let id = pod.start(config).await;
     let limit = Duration::from_secs(10);
-    let answer = setup.runtime.exec_sync(&id, shell("echo $A; echo err >&2; exit 3"), limit).await.unwrap();
-    assert_eq!((&answer.stdout[..], &answer.stderr[..], answer.exit_code), (&b"1\n"[..], &b"err\n"[..], 3));
-    let answer = setup.runtime.exec_sync(&id, shell("head -c 1000000 /dev/zero"), limit).await.unwrap();
+    let answer = setup
+        .runtime
+        .exec_sync(&id, shell("echo $A; echo err >&2; exit 3"), limit)
+        .await
+        .unwrap();
+    assert_eq!(
+        (&answer.stdout[..], &answer.stderr[..], answer.exit_code),
+        (&b"1\n"[..], &b"err\n"[..], 3)
+    );
+    let answer = setup
+        .runtime
+        .exec_sync(&id, shell("head -c 1000000 /dev/zero"), limit)
+        .await
+        .unwrap();
     assert_eq!(answer.stdout.len(), 1_000_000);
-    let missing = setup.runtime.exec_sync(&id, vec!["/no/such".into()], limit).await;
+    let missing = setup
+        .runtime
+        .exec_sync(&id, vec!["/no/such".into()], limit)
+        .await;
     assert!(missing.is_err(), "{missing:?}");
-    setup.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
-    assert!(setup.runtime.exec_sync(&id, shell("true"), limit).await.is_err());
+    setup
+        .runtime
+        .stop_container(&id, Duration::ZERO)
+        .await
+        .unwrap();
+    assert!(
+        setup
+            .runtime
+            .exec_sync(&id, shell("true"), limit)
+            .await
+            .is_err()
+    );
     pod.remove().await;
 }
 
@@ -371,8 +512,18 @@ async fn exec_sync_timeout(setup: Setup) {
     let pod = Pod::run(&setup).await;
     let id = pod.start(pod.container(shell("sleep 60"))).await;
     let begin = Instant::now();
-    let answer = setup.runtime.exec_sync(&id, vec!["/bin/sleep".into(), "50".into()], Duration::from_secs(1)).await;
-    assert!(matches!(answer, Err(Error::DeadlineExceeded { .. })), "{answer:?}");
+    let answer = setup
+        .runtime
+        .exec_sync(
+            &id,
+            vec!["/bin/sleep".into(), "50".into()],
+            Duration::from_secs(1),
+        )
+        .await;
+    assert!(
+        matches!(answer, Err(Error::DeadlineExceeded { .. })),
+        "{answer:?}"
+    );
     assert!(begin.elapsed() < Duration::from_secs(5));
     let deadline = Instant::now() + Duration::from_secs(5);
     while run(&setup, &id, "ps").await.contains("sleep 50") {
@@ -407,15 +558,22 @@ async fn exec_streams(setup: Setup) {
     if let Some(mut session) = session(&setup, request).await {
         let text = vec![b'x'; 300_000];
         let mut stdin = session.stdin.take().unwrap();
-        let (mut stdout, mut stderr) = (session.stdout.take().unwrap(), session.stderr.take().unwrap());
+        let (mut stdout, mut stderr) = (
+            session.stdout.take().unwrap(),
+            session.stderr.take().unwrap(),
+        );
         let sent = text.clone();
         let (mut out, mut err) = (Vec::new(), String::new());
         let write = async {
             stdin.write_all(&sent).await.unwrap();
             drop(stdin);
         };
-        let (_, read, _, code) =
-            tokio::join!(write, stdout.read_to_end(&mut out), stderr.read_to_string(&mut err), session.exit);
+        let (_, read, _, code) = tokio::join!(
+            write,
+            stdout.read_to_end(&mut out),
+            stderr.read_to_string(&mut err),
+            session.exit
+        );
         read.unwrap();
         assert!(out == text, "{} bytes came back", out.len());
         assert_eq!((err.as_str(), code.unwrap()), ("done\n", 5));
@@ -440,7 +598,13 @@ async fn exec_terminal(setup: Setup) {
         assert!(session.stderr.is_none());
         let resize = session.resize.take().unwrap();
         let talk = async {
-            resize.send(crate::runtime::TerminalSize { width: 101, height: 33 }).await.unwrap();
+            resize
+                .send(crate::runtime::TerminalSize {
+                    width: 101,
+                    height: 33,
+                })
+                .await
+                .unwrap();
             tokio::time::sleep(Duration::from_millis(200)).await;
             stdin.write_all(b"hello\n").await.unwrap();
             let mut text = String::new();
@@ -449,30 +613,53 @@ async fn exec_terminal(setup: Setup) {
         };
         let (text, code) = tokio::join!(talk, session.exit);
         assert_eq!(code.unwrap(), 0);
-        assert!(text.contains("/dev/pts/") && text.contains("33 101") && text.contains("got hello"), "{text:?}");
+        assert!(
+            text.contains("/dev/pts/") && text.contains("33 101") && text.contains("got hello"),
+            "{text:?}"
+        );
     }
     pod.remove().await;
 }
 
 async fn attach(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let mut config = pod.container(shell("read line; echo out $line; echo err >&2; cat >/dev/null; exit 4"));
+    let mut config = pod.container(shell(
+        "read line; echo out $line; echo err >&2; cat >/dev/null; exit 4",
+    ));
     (config.stdin, config.stdin_once) = (true, true);
     let id = pod.start(config.clone()).await;
-    let request =
-        cri::AttachRequest { container_id: id, stdin: true, stdout: true, stderr: true, ..Default::default() };
+    let request = cri::AttachRequest {
+        container_id: id,
+        stdin: true,
+        stdout: true,
+        stderr: true,
+        ..Default::default()
+    };
     if let Streaming::Direct(mut session) = setup.runtime.attach(request).await.unwrap() {
         let mut stdin = session.stdin.take().unwrap();
-        let (mut stdout, mut stderr) = (session.stdout.take().unwrap(), session.stderr.take().unwrap());
+        let (mut stdout, mut stderr) = (
+            session.stdout.take().unwrap(),
+            session.stderr.take().unwrap(),
+        );
         let (mut out, mut err) = (String::new(), String::new());
         let write = async {
             stdin.write_all(b"words\n").await.unwrap();
             drop(stdin);
         };
-        let (_, _, _, code) =
-            tokio::join!(write, stdout.read_to_string(&mut out), stderr.read_to_string(&mut err), session.exit);
-        assert_eq!((out.as_str(), err.as_str(), code.unwrap()), ("out words\n", "err\n", 4));
-        assert!(pod.log(&config).contains("out words\n"), "attached output is logged too");
+        let (_, _, _, code) = tokio::join!(
+            write,
+            stdout.read_to_string(&mut out),
+            stderr.read_to_string(&mut err),
+            session.exit
+        );
+        assert_eq!(
+            (out.as_str(), err.as_str(), code.unwrap()),
+            ("out words\n", "err\n", 4)
+        );
+        assert!(
+            pod.log(&config).contains("out words\n"),
+            "attached output is logged too"
+        );
     }
     pod.remove().await;
 }
@@ -498,7 +685,10 @@ async fn mounts(setup: Setup) {
         mount("/etc/one", dir.join("file"), true),
     ];
     let (_, text) = pod.output(config).await;
-    assert!(text.starts_with("content\ncontent\n") && !text.contains("bad"), "{text}");
+    assert!(
+        text.starts_with("content\ncontent\n") && !text.contains("bad"),
+        "{text}"
+    );
     assert_eq!(std::fs::read_to_string(dir.join("new")).unwrap(), "y\n");
     assert_eq!(std::fs::read_to_string(dir.join("sub/f")).unwrap(), "z\n");
     pod.remove().await;
@@ -524,7 +714,10 @@ async fn devices(setup: Setup) {
     }];
     let (_, text) = pod.output(config).await;
     let has = |line: &str| text.lines().any(|l| l == line);
-    assert!(has("2") && has("null") && has("given") && has("readable") && has("not writable"), "{text}");
+    assert!(
+        has("2") && has("null") && has("given") && has("readable") && has("not writable"),
+        "{text}"
+    );
     assert!(has("same device") && !has("escaped"), "{text}");
     pod.remove().await;
 }
@@ -543,21 +736,45 @@ async fn capabilities(setup: Setup) {
     });
     context.no_new_privs = true;
     let (_, text) = pod.output(config).await;
-    assert!(text.contains("CapEff:0000000000001000") && text.contains("NoNewPrivs:1"), "{text}");
+    assert!(
+        text.contains("CapEff:0000000000001000") && text.contains("NoNewPrivs:1"),
+        "{text}"
+    );
     pod.remove().await;
 }
 
 async fn seccomp(setup: Setup) {
     use cri::security_profile::ProfileType;
     let pod = Pod::run(&setup).await;
-    for (kind, mode) in [(ProfileType::RuntimeDefault, "2"), (ProfileType::Unconfined, "0")] {
+    for (kind, mode) in [
+        (ProfileType::RuntimeDefault, "2"),
+        (ProfileType::Unconfined, "0"),
+    ] {
         let mut config = pod.container(shell("sleep 60"));
-        security(&mut config).seccomp =
-            Some(cri::SecurityProfile { profile_type: kind as i32, localhost_ref: String::new() });
+        security(&mut config).seccomp = Some(cri::SecurityProfile {
+            profile_type: kind as i32,
+            localhost_ref: String::new(),
+        });
         let id = pod.start(config).await;
-        let status = run(&setup, &id, "grep Seccomp: /proc/1/status /proc/self/status").await;
-        assert_eq!(status.lines().filter(|l| l.ends_with(&format!("\t{mode}"))).count(), 2, "{kind:?}: {status}");
-        let unshare = setup.runtime.exec_sync(&id, shell("unshare -U true"), Duration::from_secs(5)).await.unwrap();
+        let status = run(
+            &setup,
+            &id,
+            "grep Seccomp: /proc/1/status /proc/self/status",
+        )
+        .await;
+        assert_eq!(
+            status
+                .lines()
+                .filter(|l| l.ends_with(&format!("\t{mode}")))
+                .count(),
+            2,
+            "{kind:?}: {status}"
+        );
+        let unshare = setup
+            .runtime
+            .exec_sync(&id, shell("unshare -U true"), Duration::from_secs(5))
+            .await
+            .unwrap();
         if kind == ProfileType::RuntimeDefault {
             assert_ne!(unshare.exit_code, 0, "a new user namespace is refused");
         }
@@ -567,7 +784,9 @@ async fn seccomp(setup: Setup) {
 
 async fn readonly_root(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let mut config = pod.container(shell("touch /x 2>/dev/null && echo bad; echo y > /dev/shm/y && echo shm"));
+    let mut config = pod.container(shell(
+        "touch /x 2>/dev/null && echo bad; echo y > /dev/shm/y && echo shm",
+    ));
     security(&mut config).readonly_rootfs = true;
     assert_eq!(pod.output(config).await.1, "shm\n");
     pod.remove().await;
@@ -579,16 +798,23 @@ async fn masked_paths(setup: Setup) {
         echo 1 2>/dev/null > /proc/sys/kernel/core_uses_pid || echo protected";
     let mut config = pod.container(shell(script));
     let context = security(&mut config);
-    context.masked_paths = ["/proc/version", "/proc/acpi", "/sys/firmware", "/no/such"].map(str::to_owned).to_vec();
+    context.masked_paths = ["/proc/version", "/proc/acpi", "/sys/firmware", "/no/such"]
+        .map(str::to_owned)
+        .to_vec();
     context.readonly_paths = ["/proc/sys", "/no/such"].map(str::to_owned).to_vec();
     let (_, text) = pod.output(config).await;
-    assert!(text.starts_with("0\n") && text.trim_end().ends_with("protected"), "{text:?}");
+    assert!(
+        text.starts_with("0\n") && text.trim_end().ends_with("protected"),
+        "{text:?}"
+    );
     pod.remove().await;
 }
 
 async fn memory_limit(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let mut config = pod.container(shell("x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}"));
+    let mut config = pod.container(shell(
+        "x=$(head -c 200000000 /dev/zero | tr '\\0' x); echo ${#x}",
+    ));
     let limits = resources(&mut config);
     limits.memory_limit_in_bytes = 32 << 20;
     limits.memory_swap_limit_in_bytes = 32 << 20;
@@ -611,8 +837,16 @@ async fn cpu_limit(setup: Setup) {
     if own {
         assert_eq!(run(&setup, &id, read).await, "50000\n");
     }
-    let update = cri::LinuxContainerResources { cpu_period: 100_000, cpu_quota: 70_000, ..Default::default() };
-    setup.runtime.update_container_resources(&id, update).await.unwrap();
+    let update = cri::LinuxContainerResources {
+        cpu_period: 100_000,
+        cpu_quota: 70_000,
+        ..Default::default()
+    };
+    setup
+        .runtime
+        .update_container_resources(&id, update)
+        .await
+        .unwrap();
     if own {
         assert_eq!(run(&setup, &id, read).await, "70000\n");
     }
@@ -624,65 +858,130 @@ async fn cpu_limit(setup: Setup) {
 
 async fn stop_gracefully(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let config = pod.container(shell("trap 'echo bye; exit 9' TERM; echo ready; while true; do sleep 0.05; done"));
+    let config = pod.container(shell(
+        "trap 'echo bye; exit 9' TERM; echo ready; while true; do sleep 0.05; done",
+    ));
     let id = pod.start(config.clone()).await;
     eventually(|| pod.log(&config).contains("ready")).await;
-    setup.runtime.stop_container(&id, Duration::from_secs(20)).await.unwrap();
+    setup
+        .runtime
+        .stop_container(&id, Duration::from_secs(20))
+        .await
+        .unwrap();
     let status = pod.wait(&id).await;
     assert_eq!(status.exit_code, 9);
     assert!(pod.log(&config).contains("bye"));
-    setup.runtime.stop_container(&id, Duration::from_secs(20)).await.unwrap();
+    setup
+        .runtime
+        .stop_container(&id, Duration::from_secs(20))
+        .await
+        .unwrap();
     pod.remove().await;
 }
 
 async fn stop_stubborn(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let config = pod.container(shell("trap '' TERM; echo ready; sleep 60 & sleep 60; sleep 60"));
+    let config = pod.container(shell(
+        "trap '' TERM; echo ready; sleep 60 & sleep 60; sleep 60",
+    ));
     let id = pod.start(config.clone()).await;
     eventually(|| pod.log(&config).contains("ready")).await;
     let begin = Instant::now();
-    setup.runtime.stop_container(&id, Duration::from_secs(1)).await.unwrap();
-    assert!(begin.elapsed() >= Duration::from_millis(900) && begin.elapsed() < Duration::from_secs(8));
+    setup
+        .runtime
+        .stop_container(&id, Duration::from_secs(1))
+        .await
+        .unwrap();
+    assert!(
+        begin.elapsed() >= Duration::from_millis(900) && begin.elapsed() < Duration::from_secs(8)
+    );
     assert_eq!(pod.wait(&id).await.exit_code, 137);
     pod.remove().await;
 }
 
 async fn start_errors(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let id = pod.create(pod.container(vec!["no-such-program".into()])).await;
+    let id = pod
+        .create(pod.container(vec!["no-such-program".into()]))
+        .await;
     let error = setup.runtime.start_container(&id).await.unwrap_err();
-    assert!(error.to_string().contains("executable file not found in $PATH"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("executable file not found in $PATH"),
+        "{error}"
+    );
     let status = setup.runtime.container_status(&id).await.unwrap();
-    assert_eq!((status.exit_code, status.reason.as_str()), (128, "StartError"), "{status:?}");
+    assert_eq!(
+        (status.exit_code, status.reason.as_str()),
+        (128, "StartError"),
+        "{status:?}"
+    );
     assert!(status.message.contains("no-such-program"), "{status:?}");
     let mut config = pod.container(shell("true"));
     config.image.as_mut().unwrap().image = "contract.test/no/such:image".to_owned();
-    assert!(setup.runtime.create_container(&pod.id, config, pod.config.clone()).await.is_err());
-    assert!(setup.runtime.start_container("no-such-container").await.is_err());
+    assert!(
+        setup
+            .runtime
+            .create_container(&pod.id, config, pod.config.clone())
+            .await
+            .is_err()
+    );
+    assert!(
+        setup
+            .runtime
+            .start_container("no-such-container")
+            .await
+            .is_err()
+    );
     pod.remove().await;
 }
 
 async fn listing(setup: Setup) {
     let pod = Pod::run(&setup).await;
-    let (one, two) = (pod.container(shell("sleep 60")), pod.container(shell("true")));
+    let (one, two) = (
+        pod.container(shell("sleep 60")),
+        pod.container(shell("true")),
+    );
     let running = pod.start(one.clone()).await;
     let ended = pod.start(two).await;
     pod.wait(&ended).await;
     let created = pod.create(pod.container(shell("true"))).await;
     let list = async |change: fn(&mut cri::ContainerFilter)| {
-        let mut filter = cri::ContainerFilter { pod_sandbox_id: pod.id.clone(), ..Default::default() };
+        let mut filter = cri::ContainerFilter {
+            pod_sandbox_id: pod.id.clone(),
+            ..Default::default()
+        };
         change(&mut filter);
-        let mut ids: Vec<_> =
-            setup.runtime.list_containers(Some(filter)).await.unwrap().into_iter().map(|c| (c.id, c.state)).collect();
+        let mut ids: Vec<_> = setup
+            .runtime
+            .list_containers(Some(filter))
+            .await
+            .unwrap()
+            .into_iter()
+            .map(|c| (c.id, c.state))
+            .collect();
         ids.sort();
         ids
     };
     assert_eq!(list(|_| ()).await.len(), 3);
-    assert_eq!(list(|f| f.state = Some(cri::ContainerStateValue { state: 1 })).await, [(running.clone(), 1)]);
-    assert_eq!(list(|f| f.state = Some(cri::ContainerStateValue { state: 0 })).await, [(created.clone(), 0)]);
-    let filter = cri::ContainerFilter { id: ended.clone(), ..Default::default() };
+    assert_eq!(
+        list(|f| f.state = Some(cri::ContainerStateValue { state: 1 })).await,
+        [(running.clone(), 1)]
+    );
+    assert_eq!(
+        list(|f| f.state = Some(cri::ContainerStateValue { state: 0 })).await,
+        [(created.clone(), 0)]
+    );
+    let filter = cri::ContainerFilter {
+        id: ended.clone(),
+        ..Default::default()
+    };
     let found = setup.runtime.list_containers(Some(filter)).await.unwrap();
-    assert_eq!(found.iter().map(|c| (&c.id, c.state)).collect::<Vec<_>>(), [(&ended, 2)]);
+    assert_eq!(
+        found.iter().map(|c| (&c.id, c.state)).collect::<Vec<_>>(),
+        [(&ended, 2)]
+    );
     let filter = cri::ContainerFilter {
         label_selector: one.labels.clone(),
         pod_sandbox_id: pod.id.clone(),
@@ -696,24 +995,42 @@ async fn listing(setup: Setup) {
 async fn shared_memory(setup: Setup) {
     let pod = Pod::run(&setup).await;
     assert_eq!(pod.script("echo shared > /dev/shm/x").await.0, 0);
-    assert_eq!(pod.script("cat /dev/shm/x").await, (0, "shared\n".to_owned()));
+    assert_eq!(
+        pod.script("cat /dev/shm/x").await,
+        (0, "shared\n".to_owned())
+    );
     pod.remove().await;
 }
 
 async fn isolated_network(setup: Setup) {
-    let pod = Pod::run_isolated(&setup)
-    .await;
-    let id = pod.start(pod.container(shell("while true; do echo hello | nc -l -p 8080; done"))).await;
+    let pod = Pod::run_isolated(&setup).await;
+    let id = pod
+        .start(pod.container(shell("while true; do echo hello | nc -l -p 8080; done")))
+        .await;
     let deadline = Instant::now() + Duration::from_secs(10);
     // 0x1F90 is 8080, 0A is LISTEN
-    while !run(&setup, &id, "cat /proc/net/tcp /proc/net/tcp6").await.contains(":1F90 ") {
+    while !run(&setup, &id, "cat /proc/net/tcp /proc/net/tcp6")
+        .await
+        .contains(":1F90 ")
+    {
         assert!(Instant::now() < deadline, "nobody listens");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert!(tokio::net::TcpStream::connect("127.0.0.1:8080").await.is_err(), "not in the host's network");
+    assert!(
+        tokio::net::TcpStream::connect("127.0.0.1:8080")
+            .await
+            .is_err(),
+        "not in the host's network"
+    );
     assert!(run(&setup, &id, "cat /proc/net/dev").await.contains("lo:"));
-    assert_eq!(run(&setup, &id, "hostname; echo $HOSTNAME").await, "contract\ncontract\n");
-    let request = cri::PortForwardRequest { pod_sandbox_id: pod.id.clone(), port: vec![8080] };
+    assert_eq!(
+        run(&setup, &id, "hostname; echo $HOSTNAME").await,
+        "contract\ncontract\n"
+    );
+    let request = cri::PortForwardRequest {
+        pod_sandbox_id: pod.id.clone(),
+        port: vec![8080],
+    };
     if let Streaming::Direct(dialer) = setup.runtime.port_forward(request).await.unwrap() {
         let mut stream = dialer.dial(8080).await.unwrap();
         let mut text = String::new();
@@ -735,11 +1052,21 @@ async fn shared_processes(setup: Setup) {
     let id = pod.start(pod.container(shell("sleep 61"))).await;
     let other = pod.start(pod.container(shell("sleep 62"))).await;
     let seen = run(&setup, &other, "ps").await;
-    assert!(seen.contains("sleep 61") && seen.contains("sleep 62"), "{seen}");
-    setup.runtime.stop_container(&id, Duration::ZERO).await.unwrap();
+    assert!(
+        seen.contains("sleep 61") && seen.contains("sleep 62"),
+        "{seen}"
+    );
+    setup
+        .runtime
+        .stop_container(&id, Duration::ZERO)
+        .await
+        .unwrap();
     assert_eq!(pod.wait(&id).await.exit_code, 137);
     let seen = run(&setup, &other, "ps").await;
-    assert!(!seen.contains("sleep 61") && seen.contains("sleep 62"), "{seen}");
+    assert!(
+        !seen.contains("sleep 61") && seen.contains("sleep 62"),
+        "{seen}"
+    );
     pod.remove().await;
 }
 
@@ -748,19 +1075,57 @@ async fn removal(setup: Setup) {
     let id = pod.start(pod.container(shell("sleep 60"))).await;
     setup.runtime.remove_container(&id).await.unwrap();
     setup.runtime.remove_container(&id).await.unwrap();
-    assert!(matches!(setup.runtime.container_status(&id).await, Err(Error::NotFound(_))));
+    assert!(matches!(
+        setup.runtime.container_status(&id).await,
+        Err(Error::NotFound(_))
+    ));
     pod.remove().await;
 }
 
 async fn images(setup: Setup) {
-    let spec = |image: &str| cri::ImageSpec { image: image.to_owned(), ..cri::ImageSpec::default() };
-    let image = setup.runtime.image_status(spec(&setup.image)).await.unwrap().unwrap();
-    assert!(image.id.starts_with("sha256:") && !image.repo_tags.is_empty(), "{image:?}");
-    let by_id = setup.runtime.image_status(spec(&image.id)).await.unwrap().unwrap();
+    let spec = |image: &str| cri::ImageSpec {
+        image: image.to_owned(),
+        ..cri::ImageSpec::default()
+    };
+    let image = setup
+        .runtime
+        .image_status(spec(&setup.image))
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(
+        image.id.starts_with("sha256:") && !image.repo_tags.is_empty(),
+        "{image:?}"
+    );
+    let by_id = setup
+        .runtime
+        .image_status(spec(&image.id))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(by_id.id, image.id);
-    assert!(setup.runtime.list_images(None).await.unwrap().iter().any(|i| i.id == image.id));
-    assert!(setup.runtime.image_status(spec("contract.test/no/such:image")).await.unwrap().is_none());
-    setup.runtime.remove_image(spec("contract.test/no/such:image")).await.unwrap();
+    assert!(
+        setup
+            .runtime
+            .list_images(None)
+            .await
+            .unwrap()
+            .iter()
+            .any(|i| i.id == image.id)
+    );
+    assert!(
+        setup
+            .runtime
+            .image_status(spec("contract.test/no/such:image"))
+            .await
+            .unwrap()
+            .is_none()
+    );
+    setup
+        .runtime
+        .remove_image(spec("contract.test/no/such:image"))
+        .await
+        .unwrap();
     let info = setup.runtime.image_fs_info().await.unwrap();
     assert!(!info.image_filesystems.is_empty());
 }

@@ -33,8 +33,14 @@ fn error(call: &'static str, after: Duration) -> impl FnOnce(Status) -> Error {
     move |status| {
         let message = status.message().to_owned();
         match status.code() {
-            Code::NotFound => Error::NotFound(message.strip_suffix(": not found").map_or(message.clone(), str::to_owned)),
-            Code::FailedPrecondition | Code::AlreadyExists | Code::Aborted => Error::FailedPrecondition(message),
+            Code::NotFound => Error::NotFound(
+                message
+                    .strip_suffix(": not found")
+                    .map_or(message.clone(), str::to_owned),
+            ),
+            Code::FailedPrecondition | Code::AlreadyExists | Code::Aborted => {
+                Error::FailedPrecondition(message)
+            }
             Code::InvalidArgument | Code::OutOfRange => Error::InvalidArgument(message),
             Code::Unimplemented => Error::Unimplemented(message),
             Code::DeadlineExceeded | Code::Cancelled => Error::DeadlineExceeded { call, after },
@@ -45,7 +51,12 @@ fn error(call: &'static str, after: Duration) -> impl FnOnce(Status) -> Error {
 }
 
 /// Makes a call with a deadline that the other side is told of.
-async fn call<T, U, F>(name: &'static str, limit: Duration, message: T, send: impl FnOnce(Request<T>) -> F) -> Result<U>
+async fn call<T, U, F>(
+    name: &'static str,
+    limit: Duration,
+    message: T,
+    send: impl FnOnce(Request<T>) -> F,
+) -> Result<U>
 where
     F: Future<Output = std::result::Result<Response<U>, Status>>,
 {
@@ -54,7 +65,10 @@ where
     // The margin lets the other side's own answer to the deadline arrive.
     match tokio::time::timeout(limit + Duration::from_secs(1), send(request)).await {
         Ok(answer) => answer.map(Response::into_inner).map_err(error(name, limit)),
-        Err(_) => Err(Error::DeadlineExceeded { call: name, after: limit }),
+        Err(_) => Err(Error::DeadlineExceeded {
+            call: name,
+            after: limit,
+        }),
     }
 }
 
@@ -68,7 +82,9 @@ impl Remote {
         let socket = socket.as_ref();
         let channel = davit_proto::unix::connect(socket, CONNECT_LIMIT)
             .await
-            .map_err(|e| Error::Unavailable(format!("container runtime {}: {e}", socket.display())))?;
+            .map_err(|e| {
+                Error::Unavailable(format!("container runtime {}: {e}", socket.display()))
+            })?;
         Ok(Remote {
             runtime: RuntimeServiceClient::new(channel.clone())
                 .max_decoding_message_size(MAX_MESSAGE)
@@ -99,44 +115,77 @@ fn done<T>(result: Result<T>) -> Result<()> {
 #[async_trait]
 impl Runtime for Remote {
     async fn version(&self) -> Result<cri::VersionResponse> {
-        let request = cri::VersionRequest { version: "0.1.0".to_owned() };
-        call("Version", CALL_LIMIT, request, |r| async { self.runtime().version(r).await }).await
+        let request = cri::VersionRequest {
+            version: "0.1.0".to_owned(),
+        };
+        call("Version", CALL_LIMIT, request, |r| async {
+            self.runtime().version(r).await
+        })
+        .await
     }
 
     async fn status(&self) -> Result<cri::StatusResponse> {
         let request = cri::StatusRequest { verbose: false };
-        call("Status", CALL_LIMIT, request, |r| async { self.runtime().status(r).await }).await
+        call("Status", CALL_LIMIT, request, |r| async {
+            self.runtime().status(r).await
+        })
+        .await
     }
 
-    async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, runtime_handler: &str) -> Result<String> {
-        let request =
-            cri::RunPodSandboxRequest { config: Some(config), runtime_handler: runtime_handler.to_owned() };
+    async fn run_pod_sandbox(
+        &self,
+        config: cri::PodSandboxConfig,
+        runtime_handler: &str,
+    ) -> Result<String> {
+        let request = cri::RunPodSandboxRequest {
+            config: Some(config),
+            runtime_handler: runtime_handler.to_owned(),
+        };
         let send = |r| async { self.runtime().run_pod_sandbox(r).await };
-        Ok(call("RunPodSandbox", SANDBOX_LIMIT, request, send).await?.pod_sandbox_id)
+        Ok(call("RunPodSandbox", SANDBOX_LIMIT, request, send)
+            .await?
+            .pod_sandbox_id)
     }
 
     async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
-        let request = cri::StopPodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        let request = cri::StopPodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
         let send = |r| async { self.runtime().stop_pod_sandbox(r).await };
         done(call("StopPodSandbox", CALL_LIMIT, request, send).await)
     }
 
     async fn remove_pod_sandbox(&self, id: &str) -> Result<()> {
-        let request = cri::RemovePodSandboxRequest { pod_sandbox_id: id.to_owned() };
+        let request = cri::RemovePodSandboxRequest {
+            pod_sandbox_id: id.to_owned(),
+        };
         let send = |r| async { self.runtime().remove_pod_sandbox(r).await };
         done(call("RemovePodSandbox", CALL_LIMIT, request, send).await)
     }
 
     async fn pod_sandbox_status(&self, id: &str) -> Result<cri::PodSandboxStatus> {
-        let request = cri::PodSandboxStatusRequest { pod_sandbox_id: id.to_owned(), verbose: false };
+        let request = cri::PodSandboxStatusRequest {
+            pod_sandbox_id: id.to_owned(),
+            verbose: false,
+        };
         let send = |r| async { self.runtime().pod_sandbox_status(r).await };
-        required(call("PodSandboxStatus", CALL_LIMIT, request, send).await?.status, "PodSandboxStatus")
+        required(
+            call("PodSandboxStatus", CALL_LIMIT, request, send)
+                .await?
+                .status,
+            "PodSandboxStatus",
+        )
     }
 
-    async fn list_pod_sandboxes(&self, filter: Option<cri::PodSandboxFilter>) -> Result<Vec<cri::PodSandbox>> {
+    async fn list_pod_sandboxes(
+        &self,
+        filter: Option<cri::PodSandboxFilter>,
+    ) -> Result<Vec<cri::PodSandbox>> {
         let request = cri::ListPodSandboxRequest { filter };
         let send = |r| async { self.runtime().list_pod_sandbox(r).await };
-        Ok(call("ListPodSandbox", CALL_LIMIT, request, send).await?.items)
+        Ok(call("ListPodSandbox", CALL_LIMIT, request, send)
+            .await?
+            .items)
     }
 
     async fn create_container(
@@ -151,55 +200,101 @@ impl Runtime for Remote {
             sandbox_config: Some(sandbox_config),
         };
         let send = |r| async { self.runtime().create_container(r).await };
-        Ok(call("CreateContainer", CALL_LIMIT, request, send).await?.container_id)
+        Ok(call("CreateContainer", CALL_LIMIT, request, send)
+            .await?
+            .container_id)
     }
 
     async fn start_container(&self, id: &str) -> Result<()> {
-        let request = cri::StartContainerRequest { container_id: id.to_owned() };
-        call("StartContainer", CALL_LIMIT, request, |r| async { self.runtime().start_container(r).await }).await.map(drop)
+        let request = cri::StartContainerRequest {
+            container_id: id.to_owned(),
+        };
+        call("StartContainer", CALL_LIMIT, request, |r| async {
+            self.runtime().start_container(r).await
+        })
+        .await
+        .map(drop)
     }
 
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
         let timeout = i64::try_from(grace.as_secs()).unwrap_or(i64::MAX);
-        let request = cri::StopContainerRequest { container_id: id.to_owned(), timeout };
+        let request = cri::StopContainerRequest {
+            container_id: id.to_owned(),
+            timeout,
+        };
         let send = |r| async { self.runtime().stop_container(r).await };
         done(call("StopContainer", CALL_LIMIT + grace, request, send).await)
     }
 
     async fn remove_container(&self, id: &str) -> Result<()> {
-        let request = cri::RemoveContainerRequest { container_id: id.to_owned() };
-        done(call("RemoveContainer", CALL_LIMIT, request, |r| async { self.runtime().remove_container(r).await }).await)
+        let request = cri::RemoveContainerRequest {
+            container_id: id.to_owned(),
+        };
+        done(
+            call("RemoveContainer", CALL_LIMIT, request, |r| async {
+                self.runtime().remove_container(r).await
+            })
+            .await,
+        )
     }
 
-    async fn list_containers(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
+    async fn list_containers(
+        &self,
+        filter: Option<cri::ContainerFilter>,
+    ) -> Result<Vec<cri::Container>> {
         let request = cri::ListContainersRequest { filter };
         let send = |r| async { self.runtime().list_containers(r).await };
-        Ok(call("ListContainers", CALL_LIMIT, request, send).await?.containers)
+        Ok(call("ListContainers", CALL_LIMIT, request, send)
+            .await?
+            .containers)
     }
 
     async fn container_status(&self, id: &str) -> Result<cri::ContainerStatus> {
-        let request = cri::ContainerStatusRequest { container_id: id.to_owned(), verbose: false };
+        let request = cri::ContainerStatusRequest {
+            container_id: id.to_owned(),
+            verbose: false,
+        };
         let send = |r| async { self.runtime().container_status(r).await };
-        required(call("ContainerStatus", CALL_LIMIT, request, send).await?.status, "ContainerStatus")
+        required(
+            call("ContainerStatus", CALL_LIMIT, request, send)
+                .await?
+                .status,
+            "ContainerStatus",
+        )
     }
 
-    async fn update_container_resources(&self, id: &str, resources: cri::LinuxContainerResources) -> Result<()> {
+    async fn update_container_resources(
+        &self,
+        id: &str,
+        resources: cri::LinuxContainerResources,
+    ) -> Result<()> {
         let request = cri::UpdateContainerResourcesRequest {
             container_id: id.to_owned(),
             linux: Some(resources),
             ..cri::UpdateContainerResourcesRequest::default()
         };
         let send = |r| async { self.runtime().update_container_resources(r).await };
-        call("UpdateContainerResources", CALL_LIMIT, request, send).await.map(drop)
+        call("UpdateContainerResources", CALL_LIMIT, request, send)
+            .await
+            .map(drop)
     }
 
     async fn reopen_container_log(&self, id: &str) -> Result<()> {
-        let request = cri::ReopenContainerLogRequest { container_id: id.to_owned() };
+        let request = cri::ReopenContainerLogRequest {
+            container_id: id.to_owned(),
+        };
         let send = |r| async { self.runtime().reopen_container_log(r).await };
-        call("ReopenContainerLog", CALL_LIMIT, request, send).await.map(drop)
+        call("ReopenContainerLog", CALL_LIMIT, request, send)
+            .await
+            .map(drop)
     }
 
-    async fn exec_sync(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<cri::ExecSyncResponse> {
+    async fn exec_sync(
+        &self,
+        id: &str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> Result<cri::ExecSyncResponse> {
         // CRI counts in whole seconds and takes zero for "no limit".
         let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
         let request = cri::ExecSyncRequest {
@@ -207,33 +302,62 @@ impl Runtime for Remote {
             cmd: command,
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
-        let limit = if seconds == 0 { PULL_LIMIT } else { CALL_LIMIT + timeout };
-        let answer = call("ExecSync", limit, request, |r| async { self.runtime().exec_sync(r).await }).await;
+        let limit = if seconds == 0 {
+            PULL_LIMIT
+        } else {
+            CALL_LIMIT + timeout
+        };
+        let answer = call("ExecSync", limit, request, |r| async {
+            self.runtime().exec_sync(r).await
+        })
+        .await;
         match answer {
-            Err(Error::DeadlineExceeded { call, .. }) => Err(Error::DeadlineExceeded { call, after: timeout }),
+            Err(Error::DeadlineExceeded { call, .. }) => Err(Error::DeadlineExceeded {
+                call,
+                after: timeout,
+            }),
             other => other,
         }
     }
 
     async fn exec(&self, request: cri::ExecRequest) -> Result<Streaming<ExecSession>> {
-        let answer = call("Exec", CALL_LIMIT, request, |r| async { self.runtime().exec(r).await }).await?;
+        let answer = call("Exec", CALL_LIMIT, request, |r| async {
+            self.runtime().exec(r).await
+        })
+        .await?;
         Ok(Streaming::Url(answer.url))
     }
 
     async fn attach(&self, request: cri::AttachRequest) -> Result<Streaming<ExecSession>> {
-        let answer = call("Attach", CALL_LIMIT, request, |r| async { self.runtime().attach(r).await }).await?;
+        let answer = call("Attach", CALL_LIMIT, request, |r| async {
+            self.runtime().attach(r).await
+        })
+        .await?;
         Ok(Streaming::Url(answer.url))
     }
 
-    async fn port_forward(&self, request: cri::PortForwardRequest) -> Result<Streaming<Box<dyn PodDialer>>> {
-        let answer = call("PortForward", CALL_LIMIT, request, |r| async { self.runtime().port_forward(r).await }).await?;
+    async fn port_forward(
+        &self,
+        request: cri::PortForwardRequest,
+    ) -> Result<Streaming<Box<dyn PodDialer>>> {
+        let answer = call("PortForward", CALL_LIMIT, request, |r| async {
+            self.runtime().port_forward(r).await
+        })
+        .await?;
         Ok(Streaming::Url(answer.url))
     }
 
     async fn container_stats(&self, id: &str) -> Result<cri::ContainerStats> {
-        let request = cri::ContainerStatsRequest { container_id: id.to_owned() };
+        let request = cri::ContainerStatsRequest {
+            container_id: id.to_owned(),
+        };
         let send = |r| async { self.runtime().container_stats(r).await };
-        required(call("ContainerStats", CALL_LIMIT, request, send).await?.stats, "ContainerStats")
+        required(
+            call("ContainerStats", CALL_LIMIT, request, send)
+                .await?
+                .stats,
+            "ContainerStats",
+        )
     }
 
     async fn list_container_stats(
@@ -242,7 +366,9 @@ impl Runtime for Remote {
     ) -> Result<Vec<cri::ContainerStats>> {
         let request = cri::ListContainerStatsRequest { filter };
         let send = |r| async { self.runtime().list_container_stats(r).await };
-        Ok(call("ListContainerStats", CALL_LIMIT, request, send).await?.stats)
+        Ok(call("ListContainerStats", CALL_LIMIT, request, send)
+            .await?
+            .stats)
     }
 
     async fn pull_image(
@@ -251,28 +377,55 @@ impl Runtime for Remote {
         auth: Option<cri::AuthConfig>,
         sandbox_config: Option<cri::PodSandboxConfig>,
     ) -> Result<String> {
-        let request = cri::PullImageRequest { image: Some(image), auth, sandbox_config };
-        Ok(call("PullImage", PULL_LIMIT, request, |r| async { self.images().pull_image(r).await }).await?.image_ref)
+        let request = cri::PullImageRequest {
+            image: Some(image),
+            auth,
+            sandbox_config,
+        };
+        Ok(call("PullImage", PULL_LIMIT, request, |r| async {
+            self.images().pull_image(r).await
+        })
+        .await?
+        .image_ref)
     }
 
     async fn image_status(&self, image: cri::ImageSpec) -> Result<Option<cri::Image>> {
-        let request = cri::ImageStatusRequest { image: Some(image), verbose: false };
-        Ok(call("ImageStatus", CALL_LIMIT, request, |r| async { self.images().image_status(r).await }).await?.image)
+        let request = cri::ImageStatusRequest {
+            image: Some(image),
+            verbose: false,
+        };
+        Ok(call("ImageStatus", CALL_LIMIT, request, |r| async {
+            self.images().image_status(r).await
+        })
+        .await?
+        .image)
     }
 
     async fn list_images(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>> {
         let request = cri::ListImagesRequest { filter };
-        Ok(call("ListImages", CALL_LIMIT, request, |r| async { self.images().list_images(r).await }).await?.images)
+        Ok(call("ListImages", CALL_LIMIT, request, |r| async {
+            self.images().list_images(r).await
+        })
+        .await?
+        .images)
     }
 
     async fn remove_image(&self, image: cri::ImageSpec) -> Result<()> {
         let request = cri::RemoveImageRequest { image: Some(image) };
-        done(call("RemoveImage", CALL_LIMIT, request, |r| async { self.images().remove_image(r).await }).await)
+        done(
+            call("RemoveImage", CALL_LIMIT, request, |r| async {
+                self.images().remove_image(r).await
+            })
+            .await,
+        )
     }
 
     async fn image_fs_info(&self) -> Result<cri::ImageFsInfoResponse> {
         let request = cri::ImageFsInfoRequest {};
-        call("ImageFsInfo", CALL_LIMIT, request, |r| async { self.images().image_fs_info(r).await }).await
+        call("ImageFsInfo", CALL_LIMIT, request, |r| async {
+            self.images().image_fs_info(r).await
+        })
+        .await
     }
 }
 
@@ -283,9 +436,17 @@ mod tests {
     #[test]
     fn codes_become_errors() {
         let of = |status: Status| error("X", CALL_LIMIT)(status);
-        assert!(matches!(of(Status::not_found("c: not found")), Error::NotFound(name) if name == "c"));
-        assert!(matches!(of(Status::unimplemented("x")), Error::Unimplemented(_)));
-        assert!(matches!(of(Status::deadline_exceeded("x")), Error::DeadlineExceeded { call: "X", .. }));
+        assert!(
+            matches!(of(Status::not_found("c: not found")), Error::NotFound(name) if name == "c")
+        );
+        assert!(matches!(
+            of(Status::unimplemented("x")),
+            Error::Unimplemented(_)
+        ));
+        assert!(matches!(
+            of(Status::deadline_exceeded("x")),
+            Error::DeadlineExceeded { call: "X", .. }
+        ));
         assert!(matches!(of(Status::unknown("x")), Error::Internal(_)));
     }
 }

@@ -78,6 +78,8 @@ struct Inner {
     exe: PathBuf,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
     containers: Mutex<HashMap<String, Arc<Container>>>,
+    /// Counts starts and ends of containers.
+    changes: tokio::sync::watch::Sender<u64>,
     /// One task per running container, which waits for its end.
     watchers: Mutex<JoinSet<()>>,
 }
@@ -92,24 +94,36 @@ fn io_error(what: impl std::fmt::Display) -> impl FnOnce(std::io::Error) -> Erro
 }
 
 /// Runs blocking work off the async threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(|e| Error::Internal(format!("runtime task: {e}")))?
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| Error::Internal(format!("runtime task: {e}")))?
 }
 
 /// A new ID: 64 hexadecimal digits, as other runtimes give.
 fn new_id() -> String {
-    format!("{}{}", uuid::Uuid::new_v4().simple(), uuid::Uuid::new_v4().simple())
+    format!(
+        "{}{}",
+        uuid::Uuid::new_v4().simple(),
+        uuid::Uuid::new_v4().simple()
+    )
 }
 
 /// The program behind a mount that cannot be written to, so that a container whose program is a link to its monitor's
 /// executable cannot change it. Where the kernel or a lack of rights forbids it the path itself is used.
 fn protected_exe(path: &Path) -> (PathBuf, Option<OwnedFd>) {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let readonly = crate::sys::MountAttr { set: nix::libc::MOUNT_ATTR_RDONLY, ..Default::default() };
+    let readonly = crate::sys::MountAttr {
+        set: nix::libc::MOUNT_ATTR_RDONLY,
+        ..Default::default()
+    };
     match rustix::mount::open_tree(rustix::fs::CWD, path, flags) {
-        Ok(mount) if crate::sys::mount_setattr(&mount, &readonly, false).is_ok() => {
-            (PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())), Some(mount))
-        }
+        Ok(mount) if crate::sys::mount_setattr(&mount, &readonly, false).is_ok() => (
+            PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())),
+            Some(mount),
+        ),
         _ => (path.to_owned(), None),
     }
 }
@@ -125,12 +139,16 @@ impl Embedded {
             )));
         }
         if !rustix::process::geteuid().is_root() {
-            return Err(Error::Unavailable("the embedded runtime needs root".to_owned()));
+            return Err(Error::Unavailable(
+                "the embedded runtime needs root".to_owned(),
+            ));
         }
         // Registries are spoken to with the one TLS provider of the program; someone may have chosen it already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let inner = blocking(move || Inner::open(options)).await?;
-        let embedded = Embedded { inner: Arc::new(inner) };
+        let embedded = Embedded {
+            inner: Arc::new(inner),
+        };
         embedded.adopt().await?;
         Ok(embedded)
     }
@@ -142,15 +160,21 @@ impl Embedded {
     }
 
     fn container(&self, id: &str) -> Result<Arc<Container>> {
-        lookup(&lock(&self.inner.containers), id).ok_or_else(|| Error::NotFound(format!("container {id:?}")))
+        lookup(&lock(&self.inner.containers), id)
+            .ok_or_else(|| Error::NotFound(format!("container {id:?}")))
     }
 
     fn sandbox(&self, id: &str) -> Result<Arc<Sandbox>> {
-        lookup(&lock(&self.inner.sandboxes), id).ok_or_else(|| Error::NotFound(format!("sandbox {id:?}")))
+        lookup(&lock(&self.inner.sandboxes), id)
+            .ok_or_else(|| Error::NotFound(format!("sandbox {id:?}")))
     }
 
     fn containers_of(&self, sandbox: &str) -> Vec<Arc<Container>> {
-        lock(&self.inner.containers).values().filter(|c| c.record().sandbox_id == sandbox).cloned().collect()
+        lock(&self.inner.containers)
+            .values()
+            .filter(|c| c.record().sandbox_id == sandbox)
+            .cloned()
+            .collect()
     }
 
     /// Waits for the container's end in the background, over a connection to its monitor.
@@ -187,8 +211,10 @@ impl Embedded {
 
     /// Removes layers that no image and no container needs.
     fn collect_layers(&self) -> Result<()> {
-        let used: HashSet<String> =
-            lock(&self.inner.containers).values().flat_map(|c| c.record().layers.clone()).collect();
+        let used: HashSet<String> = lock(&self.inner.containers)
+            .values()
+            .flat_map(|c| c.record().layers.clone())
+            .collect();
         self.inner.images.collect(&used).map_err(Error::from)
     }
 }
@@ -198,7 +224,9 @@ fn lookup<T>(map: &HashMap<String, Arc<T>>, id: &str) -> Option<Arc<T>> {
     if let Some(found) = map.get(id) {
         return Some(found.clone());
     }
-    let mut matching = map.iter().filter(|(full, _)| !id.is_empty() && full.starts_with(id));
+    let mut matching = map
+        .iter()
+        .filter(|(full, _)| !id.is_empty() && full.starts_with(id));
     match (matching.next(), matching.next()) {
         (Some((_, found)), None) => Some(found.clone()),
         _ => None,
@@ -218,11 +246,13 @@ impl Inner {
         // Secrets of pods are mounted from elsewhere, but the control sockets give full power over containers.
         for dir in [&options.root, &options.run_dir] {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
-            fs::set_permissions(dir, mode).map_err(io_error(format_args!("protect {}", dir.display())))?;
+            fs::set_permissions(dir, mode)
+                .map_err(io_error(format_args!("protect {}", dir.display())))?;
         }
         let sockets = options.run_dir.join("containers");
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        fs::set_permissions(&sockets, mode).map_err(io_error(format_args!("protect {}", sockets.display())))?;
+        fs::set_permissions(&sockets, mode)
+            .map_err(io_error(format_args!("protect {}", sockets.display())))?;
         let images = Images::open(&options.root, options.allow_host_image)?;
         let (exe, exe_mount) = protected_exe(&options.monitor_exe);
         Ok(Inner {
@@ -232,6 +262,7 @@ impl Inner {
             exe,
             sandboxes: Mutex::default(),
             containers: Mutex::default(),
+            changes: tokio::sync::watch::Sender::default(),
             watchers: Mutex::default(),
             options,
         })

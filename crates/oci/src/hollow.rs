@@ -60,12 +60,16 @@ impl Container {
 
 /// Nanoseconds since the epoch, as CRI gives times.
 fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
 fn nothing_runs<T>(what: &str) -> Result<T> {
-    Err(Error::Unimplemented(format!("{what}: this node runs no containers (--runtime none)")))
+    Err(Error::Unimplemented(format!(
+        "{what}: this node runs no containers (--runtime none)"
+    )))
 }
 
 impl Hollow {
@@ -80,7 +84,9 @@ impl Hollow {
 }
 
 fn matches_labels(labels: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) -> bool {
-    wanted.iter().all(|(key, value)| labels.get(key) == Some(value))
+    wanted
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
 }
 
 #[async_trait]
@@ -95,21 +101,41 @@ impl Runtime for Hollow {
     }
 
     async fn status(&self) -> Result<cri::StatusResponse> {
-        let condition = |name: &str| cri::RuntimeCondition { r#type: name.to_owned(), status: true, ..Default::default() };
+        let condition = |name: &str| cri::RuntimeCondition {
+            r#type: name.to_owned(),
+            status: true,
+            ..Default::default()
+        };
         let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
-        Ok(cri::StatusResponse { status: Some(cri::RuntimeStatus { conditions }), ..Default::default() })
+        Ok(cri::StatusResponse {
+            status: Some(cri::RuntimeStatus { conditions }),
+            ..Default::default()
+        })
     }
 
-    async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, runtime_handler: &str) -> Result<String> {
+    async fn run_pod_sandbox(
+        &self,
+        config: cri::PodSandboxConfig,
+        runtime_handler: &str,
+    ) -> Result<String> {
         let id = self.id();
-        let sandbox = Sandbox { config, handler: runtime_handler.to_owned(), created_at: now(), ready: true };
+        let sandbox = Sandbox {
+            config,
+            handler: runtime_handler.to_owned(),
+            created_at: now(),
+            ready: true,
+        };
         self.lock().sandboxes.insert(id.clone(), sandbox);
         Ok(id)
     }
 
     async fn stop_pod_sandbox(&self, id: &str) -> Result<()> {
         let mut state = self.lock();
-        state.containers.values_mut().filter(|c| c.sandbox_id == id).for_each(Container::end);
+        state
+            .containers
+            .values_mut()
+            .filter(|c| c.sandbox_id == id)
+            .for_each(Container::end);
         if let Some(sandbox) = state.sandboxes.get_mut(id) {
             sandbox.ready = false;
         }
@@ -125,7 +151,10 @@ impl Runtime for Hollow {
 
     async fn pod_sandbox_status(&self, id: &str) -> Result<cri::PodSandboxStatus> {
         let state = self.lock();
-        let sandbox = state.sandboxes.get(id).ok_or_else(|| Error::NotFound(format!("sandbox {id}")))?;
+        let sandbox = state
+            .sandboxes
+            .get(id)
+            .ok_or_else(|| Error::NotFound(format!("sandbox {id}")))?;
         Ok(cri::PodSandboxStatus {
             id: id.to_owned(),
             metadata: sandbox.config.metadata.clone(),
@@ -139,15 +168,24 @@ impl Runtime for Hollow {
         })
     }
 
-    async fn list_pod_sandboxes(&self, filter: Option<cri::PodSandboxFilter>) -> Result<Vec<cri::PodSandbox>> {
+    async fn list_pod_sandboxes(
+        &self,
+        filter: Option<cri::PodSandboxFilter>,
+    ) -> Result<Vec<cri::PodSandbox>> {
         let filter = filter.unwrap_or_default();
         let wanted = |id: &str, sandbox: &Sandbox| {
             (filter.id.is_empty() || filter.id == id)
-                && filter.state.as_ref().is_none_or(|s| s.state == i32::from(sandbox_state(sandbox)))
+                && filter
+                    .state
+                    .as_ref()
+                    .is_none_or(|s| s.state == i32::from(sandbox_state(sandbox)))
                 && matches_labels(&sandbox.config.labels, &filter.label_selector)
         };
         let state = self.lock();
-        let found = state.sandboxes.iter().filter(|(id, sandbox)| wanted(id, sandbox));
+        let found = state
+            .sandboxes
+            .iter()
+            .filter(|(id, sandbox)| wanted(id, sandbox));
         Ok(found
             .map(|(id, sandbox)| cri::PodSandbox {
                 id: id.clone(),
@@ -172,15 +210,23 @@ impl Runtime for Hollow {
         if !state.sandboxes.contains_key(sandbox_id) {
             return Err(Error::NotFound(format!("sandbox {sandbox_id}")));
         }
-        let container =
-            Container { sandbox_id: sandbox_id.to_owned(), config, created_at: now(), started_at: 0, finished_at: 0 };
+        let container = Container {
+            sandbox_id: sandbox_id.to_owned(),
+            config,
+            created_at: now(),
+            started_at: 0,
+            finished_at: 0,
+        };
         state.containers.insert(id.clone(), container);
         Ok(id)
     }
 
     async fn start_container(&self, id: &str) -> Result<()> {
         let mut state = self.lock();
-        let container = state.containers.get_mut(id).ok_or_else(|| Error::NotFound(format!("container {id}")))?;
+        let container = state
+            .containers
+            .get_mut(id)
+            .ok_or_else(|| Error::NotFound(format!("container {id}")))?;
         container.started_at = now();
         Ok(())
     }
@@ -197,16 +243,26 @@ impl Runtime for Hollow {
         Ok(())
     }
 
-    async fn list_containers(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
+    async fn list_containers(
+        &self,
+        filter: Option<cri::ContainerFilter>,
+    ) -> Result<Vec<cri::Container>> {
         let filter = filter.unwrap_or_default();
         let wanted = |id: &str, container: &Container| {
             (filter.id.is_empty() || filter.id == id)
-                && (filter.pod_sandbox_id.is_empty() || filter.pod_sandbox_id == container.sandbox_id)
-                && filter.state.as_ref().is_none_or(|s| s.state == i32::from(container.state()))
+                && (filter.pod_sandbox_id.is_empty()
+                    || filter.pod_sandbox_id == container.sandbox_id)
+                && filter
+                    .state
+                    .as_ref()
+                    .is_none_or(|s| s.state == i32::from(container.state()))
                 && matches_labels(&container.config.labels, &filter.label_selector)
         };
         let state = self.lock();
-        let found = state.containers.iter().filter(|(id, container)| wanted(id, container));
+        let found = state
+            .containers
+            .iter()
+            .filter(|(id, container)| wanted(id, container));
         Ok(found
             .map(|(id, container)| cri::Container {
                 id: id.clone(),
@@ -224,7 +280,10 @@ impl Runtime for Hollow {
 
     async fn container_status(&self, id: &str) -> Result<cri::ContainerStatus> {
         let state = self.lock();
-        let container = state.containers.get(id).ok_or_else(|| Error::NotFound(format!("container {id}")))?;
+        let container = state
+            .containers
+            .get(id)
+            .ok_or_else(|| Error::NotFound(format!("container {id}")))?;
         let ended = container.state() == cri::ContainerState::ContainerExited;
         Ok(cri::ContainerStatus {
             id: id.to_owned(),
@@ -235,14 +294,22 @@ impl Runtime for Hollow {
             finished_at: container.finished_at,
             exit_code: if ended { 137 } else { 0 },
             image: container.config.image.clone(),
-            reason: if ended { "Error".to_owned() } else { String::new() },
+            reason: if ended {
+                "Error".to_owned()
+            } else {
+                String::new()
+            },
             labels: container.config.labels.clone(),
             annotations: container.config.annotations.clone(),
             ..Default::default()
         })
     }
 
-    async fn update_container_resources(&self, _id: &str, _resources: cri::LinuxContainerResources) -> Result<()> {
+    async fn update_container_resources(
+        &self,
+        _id: &str,
+        _resources: cri::LinuxContainerResources,
+    ) -> Result<()> {
         Ok(())
     }
 
@@ -250,7 +317,12 @@ impl Runtime for Hollow {
         Ok(())
     }
 
-    async fn exec_sync(&self, _id: &str, _command: Vec<String>, _timeout: Duration) -> Result<cri::ExecSyncResponse> {
+    async fn exec_sync(
+        &self,
+        _id: &str,
+        _command: Vec<String>,
+        _timeout: Duration,
+    ) -> Result<cri::ExecSyncResponse> {
         nothing_runs("exec")
     }
 
@@ -262,18 +334,32 @@ impl Runtime for Hollow {
         nothing_runs("attach")
     }
 
-    async fn port_forward(&self, _request: cri::PortForwardRequest) -> Result<Streaming<Box<dyn PodDialer>>> {
+    async fn port_forward(
+        &self,
+        _request: cri::PortForwardRequest,
+    ) -> Result<Streaming<Box<dyn PodDialer>>> {
         nothing_runs("port-forward")
     }
 
     async fn container_stats(&self, id: &str) -> Result<cri::ContainerStats> {
         let state = self.lock();
-        let container = state.containers.get(id).ok_or_else(|| Error::NotFound(format!("container {id}")))?;
+        let container = state
+            .containers
+            .get(id)
+            .ok_or_else(|| Error::NotFound(format!("container {id}")))?;
         Ok(stats(id, container))
     }
 
-    async fn list_container_stats(&self, _filter: Option<cri::ContainerStatsFilter>) -> Result<Vec<cri::ContainerStats>> {
-        Ok(self.lock().containers.iter().map(|(id, container)| stats(id, container)).collect())
+    async fn list_container_stats(
+        &self,
+        _filter: Option<cri::ContainerStatsFilter>,
+    ) -> Result<Vec<cri::ContainerStats>> {
+        Ok(self
+            .lock()
+            .containers
+            .iter()
+            .map(|(id, container)| stats(id, container))
+            .collect())
     }
 
     async fn pull_image(
@@ -312,7 +398,11 @@ impl Runtime for Hollow {
 }
 
 fn sandbox_state(sandbox: &Sandbox) -> cri::PodSandboxState {
-    if sandbox.ready { cri::PodSandboxState::SandboxReady } else { cri::PodSandboxState::SandboxNotready }
+    if sandbox.ready {
+        cri::PodSandboxState::SandboxReady
+    } else {
+        cri::PodSandboxState::SandboxNotready
+    }
 }
 
 fn stats(id: &str, container: &Container) -> cri::ContainerStats {
@@ -334,9 +424,18 @@ mod tests {
     #[tokio::test]
     async fn containers_run_until_they_are_stopped() {
         let runtime = Hollow::default();
-        let sandbox = runtime.run_pod_sandbox(cri::PodSandboxConfig::default(), "").await.unwrap();
-        let container =
-            runtime.create_container(&sandbox, cri::ContainerConfig::default(), Default::default()).await.unwrap();
+        let sandbox = runtime
+            .run_pod_sandbox(cri::PodSandboxConfig::default(), "")
+            .await
+            .unwrap();
+        let container = runtime
+            .create_container(
+                &sandbox,
+                cri::ContainerConfig::default(),
+                Default::default(),
+            )
+            .await
+            .unwrap();
         let state = async || runtime.container_status(&container).await.unwrap().state();
         assert_eq!(state().await, cri::ContainerState::ContainerCreated);
         runtime.start_container(&container).await.unwrap();

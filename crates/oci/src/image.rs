@@ -10,14 +10,15 @@ mod unpack;
 
 pub use reference::{ParseError, Reference};
 
-use crate::monitor::{read_json, write_durably};
+use crate::monitor::{read_json, start_ticks, write_durably};
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
 /// The reference that stands for the host's own root file system.
 pub const HOST_IMAGE: &str = "davit.local/host";
@@ -113,45 +114,22 @@ impl Image {
     }
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Records {
     images: Vec<Image>,
 }
 
-#[derive(Debug, Default)]
-struct State {
-    records: Records,
-    /// Layers that imports and pulls under way rely on, with the number of those.
-    busy: HashMap<String, usize>,
-}
+/// Which state of the records' file was read: it is replaced as a whole, so these tell any two apart.
+type FileMark = Option<(u64, i64, i64, u64)>;
 
-/// The image store. Its methods block; async callers run them on a blocking thread.
+/// The image store. Several processes may use one (davit and its command line): locks on files order what they do.
+/// Its methods block; async callers run them on a blocking thread.
 #[derive(Debug)]
 pub struct Images {
     dir: PathBuf,
     layers: PathBuf,
     allow_host: bool,
-    state: Mutex<State>,
-}
-
-/// Keeps layers from being collected while an image made of them is not recorded yet.
-struct Busy<'a> {
-    images: &'a Images,
-    layers: Vec<String>,
-}
-
-impl Drop for Busy<'_> {
-    fn drop(&mut self) {
-        let mut state = self.images.lock();
-        for layer in &self.layers {
-            if let Some(count) = state.busy.get_mut(layer) {
-                *count -= 1;
-                if *count == 0 {
-                    state.busy.remove(layer);
-                }
-            }
-        }
-    }
+    cache: Mutex<(FileMark, Records)>,
 }
 
 /// A description of an image whose layers are there.
@@ -201,13 +179,24 @@ pub(crate) fn architecture() -> &'static str {
 
 /// Reads an image configuration: its ID, what it says about containers and the digests of its layers' content.
 fn parse_config(json: &[u8]) -> Result<(String, ImageConfig, Vec<String>)> {
-    let file: ConfigFile =
-        serde_json::from_slice(json).map_err(|e| Error::Invalid(format!("image configuration: {e}")))?;
+    let file: ConfigFile = serde_json::from_slice(json)
+        .map_err(|e| Error::Invalid(format!("image configuration: {e}")))?;
     if !file.architecture.is_empty() && file.architecture != architecture() {
-        return Err(Error::Invalid(format!("image is for {}, this machine is {}", file.architecture, architecture())));
+        return Err(Error::Invalid(format!(
+            "image is for {}, this machine is {}",
+            file.architecture,
+            architecture()
+        )));
     }
-    if let Some(odd) = file.rootfs.diff_ids.iter().find(|id| !reference::is_digest(id)) {
-        return Err(Error::Invalid(format!("image configuration: layer digest {odd:?}")));
+    if let Some(odd) = file
+        .rootfs
+        .diff_ids
+        .iter()
+        .find(|id| !reference::is_digest(id))
+    {
+        return Err(Error::Invalid(format!(
+            "image configuration: layer digest {odd:?}"
+        )));
     }
     let section = file.config.unwrap_or_default();
     let config = ImageConfig {
@@ -228,14 +217,20 @@ fn sha256(bytes: &[u8]) -> String {
 
 /// The directory of a layer: short, because overlayfs takes all names of an image in one page.
 fn layer_name(diff_id: &str) -> String {
-    diff_id.trim_start_matches("sha256:").chars().take(24).collect()
+    diff_id
+        .trim_start_matches("sha256:")
+        .chars()
+        .take(24)
+        .collect()
 }
 
 /// Bytes and inodes below a directory.
 pub(crate) fn directory_use(dir: &Path) -> (u64, u64) {
     let (mut bytes, mut inodes) = (0, 0);
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let Ok(metadata) = entry.metadata() else { continue };
+        let Ok(metadata) = entry.metadata() else {
+            continue;
+        };
         bytes += std::os::unix::fs::MetadataExt::blocks(&metadata) * 512;
         inodes += 1;
         if metadata.is_dir() {
@@ -247,23 +242,42 @@ pub(crate) fn directory_use(dir: &Path) -> (u64, u64) {
     (bytes, inodes)
 }
 
+/// What a process leaves in `tmp` when it dies is named after it.
+fn is_abandoned(name: &str) -> bool {
+    let owner = name.split('-').next().and_then(|pid| pid.parse().ok());
+    owner.is_none_or(|pid: i32| pid != std::process::id() as i32 && start_ticks(pid).is_none())
+}
+
 impl Images {
     /// Opens the store below `root`, making what is missing and clearing what an interrupted import left.
     pub fn open(root: &Path, allow_host: bool) -> Result<Self> {
         let (dir, layers) = (root.join("images"), root.join("layers"));
         let temporary = dir.join("tmp");
-        match fs::remove_dir_all(&temporary) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(io_error(format!("clear {}", temporary.display()))(error));
-            }
-            _ => {}
-        }
         for path in [&layers, &temporary] {
             fs::create_dir_all(path).map_err(io_error(format!("create {}", path.display())))?;
         }
-        let file = dir.join("images.json");
-        let records = read_json(&file).map_err(io_error(format!("read {}", file.display())))?.unwrap_or_default();
-        Ok(Images { dir, layers, allow_host, state: Mutex::new(State { records, busy: HashMap::new() }) })
+        let images = Images {
+            dir,
+            layers,
+            allow_host,
+            cache: Mutex::default(),
+        };
+        let entries =
+            fs::read_dir(&temporary).map_err(io_error(format!("read {}", temporary.display())))?;
+        for entry in entries
+            .flatten()
+            .filter(|entry| is_abandoned(&entry.file_name().to_string_lossy()))
+        {
+            let path = entry.path();
+            let removed = if path.is_dir() {
+                fs::remove_dir_all(&path)
+            } else {
+                fs::remove_file(&path)
+            };
+            removed.map_err(io_error(format!("clear {}", path.display())))?;
+        }
+        images.records()?;
+        Ok(images)
     }
 
     /// The directory that holds the layers.
@@ -272,9 +286,59 @@ impl Images {
         &self.layers
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is replaced by whole values only, so a panic elsewhere leaves it sound.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn file(&self) -> PathBuf {
+        self.dir.join("images.json")
+    }
+
+    /// The records as they are now, whoever wrote them.
+    fn records(&self) -> Result<Records> {
+        use std::os::unix::fs::MetadataExt;
+        let file = self.file();
+        let mark = fs::metadata(&file)
+            .ok()
+            .map(|m| (m.ino(), m.mtime(), m.mtime_nsec(), m.len()));
+        // The cache is replaced as a whole, so a panic elsewhere leaves it sound.
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if cache.0 != mark {
+            let records = read_json(&file)
+                .map_err(io_error(format!("read {}", file.display())))?
+                .unwrap_or_default();
+            *cache = (mark, records);
+        }
+        Ok(cache.1.clone())
+    }
+
+    /// Changes the records under their lock.
+    fn change<T>(&self, change: impl FnOnce(&mut Vec<Image>) -> T) -> Result<T> {
+        let _lock = self.lock_file("records.lock", FlockOperation::LockExclusive)?;
+        let mut records = self.records()?;
+        let before = records.images.clone();
+        let result = change(&mut records.images);
+        if records.images != before {
+            let file = self.file();
+            let json = serde_json::to_vec(&records).map_err(|e| Error::Invalid(e.to_string()))?;
+            write_durably(&file, &json).map_err(io_error(format!("write {}", file.display())))?;
+        }
+        Ok(result)
+    }
+
+    /// A lock that lasts as long as the file is open, against other processes as well as other threads.
+    fn lock_file(&self, name: &str, how: FlockOperation) -> Result<fs::File> {
+        let path = self.dir.join(name);
+        let what = || format!("lock {}", path.display());
+        let file = fs::File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path)
+            .map_err(io_error(what()))?;
+        rustix::fs::flock(&file, how).map_err(|e| io_error(what())(e.into()))?;
+        Ok(file)
+    }
+
+    /// Keeps layers from being collected while an image made of them is not recorded yet.
+    fn layers_in_use(&self) -> Result<fs::File> {
+        self.lock_file("layers.lock", FlockOperation::LockShared)
     }
 
     fn host_image() -> Image {
@@ -285,7 +349,9 @@ impl Images {
             layers: Vec::new(),
             size: 0,
             config: ImageConfig {
-                env: vec!["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned()],
+                env: vec![
+                    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
+                ],
                 cmd: vec!["/bin/sh".to_owned()],
                 ..ImageConfig::default()
             },
@@ -293,19 +359,21 @@ impl Images {
     }
 
     /// All images.
-    #[must_use]
-    pub fn list(&self) -> Vec<Image> {
-        let mut images = self.lock().records.images.clone();
+    pub fn list(&self) -> Result<Vec<Image>> {
+        let mut images = self.records()?.images;
         if self.allow_host {
             images.push(Self::host_image());
         }
-        images
+        Ok(images)
     }
 
     /// The image that a reference or an ID stands for.
     pub fn find(&self, name: &str) -> Result<Option<Image>> {
-        let images = self.list();
-        if let Some(image) = images.iter().find(|image| image.id == name || image.id.strip_prefix("sha256:") == Some(name)) {
+        let images = self.list()?;
+        if let Some(image) = images
+            .iter()
+            .find(|image| image.id == name || image.id.strip_prefix("sha256:") == Some(name))
+        {
             return Ok(Some(image.clone()));
         }
         if reference::is_digest(name) {
@@ -329,46 +397,60 @@ impl Images {
 
     /// Removes an image by ID, or a name; the image goes with its last name. False when there was none.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        let Some(found) = self.find(name)? else { return Ok(false) };
+        let Some(found) = self.find(name)? else {
+            return Ok(false);
+        };
         if found.is_host() {
             return Ok(false);
         }
-        let tagged = Reference::parse(name).ok().filter(|_| !found.id.contains(name)).and_then(|r| r.tagged());
-        let mut state = self.lock();
-        let images = &mut state.records.images;
-        if let Some(image) = images.iter_mut().find(|image| image.id == found.id) {
-            let last = match tagged {
-                Some(tagged) => {
-                    image.tags.remove(&tagged);
-                    image.tags.is_empty()
-                }
-                None => true,
+        let tagged = Reference::parse(name)
+            .ok()
+            .filter(|_| !found.id.contains(name))
+            .and_then(|r| r.tagged());
+        self.change(|images| {
+            let Some(image) = images.iter_mut().find(|image| image.id == found.id) else {
+                return false;
             };
+            let last = tagged.is_none_or(|tagged| {
+                image.tags.remove(&tagged);
+                image.tags.is_empty()
+            });
             if last {
                 images.retain(|image| image.id != found.id);
             }
-        }
-        self.save(&state.records)?;
-        Ok(true)
+            true
+        })
     }
 
-    /// Removes layers that neither an image nor one of `used` needs.
+    /// Removes layers that neither an image nor one of `used` needs. Does nothing while an image is being imported or
+    /// pulled.
     pub fn collect(&self, used: &HashSet<String>) -> Result<()> {
-        let doomed: Vec<PathBuf> = {
-            let state = self.lock();
-            let needed: HashSet<&String> =
-                state.records.images.iter().flat_map(|image| &image.layers).chain(used).chain(state.busy.keys()).collect();
-            let entries = fs::read_dir(&self.layers).map_err(io_error(format!("read {}", self.layers.display())))?;
-            let unneeded = |entry: &fs::DirEntry| {
-                entry.file_name().to_str().is_some_and(|name| !needed.contains(&name.to_owned()))
-            };
-            // Moved away while the lock is held, so that an import beginning now does not find half a layer.
-            let moved = entries.flatten().filter(unneeded).filter_map(|entry| {
-                let target = self.temporary();
-                fs::rename(entry.path(), &target).ok().map(|()| target)
-            });
-            moved.collect()
+        let Ok(lock) = self.lock_file("layers.lock", FlockOperation::NonBlockingLockExclusive)
+        else {
+            return Ok(());
         };
+        let records = self.records()?;
+        let needed: HashSet<&String> = records
+            .images
+            .iter()
+            .flat_map(|image| &image.layers)
+            .chain(used)
+            .collect();
+        let entries = fs::read_dir(&self.layers)
+            .map_err(io_error(format!("read {}", self.layers.display())))?;
+        let mut doomed = Vec::new();
+        for entry in entries.flatten() {
+            let unneeded = entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| !needed.contains(&name.to_owned()));
+            let target = self.temporary();
+            // Moved first: half a layer must never be found under its name.
+            if unneeded && fs::rename(entry.path(), &target).is_ok() {
+                doomed.push(target);
+            }
+        }
+        drop(lock);
         for path in doomed {
             fs::remove_dir_all(&path).map_err(io_error(format!("remove {}", path.display())))?;
         }
@@ -382,22 +464,11 @@ impl Images {
     }
 
     fn temporary(&self) -> PathBuf {
-        self.dir.join("tmp").join(uuid::Uuid::new_v4().simple().to_string())
-    }
-
-    fn save(&self, records: &Records) -> Result<()> {
-        let file = self.dir.join("images.json");
-        let json = serde_json::to_vec(records).map_err(|e| Error::Invalid(e.to_string()))?;
-        write_durably(&file, &json).map_err(io_error(format!("write {}", file.display())))
-    }
-
-    fn busy(&self, diff_ids: &[String]) -> Busy<'_> {
-        let layers: Vec<String> = diff_ids.iter().map(|id| layer_name(id)).collect();
-        let mut state = self.lock();
-        for layer in &layers {
-            *state.busy.entry(layer.clone()).or_default() += 1;
-        }
-        Busy { images: self, layers }
+        self.dir.join("tmp").join(format!(
+            "{}-{}",
+            std::process::id(),
+            uuid::Uuid::new_v4().simple()
+        ))
     }
 
     fn has_layer(&self, diff_id: &str) -> bool {
@@ -413,19 +484,23 @@ impl Images {
         let temporary = self.temporary();
         let what = || format!("unpack layer {diff_id}");
         fs::create_dir(&temporary).map_err(io_error(what()))?;
-        let unpacked = unpack::layer(source, &temporary).map_err(io_error(what())).and_then(|found| {
-            if found != diff_id {
-                return Err(Error::Invalid(format!("layer {diff_id} has content {found}")));
-            }
-            // The name promises the content, so the content is on disk before the name.
-            let dir = fs::File::open(&temporary).map_err(io_error(what()))?;
-            rustix::fs::syncfs(&dir).map_err(|e| io_error(what())(e.into()))?;
-            match fs::rename(&temporary, &target) {
-                // Somebody else unpacked the same layer at the same time.
-                Err(_) if target.is_dir() => Ok(()),
-                other => other.map_err(io_error(what())),
-            }
-        });
+        let unpacked = unpack::layer(source, &temporary)
+            .map_err(io_error(what()))
+            .and_then(|found| {
+                if found != diff_id {
+                    return Err(Error::Invalid(format!(
+                        "layer {diff_id} has content {found}"
+                    )));
+                }
+                // The name promises the content, so the content is on disk before the name.
+                let dir = fs::File::open(&temporary).map_err(io_error(what()))?;
+                rustix::fs::syncfs(&dir).map_err(|e| io_error(what())(e.into()))?;
+                match fs::rename(&temporary, &target) {
+                    // Somebody else unpacked the same layer at the same time.
+                    Err(_) if target.is_dir() => Ok(()),
+                    other => other.map_err(io_error(what())),
+                }
+            });
         if temporary.exists() {
             let _ = fs::remove_dir_all(&temporary);
         }
@@ -434,35 +509,45 @@ impl Images {
 
     /// Records an image whose layers are in place; its name is taken from any other image that had it.
     fn record(&self, new: NewImage) -> Result<Image> {
-        let size = new.layers.iter().map(|layer| directory_use(&self.layers.join(layer)).0).sum();
+        let size = new
+            .layers
+            .iter()
+            .map(|layer| directory_use(&self.layers.join(layer)).0)
+            .sum();
         let tag = new.reference.as_ref().and_then(Reference::tagged);
-        let mut state = self.lock();
-        let images = &mut state.records.images;
-        if let Some(tag) = &tag {
-            for image in images.iter_mut().filter(|image| image.id != new.id) {
-                image.tags.remove(tag);
+        let digested = new
+            .reference
+            .as_ref()
+            .zip(new.manifest_digest)
+            .map(|(r, digest)| format!("{}@{digest}", r.name()));
+        self.change(|images| {
+            if let Some(tag) = &tag {
+                for image in images.iter_mut().filter(|image| image.id != new.id) {
+                    image.tags.remove(tag);
+                }
+                images.retain(|image| {
+                    image.id == new.id || !image.tags.is_empty() || !image.digests.is_empty()
+                });
             }
-            images.retain(|image| image.id == new.id || !image.tags.is_empty() || !image.digests.is_empty());
-        }
-        let at = images.iter().position(|image| image.id == new.id).unwrap_or_else(|| {
-            images.push(Image {
-                id: new.id.clone(),
-                tags: BTreeSet::new(),
-                digests: BTreeSet::new(),
-                layers: new.layers,
-                size,
-                config: new.config,
-            });
-            images.len() - 1
-        });
-        let image = &mut images[at];
-        image.tags.extend(tag);
-        if let (Some(reference), Some(digest)) = (&new.reference, &new.manifest_digest) {
-            image.digests.insert(format!("{}@{digest}", reference.name()));
-        }
-        let image = image.clone();
-        self.save(&state.records)?;
-        Ok(image)
+            let at = images
+                .iter()
+                .position(|image| image.id == new.id)
+                .unwrap_or_else(|| {
+                    images.push(Image {
+                        id: new.id.clone(),
+                        tags: BTreeSet::new(),
+                        digests: BTreeSet::new(),
+                        layers: new.layers,
+                        size,
+                        config: new.config,
+                    });
+                    images.len() - 1
+                });
+            let image = &mut images[at];
+            image.tags.extend(tag);
+            image.digests.extend(digested);
+            image.clone()
+        })
     }
 }
 
@@ -477,7 +562,9 @@ mod tests {
         header.set_mode(0o644);
         header.set_uid(u64::from(rustix::process::getuid().as_raw()));
         header.set_gid(u64::from(rustix::process::getgid().as_raw()));
-        builder.append_data(&mut header, "file", &b"hi"[..]).unwrap();
+        builder
+            .append_data(&mut header, "file", &b"hi"[..])
+            .unwrap();
         let bytes = builder.into_inner().unwrap();
         let digest = sha256(&bytes);
         (bytes, digest)
@@ -493,7 +580,15 @@ mod tests {
         images.add_layer(&diff_ids[0], &tar[..]).unwrap();
         let reference = Some(Reference::parse(name).unwrap());
         let layers = vec![layer_name(&diff_ids[0])];
-        images.record(NewImage { id, reference, manifest_digest: None, layers, config }).unwrap()
+        images
+            .record(NewImage {
+                id,
+                reference,
+                manifest_digest: None,
+                layers,
+                config,
+            })
+            .unwrap()
     }
 
     #[test]
@@ -501,10 +596,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let images = Images::open(dir.path(), false).unwrap();
         let one = image(&images, "test:1", "a");
-        assert_eq!(images.find("docker.io/library/test:1").unwrap().unwrap().id, one.id);
+        assert_eq!(
+            images.find("docker.io/library/test:1").unwrap().unwrap().id,
+            one.id
+        );
         let two = image(&images, "test:1", "b");
         assert_ne!(one.id, two.id);
-        assert_eq!(images.list().len(), 1, "the first image lost its only name");
+        assert_eq!(
+            images.list().unwrap().len(),
+            1,
+            "the first image lost its only name"
+        );
         image(&images, "test:2", "b");
         assert!(images.remove("test:1").unwrap());
         assert!(images.find("test:1").unwrap().is_none());
@@ -514,9 +616,50 @@ mod tests {
         assert!(images.remove("test:2").unwrap() && !images.remove("test:2").unwrap());
         let layer = two.layers[0].clone();
         images.collect(&[layer.clone()].into()).unwrap();
-        assert!(images.layers_dir().join(&layer).is_dir(), "a container uses it");
+        assert!(
+            images.layers_dir().join(&layer).is_dir(),
+            "a container uses it"
+        );
         images.collect(&HashSet::new()).unwrap();
         assert!(!images.layers_dir().join(&layer).exists());
+    }
+
+    #[test]
+    fn two_processes_share_a_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let (one, two) = (
+            Images::open(dir.path(), false).unwrap(),
+            Images::open(dir.path(), false).unwrap(),
+        );
+        let found = image(&one, "test:1", "a");
+        assert_eq!(two.find("test:1").unwrap(), Some(found.clone()));
+        image(&two, "test:2", "b");
+        assert_eq!(one.list().unwrap().len(), 2);
+        // While one imports, nothing is collected.
+        let busy = one.layers_in_use().unwrap();
+        assert!(two.remove("test:1").unwrap() && two.remove("test:2").unwrap());
+        two.collect(&HashSet::new()).unwrap();
+        assert!(one.layers_dir().join(&found.layers[0]).is_dir());
+        drop(busy);
+        two.collect(&HashSet::new()).unwrap();
+        assert!(!one.layers_dir().join(&found.layers[0]).exists());
+        assert!(one.list().unwrap().is_empty());
+    }
+
+    #[test]
+    fn leftovers_of_the_dead_are_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let temporary = dir.path().join("images/tmp");
+        fs::create_dir_all(temporary.join("999999999-x")).unwrap();
+        fs::write(temporary.join("odd"), "").unwrap();
+        fs::create_dir(temporary.join(format!("{}-y", std::process::id()))).unwrap();
+        Images::open(dir.path(), false).unwrap();
+        let left: Vec<_> = fs::read_dir(&temporary)
+            .unwrap()
+            .flatten()
+            .map(|e| e.file_name())
+            .collect();
+        assert_eq!(left.len(), 1, "{left:?}");
     }
 
     #[test]
@@ -524,14 +667,23 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let images = Images::open(dir.path(), false).unwrap();
         let wrong = format!("sha256:{}", "0".repeat(64));
-        assert!(matches!(images.add_layer(&wrong, &layer_tar().0[..]), Err(Error::Invalid(_))));
+        assert!(matches!(
+            images.add_layer(&wrong, &layer_tar().0[..]),
+            Err(Error::Invalid(_))
+        ));
         assert_eq!(fs::read_dir(images.layers_dir()).unwrap().count(), 0);
     }
 
     #[test]
     fn the_host_image_needs_permission() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(Images::open(dir.path(), false).unwrap().find(HOST_IMAGE).unwrap().is_none());
+        assert!(
+            Images::open(dir.path(), false)
+                .unwrap()
+                .find(HOST_IMAGE)
+                .unwrap()
+                .is_none()
+        );
         let images = Images::open(dir.path(), true).unwrap();
         let host = images.find(HOST_IMAGE).unwrap().unwrap();
         assert!(host.is_host());

@@ -1,4 +1,8 @@
 //! The embedded container runtime, and the client for external ones, behind one trait.
+//!
+//! [`Embedded`] runs pods as Linux containers with system calls of its own (Linux 5.12 or newer), [`cri::Remote`] speaks
+//! CRI to containerd or CRI-O; a node holds either as [`Runtime`]. A binary that uses [`Embedded`] calls
+//! [`monitor::main_if_invoked`] first in `main`. The contract both keep is in `contract` (feature `test-support`).
 
 pub mod caps;
 pub mod cgroup;
@@ -7,6 +11,7 @@ pub mod cgroup;
 pub mod contract;
 pub mod cri;
 mod embedded;
+pub mod hollow;
 pub mod image;
 pub mod monitor;
 pub mod network;
@@ -15,4 +20,6 @@ pub mod seccomp;
 mod sys;
 
 pub use embedded::{Embedded, EmbeddedOptions};
+pub use hollow::Hollow;
+pub use image::Images;
 pub use runtime::Runtime;

@@ -153,7 +153,10 @@ pub(crate) fn write_exit(dir: &Path, record: &ExitRecord) -> io::Result<()> {
     if let Ok(file) = fs::File::open(dir.join(files::RECORD)) {
         file.sync_data()?;
     }
-    write_durably(&dir.join(files::EXIT), &serde_json::to_vec(record).map_err(io::Error::other)?)
+    write_durably(
+        &dir.join(files::EXIT),
+        &serde_json::to_vec(record).map_err(io::Error::other)?,
+    )
 }
 
 /// Reads a JSON file; `None` when it is not there.

@@ -75,9 +75,13 @@ pub(crate) fn dial(
     let Some(netns) = netns else { return connect() };
     let file = std::fs::File::open(netns)?;
     // A thread of its own, which ends with the namespace it entered.
-    let thread = std::thread::Builder::new().name("pod-dial".to_owned()).spawn(move || {
-        nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET)?;
-        connect()
-    })?;
-    thread.join().map_err(|_| std::io::Error::other("the dialing thread panicked"))?
+    let thread = std::thread::Builder::new()
+        .name("pod-dial".to_owned())
+        .spawn(move || {
+            nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET)?;
+            connect()
+        })?;
+    thread
+        .join()
+        .map_err(|_| std::io::Error::other("the dialing thread panicked"))?
 }

@@ -99,6 +99,11 @@ pub trait Runtime: Send + Sync + 'static {
     async fn version(&self) -> Result<cri::VersionResponse>;
     /// Runtime and network conditions (`RuntimeReady`, `NetworkReady`).
     async fn status(&self) -> Result<cri::StatusResponse>;
+    /// A number that changes whenever a container has started or ended, for those who would rather not wait for their
+    /// next look. `None` when the runtime cannot tell; lists remain the truth in any case.
+    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        None
+    }
 
     /// Creates and starts a pod's sandbox; returns its ID.
     async fn run_pod_sandbox(

@@ -198,7 +198,7 @@ fn pack(instruction: &seccompiler::sock_filter) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-fn compile(default: SeccompAction, listed: Vec<Listed>) -> Result<Programs, Error> {
+fn compile(default: SeccompAction, listed: &[Listed]) -> Result<Programs, Error> {
     let mut base: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut others: Vec<(SeccompAction, BTreeMap<i64, Vec<SeccompRule>>)> = Vec::new();
     let insert = |map: &mut BTreeMap<i64, Vec<SeccompRule>>, item: &Listed| match map
@@ -265,7 +265,7 @@ impl Profile {
         }
         compile(
             action(&self.default_action, self.default_errno_ret)?,
-            listed,
+            &listed,
         )
     }
 }
@@ -312,7 +312,7 @@ pub fn default_profile(caps: CapSet) -> Result<Programs, Error> {
             action,
         });
     }
-    compile(SeccompAction::Errno(EPERM), listed)
+    compile(SeccompAction::Errno(EPERM), &listed)
 }
 
 #[cfg(test)]

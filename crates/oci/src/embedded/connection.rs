@@ -19,7 +19,9 @@ impl Connection {
     pub(super) async fn connect(path: &Path) -> io::Result<Self> {
         let dir = File::open(path.parent().unwrap_or_else(|| Path::new("/")))?;
         let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let short = Path::new("/proc/self/fd").join(dir.as_raw_fd().to_string()).join(name);
+        let short = Path::new("/proc/self/fd")
+            .join(dir.as_raw_fd().to_string())
+            .join(name);
         let stream = UnixStream::connect(short).await?;
         Ok(Connection { stream })
     }
@@ -27,7 +29,9 @@ impl Connection {
     /// Takes over our end of a socket pair.
     pub(super) fn from_std(stream: std::os::unix::net::UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Connection { stream: UnixStream::from_std(stream)? })
+        Ok(Connection {
+            stream: UnixStream::from_std(stream)?,
+        })
     }
 
     /// Sends the request with its descriptors.
@@ -53,7 +57,10 @@ impl Connection {
         if !self.fill(&mut body, &mut fds).await? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        Ok(Some((serde_json::from_slice(&body).map_err(io::Error::other)?, fds)))
+        Ok(Some((
+            serde_json::from_slice(&body).map_err(io::Error::other)?,
+            fds,
+        )))
     }
 
     async fn fill(&mut self, buffer: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<bool> {
@@ -61,13 +68,18 @@ impl Connection {
         while got < buffer.len() {
             let stream = &self.stream;
             let rest = &mut buffer[got..];
-            let count =
-                stream.async_io(Interest::READABLE, || protocol::receive_some(stream, rest, fds)).await;
+            let count = stream
+                .async_io(Interest::READABLE, || {
+                    protocol::receive_some(stream, rest, fds)
+                })
+                .await;
             match count {
                 Ok(0) if got == 0 => return Ok(false),
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(count) => got += count,
-                Err(error) if error.kind() == io::ErrorKind::ConnectionReset && got == 0 => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset && got == 0 => {
+                    return Ok(false);
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -6,7 +6,10 @@ use super::sandbox::absent_is_fine;
 use super::spec::{self, Parts};
 use super::{Embedded, Inner, blocking, io_error, lock, new_id, user};
 use crate::monitor::protocol::{Request, Response};
-use crate::monitor::{Bundle, ExitRecord, MONITOR_ARG, RootFs, RunState, files, now_nanos, read_json, start_ticks, write_atomically, write_exit};
+use crate::monitor::{
+    Bundle, ExitRecord, MONITOR_ARG, RootFs, RunState, files, now_nanos, read_json, start_ticks,
+    write_atomically, write_exit,
+};
 use crate::runtime::{Error, Result};
 use davit_proto::cri::v1 as cri;
 use std::fs;
@@ -39,6 +42,7 @@ pub(super) struct Container {
     pub(super) dir: PathBuf,
     record: Mutex<ContainerRecord>,
     phase: watch::Sender<Phase>,
+    changes: watch::Sender<u64>,
     resources: Mutex<cri::LinuxContainerResources>,
     /// One start, stop or removal at a time.
     changing: tokio::sync::Mutex<()>,
@@ -46,16 +50,29 @@ pub(super) struct Container {
 
 fn unknown_exit(message: &str) -> ExitRecord {
     let now = now_nanos();
-    ExitRecord { code: 255, started_at: now, finished_at: now, reason: "Unknown".to_owned(), message: message.to_owned() }
+    ExitRecord {
+        code: 255,
+        started_at: now,
+        finished_at: now,
+        reason: "Unknown".to_owned(),
+        message: message.to_owned(),
+    }
 }
 
 impl Container {
-    fn new(dir: PathBuf, record: ContainerRecord, phase: Phase) -> Arc<Self> {
-        let resources = record.config.0.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
+    fn new(inner: &Inner, dir: PathBuf, record: ContainerRecord, phase: Phase) -> Arc<Self> {
+        let resources = record
+            .config
+            .0
+            .linux
+            .as_ref()
+            .and_then(|linux| linux.resources.clone())
+            .unwrap_or_default();
         Arc::new(Container {
             dir,
             record: Mutex::new(record),
             phase: watch::Sender::new(phase),
+            changes: inner.changes.clone(),
             resources: Mutex::new(resources),
             changing: tokio::sync::Mutex::default(),
         })
@@ -81,7 +98,10 @@ impl Container {
         }
         let started = match self.phase() {
             Phase::Running(state) => Some(state.started_at),
-            _ => read_json::<RunState>(&self.dir.join(files::STATE)).ok().flatten().map(|state| state.started_at),
+            _ => read_json::<RunState>(&self.dir.join(files::STATE))
+                .ok()
+                .flatten()
+                .map(|state| state.started_at),
         };
         let mut record = unknown_exit("the container's monitor is gone");
         record.started_at = started.unwrap_or(record.started_at);
@@ -91,6 +111,7 @@ impl Container {
 
     fn set(&self, phase: Phase) {
         self.phase.send_replace(phase);
+        self.changes.send_modify(|count| *count += 1);
     }
 
     /// Waits on a monitor's connection for the container's end.
@@ -155,29 +176,49 @@ impl Container {
     ) -> Result<(Response, Vec<OwnedFd>, Connection)> {
         let record = self.record();
         if !self.is_running() {
-            return Err(Error::FailedPrecondition(format!("container {} is not running", record.id)));
+            return Err(Error::FailedPrecondition(format!(
+                "container {} is not running",
+                record.id
+            )));
         }
-        let lost = |e: std::io::Error| Error::Internal(format!("monitor of container {}: {e}", record.id));
+        let lost =
+            |e: std::io::Error| Error::Internal(format!("monitor of container {}: {e}", record.id));
         let exchange = async {
             let mut connection = Connection::connect(&record.socket).await.map_err(lost)?;
             connection.send(request, fds).await.map_err(lost)?;
             match connection.receive().await.map_err(lost)? {
-                Some((Response::Failed { start: true, message }, _)) => Err(Error::FailedPrecondition(message)),
+                Some((
+                    Response::Failed {
+                        start: true,
+                        message,
+                    },
+                    _,
+                )) => Err(Error::FailedPrecondition(message)),
                 Some((Response::Failed { message, .. }, _)) => Err(Error::Internal(message)),
                 Some((response, fds)) => Ok((response, fds, connection)),
-                None => Err(Error::FailedPrecondition(format!("container {} has ended", record.id))),
+                None => Err(Error::FailedPrecondition(format!(
+                    "container {} has ended",
+                    record.id
+                ))),
             }
         };
         timeout(REQUEST_LIMIT, exchange)
             .await
-            .unwrap_or(Err(Error::DeadlineExceeded { call: "container request", after: REQUEST_LIMIT }))
+            .unwrap_or(Err(Error::DeadlineExceeded {
+                call: "container request",
+                after: REQUEST_LIMIT,
+            }))
     }
 
     /// Waits for the end; `None` when it has not come within the limit.
     pub(super) async fn wait(&self, limit: Duration) -> Option<ExitRecord> {
         let mut phase = self.phase.subscribe();
         let ended = async {
-            match phase.wait_for(|phase| matches!(phase, Phase::Exited(_))).await.as_deref() {
+            match phase
+                .wait_for(|phase| matches!(phase, Phase::Exited(_)))
+                .await
+                .as_deref()
+            {
                 Ok(Phase::Exited(record)) => Some(record.clone()),
                 _ => None,
             }
@@ -249,7 +290,8 @@ impl Container {
             Phase::Running(state) => status.started_at = state.started_at,
             Phase::Exited(exit) => {
                 (status.started_at, status.finished_at) = (exit.started_at, exit.finished_at);
-                (status.exit_code, status.reason, status.message) = (exit.code, exit.reason, exit.message);
+                (status.exit_code, status.reason, status.message) =
+                    (exit.code, exit.reason, exit.message);
             }
         }
         status
@@ -260,7 +302,10 @@ impl Container {
 pub(super) fn load_all(inner: &Inner) -> Result<Vec<Arc<Container>>> {
     let base = inner.options.root.join("containers");
     let mut found = Vec::new();
-    for entry in fs::read_dir(&base).map_err(io_error(base.display()))?.flatten() {
+    for entry in fs::read_dir(&base)
+        .map_err(io_error(base.display()))?
+        .flatten()
+    {
         let dir = entry.path();
         match record::load::<ContainerRecord>(&dir) {
             Ok(Some(record)) => {
@@ -268,12 +313,14 @@ pub(super) fn load_all(inner: &Inner) -> Result<Vec<Arc<Container>>> {
                     Ok(Some(exit)) => Phase::Exited(exit),
                     _ => Phase::Created,
                 };
-                found.push(Container::new(dir, record, phase));
+                found.push(Container::new(inner, dir, record, phase));
             }
             Ok(None) => {
                 let _ = fs::remove_dir_all(&dir);
             }
-            Err(error) => tracing::error!(container = %dir.display(), %error, "container record cannot be read; left alone"),
+            Err(error) => {
+                tracing::error!(container = %dir.display(), %error, "container record cannot be read; left alone");
+            }
         }
     }
     Ok(found)
@@ -297,7 +344,10 @@ fn stop_signal(config: &cri::ContainerConfig, image: &str) -> i32 {
                     "IOT" => "ABRT",
                     name => name,
                 };
-                return format!("SIG{name}").parse::<nix::sys::signal::Signal>().ok().map(|s| s as i32);
+                return format!("SIG{name}")
+                    .parse::<nix::sys::signal::Signal>()
+                    .ok()
+                    .map(|s| s as i32);
             }
         };
         let offset: i32 = match rest.replace("PLUS", "+").replace("MINUS", "-").as_str() {
@@ -306,7 +356,9 @@ fn stop_signal(config: &cri::ContainerConfig, image: &str) -> i32 {
         };
         Some(base + offset)
     };
-    let asked = cri::Signal::try_from(config.stop_signal).ok().filter(|s| *s != cri::Signal::RuntimeDefault);
+    let asked = cri::Signal::try_from(config.stop_signal)
+        .ok()
+        .filter(|s| *s != cri::Signal::RuntimeDefault);
     asked
         .and_then(|signal| by_name(signal.as_str_name()))
         .or_else(|| by_name(image))
@@ -322,7 +374,9 @@ impl Embedded {
     ) -> Result<String> {
         let sandbox = self.sandbox(sandbox_id)?;
         if !sandbox.is_ready() {
-            return Err(Error::FailedPrecondition(format!("sandbox {sandbox_id} is not ready")));
+            return Err(Error::FailedPrecondition(format!(
+                "sandbox {sandbox_id} is not ready"
+            )));
         }
         let target = config
             .linux
@@ -346,13 +400,18 @@ impl Embedded {
         let _one = container.changing.lock().await;
         let id = container.record().id;
         if !matches!(container.phase(), Phase::Created) {
-            return Err(Error::FailedPrecondition(format!("container {id} is not in created state")));
+            return Err(Error::FailedPrecondition(format!(
+                "container {id} is not in created state"
+            )));
         }
         if !self.sandbox(&container.record().sandbox_id)?.is_ready() {
-            return Err(Error::FailedPrecondition(format!("the sandbox of container {id} is not ready")));
+            return Err(Error::FailedPrecondition(format!(
+                "the sandbox of container {id} is not ready"
+            )));
         }
         // Before the monitor exists, so that a davit that is restarted now looks for it.
-        fs::write(container.dir.join(files::STARTED), "").map_err(io_error("mark container as started"))?;
+        fs::write(container.dir.join(files::STARTED), "")
+            .map_err(io_error("mark container as started"))?;
         match self.spawn_monitor(container).await {
             Ok((state, connection)) => {
                 container.set(Phase::Running(state));
@@ -363,7 +422,12 @@ impl Embedded {
                 let mut exit = container.ended();
                 if exit.reason == "Unknown" {
                     let message = error.to_string();
-                    exit = ExitRecord { code: 128, reason: "StartError".to_owned(), message, ..exit };
+                    exit = ExitRecord {
+                        code: 128,
+                        reason: "StartError".to_owned(),
+                        message,
+                        ..exit
+                    };
                     let _ = write_exit(&container.dir, &exit);
                 }
                 container.set(Phase::Exited(exit));
@@ -374,8 +438,10 @@ impl Embedded {
 
     async fn spawn_monitor(&self, container: &Container) -> Result<(RunState, Connection)> {
         let id = container.record().id;
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(io_error("socket pair"))?;
-        let log = fs::File::create(container.dir.join("monitor.log")).map_err(io_error("monitor log"))?;
+        let (ours, theirs) =
+            std::os::unix::net::UnixStream::pair().map_err(io_error("socket pair"))?;
+        let log =
+            fs::File::create(container.dir.join("monitor.log")).map_err(io_error("monitor log"))?;
         // The process is not waited for here: it outlives us by design, and tokio reaps it when it ends before us.
         let child = tokio::process::Command::new(&self.inner.exe)
             .arg0("davit-monitor")
@@ -393,13 +459,22 @@ impl Embedded {
         match timeout(START_LIMIT, connection.receive()).await {
             Ok(Ok(Some((Response::Running(state), _)))) => Ok((state, connection)),
             Ok(Ok(Some((Response::Failed { message, start }, _)))) => Err(if start {
-                Error::FailedPrecondition(format!("failed to start container {id}: unable to start container process: {message}"))
+                Error::FailedPrecondition(format!(
+                    "failed to start container {id}: unable to start container process: {message}"
+                ))
             } else {
                 Error::Internal(format!("failed to start container {id}: {message}"))
             }),
-            Ok(Ok(_)) => Err(Error::Internal(format!("failed to start container {id}: its monitor ended"))),
-            Ok(Err(error)) => Err(Error::Internal(format!("failed to start container {id}: {error}"))),
-            Err(_) => Err(Error::DeadlineExceeded { call: "StartContainer", after: START_LIMIT }),
+            Ok(Ok(_)) => Err(Error::Internal(format!(
+                "failed to start container {id}: its monitor ended"
+            ))),
+            Ok(Err(error)) => Err(Error::Internal(format!(
+                "failed to start container {id}: {error}"
+            ))),
+            Err(_) => Err(Error::DeadlineExceeded {
+                call: "StartContainer",
+                after: START_LIMIT,
+            }),
         }
     }
 
@@ -410,21 +485,30 @@ impl Embedded {
         }
         let record = container.record();
         if !grace.is_zero() {
-            let request = Request::Kill { signal: record.stop_signal, all: false };
+            let request = Request::Kill {
+                signal: record.stop_signal,
+                all: false,
+            };
             match container.request(&request, &[]).await {
                 Ok(_) if container.wait(grace).await.is_some() => return Ok(()),
                 Err(_) if !container.is_running() => return Ok(()),
                 _ => {}
             }
         }
-        let request = Request::Kill { signal: nix::libc::SIGKILL, all: true };
+        let request = Request::Kill {
+            signal: nix::libc::SIGKILL,
+            all: true,
+        };
         if container.request(&request, &[]).await.is_err() {
             // No monitor to ask: the cgroup has the processes.
             self.inner.hierarchies.cgroup(&record.cgroup).kill();
         }
         match container.wait(KILL_LIMIT).await {
             Some(_) => Ok(()),
-            None => Err(Error::DeadlineExceeded { call: "StopContainer", after: grace + KILL_LIMIT }),
+            None => Err(Error::DeadlineExceeded {
+                call: "StopContainer",
+                after: grace + KILL_LIMIT,
+            }),
         }
     }
 
@@ -443,8 +527,12 @@ impl Embedded {
                 tracing::warn!(container = record.id, %error, "cgroup stays behind");
             }
             // The record goes first: a directory without one is cleared at the next start.
-            fs::remove_file(dir.join(files::RECORD)).or_else(absent_is_fine).map_err(io_error("remove container"))?;
-            fs::remove_dir_all(&dir).or_else(absent_is_fine).map_err(io_error("remove container"))
+            fs::remove_file(dir.join(files::RECORD))
+                .or_else(absent_is_fine)
+                .map_err(io_error("remove container"))?;
+            fs::remove_dir_all(&dir)
+                .or_else(absent_is_fine)
+                .map_err(io_error("remove container"))
         })
         .await?;
         lock(&self.inner.containers).remove(&id);
@@ -457,17 +545,29 @@ impl Embedded {
         .await
     }
 
-    pub(super) async fn update(&self, container: &Arc<Container>, resources: cri::LinuxContainerResources) -> Result<()> {
+    pub(super) async fn update(
+        &self,
+        container: &Arc<Container>,
+        resources: cri::LinuxContainerResources,
+    ) -> Result<()> {
         let _one = container.changing.lock().await;
         let record = container.record();
         match container.phase() {
             Phase::Exited(_) => {
-                return Err(Error::FailedPrecondition(format!("container {} has ended", record.id)));
+                return Err(Error::FailedPrecondition(format!(
+                    "container {} has ended",
+                    record.id
+                )));
             }
             Phase::Running(_) => {
                 let cgroup = self.inner.hierarchies.cgroup(&record.cgroup);
                 let limits = spec::limits(&resources);
-                blocking(move || cgroup.apply(&limits).map_err(|e| Error::Internal(e.to_string()))).await?;
+                blocking(move || {
+                    cgroup
+                        .apply(&limits)
+                        .map_err(|e| Error::Internal(e.to_string()))
+                })
+                .await?;
             }
             Phase::Created => {
                 let dir = container.dir.clone();
@@ -478,7 +578,8 @@ impl Embedded {
                         .map_err(io_error("read bundle"))?
                         .ok_or_else(|| Error::Internal("container without bundle".to_owned()))?;
                     merge_limits(&mut bundle.limits, limits);
-                    let json = serde_json::to_vec(&bundle).map_err(|e| Error::Internal(e.to_string()))?;
+                    let json =
+                        serde_json::to_vec(&bundle).map_err(|e| Error::Internal(e.to_string()))?;
                     write_atomically(&file, &json).map_err(io_error("write bundle"))
                 })
                 .await?;
@@ -511,7 +612,10 @@ fn merge(old: &mut cri::LinuxContainerResources, new: cri::LinuxContainerResourc
     number(&mut old.cpu_quota, new.cpu_quota);
     number(&mut old.cpu_shares, new.cpu_shares);
     number(&mut old.memory_limit_in_bytes, new.memory_limit_in_bytes);
-    number(&mut old.memory_swap_limit_in_bytes, new.memory_swap_limit_in_bytes);
+    number(
+        &mut old.memory_swap_limit_in_bytes,
+        new.memory_swap_limit_in_bytes,
+    );
     if !new.cpuset_cpus.is_empty() {
         old.cpuset_cpus = new.cpuset_cpus;
     }
@@ -528,32 +632,67 @@ fn create(
     sandbox_config: &cri::PodSandboxConfig,
     target_pid_namespace: Option<PathBuf>,
 ) -> Result<Arc<Container>> {
-    let name = config.image.as_ref().map(|image| image.image.clone()).unwrap_or_default();
-    let image = inner.images.find(&name)?.ok_or_else(|| Error::NotFound(format!("image {name:?}")))?;
-    let context = config.linux.as_ref().and_then(|linux| linux.security_context.clone()).unwrap_or_default();
+    let name = config
+        .image
+        .as_ref()
+        .map(|image| image.image.clone())
+        .unwrap_or_default();
+    let image = inner
+        .images
+        .find(&name)?
+        .ok_or_else(|| Error::NotFound(format!("image {name:?}")))?;
+    let context = config
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.security_context.clone())
+        .unwrap_or_default();
     let user = user::resolve(inner.images.layers_dir(), &image, &context)?;
     let id = new_id();
     let dir = inner.options.root.join("containers").join(&id);
-    let parent = sandbox_config.linux.as_ref().map(|linux| linux.cgroup_parent.as_str()).unwrap_or_default();
-    let parent = if parent.is_empty() { &inner.options.cgroup_parent } else { parent };
+    let parent = sandbox_config
+        .linux
+        .as_ref()
+        .map(|linux| linux.cgroup_parent.as_str())
+        .unwrap_or_default();
+    let parent = if parent.is_empty() {
+        &inner.options.cgroup_parent
+    } else {
+        parent
+    };
     if !parent.starts_with('/') || parent.contains("..") || parent.ends_with(".slice") {
-        return Err(Error::InvalidArgument(format!("cgroup parent {parent:?} is not a cgroupfs path")));
+        return Err(Error::InvalidArgument(format!(
+            "cgroup parent {parent:?} is not a cgroupfs path"
+        )));
     }
-    let log_path = match (sandbox_config.log_directory.as_str(), config.log_path.as_str()) {
+    let log_path = match (
+        sandbox_config.log_directory.as_str(),
+        config.log_path.as_str(),
+    ) {
         ("", _) | (_, "") => String::new(),
-        (directory, file) => PathBuf::from(directory).join(file).to_string_lossy().into_owned(),
+        (directory, file) => PathBuf::from(directory)
+            .join(file)
+            .to_string_lossy()
+            .into_owned(),
     };
     let record = ContainerRecord {
         sandbox_id: sandbox.id().to_owned(),
         created_at: now_nanos(),
         image_id: image.id.clone(),
-        image_ref: image.digests.first().cloned().unwrap_or_else(|| image.id.clone()),
+        image_ref: image
+            .digests
+            .first()
+            .cloned()
+            .unwrap_or_else(|| image.id.clone()),
         layers: image.layers.clone(),
         cgroup: format!("{}/{id}", parent.trim_matches('/')),
         log_path,
         user: (user.uid, user.gid, user.groups.clone()),
         stop_signal: stop_signal(&config, &image.config.stop_signal),
-        socket: inner.options.run_dir.join("containers").join(format!("{id}.sock")),
+        socket: inner
+            .options
+            .run_dir
+            .join("containers")
+            .join(format!("{id}.sock")),
         id,
         config: Proto(config),
     };
@@ -571,7 +710,10 @@ fn create(
     })?;
     let target = dir.join("rootfs");
     let rootfs = if image.is_host() {
-        RootFs::Host { scratch: dir.join("scratch"), target }
+        RootFs::Host {
+            scratch: dir.join("scratch"),
+            target,
+        }
     } else {
         RootFs::Overlay {
             layers: inner.images.layers_dir().to_owned(),
@@ -604,9 +746,11 @@ fn create(
     };
     if let Err(error) = write() {
         let _ = fs::remove_dir_all(&dir);
-        return Err(io_error(format_args!("create container {}", record.id))(error));
+        return Err(io_error(format_args!("create container {}", record.id))(
+            error,
+        ));
     }
-    Ok(Container::new(dir, record, Phase::Created))
+    Ok(Container::new(inner, dir, record, Phase::Created))
 }
 
 #[cfg(test)]
@@ -615,13 +759,24 @@ mod tests {
 
     #[test]
     fn stop_signals() {
-        let of = |signal, image| stop_signal(&cri::ContainerConfig { stop_signal: signal, ..Default::default() }, image);
+        let of = |signal, image| {
+            stop_signal(
+                &cri::ContainerConfig {
+                    stop_signal: signal,
+                    ..Default::default()
+                },
+                image,
+            )
+        };
         assert_eq!(of(0, ""), 15);
         assert_eq!(of(0, "SIGQUIT"), 3);
         assert_eq!(of(0, "9"), 9);
         assert_eq!(of(0, "SIGRTMIN+3"), nix::libc::SIGRTMIN() + 3);
         assert_eq!(of(cri::Signal::Sigint as i32, "SIGQUIT"), 2);
-        assert_eq!(of(cri::Signal::Sigrtmaxminus2 as i32, ""), nix::libc::SIGRTMAX() - 2);
+        assert_eq!(
+            of(cri::Signal::Sigrtmaxminus2 as i32, ""),
+            nix::libc::SIGRTMAX() - 2
+        );
         assert_eq!(of(0, "nonsense"), 15);
     }
 }

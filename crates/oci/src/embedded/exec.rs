@@ -39,7 +39,11 @@ impl Terminal {
 }
 
 impl AsyncRead for Terminal {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         loop {
             let mut guard = ready!(self.0.poll_read_ready(cx))?;
             match guard.try_io(|fd| Ok(rustix::io::read(fd, buffer.initialize_unfilled())?)) {
@@ -48,7 +52,9 @@ impl AsyncRead for Terminal {
                     return Poll::Ready(Ok(()));
                 }
                 // The last process that had the terminal open is gone: the end.
-                Ok(Err(error)) if error.raw_os_error() == Some(nix::libc::EIO) => return Poll::Ready(Ok(())),
+                Ok(Err(error)) if error.raw_os_error() == Some(nix::libc::EIO) => {
+                    return Poll::Ready(Ok(()));
+                }
                 Ok(Err(error)) => return Poll::Ready(Err(error)),
                 Err(_) => {}
             }
@@ -57,12 +63,15 @@ impl AsyncRead for Terminal {
 }
 
 impl AsyncWrite for Terminal {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         loop {
             let mut guard = ready!(self.0.poll_write_ready(cx))?;
-            match guard.try_io(|fd| Ok(rustix::io::write(fd, bytes)?)) {
-                Ok(result) => return Poll::Ready(result),
-                Err(_) => {}
+            if let Ok(result) = guard.try_io(|fd| Ok(rustix::io::write(fd, bytes)?)) {
+                return Poll::Ready(result);
             }
         }
     }
@@ -83,17 +92,27 @@ fn pipe_error(error: impl Into<io::Error>) -> Error {
 /// A pipe that the other side writes to.
 fn output_pipe() -> Result<(pipe::Receiver, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(pipe_error)?;
-    Ok((pipe::Receiver::from_owned_fd(read).map_err(pipe_error)?, write))
+    Ok((
+        pipe::Receiver::from_owned_fd(read).map_err(pipe_error)?,
+        write,
+    ))
 }
 
 /// A pipe that the other side reads from.
 fn input_pipe() -> Result<(pipe::Sender, OwnedFd)> {
     let (read, write) = pipe_with(PipeFlags::CLOEXEC).map_err(pipe_error)?;
-    Ok((pipe::Sender::from_owned_fd(write).map_err(pipe_error)?, read))
+    Ok((
+        pipe::Sender::from_owned_fd(write).map_err(pipe_error)?,
+        read,
+    ))
 }
 
 fn null() -> Result<OwnedFd> {
-    let null = File::options().read(true).write(true).open("/dev/null").map_err(pipe_error)?;
+    let null = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(pipe_error)?;
     Ok(null.into())
 }
 
@@ -135,13 +154,22 @@ impl Embedded {
         let (stdout, their_stdout) = output_pipe()?;
         let (stderr, their_stderr) = output_pipe()?;
         let their_stdin = null()?;
-        let request = Request::Exec { args: command, tty: false, size: None };
-        let fds = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
+        let request = Request::Exec {
+            args: command,
+            tty: false,
+            size: None,
+        };
+        let fds = [
+            their_stdin.as_fd(),
+            their_stdout.as_fd(),
+            their_stderr.as_fd(),
+        ];
         let (_, _, mut connection) = container.request(&request, &fds).await?;
         drop((their_stdin, their_stdout, their_stderr));
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let code = {
-            let reading = async { tokio::join!(collect(stdout, &mut out), collect(stderr, &mut err)) };
+            let reading =
+                async { tokio::join!(collect(stdout, &mut out), collect(stderr, &mut err)) };
             tokio::pin!(reading);
             let mut read = false;
             let ended = ended(&mut connection);
@@ -153,23 +181,41 @@ impl Embedded {
                 }
             };
             // Dropping the connection on a timeout kills the process.
-            let code = code.map_err(|_| Error::DeadlineExceeded { call: "ExecSync", after })??;
+            let code = code.map_err(|_| Error::DeadlineExceeded {
+                call: "ExecSync",
+                after,
+            })??;
             if !read {
                 let _ = timeout(DRAIN, &mut reading).await;
             }
             code
         };
-        Ok(cri::ExecSyncResponse { stdout: out, stderr: err, exit_code: code })
+        Ok(cri::ExecSyncResponse {
+            stdout: out,
+            stderr: err,
+            exit_code: code,
+        })
     }
 
-    pub(super) async fn run_exec(&self, container: &Container, request: cri::ExecRequest) -> Result<ExecSession> {
+    pub(super) async fn run_exec(
+        &self,
+        container: &Container,
+        request: cri::ExecRequest,
+    ) -> Result<ExecSession> {
         if request.cmd.is_empty() {
             return Err(Error::InvalidArgument("exec without a command".to_owned()));
         }
-        let message = Request::Exec { args: request.cmd, tty: request.tty, size: None };
+        let message = Request::Exec {
+            args: request.cmd,
+            tty: request.tty,
+            size: None,
+        };
         if request.tty {
             let (_, fds, connection) = container.request(&message, &[]).await?;
-            let master = fds.into_iter().next().ok_or_else(|| Error::Internal("exec without a terminal".to_owned()))?;
+            let master = fds
+                .into_iter()
+                .next()
+                .ok_or_else(|| Error::Internal("exec without a terminal".to_owned()))?;
             return terminal_session(master, request.stdin, connection);
         }
         let (stdin, their_stdin) = if request.stdin {
@@ -187,10 +233,20 @@ impl Embedded {
         };
         let (stdout, their_stdout) = output(request.stdout)?;
         let (stderr, their_stderr) = output(request.stderr)?;
-        let fds = [their_stdin.as_fd(), their_stdout.as_fd(), their_stderr.as_fd()];
+        let fds = [
+            their_stdin.as_fd(),
+            their_stdout.as_fd(),
+            their_stderr.as_fd(),
+        ];
         let (_, _, mut connection) = container.request(&message, &fds).await?;
         let exit = Box::pin(async move { ended(&mut connection).await });
-        Ok(ExecSession { stdin, stdout, stderr, resize: None, exit })
+        Ok(ExecSession {
+            stdin,
+            stdout,
+            stderr,
+            resize: None,
+            exit,
+        })
     }
 
     pub(super) async fn run_attach(
@@ -218,8 +274,11 @@ impl Embedded {
         };
         let stdout = output(request.stdout)?;
         let stderr = output(stderr_wanted)?;
-        let message =
-            Request::Attach { stdin: stdin.is_some(), stdout: stdout.is_some(), stderr: stderr.is_some() };
+        let message = Request::Attach {
+            stdin: stdin.is_some(),
+            stdout: stdout.is_some(),
+            stderr: stderr.is_some(),
+        };
         let fds: Vec<_> = theirs.iter().map(AsFd::as_fd).collect();
         let (_, _, mut connection) = container.request(&message, &fds).await?;
         let (resize, mut sizes) = mpsc::channel::<TerminalSize>(4);
@@ -237,14 +296,28 @@ impl Embedded {
                 }
             }
         });
-        Ok(ExecSession { stdin, stdout, stderr, resize: config.tty.then_some(resize), exit })
+        Ok(ExecSession {
+            stdin,
+            stdout,
+            stderr,
+            resize: config.tty.then_some(resize),
+            exit,
+        })
     }
 }
 
-fn terminal_session(master: OwnedFd, stdin: bool, mut connection: Connection) -> Result<ExecSession> {
+fn terminal_session(
+    master: OwnedFd,
+    stdin: bool,
+    mut connection: Connection,
+) -> Result<ExecSession> {
     let copy = || master.try_clone().map_err(pipe_error);
     let stdout = Terminal::new(copy()?).map_err(pipe_error)?;
-    let stdin = if stdin { Some(Box::new(Terminal::new(copy()?).map_err(pipe_error)?) as Writer) } else { None };
+    let stdin = if stdin {
+        Some(Box::new(Terminal::new(copy()?).map_err(pipe_error)?) as Writer)
+    } else {
+        None
+    };
     let (resize, mut sizes) = mpsc::channel::<TerminalSize>(4);
     let exit = Box::pin(async move {
         let ended = ended(&mut connection);
@@ -259,5 +332,11 @@ fn terminal_session(master: OwnedFd, stdin: bool, mut connection: Connection) ->
             }
         }
     });
-    Ok(ExecSession { stdin, stdout: Some(Box::new(stdout)), stderr: None, resize: Some(resize), exit })
+    Ok(ExecSession {
+        stdin,
+        stdout: Some(Box::new(stdout)),
+        stderr: None,
+        resize: Some(resize),
+        exit,
+    })
 }

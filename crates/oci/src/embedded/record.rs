@@ -23,7 +23,9 @@ impl<'de, T: Message + Default> Deserialize<'de> for Proto<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let bytes = STANDARD.decode(text).map_err(serde::de::Error::custom)?;
-        T::decode(&bytes[..]).map(Proto).map_err(serde::de::Error::custom)
+        T::decode(&bytes[..])
+            .map(Proto)
+            .map_err(serde::de::Error::custom)
     }
 }
 
@@ -81,7 +83,10 @@ pub(super) struct ContainerRecord {
 
 /// Writes a record; a davit that is killed meanwhile leaves the old one or the new one.
 pub(super) fn save<T: Serialize>(dir: &Path, record: &T) -> io::Result<()> {
-    write_atomically(&dir.join(files::RECORD), &serde_json::to_vec(record).map_err(io::Error::other)?)
+    write_atomically(
+        &dir.join(files::RECORD),
+        &serde_json::to_vec(record).map_err(io::Error::other)?,
+    )
 }
 
 /// Reads a record; `None` when the directory has none (its creation was interrupted).

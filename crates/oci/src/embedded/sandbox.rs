@@ -77,7 +77,11 @@ impl Sandbox {
 
     pub(super) fn state(&self) -> i32 {
         let ready = self.is_ready();
-        (if ready { cri::PodSandboxState::SandboxReady } else { cri::PodSandboxState::SandboxNotready }) as i32
+        (if ready {
+            cri::PodSandboxState::SandboxReady
+        } else {
+            cri::PodSandboxState::SandboxNotready
+        }) as i32
     }
 
     pub(super) fn summary(&self) -> cri::PodSandbox {
@@ -98,7 +102,11 @@ impl Sandbox {
         let record = self.record();
         let options = options(&record.config.0);
         let mut addresses = record.addresses.into_iter();
-        let ip = if is_host(options.network) { host_ip.to_owned() } else { addresses.next().unwrap_or_default() };
+        let ip = if is_host(options.network) {
+            host_ip.to_owned()
+        } else {
+            addresses.next().unwrap_or_default()
+        };
         let summary = self.summary();
         cri::PodSandboxStatus {
             id: summary.id,
@@ -109,7 +117,11 @@ impl Sandbox {
                 ip,
                 additional_ips: addresses.map(|ip| cri::PodIp { ip }).collect(),
             }),
-            linux: Some(cri::LinuxPodSandboxStatus { namespaces: Some(cri::Namespace { options: Some(options) }) }),
+            linux: Some(cri::LinuxPodSandboxStatus {
+                namespaces: Some(cri::Namespace {
+                    options: Some(options),
+                }),
+            }),
             labels: summary.labels,
             annotations: summary.annotations,
             runtime_handler: summary.runtime_handler,
@@ -119,19 +131,22 @@ impl Sandbox {
 
 /// Whether the files still stand for namespaces (they do not after a reboot).
 fn namespaces_alive(record: &SandboxRecord) -> bool {
-    const NSFS_MAGIC: i64 = 0x6e73_6673;
+    const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;
     let files = &record.namespaces;
     [&files.net, &files.ipc, &files.uts]
         .into_iter()
         .flatten()
-        .all(|file| rustix::fs::statfs(file).is_ok_and(|stat| stat.f_type as i64 == NSFS_MAGIC))
+        .all(|file| rustix::fs::statfs(file).is_ok_and(|stat| stat.f_type == NSFS_MAGIC))
 }
 
 /// Reads the records of an earlier davit; directories without one are remains of an interrupted creation.
 pub(super) fn load_all(inner: &Inner) -> Result<Vec<Arc<Sandbox>>> {
     let base = inner.options.root.join("sandboxes");
     let mut found = Vec::new();
-    for entry in fs::read_dir(&base).map_err(io_error(base.display()))?.flatten() {
+    for entry in fs::read_dir(&base)
+        .map_err(io_error(base.display()))?
+        .flatten()
+    {
         let id = entry.file_name().to_string_lossy().into_owned();
         let dir = entry.path();
         let run_dir = inner.options.run_dir.join("sandboxes").join(&id);
@@ -147,7 +162,9 @@ pub(super) fn load_all(inner: &Inner) -> Result<Vec<Arc<Sandbox>>> {
                 release(&run_dir);
                 let _ = fs::remove_dir_all(&dir);
             }
-            Err(error) => tracing::error!(sandbox = id, %error, "sandbox record cannot be read; left alone"),
+            Err(error) => {
+                tracing::error!(sandbox = id, %error, "sandbox record cannot be read; left alone");
+            }
         }
     }
     Ok(found)
@@ -190,29 +207,46 @@ fn make_namespaces(
             crate::sys::loopback_up().map_err(io_error("loopback device"))?;
         }
         if let Some(name) = set_name {
-            nix::unistd::sethostname(name).map_err(|e| Error::Internal(format!("hostname: {}", e.desc())))?;
+            nix::unistd::sethostname(name)
+                .map_err(|e| Error::Internal(format!("hostname: {}", e.desc())))?;
         }
         for (name, value) in sysctls {
             set_sysctl(&name, &value)?;
         }
         for (file, own) in pins {
-            mount_bind(&own, &file).map_err(|e| io_error(format_args!("keep {}", file.display()))(e.into()))?;
+            mount_bind(&own, &file)
+                .map_err(|e| io_error(format_args!("keep {}", file.display()))(e.into()))?;
         }
         Ok(())
     };
-    let thread = std::thread::Builder::new().name("pod-namespaces".to_owned()).spawn(work);
+    let thread = std::thread::Builder::new()
+        .name("pod-namespaces".to_owned())
+        .spawn(work);
     let thread = thread.map_err(io_error("thread"))?;
-    thread.join().map_err(|_| Error::Internal("making namespaces panicked".to_owned()))?
+    thread
+        .join()
+        .map_err(|_| Error::Internal("making namespaces panicked".to_owned()))?
 }
 
 fn set_sysctl(name: &str, value: &str) -> Result<()> {
     // Only what belongs to the pod's own namespaces; anything else would change the host.
-    let own = ["net.", "kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."].iter().any(|p| name.starts_with(p));
+    let own = [
+        "net.",
+        "kernel.shm",
+        "kernel.msg",
+        "kernel.sem",
+        "fs.mqueue.",
+    ]
+    .iter()
+    .any(|p| name.starts_with(p));
     let path = name.replace('.', "/");
     if !own || path.split('/').any(|part| part.is_empty() || part == "..") {
-        return Err(Error::InvalidArgument(format!("sysctl {name} does not belong to a pod")));
+        return Err(Error::InvalidArgument(format!(
+            "sysctl {name} does not belong to a pod"
+        )));
     }
-    fs::write(Path::new("/proc/sys").join(path), value).map_err(io_error(format_args!("sysctl {name}")))
+    fs::write(Path::new("/proc/sys").join(path), value)
+        .map_err(io_error(format_args!("sysctl {name}")))
 }
 
 /// The pod's `resolv.conf`, as Kubernetes' runtimes write it.
@@ -231,12 +265,20 @@ fn resolv_conf(dns: &cri::DnsConfig) -> String {
 }
 
 impl Embedded {
-    pub(super) async fn run_sandbox(&self, config: cri::PodSandboxConfig, handler: &str) -> Result<String> {
+    pub(super) async fn run_sandbox(
+        &self,
+        config: cri::PodSandboxConfig,
+        handler: &str,
+    ) -> Result<String> {
         if !handler.is_empty() {
-            return Err(Error::InvalidArgument(format!("no runtime for {handler:?} is configured")));
+            return Err(Error::InvalidArgument(format!(
+                "no runtime for {handler:?} is configured"
+            )));
         }
         if config.metadata.is_none() {
-            return Err(Error::InvalidArgument("sandbox configuration without metadata".to_owned()));
+            return Err(Error::InvalidArgument(
+                "sandbox configuration without metadata".to_owned(),
+            ));
         }
         let inner = self.inner.clone();
         let sandbox = blocking(move || create(&inner, config)).await?;
@@ -244,7 +286,10 @@ impl Embedded {
             let network = &self.inner.options.network;
             let attached = match tokio::time::timeout(NETWORK_LIMIT, network.attach(&pod)).await {
                 Ok(result) => result.map_err(|e| Error::Internal(e.to_string())),
-                Err(_) => Err(Error::DeadlineExceeded { call: "attach network", after: NETWORK_LIMIT }),
+                Err(_) => Err(Error::DeadlineExceeded {
+                    call: "attach network",
+                    after: NETWORK_LIMIT,
+                }),
             };
             match attached {
                 Ok(addresses) => lock(&sandbox.record).addresses = addresses,
@@ -258,7 +303,10 @@ impl Embedded {
             }
         }
         let saved = sandbox.clone();
-        blocking(move || record::save(&saved.dir, &saved.record()).map_err(io_error("write sandbox record"))).await?;
+        blocking(move || {
+            record::save(&saved.dir, &saved.record()).map_err(io_error("write sandbox record"))
+        })
+        .await?;
         let id = sandbox.id.clone();
         lock(&self.inner.sandboxes).insert(id.clone(), sandbox);
         Ok(id)
@@ -268,14 +316,25 @@ impl Embedded {
     pub(super) async fn stop_sandbox(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
         let _one = sandbox.ending.lock().await;
         let containers = self.containers_of(&sandbox.id);
-        try_join_all(containers.iter().map(|container| self.stop(container, Duration::ZERO))).await?;
+        try_join_all(
+            containers
+                .iter()
+                .map(|container| self.stop(container, Duration::ZERO)),
+        )
+        .await?;
         if sandbox.record().stopped {
             return Ok(());
         }
         if let Some(pod) = sandbox.network().filter(|pod| pod.netns.exists()) {
-            match tokio::time::timeout(NETWORK_LIMIT, self.inner.options.network.detach(&pod)).await {
+            match tokio::time::timeout(NETWORK_LIMIT, self.inner.options.network.detach(&pod)).await
+            {
                 Ok(result) => result.map_err(|e| Error::Internal(e.to_string()))?,
-                Err(_) => return Err(Error::DeadlineExceeded { call: "detach network", after: NETWORK_LIMIT }),
+                Err(_) => {
+                    return Err(Error::DeadlineExceeded {
+                        call: "detach network",
+                        after: NETWORK_LIMIT,
+                    });
+                }
             }
         }
         let sandbox = sandbox.clone();
@@ -294,10 +353,15 @@ impl Embedded {
         try_join_all(containers.iter().map(|container| self.remove(container))).await?;
         let (inner, gone) = (self.inner.clone(), sandbox.clone());
         blocking(move || {
-            fs::remove_dir_all(&gone.dir).or_else(absent_is_fine).map_err(io_error("remove sandbox"))?;
+            fs::remove_dir_all(&gone.dir)
+                .or_else(absent_is_fine)
+                .map_err(io_error("remove sandbox"))?;
             // The pod's own cgroup, which our containers made where it was missing. Stays if anything else is in it.
             let config = gone.record().config.0;
-            let parent = config.linux.map(|linux| linux.cgroup_parent).unwrap_or_default();
+            let parent = config
+                .linux
+                .map(|linux| linux.cgroup_parent)
+                .unwrap_or_default();
             if !parent.is_empty() && parent != inner.options.cgroup_parent {
                 let _ = inner.hierarchies.cgroup(&parent).remove(Duration::ZERO);
             }
@@ -310,7 +374,11 @@ impl Embedded {
 }
 
 pub(super) fn absent_is_fine(error: std::io::Error) -> std::io::Result<()> {
-    if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+    if error.kind() == std::io::ErrorKind::NotFound {
+        Ok(())
+    } else {
+        Err(error)
+    }
 }
 
 fn release_pause(record: &SandboxRecord) {
@@ -342,7 +410,13 @@ fn create(inner: &Inner, config: cri::PodSandboxConfig) -> Result<Arc<Sandbox>> 
     }
 }
 
-fn fill(inner: &Inner, id: &str, dir: &Path, run_dir: &Path, config: cri::PodSandboxConfig) -> Result<SandboxRecord> {
+fn fill(
+    inner: &Inner,
+    id: &str,
+    dir: &Path,
+    run_dir: &Path,
+    config: cri::PodSandboxConfig,
+) -> Result<SandboxRecord> {
     for path in [dir, run_dir] {
         fs::create_dir_all(path).map_err(io_error(path.display()))?;
     }
@@ -350,7 +424,10 @@ fn fill(inner: &Inner, id: &str, dir: &Path, run_dir: &Path, config: cri::PodSan
     let host_net = is_host(options.network);
     let host_ipc = is_host(options.ipc);
     let hostname = if config.hostname.is_empty() || host_net {
-        nix::unistd::gethostname().unwrap_or_default().to_string_lossy().into_owned()
+        nix::unistd::gethostname()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
     } else {
         config.hostname.clone()
     };
@@ -359,20 +436,39 @@ fn fill(inner: &Inner, id: &str, dir: &Path, run_dir: &Path, config: cri::PodSan
         ipc: (!host_ipc).then(|| run_dir.join("ipc")),
         uts: (!host_net).then(|| run_dir.join("uts")),
         pid: run_dir.join("pid"),
-        shm: if host_ipc { PathBuf::from("/dev/shm") } else { run_dir.join("shm") },
+        shm: if host_ipc {
+            PathBuf::from("/dev/shm")
+        } else {
+            run_dir.join("shm")
+        },
     };
-    let sysctls = config.linux.as_ref().map(|linux| linux.sysctls.clone()).unwrap_or_default();
+    let sysctls = config
+        .linux
+        .as_ref()
+        .map(|linux| linux.sysctls.clone())
+        .unwrap_or_default();
     make_namespaces(&namespaces, &hostname, sysctls)?;
     if !host_ipc {
         fs::create_dir_all(&namespaces.shm).map_err(io_error(namespaces.shm.display()))?;
         let flags = MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV;
-        mount("shm", &namespaces.shm, "tmpfs", flags, c"mode=1777,size=65536k")
-            .map_err(|e| io_error("mount shared memory")(e.into()))?;
+        mount(
+            "shm",
+            &namespaces.shm,
+            "tmpfs",
+            flags,
+            c"mode=1777,size=65536k",
+        )
+        .map_err(|e| io_error("mount shared memory")(e.into()))?;
     }
-    let pause = if options.pid == cri::NamespaceMode::Pod as i32 { Some(start_pause(inner, &namespaces.pid)?) } else { None };
+    let pause = if options.pid == cri::NamespaceMode::Pod as i32 {
+        Some(start_pause(inner, &namespaces.pid)?)
+    } else {
+        None
+    };
     fs::write(dir.join("hostname"), format!("{hostname}\n")).map_err(io_error("write hostname"))?;
     match &config.dns_config {
-        Some(dns) => fs::write(dir.join("resolv.conf"), resolv_conf(dns)).map_err(io_error("write resolv.conf"))?,
+        Some(dns) => fs::write(dir.join("resolv.conf"), resolv_conf(dns))
+            .map_err(io_error("write resolv.conf"))?,
         None => {
             let host = fs::read("/etc/resolv.conf").unwrap_or_default();
             fs::write(dir.join("resolv.conf"), host).map_err(io_error("write resolv.conf"))?;
@@ -407,7 +503,10 @@ fn start_pause(inner: &Inner, file: &Path) -> Result<Pause> {
         .trim()
         .parse()
         .map_err(|_| Error::Internal("pause process did not start".to_owned()))?;
-    let pause = Pause { pid, start_ticks: start_ticks(pid).unwrap_or(0) };
+    let pause = Pause {
+        pid,
+        start_ticks: start_ticks(pid).unwrap_or(0),
+    };
     let keep = fs::write(file, "")
         .and_then(|()| Ok(mount_bind(format!("/proc/{pid}/ns/pid"), file)?))
         .map_err(io_error("keep pid namespace"));
@@ -438,7 +537,10 @@ mod tests {
     #[test]
     fn sysctls_of_the_host_are_refused() {
         for name in ["vm.swappiness", "kernel.hostname", "net..x", "net.../x"] {
-            assert!(matches!(set_sysctl(name, "1"), Err(Error::InvalidArgument(_))), "{name}");
+            assert!(
+                matches!(set_sysctl(name, "1"), Err(Error::InvalidArgument(_))),
+                "{name}"
+            );
         }
     }
 }

@@ -15,7 +15,9 @@ use std::time::Duration;
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
 fn labels_match(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
-    selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    selector
+        .iter()
+        .all(|(key, value)| labels.get(key) == Some(value))
 }
 
 /// Removing and stopping what is not there is success.
@@ -36,7 +38,10 @@ fn to_cri(image: &crate::image::Image) -> cri::Image {
         size: image.size,
         uid: uid.map(|value| cri::Int64Value { value }),
         username,
-        spec: Some(cri::ImageSpec { image: image.id.clone(), ..cri::ImageSpec::default() }),
+        spec: Some(cri::ImageSpec {
+            image: image.id.clone(),
+            ..cri::ImageSpec::default()
+        }),
         pinned: image.is_host(),
     }
 }
@@ -49,10 +54,12 @@ struct Dialer {
 impl PodDialer for Dialer {
     async fn dial(&self, port: u16) -> Result<Box<dyn PodConnection>> {
         let netns = self.netns.clone();
-        let refused =
-            move |e: std::io::Error| Error::Unavailable(format!("connect to port {port} of the pod: {e}"));
+        let refused = move |e: std::io::Error| {
+            Error::Unavailable(format!("connect to port {port} of the pod: {e}"))
+        };
         let stream =
-            blocking(move || network::dial(netns.as_deref(), port, DIAL_LIMIT).map_err(refused)).await?;
+            blocking(move || network::dial(netns.as_deref(), port, DIAL_LIMIT).map_err(refused))
+                .await?;
         let async_stream = stream
             .set_nonblocking(true)
             .and_then(|()| tokio::net::TcpStream::from_std(stream))
@@ -62,7 +69,10 @@ impl PodDialer for Dialer {
 }
 
 impl Embedded {
-    async fn stats_of(&self, container: Arc<super::container::Container>) -> Result<cri::ContainerStats> {
+    async fn stats_of(
+        &self,
+        container: Arc<super::container::Container>,
+    ) -> Result<cri::ContainerStats> {
         let this = self.clone();
         blocking(move || {
             let record = container.record();
@@ -70,7 +80,9 @@ impl Embedded {
             let timestamp = now_nanos();
             let value = |value: u64| Some(cri::UInt64Value { value });
             let (bytes, inodes) = crate::image::directory_use(&container.dir.join("upper"));
-            let available = usage.memory_limit.map(|limit| limit.saturating_sub(usage.memory_working_set));
+            let available = usage
+                .memory_limit
+                .map(|limit| limit.saturating_sub(usage.memory_working_set));
             Ok(cri::ContainerStats {
                 attributes: Some(cri::ContainerAttributes {
                     id: record.id,
@@ -124,21 +136,37 @@ impl Runtime for Embedded {
         let condition = |kind: &str, problem: Option<(&str, String)>| cri::RuntimeCondition {
             r#type: kind.to_owned(),
             status: problem.is_none(),
-            reason: problem.as_ref().map(|(reason, _)| (*reason).to_owned()).unwrap_or_default(),
+            reason: problem
+                .as_ref()
+                .map(|(reason, _)| (*reason).to_owned())
+                .unwrap_or_default(),
             message: problem.map(|(_, message)| message).unwrap_or_default(),
         };
         Ok(cri::StatusResponse {
             status: Some(cri::RuntimeStatus {
                 conditions: vec![
                     condition("RuntimeReady", None),
-                    condition("NetworkReady", network.err().map(|e| ("NetworkPluginNotReady", e.to_string()))),
+                    condition(
+                        "NetworkReady",
+                        network
+                            .err()
+                            .map(|e| ("NetworkPluginNotReady", e.to_string())),
+                    ),
                 ],
             }),
             ..cri::StatusResponse::default()
         })
     }
 
-    async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, runtime_handler: &str) -> Result<String> {
+    fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {
+        Some(self.inner.changes.subscribe())
+    }
+
+    async fn run_pod_sandbox(
+        &self,
+        config: cri::PodSandboxConfig,
+        runtime_handler: &str,
+    ) -> Result<String> {
         self.run_sandbox(config, runtime_handler).await
     }
 
@@ -160,12 +188,21 @@ impl Runtime for Embedded {
         Ok(self.sandbox(id)?.status(&self.inner.options.host_ip))
     }
 
-    async fn list_pod_sandboxes(&self, filter: Option<cri::PodSandboxFilter>) -> Result<Vec<cri::PodSandbox>> {
+    async fn list_pod_sandboxes(
+        &self,
+        filter: Option<cri::PodSandboxFilter>,
+    ) -> Result<Vec<cri::PodSandbox>> {
         let filter = filter.unwrap_or_default();
-        let mut all: Vec<_> = lock(&self.inner.sandboxes).values().map(|sandbox| sandbox.summary()).collect();
+        let mut all: Vec<_> = lock(&self.inner.sandboxes)
+            .values()
+            .map(|sandbox| sandbox.summary())
+            .collect();
         all.retain(|sandbox| {
             sandbox.id.starts_with(&filter.id)
-                && filter.state.as_ref().is_none_or(|state| state.state == sandbox.state)
+                && filter
+                    .state
+                    .as_ref()
+                    .is_none_or(|state| state.state == sandbox.state)
                 && labels_match(&filter.label_selector, &sandbox.labels)
         });
         Ok(all)
@@ -198,13 +235,22 @@ impl Runtime for Embedded {
         }
     }
 
-    async fn list_containers(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
+    async fn list_containers(
+        &self,
+        filter: Option<cri::ContainerFilter>,
+    ) -> Result<Vec<cri::Container>> {
         let filter = filter.unwrap_or_default();
-        let mut all: Vec<_> = lock(&self.inner.containers).values().map(|container| container.summary()).collect();
+        let mut all: Vec<_> = lock(&self.inner.containers)
+            .values()
+            .map(|container| container.summary())
+            .collect();
         all.retain(|container| {
             container.id.starts_with(&filter.id)
                 && container.pod_sandbox_id.starts_with(&filter.pod_sandbox_id)
-                && filter.state.as_ref().is_none_or(|state| state.state == container.state)
+                && filter
+                    .state
+                    .as_ref()
+                    .is_none_or(|state| state.state == container.state)
                 && labels_match(&filter.label_selector, &container.labels)
         });
         Ok(all)
@@ -214,35 +260,59 @@ impl Runtime for Embedded {
         Ok(self.container(id)?.status())
     }
 
-    async fn update_container_resources(&self, id: &str, resources: cri::LinuxContainerResources) -> Result<()> {
+    async fn update_container_resources(
+        &self,
+        id: &str,
+        resources: cri::LinuxContainerResources,
+    ) -> Result<()> {
         self.update(&self.container(id)?, resources).await
     }
 
     async fn reopen_container_log(&self, id: &str) -> Result<()> {
         let container = self.container(id)?;
-        container.request(&crate::monitor::protocol::Request::ReopenLog, &[]).await.map(drop)
+        container
+            .request(&crate::monitor::protocol::Request::ReopenLog, &[])
+            .await
+            .map(drop)
     }
 
-    async fn exec_sync(&self, id: &str, command: Vec<String>, timeout: Duration) -> Result<cri::ExecSyncResponse> {
+    async fn exec_sync(
+        &self,
+        id: &str,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> Result<cri::ExecSyncResponse> {
         self.run_sync(&*self.container(id)?, command, timeout).await
     }
 
     async fn exec(&self, request: cri::ExecRequest) -> Result<Streaming<ExecSession>> {
         let container = self.container(&request.container_id)?;
-        self.run_exec(&container, request).await.map(Streaming::Direct)
+        self.run_exec(&container, request)
+            .await
+            .map(Streaming::Direct)
     }
 
     async fn attach(&self, request: cri::AttachRequest) -> Result<Streaming<ExecSession>> {
         let container = self.container(&request.container_id)?;
-        self.run_attach(&container, request).await.map(Streaming::Direct)
+        self.run_attach(&container, request)
+            .await
+            .map(Streaming::Direct)
     }
 
-    async fn port_forward(&self, request: cri::PortForwardRequest) -> Result<Streaming<Box<dyn PodDialer>>> {
+    async fn port_forward(
+        &self,
+        request: cri::PortForwardRequest,
+    ) -> Result<Streaming<Box<dyn PodDialer>>> {
         let sandbox = self.sandbox(&request.pod_sandbox_id)?;
         if !sandbox.is_ready() {
-            return Err(Error::FailedPrecondition(format!("sandbox {} is not ready", request.pod_sandbox_id)));
+            return Err(Error::FailedPrecondition(format!(
+                "sandbox {} is not ready",
+                request.pod_sandbox_id
+            )));
         }
-        Ok(Streaming::Direct(Box::new(Dialer { netns: sandbox.record().namespaces.net })))
+        Ok(Streaming::Direct(Box::new(Dialer {
+            netns: sandbox.record().namespaces.net,
+        })))
     }
 
     async fn container_stats(&self, id: &str) -> Result<cri::ContainerStats> {
@@ -275,7 +345,12 @@ impl Runtime for Embedded {
         auth: Option<cri::AuthConfig>,
         _sandbox_config: Option<cri::PodSandboxConfig>,
     ) -> Result<String> {
-        Ok(self.inner.images.pull(&image.image, auth.as_ref()).await?.id)
+        Ok(self
+            .inner
+            .images
+            .pull(&image.image, auth.as_ref())
+            .await?
+            .id)
     }
 
     async fn image_status(&self, image: cri::ImageSpec) -> Result<Option<cri::Image>> {
@@ -283,9 +358,19 @@ impl Runtime for Embedded {
     }
 
     async fn list_images(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>> {
-        match filter.and_then(|filter| filter.image).filter(|image| !image.image.is_empty()) {
-            Some(image) => Ok(self.inner.images.find(&image.image)?.as_ref().map(to_cri).into_iter().collect()),
-            None => Ok(self.inner.images.list().iter().map(to_cri).collect()),
+        match filter
+            .and_then(|filter| filter.image)
+            .filter(|image| !image.image.is_empty())
+        {
+            Some(image) => Ok(self
+                .inner
+                .images
+                .find(&image.image)?
+                .as_ref()
+                .map(to_cri)
+                .into_iter()
+                .collect()),
+            None => Ok(self.inner.images.list()?.iter().map(to_cri).collect()),
         }
     }
 
@@ -305,7 +390,9 @@ impl Runtime for Embedded {
         blocking(move || {
             let usage = |dir: PathBuf, (bytes, inodes): (u64, u64)| cri::FilesystemUsage {
                 timestamp: now_nanos(),
-                fs_id: Some(cri::FilesystemIdentifier { mountpoint: dir.to_string_lossy().into_owned() }),
+                fs_id: Some(cri::FilesystemIdentifier {
+                    mountpoint: dir.to_string_lossy().into_owned(),
+                }),
                 used_bytes: Some(cri::UInt64Value { value: bytes }),
                 inodes_used: Some(cri::UInt64Value { value: inodes }),
             };
@@ -313,7 +400,10 @@ impl Runtime for Embedded {
             let images = &this.inner.images;
             Ok(cri::ImageFsInfoResponse {
                 image_filesystems: vec![usage(images.layers_dir().to_owned(), images.disk_use())],
-                container_filesystems: vec![usage(containers.clone(), crate::image::directory_use(&containers))],
+                container_filesystems: vec![usage(
+                    containers.clone(),
+                    crate::image::directory_use(&containers),
+                )],
             })
         })
         .await

@@ -41,7 +41,11 @@ pub(super) struct Built {
 }
 
 fn security(config: &cri::ContainerConfig) -> cri::LinuxContainerSecurityContext {
-    config.linux.as_ref().and_then(|linux| linux.security_context.clone()).unwrap_or_default()
+    config
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.security_context.clone())
+        .unwrap_or_default()
 }
 
 /// The CRI limits as the cgroup code takes them. Zero means "not set" in CRI.
@@ -61,28 +65,48 @@ pub(super) fn limits(resources: &cri::LinuxContainerResources) -> Limits {
         hugepages: resources
             .hugepage_limits
             .iter()
-            .map(|limit| (limit.page_size.clone(), i64::try_from(limit.limit).unwrap_or(i64::MAX)))
+            .map(|limit| {
+                (
+                    limit.page_size.clone(),
+                    i64::try_from(limit.limit).unwrap_or(i64::MAX),
+                )
+            })
             .collect(),
-        unified: resources.unified.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        unified: resources
+            .unified
+            .iter()
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect(),
     }
 }
 
 fn args(config: &cri::ContainerConfig, image: &Image) -> Result<Vec<String>> {
     let (command, arguments) = (&config.command, &config.args);
-    let mut args = if command.is_empty() { image.config.entrypoint.clone() } else { command.clone() };
+    let mut args = if command.is_empty() {
+        image.config.entrypoint.clone()
+    } else {
+        command.clone()
+    };
     if !arguments.is_empty() {
         args.extend(arguments.iter().cloned());
     } else if command.is_empty() {
         args.extend(image.config.cmd.iter().cloned());
     }
-    if args.is_empty() { Err(Error::InvalidArgument("no command specified".to_owned())) } else { Ok(args) }
+    if args.is_empty() {
+        Err(Error::InvalidArgument("no command specified".to_owned()))
+    } else {
+        Ok(args)
+    }
 }
 
 fn env(config: &cri::ContainerConfig, image: &Image, hostname: &str) -> Result<Vec<String>> {
     let mut env: Vec<String> = Vec::new();
     let mut set = |pair: String| {
         let name = pair.split('=').next().unwrap_or_default().len();
-        match env.iter_mut().find(|old| old.get(..=name) == pair.get(..=name)) {
+        match env
+            .iter_mut()
+            .find(|old| old.get(..=name) == pair.get(..=name))
+        {
             Some(old) => *old = pair,
             None => env.push(pair),
         }
@@ -93,11 +117,16 @@ fn env(config: &cri::ContainerConfig, image: &Image, hostname: &str) -> Result<V
         set("TERM=xterm".to_owned());
     }
     for pair in &image.config.env {
-        set(if pair.contains('=') { pair.clone() } else { format!("{pair}=") });
+        set(if pair.contains('=') {
+            pair.clone()
+        } else {
+            format!("{pair}=")
+        });
     }
     for pair in &config.envs {
-        let value = std::str::from_utf8(&pair.value)
-            .map_err(|_| Error::Unimplemented(format!("environment variable {} is not UTF-8", pair.key)))?;
+        let value = std::str::from_utf8(&pair.value).map_err(|_| {
+            Error::Unimplemented(format!("environment variable {} is not UTF-8", pair.key))
+        })?;
         set(format!("{}={value}", pair.key));
     }
     Ok(env)
@@ -114,7 +143,10 @@ fn device(host: &Path, container: &Path) -> std::io::Result<Option<(Value, Devic
     } else {
         return Ok(None);
     };
-    let (major, minor) = (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
+    let (major, minor) = (
+        rustix::fs::major(metadata.rdev()),
+        rustix::fs::minor(metadata.rdev()),
+    );
     let value = json!({
         "path": container, "type": letter, "major": major, "minor": minor,
         "fileMode": metadata.mode() & 0o777, "uid": metadata.uid(), "gid": metadata.gid(),
@@ -132,7 +164,8 @@ fn add_devices(
     rules: &mut Vec<DeviceRule>,
 ) -> Result<()> {
     const MAX_DEPTH: u8 = 8;
-    let failed = |e: std::io::Error| Error::InvalidArgument(format!("device {}: {e}", host.display()));
+    let failed =
+        |e: std::io::Error| Error::InvalidArgument(format!("device {}: {e}", host.display()));
     if let Some((value, kind, major, minor)) = device(host, container).map_err(failed)? {
         devices.retain(|old| old["path"] != value["path"]);
         devices.push(value);
@@ -140,7 +173,10 @@ fn add_devices(
         return Ok(());
     }
     if !host.is_dir() || depth >= MAX_DEPTH {
-        return Err(Error::InvalidArgument(format!("{} is not a device", host.display())));
+        return Err(Error::InvalidArgument(format!(
+            "{} is not a device",
+            host.display()
+        )));
     }
     for entry in fs::read_dir(host).map_err(failed)?.flatten() {
         let kind = entry.file_type().map_err(failed)?;
@@ -154,10 +190,21 @@ fn add_devices(
 
 /// Every device of the host, for privileged containers.
 fn host_devices(dir: &Path, depth: u8, devices: &mut Vec<Value>) {
-    const SKIP: [&str; 8] = ["pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev", "console"];
+    const SKIP: [&str; 8] = [
+        "pts",
+        "shm",
+        "fd",
+        "mqueue",
+        ".lxc",
+        ".lxd-mounts",
+        ".udev",
+        "console",
+    ];
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let Ok(kind) = entry.file_type() else { continue };
+        let Ok(kind) = entry.file_type() else {
+            continue;
+        };
         if SKIP.iter().any(|skip| name == *skip) || (name == "ptmx" && depth == 0) {
             continue;
         }
@@ -188,12 +235,27 @@ fn base_mounts(parts: &Parts<'_>, privileged: bool) -> Vec<Value> {
             "options": ["nosuid", "noexec", "nodev", access]}),
         json!({"destination": "/sys/fs/cgroup", "type": "cgroup", "source": "cgroup",
             "options": ["nosuid", "noexec", "nodev", "relatime", access]}),
-        bind("/dev/shm", &parts.namespaces.shm, &["nosuid", "nodev", "noexec"]),
+        bind(
+            "/dev/shm",
+            &parts.namespaces.shm,
+            &["nosuid", "nodev", "noexec"],
+        ),
     ];
-    for (target, file) in [("/etc/hostname", "hostname"), ("/etc/resolv.conf", "resolv.conf")] {
+    for (target, file) in [
+        ("/etc/hostname", "hostname"),
+        ("/etc/resolv.conf", "resolv.conf"),
+    ] {
         let source = parts.pod_dir.join(file);
         if source.exists() {
-            mounts.push(bind(target, &source, if security(parts.config).readonly_rootfs { &["ro"] } else { &[] }));
+            mounts.push(bind(
+                target,
+                &source,
+                if security(parts.config).readonly_rootfs {
+                    &["ro"]
+                } else {
+                    &[]
+                },
+            ));
         }
     }
     mounts
@@ -204,13 +266,17 @@ fn mounts(parts: &Parts<'_>, privileged: bool) -> Result<Vec<Value>> {
     for mount in &parts.config.mounts {
         let target = &mount.container_path;
         if mount.image.is_some() {
-            return Err(Error::Unimplemented(format!("mount {target}: image volumes")));
+            return Err(Error::Unimplemented(format!(
+                "mount {target}: image volumes"
+            )));
         }
         if !Path::new(target).is_absolute() || Path::new(target) == Path::new("/") {
             return Err(Error::InvalidArgument(format!("mount path {target:?}")));
         }
         if !mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty() {
-            return Err(Error::Unimplemented(format!("mount {target}: idmapped mounts")));
+            return Err(Error::Unimplemented(format!(
+                "mount {target}: idmapped mounts"
+            )));
         }
         let source = Path::new(&mount.host_path);
         if !source.exists() {
@@ -226,7 +292,9 @@ fn mounts(parts: &Parts<'_>, privileged: bool) -> Result<Vec<Value>> {
             (true, true) => "rro",
             (true, false) => "ro",
             (false, true) => {
-                return Err(Error::InvalidArgument(format!("mount {target}: recursive read-only but not read-only")));
+                return Err(Error::InvalidArgument(format!(
+                    "mount {target}: recursive read-only but not read-only"
+                )));
             }
             (false, false) => "rw",
         };
@@ -236,17 +304,31 @@ fn mounts(parts: &Parts<'_>, privileged: bool) -> Result<Vec<Value>> {
         own.push(value);
     }
     let mut mounts = base_mounts(parts, privileged);
-    mounts.retain(|base| own.iter().all(|mount| mount["destination"] != base["destination"]));
+    mounts.retain(|base| {
+        own.iter()
+            .all(|mount| mount["destination"] != base["destination"])
+    });
     // A parent that is listed later must not hide its child. The sort is stable.
-    own.sort_by_key(|mount| Path::new(mount["destination"].as_str().unwrap_or_default()).components().count());
+    own.sort_by_key(|mount| {
+        Path::new(mount["destination"].as_str().unwrap_or_default())
+            .components()
+            .count()
+    });
     mounts.extend(own);
     Ok(mounts)
 }
 
-fn namespaces(parts: &Parts<'_>, context: &cri::LinuxContainerSecurityContext) -> Result<Vec<Value>> {
+fn namespaces(
+    parts: &Parts<'_>,
+    context: &cri::LinuxContainerSecurityContext,
+) -> Result<Vec<Value>> {
     let mut list = vec![json!({"type": "mount"}), json!({"type": "cgroup"})];
     let files = parts.namespaces;
-    for (kind, path) in [("network", &files.net), ("ipc", &files.ipc), ("uts", &files.uts)] {
+    for (kind, path) in [
+        ("network", &files.net),
+        ("ipc", &files.ipc),
+        ("uts", &files.uts),
+    ] {
         if let Some(path) = path {
             list.push(json!({"type": kind, "path": path}));
         }
@@ -260,12 +342,18 @@ fn namespaces(parts: &Parts<'_>, context: &cri::LinuxContainerSecurityContext) -
         Ok(cri::NamespaceMode::Target) => match &parts.target_pid_namespace {
             Some(path) => list.push(json!({"type": "pid", "path": path})),
             None => {
-                return Err(Error::InvalidArgument(format!("target container {:?} is not running", options.target_id)));
+                return Err(Error::InvalidArgument(format!(
+                    "target container {:?} is not running",
+                    options.target_id
+                )));
             }
         },
         _ => list.push(json!({"type": "pid"})),
     }
-    if options.userns_options.is_some_and(|userns| userns.mode == cri::NamespaceMode::Pod as i32) {
+    if options
+        .userns_options
+        .is_some_and(|userns| userns.mode == cri::NamespaceMode::Pod as i32)
+    {
         return Err(Error::Unimplemented("user namespaces".to_owned()));
     }
     Ok(list)
@@ -282,8 +370,11 @@ fn seccomp_programs(
     }
     let invalid = |e: seccomp::Error| Error::InvalidArgument(e.to_string());
     let from_file = |path: &str| {
-        let json = fs::read(path).map_err(|e| Error::InvalidArgument(format!("seccomp profile {path}: {e}")))?;
-        seccomp::Profile::parse(&json).and_then(|profile| profile.compile(caps)).map_err(invalid)
+        let json = fs::read(path)
+            .map_err(|e| Error::InvalidArgument(format!("seccomp profile {path}: {e}")))?;
+        seccomp::Profile::parse(&json)
+            .and_then(|profile| profile.compile(caps))
+            .map_err(invalid)
     };
     let Some(profile) = &context.seccomp else {
         // The field of older nodes.
@@ -299,7 +390,10 @@ fn seccomp_programs(
         Ok(ProfileType::RuntimeDefault) => seccomp::default_profile(caps).map_err(invalid),
         Ok(ProfileType::Localhost) => from_file(&profile.localhost_ref),
         Ok(ProfileType::Unconfined) => Ok(Vec::new()),
-        Err(_) => Err(Error::InvalidArgument(format!("seccomp profile type {}", profile.profile_type))),
+        Err(_) => Err(Error::InvalidArgument(format!(
+            "seccomp profile type {}",
+            profile.profile_type
+        ))),
     }
 }
 
@@ -307,7 +401,9 @@ fn check_apparmor(context: &cri::LinuxContainerSecurityContext) -> Result<()> {
     let wanted = context
         .apparmor
         .as_ref()
-        .filter(|profile| profile.profile_type == cri::security_profile::ProfileType::Localhost as i32)
+        .filter(|profile| {
+            profile.profile_type == cri::security_profile::ProfileType::Localhost as i32
+        })
         .map(|profile| profile.localhost_ref.as_str())
         .or_else(|| context.apparmor_profile.strip_prefix("localhost/"));
     match wanted {
@@ -322,12 +418,27 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
     let context = security(config);
     let privileged = context.privileged;
     check_apparmor(&context)?;
-    let resources = config.linux.as_ref().and_then(|linux| linux.resources.clone()).unwrap_or_default();
+    if let Some(device) = config.cdi_devices.first() {
+        return Err(Error::Unimplemented(format!("CDI device {}", device.name)));
+    }
+    let resources = config
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.resources.clone())
+        .unwrap_or_default();
     let asked = context.capabilities.clone().unwrap_or_default();
-    let base = if privileged { CapSet::all() } else { CapSet::DEFAULT };
+    let base = if privileged {
+        CapSet::all()
+    } else {
+        CapSet::DEFAULT
+    };
     let invalid = |e: crate::caps::UnknownCapability| Error::InvalidArgument(e.to_string());
-    let ambient = CapSet::default().adjusted(&asked.add_ambient_capabilities, &[]).map_err(invalid)?;
-    let caps = base.adjusted(&asked.add_capabilities, &asked.drop_capabilities).map_err(invalid)?;
+    let ambient = CapSet::default()
+        .adjusted(&asked.add_ambient_capabilities, &[])
+        .map_err(invalid)?;
+    let caps = base
+        .adjusted(&asked.add_capabilities, &asked.drop_capabilities)
+        .map_err(invalid)?;
     let caps = CapSet(caps.0 | ambient.0);
 
     let (mut devices, mut rules) = (Vec::new(), default_rules());
@@ -336,12 +447,29 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
         rules.push(DeviceRule::allow(DeviceKind::All, None, None, "rwm"));
     }
     for device in &config.devices {
-        let access = if device.permissions.is_empty() { "rwm" } else { &device.permissions };
+        let access = if device.permissions.is_empty() {
+            "rwm"
+        } else {
+            &device.permissions
+        };
         if !access.bytes().all(|letter| b"rwm".contains(&letter)) {
-            return Err(Error::InvalidArgument(format!("device permissions {access:?}")));
+            return Err(Error::InvalidArgument(format!(
+                "device permissions {access:?}"
+            )));
         }
-        let container = if device.container_path.is_empty() { &device.host_path } else { &device.container_path };
-        add_devices(Path::new(&device.host_path), Path::new(container), access, 0, &mut devices, &mut rules)?;
+        let container = if device.container_path.is_empty() {
+            &device.host_path
+        } else {
+            &device.container_path
+        };
+        add_devices(
+            Path::new(&device.host_path),
+            Path::new(container),
+            access,
+            0,
+            &mut devices,
+            &mut rules,
+        )?;
     }
 
     let names = |set: CapSet| set.names().collect::<Vec<_>>();
@@ -351,7 +479,9 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
         .find(|dir| !dir.is_empty())
         .map_or("/", String::as_str);
     if !Path::new(cwd).is_absolute() {
-        return Err(Error::InvalidArgument(format!("working directory {cwd:?} is not absolute")));
+        return Err(Error::InvalidArgument(format!(
+            "working directory {cwd:?} is not absolute"
+        )));
     }
     let value = json!({
         "ociVersion": "1.2.0",
@@ -380,9 +510,17 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
             "readonlyPaths": if privileged { &[] } else { context.readonly_paths.as_slice() },
         },
     });
-    let spec = serde_json::from_value(value).map_err(|e| Error::Internal(format!("OCI configuration: {e}")))?;
+    let spec = serde_json::from_value(value)
+        .map_err(|e| Error::Internal(format!("OCI configuration: {e}")))?;
     if parts.sandbox_config.metadata.is_none() {
-        return Err(Error::InvalidArgument("sandbox configuration without metadata".to_owned()));
+        return Err(Error::InvalidArgument(
+            "sandbox configuration without metadata".to_owned(),
+        ));
     }
-    Ok(Built { spec, seccomp: seccomp_programs(&context, privileged, caps)?, devices: rules, limits: limits(&resources) })
+    Ok(Built {
+        spec,
+        seccomp: seccomp_programs(&context, privileged, caps)?,
+        devices: rules,
+        limits: limits(&resources),
+    })
 }

@@ -24,9 +24,13 @@ pub(super) fn image_file(layers_dir: &Path, image: &Image, path: &str) -> String
         let mut so_far = layers_dir.join(layer);
         let parts: Vec<_> = Path::new(path).components().collect();
         for (index, part) in parts.iter().enumerate() {
-            let Component::Normal(part) = part else { continue };
+            let Component::Normal(part) = part else {
+                continue;
+            };
             so_far.push(part);
-            let Ok(metadata) = so_far.symlink_metadata() else { continue 'layers };
+            let Ok(metadata) = so_far.symlink_metadata() else {
+                continue 'layers;
+            };
             let last = index + 1 == parts.len();
             if last && metadata.is_file() {
                 return fs::read_to_string(&so_far).unwrap_or_default();
@@ -67,7 +71,9 @@ impl Lists {
     }
 
     fn group(&self, name: &str) -> Option<u32> {
-        fields(&self.group).find(|f| f.len() > 2 && f[0] == name).and_then(|f| f[2].parse().ok())
+        fields(&self.group)
+            .find(|f| f.len() > 2 && f[0] == name)
+            .and_then(|f| f[2].parse().ok())
     }
 
     /// Groups that list the user as a member.
@@ -109,16 +115,20 @@ pub(super) fn resolve(
         None => (image.config.user.as_str(), None),
     };
     let by_name = |name: &str| {
-        lists
-            .user(name)
-            .ok_or_else(|| Error::InvalidArgument(format!("user {name:?}: no matching entries in passwd file")))
+        lists.user(name).ok_or_else(|| {
+            Error::InvalidArgument(format!("user {name:?}: no matching entries in passwd file"))
+        })
     };
     let own_choice = context.run_as_user.is_some() || !context.run_as_username.is_empty();
     let (uid, mut gid) = if let Some(uid) = &context.run_as_user {
         let uid = number(uid.value, "runAsUser")?;
         (uid, lists.uid(uid).map_or(0, |(_, gid)| gid))
     } else {
-        let name = if context.run_as_username.is_empty() { wanted } else { &context.run_as_username };
+        let name = if context.run_as_username.is_empty() {
+            wanted
+        } else {
+            &context.run_as_username
+        };
         match name.parse::<u32>() {
             _ if name.is_empty() => (0, lists.uid(0).map_or(0, |(_, gid)| gid)),
             Ok(uid) => (uid, lists.uid(uid).map_or(0, |(_, gid)| gid)),
@@ -130,9 +140,11 @@ pub(super) fn resolve(
     } else if let (Some(group), false) = (wanted_group.filter(|g| !g.is_empty()), own_choice) {
         gid = match group.parse() {
             Ok(gid) => gid,
-            Err(_) => lists
-                .group(group)
-                .ok_or_else(|| Error::InvalidArgument(format!("group {group:?}: no matching entries in group file")))?,
+            Err(_) => lists.group(group).ok_or_else(|| {
+                Error::InvalidArgument(format!(
+                    "group {group:?}: no matching entries in group file"
+                ))
+            })?,
         };
     }
     let mut groups = vec![gid];
@@ -161,7 +173,10 @@ mod tests {
             digests: Default::default(),
             layers: vec!["low".into(), "high".into()],
             size: 0,
-            config: ImageConfig { user: user.to_owned(), ..ImageConfig::default() },
+            config: ImageConfig {
+                user: user.to_owned(),
+                ..ImageConfig::default()
+            },
         }
     }
 
@@ -171,9 +186,18 @@ mod tests {
             fs::create_dir_all(dir.path().join(layer).join("etc")).unwrap();
         }
         let write = |path: &str, text: &str| fs::write(dir.path().join(path), text).unwrap();
-        write("low/etc/passwd", "root:x:0:0::/root:/bin/sh\nold:x:5:5::/:/bin/sh\n");
-        write("high/etc/passwd", "root:x:0:0::/root:/bin/sh\napp:x:1000:2000::/home/app:/bin/sh\n");
-        write("low/etc/group", "root:x:0:\napps:x:2000:\nvideo:x:44:app,other\n");
+        write(
+            "low/etc/passwd",
+            "root:x:0:0::/root:/bin/sh\nold:x:5:5::/:/bin/sh\n",
+        );
+        write(
+            "high/etc/passwd",
+            "root:x:0:0::/root:/bin/sh\napp:x:1000:2000::/home/app:/bin/sh\n",
+        );
+        write(
+            "low/etc/group",
+            "root:x:0:\napps:x:2000:\nvideo:x:44:app,other\n",
+        );
         dir
     }
 
@@ -185,10 +209,38 @@ mod tests {
     #[test]
     fn names_numbers_and_groups() {
         let none = cri::LinuxContainerSecurityContext::default();
-        assert_eq!(who("", &none).unwrap(), User { uid: 0, gid: 0, groups: vec![0] });
-        assert_eq!(who("app", &none).unwrap(), User { uid: 1000, gid: 2000, groups: vec![2000, 44] });
-        assert_eq!(who("1000:video", &none).unwrap(), User { uid: 1000, gid: 44, groups: vec![44] });
-        assert_eq!(who("77", &none).unwrap(), User { uid: 77, gid: 0, groups: vec![0] });
+        assert_eq!(
+            who("", &none).unwrap(),
+            User {
+                uid: 0,
+                gid: 0,
+                groups: vec![0]
+            }
+        );
+        assert_eq!(
+            who("app", &none).unwrap(),
+            User {
+                uid: 1000,
+                gid: 2000,
+                groups: vec![2000, 44]
+            }
+        );
+        assert_eq!(
+            who("1000:video", &none).unwrap(),
+            User {
+                uid: 1000,
+                gid: 44,
+                groups: vec![44]
+            }
+        );
+        assert_eq!(
+            who("77", &none).unwrap(),
+            User {
+                uid: 77,
+                gid: 0,
+                groups: vec![0]
+            }
+        );
         assert!(who("old", &none).is_err(), "the upper layer's list counts");
         let context = cri::LinuxContainerSecurityContext {
             run_as_user: Some(cri::Int64Value { value: 1000 }),
@@ -196,7 +248,14 @@ mod tests {
             supplemental_groups: vec![9, 7],
             ..none.clone()
         };
-        assert_eq!(who("nobody:x", &context).unwrap(), User { uid: 1000, gid: 7, groups: vec![7, 9, 44] });
+        assert_eq!(
+            who("nobody:x", &context).unwrap(),
+            User {
+                uid: 1000,
+                gid: 7,
+                groups: vec![7, 9, 44]
+            }
+        );
         let strict = cri::LinuxContainerSecurityContext {
             supplemental_groups_policy: cri::SupplementalGroupsPolicy::Strict as i32,
             ..context

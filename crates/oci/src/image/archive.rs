@@ -1,7 +1,9 @@
 //! Images from files: OCI layouts and Docker archives, as directories or (compressed) tar files.
 
 use super::unpack::decompress;
-use super::{Error, Images, NewImage, Reference, Result, io_error, layer_name, parse_config, sha256};
+use super::{
+    Error, Images, NewImage, Reference, Result, io_error, layer_name, parse_config, sha256,
+};
 use oci_spec::image::{Descriptor, ImageIndex, ImageManifest, MediaType};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -51,10 +53,15 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
 
 /// A file of the archive by a name that the archive gives.
 fn inside(dir: &Path, name: &str) -> Result<PathBuf> {
-    if Path::new(name).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir)) {
+    if Path::new(name)
+        .components()
+        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
+    {
         Ok(dir.join(name))
     } else {
-        Err(Error::Invalid(format!("archive entry {name:?} leaves the archive")))
+        Err(Error::Invalid(format!(
+            "archive entry {name:?} leaves the archive"
+        )))
     }
 }
 
@@ -72,29 +79,44 @@ fn import_dir(images: &Images, dir: &Path, source: &Path) -> Result<Vec<String>>
         )));
     };
     if names.is_empty() {
-        return Err(Error::Invalid(format!("{}: no image for {}", source.display(), super::architecture())));
+        return Err(Error::Invalid(format!(
+            "{}: no image for {}",
+            source.display(),
+            super::architecture()
+        )));
     }
     Ok(names)
 }
 
 /// A name for an image that came without one: the file's, with the tag if there is one.
 fn name_from_file(source: &Path, tag: Option<&str>) -> Result<Reference> {
-    let stem = source.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let stem = source
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .to_lowercase();
     let stem = stem.split(['.', ':', '@']).next().unwrap_or_default();
-    Ok(Reference::parse(&format!("{stem}:{}", tag.unwrap_or("latest")))?)
+    Ok(Reference::parse(&format!(
+        "{stem}:{}",
+        tag.unwrap_or("latest")
+    ))?)
 }
 
 fn import_docker(images: &Images, dir: &Path, list: &Path, source: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for manifest in read::<Vec<DockerManifest>>(list)? {
-        let json = fs::read(inside(dir, &manifest.config)?).map_err(io_error(format!("read {}", manifest.config)))?;
+        let json = fs::read(inside(dir, &manifest.config)?)
+            .map_err(io_error(format!("read {}", manifest.config)))?;
         let (id, config, diff_ids) = parse_config(&json)?;
         if diff_ids.len() != manifest.layers.len() {
-            return Err(Error::Invalid("manifest.json and image configuration disagree on the layers".to_owned()));
+            return Err(Error::Invalid(
+                "manifest.json and image configuration disagree on the layers".to_owned(),
+            ));
         }
-        let _busy = images.busy(&diff_ids);
+        let _in_use = images.layers_in_use()?;
         for (diff_id, layer) in diff_ids.iter().zip(&manifest.layers) {
-            let file = File::open(inside(dir, layer)?).map_err(io_error(format!("read {layer}")))?;
+            let file =
+                File::open(inside(dir, layer)?).map_err(io_error(format!("read {layer}")))?;
             images.add_layer(diff_id, file)?;
         }
         let mut references = Vec::new();
@@ -120,40 +142,60 @@ fn import_docker(images: &Images, dir: &Path, list: &Path, source: &Path) -> Res
 
 fn blob(dir: &Path, digest: &str) -> Result<PathBuf> {
     match digest.split_once(':') {
-        Some(("sha256", hex)) if super::reference::is_digest(digest) => Ok(dir.join("blobs/sha256").join(hex)),
-        _ => Err(Error::Invalid(format!("digest {digest:?} is not supported"))),
+        Some(("sha256", hex)) if super::reference::is_digest(digest) => {
+            Ok(dir.join("blobs/sha256").join(hex))
+        }
+        _ => Err(Error::Invalid(format!(
+            "digest {digest:?} is not supported"
+        ))),
     }
 }
 
 /// The bytes of a blob, checked against its digest.
 fn read_blob(dir: &Path, digest: &str) -> Result<Vec<u8>> {
     let bytes = fs::read(blob(dir, digest)?).map_err(io_error(format!("read blob {digest}")))?;
-    if sha256(&bytes) == digest { Ok(bytes) } else { Err(Error::Invalid(format!("blob {digest} has other content"))) }
+    if sha256(&bytes) == digest {
+        Ok(bytes)
+    } else {
+        Err(Error::Invalid(format!("blob {digest} has other content")))
+    }
 }
 
-fn import_oci(images: &Images, dir: &Path, index: &ImageIndex, source: &Path) -> Result<Vec<String>> {
+fn import_oci(
+    images: &Images,
+    dir: &Path,
+    index: &ImageIndex,
+    source: &Path,
+) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for descriptor in index.manifests() {
         let none = BTreeMap::new();
-        let annotations: BTreeMap<_, _> =
-            descriptor.annotations().as_ref().map_or(none, |map| map.iter().collect());
+        let annotations: BTreeMap<_, _> = descriptor
+            .annotations()
+            .as_ref()
+            .map_or(none, |map| map.iter().collect());
         let text = |key: &str| annotations.get(&key.to_owned()).map(|value| value.as_str());
         let reference = match (text(FULL_NAME), text(REF_NAME)) {
             (Some(name), _) => Reference::parse(name)?,
             (None, Some(name)) if name.contains([':', '/']) => Reference::parse(name)?,
             (None, tag) => name_from_file(source, tag)?,
         };
-        let Some((digest, manifest)) = manifest(dir, descriptor, 0)? else { continue };
-        let json = read_blob(dir, &manifest.config().digest().to_string())?;
+        let Some((digest, manifest)) = manifest(dir, descriptor, 0)? else {
+            continue;
+        };
+        let json = read_blob(dir, manifest.config().digest().as_ref())?;
         let (id, config, diff_ids) = parse_config(&json)?;
         if diff_ids.len() != manifest.layers().len() {
-            return Err(Error::Invalid("manifest and image configuration disagree on the layers".to_owned()));
+            return Err(Error::Invalid(
+                "manifest and image configuration disagree on the layers".to_owned(),
+            ));
         }
-        let _busy = images.busy(&diff_ids);
+        let _in_use = images.layers_in_use()?;
         for (diff_id, layer) in diff_ids.iter().zip(manifest.layers()) {
             // Uncompressed content is checked; it has the digest that the (checked) configuration names.
-            let path = blob(dir, &layer.digest().to_string())?;
-            let file = File::open(path).map_err(io_error(format!("read layer {}", layer.digest())))?;
+            let path = blob(dir, layer.digest().as_ref())?;
+            let file =
+                File::open(path).map_err(io_error(format!("read layer {}", layer.digest())))?;
             images.add_layer(diff_id, file)?;
         }
         names.push(reference.to_string());
@@ -170,12 +212,17 @@ fn import_oci(images: &Images, dir: &Path, index: &ImageIndex, source: &Path) ->
 
 fn is_ours(descriptor: &Descriptor) -> bool {
     descriptor.platform().as_ref().is_none_or(|platform| {
-        platform.os().to_string() == "linux" && platform.architecture().to_string() == super::architecture()
+        platform.os().to_string() == "linux"
+            && platform.architecture().to_string() == super::architecture()
     })
 }
 
 /// The image manifest behind a descriptor: itself, or this machine's entry of an index. `None` for other machines'.
-fn manifest(dir: &Path, descriptor: &Descriptor, depth: u8) -> Result<Option<(String, ImageManifest)>> {
+fn manifest(
+    dir: &Path,
+    descriptor: &Descriptor,
+    depth: u8,
+) -> Result<Option<(String, ImageManifest)>> {
     const MAX_DEPTH: u8 = 4;
     if !is_ours(descriptor) {
         return Ok(None);
@@ -189,10 +236,15 @@ fn manifest(dir: &Path, descriptor: &Descriptor, depth: u8) -> Result<Option<(St
         _ => false,
     };
     if !is_index {
-        return Ok(Some((digest.clone(), serde_json::from_slice(&bytes).map_err(invalid)?)));
+        return Ok(Some((
+            digest.clone(),
+            serde_json::from_slice(&bytes).map_err(invalid)?,
+        )));
     }
     if depth >= MAX_DEPTH {
-        return Err(Error::Invalid("image index is nested too deeply".to_owned()));
+        return Err(Error::Invalid(
+            "image index is nested too deeply".to_owned(),
+        ));
     }
     let index: ImageIndex = serde_json::from_slice(&bytes).map_err(invalid)?;
     for entry in index.manifests() {

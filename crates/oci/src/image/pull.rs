@@ -1,6 +1,8 @@
 //! Images from registries.
 
-use super::{Error, Image, Images, NewImage, Reference, Result, io_error, layer_name, parse_config};
+use super::{
+    Error, Image, Images, NewImage, Reference, Result, io_error, layer_name, parse_config,
+};
 use oci_client::client::{ClientConfig, ClientProtocol};
 use oci_client::secrets::RegistryAuth;
 use oci_client::{Client, Reference as Remote};
@@ -10,10 +12,14 @@ use std::time::Duration;
 
 /// Registries on this machine speak plain HTTP, as for Docker.
 fn is_local(registry: &str) -> bool {
-    let host = registry.strip_prefix('[').and_then(|r| r.split(']').next()).unwrap_or_else(|| {
-        registry.rsplit_once(':').map_or(registry, |(host, _)| host)
-    });
-    host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
+    let host = registry
+        .strip_prefix('[')
+        .and_then(|r| r.split(']').next())
+        .unwrap_or_else(|| registry.rsplit_once(':').map_or(registry, |(host, _)| host));
+    host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 fn client(reference: &Reference) -> Client {
@@ -25,7 +31,8 @@ fn client(reference: &Reference) -> Client {
     let platform = |entries: &[oci_client::manifest::ImageIndexEntry]| {
         let ours = |entry: &&oci_client::manifest::ImageIndexEntry| {
             entry.platform.as_ref().is_some_and(|platform| {
-                platform.os.to_string() == "linux" && platform.architecture.to_string() == super::architecture()
+                platform.os.to_string() == "linux"
+                    && platform.architecture.to_string() == super::architecture()
             })
         };
         entries.iter().find(ours).map(|entry| entry.digest.clone())
@@ -42,19 +49,31 @@ fn client(reference: &Reference) -> Client {
 
 fn credentials(auth: Option<&davit_proto::cri::v1::AuthConfig>) -> Result<RegistryAuth> {
     use base64::Engine;
-    let Some(auth) = auth else { return Ok(RegistryAuth::Anonymous) };
+    let Some(auth) = auth else {
+        return Ok(RegistryAuth::Anonymous);
+    };
     if !auth.registry_token.is_empty() {
         return Ok(RegistryAuth::Bearer(auth.registry_token.clone()));
     }
     if !auth.username.is_empty() {
-        return Ok(RegistryAuth::Basic(auth.username.clone(), auth.password.clone()));
+        return Ok(RegistryAuth::Basic(
+            auth.username.clone(),
+            auth.password.clone(),
+        ));
     }
     if !auth.auth.is_empty() {
-        let invalid = || Error::Invalid("registry credentials: auth is not base64 of user:password".to_owned());
-        let text = base64::engine::general_purpose::STANDARD.decode(auth.auth.trim()).map_err(|_| invalid())?;
+        let invalid = || {
+            Error::Invalid("registry credentials: auth is not base64 of user:password".to_owned())
+        };
+        let text = base64::engine::general_purpose::STANDARD
+            .decode(auth.auth.trim())
+            .map_err(|_| invalid())?;
         let text = String::from_utf8(text).map_err(|_| invalid())?;
         let (user, password) = text.split_once(':').ok_or_else(invalid)?;
-        return Ok(RegistryAuth::Basic(user.to_owned(), password.trim_end_matches('\0').to_owned()));
+        return Ok(RegistryAuth::Basic(
+            user.to_owned(),
+            password.trim_end_matches('\0').to_owned(),
+        ));
     }
     Ok(RegistryAuth::Anonymous)
 }
@@ -77,24 +96,34 @@ impl Images {
         let auth = credentials(auth)?;
         let client = client(&reference);
         let remote = match (&reference.digest, &reference.tag) {
-            (Some(digest), _) => {
-                Remote::with_digest(reference.registry.clone(), reference.repository.clone(), digest.clone())
-            }
+            (Some(digest), _) => Remote::with_digest(
+                reference.registry.clone(),
+                reference.repository.clone(),
+                digest.clone(),
+            ),
             (None, tag) => Remote::with_tag(
                 reference.registry.clone(),
                 reference.repository.clone(),
                 tag.clone().unwrap_or_else(|| "latest".to_owned()),
             ),
         };
-        let (manifest, digest, json) = client.pull_manifest_and_config(&remote, &auth).await.map_err(registry)?;
+        let (manifest, digest, json) = client
+            .pull_manifest_and_config(&remote, &auth)
+            .await
+            .map_err(registry)?;
         let (id, config, diff_ids) = parse_config(json.as_bytes())?;
         if id != manifest.config.digest {
-            return Err(Error::Invalid(format!("{reference}: configuration {} has other content", manifest.config.digest)));
+            return Err(Error::Invalid(format!(
+                "{reference}: configuration {} has other content",
+                manifest.config.digest
+            )));
         }
         if diff_ids.len() != manifest.layers.len() {
-            return Err(Error::Invalid(format!("{reference}: manifest and configuration disagree on the layers")));
+            return Err(Error::Invalid(format!(
+                "{reference}: manifest and configuration disagree on the layers"
+            )));
         }
-        let _busy = self.busy(&diff_ids);
+        let _in_use = self.layers_in_use()?;
         for (diff_id, layer) in diff_ids.iter().zip(&manifest.layers) {
             if self.has_layer(diff_id) {
                 continue;
@@ -102,12 +131,18 @@ impl Images {
             let temporary = self.temporary();
             let what = || format!("download layer {}", layer.digest);
             let fetched = async {
-                let file = tokio::fs::File::create(&temporary).await.map_err(io_error(what()))?;
-                client.pull_blob(&remote, layer, file).await.map_err(registry)
+                let file = tokio::fs::File::create(&temporary)
+                    .await
+                    .map_err(io_error(what()))?;
+                client
+                    .pull_blob(&remote, layer, file)
+                    .await
+                    .map_err(registry)
             };
             let outcome = match fetched.await {
                 Ok(()) => {
-                    let (images, diff_id, path) = (self.clone(), diff_id.clone(), temporary.clone());
+                    let (images, diff_id, path) =
+                        (self.clone(), diff_id.clone(), temporary.clone());
                     tokio::task::spawn_blocking(move || {
                         let file = fs::File::open(&path).map_err(io_error("read layer"))?;
                         images.add_layer(&diff_id, file)
@@ -128,7 +163,9 @@ impl Images {
             layers: diff_ids.iter().map(|id| layer_name(id)).collect(),
             config,
         };
-        tokio::task::spawn_blocking(move || images.record(new)).await.map_err(|e| Error::Invalid(e.to_string()))?
+        tokio::task::spawn_blocking(move || images.record(new))
+            .await
+            .map_err(|e| Error::Invalid(e.to_string()))?
     }
 }
 
@@ -138,7 +175,12 @@ mod tests {
 
     #[test]
     fn plain_http_is_for_this_machine_only() {
-        for local in ["localhost", "localhost:5000", "127.0.0.1:5000", "[::1]:5000"] {
+        for local in [
+            "localhost",
+            "localhost:5000",
+            "127.0.0.1:5000",
+            "[::1]:5000",
+        ] {
             assert!(is_local(local), "{local}");
         }
         for remote in ["docker.io", "10.0.0.1:5000", "localhost.example"] {
@@ -155,7 +197,11 @@ mod tests {
         };
         assert!(matches!(auth(|_| ()), RegistryAuth::Anonymous));
         assert!(matches!(auth(|a| a.username = "u".into()), RegistryAuth::Basic(u, _) if u == "u"));
-        assert!(matches!(auth(|a| a.auth = "dTpwOnE=".into()), RegistryAuth::Basic(u, p) if u == "u" && p == "p:q"));
-        assert!(matches!(auth(|a| a.registry_token = "t".into()), RegistryAuth::Bearer(t) if t == "t"));
+        assert!(
+            matches!(auth(|a| a.auth = "dTpwOnE=".into()), RegistryAuth::Basic(u, p) if u == "u" && p == "p:q")
+        );
+        assert!(
+            matches!(auth(|a| a.registry_token = "t".into()), RegistryAuth::Bearer(t) if t == "t")
+        );
     }
 }

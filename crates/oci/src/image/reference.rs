@@ -25,7 +25,8 @@ pub struct ParseError {
 
 /// Whether the text is a sha256 digest.
 pub(crate) fn is_digest(text: &str) -> bool {
-    text.strip_prefix("sha256:").is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+    text.strip_prefix("sha256:")
+        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
 }
 
 fn repository_ok(path: &str) -> bool {
@@ -33,7 +34,9 @@ fn repository_ok(path: &str) -> bool {
         let ends = |b: Option<u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
         ends(part.bytes().next())
             && ends(part.bytes().next_back())
-            && part.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b))
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b"._-".contains(&b))
     };
     path.len() <= 255 && path.split('/').all(part_ok)
 }
@@ -48,7 +51,10 @@ fn tag_ok(tag: &str) -> bool {
 impl Reference {
     /// Reads and normalises a reference.
     pub fn parse(text: &str) -> Result<Self, ParseError> {
-        let failed = |why| ParseError { name: text.to_owned(), why };
+        let failed = |why| ParseError {
+            name: text.to_owned(),
+            why,
+        };
         let (rest, digest) = match text.split_once('@') {
             Some((rest, digest)) if is_digest(digest) => (rest, Some(digest.to_owned())),
             Some(_) => return Err(failed("invalid digest")),
@@ -63,16 +69,27 @@ impl Reference {
             return Err(failed("invalid tag"));
         }
         let (registry, repository) = match name.split_once('/') {
-            Some((first, path)) if first.contains(['.', ':']) || first == "localhost" => (first, path.to_owned()),
+            Some((first, path)) if first.contains(['.', ':']) || first == "localhost" => {
+                (first, path.to_owned())
+            }
             Some(_) => ("docker.io", name.to_owned()),
             None => ("docker.io", format!("library/{name}")),
         };
-        let registry = if registry == "index.docker.io" { "docker.io" } else { registry };
+        let registry = if registry == "index.docker.io" {
+            "docker.io"
+        } else {
+            registry
+        };
         if name.is_empty() || !repository_ok(&repository) {
             return Err(failed("invalid reference format"));
         }
         let tag = tag.or_else(|| digest.is_none().then(|| "latest".to_owned()));
-        Ok(Reference { registry: registry.to_owned(), repository, tag, digest })
+        Ok(Reference {
+            registry: registry.to_owned(),
+            repository,
+            tag,
+            digest,
+        })
     }
 
     /// Registry and repository.
@@ -84,13 +101,17 @@ impl Reference {
     /// The form with the tag, when there is one.
     #[must_use]
     pub fn tagged(&self) -> Option<String> {
-        self.tag.as_ref().map(|tag| format!("{}:{tag}", self.name()))
+        self.tag
+            .as_ref()
+            .map(|tag| format!("{}:{tag}", self.name()))
     }
 
     /// The form with the digest, when there is one.
     #[must_use]
     pub fn digested(&self) -> Option<String> {
-        self.digest.as_ref().map(|digest| format!("{}@{digest}", self.name()))
+        self.digest
+            .as_ref()
+            .map(|digest| format!("{}@{digest}", self.name()))
     }
 }
 
@@ -122,13 +143,29 @@ mod tests {
         assert_eq!(full("davit.local/host"), "davit.local/host:latest");
         assert_eq!(full("index.docker.io/library/x:1"), "docker.io/library/x:1");
         let digest = format!("sha256:{}", "a".repeat(64));
-        assert_eq!(full(&format!("registry.k8s.io/pause@{digest}")), format!("registry.k8s.io/pause@{digest}"));
-        assert_eq!(full(&format!("x.io/p:3@{digest}")), format!("x.io/p:3@{digest}"));
+        assert_eq!(
+            full(&format!("registry.k8s.io/pause@{digest}")),
+            format!("registry.k8s.io/pause@{digest}")
+        );
+        assert_eq!(
+            full(&format!("x.io/p:3@{digest}")),
+            format!("x.io/p:3@{digest}")
+        );
     }
 
     #[test]
     fn refuses() {
-        for text in ["", "UPPER", "a b", "x:", "x@sha256:12", "x.io/", "-x", "x:.1", "a//b"] {
+        for text in [
+            "",
+            "UPPER",
+            "a b",
+            "x:",
+            "x@sha256:12",
+            "x.io/",
+            "-x",
+            "x:.1",
+            "a//b",
+        ] {
             assert!(Reference::parse(text).is_err(), "{text:?}");
         }
     }

@@ -7,7 +7,11 @@ use std::path::{Component, Path};
 
 /// Hex of a sha256 state.
 pub(super) fn hex(digest: Sha256) -> String {
-    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    digest
+        .finalize()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 /// Passes bytes on and hashes them.
@@ -18,7 +22,10 @@ pub(super) struct Hashing<R> {
 
 impl<R: Read> Hashing<R> {
     pub(super) fn new(inner: R) -> Self {
-        Hashing { inner, digest: Sha256::new() }
+        Hashing {
+            inner,
+            digest: Sha256::new(),
+        }
     }
 }
 
@@ -56,7 +63,10 @@ pub(super) fn layer(source: impl Read, target: &Path) -> io::Result<String> {
         for entry in archive.entries()? {
             let mut entry = entry?;
             let path = entry.path()?.into_owned();
-            let whiteout = path.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_prefix(".wh."));
+            let whiteout = path
+                .file_name()
+                .and_then(|name| name.to_str())
+                .and_then(|name| name.strip_prefix(".wh."));
             match whiteout {
                 Some(hidden) => {
                     let hidden = hidden.to_owned();
@@ -64,11 +74,17 @@ pub(super) fn layer(source: impl Read, target: &Path) -> io::Result<String> {
                 }
                 None if is_root(&path) => {
                     let mode = entry.header().mode().unwrap_or(0o755);
-                    fs::set_permissions(target, std::os::unix::fs::PermissionsExt::from_mode(mode & 0o7777))?;
+                    fs::set_permissions(
+                        target,
+                        std::os::unix::fs::PermissionsExt::from_mode(mode & 0o7777),
+                    )?;
                 }
                 None => {
                     if !entry.unpack_in(&canonical)? {
-                        return Err(io::Error::other(format!("entry {} leaves the layer", path.display())));
+                        return Err(io::Error::other(format!(
+                            "entry {} leaves the layer",
+                            path.display()
+                        )));
                     }
                 }
             }
@@ -80,7 +96,8 @@ pub(super) fn layer(source: impl Read, target: &Path) -> io::Result<String> {
 }
 
 fn is_root(path: &Path) -> bool {
-    path.components().all(|part| matches!(part, Component::CurDir | Component::RootDir))
+    path.components()
+        .all(|part| matches!(part, Component::CurDir | Component::RootDir))
 }
 
 /// `.wh.NAME` hides NAME of the layers below; `.wh..wh..opq` hides all that the directory holds there.
@@ -98,7 +115,12 @@ fn white_out(root: &Path, path: &Path, hidden: &str) -> io::Result<()> {
         return Err(outside());
     }
     if hidden == ".wh..opq" {
-        rustix::fs::setxattr(&parent, "trusted.overlay.opaque", b"y", rustix::fs::XattrFlags::empty())?;
+        rustix::fs::setxattr(
+            &parent,
+            "trusted.overlay.opaque",
+            b"y",
+            rustix::fs::XattrFlags::empty(),
+        )?;
         return Ok(());
     }
     if hidden.starts_with(".wh.") {
@@ -109,7 +131,13 @@ fn white_out(root: &Path, path: &Path, hidden: &str) -> io::Result<()> {
         return Ok(());
     }
     let kind = rustix::fs::FileType::CharacterDevice;
-    Ok(rustix::fs::mknodat(rustix::fs::CWD, &target, kind, rustix::fs::Mode::empty(), rustix::fs::makedev(0, 0))?)
+    Ok(rustix::fs::mknodat(
+        rustix::fs::CWD,
+        &target,
+        kind,
+        rustix::fs::Mode::empty(),
+        rustix::fs::makedev(0, 0),
+    )?)
 }
 
 #[cfg(test)]
@@ -150,14 +178,20 @@ mod tests {
                 digest
             })
             .collect();
-        assert!(digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:?}");
+        assert!(
+            digests.windows(2).all(|pair| pair[0] == pair[1]),
+            "{digests:?}"
+        );
     }
 
     #[test]
     fn entries_stay_inside() {
         let dir = tempfile::tempdir().unwrap();
         for path in ["../evil", "a/../../evil", "../.wh.evil"] {
-            assert!(layer(&tarball(&[(path, b"x")])[..], dir.path()).is_err(), "{path}");
+            assert!(
+                layer(&tarball(&[(path, b"x")])[..], dir.path()).is_err(),
+                "{path}"
+            );
         }
         std::os::unix::fs::symlink("/", dir.path().join("out")).unwrap();
         assert!(layer(&tarball(&[("out/tmp/davit-evil", b"x")])[..], dir.path()).is_err());
@@ -167,7 +201,10 @@ mod tests {
     #[test]
     fn whiteouts() {
         let dir = tempfile::tempdir().unwrap();
-        match layer(&tarball(&[("d/.wh.gone", b""), ("e/.wh..wh..opq", b"")])[..], dir.path()) {
+        match layer(
+            &tarball(&[("d/.wh.gone", b""), ("e/.wh..wh..opq", b"")])[..],
+            dir.path(),
+        ) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 eprintln!("skipped: whiteouts need root");
@@ -178,7 +215,9 @@ mod tests {
         let gone = dir.path().join("d/gone").metadata().unwrap();
         assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
         let mut value = [0; 4];
-        let count = rustix::fs::getxattr(dir.path().join("e"), "trusted.overlay.opaque", &mut value).unwrap();
+        let count =
+            rustix::fs::getxattr(dir.path().join("e"), "trusted.overlay.opaque", &mut value)
+                .unwrap();
         assert_eq!(&value[..count], b"y");
     }
 }

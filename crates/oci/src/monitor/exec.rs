@@ -63,13 +63,10 @@ pub(super) fn spawn(
     child: impl FnOnce(&UnixStream),
 ) -> Result<Spawned, String> {
     let (ours, theirs) = UnixStream::pair().map_err(|e| e.to_string())?;
-    let pid = match fork_into(namespace).map_err(|e| format!("fork: {e}"))? {
-        Some(pid) => pid,
-        None => {
-            drop(ours);
-            child(&theirs);
-            sys::exit_now(1)
-        }
+    let Some(pid) = fork_into(namespace).map_err(|e| format!("fork: {e}"))? else {
+        drop(ours);
+        child(&theirs);
+        sys::exit_now(1)
     };
     drop(theirs);
     let outcome = (|| {
@@ -126,7 +123,7 @@ pub(super) fn exec(
     container: BorrowedFd<'_>,
     cgroup: Option<&Cgroup>,
     process: Process,
-    stdio: Option<[OwnedFd; 3]>,
+    stdio: Option<&[OwnedFd; 3]>,
     seccomp: &[Vec<u64>],
 ) -> Result<Spawned, String> {
     /// Time for an exec'd process to reach its program.
@@ -138,9 +135,7 @@ pub(super) fn exec(
         PATIENCE,
         |_| Ok(()),
         |socket| {
-            let stdio = stdio
-                .as_ref()
-                .map(|[i, o, e]| Stdio([i.as_fd(), o.as_fd(), e.as_fd()]));
+            let stdio = stdio.map(|[i, o, e]| Stdio([i.as_fd(), o.as_fd(), e.as_fd()]));
             init::exec(socket, container, process, stdio.as_ref(), seccomp)
         },
     )

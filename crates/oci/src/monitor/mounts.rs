@@ -183,6 +183,8 @@ pub(super) fn mount_root(rootfs: &RootFs) -> Result<()> {
     }
 }
 
+/// Volatile, because otherwise the end of each container writes back the whole file system that its writable layer is
+/// on. No container outlives a power loss, and none is started twice.
 fn overlay(lower: &str, upper: &Path, work: &Path, target: &Path) -> Result<()> {
     let mut options = OsString::from("lowerdir=");
     options.push(lower);
@@ -190,15 +192,23 @@ fn overlay(lower: &str, upper: &Path, work: &Path, target: &Path) -> Result<()> 
     options.push(upper);
     options.push(",workdir=");
     options.push(work);
-    let options =
-        std::ffi::CString::new(options.into_encoded_bytes()).map_err(|e| e.to_string())?;
-    mount(
-        "overlay",
-        target,
-        "overlay",
-        MountFlags::empty(),
-        options.as_c_str(),
-    )
+    let with = |more: &str| {
+        let mut options = options.clone();
+        options.push(more);
+        let options =
+            std::ffi::CString::new(options.into_encoded_bytes()).map_err(|_| Errno::INVAL)?;
+        mount(
+            "overlay",
+            target,
+            "overlay",
+            MountFlags::empty(),
+            options.as_c_str(),
+        )
+    };
+    match with(",volatile") {
+        Err(Errno::INVAL) => with(""),
+        other => other,
+    }
     .map_err(failed("mount overlay"))
 }
 
@@ -318,7 +328,7 @@ impl Root {
             match (prepared.source, prepared.spec.typ().as_deref()) {
                 (Some(source), _) => self.bind(&source, path, &prepared.options)?,
                 (None, Some("cgroup" | "cgroup2")) => {
-                    self.mount_cgroups(path, &prepared.options, cgroups)?
+                    self.mount_cgroups(path, &prepared.options, cgroups)?;
                 }
                 (None, Some(kind)) => {
                     let source = prepared.spec.source().as_deref().unwrap_or(Path::new(kind));
@@ -578,7 +588,7 @@ pub(super) fn protect(spec: &Spec) -> Result<()> {
     if spec
         .root()
         .as_ref()
-        .and_then(|root| root.readonly())
+        .and_then(oci_spec::runtime::Root::readonly)
         .unwrap_or(false)
     {
         let root = open_here("/").map_err(failed("/"))?;

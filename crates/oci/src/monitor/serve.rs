@@ -497,7 +497,7 @@ impl Monitor {
         }
         let mut process = self.process.clone();
         (process.args, process.tty, process.size) = (args, tty, size);
-        let stdio = if tty {
+        let stdio: Option<[OwnedFd; 3]> = if tty {
             None
         } else {
             Some(fds.try_into().map_err(|_| "three descriptors are needed")?)
@@ -506,7 +506,7 @@ impl Monitor {
             self.handle.as_fd(),
             self.cgroup.as_ref(),
             process,
-            stdio,
+            stdio.as_ref(),
             &self.bundle.seccomp,
         );
         let client = &mut self.clients[index];

@@ -5,9 +5,7 @@ use super::init::{self, Container, Process, Stdio};
 use super::logs::LogFile;
 use super::protocol::{self, Response};
 use super::serve::{Monitor, Output};
-use super::{
-    Bundle, ExitRecord, RunState, files, hooks, load, now_nanos, start_ticks, write_exit,
-};
+use super::{Bundle, ExitRecord, RunState, files, hooks, load, now_nanos, start_ticks, write_exit};
 use crate::cgroup::{Cgroup, Hierarchies};
 use crate::sys;
 use nix::sys::prctl;
@@ -70,6 +68,7 @@ fn ignore(signal: Signal) {
 
 fn begin(dir: &Path, caller: UnixStream) -> Result<Monitor, ()> {
     let fail = |message: String| {
+        // A caller that is gone looks for the exit record.
         let _ = protocol::send(
             &caller,
             &Response::Failed {
@@ -82,11 +81,12 @@ fn begin(dir: &Path, caller: UnixStream) -> Result<Monitor, ()> {
     let signals = settle().map_err(&fail)?;
     let (bundle, spec) = load(dir).map_err(|e| fail(e.to_string()))?;
     if dir.join(files::EXIT).exists() {
-        return Err(fail("the container has ended already".to_owned()));
+        fail("the container has ended already".to_owned());
+        return Err(());
     }
     // davit is told only after the socket is there: one that is restarted in this moment finds it.
     let listener = listen(&bundle.socket).map_err(|e| fail(format!("control socket: {e}")))?;
-    match create(dir, bundle.clone(), spec, signals, listener) {
+    match create(dir, bundle.clone(), &spec, signals, listener) {
         Ok(mut monitor) => {
             let _ = protocol::send(&caller, &Response::Running(monitor.state.clone()), &[]);
             monitor.add_watcher(caller);
@@ -222,17 +222,20 @@ fn make_cgroup(
 fn create(
     dir: &Path,
     bundle: Bundle,
-    spec: Spec,
+    spec: &Spec,
     signals: SignalFd,
     listener: UnixListener,
 ) -> Result<Monitor, String> {
-    let process = Process::from_spec(&spec)?;
+    let process = Process::from_spec(spec)?;
     let log = LogFile::open(bundle.log_path.as_deref()).map_err(|e| format!("log file: {e}"))?;
     let pipes = pipes(&bundle).map_err(|e| format!("pipes: {e}"))?;
     let hierarchies = Hierarchies::detect().map_err(|e| e.to_string())?;
-    let cgroup = make_cgroup(&hierarchies, &bundle, &spec)?;
-    let oom_score_adj = spec.process().as_ref().and_then(|p| p.oom_score_adj());
-    let namespace = pid_namespace(&spec);
+    let cgroup = make_cgroup(&hierarchies, &bundle, spec)?;
+    let oom_score_adj = spec
+        .process()
+        .as_ref()
+        .and_then(oci_spec::runtime::Process::oom_score_adj);
+    let namespace = pid_namespace(spec);
     let hooks_before = |pid: nix::unistd::Pid| {
         let hooks = spec.hooks().as_ref();
         hooks::run(
@@ -257,7 +260,7 @@ fn create(
             let container = Container {
                 dir,
                 bundle: &bundle,
-                spec: &spec,
+                spec,
                 process: process.clone(),
                 cgroups: &hierarchies,
                 stdio,

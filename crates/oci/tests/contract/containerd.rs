@@ -13,7 +13,9 @@ struct Containerd {
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        let _ = Command::new("kill").arg(self.process.id().to_string()).status();
+        let _ = Command::new("kill")
+            .arg(self.process.id().to_string())
+            .status();
         let _ = self.process.wait();
     }
 }
@@ -56,11 +58,20 @@ const SKIPPED: &[(&str, &str)] = &[("isolated_network", "needs a CNI network")];
 
 /// Runs the contract on a containerd of its own.
 pub(crate) async fn run(busybox: &Path, filters: &[String]) -> usize {
-    if !["/usr/bin/containerd", "/usr/bin/ctr"].iter().all(|path| Path::new(path).exists()) {
+    if !["/usr/bin/containerd", "/usr/bin/ctr"]
+        .iter()
+        .all(|path| Path::new(path).exists())
+    {
         println!("skipped: no containerd");
         return 0;
     }
-    if !filters.is_empty() && !filters.iter().any(|filter| contract().iter().any(|(name, _)| format!("containerd::{name}").contains(filter.as_str()))) {
+    if !filters.is_empty()
+        && !filters.iter().any(|filter| {
+            contract()
+                .iter()
+                .any(|(name, _)| format!("containerd::{name}").contains(filter.as_str()))
+        })
+    {
         return 0;
     }
     let temporary = tempfile::tempdir().unwrap();
@@ -102,8 +113,11 @@ pub(crate) async fn run(busybox: &Path, filters: &[String]) -> usize {
         dir: dir.to_owned(),
         cgroup_parent: format!("/davit-containerd-{}", std::process::id()),
     };
-    let tests: Vec<_> =
-        contract().iter().copied().filter(|(name, _)| !SKIPPED.iter().any(|(skipped, _)| skipped == name)).collect();
+    let tests: Vec<_> = contract()
+        .iter()
+        .copied()
+        .filter(|(name, _)| !SKIPPED.iter().any(|(skipped, _)| skipped == name))
+        .collect();
     for (name, why) in SKIPPED {
         println!("test containerd::{name} ... skipped: {why}");
     }
@@ -114,8 +128,12 @@ pub(crate) async fn run(busybox: &Path, filters: &[String]) -> usize {
     }
     if failed > 0 {
         let log = std::fs::read_to_string(dir.join("containerd.log")).unwrap();
-        println!("{}", log.lines().rev().take(20).collect::<Vec<_>>().join("\n"));
+        println!(
+            "{}",
+            log.lines().rev().take(20).collect::<Vec<_>>().join("\n")
+        );
     }
     drop(daemon);
+    crate::remove_cgroups("davit-containerd-");
     failed
 }

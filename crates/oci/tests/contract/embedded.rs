@@ -37,22 +37,38 @@ pub(crate) fn helper_if_invoked() {
         return;
     }
     let dir = PathBuf::from(&args[2]);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let setup = setup(open(&dir).await, &dir);
         let pod = Pod::run(&setup).await;
-        let mut counter = pod.container(shell("i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done"));
+        let mut counter = pod.container(shell(
+            "i=0; while true; do i=$((i+1)); echo $i; sleep 0.02; done",
+        ));
         counter.log_path = "counter.log".to_owned();
         let one = pod.start(counter).await;
         let two = pod.start(pod.container(shell("sleep 1; exit 6"))).await;
         let three = pod.create(pod.container(shell("exit 8"))).await;
-        println!("{} {one} {two} {three} {}", pod.id, pod.config.log_directory);
+        println!(
+            "{} {one} {two} {three} {}",
+            pod.id, pod.config.log_directory
+        );
         std::future::pending::<()>().await;
     });
 }
 
 async fn pid_of(setup: &Setup, id: &str) -> String {
-    let out = setup.runtime.exec_sync(id, shell("cut -d' ' -f22 /proc/1/stat"), Duration::from_secs(5)).await.unwrap();
+    let out = setup
+        .runtime
+        .exec_sync(
+            id,
+            shell("cut -d' ' -f22 /proc/1/stat"),
+            Duration::from_secs(5),
+        )
+        .await
+        .unwrap();
     String::from_utf8(out.stdout).unwrap()
 }
 
@@ -66,7 +82,10 @@ async fn adoption(_: Setup) {
     {
         let runtime = open(dir).await;
         let images = runtime.images().clone();
-        tokio::task::spawn_blocking(move || images.import(&archive)).await.unwrap().unwrap();
+        tokio::task::spawn_blocking(move || images.import(&archive))
+            .await
+            .unwrap()
+            .unwrap();
     }
     let mut helper = std::process::Command::new("/proc/self/exe")
         .args([HELPER, &dir.to_string_lossy()])
@@ -74,11 +93,15 @@ async fn adoption(_: Setup) {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    std::io::BufReader::new(helper.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    std::io::BufReader::new(helper.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     helper.kill().unwrap();
     helper.wait().unwrap();
     let ids: Vec<&str> = line.split_whitespace().collect();
-    let [pod, one, two, three, logs] = ids[..] else { panic!("{line:?}") };
+    let [pod, one, two, three, logs] = ids[..] else {
+        panic!("{line:?}")
+    };
     tokio::time::sleep(Duration::from_millis(1300)).await; // the second ends while nobody is there
 
     let begin = Instant::now();
@@ -88,35 +111,75 @@ async fn adoption(_: Setup) {
         let (runtime, id) = (setup.runtime.clone(), id.to_owned());
         async move { runtime.container_status(&id).await.unwrap() }
     };
-    assert_eq!(status(one).await.state, cri::ContainerState::ContainerRunning as i32);
+    assert_eq!(
+        status(one).await.state,
+        cri::ContainerState::ContainerRunning as i32
+    );
     let ended = status(two).await;
-    assert_eq!((ended.state, ended.exit_code), (cri::ContainerState::ContainerExited as i32, 6));
-    assert!(ended.finished_at - ended.started_at > 900_000_000, "the true times");
-    assert_eq!(status(three).await.state, cri::ContainerState::ContainerCreated as i32);
+    assert_eq!(
+        (ended.state, ended.exit_code),
+        (cri::ContainerState::ContainerExited as i32, 6)
+    );
+    assert!(
+        ended.finished_at - ended.started_at > 900_000_000,
+        "the true times"
+    );
+    assert_eq!(
+        status(three).await.state,
+        cri::ContainerState::ContainerCreated as i32
+    );
     let sandbox = setup.runtime.pod_sandbox_status(pod).await.unwrap();
     assert_eq!(sandbox.state, cri::PodSandboxState::SandboxReady as i32);
 
     let before = pid_of(&setup, one).await;
-    let log = || std::fs::read_to_string(Path::new(logs).join("counter.log")).unwrap().lines().count();
+    let log = || {
+        std::fs::read_to_string(Path::new(logs).join("counter.log"))
+            .unwrap()
+            .lines()
+            .count()
+    };
     let lines = log();
     setup.runtime.start_container(three).await.unwrap();
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(log() > lines, "its output is still logged");
     assert_eq!(pid_of(&setup, one).await, before, "it was not restarted");
     assert_eq!(status(three).await.exit_code, 8);
-    setup.runtime.stop_container(one, Duration::ZERO).await.unwrap();
+    setup
+        .runtime
+        .stop_container(one, Duration::ZERO)
+        .await
+        .unwrap();
     assert_eq!(status(one).await.exit_code, 137);
     setup.runtime.remove_pod_sandbox(pod).await.unwrap();
-    assert!(setup.runtime.list_containers(None).await.unwrap().is_empty());
+    assert!(
+        setup
+            .runtime
+            .list_containers(None)
+            .await
+            .unwrap()
+            .is_empty()
+    );
 }
 
 /// A container whose monitor is killed does not outlive it, and its end is reported as unknown.
 async fn lost_monitor(setup: Setup) {
     let pod = Pod::run(&setup).await;
     let id = pod.start(pod.container(shell("sleep 1000"))).await;
-    let state = std::fs::read_to_string(setup.dir.join("root/containers").join(&id).join("state.json")).unwrap();
+    let state = std::fs::read_to_string(
+        setup
+            .dir
+            .join("root/containers")
+            .join(&id)
+            .join("state.json"),
+    )
+    .unwrap();
     let state: serde_json::Value = serde_json::from_str(&state).unwrap();
-    let kill = |pid: &serde_json::Value| std::process::Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap();
+    let kill = |pid: &serde_json::Value| {
+        std::process::Command::new("kill")
+            .args(["-9", &pid.to_string()])
+            .status()
+            .unwrap()
+    };
     kill(&state["monitor"]);
     let status = pod.wait(&id).await;
     assert_eq!((status.exit_code, status.reason.as_str()), (255, "Unknown"));
@@ -133,7 +196,9 @@ async fn lost_monitor(setup: Setup) {
 async fn host_image(setup: Setup) {
     let pod = Pod::run(&setup).await;
     let marker = format!("/davit-host-image-{}", std::process::id());
-    let mut config = pod.container(shell(&format!("ls /etc/passwd; touch {marker} && echo written; id -u")));
+    let mut config = pod.container(shell(&format!(
+        "ls /etc/passwd; touch {marker} && echo written; id -u"
+    )));
     config.image.as_mut().unwrap().image = davit_oci::image::HOST_IMAGE.to_owned();
     let (code, text) = pod.output(config).await;
     assert_eq!((code, text.as_str()), (0, "/etc/passwd\nwritten\n0\n"));
@@ -147,16 +212,38 @@ async fn clean(setup: Setup) {
     let container = pod.start(pod.container(shell("sleep 1000"))).await;
     pod.output(pod.container(shell("true"))).await;
     let id = pod.id.clone();
-    let cgroup = pod.config.linux.as_ref().unwrap().cgroup_parent.trim_start_matches('/').to_owned();
+    let cgroup = pod
+        .config
+        .linux
+        .as_ref()
+        .unwrap()
+        .cgroup_parent
+        .trim_start_matches('/')
+        .to_owned();
     pod.remove().await;
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     assert!(!mounts.contains(&id), "{mounts}");
     for entry in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
-        assert!(!entry.path().join(&cgroup).exists(), "{:?}", entry.path().join(&cgroup));
+        assert!(
+            !entry.path().join(&cgroup).exists(),
+            "{:?}",
+            entry.path().join(&cgroup)
+        );
     }
-    for dir in ["root/containers", "root/sandboxes", "root/run/sandboxes", "root/run/containers"] {
-        let left: Vec<_> = std::fs::read_dir(setup.dir.join(dir)).unwrap().flatten().map(|e| e.path()).collect();
-        let ours = |path: &&PathBuf| path.to_string_lossy().contains(&id) || path.to_string_lossy().contains(&container);
+    for dir in [
+        "root/containers",
+        "root/sandboxes",
+        "root/run/sandboxes",
+        "root/run/containers",
+    ] {
+        let left: Vec<_> = std::fs::read_dir(setup.dir.join(dir))
+            .unwrap()
+            .flatten()
+            .map(|e| e.path())
+            .collect();
+        let ours = |path: &&PathBuf| {
+            path.to_string_lossy().contains(&id) || path.to_string_lossy().contains(&container)
+        };
         assert!(!left.iter().any(|path| ours(&path)), "{left:?}");
     }
 }
@@ -174,7 +261,11 @@ async fn figures(setup: Setup) {
         times.push(begin.elapsed());
     }
     times.sort();
-    println!("  create+start+exit+delete: median {:?}, worst {:?}", times[times.len() / 2], times[times.len() - 1]);
+    println!(
+        "  create+start+exit+delete: median {:?}, worst {:?}",
+        times[times.len() / 2],
+        times[times.len() - 1]
+    );
 
     let begin = Instant::now();
     let pod = Arc::new(pod);
@@ -184,19 +275,41 @@ async fn figures(setup: Setup) {
         tasks.spawn(async move { pod.start(pod.container(shell("sleep 1000"))).await });
     }
     let ids: Vec<String> = tasks.join_all().await;
-    println!("  50 containers at once: running after {:?}", begin.elapsed());
+    println!(
+        "  50 containers at once: running after {:?}",
+        begin.elapsed()
+    );
     let mut memory = Vec::new();
     for id in &ids {
-        let state = std::fs::read_to_string(setup.dir.join("root/containers").join(id).join("state.json")).unwrap();
+        let state = std::fs::read_to_string(
+            setup
+                .dir
+                .join("root/containers")
+                .join(id)
+                .join("state.json"),
+        )
+        .unwrap();
         let state: serde_json::Value = serde_json::from_str(&state).unwrap();
-        let rollup = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", state["monitor"])).unwrap();
+        let rollup =
+            std::fs::read_to_string(format!("/proc/{}/smaps_rollup", state["monitor"])).unwrap();
         let field = |name: &str| -> u64 {
-            rollup.lines().find(|l| l.starts_with(name)).unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+            rollup
+                .lines()
+                .find(|l| l.starts_with(name))
+                .unwrap()
+                .split_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse()
+                .unwrap()
         };
         memory.push((field("Pss:"), field("Private_Dirty:"), field("Rss:")));
     }
     memory.sort();
-    println!("  monitor memory in KiB (PSS, private dirty, RSS), median of 50: {:?}", memory[25]);
+    println!(
+        "  monitor memory in KiB (PSS, private dirty, RSS), median of 50: {:?}",
+        memory[25]
+    );
     let begin = Instant::now();
     Arc::into_inner(pod).unwrap().remove().await;
     println!("  50 containers removed in {:?}", begin.elapsed());
@@ -218,7 +331,10 @@ pub(crate) async fn run(busybox: &Path, filters: &[String]) -> usize {
     image::write(busybox, &archive);
     let runtime = open(dir).await;
     let images = runtime.images().clone();
-    let names = tokio::task::spawn_blocking(move || images.import(&archive)).await.unwrap().unwrap();
+    let names = tokio::task::spawn_blocking(move || images.import(&archive))
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(names, [image::NAME]);
     let setup = setup(runtime.clone(), dir);
     let mut failed = run_tests("embedded", &setup, contract(), filters).await;
@@ -226,8 +342,6 @@ pub(crate) async fn run(busybox: &Path, filters: &[String]) -> usize {
     for sandbox in runtime.list_pod_sandboxes(None).await.unwrap() {
         let _ = runtime.remove_pod_sandbox(&sandbox.id).await;
     }
-    for entry in std::fs::read_dir("/sys/fs/cgroup").unwrap().flatten() {
-        let _ = std::fs::remove_dir(entry.path().join(options(dir).cgroup_parent.trim_start_matches('/')));
-    }
+    crate::remove_cgroups("davit-contract-");
     failed
 }

@@ -2,6 +2,8 @@
 //!
 //! Needs root and busybox; prints a skip otherwise. A name on the command line selects tests that contain it.
 
+#![allow(clippy::unwrap_used)] // tests
+
 mod containerd;
 mod embedded;
 mod image;
@@ -13,7 +15,10 @@ use std::time::{Duration, Instant};
 fn main() {
     davit_oci::monitor::main_if_invoked();
     embedded::helper_if_invoked();
-    let mut filters: Vec<String> = std::env::args().skip(1).filter(|arg| !arg.starts_with('-')).collect();
+    let mut filters: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| !arg.starts_with('-'))
+        .collect();
     if std::env::args().any(|arg| arg == "--list") {
         return;
     }
@@ -26,7 +31,11 @@ fn main() {
         println!("skipped: no busybox (package busybox-static)");
         return;
     };
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
     let failed = runtime.block_on(async {
         embedded::run(&busybox, &filters).await + containerd::run(&busybox, &filters).await
     });
@@ -51,8 +60,11 @@ async fn run_tests(kind: &str, setup: &Setup, tests: &[Test], filters: &[String]
         }
         let begin = Instant::now();
         let body = AssertUnwindSafe(body(setup.clone()));
-        let outcome =
-            tokio::time::timeout(Duration::from_secs(120), futures::FutureExt::catch_unwind(body)).await;
+        let outcome = tokio::time::timeout(
+            Duration::from_secs(120),
+            futures::FutureExt::catch_unwind(body),
+        )
+        .await;
         let shown = match outcome {
             Ok(Ok(())) => "ok".to_owned(),
             Ok(Err(_)) => "FAILED".to_owned(),
@@ -67,4 +79,26 @@ async fn run_tests(kind: &str, setup: &Setup, tests: &[Test], filters: &[String]
 /// The tests of the contract.
 fn contract() -> &'static [Test] {
     TESTS
+}
+
+/// Removes what is left of the cgroups of test pods: those that are empty.
+fn remove_cgroups(prefix: &str) {
+    let dirs = |path: &std::path::Path| {
+        std::fs::read_dir(path)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path())
+    };
+    for parent in
+        dirs("/sys/fs/cgroup".as_ref()).flat_map(|hierarchy| dirs(&hierarchy).collect::<Vec<_>>())
+    {
+        if parent
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(prefix))
+        {
+            dirs(&parent).for_each(|child| drop(std::fs::remove_dir(child)));
+            let _ = std::fs::remove_dir(&parent);
+        }
+    }
 }
