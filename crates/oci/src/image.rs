@@ -552,10 +552,10 @@ impl Images {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    pub(super) fn layer_tar() -> (Vec<u8>, String) {
+    pub(crate) fn layer_tar() -> (Vec<u8>, String) {
         let mut builder = tar::Builder::new(Vec::new());
         let mut header = tar::Header::new_gnu();
         header.set_size(2);

@@ -254,3 +254,110 @@ fn manifest(
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// An OCI layout with an image for this machine and one for another, behind an index.
+    fn layout(dir: &Path, annotations: &serde_json::Value) {
+        let blobs = dir.join("blobs/sha256");
+        fs::create_dir_all(&blobs).unwrap();
+        let put = |bytes: &[u8], kind: &str| {
+            let digest = sha256(bytes);
+            fs::write(blobs.join(&digest[7..]), bytes).unwrap();
+            json!({"mediaType": format!("application/vnd.oci.image.{kind}"), "digest": digest, "size": bytes.len()})
+        };
+        let (tar, diff_id) = crate::image::tests::layer_tar();
+        let config = json!({"architecture": crate::image::architecture(), "os": "linux",
+            "rootfs": {"type": "layers", "diff_ids": [diff_id]}});
+        let manifest = json!({"schemaVersion": 2,
+            "config": put(config.to_string().as_bytes(), "config.v1+json"), "layers": [put(&tar, "layer.v1.tar")]});
+        let mut ours = put(manifest.to_string().as_bytes(), "manifest.v1+json");
+        let mut other = ours.clone();
+        ours["platform"] = json!({"os": "linux", "architecture": crate::image::architecture()});
+        other["platform"] = json!({"os": "linux", "architecture": "s390x"});
+        other["digest"] = json!(format!("sha256:{}", "0".repeat(64)));
+        let index = json!({"schemaVersion": 2, "manifests": [other, ours]});
+        let mut top = put(index.to_string().as_bytes(), "index.v1+json");
+        top["annotations"] = annotations.clone();
+        fs::write(
+            dir.join("index.json"),
+            json!({"schemaVersion": 2, "manifests": [top]}).to_string(),
+        )
+        .unwrap();
+        fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+    }
+
+    #[test]
+    fn oci_layouts() {
+        let dir = tempfile::tempdir().unwrap();
+        for (annotations, name) in [
+            (json!({FULL_NAME: "quay.io/a/b:2"}), "quay.io/a/b:2"),
+            (json!({REF_NAME: "ghcr.io/a/b:3"}), "ghcr.io/a/b:3"),
+            (json!({REF_NAME: "v4"}), "docker.io/library/my-app:v4"),
+            (json!({}), "docker.io/library/my-app:latest"),
+        ] {
+            let source = dir.path().join("My-App");
+            layout(&source, &annotations);
+            let images = Images::open(&dir.path().join("store"), false).unwrap();
+            assert_eq!(images.import(&source).unwrap(), [name]);
+            let image = images.find(name).unwrap().unwrap();
+            assert_eq!(
+                fs::read(images.layers_dir().join(&image.layers[0]).join("file")).unwrap(),
+                b"hi"
+            );
+            assert!(!image.digests.is_empty());
+        }
+    }
+
+    #[test]
+    fn layouts_in_tar_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("layout");
+        layout(&source, &json!({REF_NAME: "a.io/x:1"}));
+        let file = dir.path().join("x.tar.gz");
+        let gzip = flate2::write::GzEncoder::new(
+            File::create(&file).unwrap(),
+            flate2::Compression::fast(),
+        );
+        let mut builder = tar::Builder::new(gzip);
+        builder.append_dir_all(".", &source).unwrap();
+        builder.into_inner().unwrap().finish().unwrap();
+        let images = Images::open(&dir.path().join("store"), false).unwrap();
+        assert_eq!(images.import(&file).unwrap(), ["a.io/x:1"]);
+        fs::write(&file, "no archive").unwrap();
+        assert!(images.import(&file).is_err());
+        assert!(images.import(&dir.path().join("missing")).is_err());
+        assert_eq!(
+            fs::read_dir(dir.path().join("store/images/tmp"))
+                .unwrap()
+                .count(),
+            0
+        );
+    }
+
+    #[test]
+    fn changed_blobs_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let source = dir.path().join("layout");
+        layout(&source, &json!({}));
+        for blob in fs::read_dir(source.join("blobs/sha256")).unwrap().flatten() {
+            let good = fs::read(blob.path()).unwrap();
+            let mut bad = good.clone();
+            bad.extend_from_slice(b" ");
+            fs::write(blob.path(), &bad).unwrap();
+            let store = tempfile::tempdir().unwrap();
+            assert!(
+                Images::open(store.path(), false)
+                    .unwrap()
+                    .import(&source)
+                    .is_err(),
+                "{:?}",
+                blob.path()
+            );
+            fs::write(blob.path(), good).unwrap();
+        }
+    }
+}

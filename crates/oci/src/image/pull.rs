@@ -204,4 +204,108 @@ mod tests {
             matches!(auth(|a| a.registry_token = "t".into()), RegistryAuth::Bearer(t) if t == "t")
         );
     }
+
+    /// A registry that serves what is in the map, over plain HTTP, one request a connection.
+    async fn registry(
+        content: std::collections::HashMap<String, (&'static str, Vec<u8>)>,
+    ) -> (u16, tokio::task::JoinHandle<()>) {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serve = async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.unwrap());
+                }
+                let head = String::from_utf8(head).unwrap();
+                let path = head.split(' ').nth(1).unwrap();
+                let (status, kind, body) = match content.get(path) {
+                    Some((kind, body)) => ("200 OK", *kind, body.clone()),
+                    None => (
+                        "404 Not Found",
+                        "application/json",
+                        br#"{"errors":[{"code":"MANIFEST_UNKNOWN","message":"manifest unknown"}]}"#
+                            .to_vec(),
+                    ),
+                };
+                let head = format!(
+                    "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+                    body.len()
+                );
+                stream.write_all(head.as_bytes()).await.unwrap();
+                stream.write_all(&body).await.unwrap();
+            }
+        };
+        (port, tokio::spawn(serve))
+    }
+
+    #[tokio::test]
+    async fn pulls_from_a_registry() {
+        use std::io::Write;
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let (layer, diff_id) = crate::image::tests::layer_tar();
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&layer).unwrap();
+        let (layer, blob) = (gzip.finish().unwrap(), "application/octet-stream");
+        let arch = crate::image::architecture();
+        let config = format!(
+            r#"{{"architecture":"{arch}","os":"linux","config":{{"User":"7"}},"rootfs":{{"type":"layers","diff_ids":["{diff_id}"]}}}}"#
+        );
+        let digest = |bytes: &[u8]| crate::image::sha256(bytes);
+        let kind = "application/vnd.oci.image.manifest.v1+json";
+        let manifest = format!(
+            r#"{{"schemaVersion":2,"mediaType":"{kind}","config":{{"mediaType":"application/vnd.oci.image.config.v1+json","digest":"{}","size":{}}},"layers":[{{"mediaType":"application/vnd.oci.image.layer.v1.tar+gzip","digest":"{}","size":{}}}]}}"#,
+            digest(config.as_bytes()),
+            config.len(),
+            digest(&layer),
+            layer.len()
+        );
+        let manifest_digest = digest(manifest.as_bytes());
+        let content = [
+            ("/v2/".to_owned(), ("application/json", b"{}".to_vec())),
+            (
+                "/v2/team/app/manifests/1".to_owned(),
+                (kind, manifest.clone().into_bytes()),
+            ),
+            (
+                format!("/v2/team/app/manifests/{manifest_digest}"),
+                (kind, manifest.into_bytes()),
+            ),
+            (
+                format!("/v2/team/app/blobs/{}", digest(config.as_bytes())),
+                (blob, config.clone().into_bytes()),
+            ),
+            (
+                format!("/v2/team/app/blobs/{}", digest(&layer)),
+                (blob, layer),
+            ),
+        ];
+        let (port, server) = registry(content.into()).await;
+        let dir = tempfile::tempdir().unwrap();
+        let images = Arc::new(Images::open(dir.path(), false).unwrap());
+        let name = format!("localhost:{port}/team/app");
+        let image = images.pull(&format!("{name}:1"), None).await.unwrap();
+        assert_eq!(
+            (image.id.as_str(), image.config.user.as_str()),
+            (digest(config.as_bytes()).as_str(), "7")
+        );
+        assert_eq!(
+            fs::read(images.layers_dir().join(&image.layers[0]).join("file")).unwrap(),
+            b"hi"
+        );
+        let by_digest = format!("{name}@{manifest_digest}");
+        assert_eq!(images.find(&by_digest).unwrap().unwrap().id, image.id);
+        assert_eq!(images.pull(&by_digest, None).await.unwrap().id, image.id);
+        let missing = images
+            .pull(&format!("{name}:2"), None)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            missing.starts_with(&format!("failed to pull {name}:2: ")),
+            "{missing}"
+        );
+        server.abort();
+    }
 }
