@@ -2,7 +2,7 @@
 //!
 //! A test asks for a part (kubectl of some release, containerd, root); when the machine lacks it the test prints a line
 //! and ends. `DAVIT_REQUIRED_PARTS` lists, separated by blanks, the parts that may not be missing: CI sets it.
-#![allow(dead_code, reason = "each test program uses a part of the harness")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of the harness")]
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};

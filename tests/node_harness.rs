@@ -1,5 +1,5 @@
 //! A cluster with a node that runs containers, a device plugin process, and a podresources client.
-#![allow(dead_code, reason = "each test program uses a part of the harness")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of the harness")]
 
 use crate::harness::{Cluster, DAVIT};
 use davit_proto::podresources::v1::pod_resources_lister_client::PodResourcesListerClient;

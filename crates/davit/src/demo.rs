@@ -8,7 +8,7 @@ use crate::paths::NodePaths;
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, LogParams, PostParams};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
@@ -42,8 +42,16 @@ impl Scratch {
         Ok(Some(Self { dir }))
     }
 
-    /// Removes the directories.
-    pub(crate) fn remove(self, _args: &Up) {
+    /// Unmounts what the node left mounted below the directories and removes them.
+    pub(crate) fn remove(self) {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let below = mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|m| Path::new(m).starts_with(&self.dir));
+        // Later mounts may stand on earlier ones.
+        for mount in below.collect::<Vec<_>>().into_iter().rev() {
+            if let Err(error) = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH) {
+                eprintln!("davit: {mount} was not unmounted: {error}");
+            }
+        }
         if let Err(error) = std::fs::remove_dir_all(&self.dir) {
             eprintln!("davit: {} was not removed: {error}", self.dir.display());
         }

@@ -27,7 +27,7 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
     let cluster = Cluster::start(&args, &data_dir).await?;
     let outcome = cluster.attend(&args, started, &mut signals).await;
     if let Some(scratch) = scratch {
-        scratch.remove(&args);
+        scratch.remove();
     }
     outcome
 }

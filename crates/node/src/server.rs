@@ -4,6 +4,7 @@
 //! token; members of `system:masters` may do everything, others what a SubjectAccessReview on `nodes/...` allows.
 
 mod auth;
+mod devices;
 mod logs;
 mod stats;
 mod streams;
@@ -57,7 +58,9 @@ pub enum Error {
 /// # Errors
 /// [`Error::Bind`].
 pub async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
-    TcpListener::bind(address).await.map_err(|source| Error::Bind { address, source })
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| Error::Bind { address, source })
 }
 
 /// The node server.
@@ -94,7 +97,16 @@ impl Server {
         let tls = TlsAcceptor::from(tls::server_config(&ctx)?);
         let port = listener.local_addr().map_or(ctx.options.port, |a| a.port());
         let access = Access::new(ctx.client.clone(), ctx.options.node_name.clone());
-        Ok(Self { state: Arc::new(Shared { ctx, access, sessions: Mutex::default() }), listener, port, tls })
+        Ok(Self {
+            state: Arc::new(Shared {
+                ctx,
+                access,
+                sessions: Mutex::default(),
+            }),
+            listener,
+            port,
+            tls,
+        })
     }
 
     /// The port that is listened on.
@@ -146,7 +158,12 @@ async fn serve_connection(state: Arc<Shared>, tls: TlsAcceptor, stream: TcpStrea
         }
         Err(_) => return,
     };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|list| list.first()).and_then(|c| auth::caller_of(c));
+    let certificate = stream
+        .get_ref()
+        .1
+        .peer_certificates()
+        .and_then(|list| list.first())
+        .and_then(|c| auth::caller_of(c));
     let service = service_fn(move |request| {
         let (state, certificate) = (state.clone(), certificate.clone());
         async move { Ok::<_, Infallible>(answer(&state, certificate, request).await) }
@@ -161,7 +178,11 @@ async fn serve_connection(state: Arc<Shared>, tls: TlsAcceptor, stream: TcpStrea
     }
 }
 
-async fn answer(state: &Arc<Shared>, certificate: Option<Caller>, request: Request<Incoming>) -> Response<Body> {
+async fn answer(
+    state: &Arc<Shared>,
+    certificate: Option<Caller>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let caller = match certificate {
         Some(caller) => Some(caller),
@@ -187,17 +208,28 @@ async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> R
     let get = request.method() == Method::GET;
     match parts.as_slice() {
         ["healthz"] if ctx.devices.healthy() => text(StatusCode::OK, "ok"),
-        ["healthz"] => text(StatusCode::INTERNAL_SERVER_ERROR, "device-plugin registration server is not serving"),
+        ["healthz"] => text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "device-plugin registration server is not serving",
+        ),
         ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
         ["metrics"] if get => {
             let mut response = text(StatusCode::OK, ctx.metrics.encode());
-            set_type(&mut response, "application/openmetrics-text; version=1.0.0; charset=utf-8");
+            set_type(
+                &mut response,
+                "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            );
             response
         }
         ["pods" | "runningpods"] if get => pods(ctx),
         ["stats", "summary"] | ["stats"] if get => stats::summary(ctx).await,
-        ["containerLogs", ns, pod, container] if get => logs::serve(ctx, &request, ns, pod, container).await,
-        ["exec" | "attach" | "run" | "portForward", ..] => streams::route(state, request, &parts).await,
+        ["devices"] if get => devices::serve(ctx, &request),
+        ["containerLogs", ns, pod, container] if get => {
+            logs::serve(ctx, &request, ns, pod, container).await
+        }
+        ["exec" | "attach" | "run" | "portForward", ..] => {
+            streams::route(state, request, &parts).await
+        }
         _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
 }
@@ -216,12 +248,16 @@ fn pods(ctx: &Context) -> Response<Body> {
             pod
         })
         .collect();
-    json(&serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
+    json(
+        &serde_json::json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}),
+    )
 }
 
 /// A plain answer.
 pub(crate) fn text(status: StatusCode, message: impl Into<Bytes>) -> Response<Body> {
-    let body = Full::new(message.into()).map_err(|never| match never {}).boxed_unsync();
+    let body = Full::new(message.into())
+        .map_err(|never| match never {})
+        .boxed_unsync();
     let mut response = Response::new(body);
     *response.status_mut() = status;
     set_type(&mut response, "text/plain; charset=utf-8");
@@ -235,24 +271,46 @@ fn json(value: &serde_json::Value) -> Response<Body> {
 }
 
 fn set_type(response: &mut Response<Body>, value: &'static str) {
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(value));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(value));
 }
 
 /// Pairs of a query, decoded.
 pub(crate) fn query(uri: &http::Uri) -> Vec<(String, String)> {
-    let decode = |text: &str| percent_encoding::percent_decode_str(&text.replace('+', " ")).decode_utf8_lossy().into_owned();
-    let pairs = uri.query().unwrap_or_default().split('&').filter(|p| !p.is_empty());
-    pairs.map(|p| p.split_once('=').unwrap_or((p, ""))).map(|(k, v)| (decode(k), decode(v))).collect()
+    let decode = |text: &str| {
+        percent_encoding::percent_decode_str(&text.replace('+', " "))
+            .decode_utf8_lossy()
+            .into_owned()
+    };
+    let pairs = uri
+        .query()
+        .unwrap_or_default()
+        .split('&')
+        .filter(|p| !p.is_empty());
+    pairs
+        .map(|p| p.split_once('=').unwrap_or((p, "")))
+        .map(|(k, v)| (decode(k), decode(v)))
+        .collect()
 }
 
 /// The first value of a parameter.
 pub(crate) fn parameter<'a>(query: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    query.iter().find(|(k, _)| k == name).map(|(_, v)| v.as_str()).filter(|v| !v.is_empty())
+    query
+        .iter()
+        .find(|(k, _)| k == name)
+        .map(|(_, v)| v.as_str())
+        .filter(|v| !v.is_empty())
 }
 
 /// Whether a parameter says yes, as Go reads booleans.
 pub(crate) fn flag(query: &[(String, String)], names: &[&str]) -> bool {
-    names.iter().any(|n| matches!(parameter(query, n), Some("1" | "t" | "T" | "true" | "TRUE" | "True")))
+    names.iter().any(|n| {
+        matches!(
+            parameter(query, n),
+            Some("1" | "t" | "T" | "true" | "TRUE" | "True")
+        )
+    })
 }
 
 #[cfg(test)]
@@ -261,9 +319,15 @@ mod tests {
 
     #[test]
     fn queries() {
-        let uri: http::Uri = "/exec/a/b/c?command=echo&command=a%20b+c&input=1&tty=false".parse().unwrap();
+        let uri: http::Uri = "/exec/a/b/c?command=echo&command=a%20b+c&input=1&tty=false"
+            .parse()
+            .unwrap();
         let q = query(&uri);
-        let commands: Vec<&str> = q.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.as_str()).collect();
+        let commands: Vec<&str> = q
+            .iter()
+            .filter(|(k, _)| k == "command")
+            .map(|(_, v)| v.as_str())
+            .collect();
         assert_eq!(commands, ["echo", "a b c"]);
         assert!(flag(&q, &["input", "stdin"]) && !flag(&q, &["tty"]));
     }

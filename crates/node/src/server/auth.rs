@@ -2,7 +2,9 @@
 
 use http::{HeaderMap, Method, header};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::authorization::v1::{ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
+};
 use kube::Api;
 use kube::api::PostParams;
 use parking_lot::Mutex;
@@ -31,8 +33,11 @@ pub(super) fn caller_of(certificate: &CertificateDer<'_>) -> Option<Caller> {
     let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
     let subject = parsed.subject();
     let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let mut groups: Vec<String> =
-        subject.iter_organization().filter_map(|o| o.as_str().ok()).map(str::to_owned).collect();
+    let mut groups: Vec<String> = subject
+        .iter_organization()
+        .filter_map(|o| o.as_str().ok())
+        .map(str::to_owned)
+        .collect();
     groups.push("system:authenticated".to_owned());
     Some(Caller { name, groups })
 }
@@ -44,12 +49,17 @@ struct Cache<T> {
 
 impl<T: Clone> Cache<T> {
     fn new() -> Self {
-        Self { entries: Mutex::default() }
+        Self {
+            entries: Mutex::default(),
+        }
     }
 
     fn get(&self, key: &str) -> Option<T> {
         let entries = self.entries.lock();
-        entries.get(key).filter(|(_, until)| *until > Instant::now()).map(|(value, _)| value.clone())
+        entries
+            .get(key)
+            .filter(|(_, until)| *until > Instant::now())
+            .map(|(value, _)| value.clone())
     }
 
     fn put(&self, key: String, value: T, ttl: Duration) {
@@ -71,7 +81,12 @@ pub(super) struct Access {
 
 /// The subresource of nodes that a path belongs to.
 pub(super) fn subresource(path: &str) -> &'static str {
-    match path.trim_start_matches('/').split('/').next().unwrap_or_default() {
+    match path
+        .trim_start_matches('/')
+        .split('/')
+        .next()
+        .unwrap_or_default()
+    {
         "stats" => "stats",
         "metrics" => "metrics",
         "logs" => "log",
@@ -92,28 +107,47 @@ pub(super) fn verb(method: &Method) -> &'static str {
 
 impl Access {
     pub(super) fn new(client: kube::Client, node: String) -> Self {
-        Self { client, node, tokens: Cache::new(), decisions: Cache::new() }
+        Self {
+            client,
+            node,
+            tokens: Cache::new(),
+            decisions: Cache::new(),
+        }
     }
 
     /// The caller behind a bearer token.
     pub(super) async fn by_token(&self, headers: &HeaderMap) -> Option<Caller> {
         let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-        let token = value.strip_prefix("Bearer ").or_else(|| value.strip_prefix("bearer "))?.trim();
+        let token = value
+            .strip_prefix("Bearer ")
+            .or_else(|| value.strip_prefix("bearer "))?
+            .trim();
         // Not the token itself: a cache must not be a store of secrets.
-        let key = Sha256::digest(token.as_bytes()).iter().fold(String::new(), |t, b| t + &format!("{b:02x}"));
+        let key = Sha256::digest(token.as_bytes())
+            .iter()
+            .fold(String::new(), |t, b| t + &format!("{b:02x}"));
         if let Some(known) = self.tokens.get(&key) {
             return known;
         }
         let review = TokenReview {
-            spec: TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() },
+            spec: TokenReviewSpec {
+                token: token.to_owned(),
+                ..TokenReviewSpec::default()
+            },
             ..TokenReview::default()
         };
         let api: Api<TokenReview> = Api::all(self.client.clone());
         let params = PostParams::default();
-        let answer = tokio::time::timeout(DEADLINE, api.create(&params, &review)).await.ok()?.ok()?;
+        let answer = tokio::time::timeout(DEADLINE, api.create(&params, &review))
+            .await
+            .ok()?
+            .ok()?;
         let status = answer.status.unwrap_or_default();
         let user = status.user.filter(|_| status.authenticated == Some(true));
-        let caller = user.map(|u| Caller { name: u.username.unwrap_or_default(), groups: u.groups.unwrap_or_default() });
+        let caller = user.map(|u| Caller {
+            name: u.username.unwrap_or_default(),
+            groups: u.groups.unwrap_or_default(),
+        });
         self.tokens.put(key, caller.clone(), TOKEN_FOR);
         caller
     }
@@ -124,7 +158,11 @@ impl Access {
             return true;
         }
         let (verb, subresource) = (verb(method), subresource(path));
-        let key = format!("{}\0{}\0{verb}\0{subresource}", caller.name, caller.groups.join("\0"));
+        let key = format!(
+            "{}\0{}\0{verb}\0{subresource}",
+            caller.name,
+            caller.groups.join("\0")
+        );
         if let Some(known) = self.decisions.get(&key) {
             return known;
         }
@@ -146,9 +184,15 @@ impl Access {
         };
         let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
         let params = PostParams::default();
-        let Ok(Ok(answer)) = tokio::time::timeout(DEADLINE, api.create(&params, &review)).await else { return false };
-        let allowed = answer.status.is_some_and(|s| s.allowed && s.denied != Some(true));
-        self.decisions.put(key, allowed, if allowed { ALLOWED_FOR } else { DENIED_FOR });
+        let Ok(Ok(answer)) = tokio::time::timeout(DEADLINE, api.create(&params, &review)).await
+        else {
+            return false;
+        };
+        let allowed = answer
+            .status
+            .is_some_and(|s| s.allowed && s.denied != Some(true));
+        self.decisions
+            .put(key, allowed, if allowed { ALLOWED_FOR } else { DENIED_FOR });
         allowed
     }
 }

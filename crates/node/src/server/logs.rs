@@ -33,30 +33,54 @@ impl Writing for Running {
     }
 }
 
-pub(super) async fn serve(ctx: &Arc<Context>, request: &Request<Incoming>, ns: &str, pod: &str, container: &str) -> Response<Body> {
+pub(super) async fn serve(
+    ctx: &Arc<Context>,
+    request: &Request<Incoming>,
+    ns: &str,
+    pod: &str,
+    container: &str,
+) -> Response<Body> {
     let query = query(request.uri());
     let options = match options(&query) {
         Ok(options) => options,
         Err(message) => return text(StatusCode::UNPROCESSABLE_ENTITY, message),
     };
     let Some(found) = ctx.pods.find(ns, pod) else {
-        return text(StatusCode::NOT_FOUND, format!("pod \"{pod}\" does not exist\n"));
+        return text(
+            StatusCode::NOT_FOUND,
+            format!("pod \"{pod}\" does not exist\n"),
+        );
     };
     if found.container(container).is_none() {
-        return text(StatusCode::NOT_FOUND, format!("container \"{container}\" not found in pod \"{pod}\"\n"));
+        return text(
+            StatusCode::NOT_FOUND,
+            format!("container \"{container}\" not found in pod \"{pod}\"\n"),
+        );
     }
     let record = match pick(ctx, &found, container, flag(&query, &["previous"])).await {
         Ok(record) => record,
         Err(message) => return text(StatusCode::BAD_REQUEST, message),
     };
     let log = PathBuf::from(&record.log_path);
-    let dir = ctx.paths.pod_log_dir(found.ns(), found.pod_name(), found.uid());
-    let log = if log.is_absolute() { log } else { dir.join(log) };
-    let writer = Box::new(Running { runtime: ctx.runtime.clone(), id: record.id.clone() });
+    let dir = ctx
+        .paths
+        .pod_log_dir(found.ns(), found.pod_name(), found.uid());
+    let log = if log.is_absolute() {
+        log
+    } else {
+        dir.join(log)
+    };
+    let writer = Box::new(Running {
+        runtime: ctx.runtime.clone(),
+        id: record.id.clone(),
+    });
     let reader = match LogReader::open(&log, options, writer).await {
         Ok(reader) => reader,
         Err(error) => {
-            let message = format!("failed to try resolving symlinks in path {:?}: {error}\n", log.display());
+            let message = format!(
+                "failed to try resolving symlinks in path {:?}: {error}\n",
+                log.display()
+            );
             return text(StatusCode::INTERNAL_SERVER_ERROR, message);
         }
     };
@@ -69,14 +93,26 @@ pub(super) async fn serve(ctx: &Arc<Context>, request: &Request<Incoming>, ns: &
     response
 }
 
-async fn pick(ctx: &Context, pod: &Pod, container: &str, previous: bool) -> Result<ContainerRecord, String> {
+async fn pick(
+    ctx: &Context,
+    pod: &Pod,
+    container: &str,
+    previous: bool,
+) -> Result<ContainerRecord, String> {
     let name = pod.pod_name();
-    let runtime = observe(&*ctx.runtime, pod.uid()).await.map_err(|e| format!("cannot ask the runtime: {e}\n"))?;
+    let runtime = observe(&*ctx.runtime, pod.uid())
+        .await
+        .map_err(|e| format!("cannot ask the runtime: {e}\n"))?;
     if previous {
         let record = runtime.previous(container).cloned();
-        return record.ok_or_else(|| format!("previous terminated container \"{container}\" in pod \"{name}\" not found"));
+        return record.ok_or_else(|| {
+            format!("previous terminated container \"{container}\" in pod \"{name}\" not found")
+        });
     }
-    let started = runtime.containers.iter().find(|c| c.name == container && c.state != State::Created);
+    let started = runtime
+        .containers
+        .iter()
+        .find(|c| c.name == container && c.state != State::Created);
     started.cloned().ok_or_else(|| {
         let status = ctx.status.get(pod.uid()).unwrap_or_default();
         let all = status.container_statuses.iter().flatten().chain(status.init_container_statuses.iter().flatten());
@@ -93,15 +129,25 @@ async fn pick(ctx: &Context, pod: &Pod, container: &str, previous: bool) -> Resu
 fn options(query: &[(String, String)]) -> Result<LogOptions, String> {
     let number = |name: &str| match parameter(query, name) {
         None => Ok(None),
-        Some(text) => text.parse::<i64>().map(Some).map_err(|_| format!("{{\"message\": \"invalid {name}: {text}\"}}")),
+        Some(text) => text
+            .parse::<i64>()
+            .map(Some)
+            .map_err(|_| format!("{{\"message\": \"invalid {name}: {text}\"}}")),
     };
     let positive = |name: &str, n: Option<i64>| match n {
-        Some(n) if n < 0 => Err(format!("{{\"message\": \"{name} must be greater than or equal to 0\"}}")),
+        Some(n) if n < 0 => Err(format!(
+            "{{\"message\": \"{name} must be greater than or equal to 0\"}}"
+        )),
         other => Ok(other.map(i64::unsigned_abs)),
     };
     let since = match (number("sinceSeconds")?, parameter(query, "sinceTime")) {
-        (Some(seconds), _) => Timestamp::now().checked_sub(SignedDuration::from_secs(seconds)).ok(),
-        (None, Some(time)) => Some(time.parse().map_err(|_| format!("{{\"message\": \"invalid sinceTime: {time}\"}}"))?),
+        (Some(seconds), _) => Timestamp::now()
+            .checked_sub(SignedDuration::from_secs(seconds))
+            .ok(),
+        (None, Some(time)) => Some(
+            time.parse()
+                .map_err(|_| format!("{{\"message\": \"invalid sinceTime: {time}\"}}"))?,
+        ),
         (None, None) => None,
     };
     Ok(LogOptions {
@@ -124,9 +170,21 @@ mod tests {
 
     #[test]
     fn options_of_a_query() {
-        let pairs = |list: &[(&str, &str)]| list.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
-        let o = options(&pairs(&[("follow", "true"), ("tailLines", "5"), ("limitBytes", "10"), ("stream", "All")])).unwrap();
-        assert!(o.follow && o.tail_lines == Some(5) && o.limit_bytes == Some(10) && o.stream.is_none());
+        let pairs = |list: &[(&str, &str)]| {
+            list.iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect::<Vec<_>>()
+        };
+        let o = options(&pairs(&[
+            ("follow", "true"),
+            ("tailLines", "5"),
+            ("limitBytes", "10"),
+            ("stream", "All"),
+        ]))
+        .unwrap();
+        assert!(
+            o.follow && o.tail_lines == Some(5) && o.limit_bytes == Some(10) && o.stream.is_none()
+        );
         assert!(options(&pairs(&[("tailLines", "x")])).is_err());
         assert!(options(&pairs(&[("tailLines", "-1")])).is_err());
         let o = options(&pairs(&[("sinceTime", "2024-01-01T00:00:00Z")])).unwrap();

@@ -11,24 +11,35 @@ use serde_json::{Map, Value, json as object};
 use std::collections::BTreeMap;
 
 pub(super) async fn summary(ctx: &Context) -> Response<Body> {
-    let stats = ctx.runtime.list_container_stats(None).await.unwrap_or_default();
+    let stats = ctx
+        .runtime
+        .list_container_stats(None)
+        .await
+        .unwrap_or_default();
     let mut pods: BTreeMap<String, (Value, Vec<Value>)> = BTreeMap::new();
     for one in stats {
-        let Some(attributes) = &one.attributes else { continue };
+        let Some(attributes) = &one.attributes else {
+            continue;
+        };
         let label = |key: &str| attributes.labels.get(key).cloned().unwrap_or_default();
         let uid = label(keys::POD_UID);
         let reference = object!({"name": label(keys::POD_NAME), "namespace": label(keys::POD_NAMESPACE), "uid": uid});
         let entry = pods.entry(uid).or_insert_with(|| (reference, Vec::new()));
         entry.1.push(container(&label(keys::CONTAINER_NAME), &one));
     }
-    let pods: Vec<Value> =
-        pods.into_values().map(|(reference, containers)| object!({"podRef": reference, "containers": containers})).collect();
-    let node = object!({"nodeName": ctx.options.node_name, "memory": node_memory(), "startTime": null});
+    let pods: Vec<Value> = pods
+        .into_values()
+        .map(|(reference, containers)| object!({"podRef": reference, "containers": containers}))
+        .collect();
+    let node =
+        object!({"nodeName": ctx.options.node_name, "memory": node_memory(), "startTime": null});
     json(&object!({"node": node, "pods": pods}))
 }
 
 fn time(nanos: i64) -> Value {
-    Timestamp::from_nanosecond(i128::from(nanos)).map_or(Value::Null, |t| Value::String(t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()))
+    Timestamp::from_nanosecond(i128::from(nanos)).map_or(Value::Null, |t| {
+        Value::String(t.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    })
 }
 
 fn container(name: &str, stats: &cri::ContainerStats) -> Value {
@@ -60,9 +71,15 @@ fn container(name: &str, stats: &cri::ContainerStats) -> Value {
 fn node_memory() -> Value {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let bytes = |name: &str| {
-        let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
-        line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).map(|k| k * 1024)
+        let line = text
+            .lines()
+            .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok())
+            .map(|k| k * 1024)
     };
-    let (total, available) = (bytes("MemTotal").unwrap_or(0), bytes("MemAvailable").unwrap_or(0));
+    let (total, available) = (
+        bytes("MemTotal").unwrap_or(0),
+        bytes("MemAvailable").unwrap_or(0),
+    );
     object!({"time": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "availableBytes": available, "workingSetBytes": total.saturating_sub(available)})
 }

@@ -30,9 +30,15 @@ fn internal(error: impl std::fmt::Display) -> Failure {
     fail(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
-pub(super) async fn route(state: &Arc<Shared>, request: Request<Incoming>, parts: &[&str]) -> Response<Body> {
+pub(super) async fn route(
+    state: &Arc<Shared>,
+    request: Request<Incoming>,
+    parts: &[&str],
+) -> Response<Body> {
     let result = match parts {
-        ["portForward", ns, pod] | ["portForward", ns, pod, _] => port_forward(state, request, ns, pod).await,
+        ["portForward", ns, pod] | ["portForward", ns, pod, _] => {
+            port_forward(state, request, ns, pod).await
+        }
         [verb, ns, pod, container] | [verb, ns, pod, _, container] if *verb != "portForward" => {
             command(state, request, verb, ns, pod, container).await
         }
@@ -42,7 +48,10 @@ pub(super) async fn route(state: &Arc<Shared>, request: Request<Incoming>, parts
 }
 
 async fn find(ctx: &Context, ns: &str, name: &str) -> Result<(Arc<Pod>, PodRuntime), Failure> {
-    let pod = ctx.pods.find(ns, name).ok_or_else(|| fail(StatusCode::NOT_FOUND, "pod does not exist"))?;
+    let pod = ctx
+        .pods
+        .find(ns, name)
+        .ok_or_else(|| fail(StatusCode::NOT_FOUND, "pod does not exist"))?;
     let runtime = observe(&*ctx.runtime, pod.uid()).await.map_err(internal)?;
     Ok((pod, runtime))
 }
@@ -58,16 +67,31 @@ async fn command(
     let ctx = &state.ctx;
     let query = query(request.uri());
     let (pod, runtime) = find(ctx, ns, name).await?;
-    let running = runtime.latest(container).filter(|c| c.state == State::Running);
+    let running = runtime
+        .latest(container)
+        .filter(|c| c.state == State::Running);
     let Some(record) = running else {
         return Err(internal(format!("container not found (\"{container}\")")));
     };
-    let words = |key: &str| query.iter().filter(|(k, _)| k == key).map(|(_, v)| v.clone()).collect::<Vec<_>>();
+    let words = |key: &str| {
+        query
+            .iter()
+            .filter(|(k, _)| k == key)
+            .map(|(_, v)| v.clone())
+            .collect::<Vec<_>>()
+    };
     if verb == "run" {
         let line = parameter(&query, "cmd").unwrap_or_default();
         let command = line.split(' ').map(str::to_owned).collect();
-        let output = ctx.runtime.exec_sync(&record.id, command, Duration::from_secs(120)).await.map_err(internal)?;
-        return Ok(text(StatusCode::OK, [output.stdout, output.stderr].concat()));
+        let output = ctx
+            .runtime
+            .exec_sync(&record.id, command, Duration::from_secs(120))
+            .await
+            .map_err(internal)?;
+        return Ok(text(
+            StatusCode::OK,
+            [output.stdout, output.stderr].concat(),
+        ));
     }
     let tty = flag(&query, &["tty"]);
     let streams = Streams {
@@ -77,7 +101,10 @@ async fn command(
         tty,
     };
     if !streams.stdin && !streams.stdout && !streams.stderr {
-        return Err(fail(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr"));
+        return Err(fail(
+            StatusCode::BAD_REQUEST,
+            "you must specify at least 1 of stdin, stdout, stderr",
+        ));
     }
     let started = if verb == "exec" {
         let request = cri::ExecRequest {
@@ -92,7 +119,10 @@ async fn command(
         Start::Exec(request)
     } else {
         // A terminal of the container decides, not the caller's wish.
-        let tty = tty && pod.container(container).is_some_and(|(_, c)| c.tty == Some(true));
+        let tty = tty
+            && pod
+                .container(container)
+                .is_some_and(|(_, c)| c.tty == Some(true));
         let request = cri::AttachRequest {
             container_id: record.id.clone(),
             stdin: streams.stdin,
@@ -119,7 +149,8 @@ async fn session(
 ) -> Result<Response<Body>, Failure> {
     let runtime = &state.ctx.runtime;
     // Nothing is started for a request that cannot be upgraded.
-    let (response, pending) = negotiate_session(&mut request, streams).map_err(|e| Box::new(e.response()))?;
+    let (response, pending) =
+        negotiate_session(&mut request, streams).map_err(|e| Box::new(e.response()))?;
     let opened = match start {
         Start::Exec(exec) => runtime.exec(exec).await,
         Start::Attach(attach) => runtime.attach(attach).await,
@@ -144,10 +175,18 @@ async fn join(pending: Pending, process: ExecSession) {
     let (resize, sizes) = match process.resize {
         None => (None, None),
         Some(target) => {
-            let (sender, mut receiver) = mpsc::channel::<davit_streaming::remotecommand::TerminalSize>(SIZES);
+            let (sender, mut receiver) =
+                mpsc::channel::<davit_streaming::remotecommand::TerminalSize>(SIZES);
             let pass = async move {
                 while let Some(size) = receiver.recv().await {
-                    if target.send(TerminalSize { width: size.width, height: size.height }).await.is_err() {
+                    if target
+                        .send(TerminalSize {
+                            width: size.width,
+                            height: size.height,
+                        })
+                        .await
+                        .is_err()
+                    {
                         return;
                     }
                 }
@@ -164,7 +203,9 @@ async fn join(pending: Pending, process: ExecSession) {
         exit: async move {
             match exit.await {
                 Ok(code) => ExitStatus::Code(code),
-                Err(error) => ExitStatus::Failed(format!("error executing command in container: {error}")),
+                Err(error) => {
+                    ExitStatus::Failed(format!("error executing command in container: {error}"))
+                }
             }
         },
     });
@@ -181,20 +222,32 @@ async fn join(pending: Pending, process: ExecSession) {
 }
 
 /// Joins the caller with the runtime's own streaming server.
-async fn pass_on(state: &Arc<Shared>, request: &mut Request<Incoming>, url: &str) -> Result<Response<Body>, Failure> {
-    let uri: Uri = url.parse().map_err(|e| internal(format!("runtime gave a bad URL: {e}")))?;
+async fn pass_on(
+    state: &Arc<Shared>,
+    request: &mut Request<Incoming>,
+    url: &str,
+) -> Result<Response<Body>, Failure> {
+    let uri: Uri = url
+        .parse()
+        .map_err(|e| internal(format!("runtime gave a bad URL: {e}")))?;
     if uri.scheme_str() != Some("http") {
-        return Err(internal("streaming server of the runtime speaks TLS, which is not supported"));
+        return Err(internal(
+            "streaming server of the runtime speaks TLS, which is not supported",
+        ));
     }
     let host = uri.host().unwrap_or("127.0.0.1").to_owned();
     let port = uri.port_u16().unwrap_or(80);
     let dial = tokio::time::timeout(DIAL, TcpStream::connect((host.as_str(), port))).await;
-    let target = dial.map_err(|_| internal("streaming server of the runtime does not answer"))?.map_err(internal)?;
+    let target = dial
+        .map_err(|_| internal("streaming server of the runtime does not answer"))?
+        .map_err(internal)?;
     let path = uri.path_and_query().map_or("/", |p| p.as_str());
     let path: Uri = path.parse().map_err(internal)?;
     // Credentials for the node server are not for the runtime.
     request.headers_mut().remove(http::header::AUTHORIZATION);
-    let (response, session) = proxy::upgrade(request, path, target).await.map_err(internal)?;
+    let (response, session) = proxy::upgrade(request, path, target)
+        .await
+        .map_err(internal)?;
     state.keep(session);
     Ok(response)
 }
@@ -224,8 +277,8 @@ async fn port_forward(
     match ctx.runtime.port_forward(ask).await.map_err(internal)? {
         Streaming::Url(url) => pass_on(state, &mut request, &url).await,
         Streaming::Direct(dialer) => {
-            let (response, pending) =
-                portforward::negotiate_session(&mut request, ports).map_err(|e| Box::new(e.response()))?;
+            let (response, pending) = portforward::negotiate_session(&mut request, ports)
+                .map_err(|e| Box::new(e.response()))?;
             let dialer: Arc<dyn davit_oci::runtime::PodDialer> = Arc::from(dialer);
             state.keep(async move {
                 let dial = move |port: u16| {

@@ -36,10 +36,12 @@ pub(super) fn server_config(ctx: &Context) -> Result<Arc<ServerConfig>, Error> {
         Some(pair) => pair.clone(),
         None => self_signed(&ctx.paths.pki(), &names(ctx))?,
     };
-    let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_slice_iter(&certificate).collect::<Result<_, _>>()?;
+    let chain: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_slice_iter(&certificate).collect::<Result<_, _>>()?;
     let key = PrivateKeyDer::from_pem_slice(&key)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions()?;
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()?;
     let builder = match &ctx.options.client_ca {
         None => builder.with_no_client_auth(),
         Some(pem) => {
@@ -48,8 +50,13 @@ pub(super) fn server_config(ctx: &Context) -> Result<Arc<ServerConfig>, Error> {
                 roots.add(certificate?)?;
             }
             // Callers without certificate may still have a token.
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).allow_unauthenticated();
-            builder.with_client_cert_verifier(verifier.build().map_err(|e| Error::ClientCa(e.to_string()))?)
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .allow_unauthenticated();
+            builder.with_client_cert_verifier(
+                verifier
+                    .build()
+                    .map_err(|e| Error::ClientCa(e.to_string()))?,
+            )
         }
     };
     let mut config = builder.with_single_cert(chain, key)?;
@@ -59,7 +66,11 @@ pub(super) fn server_config(ctx: &Context) -> Result<Arc<ServerConfig>, Error> {
 }
 
 fn names(ctx: &Context) -> Vec<String> {
-    let mut out = vec![ctx.options.node_name.clone(), "localhost".to_owned(), "127.0.0.1".to_owned()];
+    let mut out = vec![
+        ctx.options.node_name.clone(),
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+    ];
     out.extend(ctx.host_ips.iter().cloned());
     out.sort();
     out.dedup();
@@ -76,7 +87,10 @@ fn self_signed(dir: &Path, names: &[String]) -> Result<(Vec<u8>, Vec<u8>), Error
         return Ok((c, k));
     }
     let made = rcgen::generate_simple_self_signed(names.to_vec())?;
-    let (c, k) = (made.cert.pem().into_bytes(), made.signing_key.serialize_pem().into_bytes());
+    let (c, k) = (
+        made.cert.pem().into_bytes(),
+        made.signing_key.serialize_pem().into_bytes(),
+    );
     std::fs::create_dir_all(dir)?;
     // The key first: a certificate alone is never taken for a pair.
     write(&key, &k, 0o600)?;
@@ -86,7 +100,12 @@ fn self_signed(dir: &Path, names: &[String]) -> Result<(Vec<u8>, Vec<u8>), Error
 
 fn write(path: &Path, data: &[u8], mode: u32) -> std::io::Result<()> {
     let staged = path.with_extension("tmp");
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&staged)?;
+    let mut file = std::fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&staged)?;
     file.write_all(data)?;
     file.sync_all()?;
     std::fs::rename(staged, path)
@@ -103,7 +122,10 @@ mod tests {
         let first = self_signed(tmp.path(), &names).unwrap();
         assert_eq!(self_signed(tmp.path(), &names).unwrap(), first);
         use std::os::unix::fs::PermissionsExt;
-        let mode = std::fs::metadata(tmp.path().join("kubelet.key")).unwrap().permissions().mode();
+        let mode = std::fs::metadata(tmp.path().join("kubelet.key"))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 }
