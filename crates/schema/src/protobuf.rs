@@ -3,16 +3,26 @@
 //! Bodies are an envelope of four bytes and `runtime.Unknown`, whose `raw` is the bare message
 //! (<https://kubernetes.io/docs/reference/using-api/api-concepts/#protobuf-encoding>). Messages
 //! become the JSON value that the same object has; [`crate::decode::decode_value`] then brings it
-//! into canonical form as it does with JSON bodies. Writing protobuf is not built yet.
+//! into canonical form as it does with JSON bodies. Custom kinds have no protobuf form.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use davit_api::kinds::{Field, FieldType, Opaque, TypeBody, TypeId, TypeTable};
+use davit_api::field::quote;
 use davit_api::time;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+mod encode;
+mod object;
 mod wire;
+mod write;
+
+pub use encode::encode;
+pub use object::{
+    MAX_LENGTH, Object, decode_object, encode_list, encode_object, read_watch_event, seal,
+    watch_frame,
+};
 
 use wire::{Reader, Wire};
 
@@ -43,6 +53,31 @@ pub enum ProtobufError {
     /// Embedded JSON cannot be parsed.
     #[error("{0}")]
     Json(String),
+    /// A value of an object does not fit its field, so that it cannot be written.
+    #[error("proto: {path}: {why}")]
+    Value {
+        /// The fields on the way from the root, as in `spec.priority`; empty for the object itself.
+        path: String,
+        /// What is wrong with the value.
+        why: String,
+    },
+    /// The body is longer than can be read or framed.
+    #[error("proto: message of {0} bytes is too long")]
+    TooLong(usize),
+    /// Neither the envelope nor the request names a kind.
+    #[error("Object 'Kind' is missing in protobuf envelope")]
+    NoKind,
+    /// The kind is none of the built-in ones.
+    #[error("no kind {} is registered for version {}", quote(.kind), quote(.api_version))]
+    UnknownKind {
+        /// `apiVersion` of the envelope.
+        api_version: String,
+        /// `kind` of the envelope.
+        kind: String,
+    },
+    /// The type has no protobuf form, such as `Table`.
+    #[error("object {0} does not have a protobuf form")]
+    NoForm(String),
 }
 
 /// The outer message of a body.
@@ -229,7 +264,7 @@ impl<'t> Decoder<'t> {
             // integers of 32 bits are sign-extended
             (FieldType::Int32, Wire::Varint(number)) => json!(number as i32),
             (FieldType::Int64, Wire::Varint(number)) => json!(number as i64),
-            (FieldType::Float64, Wire::Fixed64(bits)) => json!(f64::from_bits(bits)),
+            (FieldType::Float64, Wire::Fixed64(bits)) => float(f64::from_bits(bits)),
             (FieldType::String, Wire::Bytes(bytes)) => json!(wire::text(bytes)?),
             (FieldType::Bytes, Wire::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
             (FieldType::Time, Wire::Bytes(bytes)) => instant(bytes, time::format)?,
@@ -322,6 +357,15 @@ fn mismatch(field: &Field, wire: Wire<'_>) -> ProtobufError {
     ProtobufError::WireType { field: field.name.to_string(), wire: wire.number() }
 }
 
+/// Whole numbers have no fraction in JSON, as Go writes them.
+fn float(value: f64) -> Value {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    if value.fract() == 0.0 && value.abs() < EXACT {
+        return json!(value as i64);
+    }
+    json!(value)
+}
+
 /// `Timestamp{seconds=1, nanos=2}`; an empty one is the zero time, which JSON writes as null.
 fn instant(bytes: &[u8], write: fn(Timestamp) -> String) -> Result<Value, ProtobufError> {
     if bytes.is_empty() {
@@ -351,5 +395,7 @@ fn raw_json(bytes: &[u8]) -> Result<Value, ProtobufError> {
     }
 }
 
+#[cfg(test)]
+mod fidelity;
 #[cfg(test)]
 mod tests;
