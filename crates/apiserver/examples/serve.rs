@@ -16,6 +16,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let dir = PathBuf::from(arguments.next().ok_or("usage: serve DIR [PORT]")?);
     let port: u16 = arguments.next().map_or(Ok(0), |port| port.parse())?;
     let store = open(&Backend::Embedded, &dir.join("store")).await?;
+    let opened = started.elapsed();
     let mut options = Options::new(store);
     options.data_dir = Some(dir.clone());
     options.static_tokens = vec![StaticToken {
@@ -25,6 +26,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         groups: vec!["system:masters".to_owned()],
     }];
     let server = ApiServer::new(options).await?;
+    println!("store opened after {opened:?}, server made after {:?}", started.elapsed());
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     let url = format!("https://{}", listener.local_addr()?);
     let path = dir.join("kubeconfig");

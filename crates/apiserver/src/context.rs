@@ -32,14 +32,6 @@ impl Context {
     pub(crate) fn namespace(&self) -> &str {
         self.info.namespace.as_deref().unwrap_or_default()
     }
-
-    /// The User-Agent, or empty.
-    pub(crate) fn user_agent(&self) -> &str {
-        self.headers
-            .get(http::header::USER_AGENT)
-            .and_then(|agent| agent.to_str().ok())
-            .unwrap_or_default()
-    }
 }
 
 const TOTAL_RUNES: usize = 4096;

@@ -10,13 +10,18 @@ use crate::query::Query;
 pub(crate) enum Media {
     Json,
     Yaml,
+    Protobuf,
 }
+
+/// The media type of the protobuf form.
+pub(crate) const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
 impl Media {
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::Json => "application/json",
             Self::Yaml => "application/yaml",
+            Self::Protobuf => PROTOBUF,
         }
     }
 }
@@ -49,7 +54,7 @@ pub(crate) struct NotAcceptable;
 pub(crate) enum Offer {
     /// Objects, tables and partial objects.
     Objects,
-    /// The same as a stream: JSON only.
+    /// The same as a stream: no YAML.
     Stream,
     /// One fixed document.
     Document,
@@ -130,6 +135,7 @@ fn accept(clause: &Clause, offer: Offer, pretty: bool) -> Option<Accepted> {
     let media = match clause.media.as_str() {
         "application/json" | "*/*" | "application/*" => Media::Json,
         "application/yaml" if offer != Offer::Stream => Media::Yaml,
+        PROTOBUF if offer != Offer::Document => Media::Protobuf,
         _ => return None,
     };
     let form = match clause.param("as") {
@@ -145,7 +151,7 @@ fn accept(clause: &Clause, offer: Offer, pretty: bool) -> Option<Accepted> {
                 _ => return None,
             };
             match kind {
-                "Table" => Form::Table(version),
+                "Table" if media != Media::Protobuf => Form::Table(version),
                 "PartialObjectMetadata" | "PartialObjectMetadataList" => Form::Partial(version),
                 _ => return None,
             }
@@ -189,9 +195,10 @@ mod tests {
     }
 
     #[test]
-    fn protobuf_falls_back_to_json_and_quality_counts() {
+    fn documents_have_no_protobuf_form_and_quality_counts() {
         let go = "application/vnd.kubernetes.protobuf,application/json";
-        assert_eq!(form(go, Offer::Objects).unwrap().media, Media::Json);
+        assert_eq!(form(go, Offer::Objects).unwrap().media, Media::Protobuf);
+        assert_eq!(form(go, Offer::Document).unwrap().media, Media::Json);
         let yaml = "application/json;q=0.5, application/yaml";
         assert_eq!(form(yaml, Offer::Objects).unwrap().media, Media::Yaml);
         assert_eq!(form(yaml, Offer::Stream).unwrap().media, Media::Json);

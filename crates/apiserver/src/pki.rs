@@ -129,7 +129,7 @@ impl Pki {
     ) -> Result<Identity, PkiError> {
         let mut params = leaf_params(common_name, organizations);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.leaf(file, params, |certificate| {
+        self.leaf(file, &params, |certificate| {
             certificate.subject().iter_common_name().any(|cn| cn.as_str() == Ok(common_name))
         })
     }
@@ -170,7 +170,7 @@ impl Pki {
             };
             params.subject_alt_names.push(san);
         }
-        self.leaf(file, params, |certificate| serves(certificate, names))
+        self.leaf(file, &params, |certificate| serves(certificate, names))
     }
 
     /// The key that signs service account tokens (P-256, PKCS#8 PEM), made on first use.
@@ -191,7 +191,7 @@ impl Pki {
     fn leaf(
         &self,
         file: &str,
-        params: CertificateParams,
+        params: &CertificateParams,
         fits: impl Fn(&X509Certificate<'_>) -> bool,
     ) -> Result<Identity, PkiError> {
         let certificate_path = self.dir.join(format!("{file}.crt"));

@@ -3,8 +3,9 @@
 use std::io::Write as _;
 
 use bytes::Bytes;
+use davit_api::kinds;
 use davit_api::status::Status;
-use davit_schema::table;
+use davit_schema::{protobuf, table};
 use http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY,
     X_CONTENT_TYPE_OPTIONS,
@@ -15,7 +16,9 @@ use serde_json::{Map, Value, json};
 use crate::body::ResponseBody;
 use crate::context::Context;
 use crate::convert;
-use crate::negotiate::{Accepted, Form, Media, NotAcceptable, Offer, negotiate, wants_pretty};
+use crate::negotiate::{
+    Accepted, Form, Media, NotAcceptable, Offer, PROTOBUF, negotiate, wants_pretty,
+};
 use crate::query::Query;
 use crate::registry::ResourceInfo;
 
@@ -25,7 +28,7 @@ const GZIP_FROM: usize = 128 * 1024;
 /// Chooses the form of the answer, before anything is done.
 pub(crate) fn accepted(context: &Context, offer: Offer) -> Result<Accepted, Status> {
     negotiate(&context.headers, &context.query, offer).map_err(|NotAcceptable| {
-        Status::not_acceptable(&["application/json", "application/yaml"])
+        Status::not_acceptable(&["application/json", "application/yaml", PROTOBUF])
     })
 }
 
@@ -100,7 +103,7 @@ pub(crate) fn shaped(
         Form::Table(version) => {
             let include = Include::of(&context.query)?;
             let metadata = json!({ "resourceVersion": davit_api::meta::resource_version(&value) });
-            let mut table = table_frame(resource, version, metadata);
+            let mut table = table_frame(resource, version, &metadata);
             table["rows"] = json!([row(resource, value, version, include)]);
             table
         }
@@ -146,7 +149,7 @@ pub(crate) fn list(
         }
         Form::Table(version) => {
             let include = Include::of(&context.query)?;
-            let mut table = table_frame(resource, version, meta.to_value());
+            let mut table = table_frame(resource, version, &meta.to_value());
             let rows: Vec<Value> = items
                 .into_iter()
                 .map(|item| item.into_value().map(|value| row(resource, value, version, include)))
@@ -220,7 +223,7 @@ impl Include {
 }
 
 /// A table without rows.
-pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: Value) -> Value {
+pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: &Value) -> Value {
     let row = &resource.row;
     let columns: Vec<Value> = table::columns(row.group, row.version, row.kind)
         .iter()
@@ -281,6 +284,14 @@ pub(crate) fn encoded(accepted: Accepted, code: StatusCode, value: &Value) -> Re
             let text = yaml(value);
             respond(code, Media::Yaml.content_type(), text.into())
         }
+        Media::Protobuf => match protobuf::encode_object(kinds::builtin(), value) {
+            Ok(body) => respond(code, PROTOBUF, body.into()),
+            Err(error) => {
+                // JSON with its own content type is still an answer
+                tracing::warn!(%error, "writing protobuf");
+                json_response(code, json_bytes(value, false))
+            }
+        },
     }
 }
 

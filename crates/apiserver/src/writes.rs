@@ -74,6 +74,16 @@ impl Writer<'_> {
     }
 }
 
+/// Adds the faults of fields about which nothing was said yet: the declared limits of a kind and
+/// its strategy overlap.
+fn add_missing(found: &mut Vec<FieldError>, declared: Vec<FieldError>) {
+    for fault in declared {
+        if !found.iter().any(|known| known.field == fault.field) {
+            found.push(fault);
+        }
+    }
+}
+
 /// Bounds a compare-and-swap loop in time.
 struct Race {
     until: Instant,

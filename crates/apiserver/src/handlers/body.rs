@@ -14,12 +14,13 @@ use super::options::Validation;
 use crate::body::{ReadError, RequestBody, read_limited};
 use crate::codec;
 use crate::context::Context;
+use crate::negotiate::PROTOBUF;
 use crate::convert;
 use crate::registry::ResourceInfo;
 
 /// The largest request body.
 pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
-const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", protobuf::MEDIA_TYPE];
+const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
 
 /// How a body is serialized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,7 +49,7 @@ pub(crate) fn format(headers: &HeaderMap) -> Result<Format, Status> {
     match media.as_str() {
         "" | "application/json" => Ok(Format::Text(Encoding::Json)),
         "application/yaml" => Ok(Format::Text(Encoding::Yaml)),
-        protobuf::MEDIA_TYPE => Ok(Format::Protobuf),
+        PROTOBUF => Ok(Format::Protobuf),
         _ => Err(Status::unsupported_media_type(&ACCEPTED)),
     }
 }

@@ -21,8 +21,6 @@ pub(crate) enum Validation {
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
     pub(crate) validation: Validation,
-    /// Who manages the fields written; server-side apply will record it.
-    pub(crate) field_manager: String,
 }
 
 impl WriteOptions {
@@ -45,8 +43,8 @@ impl WriteOptions {
                 Validation::Warn
             }
         };
-        let manager = query.text("fieldManager");
-        check_manager(manager, is_apply, &mut faults);
+        // checked now, recorded once field ownership is tracked
+        check_manager(query.text("fieldManager"), is_apply, &mut faults);
         if !is_apply && query.get("force").is_some() {
             let why = "may not be specified for non-apply patch";
             faults.push(FieldError::forbidden(&Path::new("force"), why));
@@ -54,8 +52,7 @@ impl WriteOptions {
         if !faults.is_empty() {
             return Err(Status::invalid(Qualified::new("meta.k8s.io", kind), "", &faults));
         }
-        let field_manager = manager.map_or_else(|| default_manager(context.user_agent()), str::to_owned);
-        Ok(Self { dry_run: !dry_run.is_empty(), validation, field_manager })
+        Ok(Self { dry_run: !dry_run.is_empty(), validation })
     }
 }
 
@@ -76,20 +73,6 @@ fn check_manager(manager: Option<&str>, is_apply: bool, faults: &mut ErrorList) 
             }
         }
     }
-}
-
-/// The User-Agent up to its first slash, cut to what a manager may be.
-fn default_manager(user_agent: &str) -> String {
-    let name = user_agent.split('/').next().unwrap_or_default();
-    let printable = name.chars().filter(|c| !c.is_control());
-    let mut manager = String::new();
-    for c in printable {
-        if manager.len() + c.len_utf8() > MANAGER_BYTES {
-            break;
-        }
-        manager.push(c);
-    }
-    manager
 }
 
 /// How exactly a list's resourceVersion is meant.

@@ -62,6 +62,7 @@ pub(super) async fn watch(
         Err(error @ CacheError::Expired { .. }) => Err(errors::cache(error, resource)),
         Err(error) => return Err(errors::cache(error, resource)),
     };
+    let content_type = frames.content_type();
     let gauge = server.metrics().long_running(&context.info, "watch");
     let source = Source {
         server: Arc::clone(server),
@@ -73,9 +74,8 @@ pub(super) async fn watch(
         return websocket::answer(context, &mut request, source);
     }
     let mut response = Response::new(ResponseBody::stream(stream(source)));
-    response
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let content_type = HeaderValue::from_static(content_type);
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
     Ok(response)
 }
 
@@ -106,7 +106,7 @@ impl Source {
     async fn next(&mut self) -> Option<Bytes> {
         let watch = match &mut self.watch {
             Ok(watch) => watch,
-            Err(status) => return status.take().map(|status| frames::error(&status)),
+            Err(status) => return status.take().map(|status| self.frames.error(&status)),
         };
         let item = tokio::select! {
             item = watch.next() => item?,
@@ -121,7 +121,7 @@ impl Source {
             Ok(frame) => Some(frame),
             Err(status) => {
                 self.watch = Err(None);
-                Some(frames::error(&status))
+                Some(self.frames.error(&status))
             }
         }
     }

@@ -4,7 +4,7 @@
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::{Qualified, Reason, Status};
 use http::{Method, Request, Response, StatusCode};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Collected};
 use serde_json::Value;
 
 use crate::body::{RequestBody, ResponseBody};
@@ -185,7 +185,7 @@ async fn checked(pod: &str, response: Response<ResponseBody>) -> HandlerResult {
         return Ok(response);
     }
     let limited = http_body_util::Limited::new(response.into_body(), ERROR_BYTES);
-    let body = limited.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let body = limited.collect().await.map(Collected::to_bytes).unwrap_or_default();
     let text = String::from_utf8_lossy(&body).trim_end().to_owned();
     Err(match code {
         StatusCode::BAD_REQUEST => Status::bad_request(text),

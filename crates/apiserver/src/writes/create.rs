@@ -2,10 +2,11 @@
 
 use davit_api::status::Status;
 use davit_schema::decode::decode_value;
+use davit_schema::validate::validate;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
-use super::Writer;
+use super::{Writer, add_missing};
 use crate::admission::Operation;
 use crate::storage::{StorageError, Stored};
 use crate::{errors, object};
@@ -78,8 +79,9 @@ impl Writer<'_> {
     }
 
     async fn check_create(&self, new: &Value, name: &str) -> Result<(), Status> {
-        let strategy = self.resource.strategy;
-        let found = strategy.validate(new);
+        let (strategy, storage) = (self.resource.strategy, &self.resource.storage);
+        let mut found = strategy.validate(new);
+        add_missing(&mut found, validate(storage.types(), storage.type_id(), new));
         if !found.is_empty() {
             return Err(self.invalid(name, &found));
         }

@@ -2,9 +2,10 @@
 
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
+use davit_schema::validate::validate_update;
 use serde_json::{Value, json};
 
-use super::{Race, Writer};
+use super::{Race, Writer, add_missing};
 use crate::admission::Operation;
 use crate::storage::{StorageError, Stored};
 use crate::object;
@@ -89,10 +90,14 @@ impl Writer<'_> {
         }
         let strategy = self.resource.strategy;
         strategy.default(&mut new);
+        let storage = &self.resource.storage;
         let found = match subresource {
             "" => {
                 strategy.prepare_for_update(&mut new, &old.value);
-                strategy.validate_update(&new, &old.value)
+                let mut found = strategy.validate_update(&new, &old.value);
+                let (types, root) = (storage.types(), storage.type_id());
+                add_missing(&mut found, validate_update(types, root, &new, &old.value));
+                found
             }
             // made by the server itself out of a checked request
             "binding" => Vec::new(),

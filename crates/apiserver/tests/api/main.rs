@@ -1,10 +1,13 @@
 //! The acceptance items of the API machinery, driven through the in-process entry: the same
 //! pipeline as on the wire, over the embedded store in a temporary directory.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod cluster;
 mod delete;
 mod discovery;
 mod identity;
+mod kubectl;
 mod list_watch;
 mod metadata;
 mod negotiation;

@@ -11,11 +11,38 @@ async fn item_011_unknown_accept_is_406_and_empty_is_json() {
     let status = answer.error(406, "NotAcceptable");
     let message = status["message"].as_str().unwrap();
     assert!(message.starts_with("only the following media types are accepted: application/json"));
-    for accept in ["", "*/*", "application/vnd.kubernetes.protobuf,application/json"] {
+    for accept in ["", "*/*", "application/cbor,application/json"] {
         let answer = c.request("GET", "/api/v1/namespaces", &[("accept", accept)], "").await;
         assert_eq!(answer.header("content-type"), "application/json", "{accept}");
         answer.ok(200);
     }
+}
+
+#[tokio::test]
+async fn items_012_and_067_protobuf_answers_lists_and_watches() {
+    let c = Cluster::new().await;
+    c.config_map("x", &json!({"a": "b"})).await;
+    let protobuf = "application/vnd.kubernetes.protobuf";
+    let accept = [("accept", protobuf)];
+    let kinds = davit_api::kinds::builtin();
+    let read = |body: &[u8]| davit_schema::protobuf::decode_object(kinds, body, None).unwrap();
+    let answer = c.request("GET", &format!("{CONFIG_MAPS}/x"), &accept, "").await;
+    assert_eq!(answer.header("content-type"), protobuf);
+    let map = read(&answer.body);
+    assert_eq!((map.kind.as_str(), &map.value["data"]["a"]), ("ConfigMap", &json!("b")));
+    let list = read(&c.request("GET", CONFIG_MAPS, &accept, "").await.body);
+    assert_eq!(list.kind, "ConfigMapList");
+    assert_eq!(list.value["items"][0]["metadata"]["name"], "x");
+    let missing = c.request("GET", &format!("{CONFIG_MAPS}/y"), &accept, "").await;
+    let status = read(&missing.body);
+    assert_eq!((missing.code, &status.value["reason"]), (404, &json!("NotFound")));
+    let url = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1");
+    let stream = [("accept", "application/vnd.kubernetes.protobuf;stream=watch")];
+    let answer = c.request("GET", &url, &stream, "").await;
+    assert_eq!(answer.header("content-type"), "application/vnd.kubernetes.protobuf;stream=watch");
+    let length = u32::from_be_bytes(answer.body[..4].try_into().unwrap()) as usize;
+    assert_eq!(answer.body.len(), 4 + length);
+    assert_eq!(&answer.body[4..8], b"k8s\0");
 }
 
 #[tokio::test]

@@ -3,24 +3,30 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use davit_api::kinds;
 use davit_api::status::Status;
+use davit_schema::protobuf;
 use serde_json::{Value, json};
 
 use crate::cache::{Delivery, WatchItem};
 use crate::context::Context;
 use crate::convert;
-use crate::negotiate::{Accepted, Form};
+use crate::negotiate::{Accepted, Form, Media};
 use crate::registry::ResourceInfo;
 use crate::respond::{self, Include};
 
 /// Formats under which an event's bytes are shared; 1 is the cache's own.
 const PARTIAL_V1: u32 = 2;
 const PARTIAL_V1_BETA1: u32 = 3;
-const CONVERTED: u32 = 16;
+const PARTIAL_PROTOBUF_V1: u32 = 4;
+const PARTIAL_PROTOBUF_V1_BETA1: u32 = 5;
+/// Other formats are told apart by version; the lowest bit tells protobuf.
+const OTHERS: u32 = 16;
 
 /// Writes the events of one watch.
 pub(super) struct Frames {
     resource: Arc<ResourceInfo>,
+    media: Media,
     form: Form,
     include: Include,
     /// Column definitions go out once.
@@ -36,6 +42,7 @@ impl Frames {
         let include = Include::of(&context.query)?;
         Ok(Self {
             resource: Arc::new(resource.clone()),
+            media: accepted.media,
             form: accepted.form,
             include,
             columns_sent: false,
@@ -50,32 +57,68 @@ impl Frames {
         match item {
             WatchItem::Event(delivery) => self.event(&delivery),
             WatchItem::Bookmark { revision, initial_events_end } => {
-                Ok(frame("BOOKMARK", &self.bookmark(revision, initial_events_end)))
+                let bookmark = self.bookmark(revision, initial_events_end);
+                self.frame("BOOKMARK", &bookmark)
             }
         }
     }
 
     fn event(&mut self, delivery: &Delivery) -> Result<Bytes, Status> {
         let converted = self.resource.is_converted();
-        let format = match self.form {
-            Form::Object if !converted => return Ok(delivery.json_frame()),
-            Form::Object => Some(CONVERTED + version_number(&self.resource)),
-            Form::Partial("v1") => Some(PARTIAL_V1),
-            Form::Partial(_) => Some(PARTIAL_V1_BETA1),
-            Form::Table(_) => None,
+        let protobuf = self.media == Media::Protobuf;
+        let format = match (self.form, protobuf) {
+            (Form::Object, false) if !converted => return Ok(delivery.json_frame()),
+            (Form::Object, _) => {
+                Some(OTHERS + version_number(&self.resource) * 2 + u32::from(protobuf))
+            }
+            (Form::Partial("v1"), false) => Some(PARTIAL_V1),
+            (Form::Partial(_), false) => Some(PARTIAL_V1_BETA1),
+            (Form::Partial("v1"), true) => Some(PARTIAL_PROTOBUF_V1),
+            (Form::Partial(_), true) => Some(PARTIAL_PROTOBUF_V1_BETA1),
+            (Form::Table(_), _) => None,
         };
         let value: Value =
             serde_json::from_slice(delivery.object().json()).map_err(Status::internal)?;
         let value = convert::from_storage(&self.resource, value)?;
         let kind = delivery.kind().as_str();
         let Some(format) = format else {
-            return Ok(frame(kind, &self.table(value)));
+            let table = self.table(value);
+            return self.frame(kind, &table);
         };
         let object = match self.form {
             Form::Partial(version) => respond::partial(&value, version),
             _ => value,
         };
-        Ok(delivery.encoded(format, || frame(kind, &object)))
+        let mut failed = None;
+        let bytes = delivery.encoded(format, || {
+            self.frame(kind, &object).unwrap_or_else(|status| {
+                failed = Some(status);
+                Bytes::new()
+            })
+        });
+        failed.map_or(Ok(bytes), Err)
+    }
+
+    /// The content type of the stream.
+    pub(super) fn content_type(&self) -> &'static str {
+        match self.media {
+            Media::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+            Media::Json | Media::Yaml => "application/json",
+        }
+    }
+
+    /// The last event of a stream that failed.
+    pub(super) fn error(&self, status: &Status) -> Bytes {
+        let value = serde_json::to_value(status).unwrap_or(Value::Null);
+        self.frame("ERROR", &value).unwrap_or_else(|_| json_frame("ERROR", &value))
+    }
+
+    fn frame(&self, kind: &str, object: &Value) -> Result<Bytes, Status> {
+        if self.media != Media::Protobuf {
+            return Ok(json_frame(kind, object));
+        }
+        let object = protobuf::encode_object(kinds::builtin(), object).map_err(Status::internal)?;
+        protobuf::watch_frame(kind, &object).map(Bytes::from).map_err(Status::internal)
     }
 
     fn table(&mut self, value: Value) -> Value {
@@ -85,7 +128,7 @@ impl Frames {
         };
         let revision = davit_api::meta::resource_version(&value).to_owned();
         let mut table =
-            respond::table_frame(&self.resource, version, json!({ "resourceVersion": revision }));
+            respond::table_frame(&self.resource, version, &json!({ "resourceVersion": revision }));
         if self.columns_sent {
             table["columnDefinitions"] = Value::Null;
         }
@@ -112,7 +155,7 @@ impl Frames {
             }),
             Form::Table(version) => {
                 let list = json!({ "resourceVersion": revision.to_string() });
-                let mut table = respond::table_frame(&self.resource, version, list);
+                let mut table = respond::table_frame(&self.resource, version, &list);
                 if self.columns_sent {
                     table["columnDefinitions"] = Value::Null;
                 }
@@ -137,14 +180,10 @@ fn version_number(resource: &ResourceInfo) -> u32 {
     let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     });
-    hash >> 1
+    // room for the fixed numbers and the bit of the form
+    hash >> 2
 }
 
-/// The last event of a stream that failed.
-pub(super) fn error(status: &Status) -> Bytes {
-    frame("ERROR", &serde_json::to_value(status).unwrap_or(Value::Null))
-}
-
-fn frame(kind: &str, object: &Value) -> Bytes {
+fn json_frame(kind: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }
