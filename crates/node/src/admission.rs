@@ -1,7 +1,9 @@
 //! Checks of a pod against the node that need no resources: name, selector, affinity, taints, operating system.
 
 use crate::pod::PodExt;
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+};
 use std::collections::BTreeMap;
 
 /// Why a pod may not run here.
@@ -14,7 +16,10 @@ pub struct Refusal {
 }
 
 fn refuse(reason: &str, message: impl Into<String>) -> Result<(), Refusal> {
-    Err(Refusal { reason: reason.to_owned(), message: message.into() })
+    Err(Refusal {
+        reason: reason.to_owned(),
+        message: message.into(),
+    })
 }
 
 /// Checks what does not change with the load of the node.
@@ -29,30 +34,69 @@ pub fn check_node(pod: &Pod, node: &Node) -> Result<(), Refusal> {
     if let Some(os) = &spec.os
         && os.name != "linux"
     {
-        return refuse("PodOSNotSupported", format!("Failed to admit pod as the OS field doesn't match node OS: {}", os.name));
+        return refuse(
+            "PodOSNotSupported",
+            format!(
+                "Failed to admit pod as the OS field doesn't match node OS: {}",
+                os.name
+            ),
+        );
     }
-    let selector_os = spec.node_selector.as_ref().and_then(|s| s.get("kubernetes.io/os"));
+    let selector_os = spec
+        .node_selector
+        .as_ref()
+        .and_then(|s| s.get("kubernetes.io/os"));
     if selector_os.is_some_and(|os| os != "linux") {
         let text = "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label";
         return refuse("PodOSSelectorNodeLabelDoesNotMatch", text);
     }
-    let selected = spec.node_selector.iter().flatten().all(|(k, v)| labels.get(k) == Some(v));
+    let selected = spec
+        .node_selector
+        .iter()
+        .flatten()
+        .all(|(k, v)| labels.get(k) == Some(v));
     let required = spec
         .affinity
         .as_ref()
         .and_then(|a| a.node_affinity.as_ref())
-        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    let fits = required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term_matches(t, labels, name)));
+        .and_then(|a| {
+            a.required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+    let fits = required.is_none_or(|r| {
+        r.node_selector_terms
+            .iter()
+            .any(|t| term_matches(t, labels, name))
+    });
     if !selected || !fits {
-        return refuse("NodeAffinity", "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector");
+        return refuse(
+            "NodeAffinity",
+            "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
+        );
     }
     if !pod.is_static() {
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-        let taints = node.spec.as_ref().and_then(|s| s.taints.as_deref()).unwrap_or_default();
+        let taints = node
+            .spec
+            .as_ref()
+            .and_then(|s| s.taints.as_deref())
+            .unwrap_or_default();
         let hard = taints.iter().filter(|t| t.effect == "NoExecute");
-        if let Some(taint) = hard.into_iter().find(|t| !tolerations.iter().any(|x| tolerates(x, t))) {
-            let shown = format!("{{{}: {}}}", taint.key, taint.value.as_deref().unwrap_or_default());
-            return refuse("TaintToleration", format!("Predicate TaintToleration failed: node(s) had untolerated taint(s) {shown}"));
+        if let Some(taint) = hard
+            .into_iter()
+            .find(|t| !tolerations.iter().any(|x| tolerates(x, t)))
+        {
+            let shown = format!(
+                "{{{}: {}}}",
+                taint.key,
+                taint.value.as_deref().unwrap_or_default()
+            );
+            return refuse(
+                "TaintToleration",
+                format!(
+                    "Predicate TaintToleration failed: node(s) had untolerated taint(s) {shown}"
+                ),
+            );
         }
     }
     Ok(())
@@ -64,8 +108,12 @@ fn term_matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name
     if expressions.is_empty() && fields.is_empty() {
         return false;
     }
-    expressions.iter().all(|r| requirement_matches(r, labels.get(&r.key).map(String::as_str)))
-        && fields.iter().all(|r| r.key == "metadata.name" && requirement_matches(r, Some(name)))
+    expressions
+        .iter()
+        .all(|r| requirement_matches(r, labels.get(&r.key).map(String::as_str)))
+        && fields
+            .iter()
+            .all(|r| r.key == "metadata.name" && requirement_matches(r, Some(name)))
 }
 
 fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
@@ -100,7 +148,8 @@ fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
         "Exists" => true,
         "Equal" | "" => {
             !key.is_empty()
-                && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+                && toleration.value.as_deref().unwrap_or_default()
+                    == taint.value.as_deref().unwrap_or_default()
         }
         _ => false,
     }
@@ -111,14 +160,23 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads best with json! in place"
+    )]
     fn check(spec: serde_json::Value, taints: serde_json::Value) -> Option<String> {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap();
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": "n1", "labels": {"disk": "ssd", "cores": "8"}}, "spec": {"taints": taints}}))
         .unwrap();
         check_node(&pod, &node).err().map(|r| r.reason)
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads best with json! in place"
+    )]
     fn affinity(expression: serde_json::Value) -> serde_json::Value {
         json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
             {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}})
@@ -127,17 +185,45 @@ mod tests {
     #[test]
     fn selectors_and_affinity() {
         let none = json!([]);
-        assert_eq!(check(json!({"containers": [], "nodeSelector": {"disk": "ssd"}}), none.clone()), None);
-        assert_eq!(check(json!({"containers": [], "nodeSelector": {"disk": "hdd"}}), none.clone()).unwrap(), "NodeAffinity");
-        assert_eq!(check(affinity(json!({"key": "cores", "operator": "Gt", "values": ["4"]})), none.clone()), None);
-        assert!(check(affinity(json!({"key": "cores", "operator": "Lt", "values": ["4"]})), none.clone()).is_some());
+        assert_eq!(
+            check(
+                json!({"containers": [], "nodeSelector": {"disk": "ssd"}}),
+                none.clone()
+            ),
+            None
+        );
+        assert_eq!(
+            check(
+                json!({"containers": [], "nodeSelector": {"disk": "hdd"}}),
+                none.clone()
+            )
+            .unwrap(),
+            "NodeAffinity"
+        );
+        assert_eq!(
+            check(
+                affinity(json!({"key": "cores", "operator": "Gt", "values": ["4"]})),
+                none.clone()
+            ),
+            None
+        );
+        assert!(
+            check(
+                affinity(json!({"key": "cores", "operator": "Lt", "values": ["4"]})),
+                none.clone()
+            )
+            .is_some()
+        );
         assert!(check(json!({"containers": [], "os": {"name": "windows"}}), none).is_some());
     }
 
     #[test]
     fn only_no_execute_taints_count() {
         let pod = json!({"containers": []});
-        assert_eq!(check(pod.clone(), json!([{"key": "a", "effect": "NoSchedule"}])), None);
+        assert_eq!(
+            check(pod.clone(), json!([{"key": "a", "effect": "NoSchedule"}])),
+            None
+        );
         let taint = json!([{"key": "a", "value": "1", "effect": "NoExecute"}]);
         assert_eq!(check(pod, taint.clone()).unwrap(), "TaintToleration");
         let tolerant = json!({"containers": [], "tolerations": [{"key": "a", "operator": "Equal", "value": "1"}]});

@@ -7,7 +7,9 @@ mod orphans;
 mod relist;
 mod static_pods;
 
-use crate::containermanager::{Config as DeviceConfig, ContainerManager, FoundContainer, StartError};
+use crate::containermanager::{
+    Config as DeviceConfig, ContainerManager, FoundContainer, StartError,
+};
 use crate::context::Context;
 use crate::dns::ClusterDns;
 use crate::images::ImageManager;
@@ -29,7 +31,7 @@ use kube::Api;
 use kube::runtime::watcher;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -78,7 +80,11 @@ pub struct NodeOptions {
 
 impl NodeOptions {
     /// The defaults for a node with this name, directory and runtime.
-    pub fn new(node_name: impl Into<String>, root_dir: impl Into<PathBuf>, runtime: Arc<dyn Runtime>) -> Self {
+    pub fn new(
+        node_name: impl Into<String>,
+        root_dir: impl Into<PathBuf>,
+        runtime: Arc<dyn Runtime>,
+    ) -> Self {
         Self {
             node_name: node_name.into(),
             root_dir: root_dir.into(),
@@ -92,7 +98,10 @@ impl NodeOptions {
             serving_certificate: None,
             labels: BTreeMap::new(),
             max_pods: 110,
-            cluster_dns: ClusterDns { servers: Vec::new(), domain: "cluster.local".to_owned() },
+            cluster_dns: ClusterDns {
+                servers: Vec::new(),
+                domain: "cluster.local".to_owned(),
+            },
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             cgroup_root: String::new(),
             mounts: rustix::process::geteuid().is_root(),
@@ -162,11 +171,14 @@ impl NodeAgent {
         tasks.spawn(relist::rotate_logs(ctx.clone(), cancel.clone()));
         dispatcher.run().await;
         cancel.cancel();
-        let drained = tokio::time::timeout(Duration::from_secs(5), async { while tasks.join_next().await.is_some() {} });
+        let drained = tokio::time::timeout(Duration::from_secs(5), async {
+            while tasks.join_next().await.is_some() {}
+        });
         if drained.await.is_err() {
             tasks.abort_all();
         }
         ctx.devices.shutdown().await;
+        ctx.volumes.mounter().release_shared(&ctx.paths.pods());
         Ok(())
     }
 
@@ -176,12 +188,27 @@ impl NodeAgent {
         cancel: &CancellationToken,
     ) -> Result<(Arc<Context>, tokio::net::TcpListener), Error> {
         let options = self.options.clone();
-        let paths = Paths::new(options.root_dir.clone(), options.log_dir.clone());
-        for dir in [paths.pods(), paths.log_root().to_owned(), paths.container_log_links().to_owned()] {
-            std::fs::create_dir_all(&dir).map_err(|source| Error::Directory { path: dir, source })?;
+        // Mount points are known by their real paths.
+        let root = real_dir(&options.root_dir)?;
+        let paths = Paths::new(root.clone(), real_dir(&options.log_dir)?);
+        for dir in [
+            paths.pods(),
+            paths.log_root().to_owned(),
+            paths.container_log_links().to_owned(),
+        ] {
+            std::fs::create_dir_all(&dir)
+                .map_err(|source| Error::Directory { path: dir, source })?;
         }
-        let mounter: Arc<dyn Mounter> = if options.mounts { Arc::new(SystemMounter) } else { Arc::new(NoMounter) };
-        if let Err(error) = paths.pods().canonicalize().and_then(|p| mounter.make_shared(&p)) {
+        let mounter: Arc<dyn Mounter> = if options.mounts {
+            Arc::new(SystemMounter)
+        } else {
+            Arc::new(NoMounter)
+        };
+        if let Err(error) = paths
+            .pods()
+            .canonicalize()
+            .and_then(|p| mounter.make_shared(&p))
+        {
             tracing::warn!(%error, "cannot make the volume directory a shared mount; mount propagation will not work");
         }
         let machine = Machine::discover(paths.root());
@@ -190,21 +217,43 @@ impl NodeAgent {
 
         let client = self.client.clone();
         let fields = |text: String| watcher::Config::default().fields(&text);
-        let recorder = EventRecorder::spawn(client.clone(), "kubelet", &options.node_name, tasks, cancel.clone());
+        let recorder = EventRecorder::spawn(
+            client.clone(),
+            "kubelet",
+            &options.node_name,
+            tasks,
+            cancel.clone(),
+        );
         let node = Informer::<Node>::spawn(
             Api::all(client.clone()),
             fields(format!("metadata.name={}", options.node_name)),
             tasks,
             cancel.clone(),
         );
-        let services = Informer::<Service>::spawn(Api::all(client.clone()), watcher::Config::default(), tasks, cancel.clone());
+        let services = Informer::<Service>::spawn(
+            Api::all(client.clone()),
+            watcher::Config::default(),
+            tasks,
+            cancel.clone(),
+        );
         let objects: Arc<dyn ObjectSource> = Arc::new(ApiObjects::new(client.clone()));
         let pods = Arc::new(PodTable::default());
-        let config = DeviceConfig { plugin_wait: options.plugin_wait, ..DeviceConfig::new(&options.root_dir) };
+        let config = DeviceConfig {
+            plugin_wait: options.plugin_wait,
+            ..DeviceConfig::new(&root)
+        };
         let devices = ContainerManager::start(config, pods.clone()).await?;
-        devices.adopt(found_containers(&*options.runtime).await.map_err(Error::Runtime)?);
-        let metrics = Metrics::new(&options.node_name, |registry| devices.register_metrics(registry));
-        let host_dns = crate::dns::parse_resolv_conf(&std::fs::read_to_string(&options.resolv_conf).unwrap_or_default());
+        devices.adopt(
+            found_containers(&*options.runtime)
+                .await
+                .map_err(Error::Runtime)?,
+        );
+        let metrics = Metrics::new(&options.node_name, |registry| {
+            devices.register_metrics(registry);
+        });
+        let host_dns = crate::dns::parse_resolv_conf(
+            &std::fs::read_to_string(&options.resolv_conf).unwrap_or_default(),
+        );
         let ctx = Context {
             runtime: options.runtime.clone(),
             runtime_name: version.runtime_name.clone(),
@@ -230,13 +279,27 @@ impl NodeAgent {
     }
 }
 
+/// Makes a directory and returns its path without links.
+fn real_dir(path: &Path) -> Result<PathBuf, Error> {
+    std::fs::create_dir_all(path)
+        .and_then(|()| path.canonicalize())
+        .map_err(|source| Error::Directory {
+            path: path.to_owned(),
+            source,
+        })
+}
+
 /// Waits for the runtime; an external one may be starting at the same time.
-async fn runtime_version(runtime: &dyn Runtime) -> Result<davit_proto::cri::v1::VersionResponse, Error> {
+async fn runtime_version(
+    runtime: &dyn Runtime,
+) -> Result<davit_proto::cri::v1::VersionResponse, Error> {
     let deadline = tokio::time::Instant::now() + RUNTIME_START;
     loop {
         match runtime.version().await {
             Ok(version) => return Ok(version),
-            Err(error) if tokio::time::Instant::now() >= deadline => return Err(Error::Runtime(error)),
+            Err(error) if tokio::time::Instant::now() >= deadline => {
+                return Err(Error::Runtime(error));
+            }
             Err(error) => {
                 tracing::info!(%error, "waiting for the container runtime");
                 tokio::time::sleep(Duration::from_millis(500)).await;
@@ -246,11 +309,14 @@ async fn runtime_version(runtime: &dyn Runtime) -> Result<davit_proto::cri::v1::
 }
 
 fn with_runtime(mut machine: Machine, version: &davit_proto::cri::v1::VersionResponse) -> Machine {
-    machine.info.container_runtime_version = format!("{}://{}", version.runtime_name, version.runtime_version);
+    machine.info.container_runtime_version =
+        format!("{}://{}", version.runtime_name, version.runtime_version);
     machine
 }
 
-async fn found_containers(runtime: &dyn Runtime) -> Result<Vec<FoundContainer>, davit_oci::runtime::Error> {
+async fn found_containers(
+    runtime: &dyn Runtime,
+) -> Result<Vec<FoundContainer>, davit_oci::runtime::Error> {
     let list = runtime.list_containers(None).await?;
     let found = list.into_iter().filter_map(|c| {
         Some(FoundContainer {
@@ -271,14 +337,22 @@ fn node_ips(options: &NodeOptions) -> Vec<IpAddr> {
         return vec![options.address];
     }
     // Connecting a datagram socket sends nothing, it only chooses the route. The address is one for documentation.
-    let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-        .and_then(|socket| socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr()));
+    let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
+        socket
+            .connect((Ipv4Addr::new(192, 0, 2, 1), 9))
+            .and_then(|()| socket.local_addr())
+    });
     vec![routed.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())]
 }
 
 /// Pods bound to this node.
-fn pod_informer(ctx: &Context, tasks: &mut JoinSet<()>, cancel: &CancellationToken) -> Informer<Pod> {
-    let config = watcher::Config::default().fields(&format!("spec.nodeName={}", ctx.options.node_name));
+fn pod_informer(
+    ctx: &Context,
+    tasks: &mut JoinSet<()>,
+    cancel: &CancellationToken,
+) -> Informer<Pod> {
+    let config =
+        watcher::Config::default().fields(&format!("spec.nodeName={}", ctx.options.node_name));
     Informer::spawn(Api::all(ctx.client.clone()), config, tasks, cancel.clone())
 }
 

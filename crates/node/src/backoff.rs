@@ -23,7 +23,11 @@ pub struct Backoff {
 impl Backoff {
     /// Waits from `initial` doubling to `max`.
     pub fn new(initial: SignedDuration, max: SignedDuration) -> Self {
-        Self { initial, max, entries: HashMap::new() }
+        Self {
+            initial,
+            max,
+            entries: HashMap::new(),
+        }
     }
 
     /// Container restarts: 10 s doubling to 5 min, forgotten after 10 min without failure.
@@ -33,7 +37,9 @@ impl Backoff {
 
     /// The whole wait that applies to `key`, zero when it never failed.
     pub fn wait(&self, key: &str) -> SignedDuration {
-        self.entries.get(key).map_or(SignedDuration::ZERO, |e| e.wait)
+        self.entries
+            .get(key)
+            .map_or(SignedDuration::ZERO, |e| e.wait)
     }
 
     /// What is left of the wait when the last failure was at `since`; `None` when the item may go on.
@@ -52,7 +58,8 @@ impl Backoff {
             Some(entry) if !self.expired(entry, since) => (entry.wait * 2).min(self.max),
             _ => self.initial,
         };
-        self.entries.insert(key.to_owned(), Entry { wait, updated: now });
+        self.entries
+            .insert(key.to_owned(), Entry { wait, updated: now });
     }
 
     /// Forgets one item.
@@ -82,7 +89,11 @@ mod tests {
         for _ in 0..8 {
             b.next("c", at(now), at(now));
             assert_eq!(b.wait("c").as_secs(), expected);
-            assert_eq!(b.remaining("c", at(now + 1), at(now + 2)).map(|d| d.as_secs()), Some(expected - 1));
+            assert_eq!(
+                b.remaining("c", at(now + 1), at(now + 2))
+                    .map(|d| d.as_secs()),
+                Some(expected - 1)
+            );
             assert_eq!(b.remaining("c", at(now + 1), at(now + 1 + expected)), None);
             now += expected;
             expected = (expected * 2).min(300);

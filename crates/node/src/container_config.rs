@@ -39,7 +39,9 @@ pub enum Error {
         container: String,
     },
     /// A sub-path.
-    #[error("failed to prepare subPath for volumeMount \"{volume}\" of container \"{container}\": {cause}")]
+    #[error(
+        "failed to prepare subPath for volumeMount \"{volume}\" of container \"{container}\": {cause}"
+    )]
     SubPath {
         /// The volume.
         volume: String,
@@ -73,12 +75,20 @@ pub fn cgroup_parent(pod: &Pod, root: &str) -> String {
         resources::Qos::Burstable => "/burstable",
         resources::Qos::BestEffort => "/besteffort",
     };
-    format!("{}/kubepods{class}/pod{}", root.trim_end_matches('/'), pod.uid())
+    format!(
+        "{}/kubepods{class}/pod{}",
+        root.trim_end_matches('/'),
+        pod.uid()
+    )
 }
 
 /// Configuration of a pod's sandbox.
 pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
-    let sysctls = pod.pod_spec().security_context.as_ref().and_then(|c| c.sysctls.as_ref());
+    let sysctls = pod
+        .pod_spec()
+        .security_context
+        .as_ref()
+        .and_then(|c| c.sysctls.as_ref());
     let mut port_mappings = Vec::new();
     for (role, container) in pod.all_containers() {
         if role == Role::Ephemeral || pod.host_network() {
@@ -105,16 +115,34 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig 
             namespace: pod.ns().to_owned(),
             attempt,
         }),
-        hostname: if pod.host_network() { String::new() } else { pod.hostname() },
-        log_directory: ctx.paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid()).to_string_lossy().into_owned(),
+        hostname: if pod.host_network() {
+            String::new()
+        } else {
+            pod.hostname()
+        },
+        log_directory: ctx
+            .paths
+            .pod_log_dir(pod.ns(), pod.pod_name(), pod.uid())
+            .to_string_lossy()
+            .into_owned(),
         dns_config: Some(dns::config(pod, &ctx.options.cluster_dns, &ctx.host_dns)),
         port_mappings,
         labels: sandbox_labels(pod).into_iter().collect(),
-        annotations: pod.metadata.annotations.clone().unwrap_or_default().into_iter().collect(),
+        annotations: pod
+            .metadata
+            .annotations
+            .clone()
+            .unwrap_or_default()
+            .into_iter()
+            .collect(),
         linux: Some(cri::LinuxPodSandboxConfig {
             cgroup_parent: cgroup_parent(pod, &ctx.options.cgroup_root),
             security_context: Some(security::sandbox(pod, &seccomp_root(ctx))),
-            sysctls: sysctls.into_iter().flatten().map(|s| (s.name.replace('/', "."), s.value.clone())).collect(),
+            sysctls: sysctls
+                .into_iter()
+                .flatten()
+                .map(|s| (s.name.replace('/', "."), s.value.clone()))
+                .collect(),
             ..cri::LinuxPodSandboxConfig::default()
         }),
         ..cri::PodSandboxConfig::default()
@@ -148,40 +176,85 @@ pub struct Parts<'a> {
 /// # Errors
 /// References that cannot be followed, sub-paths that lead out, `runAsNonRoot`.
 pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::ContainerConfig, Error> {
-    let Parts { pod, role, container, restart_count, image, .. } = parts;
-    if container.volume_devices.as_ref().is_some_and(|d| !d.is_empty()) {
+    let Parts {
+        pod,
+        role,
+        container,
+        restart_count,
+        image,
+        ..
+    } = parts;
+    if container
+        .volume_devices
+        .as_ref()
+        .is_some_and(|d| !d.is_empty())
+    {
         return Err(Error::NotBuilt("block volumes (volumeDevices)"));
     }
     let services = ctx.services();
     let own = env::build(pod, container, parts.facts, &services, &*ctx.objects).await?;
     for (object, keys) in &own.skipped {
         let reference = pod.container_reference(role, &container.name);
-        let message = format!("Keys [{}] from the EnvFrom {object} were skipped since they are considered invalid environment variable names.", keys.join(", "));
-        ctx.recorder.warning(&reference, "InvalidEnvironmentVariableNames", message);
+        let message = format!(
+            "Keys [{}] from the EnvFrom {object} were skipped since they are considered invalid environment variable names.",
+            keys.join(", ")
+        );
+        ctx.recorder
+            .warning(&reference, "InvalidEnvironmentVariableNames", message);
     }
     let lookup = |name: &str| {
-        let device = || parts.devices.envs.iter().find(|e| e.key == name).map(|e| e.text().into_owned());
+        let device = || {
+            parts
+                .devices
+                .envs
+                .iter()
+                .find(|e| e.key == name)
+                .map(|e| e.text().into_owned())
+        };
         own.get(name).map(str::to_owned).or_else(device)
     };
-    let words = |list: &Option<Vec<String>>| list.iter().flatten().map(|w| expand(w, lookup)).collect::<Vec<_>>();
+    let words = |list: &Option<Vec<String>>| {
+        list.iter()
+            .flatten()
+            .map(|w| expand(w, lookup))
+            .collect::<Vec<_>>()
+    };
     let (command, args) = (words(&container.command), words(&container.args));
     let mut envs = parts.devices.envs.clone();
     // One entry a name: the pod's own value stands in for the plugin's.
     envs.retain(|e| own.get(&e.key).is_none());
-    envs.extend(own.vars.iter().map(|(k, v)| cri::KeyValue::new(k.clone(), v.clone())));
+    envs.extend(
+        own.vars
+            .iter()
+            .map(|(k, v)| cri::KeyValue::new(k.clone(), v.clone())),
+    );
     let mounts = mounts(ctx, &parts, lookup)?;
     let target = match role {
         Role::Ephemeral => ephemeral_target(pod, &container.name, parts.runtime),
         _ => None,
     };
-    let user = security::ImageUser { uid: image.uid, name: &image.username };
+    let user = security::ImageUser {
+        uid: image.uid,
+        name: &image.username,
+    };
     let context = security::container(pod, container, &user, target, &seccomp_root(ctx))?;
-    let mut annotations: HashMap<String, String> = parts.devices.annotations.clone().into_iter().collect();
+    let mut annotations: HashMap<String, String> =
+        parts.devices.annotations.clone().into_iter().collect();
     annotations.extend(container_annotations(pod, container, restart_count));
     let machine = &ctx.machine;
-    let limits = resources::linux_resources(pod, role, container, machine.memory, &machine.hugepage_sizes(), machine.unified_cgroup);
+    let limits = resources::linux_resources(
+        pod,
+        role,
+        container,
+        machine.memory,
+        &machine.hugepage_sizes(),
+        machine.unified_cgroup,
+    );
     Ok(cri::ContainerConfig {
-        metadata: Some(cri::ContainerMetadata { name: container.name.clone(), attempt: restart_count }),
+        metadata: Some(cri::ContainerMetadata {
+            name: container.name.clone(),
+            attempt: restart_count,
+        }),
         image: Some(cri::ImageSpec {
             image: image.reference.clone(),
             user_specified_image: container.image.clone().unwrap_or_default(),
@@ -199,7 +272,10 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
         stdin: container.stdin.unwrap_or(false),
         stdin_once: container.stdin_once.unwrap_or(false),
         tty: container.tty.unwrap_or(false),
-        linux: Some(cri::LinuxContainerConfig { resources: Some(limits), security_context: Some(context) }),
+        linux: Some(cri::LinuxContainerConfig {
+            resources: Some(limits),
+            security_context: Some(context),
+        }),
         cdi_devices: parts.devices.cdi_devices.clone(),
         stop_signal: stop_signal(container),
         ..cri::ContainerConfig::default()
@@ -207,18 +283,36 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
 }
 
 fn stop_signal(container: &Container) -> i32 {
-    let name = container.lifecycle.as_ref().and_then(|l| l.stop_signal.as_deref()).unwrap_or_default();
+    let name = container
+        .lifecycle
+        .as_ref()
+        .and_then(|l| l.stop_signal.as_deref())
+        .unwrap_or_default();
     cri::Signal::from_str_name(name).map_or(0, |s| s as i32)
 }
 
 fn ephemeral_target(pod: &Pod, name: &str, runtime: &PodRuntime) -> Option<String> {
     let list = pod.pod_spec().ephemeral_containers.as_ref()?;
-    let target = list.iter().find(|c| c.name == name)?.target_container_name.as_deref().filter(|t| !t.is_empty())?;
+    let target = list
+        .iter()
+        .find(|c| c.name == name)?
+        .target_container_name
+        .as_deref()
+        .filter(|t| !t.is_empty())?;
     runtime.latest(target).map(|c| c.id.clone())
 }
 
-fn mounts(ctx: &Context, parts: &Parts<'_>, lookup: impl Fn(&str) -> Option<String>) -> Result<Vec<cri::Mount>, Error> {
-    let Parts { pod, container, volumes, .. } = parts;
+fn mounts(
+    ctx: &Context,
+    parts: &Parts<'_>,
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<cri::Mount>, Error> {
+    let Parts {
+        pod,
+        container,
+        volumes,
+        ..
+    } = parts;
     let mut out = parts.devices.mounts.clone();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let root = volumes.get(&mount.name).ok_or_else(|| Error::NoVolume {
@@ -237,23 +331,43 @@ fn mounts(ctx: &Context, parts: &Parts<'_>, lookup: impl Fn(&str) -> Option<Stri
             host_path: host.to_string_lossy().into_owned(),
             readonly: read_only || is_projected(pod, &mount.name),
             propagation: propagation as i32,
-            recursive_read_only: read_only && mount.recursive_read_only.as_deref() == Some("Enabled"),
+            recursive_read_only: read_only
+                && mount.recursive_read_only.as_deref() == Some("Enabled"),
             ..cri::Mount::default()
         });
     }
-    let taken = |path: &str| container.volume_mounts.iter().flatten().any(|m| m.mount_path.trim_end_matches('/') == path);
+    let taken = |path: &str| {
+        container
+            .volume_mounts
+            .iter()
+            .flatten()
+            .any(|m| m.mount_path.trim_end_matches('/') == path)
+    };
     if !taken("/etc/hosts") && parts.role != Role::Ephemeral {
-        out.push(plain_mount("/etc/hosts", &hosts_file(ctx, pod, parts.facts)?));
+        out.push(plain_mount(
+            "/etc/hosts",
+            &hosts_file(ctx, pod, parts.facts)?,
+        ));
     }
-    let log = container.termination_message_path.as_deref().unwrap_or("/dev/termination-log");
+    let log = container
+        .termination_message_path
+        .as_deref()
+        .unwrap_or("/dev/termination-log");
     if !log.is_empty() && !taken(log) {
-        out.push(plain_mount(log, &termination_file(ctx, pod, &container.name, parts.restart_count)?));
+        out.push(plain_mount(
+            log,
+            &termination_file(ctx, pod, &container.name, parts.restart_count)?,
+        ));
     }
     Ok(out)
 }
 
 fn absolute(path: &str) -> String {
-    if path.starts_with('/') { path.to_owned() } else { format!("/{path}") }
+    if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    }
 }
 
 fn plain_mount(container_path: &str, host: &Path) -> cri::Mount {
@@ -267,7 +381,11 @@ fn plain_mount(container_path: &str, host: &Path) -> cri::Mount {
 /// Volumes whose content the node writes are read-only whatever the mount says.
 fn is_projected(pod: &Pod, name: &str) -> bool {
     pod.pod_spec().volumes.iter().flatten().any(|v| {
-        v.name == name && (v.config_map.is_some() || v.secret.is_some() || v.projected.is_some() || v.downward_api.is_some())
+        v.name == name
+            && (v.config_map.is_some()
+                || v.secret.is_some()
+                || v.projected.is_some()
+                || v.downward_api.is_some())
     })
 }
 
@@ -279,28 +397,42 @@ fn sub_path(
     root: &Path,
     lookup: &impl Fn(&str) -> Option<String>,
 ) -> Result<PathBuf, Error> {
-    let failed = |cause: String| Error::SubPath { volume: mount.name.clone(), container: parts.container.name.clone(), cause };
+    let failed = |cause: String| Error::SubPath {
+        volume: mount.name.clone(),
+        container: parts.container.name.clone(),
+        cause,
+    };
     let expr = mount.sub_path_expr.as_deref().filter(|e| !e.is_empty());
     let sub = match (expr, mount.sub_path.as_deref().filter(|s| !s.is_empty())) {
-        (Some(expr), _) => expand_strict(expr, lookup).map_err(|names| failed(format!("missing value for {}", names.join(", "))))?,
+        (Some(expr), _) => expand_strict(expr, lookup)
+            .map_err(|names| failed(format!("missing value for {}", names.join(", "))))?,
         (None, Some(sub)) => sub.to_owned(),
         (None, None) => return Ok(root.to_owned()),
     };
     if sub.starts_with('/') || sub.split('/').any(|part| part == "..") {
-        return Err(failed(format!("unable to provision SubPath `{sub}`: must be a relative path inside the volume")));
+        return Err(failed(format!(
+            "unable to provision SubPath `{sub}`: must be a relative path inside the volume"
+        )));
     }
     let failed_io = |e: io::Error| failed(format!("{sub:?}: {e}"));
     if open_beneath(root, &sub).is_err() {
         make_dirs_beneath(root, &sub, 0o750).map_err(failed_io)?;
-        let mode = std::fs::metadata(root).map(|m| m.permissions().mode()).map_err(failed_io)?;
-        std::fs::set_permissions(root.join(&sub), std::fs::Permissions::from_mode(mode)).map_err(failed_io)?;
+        let mode = std::fs::metadata(root)
+            .map(|m| m.permissions().mode())
+            .map_err(failed_io)?;
+        std::fs::set_permissions(root.join(&sub), std::fs::Permissions::from_mode(mode))
+            .map_err(failed_io)?;
     }
     let source = open_beneath(root, &sub).map_err(failed_io)?;
-    let target = ctx.paths.subpath(parts.pod.uid(), &mount.name, &parts.container.name, index);
+    let target = ctx
+        .paths
+        .subpath(parts.pod.uid(), &mount.name, &parts.container.name, index);
     if ctx.volumes.mounter().is_mount_point(&target) {
         return Ok(target);
     }
-    let is_dir = std::fs::metadata(root.join(&sub)).map(|m| m.is_dir()).map_err(failed_io)?;
+    let is_dir = std::fs::metadata(root.join(&sub))
+        .map(|m| m.is_dir())
+        .map_err(failed_io)?;
     let parent = target.parent().unwrap_or(root);
     std::fs::create_dir_all(parent).map_err(failed_io)?;
     if is_dir {
@@ -311,22 +443,51 @@ fn sub_path(
     match ctx.volumes.mounter().bind(&source, &target) {
         Ok(()) => Ok(target),
         // Without the privilege to mount, the path as it resolves now has to do.
-        Err(e) if e.kind() == io::ErrorKind::Unsupported => root.join(&sub).canonicalize().map_err(failed_io),
+        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
+            root.join(&sub).canonicalize().map_err(failed_io)
+        }
         Err(e) => Err(failed_io(e)),
     }
 }
 
 fn hosts_file(ctx: &Context, pod: &Pod, facts: &NodeFacts) -> Result<PathBuf, Error> {
-    let host = if pod.host_network() { std::fs::read_to_string("/etc/hosts").ok() } else { None };
-    let text = dns::hosts_file(pod, &facts.pod_ips, &ctx.options.cluster_dns.domain, host.as_deref());
+    let host = if pod.host_network() {
+        std::fs::read_to_string("/etc/hosts").ok()
+    } else {
+        None
+    };
+    let text = dns::hosts_file(
+        pod,
+        &facts.pod_ips,
+        &ctx.options.cluster_dns.domain,
+        host.as_deref(),
+    );
     let path = ctx.paths.hosts_file(pod.uid());
-    write_file(&path, text.as_bytes(), 0o644, "cannot write the pod's hosts file")?;
+    write_file(
+        &path,
+        text.as_bytes(),
+        0o644,
+        "cannot write the pod's hosts file",
+    )?;
     Ok(path)
 }
 
-fn termination_file(ctx: &Context, pod: &Pod, container: &str, restart_count: u32) -> Result<PathBuf, Error> {
-    let path = ctx.paths.container(pod.uid(), container).join(format!("termination-{restart_count}"));
-    write_file(&path, &[], 0o666, "cannot make the termination message file")?;
+fn termination_file(
+    ctx: &Context,
+    pod: &Pod,
+    container: &str,
+    restart_count: u32,
+) -> Result<PathBuf, Error> {
+    let path = ctx
+        .paths
+        .container(pod.uid(), container)
+        .join(format!("termination-{restart_count}"));
+    write_file(
+        &path,
+        &[],
+        0o666,
+        "cannot make the termination message file",
+    )?;
     Ok(path)
 }
 
@@ -340,15 +501,31 @@ fn write_file(path: &Path, data: &[u8], mode: u32, what: &'static str) -> Result
 }
 
 /// The termination message of an ended container: its file, or the end of its log where the policy says so.
-pub fn termination_message(annotations: &std::collections::BTreeMap<String, String>, mounts: &[cri::Mount], log: &str, exit_code: i32) -> String {
+pub fn termination_message(
+    annotations: &std::collections::BTreeMap<String, String>,
+    mounts: &[cri::Mount],
+    log: &str,
+    exit_code: i32,
+) -> String {
     use crate::runtime_state::keys;
     const MAX_FILE: usize = 4096;
     const MAX_LOG: usize = 2048;
     const MAX_LINES: usize = 80;
-    let path = annotations.get(keys::TERMINATION_PATH).map(String::as_str).unwrap_or_default();
-    let file = mounts.iter().find(|m| m.container_path == path).map(|m| m.host_path.clone());
-    let message = file.and_then(|f| read_tail(Path::new(&f), MAX_FILE).ok()).unwrap_or_default();
-    let fallback = annotations.get(keys::TERMINATION_POLICY).map(String::as_str) == Some("FallbackToLogsOnError");
+    let path = annotations
+        .get(keys::TERMINATION_PATH)
+        .map(String::as_str)
+        .unwrap_or_default();
+    let file = mounts
+        .iter()
+        .find(|m| m.container_path == path)
+        .map(|m| m.host_path.clone());
+    let message = file
+        .and_then(|f| read_tail(Path::new(&f), MAX_FILE).ok())
+        .unwrap_or_default();
+    let fallback = annotations
+        .get(keys::TERMINATION_POLICY)
+        .map(String::as_str)
+        == Some("FallbackToLogsOnError");
     if !message.is_empty() || !fallback || exit_code == 0 {
         return message;
     }

@@ -74,8 +74,20 @@ impl Context {
 
     /// What the downward API may show to a pod with these addresses.
     pub fn facts(&self, pod: &Pod, pod_ips: &[String]) -> NodeFacts {
-        let allocatable = self.node_object().and_then(|n| n.status.clone()).and_then(|s| s.allocatable).unwrap_or_default();
-        let pod_ips = if pod.host_network() { self.host_ips.clone() } else { pod_ips.to_vec() };
-        NodeFacts { host_ips: self.host_ips.clone(), pod_ips, allocatable }
+        let allocatable = self
+            .node_object()
+            .and_then(|n| n.status.clone())
+            .and_then(|s| s.allocatable)
+            .unwrap_or_default();
+        let pod_ips = if pod.host_network() {
+            self.host_ips.clone()
+        } else {
+            pod_ips.to_vec()
+        };
+        NodeFacts {
+            host_ips: self.host_ips.clone(),
+            pod_ips,
+            allocatable,
+        }
     }
 }

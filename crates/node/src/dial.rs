@@ -22,11 +22,19 @@ pub fn port_number(port: &IntOrString, container: &Container) -> Option<u16> {
     let number = match port {
         IntOrString::Int(n) => Some(*n),
         IntOrString::String(name) => {
-            let named = container.ports.iter().flatten().find(|p| p.name.as_deref() == Some(name));
-            named.map(|p| p.container_port).or_else(|| name.parse().ok())
+            let named = container
+                .ports
+                .iter()
+                .flatten()
+                .find(|p| p.name.as_deref() == Some(name));
+            named
+                .map(|p| p.container_port)
+                .or_else(|| name.parse().ok())
         }
     };
-    number.and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0)
+    number
+        .and_then(|n| u16::try_from(n).ok())
+        .filter(|n| *n > 0)
 }
 
 /// Connects to a port of a pod: at `host` when given, else at the pod's address, else inside its network namespace.
@@ -40,16 +48,29 @@ pub async fn connect(
     host: Option<&str>,
     port: u16,
 ) -> io::Result<Box<dyn PodConnection>> {
-    let address = host.map(str::to_owned).or_else(|| reach.ips.first().cloned());
+    let address = host
+        .map(str::to_owned)
+        .or_else(|| reach.ips.first().cloned());
     if let Some(address) = address {
-        return Ok(Box::new(TcpStream::connect((address.as_str(), port)).await?));
+        return Ok(Box::new(
+            TcpStream::connect((address.as_str(), port)).await?,
+        ));
     }
     if pod.host_network() {
         return Ok(Box::new(TcpStream::connect(("127.0.0.1", port)).await?));
     }
-    let request = cri::PortForwardRequest { pod_sandbox_id: reach.sandbox.clone(), port: vec![i32::from(port)] };
-    match runtime.port_forward(request).await.map_err(io::Error::other)? {
+    let request = cri::PortForwardRequest {
+        pod_sandbox_id: reach.sandbox.clone(),
+        port: vec![i32::from(port)],
+    };
+    match runtime
+        .port_forward(request)
+        .await
+        .map_err(io::Error::other)?
+    {
         Streaming::Direct(dialer) => dialer.dial(port).await.map_err(io::Error::other),
-        Streaming::Url(_) => Err(io::Error::other("the pod has no address and the runtime offers no direct connection")),
+        Streaming::Url(_) => Err(io::Error::other(
+            "the pod has no address and the runtime offers no direct connection",
+        )),
     }
 }

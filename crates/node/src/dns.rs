@@ -46,19 +46,33 @@ pub fn config(pod: &Pod, cluster: &ClusterDns, host: &cri::DnsConfig) -> cri::Dn
         cri::DnsConfig::default()
     } else if cluster_first && !cluster.servers.is_empty() {
         let domain = &cluster.domain;
-        let mut searches = vec![format!("{}.svc.{domain}", pod.ns()), format!("svc.{domain}"), domain.clone()];
+        let mut searches = vec![
+            format!("{}.svc.{domain}", pod.ns()),
+            format!("svc.{domain}"),
+            domain.clone(),
+        ];
         searches.extend(host.searches.iter().cloned());
-        cri::DnsConfig { servers: cluster.servers.clone(), searches, options: vec!["ndots:5".to_owned()] }
+        cri::DnsConfig {
+            servers: cluster.servers.clone(),
+            searches,
+            options: vec!["ndots:5".to_owned()],
+        }
     } else {
         host.clone()
     };
     if let Some(own) = &spec.dns_config {
-        out.servers.extend(own.nameservers.iter().flatten().cloned());
+        out.servers
+            .extend(own.nameservers.iter().flatten().cloned());
         out.searches.extend(own.searches.iter().flatten().cloned());
         for option in own.options.iter().flatten() {
             let Some(name) = &option.name else { continue };
             out.options.retain(|o| o.split(':').next() != Some(name));
-            out.options.push(option.value.as_ref().map_or(name.clone(), |v| format!("{name}:{v}")));
+            out.options.push(
+                option
+                    .value
+                    .as_ref()
+                    .map_or(name.clone(), |v| format!("{name}:{v}")),
+            );
         }
     }
     dedupe(&mut out.servers, MAX_SERVERS);
@@ -73,7 +87,12 @@ fn dedupe(list: &mut Vec<String>, max: usize) {
 }
 
 /// The pod's `/etc/hosts`. `host_file` is the node's own, for pods in the host's network.
-pub fn hosts_file(pod: &Pod, ips: &[String], cluster_domain: &str, host_file: Option<&str>) -> String {
+pub fn hosts_file(
+    pod: &Pod,
+    ips: &[String],
+    cluster_domain: &str,
+    host_file: Option<&str>,
+) -> String {
     let mut out = match host_file {
         Some(text) => format!("# Kubernetes-managed hosts file (host network).\n{text}"),
         None => {
@@ -82,9 +101,16 @@ pub fn hosts_file(pod: &Pod, ips: &[String], cluster_domain: &str, host_file: Op
                  fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
             );
             let hostname = pod.hostname();
-            let subdomain = pod.pod_spec().subdomain.as_deref().filter(|s| !s.is_empty());
+            let subdomain = pod
+                .pod_spec()
+                .subdomain
+                .as_deref()
+                .filter(|s| !s.is_empty());
             let names = match subdomain {
-                Some(sub) => format!("{hostname}.{sub}.{}.svc.{cluster_domain}\t{hostname}", pod.ns()),
+                Some(sub) => format!(
+                    "{hostname}.{sub}.{}.svc.{cluster_domain}\t{hostname}",
+                    pod.ns()
+                ),
                 None => hostname,
             };
             // A pod without address of its own still has to find itself by name.
@@ -99,7 +125,11 @@ pub fn hosts_file(pod: &Pod, ips: &[String], cluster_domain: &str, host_file: Op
     if !aliases.is_empty() {
         out.push_str("\n# Entries added by HostAliases.\n");
         for alias in aliases {
-            out.push_str(&format!("{}\t{}\n", alias.ip, alias.hostnames.as_deref().unwrap_or_default().join("\t")));
+            out.push_str(&format!(
+                "{}\t{}\n",
+                alias.ip,
+                alias.hostnames.as_deref().unwrap_or_default().join("\t")
+            ));
         }
     }
     out
@@ -110,36 +140,66 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads best with json! in place"
+    )]
     fn pod(spec: serde_json::Value) -> Pod {
-        serde_json::from_value(json!({"metadata": {"name": "web-0", "namespace": "ns"}, "spec": spec})).unwrap()
+        serde_json::from_value(
+            json!({"metadata": {"name": "web-0", "namespace": "ns"}, "spec": spec}),
+        )
+        .unwrap()
     }
 
     fn cluster() -> ClusterDns {
-        ClusterDns { servers: vec!["10.96.0.10".into()], domain: "cluster.local".into() }
+        ClusterDns {
+            servers: vec!["10.96.0.10".into()],
+            domain: "cluster.local".into(),
+        }
     }
 
     #[test]
     fn policies() {
-        let host = parse_resolv_conf("# c\nnameserver 1.1.1.1\nsearch a.b c\noptions ndots:1 edns0\n");
+        let host =
+            parse_resolv_conf("# c\nnameserver 1.1.1.1\nsearch a.b c\noptions ndots:1 edns0\n");
         assert_eq!(host.searches, ["a.b", "c"]);
         let first = config(&pod(json!({"containers": []})), &cluster(), &host);
         assert_eq!(first.servers, ["10.96.0.10"]);
-        assert_eq!(first.searches, ["ns.svc.cluster.local", "svc.cluster.local", "cluster.local", "a.b", "c"]);
+        assert_eq!(
+            first.searches,
+            [
+                "ns.svc.cluster.local",
+                "svc.cluster.local",
+                "cluster.local",
+                "a.b",
+                "c"
+            ]
+        );
         assert_eq!(first.options, ["ndots:5"]);
-        for spec in [json!({"containers": [], "dnsPolicy": "Default"}), json!({"containers": [], "hostNetwork": true})] {
+        for spec in [
+            json!({"containers": [], "dnsPolicy": "Default"}),
+            json!({"containers": [], "hostNetwork": true}),
+        ] {
             assert_eq!(config(&pod(spec), &cluster(), &host).servers, ["1.1.1.1"]);
         }
         let none = config(
-            &pod(json!({"containers": [], "dnsPolicy": "None", "dnsConfig": {"nameservers": ["9.9.9.9"], "options": [{"name": "ndots", "value": "2"}]}})),
+            &pod(
+                json!({"containers": [], "dnsPolicy": "None", "dnsConfig": {"nameservers": ["9.9.9.9"], "options": [{"name": "ndots", "value": "2"}]}}),
+            ),
             &cluster(),
             &host,
         );
-        assert_eq!((none.servers, none.options), (vec!["9.9.9.9".to_owned()], vec!["ndots:2".to_owned()]));
+        assert_eq!(
+            (none.servers, none.options),
+            (vec!["9.9.9.9".to_owned()], vec!["ndots:2".to_owned()])
+        );
     }
 
     #[test]
     fn hosts_names_the_pod() {
-        let p = pod(json!({"containers": [], "subdomain": "web", "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["x", "y"]}]}));
+        let p = pod(
+            json!({"containers": [], "subdomain": "web", "hostAliases": [{"ip": "1.2.3.4", "hostnames": ["x", "y"]}]}),
+        );
         let text = hosts_file(&p, &["10.0.0.3".into()], "cluster.local", None);
         assert!(text.contains("10.0.0.3\tweb-0.web.ns.svc.cluster.local\tweb-0\n"));
         assert!(text.ends_with("# Entries added by HostAliases.\n1.2.3.4\tx\ty\n"));

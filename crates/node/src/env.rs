@@ -8,7 +8,9 @@ use crate::expansion::expand;
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
 use crate::resources;
-use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector, Service};
+use k8s_openapi::api::core::v1::{
+    Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector, Service,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -72,7 +74,11 @@ pub struct Environment {
 impl Environment {
     /// Value of a variable.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.vars.iter().rev().find(|(n, _)| n == name).map(|(_, v)| v.as_str())
+        self.vars
+            .iter()
+            .rev()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v.as_str())
     }
 
     fn set(&mut self, name: String, value: String) {
@@ -100,7 +106,11 @@ pub async fn build(
     for var in container.env.iter().flatten() {
         let value = match &var.value_from {
             None => {
-                let lookup = |name: &str| out.get(name).map(str::to_owned).or_else(|| service_vars.get(name).cloned());
+                let lookup = |name: &str| {
+                    out.get(name)
+                        .map(str::to_owned)
+                        .or_else(|| service_vars.get(name).cloned())
+                };
                 Some(expand(var.value.as_deref().unwrap_or_default(), lookup))
             }
             Some(source) => from_source(pod, container, var, source, facts, objects).await?,
@@ -130,19 +140,35 @@ async fn from_objects(
                 if reference.optional == Some(true) {
                     continue;
                 }
-                return Err(Error::Missing { kind: "configmap", name: reference.name.clone() });
+                return Err(Error::Missing {
+                    kind: "configmap",
+                    name: reference.name.clone(),
+                });
             };
-            let pairs: Vec<_> = map.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+            let pairs: Vec<_> = map
+                .data
+                .iter()
+                .flatten()
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
             (format!("ConfigMap {}/{}", pod.ns(), reference.name), pairs)
         } else if let Some(reference) = &from.secret_ref {
             let Some(secret) = objects.secret(pod.ns(), &reference.name).await? else {
                 if reference.optional == Some(true) {
                     continue;
                 }
-                return Err(Error::Missing { kind: "secret", name: reference.name.clone() });
+                return Err(Error::Missing {
+                    kind: "secret",
+                    name: reference.name.clone(),
+                });
             };
             let text = |v: &[u8]| String::from_utf8_lossy(v).into_owned();
-            let pairs: Vec<_> = secret.data.iter().flatten().map(|(k, v)| (k.clone(), text(&v.0))).collect();
+            let pairs: Vec<_> = secret
+                .data
+                .iter()
+                .flatten()
+                .map(|(k, v)| (k.clone(), text(&v.0)))
+                .collect();
             (format!("Secret {}/{}", pod.ns(), reference.name), pairs)
         } else {
             continue;
@@ -210,7 +236,14 @@ async fn from_source(
 }
 
 fn missing_object(optional: bool, kind: &'static str, name: &str) -> Result<Option<String>, Error> {
-    if optional { Ok(None) } else { Err(Error::Missing { kind, name: name.to_owned() }) }
+    if optional {
+        Ok(None)
+    } else {
+        Err(Error::Missing {
+            kind,
+            name: name.to_owned(),
+        })
+    }
 }
 
 fn missing_key(
@@ -223,7 +256,12 @@ fn missing_key(
     if optional {
         return Ok(None);
     }
-    Err(Error::MissingKey { kind, namespace: pod.ns().to_owned(), name: name.to_owned(), key: key.to_owned() })
+    Err(Error::MissingKey {
+        kind,
+        namespace: pod.ns().to_owned(),
+        name: name.to_owned(),
+        key: key.to_owned(),
+    })
 }
 
 /// A field of the pod by the path that the downward API allows.
@@ -233,17 +271,28 @@ fn missing_key(
 pub fn field_value(pod: &Pod, path: &str, facts: &NodeFacts) -> Result<String, Error> {
     let meta = &pod.metadata;
     if let Some((map, key)) = path.split_once("['") {
-        let key = key.strip_suffix("']").ok_or_else(|| Error::FieldPath(path.to_owned()))?;
+        let key = key
+            .strip_suffix("']")
+            .ok_or_else(|| Error::FieldPath(path.to_owned()))?;
         let map = match map {
             "metadata.labels" => &meta.labels,
             "metadata.annotations" => &meta.annotations,
             _ => return Err(Error::FieldPath(path.to_owned())),
         };
-        return Ok(map.as_ref().and_then(|m| m.get(key)).cloned().unwrap_or_default());
+        return Ok(map
+            .as_ref()
+            .and_then(|m| m.get(key))
+            .cloned()
+            .unwrap_or_default());
     }
     let spec = pod.pod_spec();
     let status = pod.pod_status();
-    let first = |own: &[String], api: &Option<String>| own.first().cloned().or_else(|| api.clone()).unwrap_or_default();
+    let first = |own: &[String], api: &Option<String>| {
+        own.first()
+            .cloned()
+            .or_else(|| api.clone())
+            .unwrap_or_default()
+    };
     Ok(match path {
         "metadata.name" => pod.pod_name().to_owned(),
         "metadata.namespace" => pod.ns().to_owned(),
@@ -262,7 +311,11 @@ pub fn field_value(pod: &Pod, path: &str, facts: &NodeFacts) -> Result<String, E
 
 /// `key="value"` lines, sorted, as files of the downward API show labels and annotations.
 pub fn format_map(map: Option<&BTreeMap<String, String>>) -> String {
-    let lines: Vec<String> = map.into_iter().flatten().map(|(k, v)| format!("{k}={}", go_quote(v))).collect();
+    let lines: Vec<String> = map
+        .into_iter()
+        .flatten()
+        .map(|(k, v)| format!("{k}={}", go_quote(v)))
+        .collect();
     lines.join("\n")
 }
 
@@ -280,7 +333,9 @@ fn go_quote(text: &str) -> String {
             '\u{8}' => out.push_str("\\b"),
             '\u{b}' => out.push_str("\\v"),
             '\u{c}' => out.push_str("\\f"),
-            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => {
+                out.push_str(&format!("\\x{:02x}", c as u32));
+            }
             c => out.push(c),
         }
     }
@@ -304,13 +359,17 @@ pub fn resource_value(
     let found;
     let container = match named {
         Some(name) => {
-            found = pod.container(name).map(|(_, c)| c.into_owned()).ok_or_else(bad)?;
+            found = pod
+                .container(name)
+                .map(|(_, c)| c.into_owned())
+                .ok_or_else(bad)?;
             &found
         }
         None => own.ok_or_else(bad)?,
     };
     let (list, resource) = selector.resource.split_once('.').ok_or_else(bad)?;
-    let known = matches!(resource, "cpu" | "memory" | "ephemeral-storage") || resource.starts_with("hugepages-");
+    let known = matches!(resource, "cpu" | "memory" | "ephemeral-storage")
+        || resource.starts_with("hugepages-");
     if !known {
         return Err(bad());
     }
@@ -320,13 +379,25 @@ pub fn resource_value(
         _ => return Err(bad()),
     };
     let fallback = || match list {
-        "limits" => facts.allocatable.get(resource).map_or(0, |q| resources::amount(resource, q)),
+        "limits" => facts
+            .allocatable
+            .get(resource)
+            .map_or(0, |q| resources::amount(resource, q)),
         _ => 0,
     };
     let amount = set.unwrap_or_else(fallback);
-    let divisor = selector.divisor.as_ref().map_or(0, |d| resources::amount(resource, d));
+    let divisor = selector
+        .divisor
+        .as_ref()
+        .map_or(0, |d| resources::amount(resource, d));
     // Without divisor the unit is one core or one byte.
-    let unit = if divisor > 0 { divisor } else if resource == "cpu" { 1000 } else { 1 };
+    let unit = if divisor > 0 {
+        divisor
+    } else if resource == "cpu" {
+        1000
+    } else {
+        1
+    };
     Ok(((amount + unit - 1) / unit).to_string())
 }
 
@@ -337,7 +408,11 @@ fn service_variables(pod: &Pod, services: &[Arc<Service>]) -> BTreeMap<String, S
     for service in services {
         let name = service.metadata.name.as_deref().unwrap_or_default();
         let namespace = service.metadata.namespace.as_deref().unwrap_or_default();
-        let ip = service.spec.as_ref().and_then(|s| s.cluster_ip.as_deref()).unwrap_or_default();
+        let ip = service
+            .spec
+            .as_ref()
+            .and_then(|s| s.cluster_ip.as_deref())
+            .unwrap_or_default();
         if ip.is_empty() || ip == "None" {
             continue;
         }
@@ -359,20 +434,33 @@ fn one_service(name: &str, service: &Service, out: &mut BTreeMap<String, String>
     let prefix = variable(name);
     let Some(spec) = &service.spec else { return };
     let ip = spec.cluster_ip.clone().unwrap_or_default();
-    let host = if ip.contains(':') { format!("[{ip}]") } else { ip.clone() };
+    let host = if ip.contains(':') {
+        format!("[{ip}]")
+    } else {
+        ip.clone()
+    };
     out.insert(format!("{prefix}_SERVICE_HOST"), ip.clone());
     for (i, port) in spec.ports.iter().flatten().enumerate() {
         let number = port.port.to_string();
         let protocol = port.protocol.as_deref().unwrap_or("TCP");
         if i == 0 {
             out.insert(format!("{prefix}_SERVICE_PORT"), number.clone());
-            out.insert(format!("{prefix}_PORT"), format!("{}://{host}:{number}", protocol.to_lowercase()));
+            out.insert(
+                format!("{prefix}_PORT"),
+                format!("{}://{host}:{number}", protocol.to_lowercase()),
+            );
         }
         if let Some(port_name) = port.name.as_deref().filter(|n| !n.is_empty()) {
-            out.insert(format!("{prefix}_SERVICE_PORT_{}", variable(port_name)), number.clone());
+            out.insert(
+                format!("{prefix}_SERVICE_PORT_{}", variable(port_name)),
+                number.clone(),
+            );
         }
         let base = format!("{prefix}_PORT_{number}_{}", protocol.to_uppercase());
-        out.insert(base.clone(), format!("{}://{host}:{number}", protocol.to_lowercase()));
+        out.insert(
+            base.clone(),
+            format!("{}://{host}:{number}", protocol.to_lowercase()),
+        );
         out.insert(format!("{base}_PROTO"), protocol.to_lowercase());
         out.insert(format!("{base}_PORT"), number.clone());
         out.insert(format!("{base}_ADDR"), ip.clone());
@@ -385,10 +473,6 @@ mod tests {
     use crate::objects::FixedObjects;
     use serde_json::json;
 
-    fn pod(value: serde_json::Value) -> Pod {
-        serde_json::from_value(value).unwrap()
-    }
-
     fn objects() -> FixedObjects {
         FixedObjects::from_json(&[
             json!({"kind": "ConfigMap", "metadata": {"name": "cm", "namespace": "ns"}, "data": {"a": "1", "b=c": "2"}}),
@@ -396,21 +480,38 @@ mod tests {
         ])
     }
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads best with json! in place"
+    )]
     fn sample(env: serde_json::Value) -> Pod {
-        pod(json!({
+        serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u1", "labels": {"app": "x\"y", "b": "2"}},
             "spec": {"nodeName": "n1", "serviceAccountName": "sa", "containers": [
                 {"name": "c", "env": env, "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}}}]},
         }))
+        .unwrap()
     }
 
     async fn build_one(pod: &Pod) -> Result<Environment, Error> {
-        let facts = NodeFacts { host_ips: vec!["10.0.0.1".into()], pod_ips: vec!["10.1.0.2".into()], ..NodeFacts::default() };
+        let facts = NodeFacts {
+            host_ips: vec!["10.0.0.1".into()],
+            pod_ips: vec!["10.1.0.2".into()],
+            ..NodeFacts::default()
+        };
         let service: Service = serde_json::from_value(json!({
             "metadata": {"name": "my-db", "namespace": "ns"},
             "spec": {"clusterIP": "10.96.0.7", "ports": [{"name": "sql", "port": 5432}]}
-        })).unwrap();
-        build(pod, &pod.pod_spec().containers[0], &facts, &[Arc::new(service)], &objects()).await
+        }))
+        .unwrap();
+        build(
+            pod,
+            &pod.pod_spec().containers[0],
+            &facts,
+            &[Arc::new(service)],
+            &objects(),
+        )
+        .await
     }
 
     #[tokio::test]
@@ -430,9 +531,18 @@ mod tests {
         ]));
         let env = build_one(&p).await.unwrap();
         let expected = [
-            ("A", "one"), ("B", "one-$(MISSING)-10.96.0.7-$(A)"), ("N", "p"), ("L", "2"), ("IP", "10.1.0.2"),
-            ("CPU", "2"), ("MCPU", "1500"), ("MEM", "64"), ("CM", "1"), ("S", "value"),
-            ("MY_DB_PORT_5432_TCP", "tcp://10.96.0.7:5432"), ("MY_DB_SERVICE_PORT_SQL", "5432"),
+            ("A", "one"),
+            ("B", "one-$(MISSING)-10.96.0.7-$(A)"),
+            ("N", "p"),
+            ("L", "2"),
+            ("IP", "10.1.0.2"),
+            ("CPU", "2"),
+            ("MCPU", "1500"),
+            ("MEM", "64"),
+            ("CM", "1"),
+            ("S", "value"),
+            ("MY_DB_PORT_5432_TCP", "tcp://10.96.0.7:5432"),
+            ("MY_DB_SERVICE_PORT_SQL", "5432"),
         ];
         for (name, value) in expected {
             assert_eq!(env.get(name), Some(value), "{name}");
@@ -442,25 +552,43 @@ mod tests {
 
     #[tokio::test]
     async fn missing_references_have_upstream_texts() {
-        let p = sample(json!([{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "nope", "key": "a"}}}]));
-        assert_eq!(build_one(&p).await.unwrap_err().to_string(), "configmap \"nope\" not found");
-        let p = sample(json!([{"name": "X", "valueFrom": {"secretKeyRef": {"name": "sec", "key": "zz"}}}]));
-        assert_eq!(build_one(&p).await.unwrap_err().to_string(), "couldn't find key zz in Secret ns/sec");
+        let p = sample(
+            json!([{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "nope", "key": "a"}}}]),
+        );
+        assert_eq!(
+            build_one(&p).await.unwrap_err().to_string(),
+            "configmap \"nope\" not found"
+        );
+        let p = sample(
+            json!([{"name": "X", "valueFrom": {"secretKeyRef": {"name": "sec", "key": "zz"}}}]),
+        );
+        assert_eq!(
+            build_one(&p).await.unwrap_err().to_string(),
+            "couldn't find key zz in Secret ns/sec"
+        );
     }
 
     #[tokio::test]
     async fn env_from_skips_names_that_cannot_be() {
         let mut p = sample(json!([{"name": "P_a", "value": "own"}]));
         let container = &mut p.spec.as_mut().unwrap().containers[0];
-        container.env_from = serde_json::from_value(json!([{"prefix": "P_", "configMapRef": {"name": "cm"}}])).unwrap();
+        container.env_from =
+            serde_json::from_value(json!([{"prefix": "P_", "configMapRef": {"name": "cm"}}]))
+                .unwrap();
         let env = build_one(&p).await.unwrap();
         assert_eq!(env.get("P_a"), Some("own"));
-        assert_eq!(env.skipped, vec![("ConfigMap ns/cm".to_owned(), vec!["P_b=c".to_owned()])]);
+        assert_eq!(
+            env.skipped,
+            vec![("ConfigMap ns/cm".to_owned(), vec!["P_b=c".to_owned()])]
+        );
     }
 
     #[test]
     fn maps_are_written_sorted_and_quoted() {
         let p = sample(json!([]));
-        assert_eq!(field_value(&p, "metadata.labels", &NodeFacts::default()).unwrap(), "app=\"x\\\"y\"\nb=\"2\"");
+        assert_eq!(
+            field_value(&p, "metadata.labels", &NodeFacts::default()).unwrap(),
+            "app=\"x\\\"y\"\nb=\"2\""
+        );
     }
 }

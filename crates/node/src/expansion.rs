@@ -33,7 +33,10 @@ pub fn expand(input: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
 ///
 /// # Errors
 /// The missing names.
-pub fn expand_strict(input: &str, lookup: impl Fn(&str) -> Option<String>) -> Result<String, Vec<String>> {
+pub fn expand_strict(
+    input: &str,
+    lookup: impl Fn(&str) -> Option<String>,
+) -> Result<String, Vec<String>> {
     let missing = std::cell::RefCell::new(Vec::new());
     let out = expand(input, |name| {
         let value = lookup(name);
@@ -43,7 +46,11 @@ pub fn expand_strict(input: &str, lookup: impl Fn(&str) -> Option<String>) -> Re
         value
     });
     let missing = missing.into_inner();
-    if missing.is_empty() { Ok(out) } else { Err(missing) }
+    if missing.is_empty() {
+        Ok(out)
+    } else {
+        Err(missing)
+    }
 }
 
 #[cfg(test)]
@@ -85,7 +92,10 @@ mod tests {
 
     #[test]
     fn strict_expansion_names_what_is_missing() {
-        assert_eq!(expand_strict("$(A)/$(VAR_A)/$(B)", vars), Err(vec!["A".into(), "B".into()]));
+        assert_eq!(
+            expand_strict("$(A)/$(VAR_A)/$(B)", vars),
+            Err(vec!["A".into(), "B".into()])
+        );
         assert_eq!(expand_strict("$(VAR_A)", vars).as_deref(), Ok("A"));
     }
 }

@@ -29,7 +29,10 @@ pub async fn run_hook(
     }
     let work = async {
         if let Some(sleep) = &hook.sleep {
-            tokio::time::sleep(Duration::from_secs(u64::try_from(sleep.seconds).unwrap_or(0))).await;
+            tokio::time::sleep(Duration::from_secs(
+                u64::try_from(sleep.seconds).unwrap_or(0),
+            ))
+            .await;
             return Ok(());
         }
         if let Some(action) = &hook.http_get {
@@ -52,15 +55,36 @@ async fn http_hook(
 ) -> Result<(), String> {
     let port = port_number(&action.port, container).ok_or("couldn't resolve port of the hook")?;
     let host = action.host.as_deref().filter(|h| !h.is_empty());
-    let at = host.map(str::to_owned).or_else(|| reach.ips.first().cloned()).unwrap_or_else(|| "127.0.0.1".to_owned());
-    let stream = connect(runtime, pod, reach, host, port).await.map_err(|e| format!("dial tcp {at}:{port}: {e}"))?;
+    let at = host
+        .map(str::to_owned)
+        .or_else(|| reach.ips.first().cloned())
+        .unwrap_or_else(|| "127.0.0.1".to_owned());
+    let stream = connect(runtime, pod, reach, host, port)
+        .await
+        .map_err(|e| format!("dial tcp {at}:{port}: {e}"))?;
     let path = action.path.as_deref().unwrap_or("/");
     let request = HttpRequest {
         authority: format!("{at}:{port}"),
-        path: if path.starts_with('/') { path.to_owned() } else { format!("/{path}") },
+        path: if path.starts_with('/') {
+            path.to_owned()
+        } else {
+            format!("/{path}")
+        },
         https: action.scheme.as_deref() == Some("HTTPS"),
-        headers: action.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect(),
+        headers: action
+            .http_headers
+            .iter()
+            .flatten()
+            .map(|h| (h.name.clone(), h.value.clone()))
+            .collect(),
     };
     let response = http_get(stream, request).await.map_err(|e| e.to_string())?;
-    if response.status < 400 { Ok(()) } else { Err(format!("HTTP hook failed with statuscode: {}", response.status)) }
+    if response.status < 400 {
+        Ok(())
+    } else {
+        Err(format!(
+            "HTTP hook failed with statuscode: {}",
+            response.status
+        ))
+    }
 }

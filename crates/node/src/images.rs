@@ -44,7 +44,11 @@ pub struct Present {
 
 impl ImageManager {
     /// Pulls through `runtime`.
-    pub fn new(runtime: Arc<dyn Runtime>, recorder: EventRecorder, objects: Arc<dyn ObjectSource>) -> Self {
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        recorder: EventRecorder,
+        objects: Arc<dyn ObjectSource>,
+    ) -> Self {
         let backoff = Backoff::new(SignedDuration::from_secs(10), SignedDuration::from_mins(5));
         Self {
             runtime,
@@ -61,17 +65,27 @@ impl ImageManager {
     /// # Errors
     /// The waiting state of the container: `InvalidImageName`, `ErrImageNeverPull`, `ErrImagePull`, `ImagePullBackOff`,
     /// `ImageInspectError`.
-    pub async fn ensure(&self, pod: &Pod, role: Role, container: &Container) -> Result<Present, Waiting> {
+    pub async fn ensure(
+        &self,
+        pod: &Pod,
+        role: Role,
+        container: &Container,
+    ) -> Result<Present, Waiting> {
         let image = container.image.as_deref().unwrap_or_default();
         let reference = pod.container_reference(role, &container.name);
-        let wait = |reason: &str, message: String| Waiting { reason: reason.to_owned(), message };
+        let wait = |reason: &str, message: String| Waiting {
+            reason: reason.to_owned(),
+            message,
+        };
         let spec = cri::ImageSpec {
             image: image.to_owned(),
             user_specified_image: image.to_owned(),
             ..cri::ImageSpec::default()
         };
         if image.is_empty() || image.contains(char::is_whitespace) {
-            let message = format!("Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format");
+            let message = format!(
+                "Failed to apply default image tag {image:?}: couldn't parse image name {image:?}: invalid reference format"
+            );
             self.recorder.warning(&reference, "InspectFailed", &message);
             return Err(wait("InvalidImageName", message));
         }
@@ -80,15 +94,22 @@ impl ImageManager {
             self.recorder.warning(&reference, "InspectFailed", &message);
             wait("ImageInspectError", message)
         })?;
-        let policy = container.image_pull_policy.as_deref().unwrap_or_else(|| default_policy(image));
+        let policy = container
+            .image_pull_policy
+            .as_deref()
+            .unwrap_or_else(|| default_policy(image));
         match (policy, present) {
             ("Never", None) => {
-                let message = format!("Container image {image:?} is not present with pull policy of Never");
-                self.recorder.warning(&reference, "ErrImageNeverPull", &message);
+                let message =
+                    format!("Container image {image:?} is not present with pull policy of Never");
+                self.recorder
+                    .warning(&reference, "ErrImageNeverPull", &message);
                 return Err(wait("ErrImageNeverPull", message));
             }
             ("Never" | "IfNotPresent", Some(found)) => {
-                let message = format!("Container image {image:?} already present on machine and can be accessed by the pod");
+                let message = format!(
+                    "Container image {image:?} already present on machine and can be accessed by the pod"
+                );
                 self.recorder.normal(&reference, "Pulled", message);
                 return Ok(present_of(&found));
             }
@@ -97,16 +118,26 @@ impl ImageManager {
         self.pull(pod, role, container, spec).await
     }
 
-    async fn pull(&self, pod: &Pod, role: Role, container: &Container, spec: cri::ImageSpec) -> Result<Present, Waiting> {
+    async fn pull(
+        &self,
+        pod: &Pod,
+        role: Role,
+        container: &Container,
+        spec: cri::ImageSpec,
+    ) -> Result<Present, Waiting> {
         let image = spec.image.clone();
         let reference = pod.container_reference(role, &container.name);
         let key = format!("{}_{image}", pod.uid());
         if let Some(message) = self.backing_off(&key, &image) {
             self.recorder.normal(&reference, "BackOff", &message);
-            return Err(Waiting { reason: "ImagePullBackOff".to_owned(), message });
+            return Err(Waiting {
+                reason: "ImagePullBackOff".to_owned(),
+                message,
+            });
         }
         let _slot = self.slots.acquire().await;
-        self.recorder.normal(&reference, "Pulling", format!("Pulling image {image:?}"));
+        self.recorder
+            .normal(&reference, "Pulling", format!("Pulling image {image:?}"));
         let keyring = Keyring::of_pod(pod, &*self.objects).await;
         let begun = Instant::now();
         match self.try_credentials(&keyring, &spec).await {
@@ -126,33 +157,40 @@ impl ImageManager {
                 self.backoff.lock().next(&key, now, now);
                 let message = format!("Failed to pull image {image:?}: {error}");
                 self.recorder.warning(&reference, "Failed", &message);
-                self.recorder.warning(&reference, "Failed", "Error: ErrImagePull");
-                Err(Waiting { reason: "ErrImagePull".to_owned(), message: error.to_string() })
+                self.recorder
+                    .warning(&reference, "Failed", "Error: ErrImagePull");
+                Err(Waiting {
+                    reason: "ErrImagePull".to_owned(),
+                    message: error.to_string(),
+                })
             }
         }
     }
 
     fn backing_off(&self, key: &str, image: &str) -> Option<String> {
         let since = *self.failures.lock().get(key)?;
-        self.backoff.lock().remaining(key, since, Timestamp::now())?;
+        self.backoff
+            .lock()
+            .remaining(key, since, Timestamp::now())?;
         Some(format!("Back-off pulling image {image:?}"))
     }
 
-    /// How long until a pull that failed may be tried again.
-    pub fn retry_in(&self, pod: &Pod, image: &str) -> Option<SignedDuration> {
-        let key = format!("{}_{image}", pod.uid());
-        let since = *self.failures.lock().get(&key)?;
-        self.backoff.lock().remaining(&key, since, Timestamp::now())
-    }
-
-    async fn try_credentials(&self, keyring: &Keyring, spec: &cri::ImageSpec) -> Result<String, RuntimeError> {
+    async fn try_credentials(
+        &self,
+        keyring: &Keyring,
+        spec: &cri::ImageSpec,
+    ) -> Result<String, RuntimeError> {
         let candidates = keyring.lookup(&spec.image);
         if candidates.is_empty() {
             return self.runtime.pull_image(spec.clone(), None, None).await;
         }
         let mut last = RuntimeError::Internal("no credentials".to_owned());
         for auth in candidates {
-            match self.runtime.pull_image(spec.clone(), Some(auth), None).await {
+            match self
+                .runtime
+                .pull_image(spec.clone(), Some(auth), None)
+                .await
+            {
                 Ok(id) => return Ok(id),
                 Err(error) => last = error,
             }
@@ -160,21 +198,45 @@ impl ImageManager {
         Err(last)
     }
 
-    async fn finish(&self, key: &str, spec: &cri::ImageSpec, id: &str) -> Result<(Present, u64), Waiting> {
+    async fn finish(
+        &self,
+        key: &str,
+        spec: &cri::ImageSpec,
+        id: &str,
+    ) -> Result<(Present, u64), Waiting> {
         self.failures.lock().remove(key);
         self.backoff.lock().forget(key);
-        let inspect = |message: String| Waiting { reason: "ImageInspectError".to_owned(), message };
+        let inspect = |message: String| Waiting {
+            reason: "ImageInspectError".to_owned(),
+            message,
+        };
         match self.runtime.image_status(spec.clone()).await {
             Ok(Some(image)) => Ok((present_of(&image), image.size)),
-            Ok(None) => Ok((Present { reference: id.to_owned(), uid: None, username: String::new() }, 0)),
-            Err(error) => Err(inspect(format!("Failed to inspect image {:?}: {error}", spec.image))),
+            Ok(None) => Ok((
+                Present {
+                    reference: id.to_owned(),
+                    uid: None,
+                    username: String::new(),
+                },
+                0,
+            )),
+            Err(error) => Err(inspect(format!(
+                "Failed to inspect image {:?}: {error}",
+                spec.image
+            ))),
         }
     }
 
     /// Forgets the pulls of a pod.
     pub fn forget(&self, uid: &str) {
         let prefix = format!("{uid}_");
-        let keys: Vec<String> = self.failures.lock().keys().filter(|k| k.starts_with(&prefix)).cloned().collect();
+        let keys: Vec<String> = self
+            .failures
+            .lock()
+            .keys()
+            .filter(|k| k.starts_with(&prefix))
+            .cloned()
+            .collect();
         for key in keys {
             self.failures.lock().remove(&key);
             self.backoff.lock().forget(&key);

@@ -74,7 +74,11 @@ impl LogReader {
     ///
     /// # Errors
     /// I/O errors; a missing file is one, unless it is to be followed and may still come.
-    pub async fn open(path: &Path, options: LogOptions, writer: Box<dyn Writing>) -> io::Result<Self> {
+    pub async fn open(
+        path: &Path,
+        options: LogOptions,
+        writer: Box<dyn Writing>,
+    ) -> io::Result<Self> {
         let mut file = File::open(path).await?;
         if let Some(lines) = options.tail_lines {
             let start = tail_offset(&mut file, lines).await?;
@@ -82,7 +86,16 @@ impl LogReader {
         }
         let left = options.limit_bytes.unwrap_or(u64::MAX);
         let path = path.to_owned();
-        Ok(Self { path, file, options, writer, pending: BytesMut::new(), left, polls: 0, ended: false })
+        Ok(Self {
+            path,
+            file,
+            options,
+            writer,
+            pending: BytesMut::new(),
+            left,
+            polls: 0,
+            ended: false,
+        })
     }
 
     /// The next piece of output, `None` at the end.
@@ -103,7 +116,9 @@ impl LogReader {
             self.pending.extend_from_slice(&chunk[..n]);
             let mut out = self.take_lines();
             if !out.is_empty() {
-                let allowed = usize::try_from(self.left).unwrap_or(usize::MAX).min(out.len());
+                let allowed = usize::try_from(self.left)
+                    .unwrap_or(usize::MAX)
+                    .min(out.len());
                 out.truncate(allowed);
                 self.left -= allowed as u64;
                 return Ok(Some(out.freeze()));
@@ -136,7 +151,10 @@ impl LogReader {
     }
 
     async fn rotated(&self) -> bool {
-        let (Ok(open), Ok(named)) = (self.file.metadata().await, tokio::fs::metadata(&self.path).await) else {
+        let (Ok(open), Ok(named)) = (
+            self.file.metadata().await,
+            tokio::fs::metadata(&self.path).await,
+        ) else {
             return false;
         };
         open.ino() != named.ino() || open.dev() != named.dev()
@@ -156,12 +174,20 @@ impl LogReader {
     }
 
     fn format(&self, line: &[u8], out: &mut BytesMut) {
-        let Some(parsed) = parse_line(line) else { return };
-        if self.options.stream.is_some_and(|s| s.as_bytes() != parsed.stream) {
+        let Some(parsed) = parse_line(line) else {
+            return;
+        };
+        if self
+            .options
+            .stream
+            .is_some_and(|s| s.as_bytes() != parsed.stream)
+        {
             return;
         }
         let early = |since: Timestamp| {
-            let time = std::str::from_utf8(parsed.time).ok().and_then(|t| t.parse::<Timestamp>().ok());
+            let time = std::str::from_utf8(parsed.time)
+                .ok()
+                .and_then(|t| t.parse::<Timestamp>().ok());
             time.is_some_and(|t| t < since)
         };
         if self.options.since.is_some_and(early) {
@@ -191,7 +217,12 @@ fn parse_line(line: &[u8]) -> Option<Line<'_>> {
     let (time, stream, tag) = (parts.next()?, parts.next()?, parts.next()?);
     let text = parts.next().unwrap_or_default();
     let partial = tag.split(|b| *b == b':').next() == Some(b"P");
-    Some(Line { time, stream, partial, text })
+    Some(Line {
+        time,
+        stream,
+        partial,
+        text,
+    })
 }
 
 /// Where the last `lines` lines begin.

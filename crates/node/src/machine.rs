@@ -30,10 +30,20 @@ const CGROUP2_MAGIC: u64 = 0x6367_7270;
 impl Machine {
     /// Reads the machine; `root` is the node's directory, whose file system is reported as ephemeral storage.
     pub fn discover(root: &Path) -> Self {
-        let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-        let disk = rustix::fs::statvfs(root).map_or(0, |s| i64::try_from(s.f_blocks * s.f_frsize).unwrap_or(i64::MAX));
-        let unified = rustix::fs::statfs("/sys/fs/cgroup").is_ok_and(|s| u64::try_from(s.f_type).is_ok_and(|t| t == CGROUP2_MAGIC));
-        let machine_id = [read("/etc/machine-id"), read("/var/lib/dbus/machine-id")].into_iter().find(|s| !s.is_empty());
+        let read = |path: &str| {
+            std::fs::read_to_string(path)
+                .unwrap_or_default()
+                .trim()
+                .to_owned()
+        };
+        let disk = rustix::fs::statvfs(root).map_or(0, |s| {
+            i64::try_from(s.f_blocks * s.f_frsize).unwrap_or(i64::MAX)
+        });
+        let unified = rustix::fs::statfs("/sys/fs/cgroup")
+            .is_ok_and(|s| u64::try_from(s.f_type).is_ok_and(|t| t == CGROUP2_MAGIC));
+        let machine_id = [read("/etc/machine-id"), read("/var/lib/dbus/machine-id")]
+            .into_iter()
+            .find(|s| !s.is_empty());
         let boot_id = read("/proc/sys/kernel/random/boot_id");
         let uuid = read("/sys/class/dmi/id/product_uuid").to_lowercase();
         let machine_id = machine_id.unwrap_or_else(|| uuid.replace('-', ""));
@@ -51,7 +61,11 @@ impl Machine {
                 kube_proxy_version: String::new(),
                 operating_system: "linux".to_owned(),
                 os_image: os_name(&read("/etc/os-release")),
-                system_uuid: if uuid.is_empty() { machine_id.clone() } else { uuid },
+                system_uuid: if uuid.is_empty() {
+                    machine_id.clone()
+                } else {
+                    uuid
+                },
                 machine_id,
                 ..NodeSystemInfo::default()
             },
@@ -67,12 +81,25 @@ impl Machine {
     pub fn capacity(&self, max_pods: u32) -> Quantities {
         let mut out = Quantities::from([
             ("cpu".to_owned(), Quantity(self.cpus.to_string())),
-            ("memory".to_owned(), Quantity(format!("{}Ki", self.memory / 1024))),
-            ("ephemeral-storage".to_owned(), Quantity(format!("{}Ki", self.disk / 1024))),
+            (
+                "memory".to_owned(),
+                Quantity(format!("{}Ki", self.memory / 1024)),
+            ),
+            (
+                "ephemeral-storage".to_owned(),
+                Quantity(format!("{}Ki", self.disk / 1024)),
+            ),
             ("pods".to_owned(), Quantity(max_pods.to_string())),
         ]);
         for (size, bytes) in &self.hugepages {
-            out.insert(hugepage_resource(*size), Quantity(if *bytes == 0 { "0".to_owned() } else { format!("{}Ki", bytes / 1024) }));
+            out.insert(
+                hugepage_resource(*size),
+                Quantity(if *bytes == 0 {
+                    "0".to_owned()
+                } else {
+                    format!("{}Ki", bytes / 1024)
+                }),
+            );
         }
         out
     }
@@ -80,9 +107,19 @@ impl Machine {
     /// Allocatable of the node without devices: huge pages are taken off the memory, a tenth of the disk is kept back.
     pub fn allocatable(&self, max_pods: u32) -> Quantities {
         let mut out = self.capacity(max_pods);
-        let huge: i64 = self.hugepages.iter().map(|(_, bytes)| i64::try_from(*bytes).unwrap_or(i64::MAX)).sum();
-        out.insert("memory".to_owned(), Quantity(format!("{}Ki", (self.memory - huge).max(0) / 1024)));
-        out.insert("ephemeral-storage".to_owned(), Quantity((self.disk / 10 * 9).to_string()));
+        let huge: i64 = self
+            .hugepages
+            .iter()
+            .map(|(_, bytes)| i64::try_from(*bytes).unwrap_or(i64::MAX))
+            .sum();
+        out.insert(
+            "memory".to_owned(),
+            Quantity(format!("{}Ki", (self.memory - huge).max(0) / 1024)),
+        );
+        out.insert(
+            "ephemeral-storage".to_owned(),
+            Quantity((self.disk / 10 * 9).to_string()),
+        );
         out
     }
 }
@@ -100,23 +137,38 @@ pub fn architecture() -> &'static str {
 
 fn memory(meminfo: &str) -> i64 {
     let line = meminfo.lines().find_map(|l| l.strip_prefix("MemTotal:"));
-    let kib: i64 = line.and_then(|l| l.split_whitespace().next()).and_then(|n| n.parse().ok()).unwrap_or(0);
+    let kib: i64 = line
+        .and_then(|l| l.split_whitespace().next())
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0);
     kib * 1024
 }
 
 fn os_name(os_release: &str) -> String {
-    let line = os_release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
+    let line = os_release
+        .lines()
+        .find_map(|l| l.strip_prefix("PRETTY_NAME="));
     line.map_or_else(|| "Linux".to_owned(), |l| l.trim_matches('"').to_owned())
 }
 
 fn hugepages(dir: &Path) -> Vec<(u64, u64)> {
-    let Ok(entries) = std::fs::read_dir(dir) else { return Vec::new() };
+    let Ok(entries) = std::fs::read_dir(dir) else {
+        return Vec::new();
+    };
     let mut out: Vec<(u64, u64)> = entries
         .flatten()
         .filter_map(|e| {
             let name = e.file_name().to_string_lossy().into_owned();
-            let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-            let count: u64 = std::fs::read_to_string(e.path().join("nr_hugepages")).ok()?.trim().parse().ok()?;
+            let kib: u64 = name
+                .strip_prefix("hugepages-")?
+                .strip_suffix("kB")?
+                .parse()
+                .ok()?;
+            let count: u64 = std::fs::read_to_string(e.path().join("nr_hugepages"))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()?;
             Some((kib * 1024, kib * 1024 * count))
         })
         .collect();

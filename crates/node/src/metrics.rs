@@ -1,12 +1,12 @@
 //! Metrics of the node under the original's names.
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use parking_lot::Mutex;
 
 /// Label of admission refusals.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -80,17 +80,56 @@ impl Metrics {
             started_pods: Counter::default(),
         };
         let name: Family<NodeName, Gauge> = Family::default();
-        name.get_or_create(&NodeName { node: node_name.to_owned() }).set(1);
+        name.get_or_create(&NodeName {
+            node: node_name.to_owned(),
+        })
+        .set(1);
         registry.register("node_name", "The node's name. The count is always 1.", name);
-        registry.register("admission_rejections", "Pods refused at admission, by reason", out.rejections.clone());
-        registry.register("running_pods", "Number of pods that have a running pod sandbox", out.running_pods.clone());
-        registry.register("running_containers", "Number of containers by state", out.running_containers.clone());
-        registry.register("pod_worker_duration_seconds", "Duration to sync a single pod", out.worker_duration.clone());
-        registry.register("pod_start_duration_seconds", "Duration from seeing a pod for the first time to its start", out.pod_start.clone());
-        registry.register("pleg_relist_duration_seconds", "Duration for relisting pods", out.relist.clone());
-        registry.register("started_containers", "Cumulative number of containers started", out.started_containers.clone());
-        registry.register("started_containers_errors", "Cumulative number of errors when starting containers", out.start_errors.clone());
-        registry.register("started_pods", "Cumulative number of pods started", out.started_pods.clone());
+        registry.register(
+            "admission_rejections",
+            "Pods refused at admission, by reason",
+            out.rejections.clone(),
+        );
+        registry.register(
+            "running_pods",
+            "Number of pods that have a running pod sandbox",
+            out.running_pods.clone(),
+        );
+        registry.register(
+            "running_containers",
+            "Number of containers by state",
+            out.running_containers.clone(),
+        );
+        registry.register(
+            "pod_worker_duration_seconds",
+            "Duration to sync a single pod",
+            out.worker_duration.clone(),
+        );
+        registry.register(
+            "pod_start_duration_seconds",
+            "Duration from seeing a pod for the first time to its start",
+            out.pod_start.clone(),
+        );
+        registry.register(
+            "pleg_relist_duration_seconds",
+            "Duration for relisting pods",
+            out.relist.clone(),
+        );
+        registry.register(
+            "started_containers",
+            "Cumulative number of containers started",
+            out.started_containers.clone(),
+        );
+        registry.register(
+            "started_containers_errors",
+            "Cumulative number of errors when starting containers",
+            out.start_errors.clone(),
+        );
+        registry.register(
+            "started_pods",
+            "Cumulative number of pods started",
+            out.started_pods.clone(),
+        );
         more(&mut registry);
         *out.registry.lock() = registry;
         out

@@ -27,7 +27,9 @@ pub enum Error {
         source: Box<kube::Error>,
     },
     /// No answer in time.
-    #[error("failed to get {kind} {namespace}/{name}: no answer from the API server within {DEADLINE:?}")]
+    #[error(
+        "failed to get {kind} {namespace}/{name}: no answer from the API server within {DEADLINE:?}"
+    )]
     Deadline {
         /// Kind of the object.
         kind: &'static str,
@@ -69,7 +71,12 @@ impl ApiObjects {
         Self { client }
     }
 
-    async fn get<K>(&self, kind: &'static str, namespace: &str, name: &str) -> Result<Option<K>, Error>
+    async fn get<K>(
+        &self,
+        kind: &'static str,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<K>, Error>
     where
         K: kube::Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
             + Clone
@@ -95,7 +102,11 @@ async fn within<T>(
             name: name.to_owned(),
             source: Box::new(source),
         }),
-        Err(_) => Err(Error::Deadline { kind, namespace: namespace.to_owned(), name: name.to_owned() }),
+        Err(_) => Err(Error::Deadline {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }),
     }
 }
 
@@ -111,7 +122,12 @@ impl ObjectSource for ApiObjects {
 
     async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error> {
         use crate::pod::PodExt;
-        let account = pod.pod_spec().service_account_name.as_deref().filter(|n| !n.is_empty()).unwrap_or("default");
+        let account = pod
+            .pod_spec()
+            .service_account_name
+            .as_deref()
+            .filter(|n| !n.is_empty())
+            .unwrap_or("default");
         let request = TokenRequest {
             spec: Some(TokenRequestSpec {
                 audiences: Some(audience.map(str::to_owned).into_iter().collect()),
@@ -133,7 +149,10 @@ impl ObjectSource for ApiObjects {
         let fallback = now + jiff::SignedDuration::from_secs(seconds);
         let status = answer.status.unwrap_or_default();
         let expires = status.expiration_timestamp.map_or(fallback, |t| t.0);
-        Ok(Token { token: status.token.unwrap_or_default(), expires })
+        Ok(Token {
+            token: status.token.unwrap_or_default(),
+            expires,
+        })
     }
 }
 
@@ -149,7 +168,13 @@ impl FixedObjects {
     pub fn from_json(objects: &[serde_json::Value]) -> Self {
         let mut out = Self::default();
         for object in objects {
-            let text = |path: &str| object.pointer(path).and_then(|v| v.as_str()).unwrap_or_default().to_owned();
+            let text = |path: &str| {
+                object
+                    .pointer(path)
+                    .and_then(|v| v.as_str())
+                    .unwrap_or_default()
+                    .to_owned()
+            };
             let key = (text("/metadata/namespace"), text("/metadata/name"));
             match text("/kind").as_str() {
                 "ConfigMap" => {
@@ -172,16 +197,25 @@ impl FixedObjects {
 #[async_trait]
 impl ObjectSource for FixedObjects {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error> {
-        Ok(self.config_maps.get(&(namespace.to_owned(), name.to_owned())).cloned())
+        Ok(self
+            .config_maps
+            .get(&(namespace.to_owned(), name.to_owned()))
+            .cloned())
     }
 
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Error> {
-        Ok(self.secrets.get(&(namespace.to_owned(), name.to_owned())).cloned())
+        Ok(self
+            .secrets
+            .get(&(namespace.to_owned(), name.to_owned()))
+            .cloned())
     }
 
     async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error> {
         use crate::pod::PodExt;
         let expires = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
-        Ok(Token { token: format!("{}.{}", audience.unwrap_or("api"), pod.uid()), expires })
+        Ok(Token {
+            token: format!("{}.{}", audience.unwrap_or("api"), pod.uid()),
+            expires,
+        })
     }
 }

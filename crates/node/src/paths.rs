@@ -15,8 +15,15 @@ impl Paths {
     /// `root` is the equivalent of `/var/lib/kubelet`, `pod_logs` of `/var/log/pods`; links for log collectors go to
     /// `containers` beside the latter.
     pub fn new(root: PathBuf, pod_logs: PathBuf) -> Self {
-        let container_logs = pod_logs.parent().unwrap_or(Path::new("/")).join("containers");
-        Self { root, pod_logs, container_logs }
+        let container_logs = pod_logs
+            .parent()
+            .unwrap_or(Path::new("/"))
+            .join("containers");
+        Self {
+            root,
+            pod_logs,
+            container_logs,
+        }
     }
 
     /// The root directory.
@@ -46,7 +53,11 @@ impl Paths {
 
     /// Bind mount that stands for one `subPath` of one container.
     pub fn subpath(&self, uid: &str, volume: &str, container: &str, index: usize) -> PathBuf {
-        self.pod(uid).join("volume-subpaths").join(volume).join(container).join(index.to_string())
+        self.pod(uid)
+            .join("volume-subpaths")
+            .join(volume)
+            .join(container)
+            .join(index.to_string())
     }
 
     /// Per-container directory (termination messages).
@@ -75,7 +86,14 @@ impl Paths {
     }
 
     /// Link for one container's current log.
-    pub fn container_log_link(&self, namespace: &str, pod: &str, container: &str, id: &str) -> PathBuf {
-        self.container_logs.join(format!("{pod}_{namespace}_{container}-{id}.log"))
+    pub fn container_log_link(
+        &self,
+        namespace: &str,
+        pod: &str,
+        container: &str,
+        id: &str,
+    ) -> PathBuf {
+        self.container_logs
+            .join(format!("{pod}_{namespace}_{container}-{id}.log"))
     }
 }

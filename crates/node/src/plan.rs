@@ -125,7 +125,11 @@ pub struct Plan {
 impl Plan {
     /// The shortest wait among back-offs.
     pub fn next_wait(&self) -> Option<SignedDuration> {
-        self.start.iter().filter_map(|s| s.wait).map(|w| w.left).min()
+        self.start
+            .iter()
+            .filter_map(|s| s.wait)
+            .map(|w| w.left)
+            .min()
     }
 }
 
@@ -141,9 +145,20 @@ pub fn plan(input: &Input<'_>) -> Plan {
         Step::Keep(plan) => plan,
     };
     let Input { pod, runtime, .. } = input;
-    for (index, ephemeral) in pod.pod_spec().ephemeral_containers.iter().flatten().enumerate() {
+    for (index, ephemeral) in pod
+        .pod_spec()
+        .ephemeral_containers
+        .iter()
+        .flatten()
+        .enumerate()
+    {
         if runtime.latest(&ephemeral.name).is_none() {
-            plan.start.push(start(input, Role::Ephemeral, index, &ephemeral_as_container(ephemeral)));
+            plan.start.push(start(
+                input,
+                Role::Ephemeral,
+                index,
+                &ephemeral_as_container(ephemeral),
+            ));
         }
     }
     let initialized = init_steps(input, &mut plan);
@@ -167,11 +182,21 @@ fn sandbox_step(input: &Input<'_>) -> Step {
         None => 0,
         Some(latest) if ready == 1 && latest.ready && latest.host_network == pod.host_network() => {
             let keep = Sandbox::Keep(latest.id.clone());
-            return Step::Keep(Plan { kill_pod: false, sandbox: keep, kill: Vec::new(), start: Vec::new() });
+            return Step::Keep(Plan {
+                kill_pod: false,
+                sandbox: keep,
+                kill: Vec::new(),
+                start: Vec::new(),
+            });
         }
         Some(latest) => latest.attempt + 1,
     };
-    let mut plan = Plan { kill_pod: true, sandbox: Sandbox::None, kill: Vec::new(), start: Vec::new() };
+    let mut plan = Plan {
+        kill_pod: true,
+        sandbox: Sandbox::None,
+        kill: Vec::new(),
+        start: Vec::new(),
+    };
     let any_status = !runtime.containers.is_empty();
     if !restarts_on_failure(pod) && attempt != 0 && any_status {
         return Step::Done(plan);
@@ -187,14 +212,23 @@ fn sandbox_step(input: &Input<'_>) -> Step {
             })
         })
         .collect();
-    if mains.is_empty() && spec.containers.iter().any(|c| runtime.latest(&c.name).is_some()) {
+    if mains.is_empty()
+        && spec
+            .containers
+            .iter()
+            .any(|c| runtime.latest(&c.name).is_some())
+    {
         return Step::Done(plan);
     }
     plan.sandbox = Sandbox::Create { attempt };
     match spec.init_containers.as_ref().and_then(|l| l.first()) {
         // A new sandbox starts from the beginning.
         Some(first) => plan.start.push(start(input, init_role(first), 0, first)),
-        None => plan.start.extend(mains.into_iter().map(|(i, c)| start(input, Role::Main, i, c))),
+        None => plan.start.extend(
+            mains
+                .into_iter()
+                .map(|(i, c)| start(input, Role::Main, i, c)),
+        ),
     }
     Step::Done(plan)
 }
@@ -202,7 +236,9 @@ fn sandbox_step(input: &Input<'_>) -> Step {
 fn restarts_on_failure(pod: &Pod) -> bool {
     let spec = pod.pod_spec();
     let own = |c: &Container| {
-        c.restart_policy_rules.as_ref().is_some_and(|r| !r.is_empty())
+        c.restart_policy_rules
+            .as_ref()
+            .is_some_and(|r| !r.is_empty())
             || c.restart_policy.as_deref().is_some_and(|p| p != "Never")
     };
     pod.restart_policy() != "Never" || spec.containers.iter().any(own)
@@ -218,7 +254,9 @@ fn init_steps(input: &Input<'_>, plan: &mut Plan) -> bool {
         return true;
     }
     let mut initialized = spec.containers.iter().any(|c| {
-        runtime.latest(&c.name).is_some_and(|s| s.state != State::Created || s.started.is_some())
+        runtime
+            .latest(&c.name)
+            .is_some_and(|s| s.state != State::Created || s.started.is_some())
     });
     // Set once a later init container was seen: all before it have ended well at some time.
     let mut passed = initialized;
@@ -258,7 +296,9 @@ fn init_steps(input: &Input<'_>, plan: &mut Plan) -> bool {
             (State::Exited, Role::Sidecar) => starts.push(start(input, role, index, container)),
             (State::Exited, _) if status.exit_code == 0 => next(&mut initialized),
             (State::Exited | State::Unknown, _) => {
-                if role == Role::Init && !restarts_after_exit(pod, role, container, status.exit_code.max(1)) {
+                if role == Role::Init
+                    && !restarts_after_exit(pod, role, container, status.exit_code.max(1))
+                {
                     plan.kill_pod = true;
                     return false;
                 }
@@ -298,12 +338,20 @@ fn sidecar_health(input: &Input<'_>, container: &Container, status: &ContainerRe
     if container.startup_probe.is_some() {
         match input.probes.startup(&status.id) {
             Some(ProbeResult::Success) => {}
-            Some(ProbeResult::Failure) => return kill(KillReason::Startup, "failed startup probe, will be restarted"),
+            Some(ProbeResult::Failure) => {
+                return kill(
+                    KillReason::Startup,
+                    "failed startup probe, will be restarted",
+                );
+            }
             Some(ProbeResult::Unknown) | None => return Health::Starting,
         }
     }
     if input.probes.liveness(&status.id) == Some(ProbeResult::Failure) {
-        return kill(KillReason::Liveness, "failed liveness probe, will be restarted");
+        return kill(
+            KillReason::Liveness,
+            "failed liveness probe, will be restarted",
+        );
     }
     Health::Good
 }
@@ -318,7 +366,12 @@ fn unknown_kill(status: &ContainerRecord) -> Kill {
 }
 
 fn main_steps(input: &Input<'_>, plan: &mut Plan) {
-    let Input { pod, runtime, probes, .. } = input;
+    let Input {
+        pod,
+        runtime,
+        probes,
+        ..
+    } = input;
     let mut kept = 0;
     let mut starts = Vec::new();
     for (index, container) in pod.pod_spec().containers.iter().enumerate() {
@@ -359,7 +412,12 @@ fn main_steps(input: &Input<'_>, plan: &mut Plan) {
         };
         let will = if restart { ", will be restarted" } else { "" };
         let message = format!("Container {} {what}{will}", container.name);
-        plan.kill.push(Kill { id: status.id.clone(), name: container.name.clone(), message, reason });
+        plan.kill.push(Kill {
+            id: status.id.clone(),
+            name: container.name.clone(),
+            message,
+            reason,
+        });
         if restart {
             starts.push(new_start());
         }
@@ -375,13 +433,31 @@ fn main_steps(input: &Input<'_>, plan: &mut Plan) {
 fn start(input: &Input<'_>, role: Role, index: usize, container: &Container) -> Start {
     let latest = input.runtime.latest(&container.name);
     // An instance that was created and never started is replaced without counting as a restart.
-    let restart_count = latest.map_or(0, |s| if s.state == State::Created { s.restart_count } else { s.restart_count + 1 });
+    let restart_count = latest.map_or(0, |s| {
+        if s.state == State::Created {
+            s.restart_count
+        } else {
+            s.restart_count + 1
+        }
+    });
     let key = backoff_key(container);
-    let after = latest.filter(|s| s.state != State::Running).map(|s| s.finished.unwrap_or(s.created));
+    let after = latest
+        .filter(|s| s.state != State::Running)
+        .map(|s| s.finished.unwrap_or(s.created));
     let wait = after
         .and_then(|at| input.backoff.remaining(&key, at, input.now))
-        .map(|left| Wait { left, of: input.backoff.wait(&key) });
-    Start { role, index, name: container.name.clone(), restart_count, wait, after }
+        .map(|left| Wait {
+            left,
+            of: input.backoff.wait(&key),
+        });
+    Start {
+        role,
+        index,
+        name: container.name.clone(),
+        restart_count,
+        wait,
+        after,
+    }
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! Reading a Pod: small questions that every part of the node asks of the object.
 
 use davit_client::object_ref;
-use k8s_openapi::api::core::v1::{Container, EphemeralContainer, ObjectReference, Pod, PodSpec, PodStatus};
+use k8s_openapi::api::core::v1::{
+    Container, EphemeralContainer, ObjectReference, Pod, PodSpec, PodStatus,
+};
 use std::sync::LazyLock;
 
 /// Annotation of a pod's origin: `file` for static pods, `api` otherwise.
@@ -107,29 +109,51 @@ impl PodExt for Pod {
     }
 
     fn annotation(&self, key: &str) -> Option<&str> {
-        self.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+        self.metadata
+            .annotations
+            .as_ref()?
+            .get(key)
+            .map(String::as_str)
     }
 
     fn all_containers(&self) -> Vec<(Role, std::borrow::Cow<'_, Container>)> {
         use std::borrow::Cow;
         let spec = self.pod_spec();
-        let init = spec.init_containers.iter().flatten().map(|c| (init_role(c), Cow::Borrowed(c)));
-        let main = spec.containers.iter().map(|c| (Role::Main, Cow::Borrowed(c)));
-        let ephemeral =
-            spec.ephemeral_containers.iter().flatten().map(|c| (Role::Ephemeral, Cow::Owned(ephemeral_as_container(c))));
+        let init = spec
+            .init_containers
+            .iter()
+            .flatten()
+            .map(|c| (init_role(c), Cow::Borrowed(c)));
+        let main = spec
+            .containers
+            .iter()
+            .map(|c| (Role::Main, Cow::Borrowed(c)));
+        let ephemeral = spec
+            .ephemeral_containers
+            .iter()
+            .flatten()
+            .map(|c| (Role::Ephemeral, Cow::Owned(ephemeral_as_container(c))));
         init.chain(main).chain(ephemeral).collect()
     }
 
     fn container(&self, name: &str) -> Option<(Role, std::borrow::Cow<'_, Container>)> {
-        self.all_containers().into_iter().find(|(_, c)| c.name == name)
+        self.all_containers()
+            .into_iter()
+            .find(|(_, c)| c.name == name)
     }
 
     fn restart_policy(&self) -> &str {
-        self.pod_spec().restart_policy.as_deref().unwrap_or("Always")
+        self.pod_spec()
+            .restart_policy
+            .as_deref()
+            .unwrap_or("Always")
     }
 
     fn is_terminal(&self) -> bool {
-        matches!(self.pod_status().phase.as_deref(), Some("Succeeded" | "Failed"))
+        matches!(
+            self.pod_status().phase.as_deref(),
+            Some("Succeeded" | "Failed")
+        )
     }
 
     fn is_static(&self) -> bool {
@@ -165,13 +189,19 @@ impl PodExt for Pod {
         if self.is_static() {
             // Events about a static pod must be found by `kubectl describe` of its mirror, which upstream refers to by
             // the manifest's hash.
-            reference.uid = self.annotation(CONFIG_HASH).map(str::to_owned).or(reference.uid);
+            reference.uid = self
+                .annotation(CONFIG_HASH)
+                .map(str::to_owned)
+                .or(reference.uid);
         }
         reference
     }
 
     fn container_reference(&self, role: Role, name: &str) -> ObjectReference {
-        ObjectReference { field_path: Some(role.field_path(name)), ..self.reference() }
+        ObjectReference {
+            field_path: Some(role.field_path(name)),
+            ..self.reference()
+        }
     }
 
     fn hostname(&self) -> String {
@@ -179,7 +209,11 @@ impl PodExt for Pod {
         if let Some(name) = spec.hostname_override.as_deref().filter(|n| !n.is_empty()) {
             return name.to_owned();
         }
-        let name = spec.hostname.as_deref().filter(|n| !n.is_empty()).unwrap_or(self.pod_name());
+        let name = spec
+            .hostname
+            .as_deref()
+            .filter(|n| !n.is_empty())
+            .unwrap_or(self.pod_name());
         let cut: String = name.chars().take(63).collect();
         cut.trim_end_matches(['-', '.']).to_owned()
     }
@@ -187,7 +221,11 @@ impl PodExt for Pod {
 
 /// Role of a container of the `initContainers` list.
 pub fn init_role(container: &Container) -> Role {
-    if container.restart_policy.as_deref() == Some("Always") { Role::Sidecar } else { Role::Init }
+    if container.restart_policy.as_deref() == Some("Always") {
+        Role::Sidecar
+    } else {
+        Role::Init
+    }
 }
 
 /// An ephemeral container has the fields of a container plus its target.
@@ -222,7 +260,9 @@ pub fn restarts_after_exit(pod: &Pod, role: Role, container: &Container, exit_co
         Role::Init | Role::Main => {}
     }
     for rule in container.restart_policy_rules.iter().flatten() {
-        let Some(codes) = &rule.exit_codes else { continue };
+        let Some(codes) = &rule.exit_codes else {
+            continue;
+        };
         let listed = codes.values.iter().flatten().any(|v| *v == exit_code);
         let matched = match codes.operator.as_str() {
             "In" => listed,
@@ -233,7 +273,11 @@ pub fn restarts_after_exit(pod: &Pod, role: Role, container: &Container, exit_co
             return true;
         }
     }
-    match container.restart_policy.as_deref().unwrap_or(pod.restart_policy()) {
+    match container
+        .restart_policy
+        .as_deref()
+        .unwrap_or(pod.restart_policy())
+    {
         "Never" => false,
         "OnFailure" => exit_code != 0,
         _ if role == Role::Init => exit_code != 0,

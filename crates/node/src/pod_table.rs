@@ -42,7 +42,11 @@ impl PodTable {
         match entries.get_mut(pod.uid()) {
             Some(entry) => entry.pod = pod.clone(),
             None => {
-                let entry = Entry { pod: pod.clone(), ended: false, reserved: None };
+                let entry = Entry {
+                    pod: pod.clone(),
+                    ended: false,
+                    reserved: None,
+                };
                 entries.insert(pod.uid().to_owned(), entry);
             }
         }
@@ -69,7 +73,9 @@ impl PodTable {
     /// A pod by namespace and name, the live one where several have it.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         let entries = self.entries.lock();
-        let named = entries.values().filter(|e| e.pod.ns() == namespace && e.pod.pod_name() == name);
+        let named = entries
+            .values()
+            .filter(|e| e.pod.ns() == namespace && e.pod.pod_name() == name);
         named.max_by_key(|e| !e.ended).map(|e| e.pod.clone())
     }
 
@@ -78,7 +84,12 @@ impl PodTable {
     ///
     /// # Errors
     /// The first resource that does not suffice.
-    pub fn reserve(&self, pod: &Pod, available: &Amounts, skip: &dyn Fn(&str) -> bool) -> Result<(), Shortage> {
+    pub fn reserve(
+        &self,
+        pod: &Pod,
+        available: &Amounts,
+        skip: &dyn Fn(&str) -> bool,
+    ) -> Result<(), Shortage> {
         let mut wanted = pod_requests(pod);
         wanted.insert("pods".to_owned(), 1);
         let mut entries = self.entries.lock();
@@ -101,10 +112,17 @@ impl PodTable {
         let mut names: Vec<&String> = wanted.keys().collect();
         names.sort_by_key(|n| (rank(n), (*n).clone()));
         for name in names {
-            let Some(&capacity) = available.get(name) else { continue };
+            let Some(&capacity) = available.get(name) else {
+                continue;
+            };
             let (requested, used) = (wanted[name], used.get(name.as_str()).copied().unwrap_or(0));
             if requested > 0 && !skip(name) && requested + used > capacity {
-                return Err(Shortage { resource: name.clone(), requested, used, capacity });
+                return Err(Shortage {
+                    resource: name.clone(),
+                    requested,
+                    used,
+                    capacity,
+                });
             }
         }
         if let Some(entry) = entries.get_mut(pod.uid()) {
@@ -132,11 +150,20 @@ impl PodTable {
 
 impl ActivePods for PodTable {
     fn active_pods(&self) -> Vec<Arc<Pod>> {
-        self.entries.lock().values().filter(|e| !e.ended).map(|e| e.pod.clone()).collect()
+        self.entries
+            .lock()
+            .values()
+            .filter(|e| !e.ended)
+            .map(|e| e.pod.clone())
+            .collect()
     }
 
     fn all_pods(&self) -> Vec<Arc<Pod>> {
-        self.entries.lock().values().map(|e| e.pod.clone()).collect()
+        self.entries
+            .lock()
+            .values()
+            .map(|e| e.pod.clone())
+            .collect()
     }
 }
 
@@ -154,7 +181,11 @@ mod tests {
     #[test]
     fn reservations_do_not_overlap() {
         let table = PodTable::default();
-        let available = Amounts::from([("cpu".into(), 1000), ("pods".into(), 2), ("example.com/foo".into(), 1)]);
+        let available = Amounts::from([
+            ("cpu".into(), 1000),
+            ("pods".into(), 2),
+            ("example.com/foo".into(), 1),
+        ]);
         let (a, b) = (pod("a", "600m"), pod("b", "600m"));
         table.set(&a);
         table.set(&b);
@@ -162,11 +193,24 @@ mod tests {
         table.reserve(&a, &available, &never).unwrap();
         table.reserve(&a, &available, &never).unwrap();
         let shortage = table.reserve(&b, &available, &never).unwrap_err();
-        assert_eq!(shortage, Shortage { resource: "cpu".into(), requested: 600, used: 600, capacity: 1000 });
+        assert_eq!(
+            shortage,
+            Shortage {
+                resource: "cpu".into(),
+                requested: 600,
+                used: 600,
+                capacity: 1000
+            }
+        );
         let c = pod("c", "100m");
         table.set(&c);
-        assert_eq!(table.reserve(&c, &available, &never).unwrap_err().resource, "example.com/foo");
-        table.reserve(&c, &available, &|r| r == "example.com/foo").unwrap();
+        assert_eq!(
+            table.reserve(&c, &available, &never).unwrap_err().resource,
+            "example.com/foo"
+        );
+        table
+            .reserve(&c, &available, &|r| r == "example.com/foo")
+            .unwrap();
         table.set_ended("a");
         table.set_ended("c");
         table.reserve(&b, &available, &never).unwrap();

@@ -56,12 +56,18 @@ pub struct Results {
 impl Results {
     /// The last result.
     pub fn get(&self, container_id: &str, kind: Kind) -> Option<ProbeResult> {
-        self.results.lock().get(&(container_id.to_owned(), kind)).copied()
+        self.results
+            .lock()
+            .get(&(container_id.to_owned(), kind))
+            .copied()
     }
 
     /// Notes a result; tells whether it is another than before.
     pub fn set(&self, container_id: &str, kind: Kind, result: ProbeResult) -> bool {
-        self.results.lock().insert((container_id.to_owned(), kind), result) != Some(result)
+        self.results
+            .lock()
+            .insert((container_id.to_owned(), kind), result)
+            != Some(result)
     }
 
     fn forget(&self, container_id: &str) {
@@ -99,15 +105,32 @@ pub struct PodProbes {
 
 impl PodProbes {
     /// No probes yet; `wake` is notified when a result changes.
-    pub fn new(runtime: Arc<dyn Runtime>, recorder: EventRecorder, results: Arc<Results>, wake: Arc<Notify>) -> Self {
-        Self { runtime, recorder, results, wake, tasks: JoinSet::new(), running: HashMap::new() }
+    pub fn new(
+        runtime: Arc<dyn Runtime>,
+        recorder: EventRecorder,
+        results: Arc<Results>,
+        wake: Arc<Notify>,
+    ) -> Self {
+        Self {
+            runtime,
+            recorder,
+            results,
+            wake,
+            tasks: JoinSet::new(),
+            running: HashMap::new(),
+        }
     }
 
     /// Starts the probes of containers that run and ends those of containers that do not.
     pub fn sync(&mut self, pod: &Arc<Pod>, runtime: &PodRuntime) {
         while self.tasks.try_join_next().is_some() {}
         let lives = |id: &str| runtime.by_id(id).is_some_and(|c| c.state == State::Running);
-        let dead: Vec<(String, Kind)> = self.running.keys().filter(|(id, _)| !lives(id)).cloned().collect();
+        let dead: Vec<(String, Kind)> = self
+            .running
+            .keys()
+            .filter(|(id, _)| !lives(id))
+            .cloned()
+            .collect();
         for key in dead {
             if let Some(task) = self.running.remove(&key) {
                 task.abort();
@@ -118,7 +141,12 @@ impl PodProbes {
             if role != Role::Main && role != Role::Sidecar {
                 continue;
             }
-            let Some(record) = runtime.latest(&container.name).filter(|r| r.state == State::Running) else { continue };
+            let Some(record) = runtime
+                .latest(&container.name)
+                .filter(|r| r.state == State::Running)
+            else {
+                continue;
+            };
             let probes = [
                 (Kind::Startup, &container.startup_probe),
                 (Kind::Readiness, &container.readiness_probe),
@@ -132,7 +160,10 @@ impl PodProbes {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one call, and every argument is a different thing")]
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "one call, and every argument is a different thing"
+    )]
     fn start(
         &mut self,
         pod: &Arc<Pod>,
@@ -148,7 +179,8 @@ impl PodProbes {
             return;
         }
         if self.results.get(&record.id, kind).is_none() {
-            self.results.set(&record.id, kind, first_result(pod, role, record, kind));
+            self.results
+                .set(&record.id, kind, first_result(pod, role, record, kind));
         }
         let sandbox = runtime.ready_sandbox();
         let target = Target {
@@ -199,9 +231,17 @@ impl Drop for PodProbes {
 /// until a check says otherwise.
 fn first_result(pod: &Pod, role: Role, record: &ContainerRecord, kind: Kind) -> ProbeResult {
     let status = pod.pod_status();
-    let list = if role == Role::Sidecar { &status.init_container_statuses } else { &status.container_statuses };
+    let list = if role == Role::Sidecar {
+        &status.init_container_statuses
+    } else {
+        &status.container_statuses
+    };
     let suffix = format!("//{}", record.id);
-    let known = list.iter().flatten().find(|s| s.container_id.as_deref().is_some_and(|id| id.ends_with(&suffix)));
+    let known = list.iter().flatten().find(|s| {
+        s.container_id
+            .as_deref()
+            .is_some_and(|id| id.ends_with(&suffix))
+    });
     match kind {
         Kind::Liveness => ProbeResult::Success,
         Kind::Readiness if known.is_some_and(|s| s.ready) => ProbeResult::Success,
@@ -225,7 +265,9 @@ struct Task {
 
 impl Task {
     async fn run(self) {
-        let seconds = |n: Option<i32>, default: u64| Duration::from_secs(n.and_then(|n| u64::try_from(n).ok()).unwrap_or(default));
+        let seconds = |n: Option<i32>, default: u64| {
+            Duration::from_secs(n.and_then(|n| u64::try_from(n).ok()).unwrap_or(default))
+        };
         let period = seconds(self.probe.period_seconds, 10).max(Duration::from_secs(1));
         let timeout = seconds(self.probe.timeout_seconds, 1).max(Duration::from_secs(1));
         let delay = seconds(self.probe.initial_delay_seconds, 0);
@@ -247,7 +289,10 @@ impl Task {
                 return;
             }
             let outcome = run_check(&*self.runtime, &self.probe, &self.target, timeout).await;
-            let result = self.judge(outcome);
+            // A check that could not be made says nothing about the container.
+            let Some(result) = self.judge(outcome) else {
+                continue;
+            };
             if last == Some(result) {
                 count += 1;
             } else {
@@ -257,7 +302,10 @@ impl Task {
             if self.below_threshold(result, count) {
                 continue;
             }
-            if self.results.set(&self.target.container_id, self.kind, result) {
+            if self
+                .results
+                .set(&self.target.container_id, self.kind, result)
+            {
                 self.wake.notify_one();
             }
             let over = match self.kind {
@@ -279,7 +327,8 @@ impl Task {
     fn must_wait(&self) -> bool {
         self.kind != Kind::Startup
             && self.target.container.startup_probe.is_some()
-            && self.results.get(&self.target.container_id, Kind::Startup) != Some(ProbeResult::Success)
+            && self.results.get(&self.target.container_id, Kind::Startup)
+                != Some(ProbeResult::Success)
     }
 
     fn below_threshold(&self, result: ProbeResult, count: i32) -> bool {
@@ -290,16 +339,23 @@ impl Task {
         }
     }
 
-    fn judge(&self, outcome: Outcome) -> ProbeResult {
+    fn judge(&self, outcome: Outcome) -> Option<ProbeResult> {
+        let kind = self.kind.as_str();
         let (result, text) = match outcome {
-            Outcome::Success => return ProbeResult::Success,
-            Outcome::Failure(output) => (ProbeResult::Failure, format!("{} probe failed: {output}", self.kind.as_str())),
+            Outcome::Success => return Some(ProbeResult::Success),
+            Outcome::Failure(output) => (
+                Some(ProbeResult::Failure),
+                format!("{kind} probe failed: {output}"),
+            ),
             Outcome::Error(error) => (
-                ProbeResult::Failure,
-                format!("{} probe errored and resulted in failure: {error}", self.kind.as_str()),
+                None,
+                format!("{kind} probe errored and resulted in unknown state: {error}"),
             ),
         };
-        let reference = self.target.pod.container_reference(self.role, &self.target.container.name);
+        let reference = self
+            .target
+            .pod
+            .container_reference(self.role, &self.target.container.name);
         self.recorder.warning(&reference, "Unhealthy", text);
         result
     }

@@ -21,17 +21,21 @@ const MIN_QUOTA: i64 = 1000;
 
 /// A quantity rounded up to whole units; zero when it cannot be read (the API server refuses such values).
 pub fn value(quantity: &Quantity) -> i64 {
-    quantity.0.parse::<Exact>().map_or(0, |q| q.value())
+    quantity.0.parse::<Exact>().map_or(0, Exact::value)
 }
 
 /// A quantity in thousandths, rounded up.
 pub fn milli(quantity: &Quantity) -> i64 {
-    quantity.0.parse::<Exact>().map_or(0, |q| q.milli_value())
+    quantity.0.parse::<Exact>().map_or(0, Exact::milli_value)
 }
 
 /// The amount of resource `name`.
 pub fn amount(name: &str, quantity: &Quantity) -> i64 {
-    if name == "cpu" { milli(quantity) } else { value(quantity) }
+    if name == "cpu" {
+        milli(quantity)
+    } else {
+        value(quantity)
+    }
 }
 
 /// Writes an amount of resource `name` as a quantity.
@@ -39,25 +43,44 @@ pub fn quantity(name: &str, amount: i64) -> Quantity {
     if name == "cpu" && amount % 1000 != 0 {
         return Quantity(format!("{amount}m"));
     }
-    Quantity(if name == "cpu" { (amount / 1000).to_string() } else { amount.to_string() })
+    Quantity(if name == "cpu" {
+        (amount / 1000).to_string()
+    } else {
+        amount.to_string()
+    })
 }
 
 /// A request of one container: the written one, else the limit.
 pub fn container_request(container: &Container, name: &str) -> Option<i64> {
     let resources = container.resources.as_ref()?;
-    let find = |list: &Option<Quantities>| list.as_ref().and_then(|l| l.get(name)).map(|q| amount(name, q));
+    let find = |list: &Option<Quantities>| {
+        list.as_ref()
+            .and_then(|l| l.get(name))
+            .map(|q| amount(name, q))
+    };
     find(&resources.requests).or_else(|| find(&resources.limits))
 }
 
 /// A limit of one container.
 pub fn container_limit(container: &Container, name: &str) -> Option<i64> {
-    container.resources.as_ref()?.limits.as_ref()?.get(name).map(|q| amount(name, q))
+    container
+        .resources
+        .as_ref()?
+        .limits
+        .as_ref()?
+        .get(name)
+        .map(|q| amount(name, q))
 }
 
 fn requests_of(container: &Container) -> Amounts {
-    let Some(resources) = &container.resources else { return Amounts::new() };
+    let Some(resources) = &container.resources else {
+        return Amounts::new();
+    };
     let mut out = Amounts::new();
-    for list in [&resources.limits, &resources.requests].into_iter().flatten() {
+    for list in [&resources.limits, &resources.requests]
+        .into_iter()
+        .flatten()
+    {
         out.extend(list.iter().map(|(k, v)| (k.clone(), amount(k, v))));
     }
     out
@@ -101,7 +124,12 @@ pub fn pod_requests(pod: &Pod) -> Amounts {
     }
     raise(&mut running, &init_peak);
     if let Some(level) = &pod.pod_spec().resources {
-        for (name, q) in level.limits.iter().flatten().chain(level.requests.iter().flatten()) {
+        for (name, q) in level
+            .limits
+            .iter()
+            .flatten()
+            .chain(level.requests.iter().flatten())
+        {
             running.insert(name.clone(), amount(name, q));
         }
     }
@@ -141,11 +169,19 @@ impl Qos {
             _ => {}
         }
         if let Some(level) = &pod.pod_spec().resources {
-            let as_container = Container { resources: Some(level.clone()), ..Container::default() };
+            let as_container = Container {
+                resources: Some(level.clone()),
+                ..Container::default()
+            };
             return Self::of_containers(&[&as_container]);
         }
         let spec = pod.pod_spec();
-        let all: Vec<&Container> = spec.init_containers.iter().flatten().chain(&spec.containers).collect();
+        let all: Vec<&Container> = spec
+            .init_containers
+            .iter()
+            .flatten()
+            .chain(&spec.containers)
+            .collect();
         Self::of_containers(&all)
     }
 
@@ -179,7 +215,10 @@ pub fn oom_score_adj(pod: &Pod, role: Role, container: &Container, memory_capaci
         Qos::BestEffort => return 1000,
         Qos::Burstable => {}
     }
-    let own = burstable_score(container_request(container, "memory").unwrap_or(0), memory_capacity);
+    let own = burstable_score(
+        container_request(container, "memory").unwrap_or(0),
+        memory_capacity,
+    );
     if role != Role::Sidecar {
         return own;
     }
@@ -200,12 +239,20 @@ fn burstable_score(request: i64, capacity: i64) -> i64 {
 
 /// cgroup cpu shares for millicores.
 pub fn cpu_shares(milli: i64) -> i64 {
-    if milli == 0 { MIN_SHARES } else { (milli * 1024 / 1000).clamp(MIN_SHARES, MAX_SHARES) }
+    if milli == 0 {
+        MIN_SHARES
+    } else {
+        (milli * 1024 / 1000).clamp(MIN_SHARES, MAX_SHARES)
+    }
 }
 
 /// CFS quota in microseconds for millicores, by a period of 100 ms; 0 = no limit.
 pub fn cpu_quota(milli: i64) -> i64 {
-    if milli == 0 { 0 } else { (milli * QUOTA_PERIOD / 1000).max(MIN_QUOTA) }
+    if milli == 0 {
+        0
+    } else {
+        (milli * QUOTA_PERIOD / 1000).max(MIN_QUOTA)
+    }
 }
 
 /// What a container's cgroup gets. `hugepage_sizes` are the sizes of the machine in bytes, `unified` whether cgroup v2
@@ -218,26 +265,38 @@ pub fn linux_resources(
     hugepage_sizes: &[u64],
     unified: bool,
 ) -> cri::LinuxContainerResources {
-    let level = pod.pod_spec().resources.clone().map(|r| Container { resources: Some(r), ..Container::default() });
+    let level = pod.pod_spec().resources.clone().map(|r| Container {
+        resources: Some(r),
+        ..Container::default()
+    });
     let pod_limit = |name: &str| level.as_ref().and_then(|l| container_limit(l, name));
     let cpu_request = container_request(container, "cpu");
-    let cpu_limit = container_limit(container, "cpu").or_else(|| pod_limit("cpu")).unwrap_or(0);
+    let cpu_limit = container_limit(container, "cpu")
+        .or_else(|| pod_limit("cpu"))
+        .unwrap_or(0);
     let mut out = cri::LinuxContainerResources {
         cpu_period: QUOTA_PERIOD,
         cpu_quota: cpu_quota(cpu_limit),
         cpu_shares: cpu_shares(cpu_request.unwrap_or(0)),
-        memory_limit_in_bytes: container_limit(container, "memory").or_else(|| pod_limit("memory")).unwrap_or(0),
+        memory_limit_in_bytes: container_limit(container, "memory")
+            .or_else(|| pod_limit("memory"))
+            .unwrap_or(0),
         oom_score_adj: oom_score_adj(pod, role, container, memory_capacity),
         ..cri::LinuxContainerResources::default()
     };
     for size in hugepage_sizes {
         let name = hugepage_resource(*size);
-        let limit = container_limit(container, &name).or_else(|| pod_limit(&name)).unwrap_or(0);
-        out.hugepage_limits
-            .push(cri::HugepageLimit { page_size: hugepage_size_text(*size), limit: u64::try_from(limit).unwrap_or(0) });
+        let limit = container_limit(container, &name)
+            .or_else(|| pod_limit(&name))
+            .unwrap_or(0);
+        out.hugepage_limits.push(cri::HugepageLimit {
+            page_size: hugepage_size_text(*size),
+            limit: u64::try_from(limit).unwrap_or(0),
+        });
     }
     if unified && role != Role::Ephemeral {
-        out.unified.insert("memory.oom.group".to_owned(), "1".to_owned());
+        out.unified
+            .insert("memory.oom.group".to_owned(), "1".to_owned());
     }
     out
 }
@@ -270,6 +329,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads best with json! in place"
+    )]
     fn pod(spec: serde_json::Value) -> Pod {
         serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
     }
@@ -294,8 +357,14 @@ mod tests {
 
     #[test]
     fn qos_classes() {
-        assert_eq!(Qos::of(&pod(json!({"containers": [{"name": "a"}]}))), Qos::BestEffort);
-        assert_eq!(Qos::of(&pod(json!({"containers": [c("a", "1", "1Gi")]}))), Qos::Guaranteed);
+        assert_eq!(
+            Qos::of(&pod(json!({"containers": [{"name": "a"}]}))),
+            Qos::BestEffort
+        );
+        assert_eq!(
+            Qos::of(&pod(json!({"containers": [c("a", "1", "1Gi")]}))),
+            Qos::Guaranteed
+        );
         let mixed = json!({"containers": [c("a", "1", "1Gi"), {"name": "b"}]});
         assert_eq!(Qos::of(&pod(mixed)), Qos::Burstable);
         let device = json!({"containers": [{"name": "a", "resources": {"limits": {"example.com/foo": "1"}}}]});
@@ -304,7 +373,9 @@ mod tests {
 
     #[test]
     fn scores_and_shares() {
-        let p = pod(json!({"containers": [{"name": "a", "resources": {"requests": {"memory": "1Gi"}}}]}));
+        let p = pod(
+            json!({"containers": [{"name": "a", "resources": {"requests": {"memory": "1Gi"}}}]}),
+        );
         let container = &p.pod_spec().containers[0];
         assert_eq!(oom_score_adj(&p, Role::Main, container, 4 << 30), 750);
         assert_eq!(oom_score_adj(&p, Role::Main, container, 1 << 30), 3);

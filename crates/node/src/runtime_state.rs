@@ -150,7 +150,9 @@ impl PodRuntime {
 
     /// Containers that run, or may run.
     pub fn alive(&self) -> impl Iterator<Item = &ContainerRecord> {
-        self.containers.iter().filter(|c| matches!(c.state, State::Running | State::Unknown))
+        self.containers
+            .iter()
+            .filter(|c| matches!(c.state, State::Running | State::Unknown))
     }
 
     /// Whether nothing of the pod runs any more.
@@ -170,10 +172,14 @@ impl PodRuntime {
 /// The runtime's; containers that vanish between list and status are left out.
 pub async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<PodRuntime, Error> {
     let labels = HashMap::from([(keys::POD_UID.to_owned(), uid.to_owned())]);
-    let sandbox_filter =
-        cri::PodSandboxFilter { label_selector: labels.clone().into_iter().collect(), ..cri::PodSandboxFilter::default() };
-    let container_filter =
-        cri::ContainerFilter { label_selector: labels.into_iter().collect(), ..cri::ContainerFilter::default() };
+    let sandbox_filter = cri::PodSandboxFilter {
+        label_selector: labels.clone().into_iter().collect(),
+        ..cri::PodSandboxFilter::default()
+    };
+    let container_filter = cri::ContainerFilter {
+        label_selector: labels.into_iter().collect(),
+        ..cri::ContainerFilter::default()
+    };
     let (sandboxes, containers) = tokio::join!(
         runtime.list_pod_sandboxes(Some(sandbox_filter)),
         runtime.list_containers(Some(container_filter))
@@ -193,16 +199,31 @@ pub async fn observe(runtime: &dyn Runtime, uid: &str) -> Result<PodRuntime, Err
             Err(e) => return Err(e),
         }
     }
-    out.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.created, s.attempt)));
-    out.containers.sort_by_key(|c| std::cmp::Reverse((c.created, c.restart_count)));
+    out.sandboxes
+        .sort_by_key(|s| std::cmp::Reverse((s.created, s.attempt)));
+    out.containers
+        .sort_by_key(|c| std::cmp::Reverse((c.created, c.restart_count)));
     Ok(out)
 }
 
 fn sandbox_record(status: &cri::PodSandboxStatus) -> SandboxRecord {
     let network = status.network.as_ref();
-    let mut ips: Vec<String> = network.map(|n| n.ip.clone()).filter(|ip| !ip.is_empty()).into_iter().collect();
-    ips.extend(network.iter().flat_map(|n| &n.additional_ips).map(|ip| ip.ip.clone()));
-    let options = status.linux.as_ref().and_then(|l| l.namespaces.as_ref()).and_then(|n| n.options.as_ref());
+    let mut ips: Vec<String> = network
+        .map(|n| n.ip.clone())
+        .filter(|ip| !ip.is_empty())
+        .into_iter()
+        .collect();
+    ips.extend(
+        network
+            .iter()
+            .flat_map(|n| &n.additional_ips)
+            .map(|ip| ip.ip.clone()),
+    );
+    let options = status
+        .linux
+        .as_ref()
+        .and_then(|l| l.namespaces.as_ref())
+        .and_then(|n| n.options.as_ref());
     SandboxRecord {
         id: status.id.clone(),
         attempt: status.metadata.as_ref().map_or(0, |m| m.attempt),
@@ -215,8 +236,9 @@ fn sandbox_record(status: &cri::PodSandboxStatus) -> SandboxRecord {
 
 fn container_record(status: cri::ContainerStatus) -> ContainerRecord {
     let label = |key: &str| status.labels.get(key).cloned();
-    let name =
-        label(keys::CONTAINER_NAME).or_else(|| status.metadata.as_ref().map(|m| m.name.clone())).unwrap_or_default();
+    let name = label(keys::CONTAINER_NAME)
+        .or_else(|| status.metadata.as_ref().map(|m| m.name.clone()))
+        .unwrap_or_default();
     let attempt = status.metadata.as_ref().map_or(0, |m| m.attempt);
     let annotations: BTreeMap<String, String> = status.annotations.into_iter().collect();
     ContainerRecord {
@@ -229,8 +251,20 @@ fn container_record(status: cri::ContainerStatus) -> ContainerRecord {
         reason: status.reason,
         message: status.message,
         hash: annotations.get(keys::HASH).cloned().unwrap_or_default(),
-        restart_count: annotations.get(keys::RESTART_COUNT).and_then(|n| n.parse().ok()).unwrap_or(attempt),
-        image: status.image.map(|i| if i.user_specified_image.is_empty() { i.image } else { i.user_specified_image }).unwrap_or_default(),
+        restart_count: annotations
+            .get(keys::RESTART_COUNT)
+            .and_then(|n| n.parse().ok())
+            .unwrap_or(attempt),
+        image: status
+            .image
+            .map(|i| {
+                if i.user_specified_image.is_empty() {
+                    i.image
+                } else {
+                    i.user_specified_image
+                }
+            })
+            .unwrap_or_default(),
         image_ref: status.image_ref,
         log_path: status.log_path,
         mounts: status.mounts,
@@ -241,7 +275,11 @@ fn container_record(status: cri::ContainerStatus) -> ContainerRecord {
 }
 
 fn nanos(n: i64) -> Option<Timestamp> {
-    if n <= 0 { None } else { Timestamp::from_nanosecond(i128::from(n)).ok() }
+    if n <= 0 {
+        None
+    } else {
+        Timestamp::from_nanosecond(i128::from(n)).ok()
+    }
 }
 
 /// Hash of what makes a container a different one: its name and image. A changed hash restarts the container.
@@ -251,12 +289,20 @@ pub fn container_hash(container: &Container) -> String {
     hasher.update([0]);
     hasher.update(container.image.as_deref().unwrap_or_default().as_bytes());
     let digest = hasher.finalize();
-    digest[..4].iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
+    digest[..4]
+        .iter()
+        .fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// Labels of a sandbox: the pod's own and the ones it is found by.
 pub fn sandbox_labels(pod: &Pod) -> HashMap<String, String> {
-    let mut labels: HashMap<String, String> = pod.metadata.labels.clone().unwrap_or_default().into_iter().collect();
+    let mut labels: HashMap<String, String> = pod
+        .metadata
+        .labels
+        .clone()
+        .unwrap_or_default()
+        .into_iter()
+        .collect();
     labels.insert(keys::POD_NAME.to_owned(), pod.pod_name().to_owned());
     labels.insert(keys::POD_NAMESPACE.to_owned(), pod.ns().to_owned());
     labels.insert(keys::POD_UID.to_owned(), pod.uid().to_owned());
@@ -274,25 +320,45 @@ pub fn container_labels(pod: &Pod, container: &Container) -> HashMap<String, Str
 }
 
 /// Annotations of a container; the node's own keys.
-pub fn container_annotations(pod: &Pod, container: &Container, restart_count: u32) -> HashMap<String, String> {
+pub fn container_annotations(
+    pod: &Pod,
+    container: &Container,
+    restart_count: u32,
+) -> HashMap<String, String> {
     let json = |value: Result<String, serde_json::Error>| value.unwrap_or_default();
     let mut out = HashMap::from([
         (keys::HASH.to_owned(), container_hash(container)),
         (keys::RESTART_COUNT.to_owned(), restart_count.to_string()),
         (
             keys::TERMINATION_PATH.to_owned(),
-            container.termination_message_path.clone().unwrap_or_else(|| "/dev/termination-log".to_owned()),
+            container
+                .termination_message_path
+                .clone()
+                .unwrap_or_else(|| "/dev/termination-log".to_owned()),
         ),
         (
             keys::TERMINATION_POLICY.to_owned(),
-            container.termination_message_policy.clone().unwrap_or_else(|| "File".to_owned()),
+            container
+                .termination_message_policy
+                .clone()
+                .unwrap_or_else(|| "File".to_owned()),
         ),
-        (keys::POD_GRACE.to_owned(), pod.pod_spec().termination_grace_period_seconds.unwrap_or(30).to_string()),
+        (
+            keys::POD_GRACE.to_owned(),
+            pod.pod_spec()
+                .termination_grace_period_seconds
+                .unwrap_or(30)
+                .to_string(),
+        ),
     ]);
     if let Some(grace) = pod.metadata.deletion_grace_period_seconds {
         out.insert(keys::POD_DELETION_GRACE.to_owned(), grace.to_string());
     }
-    if let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()) {
+    if let Some(hook) = container
+        .lifecycle
+        .as_ref()
+        .and_then(|l| l.pre_stop.as_ref())
+    {
         out.insert(keys::PRE_STOP.to_owned(), json(serde_json::to_string(hook)));
     }
     if let Some(ports) = container.ports.as_ref().filter(|p| !p.is_empty()) {

@@ -2,22 +2,41 @@
 
 use crate::pod::PodExt;
 use davit_proto::cri::v1 as cri;
-use k8s_openapi::api::core::v1::{AppArmorProfile, Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext};
+use k8s_openapi::api::core::v1::{
+    AppArmorProfile, Container, Pod, PodSecurityContext, SeccompProfile, SecurityContext,
+};
 
 /// Paths under /proc and /sys that containers must not see.
 const MASKED: &[&str] = &[
-    "/proc/asound", "/proc/acpi", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
-    "/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+    "/proc/asound",
+    "/proc/acpi",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
 /// Paths under /proc that containers must not change.
-const READ_ONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
+const READ_ONLY: &[&str] = &[
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
 
 /// Why a security context cannot be applied; message of `CreateContainerConfigError`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// `runAsNonRoot` with UID 0 asked for.
-    #[error("container's runAsUser breaks non-root policy (pod: \"{pod}\", container: {container})")]
+    #[error(
+        "container's runAsUser breaks non-root policy (pod: \"{pod}\", container: {container})"
+    )]
     AsksForRoot {
         /// The pod.
         pod: String,
@@ -25,7 +44,9 @@ pub enum Error {
         container: String,
     },
     /// `runAsNonRoot` and the image's user is root.
-    #[error("container has runAsNonRoot and image will run as root (pod: \"{pod}\", container: {container})")]
+    #[error(
+        "container has runAsNonRoot and image will run as root (pod: \"{pod}\", container: {container})"
+    )]
     ImageIsRoot {
         /// The pod.
         pod: String,
@@ -57,8 +78,18 @@ fn strings(list: &[&str]) -> Vec<String> {
 /// Namespaces of the pod; `target` is the container whose processes an ephemeral container joins.
 fn namespaces(pod: &Pod, target: Option<String>) -> cri::NamespaceOption {
     let spec = pod.pod_spec();
-    let pick = |host: Option<bool>, other: cri::NamespaceMode| if host == Some(true) { cri::NamespaceMode::Node } else { other };
-    let own_pids = if spec.share_process_namespace == Some(true) { cri::NamespaceMode::Pod } else { cri::NamespaceMode::Container };
+    let pick = |host: Option<bool>, other: cri::NamespaceMode| {
+        if host == Some(true) {
+            cri::NamespaceMode::Node
+        } else {
+            other
+        }
+    };
+    let own_pids = if spec.share_process_namespace == Some(true) {
+        cri::NamespaceMode::Pod
+    } else {
+        cri::NamespaceMode::Container
+    };
     let mut pid = pick(spec.host_pid, own_pids);
     if target.is_some() && pid == cri::NamespaceMode::Container {
         pid = cri::NamespaceMode::Target;
@@ -77,12 +108,17 @@ fn seccomp(profile: Option<&SeccompProfile>) -> cri::SecurityProfile {
     let (kind, path) = match profile.map(|p| p.type_.as_str()) {
         Some("RuntimeDefault") => (ProfileType::RuntimeDefault, String::new()),
         Some("Localhost") => {
-            let file = profile.and_then(|p| p.localhost_profile.clone()).unwrap_or_default();
+            let file = profile
+                .and_then(|p| p.localhost_profile.clone())
+                .unwrap_or_default();
             (ProfileType::Localhost, file)
         }
         _ => (ProfileType::Unconfined, String::new()),
     };
-    cri::SecurityProfile { profile_type: kind as i32, localhost_ref: path }
+    cri::SecurityProfile {
+        profile_type: kind as i32,
+        localhost_ref: path,
+    }
 }
 
 fn app_armor(profile: Option<&AppArmorProfile>) -> Option<cri::SecurityProfile> {
@@ -99,17 +135,27 @@ fn app_armor(profile: Option<&AppArmorProfile>) -> Option<cri::SecurityProfile> 
     })
 }
 
-fn seccomp_with_root(profile: Option<&SeccompProfile>, seccomp_root: &std::path::Path) -> cri::SecurityProfile {
+fn seccomp_with_root(
+    profile: Option<&SeccompProfile>,
+    seccomp_root: &std::path::Path,
+) -> cri::SecurityProfile {
     let mut out = seccomp(profile);
     if !out.localhost_ref.is_empty() {
-        out.localhost_ref = seccomp_root.join(&out.localhost_ref).to_string_lossy().into_owned();
+        out.localhost_ref = seccomp_root
+            .join(&out.localhost_ref)
+            .to_string_lossy()
+            .into_owned();
     }
     out
 }
 
 fn groups(context: Option<&PodSecurityContext>) -> Vec<i64> {
     let mut out: Vec<i64> = context.and_then(|c| c.fs_group).into_iter().collect();
-    out.extend(context.iter().flat_map(|c| c.supplemental_groups.iter().flatten()));
+    out.extend(
+        context
+            .iter()
+            .flat_map(|c| c.supplemental_groups.iter().flatten()),
+    );
     out
 }
 
@@ -123,7 +169,11 @@ fn groups_policy(context: Option<&PodSecurityContext>) -> i32 {
 /// Security context of the sandbox.
 pub fn sandbox(pod: &Pod, seccomp_root: &std::path::Path) -> cri::LinuxSandboxSecurityContext {
     let context = pod.pod_spec().security_context.as_ref();
-    let privileged = pod.all_containers().iter().any(|(_, c)| c.security_context.as_ref().is_some_and(|s| s.privileged == Some(true)));
+    let privileged = pod.all_containers().iter().any(|(_, c)| {
+        c.security_context
+            .as_ref()
+            .is_some_and(|s| s.privileged == Some(true))
+    });
     cri::LinuxSandboxSecurityContext {
         namespace_options: Some(namespaces(pod, None)),
         run_as_user: context.and_then(|c| c.run_as_user).map(int64),
@@ -133,7 +183,10 @@ pub fn sandbox(pod: &Pod, seccomp_root: &std::path::Path) -> cri::LinuxSandboxSe
         privileged,
         // The sandbox itself runs nothing of the pod's and always has the default filter.
         seccomp: Some(seccomp_with_root(
-            Some(&SeccompProfile { type_: "RuntimeDefault".to_owned(), localhost_profile: None }),
+            Some(&SeccompProfile {
+                type_: "RuntimeDefault".to_owned(),
+                localhost_profile: None,
+            }),
             seccomp_root,
         )),
         ..cri::LinuxSandboxSecurityContext::default()
@@ -161,7 +214,9 @@ pub fn container(
 ) -> Result<cri::LinuxContainerSecurityContext, Error> {
     let of_pod = pod.pod_spec().security_context.as_ref();
     let own = container.security_context.as_ref();
-    let user = own.and_then(|c| c.run_as_user).or(of_pod.and_then(|c| c.run_as_user));
+    let user = own
+        .and_then(|c| c.run_as_user)
+        .or(of_pod.and_then(|c| c.run_as_user));
     verify_non_root(pod, container, own, of_pod, user, image)?;
     let privileged = own.and_then(|c| c.privileged).unwrap_or(false);
     let capabilities = own.and_then(|c| c.capabilities.as_ref());
@@ -169,22 +224,33 @@ pub fn container(
     let mut out = cri::LinuxContainerSecurityContext {
         capabilities: Some(cri::Capability {
             add_capabilities: capabilities.and_then(|c| c.add.clone()).unwrap_or_default(),
-            drop_capabilities: capabilities.and_then(|c| c.drop.clone()).unwrap_or_default(),
+            drop_capabilities: capabilities
+                .and_then(|c| c.drop.clone())
+                .unwrap_or_default(),
             ..cri::Capability::default()
         }),
         privileged,
         namespace_options: Some(namespaces(pod, target)),
         run_as_user: user.map(int64),
-        run_as_group: own.and_then(|c| c.run_as_group).or(of_pod.and_then(|c| c.run_as_group)).map(int64),
-        readonly_rootfs: own.and_then(|c| c.read_only_root_filesystem).unwrap_or(false),
+        run_as_group: own
+            .and_then(|c| c.run_as_group)
+            .or(of_pod.and_then(|c| c.run_as_group))
+            .map(int64),
+        readonly_rootfs: own
+            .and_then(|c| c.read_only_root_filesystem)
+            .unwrap_or(false),
         supplemental_groups: groups(of_pod),
         supplemental_groups_policy: groups_policy(of_pod),
         no_new_privs: own.and_then(|c| c.allow_privilege_escalation) == Some(false),
         seccomp: Some(seccomp_with_root(
-            own.and_then(|c| c.seccomp_profile.as_ref()).or(of_pod.and_then(|c| c.seccomp_profile.as_ref())),
+            own.and_then(|c| c.seccomp_profile.as_ref())
+                .or(of_pod.and_then(|c| c.seccomp_profile.as_ref())),
             seccomp_root,
         )),
-        apparmor: app_armor(own.and_then(|c| c.app_armor_profile.as_ref()).or(of_pod.and_then(|c| c.app_armor_profile.as_ref()))),
+        apparmor: app_armor(
+            own.and_then(|c| c.app_armor_profile.as_ref())
+                .or(of_pod.and_then(|c| c.app_armor_profile.as_ref())),
+        ),
         ..cri::LinuxContainerSecurityContext::default()
     };
     if privileged {
@@ -194,7 +260,9 @@ pub fn container(
         out.masked_paths = strings(MASKED);
         out.readonly_paths = strings(READ_ONLY);
     }
-    let labels = own.and_then(|c| c.se_linux_options.as_ref()).or(of_pod.and_then(|c| c.se_linux_options.as_ref()));
+    let labels = own
+        .and_then(|c| c.se_linux_options.as_ref())
+        .or(of_pod.and_then(|c| c.se_linux_options.as_ref()));
     out.selinux_options = labels.map(|o| cri::SeLinuxOption {
         user: o.user.clone().unwrap_or_default(),
         role: o.role.clone().unwrap_or_default(),
@@ -220,19 +288,33 @@ fn verify_non_root(
     user: Option<i64>,
     image: &ImageUser<'_>,
 ) -> Result<(), Error> {
-    let wanted = own.and_then(|c| c.run_as_non_root).or(of_pod.and_then(|c| c.run_as_non_root)).unwrap_or(false);
+    let wanted = own
+        .and_then(|c| c.run_as_non_root)
+        .or(of_pod.and_then(|c| c.run_as_non_root))
+        .unwrap_or(false);
     if !wanted {
         return Ok(());
     }
     let (name, container) = (pod.format(), container.name.clone());
     match (user, image.uid) {
-        (Some(0), _) => Err(Error::AsksForRoot { pod: name, container }),
+        (Some(0), _) => Err(Error::AsksForRoot {
+            pod: name,
+            container,
+        }),
         (Some(_), _) => Ok(()),
-        (None, Some(0)) => Err(Error::ImageIsRoot { pod: name, container }),
-        (None, None) if !image.name.is_empty() => {
-            Err(Error::NamedUser { user: image.name.to_owned(), pod: name, container })
-        }
-        (None, None) => Err(Error::ImageIsRoot { pod: name, container }),
+        (None, Some(0)) => Err(Error::ImageIsRoot {
+            pod: name,
+            container,
+        }),
+        (None, None) if !image.name.is_empty() => Err(Error::NamedUser {
+            user: image.name.to_owned(),
+            pod: name,
+            container,
+        }),
+        (None, None) => Err(Error::ImageIsRoot {
+            pod: name,
+            container,
+        }),
         (None, Some(_)) => Ok(()),
     }
 }
@@ -243,13 +325,27 @@ mod tests {
     use serde_json::json;
     use std::path::Path;
 
-    fn one(pod_context: serde_json::Value, own: serde_json::Value, uid: Option<i64>) -> Result<cri::LinuxContainerSecurityContext, Error> {
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "reads best with json! in place"
+    )]
+    fn one(
+        pod_context: serde_json::Value,
+        own: serde_json::Value,
+        uid: Option<i64>,
+    ) -> Result<cri::LinuxContainerSecurityContext, Error> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"securityContext": pod_context, "containers": [{"name": "c", "securityContext": own}]},
         }))
         .unwrap();
-        container(&pod, &pod.pod_spec().containers[0], &ImageUser { uid, name: "" }, None, Path::new("/seccomp"))
+        container(
+            &pod,
+            &pod.pod_spec().containers[0],
+            &ImageUser { uid, name: "" },
+            None,
+            Path::new("/seccomp"),
+        )
     }
 
     #[test]
@@ -264,7 +360,10 @@ mod tests {
         assert_eq!(c.supplemental_groups, [7, 8]);
         assert!(c.no_new_privs && !c.masked_paths.is_empty());
         assert_eq!(c.capabilities.unwrap().drop_capabilities, ["ALL"]);
-        assert_eq!(c.seccomp.unwrap().profile_type, cri::security_profile::ProfileType::RuntimeDefault as i32);
+        assert_eq!(
+            c.seccomp.unwrap().profile_type,
+            cri::security_profile::ProfileType::RuntimeDefault as i32
+        );
     }
 
     #[test]
@@ -275,7 +374,11 @@ mod tests {
             text(one(want.clone(), json!({}), Some(0))).unwrap(),
             "container has runAsNonRoot and image will run as root (pod: \"p_ns(u)\", container: c)"
         );
-        assert!(text(one(want.clone(), json!({"runAsUser": 0}), Some(5))).unwrap().contains("breaks non-root policy"));
+        assert!(
+            text(one(want.clone(), json!({"runAsUser": 0}), Some(5)))
+                .unwrap()
+                .contains("breaks non-root policy")
+        );
         assert_eq!(text(one(want.clone(), json!({}), Some(5))), None);
         assert_eq!(text(one(want, json!({"runAsUser": 9}), Some(0))), None);
     }

@@ -82,7 +82,9 @@ pub fn generate(input: &Input<'_>) -> PodStatus {
         resize: old.resize.clone(),
         resource_claim_statuses: old.resource_claim_statuses.clone(),
         extended_resource_claim_status: old.extended_resource_claim_status.clone(),
-        node_allocatable_resource_claim_statuses: old.node_allocatable_resource_claim_statuses.clone(),
+        node_allocatable_resource_claim_statuses: old
+            .node_allocatable_resource_claim_statuses
+            .clone(),
         observed_generation: pod.metadata.generation,
         qos_class: Some(Qos::of(pod).as_str().to_owned()),
         start_time: Some(old.start_time.clone().unwrap_or(Time(input.accepted))),
@@ -115,7 +117,13 @@ fn addresses(input: &Input<'_>, status: &mut PodStatus) {
     let old = input.pod.pod_status();
     if let Some(first) = input.host_ips.first() {
         status.host_ip = Some(first.clone());
-        status.host_ips = Some(input.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect());
+        status.host_ips = Some(
+            input
+                .host_ips
+                .iter()
+                .map(|ip| HostIP { ip: ip.clone() })
+                .collect(),
+        );
     }
     let ips: Vec<String> = if input.pod.host_network() {
         input.host_ips.to_vec()

@@ -47,9 +47,17 @@ pub struct StatusManager {
 
 impl StatusManager {
     /// Starts the writers.
-    pub fn spawn(client: kube::Client, tasks: &mut JoinSet<()>, cancel: &CancellationToken) -> Self {
+    pub fn spawn(
+        client: kube::Client,
+        tasks: &mut JoinSet<()>,
+        cancel: &CancellationToken,
+    ) -> Self {
         let queue = WorkQueue::new(Duration::from_millis(200), Duration::from_secs(10));
-        let inner = Arc::new(Inner { client, entries: Mutex::default(), queue });
+        let inner = Arc::new(Inner {
+            client,
+            entries: Mutex::default(),
+            queue,
+        });
         for _ in 0..WRITERS {
             let inner = inner.clone();
             tasks.spawn(async move {
@@ -114,7 +122,9 @@ impl StatusManager {
     /// Names the API object that mirrors a static pod.
     pub fn set_mirror(&self, uid: &str, mirror_uid: Option<String>) {
         let mut entries = self.inner.entries.lock();
-        let Some(entry) = entries.get_mut(uid) else { return };
+        let Some(entry) = entries.get_mut(uid) else {
+            return;
+        };
         if entry.api_uid == mirror_uid {
             return;
         }
@@ -130,7 +140,9 @@ impl StatusManager {
         let uid = pod.uid();
         let differs = {
             let mut entries = self.inner.entries.lock();
-            let Some(entry) = entries.get_mut(uid) else { return };
+            let Some(entry) = entries.get_mut(uid) else {
+                return;
+            };
             if entry.written != entry.version {
                 return;
             }
@@ -157,14 +169,27 @@ impl Inner {
         let Some((pod, api_uid, status, version, dirty, finished, known)) = ({
             let entries = self.entries.lock();
             entries.get(uid).map(|e| {
-                let known = e.last_written.clone().unwrap_or_else(|| e.pod.pod_status().clone());
-                (e.pod.clone(), e.api_uid.clone(), e.status.clone(), e.version, e.version != e.written, e.finished, known)
+                let known = e
+                    .last_written
+                    .clone()
+                    .unwrap_or_else(|| e.pod.pod_status().clone());
+                (
+                    e.pod.clone(),
+                    e.api_uid.clone(),
+                    e.status.clone(),
+                    e.version,
+                    e.version != e.written,
+                    e.finished,
+                    known,
+                )
             })
         }) else {
             return Ok(());
         };
         // A static pod without mirror has no place for its status.
-        let Some(api_uid) = api_uid else { return Ok(()) };
+        let Some(api_uid) = api_uid else {
+            return Ok(());
+        };
         let api: Api<Pod> = Api::namespaced(self.client.clone(), pod.ns());
         if dirty {
             if let Some(patch) = diff(&known, &status) {
@@ -194,7 +219,10 @@ impl Inner {
     async fn delete(&self, api: &Api<Pod>, pod: &Pod, uid: &str) -> Result<(), kube::Error> {
         let params = DeleteParams {
             grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: Some(uid.to_owned()),
+                resource_version: None,
+            }),
             ..DeleteParams::default()
         };
         match tokio::time::timeout(DEADLINE, api.delete(pod.pod_name(), &params)).await {
@@ -217,17 +245,35 @@ fn gone(error: &kube::Error) -> bool {
 
 /// Fields of the status that belong to the node; others are never touched.
 const OWNED: &[&str] = &[
-    "phase", "reason", "message", "hostIP", "hostIPs", "podIP", "podIPs", "qosClass", "startTime", "observedGeneration",
-    "initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses",
+    "phase",
+    "reason",
+    "message",
+    "hostIP",
+    "hostIPs",
+    "podIP",
+    "podIPs",
+    "qosClass",
+    "startTime",
+    "observedGeneration",
+    "initContainerStatuses",
+    "containerStatuses",
+    "ephemeralContainerStatuses",
 ];
 
 /// Condition types that belong to the node.
-const OWNED_CONDITIONS: &[&str] =
-    &["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "DisruptionTarget"];
+const OWNED_CONDITIONS: &[&str] = &[
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "DisruptionTarget",
+];
 
 /// The strategic merge patch that leads from `old` to `new`, `None` when they say the same.
 fn diff(old: &PodStatus, new: &PodStatus) -> Option<Value> {
-    let (Ok(Value::Object(old)), Ok(Value::Object(new))) = (serde_json::to_value(old), serde_json::to_value(new)) else {
+    let (Ok(Value::Object(old)), Ok(Value::Object(new))) =
+        (serde_json::to_value(old), serde_json::to_value(new))
+    else {
         return None;
     };
     let mut patch = Map::new();
@@ -258,7 +304,12 @@ fn diff(old: &PodStatus, new: &PodStatus) -> Option<Value> {
 fn changed_conditions(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
     let list = |v: Option<&Value>| v.and_then(Value::as_array).cloned().unwrap_or_default();
     let old = list(old);
-    let kind = |c: &Value| c.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let kind = |c: &Value| {
+        c.get("type")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned()
+    };
     let mut out = Vec::new();
     for mut condition in list(new) {
         let before = old.iter().find(|c| kind(c) == kind(&condition));
@@ -286,7 +337,9 @@ mod tests {
 
     #[test]
     fn no_patch_without_change() {
-        let s = status(json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}));
+        let s = status(
+            json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}),
+        );
         assert_eq!(diff(&s, &s), None);
     }
 

@@ -103,7 +103,12 @@ pub struct Volumes {
 impl Volumes {
     /// Volumes below `paths`.
     pub fn new(paths: Paths, mounter: Arc<dyn Mounter>, objects: Arc<dyn ObjectSource>) -> Self {
-        Self { paths, mounter, objects, tokens: Mutex::default() }
+        Self {
+            paths,
+            mounter,
+            objects,
+            tokens: Mutex::default(),
+        }
     }
 
     /// The mounter, for sub-paths.
@@ -118,7 +123,10 @@ impl Volumes {
     pub async fn setup(&self, pod: &Pod, facts: &NodeFacts) -> Result<Mounted, Error> {
         let mut out = Mounted::new();
         for volume in pod.pod_spec().volumes.iter().flatten() {
-            let path = self.one(pod, volume, facts).await.map_err(|cause| Error { volume: volume.name.clone(), cause })?;
+            let path = self.one(pod, volume, facts).await.map_err(|cause| Error {
+                volume: volume.name.clone(),
+                cause,
+            })?;
             out.insert(volume.name.clone(), path);
         }
         Ok(out)
@@ -132,14 +140,26 @@ impl Volumes {
             return self.empty_dir(pod, volume, source).await;
         }
         let (plugin, projection) = if let Some(source) = &volume.config_map {
-            ("kubernetes.io~configmap", projection::config_map(pod, source, &*self.objects).await?)
+            (
+                "kubernetes.io~configmap",
+                projection::config_map(pod, source, &*self.objects).await?,
+            )
         } else if let Some(source) = &volume.secret {
-            ("kubernetes.io~secret", projection::secret(pod, source, &*self.objects).await?)
+            (
+                "kubernetes.io~secret",
+                projection::secret(pod, source, &*self.objects).await?,
+            )
         } else if let Some(source) = &volume.downward_api {
             let items = source.items.as_deref().unwrap_or_default();
-            ("kubernetes.io~downward-api", projection::downward(pod, items, source.default_mode, facts)?)
+            (
+                "kubernetes.io~downward-api",
+                projection::downward(pod, items, source.default_mode, facts)?,
+            )
         } else if let Some(source) = &volume.projected {
-            ("kubernetes.io~projected", projection::projected(self, pod, &volume.name, source, facts).await?)
+            (
+                "kubernetes.io~projected",
+                projection::projected(self, pod, &volume.name, source, facts).await?,
+            )
         } else {
             return Err(Cause::NotBuilt(kind_of(volume)));
         };
@@ -148,33 +168,55 @@ impl Volumes {
         let group = fs_group(pod);
         let (mounter, target) = (self.mounter.clone(), dir.clone());
         blocking(move || {
-            std::fs::create_dir_all(&target).map_err(io_error("cannot make the volume's directory"))?;
+            std::fs::create_dir_all(&target)
+                .map_err(io_error("cannot make the volume's directory"))?;
             // Secrets must not reach the disk.
             if in_memory && !mounter.is_mount_point(&target) {
-                mounter.mount_memory(&target, None).map_err(io_error("cannot mount tmpfs"))?;
+                mounter
+                    .mount_memory(&target, None)
+                    .map_err(io_error("cannot mount tmpfs"))?;
             }
-            atomic::write(&target, &projection, group).map_err(io_error("cannot write the volume's files"))
+            atomic::write(&target, &projection, group)
+                .map_err(io_error("cannot write the volume's files"))
         })
         .await?;
         Ok(dir)
     }
 
-    async fn empty_dir(&self, pod: &Pod, volume: &Volume, source: &EmptyDirVolumeSource) -> Result<PathBuf, Cause> {
-        let dir = self.paths.volume(pod.uid(), "kubernetes.io~empty-dir", &volume.name);
+    async fn empty_dir(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        source: &EmptyDirVolumeSource,
+    ) -> Result<PathBuf, Cause> {
+        let dir = self
+            .paths
+            .volume(pod.uid(), "kubernetes.io~empty-dir", &volume.name);
         let group = fs_group(pod);
         let (mounter, target) = (self.mounter.clone(), dir.clone());
         let medium = source.medium.clone().unwrap_or_default();
-        let limit = source.size_limit.as_ref().map(resources::value).filter(|n| *n > 0).and_then(|n| u64::try_from(n).ok());
+        let limit = source
+            .size_limit
+            .as_ref()
+            .map(resources::value)
+            .filter(|n| *n > 0)
+            .and_then(|n| u64::try_from(n).ok());
         let page = huge_page_size(pod, &medium);
         blocking(move || {
             let known = target.exists();
-            std::fs::create_dir_all(&target).map_err(io_error("cannot make the volume's directory"))?;
+            std::fs::create_dir_all(&target)
+                .map_err(io_error("cannot make the volume's directory"))?;
             let mounted = mounter.is_mount_point(&target);
             if medium == "Memory" && !mounted {
-                mounter.mount_memory(&target, limit).map_err(io_error("cannot mount tmpfs"))?;
+                mounter
+                    .mount_memory(&target, limit)
+                    .map_err(io_error("cannot mount tmpfs"))?;
             } else if medium.starts_with("HugePages") && !mounted {
-                let page = page.ok_or(Cause::NotBuilt("emptyDir with an unknown huge page size"))?;
-                mounter.mount_hugepages(&target, page).map_err(io_error("cannot mount hugetlbfs"))?;
+                let page =
+                    page.ok_or(Cause::NotBuilt("emptyDir with an unknown huge page size"))?;
+                mounter
+                    .mount_hugepages(&target, page)
+                    .map_err(io_error("cannot mount hugetlbfs"))?;
             } else if known {
                 return Ok(());
             }
@@ -194,7 +236,14 @@ impl Volumes {
     }
 
     /// A token for one file of a projected volume; a new one after 80 % of its life or a day.
-    async fn token(&self, pod: &Pod, volume: &str, file: &str, audience: Option<&str>, seconds: i64) -> Result<String, Cause> {
+    async fn token(
+        &self,
+        pod: &Pod,
+        volume: &str,
+        file: &str,
+        audience: Option<&str>,
+        seconds: i64,
+    ) -> Result<String, Cause> {
         let key = (pod.uid().to_owned(), volume.to_owned(), file.to_owned());
         let now = jiff::Timestamp::now();
         if let Some(cached) = self.tokens.lock().get(&key) {
@@ -211,11 +260,15 @@ impl Volumes {
                 // The old one is good until it ends.
                 let cached = self.tokens.lock();
                 let usable = cached.get(&key).filter(|c| c.token.expires > now);
-                return usable.map(|c| c.token.token.clone()).ok_or(Cause::Object(error));
+                return usable
+                    .map(|c| c.token.token.clone())
+                    .ok_or(Cause::Object(error));
             }
         };
         let text = token.token.clone();
-        self.tokens.lock().insert(key, Cached { token, issued: now });
+        self.tokens
+            .lock()
+            .insert(key, Cached { token, issued: now });
         Ok(text)
     }
 
@@ -260,22 +313,32 @@ impl Volumes {
 
 /// Unmounts everything below `root`, the deepest first.
 fn unmount_below(mounter: &dyn Mounter, root: &Path) -> io::Result<()> {
-    let mut below: Vec<String> = mounts::mount_points()?.into_iter().filter(|m| Path::new(m).starts_with(root)).collect();
+    let mut below: Vec<String> = mounts::mount_points()?
+        .into_iter()
+        .filter(|m| Path::new(m).starts_with(root))
+        .collect();
     below.sort_by_key(|m| std::cmp::Reverse(m.len()));
     for point in &below {
         mounter.unmount(Path::new(point))?;
     }
-    let left = mounts::mount_points()?.into_iter().find(|m| Path::new(m).starts_with(root));
+    let left = mounts::mount_points()?
+        .into_iter()
+        .find(|m| Path::new(m).starts_with(root));
     match left {
         Some(point) => Err(io::Error::other(format!("{point} is still mounted"))),
         None => Ok(()),
     }
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Cause> + Send + 'static) -> Result<T, Cause> {
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Cause> + Send + 'static,
+) -> Result<T, Cause> {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
-        Err(error) => Err(Cause::Io { what: "volume task ended early", source: io::Error::other(error) }),
+        Err(error) => Err(Cause::Io {
+            what: "volume task ended early",
+            source: io::Error::other(error),
+        }),
     }
 }
 
@@ -294,16 +357,26 @@ fn huge_page_size(pod: &Pod, medium: &str) -> Option<u64> {
         return parse(size);
     }
     let requests = resources::pod_requests(pod);
-    requests.keys().find_map(|name| name.strip_prefix("hugepages-")).and_then(parse)
+    requests
+        .keys()
+        .find_map(|name| name.strip_prefix("hugepages-"))
+        .and_then(parse)
 }
 
 fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, Cause> {
     let path = PathBuf::from(&source.path);
-    let failed = |expected| Cause::HostPathType { path: source.path.clone(), expected };
+    let failed = |expected| Cause::HostPathType {
+        path: source.path.clone(),
+        expected,
+    };
     let kind = source.type_.as_deref().unwrap_or_default();
     match kind {
         "DirectoryOrCreate" if !path.exists() => {
-            std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&path).map_err(io_error("cannot make the hostPath directory"))?;
+            std::fs::DirBuilder::new()
+                .recursive(true)
+                .mode(0o755)
+                .create(&path)
+                .map_err(io_error("cannot make the hostPath directory"))?;
         }
         "FileOrCreate" if !path.exists() => {
             std::fs::write(&path, []).map_err(io_error("cannot make the hostPath file"))?;
@@ -317,16 +390,29 @@ fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, Cause> {
         "Directory" | "DirectoryOrCreate" => (file_type().is_some_and(|t| t.is_dir()), "directory"),
         "File" | "FileOrCreate" => (file_type().is_some_and(|t| t.is_file()), "file"),
         "Socket" => (file_type().is_some_and(|t| t.is_socket()), "socket file"),
-        "CharDevice" => (file_type().is_some_and(|t| t.is_char_device()), "character device"),
-        "BlockDevice" => (file_type().is_some_and(|t| t.is_block_device()), "block device"),
+        "CharDevice" => (
+            file_type().is_some_and(|t| t.is_char_device()),
+            "character device",
+        ),
+        "BlockDevice" => (
+            file_type().is_some_and(|t| t.is_block_device()),
+            "block device",
+        ),
         _ => (true, ""),
     };
-    if good { Ok(path) } else { Err(failed(expected)) }
+    if good {
+        Ok(path)
+    } else {
+        Err(failed(expected))
+    }
 }
 
 fn kind_of(volume: &Volume) -> &'static str {
     let kinds: [(bool, &'static str); 12] = [
-        (volume.persistent_volume_claim.is_some(), "persistentVolumeClaim"),
+        (
+            volume.persistent_volume_claim.is_some(),
+            "persistentVolumeClaim",
+        ),
         (volume.csi.is_some(), "csi"),
         (volume.ephemeral.is_some(), "ephemeral"),
         (volume.flex_volume.is_some(), "flexVolume"),
@@ -339,7 +425,10 @@ fn kind_of(volume: &Volume) -> &'static str {
         (volume.cephfs.is_some(), "cephfs"),
         (volume.glusterfs.is_some(), "glusterfs"),
     ];
-    kinds.into_iter().find(|(set, _)| *set).map_or("unknown", |(_, name)| name)
+    kinds
+        .into_iter()
+        .find(|(set, _)| *set)
+        .map_or("unknown", |(_, name)| name)
 }
 
 #[cfg(test)]

@@ -48,7 +48,10 @@ struct Desired {
 impl Input {
     /// A new worker's input.
     pub(crate) fn new(pod: Arc<Pod>) -> Self {
-        Self { desired: Mutex::new(Desired { pod, gone: false }), wake: Arc::default() }
+        Self {
+            desired: Mutex::new(Desired { pod, gone: false }),
+            wake: Arc::default(),
+        }
     }
 
     /// A newer version of the pod.
@@ -133,7 +136,12 @@ impl Worker {
     /// A worker for the pod in `input`.
     pub(crate) fn new(ctx: Arc<Context>, input: Arc<Input>) -> Self {
         let Desired { pod, gone } = input.read();
-        let probes = PodProbes::new(ctx.runtime.clone(), ctx.recorder.clone(), ctx.probes.clone(), input.wake.clone());
+        let probes = PodProbes::new(
+            ctx.runtime.clone(),
+            ctx.recorder.clone(),
+            ctx.probes.clone(),
+            input.wake.clone(),
+        );
         Self {
             uid: pod.uid().to_owned(),
             pod,
@@ -165,8 +173,14 @@ impl Worker {
                 () = cancel.cancelled() => return,
                 next = self.step() => next,
             };
-            let operation = crate::metrics::Operation { operation_type: "sync".to_owned() };
-            self.ctx.metrics.worker_duration.get_or_create(&operation).observe(begun.elapsed().as_secs_f64());
+            let operation = crate::metrics::Operation {
+                operation_type: "sync".to_owned(),
+            };
+            self.ctx
+                .metrics
+                .worker_duration
+                .get_or_create(&operation)
+                .observe(begun.elapsed().as_secs_f64());
             let limit = match next {
                 Next::Again => continue,
                 Next::Exit => return,
@@ -200,18 +214,33 @@ impl Worker {
 
     /// The wait after an error, longer each time.
     fn retry_later(&mut self) -> Next {
-        self.retry = if self.retry.is_zero() { Duration::from_millis(500) } else { (self.retry * 2).min(MAX_RETRY) };
+        self.retry = if self.retry.is_zero() {
+            Duration::from_millis(500)
+        } else {
+            (self.retry * 2).min(MAX_RETRY)
+        };
         Next::Wait(Some(self.retry))
     }
 
     /// Asks the runtime, and completes the records with termination messages.
     async fn observe(&mut self) -> Result<PodRuntime, davit_oci::runtime::Error> {
         let mut runtime = observe(&*self.ctx.runtime, &self.uid).await?;
-        let log_dir = self.ctx.paths.pod_log_dir(self.pod.ns(), self.pod.pod_name(), &self.uid);
-        for record in runtime.containers.iter_mut().filter(|c| c.state == State::Exited) {
+        let log_dir = self
+            .ctx
+            .paths
+            .pod_log_dir(self.pod.ns(), self.pod.pod_name(), &self.uid);
+        for record in runtime
+            .containers
+            .iter_mut()
+            .filter(|c| c.state == State::Exited)
+        {
             let message = self.messages.entry(record.id.clone()).or_insert_with(|| {
                 let log = PathBuf::from(&record.log_path);
-                let log = if log.is_absolute() { log } else { log_dir.join(log) };
+                let log = if log.is_absolute() {
+                    log
+                } else {
+                    log_dir.join(log)
+                };
                 crate::container_config::termination_message(
                     &record.annotations,
                     &record.mounts,
@@ -242,12 +271,24 @@ impl Worker {
             .pod_spec()
             .containers
             .iter()
-            .map(|c| (c.name.clone(), self.ctx.devices.allocated_resources_status(&self.uid, &c.name)))
+            .map(|c| {
+                (
+                    c.name.clone(),
+                    self.ctx
+                        .devices
+                        .allocated_resources_status(&self.uid, &c.name),
+                )
+            })
             .collect();
         // The newest status of our own, which the API may not have yet, is what the next one continues.
         let known = self.ctx.status.get(&self.uid).map(|status| {
             let mut pod = (*self.pod).clone();
-            let foreign = pod.status.take().unwrap_or_default().conditions.unwrap_or_default();
+            let foreign = pod
+                .status
+                .take()
+                .unwrap_or_default()
+                .conditions
+                .unwrap_or_default();
             let mut status = status;
             merge_foreign(&mut status, foreign);
             pod.status = Some(status);
@@ -275,7 +316,12 @@ impl Worker {
 
 /// Conditions that others own are taken from the API's version.
 fn merge_foreign(status: &mut PodStatus, api: Vec<k8s_openapi::api::core::v1::PodCondition>) {
-    const OURS: &[&str] = &["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"];
+    const OURS: &[&str] = &[
+        "PodReadyToStartContainers",
+        "Initialized",
+        "Ready",
+        "ContainersReady",
+    ];
     let list = status.conditions.get_or_insert_default();
     for condition in api {
         if OURS.contains(&condition.type_.as_str()) {

@@ -25,7 +25,9 @@ pub(super) type Inputs = Arc<Mutex<HashMap<String, Arc<Input>>>>;
 pub(super) struct Dispatcher {
     ctx: Arc<Context>,
     inputs: Inputs,
-    workers: JoinSet<String>,
+    workers: JoinSet<()>,
+    /// Pod UIDs by task, to find the pod of a worker that panicked.
+    uids: HashMap<tokio::task::Id, String>,
     cancel: CancellationToken,
     statics: StaticPods,
     clean_up: JoinSet<()>,
@@ -35,8 +37,15 @@ impl Dispatcher {
     pub(super) fn new(ctx: Arc<Context>, cancel: CancellationToken) -> (Inputs, Self) {
         let inputs = Inputs::default();
         let statics = StaticPods::new(ctx.clone());
-        let this =
-            Self { ctx, inputs: inputs.clone(), workers: JoinSet::new(), cancel, statics, clean_up: JoinSet::new() };
+        let this = Self {
+            ctx,
+            inputs: inputs.clone(),
+            workers: JoinSet::new(),
+            uids: HashMap::new(),
+            cancel,
+            statics,
+            clean_up: JoinSet::new(),
+        };
         (inputs, this)
     }
 
@@ -70,7 +79,7 @@ impl Dispatcher {
                     }
                 }
                 _ = reconcile.tick(), if ready => self.reconcile(&informer).await,
-                Some(ended) = self.workers.join_next() => self.worker_ended(ended),
+                Some(ended) = self.workers.join_next_with_id() => self.worker_ended(&ended),
                 Some(_) = self.clean_up.join_next() => {}
             }
         }
@@ -101,10 +110,8 @@ impl Dispatcher {
         self.ctx.pods.set(pod);
         let worker = Worker::new(self.ctx.clone(), input);
         let cancel = self.cancel.clone();
-        self.workers.spawn(async move {
-            worker.run(cancel).await;
-            uid
-        });
+        let task = self.workers.spawn(worker.run(cancel));
+        self.uids.insert(task.id(), uid);
     }
 
     fn deleted(&mut self, pod: &Arc<Pod>) {
@@ -115,16 +122,17 @@ impl Dispatcher {
         }
     }
 
-    fn worker_ended(&mut self, ended: Result<String, tokio::task::JoinError>) {
-        match ended {
-            Ok(uid) => {
-                self.inputs.lock().remove(&uid);
-            }
-            Err(error) if error.is_cancelled() => {}
-            Err(error) => {
-                // The pods whose worker is lost are found by comparing with the source.
-                tracing::error!(%error, "a pod worker has failed");
-            }
+    fn worker_ended(&mut self, ended: &Result<(tokio::task::Id, ()), tokio::task::JoinError>) {
+        let id = match ended {
+            Ok((id, ())) => *id,
+            Err(error) => error.id(),
+        };
+        let Some(uid) = self.uids.remove(&id) else {
+            return;
+        };
+        self.inputs.lock().remove(&uid);
+        if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
+            tracing::error!(%uid, "a pod's worker has failed; it is started anew at the next comparison");
         }
     }
 
@@ -141,8 +149,12 @@ impl Dispatcher {
     /// Compares what should be with what is.
     async fn reconcile(&mut self, informer: &Informer<Pod>) {
         for pod in informer.list() {
-            if !pod.is_mirror() {
-                self.ctx.status.observed(&pod);
+            if pod.is_mirror() {
+                continue;
+            }
+            self.ctx.status.observed(&pod);
+            if !self.inputs.lock().contains_key(pod.uid()) {
+                self.tell(&pod);
             }
         }
         let known: Vec<String> = self.inputs.lock().keys().cloned().collect();
@@ -151,7 +163,8 @@ impl Dispatcher {
                 Ok(found) => {
                     for uid in found {
                         let ctx = self.ctx.clone();
-                        self.clean_up.spawn(async move { orphans::remove(&ctx, &uid).await });
+                        self.clean_up
+                            .spawn(async move { orphans::remove(&ctx, &uid).await });
                     }
                 }
                 Err(error) => tracing::warn!(%error, "cannot look for containers without pod"),

@@ -31,7 +31,9 @@ pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
                 // The namespace or the API server may be only just starting.
                 ticks.reset_after(Duration::from_secs(1));
             }
-            Err(_) => tracing::warn!("the API server did not answer the renewal of the node's lease"),
+            Err(_) => {
+                tracing::warn!("the API server did not answer the renewal of the node's lease");
+            }
         }
     }
 }
@@ -39,7 +41,9 @@ pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
 async fn renew(ctx: &Context) -> Result<(), kube::Error> {
     let api: Api<Lease> = Api::namespaced(ctx.client.clone(), NAMESPACE);
     let name = &ctx.options.node_name;
-    let now = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S%.6fZ").to_string();
+    let now = Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%S%.6fZ")
+        .to_string();
     let spec = json!({"holderIdentity": name, "leaseDurationSeconds": SECONDS, "renewTime": now});
     let patch = Patch::Merge(json!({"spec": spec}));
     match api.patch(name, &PatchParams::default(), &patch).await {
@@ -49,8 +53,10 @@ async fn renew(ctx: &Context) -> Result<(), kube::Error> {
     }
     let mut metadata = json!({"name": name, "namespace": NAMESPACE});
     if let Some(uid) = ctx.node_object().and_then(|n| n.metadata.uid.clone()) {
-        metadata["ownerReferences"] = json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
+        metadata["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
     }
-    let lease = serde_json::from_value(json!({"metadata": metadata, "spec": spec})).map_err(kube::Error::SerdeError)?;
+    let lease = serde_json::from_value(json!({"metadata": metadata, "spec": spec}))
+        .map_err(kube::Error::SerdeError)?;
     api.create(&PostParams::default(), &lease).await.map(|_| ())
 }

@@ -92,21 +92,30 @@ async fn register(ctx: &Context) -> Result<(), kube::Error> {
         "labels": labels(ctx),
         "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
     });
-    let node: Node = serde_json::from_value(json!({"metadata": metadata, "spec": {}})).map_err(kube::Error::SerdeError)?;
+    let node: Node = serde_json::from_value(json!({"metadata": metadata, "spec": {}}))
+        .map_err(kube::Error::SerdeError)?;
     match api.create(&PostParams::default(), &node).await {
         Ok(_) => {
             tracing::info!(node = %name, "node registered");
             Ok(())
         }
         Err(kube::Error::Api(status)) if status.code == 409 => {
-            let patch = Patch::Merge(json!({"metadata": {"labels": labels(ctx), "annotations": metadata["annotations"]}}));
-            api.patch(name, &PatchParams::default(), &patch).await.map(|_| ())
+            let patch = Patch::Merge(
+                json!({"metadata": {"labels": labels(ctx), "annotations": metadata["annotations"]}}),
+            );
+            api.patch(name, &PatchParams::default(), &patch)
+                .await
+                .map(|_| ())
         }
         Err(error) => Err(error),
     }
 }
 
-async fn update(ctx: &Context, port: u16, reported: &mut Option<Instant>) -> Result<(), kube::Error> {
+async fn update(
+    ctx: &Context,
+    port: u16,
+    reported: &mut Option<Instant>,
+) -> Result<(), kube::Error> {
     let api: Api<Node> = Api::all(ctx.client.clone());
     let node = match ctx.node_object() {
         Some(node) => node,
@@ -119,7 +128,8 @@ async fn update(ctx: &Context, port: u16, reported: &mut Option<Instant>) -> Res
         return Ok(());
     };
     let body = Patch::Strategic(json!({"status": patch}));
-    api.patch_status(&ctx.options.node_name, &PatchParams::default(), &body).await?;
+    api.patch_status(&ctx.options.node_name, &PatchParams::default(), &body)
+        .await?;
     if due {
         *reported = Some(Instant::now());
     }
@@ -128,12 +138,21 @@ async fn update(ctx: &Context, port: u16, reported: &mut Option<Instant>) -> Res
 
 async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) -> NodeStatus {
     let (capacity, allocatable) = resources(ctx, old);
-    let mut addresses: Vec<Value> = ctx.host_ips.iter().map(|ip| json!({"type": "InternalIP", "address": ip})).collect();
+    let mut addresses: Vec<Value> = ctx
+        .host_ips
+        .iter()
+        .map(|ip| json!({"type": "InternalIP", "address": ip}))
+        .collect();
     addresses.push(json!({"type": "Hostname", "address": ctx.options.node_name}));
     let now = Timestamp::now();
     let old_conditions = old.conditions.as_deref().unwrap_or_default();
-    let conditions = conditions(ctx).await.into_iter().map(|c| stamp(c, old_conditions, now, heartbeat)).collect();
-    let fixed = json!({"addresses": addresses, "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}});
+    let conditions = conditions(ctx)
+        .await
+        .into_iter()
+        .map(|c| stamp(c, old_conditions, now, heartbeat))
+        .collect();
+    let fixed =
+        json!({"addresses": addresses, "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}});
     let fixed: NodeStatus = serde_json::from_value(fixed).unwrap_or_default();
     NodeStatus {
         capacity: Some(capacity),
@@ -148,7 +167,11 @@ async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) ->
 /// A name of the form `domain/name` that is not Kubernetes' own is an extended resource.
 fn is_extended(name: &str) -> bool {
     match name.split_once('/') {
-        Some((domain, _)) => domain != "kubernetes.io" && !domain.ends_with(".kubernetes.io") && !name.starts_with("requests."),
+        Some((domain, _)) => {
+            domain != "kubernetes.io"
+                && !domain.ends_with(".kubernetes.io")
+                && !name.starts_with("requests.")
+        }
         None => false,
     }
 }
@@ -156,7 +179,12 @@ fn is_extended(name: &str) -> bool {
 fn resources(ctx: &Context, old: &NodeStatus) -> (Quantities, Quantities) {
     let mut capacity = ctx.machine.capacity(ctx.options.max_pods);
     let mut allocatable = ctx.machine.allocatable(ctx.options.max_pods);
-    for (name, quantity) in old.capacity.iter().flatten().filter(|(name, _)| is_extended(name)) {
+    for (name, quantity) in old
+        .capacity
+        .iter()
+        .flatten()
+        .filter(|(name, _)| is_extended(name))
+    {
         capacity.insert(name.clone(), quantity.clone());
         allocatable.insert(name.clone(), quantity.clone());
     }
@@ -172,11 +200,22 @@ async fn images(ctx: &Context) -> Option<Vec<ContainerImage>> {
     let mut out: Vec<ContainerImage> = list
         .into_iter()
         .map(|image| ContainerImage {
-            names: Some(image.repo_digests.into_iter().chain(image.repo_tags).take(5).collect()),
+            names: Some(
+                image
+                    .repo_digests
+                    .into_iter()
+                    .chain(image.repo_tags)
+                    .take(5)
+                    .collect(),
+            ),
             size_bytes: i64::try_from(image.size).ok(),
         })
         .collect();
-    out.sort_by(|a, b| b.size_bytes.cmp(&a.size_bytes).then_with(|| a.names.cmp(&b.names)));
+    out.sort_by(|a, b| {
+        b.size_bytes
+            .cmp(&a.size_bytes)
+            .then_with(|| a.names.cmp(&b.names))
+    });
     out.truncate(MAX_IMAGES);
     Some(out)
 }
@@ -192,14 +231,36 @@ async fn conditions(ctx: &Context) -> Vec<NodeCondition> {
     let fine = |kind, reason, message: &str| condition(kind, false, reason, message.to_owned());
     let problems = runtime_problems(ctx).await;
     let ready = if problems.is_empty() {
-        condition("Ready", true, "KubeletReady", "kubelet is posting ready status".to_owned())
+        condition(
+            "Ready",
+            true,
+            "KubeletReady",
+            "kubelet is posting ready status".to_owned(),
+        )
     } else {
-        condition("Ready", false, "KubeletNotReady", format!("[{}]", problems.join(", ")))
+        condition(
+            "Ready",
+            false,
+            "KubeletNotReady",
+            format!("[{}]", problems.join(", ")),
+        )
     };
     vec![
-        fine("MemoryPressure", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-        fine("DiskPressure", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-        fine("PIDPressure", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+        fine(
+            "MemoryPressure",
+            "KubeletHasSufficientMemory",
+            "kubelet has sufficient memory available",
+        ),
+        fine(
+            "DiskPressure",
+            "KubeletHasNoDiskPressure",
+            "kubelet has no disk pressure",
+        ),
+        fine(
+            "PIDPressure",
+            "KubeletHasSufficientPID",
+            "kubelet has sufficient PID available",
+        ),
         ready,
     ]
 }
@@ -215,23 +276,36 @@ async fn runtime_problems(ctx: &Context) -> Vec<String> {
             "NetworkReady" => "container runtime network not ready",
             _ => "container runtime not ready",
         };
-        format!("{what}: {}={} reason:{} message:{}", c.r#type, c.status, c.reason, c.message)
+        format!(
+            "{what}: {}={} reason:{} message:{}",
+            c.r#type, c.status, c.reason, c.message
+        )
     })
     .collect()
 }
 
-fn stamp(mut condition: NodeCondition, old: &[NodeCondition], now: Timestamp, heartbeat: bool) -> NodeCondition {
+fn stamp(
+    mut condition: NodeCondition,
+    old: &[NodeCondition],
+    now: Timestamp,
+    heartbeat: bool,
+) -> NodeCondition {
     let before = old.iter().find(|c| c.type_ == condition.type_);
     let same = before.filter(|c| c.status == condition.status);
-    condition.last_transition_time = same.map_or(Some(Time(now)), |c| c.last_transition_time.clone());
-    let unchanged = same.filter(|c| c.reason == condition.reason && c.message == condition.message && !heartbeat);
-    condition.last_heartbeat_time = unchanged.map_or(Some(Time(now)), |c| c.last_heartbeat_time.clone());
+    condition.last_transition_time =
+        same.map_or(Some(Time(now)), |c| c.last_transition_time.clone());
+    let unchanged = same
+        .filter(|c| c.reason == condition.reason && c.message == condition.message && !heartbeat);
+    condition.last_heartbeat_time =
+        unchanged.map_or(Some(Time(now)), |c| c.last_heartbeat_time.clone());
     condition
 }
 
 /// The strategic merge patch from the status in the API to the computed one.
 fn diff(old: &NodeStatus, new: &NodeStatus) -> Option<Value> {
-    let (Ok(old), Ok(new)) = (serde_json::to_value(old), serde_json::to_value(new)) else { return None };
+    let (Ok(old), Ok(new)) = (serde_json::to_value(old), serde_json::to_value(new)) else {
+        return None;
+    };
     let mut patch = Map::new();
     for name in ["capacity", "allocatable"] {
         let changed = map_diff(old.get(name), new.get(name), name == "allocatable");
@@ -244,7 +318,10 @@ fn diff(old: &NodeStatus, new: &NodeStatus) -> Option<Value> {
             patch.insert(name.to_owned(), value.clone());
         }
     }
-    if let Some(Value::Array(list)) = new.get("addresses").filter(|v| old.get("addresses") != Some(v)) {
+    if let Some(Value::Array(list)) = new
+        .get("addresses")
+        .filter(|v| old.get("addresses") != Some(v))
+    {
         // The list merges by type; the whole of it is meant.
         let mut list = list.clone();
         list.push(json!({"$patch": "replace"}));
@@ -264,7 +341,11 @@ fn map_diff(old: Option<&Value>, new: Option<&Value>, remove: bool) -> Map<Strin
         }
     }
     if remove {
-        out.extend(old.keys().filter(|k| !new.contains_key(*k)).map(|k| (k.clone(), Value::Null)));
+        out.extend(
+            old.keys()
+                .filter(|k| !new.contains_key(*k))
+                .map(|k| (k.clone(), Value::Null)),
+        );
     }
     out
 }
@@ -285,15 +366,24 @@ mod tests {
 
     #[test]
     fn only_differences_are_written() {
-        let old = status(json!({"capacity": {"cpu": "2", "memory": "1Gi", "a.com/x": "1"}, "allocatable": {"cpu": "2", "gone.com/y": "3"}}));
-        let new = status(json!({"capacity": {"cpu": "2", "memory": "1048576Ki"}, "allocatable": {"cpu": "2", "a.com/x": "1"}}));
-        assert_eq!(diff(&old, &new), Some(json!({"allocatable": {"a.com/x": "1", "gone.com/y": null}})));
+        let old = status(
+            json!({"capacity": {"cpu": "2", "memory": "1Gi", "a.com/x": "1"}, "allocatable": {"cpu": "2", "gone.com/y": "3"}}),
+        );
+        let new = status(
+            json!({"capacity": {"cpu": "2", "memory": "1048576Ki"}, "allocatable": {"cpu": "2", "a.com/x": "1"}}),
+        );
+        assert_eq!(
+            diff(&old, &new),
+            Some(json!({"allocatable": {"a.com/x": "1", "gone.com/y": null}}))
+        );
         assert_eq!(diff(&new, &new), None);
     }
 
     #[test]
     fn extended_names() {
         assert!(is_extended("example.com/dongle"));
-        assert!(!is_extended("cpu") && !is_extended("hugepages-2Mi") && !is_extended("kubernetes.io/x"));
+        assert!(
+            !is_extended("cpu") && !is_extended("hugepages-2Mi") && !is_extended("kubernetes.io/x")
+        );
     }
 }

@@ -20,7 +20,11 @@ pub(super) async fn find(ctx: &Context, known: &[String]) -> Result<BTreeSet<Str
     for container in ctx.runtime.list_containers(None).await? {
         out.extend(container.labels.get(keys::POD_UID).cloned());
     }
-    for entry in std::fs::read_dir(ctx.paths.pods()).into_iter().flatten().flatten() {
+    for entry in std::fs::read_dir(ctx.paths.pods())
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
         out.insert(entry.file_name().to_string_lossy().into_owned());
     }
     for uid in known {
@@ -44,8 +48,11 @@ pub(super) async fn remove(ctx: &Context, uid: &str) {
     };
     let stops = runtime.alive().map(|c| {
         let note = |key: &str| c.annotations.get(key).and_then(|n| n.parse::<u64>().ok());
-        let grace = note(keys::POD_DELETION_GRACE).or_else(|| note(keys::POD_GRACE)).unwrap_or(30);
-        ctx.runtime.stop_container(&c.id, Duration::from_secs(grace).min(MAX_GRACE))
+        let grace = note(keys::POD_DELETION_GRACE)
+            .or_else(|| note(keys::POD_GRACE))
+            .unwrap_or(30);
+        ctx.runtime
+            .stop_container(&c.id, Duration::from_secs(grace).min(MAX_GRACE))
     });
     for result in join_all(stops).await {
         if let Err(error) = result {
@@ -55,6 +62,8 @@ pub(super) async fn remove(ctx: &Context, uid: &str) {
     ctx.devices.release(uid).await;
     match remove_all(ctx, uid).await {
         Ok(()) => tracing::info!(%uid, "removed what was left of a pod that is no more"),
-        Err(error) => tracing::warn!(%uid, %error, "cannot remove what is left of a pod that is no more"),
+        Err(error) => {
+            tracing::warn!(%uid, %error, "cannot remove what is left of a pod that is no more");
+        }
     }
 }

@@ -47,8 +47,10 @@ pub(super) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationT
 }
 
 async fn list(ctx: &Context) -> Result<Seen, Error> {
-    let (sandboxes, containers) =
-        tokio::try_join!(ctx.runtime.list_pod_sandboxes(None), ctx.runtime.list_containers(None))?;
+    let (sandboxes, containers) = tokio::try_join!(
+        ctx.runtime.list_pod_sandboxes(None),
+        ctx.runtime.list_containers(None)
+    )?;
     let mut out = Seen::new();
     let mut ready = 0;
     for sandbox in sandboxes {
@@ -71,9 +73,17 @@ async fn list(ctx: &Context) -> Result<Seen, Error> {
         }
     }
     ctx.metrics.running_pods.set(ready);
-    for (name, count) in ["created", "running", "exited", "unknown"].into_iter().zip(counts) {
-        let label = ContainerState { container_state: name.to_owned() };
-        ctx.metrics.running_containers.get_or_create(&label).set(count);
+    for (name, count) in ["created", "running", "exited", "unknown"]
+        .into_iter()
+        .zip(counts)
+    {
+        let label = ContainerState {
+            container_state: name.to_owned(),
+        };
+        ctx.metrics
+            .running_containers
+            .get_or_create(&label)
+            .set(count);
     }
     Ok(out)
 }
@@ -123,13 +133,20 @@ pub(super) async fn rotate_logs(ctx: Arc<Context>, cancel: CancellationToken) {
             () = cancel.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        let Ok(containers) = ctx.runtime.list_containers(None).await else { continue };
-        let running: Vec<String> =
-            containers.into_iter().filter(|c| State::from_cri(c.state) == State::Running).map(|c| c.id).collect();
+        let Ok(containers) = ctx.runtime.list_containers(None).await else {
+            continue;
+        };
+        let running: Vec<String> = containers
+            .into_iter()
+            .filter(|c| State::from_cri(c.state) == State::Running)
+            .map(|c| c.id)
+            .collect();
         paths.retain(|id, _| running.contains(id));
         for id in running {
             if !paths.contains_key(&id) {
-                let Ok(status) = ctx.runtime.container_status(&id).await else { continue };
+                let Ok(status) = ctx.runtime.container_status(&id).await else {
+                    continue;
+                };
                 paths.insert(id.clone(), PathBuf::from(status.log_path));
             }
             let (log, rotation) = (paths[&id].clone(), ctx.options.log_rotation);
@@ -143,7 +160,9 @@ pub(super) async fn rotate_logs(ctx: Arc<Context>, cancel: CancellationToken) {
                     }
                 }
                 Ok(Ok(false)) | Err(_) => {}
-                Ok(Err(error)) => tracing::warn!(container = %id, %error, "cannot rotate the container's log"),
+                Ok(Err(error)) => {
+                    tracing::warn!(container = %id, %error, "cannot rotate the container's log");
+                }
             }
         }
     }
@@ -156,10 +175,15 @@ mod tests {
     #[test]
     fn only_pods_with_changes_are_woken() {
         let seen = |list: &[(&str, &str, i32)]| {
-            list.iter().map(|(id, uid, s)| ((*id).to_owned(), ((*uid).to_owned(), *s))).collect::<Seen>()
+            list.iter()
+                .map(|(id, uid, s)| ((*id).to_owned(), ((*uid).to_owned(), *s)))
+                .collect::<Seen>()
         };
         let before = seen(&[("1", "a", 1), ("2", "b", 1), ("3", "c", 1)]);
         let now = seen(&[("1", "a", 1), ("2", "b", 2), ("4", "d", 0)]);
-        assert_eq!(changes(&before, &now).into_iter().collect::<Vec<_>>(), ["b", "c", "d"]);
+        assert_eq!(
+            changes(&before, &now).into_iter().collect::<Vec<_>>(),
+            ["b", "c", "d"]
+        );
     }
 }

@@ -42,12 +42,19 @@ enum Error {
 impl StaticPods {
     pub(super) fn new(ctx: Arc<Context>) -> Self {
         let dir = ctx.options.static_pod_dir.clone();
-        Self { ctx, dir, pods: BTreeMap::new(), complained: BTreeMap::new() }
+        Self {
+            ctx,
+            dir,
+            pods: BTreeMap::new(),
+            complained: BTreeMap::new(),
+        }
     }
 
     /// Reads the directory. Returns the pods that are new or changed, and those that are gone.
     pub(super) async fn read(&mut self) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
-        let Some(dir) = self.dir.clone() else { return (Vec::new(), Vec::new()) };
+        let Some(dir) = self.dir.clone() else {
+            return (Vec::new(), Vec::new());
+        };
         let node = self.ctx.options.node_name.clone();
         let read = tokio::task::spawn_blocking(move || read_dir(&dir, &node)).await;
         let found = match read {
@@ -100,7 +107,9 @@ impl StaticPods {
             let mirror = informer.get(Some(pod.ns()), pod.pod_name());
             let result = match mirror {
                 Some(m) if m.annotation(CONFIG_MIRROR) == Some(hash) && !m.is_deleting() => {
-                    self.ctx.status.set_mirror(pod.uid(), m.metadata.uid.clone());
+                    self.ctx
+                        .status
+                        .set_mirror(pod.uid(), m.metadata.uid.clone());
                     continue;
                 }
                 Some(m) if m.is_mirror() => self.delete(&m).await,
@@ -112,7 +121,10 @@ impl StaticPods {
             }
         }
         for mirror in informer.list().into_iter().filter(|p| p.is_mirror()) {
-            let known = self.pods.values().any(|(_, p)| p.ns() == mirror.ns() && p.pod_name() == mirror.pod_name());
+            let known = self
+                .pods
+                .values()
+                .any(|(_, p)| p.ns() == mirror.ns() && p.pod_name() == mirror.pod_name());
             if !known && let Err(error) = self.delete(&mirror).await {
                 tracing::debug!(pod = %mirror.format(), %error, "cannot delete the mirror of a static pod that is gone");
             }
@@ -123,30 +135,43 @@ impl StaticPods {
         let mut mirror = pod.clone();
         mirror.metadata.uid = None;
         mirror.status = None;
-        mirror.metadata.annotations.get_or_insert_default().insert(CONFIG_MIRROR.to_owned(), hash.to_owned());
+        mirror
+            .metadata
+            .annotations
+            .get_or_insert_default()
+            .insert(CONFIG_MIRROR.to_owned(), hash.to_owned());
         if let Some(uid) = self.ctx.node_object().and_then(|n| n.metadata.uid.clone()) {
             let owner = json!([{"apiVersion": "v1", "kind": "Node", "name": self.ctx.options.node_name, "uid": uid, "controller": true}]);
             mirror.metadata.owner_references = serde_json::from_value(owner).ok();
         }
         let api: Api<Pod> = Api::namespaced(self.ctx.client.clone(), pod.ns());
-        within(api.create(&PostParams::default(), &mirror)).await.map(|_| ())
+        within(api.create(&PostParams::default(), &mirror))
+            .await
+            .map(|_| ())
     }
 
     async fn delete(&self, mirror: &Pod) -> Result<(), kube::Error> {
         let api: Api<Pod> = Api::namespaced(self.ctx.client.clone(), mirror.ns());
         let params = DeleteParams {
             grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions { uid: mirror.metadata.uid.clone(), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: mirror.metadata.uid.clone(),
+                resource_version: None,
+            }),
             ..DeleteParams::default()
         };
-        within(api.delete(mirror.pod_name(), &params)).await.map(|_| ())
+        within(api.delete(mirror.pod_name(), &params))
+            .await
+            .map(|_| ())
     }
 }
 
 async fn within<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, kube::Error> {
     match tokio::time::timeout(DEADLINE, call).await {
         Ok(result) => result,
-        Err(_) => Err(kube::Error::Service("no answer from the API server in time".into())),
+        Err(_) => Err(kube::Error::Service(
+            "no answer from the API server in time".into(),
+        )),
     }
 }
 
@@ -156,8 +181,12 @@ fn read_dir(dir: &Path, node: &str) -> std::io::Result<Found> {
     let mut out = Vec::new();
     for entry in std::fs::read_dir(dir)? {
         let path = entry?.path();
-        let hidden = path.file_name().is_none_or(|n| n.to_string_lossy().starts_with('.'));
-        let wanted = path.extension().is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
+        let hidden = path
+            .file_name()
+            .is_none_or(|n| n.to_string_lossy().starts_with('.'));
+        let wanted = path
+            .extension()
+            .is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
         if !hidden && wanted && path.is_file() {
             let pod = read_pod(&path, node);
             out.push((path, pod));
@@ -185,10 +214,22 @@ fn parse(text: &str) -> Result<Pod, String> {
 }
 
 /// Gives a manifest what the API server would: identity, node, defaults that matter here.
-fn complete(mut pod: Pod, path: &Path, text: &str, node: &str) -> Result<(String, Arc<Pod>), Error> {
-    let name = pod.metadata.name.clone().filter(|n| !n.is_empty()).ok_or(Error::Unnamed)?;
+fn complete(
+    mut pod: Pod,
+    path: &Path,
+    text: &str,
+    node: &str,
+) -> Result<(String, Arc<Pod>), Error> {
+    let name = pod
+        .metadata
+        .name
+        .clone()
+        .filter(|n| !n.is_empty())
+        .ok_or(Error::Unnamed)?;
     let digest = Sha256::digest(format!("{node}\0{}\0{text}", path.display()).as_bytes());
-    let hash = digest[..16].iter().fold(String::new(), |t, b| t + &format!("{b:02x}"));
+    let hash = digest[..16]
+        .iter()
+        .fold(String::new(), |t, b| t + &format!("{b:02x}"));
     let meta = &mut pod.metadata;
     meta.name = Some(format!("{name}-{}", node.to_lowercase()));
     meta.namespace.get_or_insert_with(|| "default".to_owned());
@@ -199,13 +240,18 @@ fn complete(mut pod: Pod, path: &Path, text: &str, node: &str) -> Result<(String
     annotations.insert(SEEN.to_owned(), jiff::Timestamp::now().to_string());
     if let Some(spec) = &mut pod.spec {
         spec.node_name = Some(node.to_owned());
-        spec.tolerations.get_or_insert_default().push(k8s_openapi::api::core::v1::Toleration {
-            operator: Some("Exists".to_owned()),
-            effect: Some("NoExecute".to_owned()),
-            ..Default::default()
-        });
+        spec.tolerations
+            .get_or_insert_default()
+            .push(k8s_openapi::api::core::v1::Toleration {
+                operator: Some("Exists".to_owned()),
+                effect: Some("NoExecute".to_owned()),
+                ..Default::default()
+            });
     }
-    pod.status = Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() });
+    pod.status = Some(PodStatus {
+        phase: Some("Pending".to_owned()),
+        ..PodStatus::default()
+    });
     Ok((hash, Arc::new(pod)))
 }
 
@@ -224,7 +270,10 @@ mod tests {
         assert_eq!(found.len(), 2);
         assert!(found[0].1.is_err());
         let (hash, pod) = found[1].1.as_ref().unwrap();
-        assert_eq!((pod.pod_name(), pod.ns(), pod.uid()), ("web-node1", "default", hash.as_str()));
+        assert_eq!(
+            (pod.pod_name(), pod.ns(), pod.uid()),
+            ("web-node1", "default", hash.as_str())
+        );
         assert!(pod.is_static());
     }
 }

@@ -19,11 +19,18 @@ struct Node {
 
 impl Node {
     async fn start() -> Self {
-        let mut this =
-            Self { api: FakeApi::new(), runtime: Arc::default(), dir: tempfile::tempdir().unwrap(), agent: None };
+        let mut this = Self {
+            api: FakeApi::new(),
+            runtime: Arc::default(),
+            dir: tempfile::tempdir().unwrap(),
+            agent: None,
+        };
         this.run();
         let api = this.api.clone();
-        wait("node is ready", || condition(&api.get("/api/v1/nodes/n1")?, "Ready")).await;
+        wait("node is ready", || {
+            condition(&api.get("/api/v1/nodes/n1")?, "Ready")
+        })
+        .await;
         this
     }
 
@@ -59,7 +66,10 @@ impl Node {
 
     async fn phase(&self, path: &str, phase: &str) -> Value {
         let api = self.api.clone();
-        wait(&format!("{path} is {phase}"), || api.get(path).filter(|p| p["status"]["phase"] == phase)).await
+        wait(&format!("{path} is {phase}"), || {
+            api.get(path).filter(|p| p["status"]["phase"] == phase)
+        })
+        .await
     }
 
     fn delete(&self, path: &str, grace: i64) {
@@ -72,7 +82,9 @@ impl Node {
 
 fn condition(object: &Value, kind: &str) -> Option<Value> {
     let list = object["status"]["conditions"].as_array()?;
-    list.iter().find(|c| c["type"] == kind && c["status"] == "True").cloned()
+    list.iter()
+        .find(|c| c["type"] == kind && c["status"] == "True")
+        .cloned()
 }
 
 async fn wait<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
@@ -81,7 +93,10 @@ async fn wait<T>(what: &str, mut test: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = test() {
             return found;
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "not in time: {what}");
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "not in time: {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
@@ -112,11 +127,25 @@ async fn a_pod_runs_and_is_deleted_in_order() {
     assert_eq!(
         order,
         [
-            "run_pod_sandbox", "create init", "start init", "create side", "start side", "create main", "start main",
-            "exec bye", "stop main 7", "stop side 7", "stop_pod_sandbox", "stop_pod_sandbox",
+            "run_pod_sandbox",
+            "create init",
+            "start init",
+            "create side",
+            "start side",
+            "create main",
+            "start main",
+            "exec bye",
+            "stop main 7",
+            "stop side 7",
+            "stop_pod_sandbox",
+            "stop_pod_sandbox",
         ]
     );
-    assert!(!node.dir.path().join("kubelet/pods/uid-a").exists());
+    let dir = node.dir.path().join("kubelet/pods/uid-a");
+    wait("the pod's directory is gone", || {
+        (!dir.exists()).then_some(())
+    })
+    .await;
     node.stop().await;
 }
 
@@ -124,7 +153,10 @@ async fn a_pod_runs_and_is_deleted_in_order() {
 async fn a_restart_of_the_agent_touches_nothing_that_runs() {
     let mut node = Node::start().await;
     let path = node.pod("a", json!({"containers": [container("main", "sleep")]}));
-    let gone = node.pod("b", json!({"containers": [container("main", "sleep")], "terminationGracePeriodSeconds": 1}));
+    let gone = node.pod(
+        "b",
+        json!({"containers": [container("main", "sleep")], "terminationGracePeriodSeconds": 1}),
+    );
     node.phase(&path, "Running").await;
     node.phase(&gone, "Running").await;
     let before = node.runtime.calls();
@@ -134,9 +166,15 @@ async fn a_restart_of_the_agent_touches_nothing_that_runs() {
     node.api.remove(&gone);
     node.run();
     let runtime = node.runtime.clone();
-    wait("the orphan is removed", || (runtime.running().len() == 1).then_some(())).await;
+    wait("the orphan is removed", || {
+        (runtime.running().len() == 1).then_some(())
+    })
+    .await;
     let api = node.api.clone();
-    wait("still running", || api.get(&path).filter(|p| p["status"]["phase"] == "Running")).await;
+    wait("still running", || {
+        api.get(&path).filter(|p| p["status"]["phase"] == "Running")
+    })
+    .await;
     let created = |calls: &[String]| calls.iter().filter(|c| c.starts_with("create")).count();
     assert_eq!(created(&node.runtime.calls()), created(&before));
     node.stop().await;
@@ -145,14 +183,29 @@ async fn a_restart_of_the_agent_touches_nothing_that_runs() {
 #[tokio::test]
 async fn jobs_end_and_crashes_back_off() {
     let mut node = Node::start().await;
-    let good = node.pod("good", json!({"restartPolicy": "Never", "containers": [container("main", "true")]}));
-    let bad = node.pod("bad", json!({"restartPolicy": "Never", "containers": [container("main", "false")]}));
+    let good = node.pod(
+        "good",
+        json!({"restartPolicy": "Never", "containers": [container("main", "true")]}),
+    );
+    let bad = node.pod(
+        "bad",
+        json!({"restartPolicy": "Never", "containers": [container("main", "false")]}),
+    );
     let crash = node.pod("crash", json!({"containers": [container("main", "false")]}));
-    let missing = node.pod("missing", json!({"containers": [container("main", "missing")]}));
+    let missing = node.pod(
+        "missing",
+        json!({"containers": [container("main", "missing")]}),
+    );
     let pod = node.phase(&good, "Succeeded").await;
-    assert_eq!(pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"], "Completed");
+    assert_eq!(
+        pod["status"]["containerStatuses"][0]["state"]["terminated"]["reason"],
+        "Completed"
+    );
     let pod = node.phase(&bad, "Failed").await;
-    assert_eq!(pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], 1);
+    assert_eq!(
+        pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"],
+        1
+    );
     let api = node.api.clone();
     let reason = |path: &str, reason: &str| {
         let status = api.get(path)?["status"]["containerStatuses"][0].clone();
@@ -165,7 +218,10 @@ async fn jobs_end_and_crashes_back_off() {
         status["state"]["waiting"]["message"],
         "back-off 10s restarting failed container=main pod=crash_default(uid-crash)"
     );
-    wait("image cannot be pulled", || reason(&missing, "ErrImagePull").or_else(|| reason(&missing, "ImagePullBackOff"))).await;
+    wait("image cannot be pulled", || {
+        reason(&missing, "ErrImagePull").or_else(|| reason(&missing, "ImagePullBackOff"))
+    })
+    .await;
     node.stop().await;
 }
 
@@ -178,7 +234,12 @@ async fn pods_that_do_not_fit_are_refused() {
     let pod = node.phase(&path, "Failed").await;
     assert_eq!(pod["status"]["reason"], "OutOfcpu");
     let message = pod["status"]["message"].as_str().unwrap();
-    assert!(message.starts_with("Pod was rejected: Node didn't have enough resource: cpu, requested: 100000000, used: 0"), "{message}");
+    assert!(
+        message.starts_with(
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 100000000, used: 0"
+        ),
+        "{message}"
+    );
     assert!(node.runtime.is_empty());
     node.stop().await;
 }
@@ -193,20 +254,30 @@ async fn item_139_hand_made_resources_become_allocatable_and_survive() {
     };
     patched(&node.api, json!("4"));
     let api = node.api.clone();
-    let allocatable = || api.get("/api/v1/nodes/n1").map(|n| n["status"]["allocatable"]["example.com/dongle"].clone());
+    let allocatable = || {
+        api.get("/api/v1/nodes/n1")
+            .map(|n| n["status"]["allocatable"]["example.com/dongle"].clone())
+    };
     wait("allocatable", || allocatable().filter(|v| v == "4")).await;
     node.stop().await;
     node.run();
     let mut greedy = container("main", "sleep");
-    greedy["resources"] = json!({"limits": {"example.com/dongle": "5"}, "requests": {"example.com/dongle": "5"}});
+    greedy["resources"] =
+        json!({"limits": {"example.com/dongle": "5"}, "requests": {"example.com/dongle": "5"}});
     let path = node.pod("greedy", json!({"containers": [greedy]}));
     let pod = node.phase(&path, "Failed").await;
     assert_eq!(pod["status"]["reason"], "OutOfexample.com/dongle");
     assert_eq!(allocatable().unwrap(), "4");
     let mut object = node.api.get("/api/v1/nodes/n1").unwrap();
-    object["status"]["capacity"].as_object_mut().unwrap().remove("example.com/dongle");
+    object["status"]["capacity"]
+        .as_object_mut()
+        .unwrap()
+        .remove("example.com/dongle");
     node.api.put("/api/v1/nodes/n1", object);
-    wait("gone from allocatable", || allocatable().filter(Value::is_null)).await;
+    wait("gone from allocatable", || {
+        allocatable().filter(Value::is_null)
+    })
+    .await;
     node.stop().await;
 }
 
@@ -214,11 +285,19 @@ async fn item_139_hand_made_resources_become_allocatable_and_survive() {
 async fn liveness_failures_restart_and_readiness_holds() {
     let mut node = Node::start().await;
     let mut main = container("main", "sleep");
-    main["livenessProbe"] = json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1});
+    main["livenessProbe"] =
+        json!({"exec": {"command": ["false"]}, "periodSeconds": 1, "failureThreshold": 1});
     main["readinessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
-    let path = node.pod("sick", json!({"containers": [main], "terminationGracePeriodSeconds": 3}));
+    let path = node.pod(
+        "sick",
+        json!({"containers": [main], "terminationGracePeriodSeconds": 3}),
+    );
     let api = node.api.clone();
-    let restarts = || api.get(&path)?["status"]["containerStatuses"][0]["restartCount"].as_i64().filter(|n| *n >= 1);
+    let restarts = || {
+        api.get(&path)?["status"]["containerStatuses"][0]["restartCount"]
+            .as_i64()
+            .filter(|n| *n >= 1)
+    };
     wait("restarted", restarts).await;
     assert!(node.runtime.calls().contains(&"stop main 3".to_owned()));
     node.stop().await;
@@ -247,7 +326,11 @@ async fn static_pods_run_and_are_mirrored() {
     let dir = node.dir.path().join("manifests");
     std::fs::create_dir_all(&dir).unwrap();
     let manifest = dir.join("web.yaml");
-    std::fs::write(&manifest, "kind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: c\n    image: sleep\n").unwrap();
+    std::fs::write(
+        &manifest,
+        "kind: Pod\nmetadata:\n  name: web\nspec:\n  containers:\n  - name: c\n    image: sleep\n",
+    )
+    .unwrap();
     let path = "/api/v1/namespaces/default/pods/web-n1";
     let mirror = node.phase(path, "Running").await;
     assert!(mirror["metadata"]["annotations"]["kubernetes.io/config.mirror"].is_string());

@@ -37,11 +37,16 @@ impl Keyring {
         for reference in pod.pod_spec().image_pull_secrets.iter().flatten() {
             match objects.secret(pod.ns(), &reference.name).await {
                 Ok(Some(secret)) => out.add(&secret),
-                Ok(None) => tracing::warn!(pod = %pod.format(), secret = %reference.name, "image pull secret not found"),
-                Err(error) => tracing::warn!(pod = %pod.format(), secret = %reference.name, %error, "cannot read image pull secret"),
+                Ok(None) => {
+                    tracing::warn!(pod = %pod.format(), secret = %reference.name, "image pull secret not found");
+                }
+                Err(error) => {
+                    tracing::warn!(pod = %pod.format(), secret = %reference.name, %error, "cannot read image pull secret");
+                }
             }
         }
-        out.entries.sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.len()));
+        out.entries
+            .sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.len()));
         out
     }
 
@@ -49,26 +54,45 @@ impl Keyring {
         let data = secret.data.as_ref();
         if let Some(bytes) = data.and_then(|d| d.get(".dockerconfigjson")) {
             let config: Config = serde_json::from_slice(&bytes.0).unwrap_or_default();
-            self.entries.extend(config.auths.into_iter().map(|(k, v)| (normalize(&k), auth(v))));
+            self.entries.extend(
+                config
+                    .auths
+                    .into_iter()
+                    .map(|(k, v)| (normalize(&k), auth(v))),
+            );
         }
         if let Some(bytes) = data.and_then(|d| d.get(".dockercfg")) {
-            let auths: BTreeMap<String, Entry> = serde_json::from_slice(&bytes.0).unwrap_or_default();
-            self.entries.extend(auths.into_iter().map(|(k, v)| (normalize(&k), auth(v))));
+            let auths: BTreeMap<String, Entry> =
+                serde_json::from_slice(&bytes.0).unwrap_or_default();
+            self.entries
+                .extend(auths.into_iter().map(|(k, v)| (normalize(&k), auth(v))));
         }
     }
 
     /// Credentials that fit an image, the most specific first.
     pub fn lookup(&self, image: &str) -> Vec<cri::AuthConfig> {
         let image = full_name(image);
-        self.entries.iter().filter(|(pattern, _)| matches(pattern, &image)).map(|(_, auth)| auth.clone()).collect()
+        self.entries
+            .iter()
+            .filter(|(pattern, _)| matches(pattern, &image))
+            .map(|(_, auth)| auth.clone())
+            .collect()
     }
 }
 
 fn auth(entry: Entry) -> cri::AuthConfig {
-    let decoded = base64::engine::general_purpose::STANDARD.decode(entry.auth.trim()).ok();
+    let decoded = base64::engine::general_purpose::STANDARD
+        .decode(entry.auth.trim())
+        .ok();
     let pair = decoded.and_then(|d| String::from_utf8(d).ok());
     let pair = pair.as_deref().and_then(|p| p.split_once(':'));
-    let pick = |given: String, other: Option<&str>| if given.is_empty() { other.unwrap_or_default().to_owned() } else { given };
+    let pick = |given: String, other: Option<&str>| {
+        if given.is_empty() {
+            other.unwrap_or_default().to_owned()
+        } else {
+            given
+        }
+    };
     cri::AuthConfig {
         username: pick(entry.username, pair.map(|p| p.0)),
         password: pick(entry.password, pair.map(|p| p.1)),
@@ -79,9 +103,18 @@ fn auth(entry: Entry) -> cri::AuthConfig {
 
 /// `https://index.docker.io/v1/` and its like become a host with optional path.
 fn normalize(key: &str) -> String {
-    let key = key.trim_start_matches("https://").trim_start_matches("http://");
-    let key = key.trim_end_matches('/').trim_end_matches("/v1").trim_end_matches("/v2");
-    if key == "docker.io" { "index.docker.io".to_owned() } else { key.to_owned() }
+    let key = key
+        .trim_start_matches("https://")
+        .trim_start_matches("http://");
+    let key = key
+        .trim_end_matches('/')
+        .trim_end_matches("/v1")
+        .trim_end_matches("/v2");
+    if key == "docker.io" {
+        "index.docker.io".to_owned()
+    } else {
+        key.to_owned()
+    }
 }
 
 fn full_name(image: &str) -> String {
@@ -101,18 +134,20 @@ fn matches(pattern: &str, image: &str) -> bool {
     if !path.starts_with(pattern_path) {
         return false;
     }
-    let (pattern_labels, labels): (Vec<_>, Vec<_>) = (pattern_host.split('.').collect(), host.split('.').collect());
-    pattern_labels.len() == labels.len() && pattern_labels.iter().zip(&labels).all(|(p, l)| glob(p, l))
+    let (pattern_labels, labels): (Vec<_>, Vec<_>) =
+        (pattern_host.split('.').collect(), host.split('.').collect());
+    pattern_labels.len() == labels.len()
+        && pattern_labels.iter().zip(&labels).all(|(p, l)| glob(p, l))
 }
 
 fn glob(pattern: &str, text: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == text,
-        Some((head, tail)) => {
-            text.strip_prefix(head).is_some_and(|rest| {
-                tail.is_empty() || rest.char_indices().any(|(i, _)| glob(tail, &rest[i..])) || glob(tail, "")
-            })
-        }
+        Some((head, tail)) => text.strip_prefix(head).is_some_and(|rest| {
+            tail.is_empty()
+                || rest.char_indices().any(|(i, _)| glob(tail, &rest[i..]))
+                || glob(tail, "")
+        }),
     }
 }
 
@@ -130,12 +165,21 @@ mod tests {
             "*.example.com": {"username": "u", "password": "p"},
             "reg.example.com/team": {"username": "team", "password": "p"},
         }});
-        let objects = FixedObjects::from_json(&[json!({"kind": "Secret", "metadata": {"name": "s", "namespace": "default"},
-            "data": {".dockerconfigjson": encode(&config.to_string())}})]);
-        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "default"},
-            "spec": {"containers": [], "imagePullSecrets": [{"name": "s"}, {"name": "none"}]}})).unwrap();
+        let objects = FixedObjects::from_json(&[
+            json!({"kind": "Secret", "metadata": {"name": "s", "namespace": "default"},
+            "data": {".dockerconfigjson": encode(&config.to_string())}}),
+        ]);
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "default"},
+            "spec": {"containers": [], "imagePullSecrets": [{"name": "s"}, {"name": "none"}]}}))
+            .unwrap();
         let ring = Keyring::of_pod(&pod, &objects).await;
-        let users = |image: &str| ring.lookup(image).into_iter().map(|a| a.username).collect::<Vec<_>>();
+        let users = |image: &str| {
+            ring.lookup(image)
+                .into_iter()
+                .map(|a| a.username)
+                .collect::<Vec<_>>()
+        };
         assert_eq!(users("busybox"), ["hub"]);
         assert_eq!(users("docker.io/library/busybox:1"), ["hub"]);
         assert_eq!(users("reg.example.com/team/app"), ["team", "u"]);

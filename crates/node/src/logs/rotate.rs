@@ -16,7 +16,10 @@ pub struct LogRotation {
 
 impl Default for LogRotation {
     fn default() -> Self {
-        Self { max_bytes: 10 * 1024 * 1024, max_files: 5 }
+        Self {
+            max_bytes: 10 * 1024 * 1024,
+            max_files: 5,
+        }
     }
 }
 
@@ -53,7 +56,9 @@ pub fn rotate_if_large(log: &Path, rotation: LogRotation) -> io::Result<bool> {
 
 /// Files that were moved aside, the oldest first.
 fn rotated_files(log: &Path) -> io::Result<Vec<PathBuf>> {
-    let (Some(dir), Some(name)) = (log.parent(), log.file_name()) else { return Ok(Vec::new()) };
+    let (Some(dir), Some(name)) = (log.parent(), log.file_name()) else {
+        return Ok(Vec::new());
+    };
     let prefix = format!("{}.", name.to_string_lossy());
     let mut out = Vec::new();
     for entry in std::fs::read_dir(dir)? {
@@ -91,13 +96,25 @@ mod tests {
     fn rotates_compresses_and_forgets() {
         let tmp = tempfile::tempdir().unwrap();
         let log = tmp.path().join("0.log");
-        let rotation = LogRotation { max_bytes: 10, max_files: 3 };
+        let rotation = LogRotation {
+            max_bytes: 10,
+            max_files: 3,
+        };
         assert!(!rotate_if_large(&log, rotation).unwrap());
         for i in 0..4 {
             for (n, old) in rotated_files(&log).unwrap().into_iter().enumerate() {
                 // Stamps have seconds; make them differ without waiting.
-                let suffix = if old.extension().is_some_and(|e| e == "gz") { ".gz" } else { "" };
-                std::fs::rename(old, tmp.path().join(format!("0.log.2020010{}-00000{n}{suffix}", i + 1))).unwrap();
+                let suffix = if old.extension().is_some_and(|e| e == "gz") {
+                    ".gz"
+                } else {
+                    ""
+                };
+                std::fs::rename(
+                    old,
+                    tmp.path()
+                        .join(format!("0.log.2020010{}-00000{n}{suffix}", i + 1)),
+                )
+                .unwrap();
             }
             std::fs::write(&log, "x".repeat(20)).unwrap();
             assert!(rotate_if_large(&log, rotation).unwrap());

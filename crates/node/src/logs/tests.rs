@@ -12,7 +12,9 @@ async fn read(options: LogOptions) -> String {
     let tmp = tempfile::tempdir().unwrap();
     let path = tmp.path().join("0.log");
     std::fs::write(&path, LOG).unwrap();
-    let mut reader = LogReader::open(&path, options, Box::new(Ended)).await.unwrap();
+    let mut reader = LogReader::open(&path, options, Box::new(Ended))
+        .await
+        .unwrap();
     let mut out = Vec::new();
     while let Some(piece) = reader.next().await.unwrap() {
         out.extend_from_slice(&piece);
@@ -23,7 +25,14 @@ async fn read(options: LogOptions) -> String {
 #[tokio::test]
 async fn whole_log_joins_partial_lines() {
     assert_eq!(read(LogOptions::default()).await, "one\ntwo\nthree\n\n");
-    assert_eq!(read(LogOptions { follow: true, ..LogOptions::default() }).await, "one\ntwo\nthree\n\n");
+    assert_eq!(
+        read(LogOptions {
+            follow: true,
+            ..LogOptions::default()
+        })
+        .await,
+        "one\ntwo\nthree\n\n"
+    );
 }
 
 #[tokio::test]
@@ -35,11 +44,24 @@ async fn tail_since_limit_and_stream() {
     };
     assert_eq!(with(|o| o.tail_lines = Some(2)).await, "ee\n\n");
     assert_eq!(with(|o| o.tail_lines = Some(0)).await, "");
-    assert_eq!(with(|o| o.tail_lines = Some(99)).await, "one\ntwo\nthree\n\n");
-    assert_eq!(with(|o| o.since = Some("2024-01-01T00:00:02Z".parse().unwrap())).await, "three\n\n");
+    assert_eq!(
+        with(|o| o.tail_lines = Some(99)).await,
+        "one\ntwo\nthree\n\n"
+    );
+    assert_eq!(
+        with(|o| o.since = Some("2024-01-01T00:00:02Z".parse().unwrap())).await,
+        "three\n\n"
+    );
     assert_eq!(with(|o| o.limit_bytes = Some(5)).await, "one\nt");
     assert_eq!(with(|o| o.stream = Some("stderr")).await, "two\n");
-    assert_eq!(with(|o| { o.timestamps = true; o.tail_lines = Some(1) }).await, "2024-01-01T00:00:03Z \n");
+    assert_eq!(
+        with(|o| {
+            o.timestamps = true;
+            o.tail_lines = Some(1);
+        })
+        .await,
+        "2024-01-01T00:00:03Z \n"
+    );
 }
 
 struct Flag(Arc<AtomicBool>);
@@ -57,8 +79,13 @@ async fn follow_goes_on_across_a_rotation_until_the_container_ends() {
     let path = tmp.path().join("0.log");
     std::fs::write(&path, "2024-01-01T00:00:00Z stdout F a\n").unwrap();
     let alive = Arc::new(AtomicBool::new(true));
-    let options = LogOptions { follow: true, ..LogOptions::default() };
-    let mut reader = LogReader::open(&path, options, Box::new(Flag(alive.clone()))).await.unwrap();
+    let options = LogOptions {
+        follow: true,
+        ..LogOptions::default()
+    };
+    let mut reader = LogReader::open(&path, options, Box::new(Flag(alive.clone())))
+        .await
+        .unwrap();
     assert_eq!(reader.next().await.unwrap().unwrap(), "a\n");
     std::fs::rename(&path, tmp.path().join("0.log.old")).unwrap();
     std::fs::write(&path, "2024-01-01T00:00:01Z stdout F b\n").unwrap();

@@ -74,13 +74,22 @@ fn runtime(pod: &Pod, containers: &[(&str, State, i32)]) -> PodRuntime {
             ips: Vec::new(),
             host_network: false,
         }],
-        containers: containers.iter().map(|(n, s, e)| record(pod, n, *s, *e)).collect(),
+        containers: containers
+            .iter()
+            .map(|(n, s, e)| record(pod, n, *s, *e))
+            .collect(),
     }
 }
 
 fn make(pod: &Pod, runtime: &PodRuntime, probes: &Probes) -> Plan {
     let backoff = Backoff::container_restarts();
-    plan(&Input { pod, runtime, probes, backoff: &backoff, now: at(100) })
+    plan(&Input {
+        pod,
+        runtime,
+        probes,
+        backoff: &backoff,
+        now: at(100),
+    })
 }
 
 fn starts(plan: &Plan) -> Vec<&str> {
@@ -98,40 +107,204 @@ fn nothing_yet_makes_a_sandbox_and_starts_from_the_beginning() {
     assert_eq!(made.sandbox, Sandbox::Create { attempt: 0 });
     assert_eq!(starts(&made), ["a", "b"]);
     let p = pod("Always", &[("i", false), ("j", false)], &["a"]);
-    assert_eq!(starts(&make(&p, &PodRuntime::default(), &Probes::default())), ["i"]);
+    assert_eq!(
+        starts(&make(&p, &PodRuntime::default(), &Probes::default())),
+        ["i"]
+    );
 }
 
-type Row = (&'static str, &'static [(&'static str, bool)], &'static [&'static str], &'static [(&'static str, (State, i32))], bool, &'static [&'static str]);
+type Row = (
+    &'static str,
+    &'static [(&'static str, bool)],
+    &'static [&'static str],
+    &'static [(&'static str, (State, i32))],
+    bool,
+    &'static [&'static str],
+);
 
 /// (restart policy, init containers, app containers, runtime state, kill the pod, what starts)
 const TABLE: &[Row] = &[
     // App containers.
-    ("Always", &[], &["a", "b"], &[("a", RUN), ("b", RUN)], false, &[]),
+    (
+        "Always",
+        &[],
+        &["a", "b"],
+        &[("a", RUN), ("b", RUN)],
+        false,
+        &[],
+    ),
     ("Always", &[], &["a", "b"], &[("a", RUN)], false, &["b"]),
-    ("Always", &[], &["a", "b"], &[("a", RUN), ("b", OK)], false, &["b"]),
-    ("OnFailure", &[], &["a", "b"], &[("a", RUN), ("b", OK)], false, &[]),
-    ("OnFailure", &[], &["a", "b"], &[("a", OK), ("b", BAD)], false, &["b"]),
+    (
+        "Always",
+        &[],
+        &["a", "b"],
+        &[("a", RUN), ("b", OK)],
+        false,
+        &["b"],
+    ),
+    (
+        "OnFailure",
+        &[],
+        &["a", "b"],
+        &[("a", RUN), ("b", OK)],
+        false,
+        &[],
+    ),
+    (
+        "OnFailure",
+        &[],
+        &["a", "b"],
+        &[("a", OK), ("b", BAD)],
+        false,
+        &["b"],
+    ),
     ("OnFailure", &[], &["a"], &[("a", OK)], true, &[]),
-    ("Never", &[], &["a", "b"], &[("a", BAD), ("b", RUN)], false, &[]),
-    ("Never", &[], &["a", "b"], &[("a", BAD), ("b", OK)], true, &[]),
-    ("Never", &[], &["a"], &[("a", (State::Created, 0))], false, &["a"]),
+    (
+        "Never",
+        &[],
+        &["a", "b"],
+        &[("a", BAD), ("b", RUN)],
+        false,
+        &[],
+    ),
+    (
+        "Never",
+        &[],
+        &["a", "b"],
+        &[("a", BAD), ("b", OK)],
+        true,
+        &[],
+    ),
+    (
+        "Never",
+        &[],
+        &["a"],
+        &[("a", (State::Created, 0))],
+        false,
+        &["a"],
+    ),
     // Init containers in order.
-    ("Always", &[("i", false), ("j", false)], &["a"], &[("i", RUN)], false, &[]),
-    ("Always", &[("i", false), ("j", false)], &["a"], &[("i", OK)], false, &["j"]),
-    ("Always", &[("i", false), ("j", false)], &["a"], &[("i", OK), ("j", OK)], false, &["a"]),
-    ("Always", &[("i", false), ("j", false)], &["a"], &[("j", OK)], false, &["a"]),
-    ("Always", &[("i", false), ("j", false)], &["a"], &[("i", BAD)], false, &["i"]),
-    ("Never", &[("i", false), ("j", false)], &["a"], &[("i", BAD)], true, &[]),
-    ("OnFailure", &[("i", false)], &["a"], &[("i", BAD)], false, &["i"]),
-    ("Always", &[("i", false)], &["a"], &[("i", BAD), ("a", RUN)], false, &[]),
+    (
+        "Always",
+        &[("i", false), ("j", false)],
+        &["a"],
+        &[("i", RUN)],
+        false,
+        &[],
+    ),
+    (
+        "Always",
+        &[("i", false), ("j", false)],
+        &["a"],
+        &[("i", OK)],
+        false,
+        &["j"],
+    ),
+    (
+        "Always",
+        &[("i", false), ("j", false)],
+        &["a"],
+        &[("i", OK), ("j", OK)],
+        false,
+        &["a"],
+    ),
+    (
+        "Always",
+        &[("i", false), ("j", false)],
+        &["a"],
+        &[("j", OK)],
+        false,
+        &["a"],
+    ),
+    (
+        "Always",
+        &[("i", false), ("j", false)],
+        &["a"],
+        &[("i", BAD)],
+        false,
+        &["i"],
+    ),
+    (
+        "Never",
+        &[("i", false), ("j", false)],
+        &["a"],
+        &[("i", BAD)],
+        true,
+        &[],
+    ),
+    (
+        "OnFailure",
+        &[("i", false)],
+        &["a"],
+        &[("i", BAD)],
+        false,
+        &["i"],
+    ),
+    (
+        "Always",
+        &[("i", false)],
+        &["a"],
+        &[("i", BAD), ("a", RUN)],
+        false,
+        &[],
+    ),
     // Sidecars.
-    ("Always", &[("s", true), ("i", false)], &["a"], &[("s", RUN)], false, &["i"]),
-    ("Always", &[("s", true), ("i", false)], &["a"], &[("s", RUN), ("i", OK)], false, &["a"]),
-    ("Always", &[("s", true), ("i", false)], &["a"], &[("s", BAD), ("i", RUN)], false, &["s"]),
-    ("Never", &[("s", true)], &["a"], &[("s", BAD), ("a", RUN)], false, &["s"]),
-    ("Never", &[("s", true)], &["a"], &[("a", RUN)], false, &["s"]),
-    ("Never", &[("s", true)], &["a"], &[("s", RUN), ("a", OK)], true, &[]),
-    ("Never", &[("s", true)], &["a"], &[("s", RUN)], false, &["a"]),
+    (
+        "Always",
+        &[("s", true), ("i", false)],
+        &["a"],
+        &[("s", RUN)],
+        false,
+        &["i"],
+    ),
+    (
+        "Always",
+        &[("s", true), ("i", false)],
+        &["a"],
+        &[("s", RUN), ("i", OK)],
+        false,
+        &["a"],
+    ),
+    (
+        "Always",
+        &[("s", true), ("i", false)],
+        &["a"],
+        &[("s", BAD), ("i", RUN)],
+        false,
+        &["s"],
+    ),
+    (
+        "Never",
+        &[("s", true)],
+        &["a"],
+        &[("s", BAD), ("a", RUN)],
+        false,
+        &["s"],
+    ),
+    (
+        "Never",
+        &[("s", true)],
+        &["a"],
+        &[("a", RUN)],
+        false,
+        &["s"],
+    ),
+    (
+        "Never",
+        &[("s", true)],
+        &["a"],
+        &[("s", RUN), ("a", OK)],
+        true,
+        &[],
+    ),
+    (
+        "Never",
+        &[("s", true)],
+        &["a"],
+        &[("s", RUN)],
+        false,
+        &["a"],
+    ),
 ];
 
 #[test]
@@ -180,7 +353,10 @@ fn failed_probes_kill_and_restart_by_policy() {
         assert_eq!(made.kill[0].reason, KillReason::Liveness);
         assert_eq!(starts(&made) == ["a"], restarts);
         let will = if restarts { ", will be restarted" } else { "" };
-        assert_eq!(made.kill[0].message, format!("Container a failed liveness probe{will}"));
+        assert_eq!(
+            made.kill[0].message,
+            format!("Container a failed liveness probe{will}")
+        );
     }
 }
 
@@ -191,13 +367,17 @@ fn a_changed_image_restarts_whatever_the_policy() {
     r.containers[0].hash = "other".into();
     let made = make(&p, &r, &Probes::default());
     assert_eq!(starts(&made), ["a"]);
-    assert_eq!(made.kill[0].message, "Container a definition changed, will be restarted");
+    assert_eq!(
+        made.kill[0].message,
+        "Container a definition changed, will be restarted"
+    );
 }
 
 #[test]
 fn sidecar_with_startup_probe_holds_the_next() {
     let mut p = pod("Always", &[("s", true)], &["a"]);
-    p.spec.as_mut().unwrap().init_containers.as_mut().unwrap()[0].startup_probe = Some(Default::default());
+    p.spec.as_mut().unwrap().init_containers.as_mut().unwrap()[0].startup_probe =
+        Some(Default::default());
     let r = runtime(&p, &[("s", State::Running, 0)]);
     let mut probes = Probes::default();
     assert!(make(&p, &r, &probes).start.is_empty());
@@ -216,7 +396,15 @@ fn restarts_wait_for_the_back_off() {
     let mut backoff = Backoff::container_restarts();
     let key = backoff_key(&p.pod_spec().containers[0]);
     let input = |backoff: &Backoff, now| {
-        plan(&Input { pod: &p, runtime: &r, probes: &Probes::default(), backoff, now }).start.remove(0)
+        plan(&Input {
+            pod: &p,
+            runtime: &r,
+            probes: &Probes::default(),
+            backoff,
+            now,
+        })
+        .start
+        .remove(0)
     };
     let first = input(&backoff, at(3));
     assert_eq!((first.wait, first.restart_count), (None, 1));
@@ -229,10 +417,26 @@ fn restarts_wait_for_the_back_off() {
 #[test]
 fn restart_rules_override_the_policy() {
     let mut p = pod("Never", &[], &["a"]);
-    p.spec.as_mut().unwrap().containers[0].restart_policy_rules =
-        serde_json::from_value(json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}])).unwrap();
-    assert_eq!(starts(&make(&p, &runtime(&p, &[("a", State::Exited, 42)]), &Probes::default())), ["a"]);
-    assert!(make(&p, &runtime(&p, &[("a", State::Exited, 1)]), &Probes::default()).kill_pod);
+    p.spec.as_mut().unwrap().containers[0].restart_policy_rules = serde_json::from_value(
+        json!([{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}]),
+    )
+    .unwrap();
+    assert_eq!(
+        starts(&make(
+            &p,
+            &runtime(&p, &[("a", State::Exited, 42)]),
+            &Probes::default()
+        )),
+        ["a"]
+    );
+    assert!(
+        make(
+            &p,
+            &runtime(&p, &[("a", State::Exited, 1)]),
+            &Probes::default()
+        )
+        .kill_pod
+    );
 }
 
 #[test]

@@ -35,26 +35,56 @@ pub struct Target {
 }
 
 /// Makes one check within `timeout`.
-pub async fn run_check(runtime: &dyn Runtime, probe: &Probe, target: &Target, timeout: Duration) -> Outcome {
+pub async fn run_check(
+    runtime: &dyn Runtime,
+    probe: &Probe,
+    target: &Target,
+    timeout: Duration,
+) -> Outcome {
     if let Some(exec) = &probe.exec {
-        return exec_check(runtime, &target.container_id, exec.command.clone().unwrap_or_default(), timeout).await;
+        return exec_check(
+            runtime,
+            &target.container_id,
+            exec.command.clone().unwrap_or_default(),
+            timeout,
+        )
+        .await;
     }
     let network = async {
         if let Some(action) = &probe.http_get {
             http_check(runtime, action, target).await
         } else if let Some(action) = &probe.tcp_socket {
-            let Some(port) = port_number(&action.port, &target.container) else { return bad_port() };
-            match connect(runtime, &target.pod, &target.reach, host(action.host.as_deref()), port).await {
+            let Some(port) = port_number(&action.port, &target.container) else {
+                return bad_port();
+            };
+            match connect(
+                runtime,
+                &target.pod,
+                &target.reach,
+                host(action.host.as_deref()),
+                port,
+            )
+            .await
+            {
                 Ok(_) => Outcome::Success,
-                Err(error) => Outcome::Failure(format!("dial tcp {}: {error}", address(target, action.host.as_deref(), port))),
+                Err(error) => Outcome::Failure(format!(
+                    "dial tcp {}: {error}",
+                    address(target, action.host.as_deref(), port)
+                )),
             }
         } else if let Some(action) = &probe.grpc {
-            let Ok(port) = u16::try_from(action.port) else { return bad_port() };
+            let Ok(port) = u16::try_from(action.port) else {
+                return bad_port();
+            };
             match connect(runtime, &target.pod, &target.reach, None, port).await {
-                Ok(stream) => grpc_check(stream, action.service.as_deref().unwrap_or_default()).await,
+                Ok(stream) => {
+                    grpc_check(stream, action.service.as_deref().unwrap_or_default()).await
+                }
                 Err(error) => {
                     let at = address(target, None, port);
-                    Outcome::Failure(format!("timeout: failed to connect service \"{at}\" within {timeout:?}: {error}"))
+                    Outcome::Failure(format!(
+                        "timeout: failed to connect service \"{at}\" within {timeout:?}: {error}"
+                    ))
                 }
             }
         } else {
@@ -73,7 +103,9 @@ fn timed_out(probe: &Probe, target: &Target, timeout: Duration) -> String {
         let scheme = action.scheme.as_deref().unwrap_or("HTTP").to_lowercase();
         let at = address(target, action.host.as_deref(), port);
         let path = action.path.as_deref().unwrap_or("/");
-        return format!("Get \"{scheme}://{at}{path}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)");
+        return format!(
+            "Get \"{scheme}://{at}{path}\": context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+        );
     }
     if probe.grpc.is_some() {
         return format!("timeout: health rpc did not complete within {timeout:?}");
@@ -90,12 +122,19 @@ fn host(given: Option<&str>) -> Option<&str> {
 }
 
 fn address(target: &Target, given: Option<&str>, port: u16) -> String {
-    let host = host(given).map(str::to_owned).or_else(|| target.reach.ips.first().cloned());
+    let host = host(given)
+        .map(str::to_owned)
+        .or_else(|| target.reach.ips.first().cloned());
     format!("{}:{port}", host.unwrap_or_else(|| "127.0.0.1".to_owned()))
 }
 
 /// Runs a command in a container; a timeout counts as failure.
-pub async fn exec_check(runtime: &dyn Runtime, container_id: &str, command: Vec<String>, timeout: Duration) -> Outcome {
+pub async fn exec_check(
+    runtime: &dyn Runtime,
+    container_id: &str,
+    command: Vec<String>,
+    timeout: Duration,
+) -> Outcome {
     let shown = format!("{command:?}");
     // The runtime has a deadline of its own; ours is for a runtime that does not keep it.
     let call = runtime.exec_sync(container_id, command, timeout);
@@ -107,28 +146,64 @@ pub async fn exec_check(runtime: &dyn Runtime, container_id: &str, command: Vec<
             output.truncate(MAX_OUTPUT);
             Outcome::Failure(String::from_utf8_lossy(&output).into_owned())
         }
-        Ok(Err(Error::DeadlineExceeded { .. })) | Err(_) => {
-            Outcome::Failure(format!("command timed out: {shown} timed out after {timeout:?}"))
-        }
+        Ok(Err(Error::DeadlineExceeded { .. })) | Err(_) => Outcome::Failure(format!(
+            "command timed out: {shown} timed out after {timeout:?}"
+        )),
         Ok(Err(error)) => Outcome::Error(error.to_string()),
     }
 }
 
 async fn http_check(runtime: &dyn Runtime, action: &HTTPGetAction, target: &Target) -> Outcome {
-    let Some(port) = port_number(&action.port, &target.container) else { return bad_port() };
+    let Some(port) = port_number(&action.port, &target.container) else {
+        return bad_port();
+    };
     let at = address(target, action.host.as_deref(), port);
-    let path = action.path.as_deref().filter(|p| !p.is_empty()).unwrap_or("/");
-    let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+    let path = action
+        .path
+        .as_deref()
+        .filter(|p| !p.is_empty())
+        .unwrap_or("/");
+    let path = if path.starts_with('/') {
+        path.to_owned()
+    } else {
+        format!("/{path}")
+    };
     let https = action.scheme.as_deref() == Some("HTTPS");
     let url = format!("{}://{at}{path}", if https { "https" } else { "http" });
-    let stream = match connect(runtime, &target.pod, &target.reach, host(action.host.as_deref()), port).await {
+    let stream = match connect(
+        runtime,
+        &target.pod,
+        &target.reach,
+        host(action.host.as_deref()),
+        port,
+    )
+    .await
+    {
         Ok(stream) => stream,
         Err(error) => return Outcome::Failure(format!("Get \"{url}\": dial tcp {at}: {error}")),
     };
-    let headers = action.http_headers.iter().flatten().map(|h| (h.name.clone(), h.value.clone())).collect();
-    match http_get(stream, HttpRequest { authority: at, path, https, headers }).await {
+    let headers = action
+        .http_headers
+        .iter()
+        .flatten()
+        .map(|h| (h.name.clone(), h.value.clone()))
+        .collect();
+    match http_get(
+        stream,
+        HttpRequest {
+            authority: at,
+            path,
+            https,
+            headers,
+        },
+    )
+    .await
+    {
         Ok(response) if (200..400).contains(&response.status) => Outcome::Success,
-        Ok(response) => Outcome::Failure(format!("HTTP probe failed with statuscode: {}", response.status)),
+        Ok(response) => Outcome::Failure(format!(
+            "HTTP probe failed with statuscode: {}",
+            response.status
+        )),
         Err(error) => Outcome::Failure(format!("Get \"{url}\": {error}")),
     }
 }

@@ -27,7 +27,11 @@ pub(super) async fn grpc_check(stream: Box<dyn PodConnection>, service: &str) ->
     let once = Arc::new(parking_lot::Mutex::new(Some(stream)));
     let connector = tower::service_fn(move |_: Uri| {
         let stream = once.lock().take();
-        async move { stream.map(TokioIo::new).ok_or_else(|| io::Error::other("connection was used already")) }
+        async move {
+            stream
+                .map(TokioIo::new)
+                .ok_or_else(|| io::Error::other("connection was used already"))
+        }
     });
     let endpoint = Endpoint::from_static("http://localhost");
     let channel = match endpoint.connect_with_connector(connector).await {
@@ -38,7 +42,9 @@ pub(super) async fn grpc_check(stream: Box<dyn PodConnection>, service: &str) ->
     if let Err(error) = client.ready().await {
         return Outcome::Failure(format!("error: health rpc failed: {error}"));
     }
-    let request = tonic::Request::new(HealthCheckRequest { service: service.to_owned() });
+    let request = tonic::Request::new(HealthCheckRequest {
+        service: service.to_owned(),
+    });
     let path = PathAndQuery::from_static("/grpc.health.v1.Health/Check");
     let codec = tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
     match client.unary(request, path, codec).await {

@@ -39,41 +39,70 @@ pub struct HttpResponse {
 ///
 /// # Errors
 /// I/O, TLS and protocol errors.
-pub async fn http_get(stream: Box<dyn PodConnection>, request: HttpRequest) -> io::Result<HttpResponse> {
+pub async fn http_get(
+    stream: Box<dyn PodConnection>,
+    request: HttpRequest,
+) -> io::Result<HttpResponse> {
     if !request.https {
         return exchange(stream, request).await;
     }
-    let host = request.authority.rsplit_once(':').map_or(request.authority.as_str(), |(h, _)| h);
-    let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
-    let connector = tokio_rustls::TlsConnector::from(TLS.clone().ok_or_else(|| io::Error::other("TLS cannot be set up"))?);
+    let host = request
+        .authority
+        .rsplit_once(':')
+        .map_or(request.authority.as_str(), |(h, _)| h);
+    let name =
+        ServerName::try_from(host.trim_matches(['[', ']']).to_owned()).map_err(io::Error::other)?;
+    let connector = tokio_rustls::TlsConnector::from(
+        TLS.clone()
+            .ok_or_else(|| io::Error::other("TLS cannot be set up"))?,
+    );
     let stream = connector.connect(name, stream).await?;
     exchange(stream, request).await
 }
 
-async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin>(stream: S, request: HttpRequest) -> io::Result<HttpResponse> {
-    let (mut sender, connection) =
-        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin>(
+    stream: S,
+    request: HttpRequest,
+) -> io::Result<HttpResponse> {
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+        .await
+        .map_err(io::Error::other)?;
     let mut builder = http::Request::get(&request.path);
     let mut given = http::HeaderMap::new();
     for (name, value) in &request.headers {
         let name: http::HeaderName = name.parse().map_err(io::Error::other)?;
         given.append(name, value.parse().map_err(io::Error::other)?);
     }
-    let defaults = [("host", request.authority.as_str()), ("user-agent", "kube-probe/1.36"), ("accept", "*/*")];
+    let defaults = [
+        ("host", request.authority.as_str()),
+        ("user-agent", "kube-probe/1.36"),
+        ("accept", "*/*"),
+    ];
     for (name, value) in defaults {
         if !given.contains_key(name) {
             builder = builder.header(name, value);
         }
     }
     builder = builder.header("connection", "close");
-    let mut message = builder.body(Empty::<Bytes>::new()).map_err(io::Error::other)?;
+    let mut message = builder
+        .body(Empty::<Bytes>::new())
+        .map_err(io::Error::other)?;
     message.headers_mut().extend(given);
     let answer = async {
-        let response = sender.send_request(message).await.map_err(io::Error::other)?;
+        let response = sender
+            .send_request(message)
+            .await
+            .map_err(io::Error::other)?;
         let status = response.status().as_u16();
         // A body that is too long or cut off does not change what the status says.
-        let body = Limited::new(response.into_body(), MAX_BODY).collect().await.map(http_body_util::Collected::to_bytes);
-        Ok(HttpResponse { status, body: body.unwrap_or_default() })
+        let body = Limited::new(response.into_body(), MAX_BODY)
+            .collect()
+            .await
+            .map(http_body_util::Collected::to_bytes);
+        Ok(HttpResponse {
+            status,
+            body: body.unwrap_or_default(),
+        })
     };
     tokio::pin!(answer, connection);
     let mut open = true;
@@ -93,8 +122,15 @@ async fn exchange<S: AsyncRead + AsyncWrite + Send + Unpin>(stream: S, request: 
 static TLS: LazyLock<Option<Arc<rustls::ClientConfig>>> = LazyLock::new(|| {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier = Arc::new(AnyCertificate(provider.clone()));
-    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok()?;
-    Some(Arc::new(builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()))
+    let builder = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .ok()?;
+    Some(Arc::new(
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth(),
+    ))
 });
 
 #[derive(Debug)]
@@ -118,7 +154,12 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        rustls::crypto::verify_tls12_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -127,7 +168,12 @@ impl ServerCertVerifier for AnyCertificate {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
+        rustls::crypto::verify_tls13_signature(
+            message,
+            cert,
+            dss,
+            &self.0.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
@@ -147,7 +193,10 @@ mod tests {
             let mut buffer = vec![0; 1024];
             let n = theirs.read(&mut buffer).await.unwrap();
             let text = String::from_utf8_lossy(&buffer[..n]).into_owned();
-            theirs.write_all(b"HTTP/1.1 503 No\r\ncontent-length: 2\r\n\r\nno").await.unwrap();
+            theirs
+                .write_all(b"HTTP/1.1 503 No\r\ncontent-length: 2\r\n\r\nno")
+                .await
+                .unwrap();
             text
         };
         let request = HttpRequest {
@@ -160,6 +209,10 @@ mod tests {
         let answer = answer.unwrap();
         assert_eq!((answer.status, &answer.body[..]), (503, b"no".as_slice()));
         assert!(sent.starts_with("GET /healthz HTTP/1.1\r\n"));
-        assert!(sent.contains("host: 10.0.0.1:80") && sent.contains("user-agent: mine") && !sent.contains("kube-probe"));
+        assert!(
+            sent.contains("host: 10.0.0.1:80")
+                && sent.contains("user-agent: mine")
+                && !sent.contains("kube-probe")
+        );
     }
 }

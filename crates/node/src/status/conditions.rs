@@ -32,17 +32,29 @@ struct Answer {
     message: Option<String>,
 }
 
-const YES: Answer = Answer { status: true, reason: None, message: None };
+const YES: Answer = Answer {
+    status: true,
+    reason: None,
+    message: None,
+};
 
 fn no(reason: &'static str, message: Option<String>) -> Answer {
-    Answer { status: false, reason: Some(reason), message }
+    Answer {
+        status: false,
+        reason: Some(reason),
+        message,
+    }
 }
 
 pub(super) fn fill(input: &Input<'_>, status: &mut PodStatus) {
     let containers_ready = containers_ready(input, status);
     let ready = ready(input, status, &containers_ready);
     let initialized = initialized(input, status);
-    let sandbox = Answer { status: has_sandbox(input), reason: None, message: None };
+    let sandbox = Answer {
+        status: has_sandbox(input),
+        reason: None,
+        message: None,
+    };
     let generation = input.pod.metadata.generation;
     let mut list = status.conditions.take().unwrap_or_default();
     let mut put = |kind: &str, answer: Answer| {
@@ -61,8 +73,12 @@ pub(super) fn fill(input: &Input<'_>, status: &mut PodStatus) {
     put("Ready", ready);
     put("ContainersReady", containers_ready);
     if !list.iter().any(|c| c.type_ == "PodScheduled") {
-        let scheduled =
-            PodCondition { type_: "PodScheduled".to_owned(), status: "True".to_owned(), observed_generation: generation, ..PodCondition::default() };
+        let scheduled = PodCondition {
+            type_: "PodScheduled".to_owned(),
+            status: "True".to_owned(),
+            observed_generation: generation,
+            ..PodCondition::default()
+        };
         set_condition(&mut list, scheduled, input.now);
     }
     status.conditions = Some(list);
@@ -83,12 +99,20 @@ fn containers_ready(input: &Input<'_>, status: &PodStatus) -> Answer {
         _ => {}
     }
     let spec = input.pod.pod_spec();
-    let sidecars = spec.init_containers.iter().flatten().filter(|c| init_role(c) == Role::Sidecar);
+    let sidecars = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .filter(|c| init_role(c) == Role::Sidecar);
     let mut unknown = Vec::new();
     let mut unready = Vec::new();
     for (list, container) in sidecars
         .map(|c| (status.init_container_statuses.as_ref(), c))
-        .chain(spec.containers.iter().map(|c| (status.container_statuses.as_ref(), c)))
+        .chain(
+            spec.containers
+                .iter()
+                .map(|c| (status.container_statuses.as_ref(), c)),
+        )
     {
         match find(list, &container.name) {
             None => unknown.push(container.name.as_str()),
@@ -98,24 +122,40 @@ fn containers_ready(input: &Input<'_>, status: &PodStatus) -> Answer {
     }
     let mut messages = Vec::new();
     if !unknown.is_empty() {
-        messages.push(format!("containers with unknown status: [{}]", unknown.join(" ")));
+        messages.push(format!(
+            "containers with unknown status: [{}]",
+            unknown.join(" ")
+        ));
     }
     if !unready.is_empty() {
-        messages.push(format!("containers with unready status: [{}]", unready.join(" ")));
+        messages.push(format!(
+            "containers with unready status: [{}]",
+            unready.join(" ")
+        ));
     }
-    if messages.is_empty() { YES } else { no("ContainersNotReady", Some(messages.join(", "))) }
+    if messages.is_empty() {
+        YES
+    } else {
+        no("ContainersNotReady", Some(messages.join(", ")))
+    }
 }
 
 fn ready(input: &Input<'_>, status: &PodStatus, containers: &Answer) -> Answer {
     if !containers.status {
-        return Answer { status: false, reason: containers.reason, message: containers.message.clone() };
+        return Answer {
+            status: false,
+            reason: containers.reason,
+            message: containers.message.clone(),
+        };
     }
     let conditions = status.conditions.as_deref().unwrap_or_default();
     let mut messages = Vec::new();
     for gate in input.pod.pod_spec().readiness_gates.iter().flatten() {
         let kind = &gate.condition_type;
         match conditions.iter().find(|c| c.type_ == *kind) {
-            None => messages.push(format!("corresponding condition of pod readiness gate \"{kind}\" does not exist.")),
+            None => messages.push(format!(
+                "corresponding condition of pod readiness gate \"{kind}\" does not exist."
+            )),
             Some(c) if c.status != "True" => messages.push(format!(
                 "the status of pod readiness gate \"{kind}\" is not \"True\", but {}",
                 c.status
@@ -123,19 +163,31 @@ fn ready(input: &Input<'_>, status: &PodStatus, containers: &Answer) -> Answer {
             Some(_) => {}
         }
     }
-    if messages.is_empty() { YES } else { no("ReadinessGatesNotReady", Some(messages.join(", "))) }
+    if messages.is_empty() {
+        YES
+    } else {
+        no("ReadinessGatesNotReady", Some(messages.join(", ")))
+    }
 }
 
 fn initialized(input: &Input<'_>, status: &PodStatus) -> Answer {
-    let done = |reason| Answer { status: true, reason, message: None };
+    let done = |reason| Answer {
+        status: true,
+        reason,
+        message: None,
+    };
     if status.phase.as_deref() == Some("Succeeded") {
         return done(Some("PodCompleted"));
     }
     let spec = input.pod.pod_spec();
     let inits = spec.init_containers.as_deref().unwrap_or_default();
     let begun = status.container_statuses.iter().flatten().any(|s| {
-        s.state.as_ref().is_some_and(|x| x.running.is_some() || x.terminated.is_some())
-            || s.last_state.as_ref().is_some_and(|x| x.terminated.is_some())
+        s.state
+            .as_ref()
+            .is_some_and(|x| x.running.is_some() || x.terminated.is_some())
+            || s.last_state
+                .as_ref()
+                .is_some_and(|x| x.terminated.is_some())
     });
     if inits.is_empty() || begun {
         return done(None);
@@ -146,7 +198,11 @@ fn initialized(input: &Input<'_>, status: &PodStatus) -> Answer {
         match find(status.init_container_statuses.as_ref(), &container.name) {
             None => unknown.push(container.name.as_str()),
             Some(s) => {
-                let good = if init_role(container) == Role::Sidecar { s.started == Some(true) } else { s.ready };
+                let good = if init_role(container) == Role::Sidecar {
+                    s.started == Some(true)
+                } else {
+                    s.ready
+                };
                 if !good {
                     incomplete.push(container.name.as_str());
                 }
@@ -155,10 +211,20 @@ fn initialized(input: &Input<'_>, status: &PodStatus) -> Answer {
     }
     let mut messages = Vec::new();
     if !unknown.is_empty() {
-        messages.push(format!("containers with unknown status: [{}]", unknown.join(" ")));
+        messages.push(format!(
+            "containers with unknown status: [{}]",
+            unknown.join(" ")
+        ));
     }
     if !incomplete.is_empty() {
-        messages.push(format!("containers with incomplete status: [{}]", incomplete.join(" ")));
+        messages.push(format!(
+            "containers with incomplete status: [{}]",
+            incomplete.join(" ")
+        ));
     }
-    if messages.is_empty() { done(None) } else { no("ContainersNotInitialized", Some(messages.join(", "))) }
+    if messages.is_empty() {
+        done(None)
+    } else {
+        no("ContainersNotInitialized", Some(messages.join(", ")))
+    }
 }

@@ -6,8 +6,9 @@ use crate::pod::{PodExt, Role};
 use crate::resources::container_request;
 use crate::runtime_state::{ContainerRecord, State};
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
-    ContainerUser, LinuxContainerUser, PodStatus, VolumeMountStatus,
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
+    ContainerStateWaiting, ContainerStatus, ContainerUser, LinuxContainerUser, PodStatus,
+    VolumeMountStatus,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -21,7 +22,9 @@ pub(super) fn fill(input: &Input<'_>, status: &mut PodStatus) {
     let mut main = Vec::new();
     let mut ephemeral = Vec::new();
     for (role, container) in input.pod.all_containers() {
-        let Some(one) = one(input, role, &container) else { continue };
+        let Some(one) = one(input, role, &container) else {
+            continue;
+        };
         match role {
             Role::Init | Role::Sidecar => init.push(one),
             Role::Main => main.push(one),
@@ -54,11 +57,23 @@ fn one(input: &Input<'_>, role: Role, container: &Container) -> Option<Container
         Some(record) => with_record(input, record, old, waiting, &mut out),
     }
     readiness(input, role, container, latest, old, &mut out);
-    out.allocated_resources_status = input.devices.get(name).filter(|d| role == Role::Main && !d.is_empty()).cloned();
+    out.allocated_resources_status = input
+        .devices
+        .get(name)
+        .filter(|d| role == Role::Main && !d.is_empty())
+        .cloned();
     if latest.is_some() && role != Role::Ephemeral {
-        out.allocated_resources = container.resources.as_ref().and_then(|r| r.requests.clone()).filter(|r| !r.is_empty());
-        let sized = container_request(container, "cpu").is_some() || container_request(container, "memory").is_some();
-        out.resources = container.resources.clone().filter(|r| sized || r.limits.is_some());
+        out.allocated_resources = container
+            .resources
+            .as_ref()
+            .and_then(|r| r.requests.clone())
+            .filter(|r| !r.is_empty());
+        let sized = container_request(container, "cpu").is_some()
+            || container_request(container, "memory").is_some();
+        out.resources = container
+            .resources
+            .clone()
+            .filter(|r| sized || r.limits.is_some());
     }
     out.volume_mounts = volume_mounts(container);
     Some(out)
@@ -85,32 +100,52 @@ fn without_record(
     let old_state = old.and_then(|o| o.state.as_ref());
     out.last_state = old.and_then(|o| o.last_state.clone());
     if let Some(terminated) = old_state.and_then(|s| s.terminated.as_ref()) {
-        let done = input.pod.is_terminal() || input.ended || input.ending || role == Role::Init || role == Role::Ephemeral;
+        let done = input.pod.is_terminal()
+            || input.ended
+            || input.ending
+            || role == Role::Init
+            || role == Role::Ephemeral;
         if done && waiting.is_none() {
             out.state = old_state.cloned();
             copy_identity(old, out);
             return;
         }
-        out.last_state = Some(ContainerState { terminated: Some(terminated.clone()), ..ContainerState::default() });
+        out.last_state = Some(ContainerState {
+            terminated: Some(terminated.clone()),
+            ..ContainerState::default()
+        });
     } else if old_state.is_some_and(|s| s.running.is_some()) {
         let lost = ContainerStateTerminated {
             exit_code: 137,
             reason: Some("ContainerStatusUnknown".to_owned()),
-            message: Some("The container could not be located when the pod was terminated".to_owned()),
+            message: Some(
+                "The container could not be located when the pod was terminated".to_owned(),
+            ),
             container_id: old.and_then(|o| o.container_id.clone()),
             ..ContainerStateTerminated::default()
         };
         if input.ended || input.ending || input.pod.is_terminal() {
-            out.state = Some(ContainerState { terminated: Some(lost), ..ContainerState::default() });
+            out.state = Some(ContainerState {
+                terminated: Some(lost),
+                ..ContainerState::default()
+            });
             copy_identity(old, out);
             return;
         }
         let message = "The container could not be located when the pod was deleted.  The container used to be Running";
-        let lost = ContainerStateTerminated { message: Some(message.to_owned()), ..lost };
-        out.last_state = Some(ContainerState { terminated: Some(lost), ..ContainerState::default() });
+        let lost = ContainerStateTerminated {
+            message: Some(message.to_owned()),
+            ..lost
+        };
+        out.last_state = Some(ContainerState {
+            terminated: Some(lost),
+            ..ContainerState::default()
+        });
         out.restart_count += 1;
     }
-    out.state = Some(waiting_state(waiting.cloned().unwrap_or_else(|| default_waiting(input))));
+    out.state = Some(waiting_state(
+        waiting.cloned().unwrap_or_else(|| default_waiting(input)),
+    ));
 }
 
 fn copy_identity(old: Option<&ContainerStatus>, out: &mut ContainerStatus) {
@@ -125,15 +160,30 @@ fn default_waiting(input: &Input<'_>) -> Waiting {
     if let Some(held) = input.held {
         return held.clone();
     }
-    let inits = input.pod.pod_spec().init_containers.as_ref().is_some_and(|l| !l.is_empty());
-    let reason = if inits { "PodInitializing" } else { "ContainerCreating" };
-    Waiting { reason: reason.to_owned(), message: String::new() }
+    let inits = input
+        .pod
+        .pod_spec()
+        .init_containers
+        .as_ref()
+        .is_some_and(|l| !l.is_empty());
+    let reason = if inits {
+        "PodInitializing"
+    } else {
+        "ContainerCreating"
+    };
+    Waiting {
+        reason: reason.to_owned(),
+        message: String::new(),
+    }
 }
 
 fn waiting_state(waiting: Waiting) -> ContainerState {
     let message = Some(waiting.message).filter(|m| !m.is_empty());
     ContainerState {
-        waiting: Some(ContainerStateWaiting { reason: Some(waiting.reason), message }),
+        waiting: Some(ContainerStateWaiting {
+            reason: Some(waiting.reason),
+            message,
+        }),
         ..ContainerState::default()
     }
 }
@@ -151,7 +201,10 @@ fn with_record(
     }
     out.image_id.clone_from(&record.image_ref);
     out.restart_count = i32::try_from(record.restart_count).unwrap_or(i32::MAX);
-    let previous = input.runtime.previous(&record.name).filter(|p| p.state == State::Exited);
+    let previous = input
+        .runtime
+        .previous(&record.name)
+        .filter(|p| p.state == State::Exited);
     out.last_state = match previous {
         Some(p) => Some(state_of(input.runtime_name, p)),
         None => old
@@ -175,7 +228,8 @@ fn with_record(
         let linux = LinuxContainerUser {
             uid: user.uid,
             gid: user.gid,
-            supplemental_groups: (!user.supplemental_groups.is_empty()).then(|| user.supplemental_groups.clone()),
+            supplemental_groups: (!user.supplemental_groups.is_empty())
+                .then(|| user.supplemental_groups.clone()),
         };
         out.user = Some(ContainerUser { linux: Some(linux) });
     }
@@ -185,18 +239,27 @@ fn with_record(
 fn old_terminated(old: Option<&ContainerStatus>, new_id: Option<&str>) -> Option<ContainerState> {
     let old = old.filter(|o| o.container_id.as_deref() != new_id)?;
     let terminated = old.state.as_ref().and_then(|s| s.terminated.clone());
-    let terminated = terminated.or_else(|| old.last_state.as_ref().and_then(|s| s.terminated.clone()));
-    terminated.map(|t| ContainerState { terminated: Some(t), ..ContainerState::default() })
+    let terminated =
+        terminated.or_else(|| old.last_state.as_ref().and_then(|s| s.terminated.clone()));
+    terminated.map(|t| ContainerState {
+        terminated: Some(t),
+        ..ContainerState::default()
+    })
 }
 
 /// The API's state of one instance.
 pub fn state_of(runtime: &str, record: &ContainerRecord) -> ContainerState {
     match record.state {
         State::Running => ContainerState {
-            running: Some(ContainerStateRunning { started_at: record.started.map(Time) }),
+            running: Some(ContainerStateRunning {
+                started_at: record.started.map(Time),
+            }),
             ..ContainerState::default()
         },
-        State::Created => waiting_state(Waiting { reason: "ContainerCreating".to_owned(), message: String::new() }),
+        State::Created => waiting_state(Waiting {
+            reason: "ContainerCreating".to_owned(),
+            message: String::new(),
+        }),
         State::Exited | State::Unknown => {
             let unknown = record.state == State::Unknown;
             let reason = match record.reason.as_str() {
@@ -214,7 +277,10 @@ pub fn state_of(runtime: &str, record: &ContainerRecord) -> ContainerState {
                 finished_at: record.finished.map(Time),
                 signal: None,
             };
-            ContainerState { terminated: Some(terminated), ..ContainerState::default() }
+            ContainerState {
+                terminated: Some(terminated),
+                ..ContainerState::default()
+            }
         }
     }
 }
@@ -229,16 +295,22 @@ fn readiness(
 ) {
     let running = latest.filter(|r| r.state == State::Running);
     let started = running.is_some_and(|r| {
-        container.startup_probe.is_none() || input.ready.startup(&r.id) == Some(ProbeResult::Success)
+        container.startup_probe.is_none()
+            || input.ready.startup(&r.id) == Some(ProbeResult::Success)
     });
     out.started = Some(started);
     out.ready = match role {
-        Role::Init => out.state.as_ref().and_then(|s| s.terminated.as_ref()).is_some_and(|t| t.exit_code == 0),
+        Role::Init => out
+            .state
+            .as_ref()
+            .and_then(|s| s.terminated.as_ref())
+            .is_some_and(|t| t.exit_code == 0),
         Role::Ephemeral => false,
         Role::Main | Role::Sidecar => {
             started
                 && running.is_some_and(|r| {
-                    container.readiness_probe.is_none() || input.ready.readiness(&r.id) == Some(ProbeResult::Success)
+                    container.readiness_probe.is_none()
+                        || input.ready.readiness(&r.id) == Some(ProbeResult::Success)
                 })
         }
     };

@@ -18,14 +18,23 @@ pub(super) fn phase(input: &Input<'_>, status: &PodStatus) -> &'static str {
         return "Failed";
     }
     let pod = input.pod;
-    let inits = pod.pod_spec().init_containers.as_deref().unwrap_or_default();
+    let inits = pod
+        .pod_spec()
+        .init_containers
+        .as_deref()
+        .unwrap_or_default();
     let mains = status.container_statuses.as_deref().unwrap_or_default();
-    let started = mains.iter().any(|c| state_running(c) || state_terminated(c).is_some() || last_terminated(c).is_some());
+    let started = mains
+        .iter()
+        .any(|c| state_running(c) || state_terminated(c).is_some() || last_terminated(c).is_some());
     let mut init_pending = false;
     let mut sidecar_pending = false;
     let mut init_failed = false;
     let mut sidecar_runs = false;
-    let init_statuses = status.init_container_statuses.as_deref().unwrap_or_default();
+    let init_statuses = status
+        .init_container_statuses
+        .as_deref()
+        .unwrap_or_default();
     for container in inits {
         let found = init_statuses.iter().find(|s| s.name == container.name);
         match (init_role(container), found) {
@@ -67,7 +76,11 @@ pub(super) fn phase(input: &Input<'_>, status: &PodStatus) -> &'static str {
 
 fn stopped_phase(input: &Input<'_>, count: &Count, sidecar_runs: bool) -> &'static str {
     if input.ended {
-        return if count.stopped == count.succeeded { "Succeeded" } else { "Failed" };
+        return if count.stopped == count.succeeded {
+            "Succeeded"
+        } else {
+            "Failed"
+        };
     }
     // Sidecars of a finished pod are still to be stopped.
     if sidecar_runs || input.ending {
@@ -82,7 +95,10 @@ fn stopped_phase(input: &Input<'_>, count: &Count, sidecar_runs: bool) -> &'stat
 }
 
 fn count(expected: usize, statuses: &[ContainerStatus]) -> Count {
-    let mut out = Count { unknown: expected.saturating_sub(statuses.len()), ..Count::default() };
+    let mut out = Count {
+        unknown: expected.saturating_sub(statuses.len()),
+        ..Count::default()
+    };
     for status in statuses {
         if state_running(status) {
             out.running += 1;
@@ -105,9 +121,19 @@ fn state_running(status: &ContainerStatus) -> bool {
 }
 
 fn state_terminated(status: &ContainerStatus) -> Option<i32> {
-    status.state.as_ref()?.terminated.as_ref().map(|t| t.exit_code)
+    status
+        .state
+        .as_ref()?
+        .terminated
+        .as_ref()
+        .map(|t| t.exit_code)
 }
 
 fn last_terminated(status: &ContainerStatus) -> Option<i32> {
-    status.last_state.as_ref()?.terminated.as_ref().map(|t| t.exit_code)
+    status
+        .last_state
+        .as_ref()?
+        .terminated
+        .as_ref()
+        .map(|t| t.exit_code)
 }

@@ -17,6 +17,10 @@ fn at(s: i64) -> Timestamp {
     Timestamp::from_second(1_700_000_000 + s).unwrap()
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "reads best with json! in place"
+)]
 fn pod(spec: serde_json::Value) -> Pod {
     serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "ns", "uid": "u", "generation": 3}, "spec": spec})).unwrap()
 }
@@ -52,7 +56,10 @@ fn runtime(containers: Vec<ContainerRecord>) -> PodRuntime {
         ips: vec!["10.0.0.5".into()],
         host_network: false,
     };
-    PodRuntime { sandboxes: vec![sandbox], containers }
+    PodRuntime {
+        sandboxes: vec![sandbox],
+        containers,
+    }
 }
 
 struct Case {
@@ -65,7 +72,13 @@ struct Case {
 
 impl Default for Case {
     fn default() -> Self {
-        Self { waiting: BTreeMap::new(), ready: Ready(Some(ProbeResult::Success)), verdict: None, ended: false, ending: false }
+        Self {
+            waiting: BTreeMap::new(),
+            ready: Ready(Some(ProbeResult::Success)),
+            verdict: None,
+            ended: false,
+            ending: false,
+        }
     }
 }
 
@@ -89,8 +102,17 @@ impl Case {
     }
 }
 
-fn condition<'a>(status: &'a PodStatus, kind: &str) -> &'a k8s_openapi::api::core::v1::PodCondition {
-    status.conditions.as_ref().unwrap().iter().find(|c| c.type_ == kind).unwrap()
+fn condition<'a>(
+    status: &'a PodStatus,
+    kind: &str,
+) -> &'a k8s_openapi::api::core::v1::PodCondition {
+    status
+        .conditions
+        .as_ref()
+        .unwrap()
+        .iter()
+        .find(|c| c.type_ == kind)
+        .unwrap()
 }
 
 #[test]
@@ -101,7 +123,10 @@ fn a_new_pod_is_pending_with_container_creating() {
     let c = &s.container_statuses.as_ref().unwrap()[0];
     let waiting = c.state.as_ref().unwrap().waiting.as_ref().unwrap();
     assert_eq!(waiting.reason.as_deref(), Some("ContainerCreating"));
-    assert_eq!(condition(&s, "Ready").message.as_deref(), Some("containers with unready status: [a]"));
+    assert_eq!(
+        condition(&s, "Ready").message.as_deref(),
+        Some("containers with unready status: [a]")
+    );
     assert_eq!(condition(&s, "PodReadyToStartContainers").status, "False");
     assert_eq!(condition(&s, "PodScheduled").status, "True");
     assert_eq!(s.observed_generation, Some(3));
@@ -122,11 +147,18 @@ fn running_and_ready() {
 
 #[test]
 fn unready_until_the_probe_passes() {
-    let p = pod(json!({"containers": [{"name": "a", "readinessProbe": {"exec": {"command": ["x"]}}}]}));
-    let case = Case { ready: Ready(Some(ProbeResult::Failure)), ..Case::default() };
+    let p =
+        pod(json!({"containers": [{"name": "a", "readinessProbe": {"exec": {"command": ["x"]}}}]}));
+    let case = Case {
+        ready: Ready(Some(ProbeResult::Failure)),
+        ..Case::default()
+    };
     let s = case.status(&p, &runtime(vec![record("a", State::Running, 0, 0)]));
     assert_eq!(s.phase.as_deref(), Some("Running"));
-    assert_eq!(condition(&s, "ContainersReady").reason.as_deref(), Some("ContainersNotReady"));
+    assert_eq!(
+        condition(&s, "ContainersReady").reason.as_deref(),
+        Some("ContainersNotReady")
+    );
 }
 
 #[test]
@@ -140,7 +172,10 @@ fn phases_of_ended_pods() {
         ("Always", 1, false, "Running"),
     ] {
         let p = pod(json!({"restartPolicy": policy, "containers": [{"name": "a"}]}));
-        let case = Case { ended, ..Case::default() };
+        let case = Case {
+            ended,
+            ..Case::default()
+        };
         let s = case.status(&p, &runtime(vec![record("a", State::Exited, code, 0)]));
         assert_eq!(s.phase.as_deref(), Some(phase), "{policy} {code}");
     }
@@ -149,12 +184,34 @@ fn phases_of_ended_pods() {
 #[test]
 fn crash_loop_shows_waiting_and_the_last_end() {
     let p = pod(json!({"containers": [{"name": "a"}]}));
-    let waiting = Waiting { reason: "CrashLoopBackOff".into(), message: "back-off 10s".into() };
-    let case = Case { waiting: BTreeMap::from([("a".to_owned(), waiting)]), ..Case::default() };
-    let s = case.status(&p, &runtime(vec![record("a", State::Exited, 1, 4), record("a", State::Exited, 2, 3)]));
+    let waiting = Waiting {
+        reason: "CrashLoopBackOff".into(),
+        message: "back-off 10s".into(),
+    };
+    let case = Case {
+        waiting: BTreeMap::from([("a".to_owned(), waiting)]),
+        ..Case::default()
+    };
+    let s = case.status(
+        &p,
+        &runtime(vec![
+            record("a", State::Exited, 1, 4),
+            record("a", State::Exited, 2, 3),
+        ]),
+    );
     let c = &s.container_statuses.as_ref().unwrap()[0];
     assert_eq!(c.restart_count, 4);
-    assert_eq!(c.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref(), Some("CrashLoopBackOff"));
+    assert_eq!(
+        c.state
+            .as_ref()
+            .unwrap()
+            .waiting
+            .as_ref()
+            .unwrap()
+            .reason
+            .as_deref(),
+        Some("CrashLoopBackOff")
+    );
     let last = c.last_state.as_ref().unwrap().terminated.as_ref().unwrap();
     assert_eq!((last.exit_code, last.reason.as_deref()), (1, Some("Error")));
     assert_eq!(s.phase.as_deref(), Some("Running"));
@@ -166,13 +223,34 @@ fn init_containers_hold_the_pod() {
     let s = Case::default().status(&p, &runtime(vec![record("i", State::Running, 0, 0)]));
     assert_eq!(s.phase.as_deref(), Some("Pending"));
     let initialized = condition(&s, "Initialized");
-    assert_eq!(initialized.message.as_deref(), Some("containers with incomplete status: [i]"));
+    assert_eq!(
+        initialized.message.as_deref(),
+        Some("containers with incomplete status: [i]")
+    );
     let a = &s.container_statuses.as_ref().unwrap()[0];
-    assert_eq!(a.state.as_ref().unwrap().waiting.as_ref().unwrap().reason.as_deref(), Some("PodInitializing"));
-    let s = Case::default().status(&p, &runtime(vec![record("a", State::Running, 0, 0), record("i", State::Exited, 0, 0)]));
+    assert_eq!(
+        a.state
+            .as_ref()
+            .unwrap()
+            .waiting
+            .as_ref()
+            .unwrap()
+            .reason
+            .as_deref(),
+        Some("PodInitializing")
+    );
+    let s = Case::default().status(
+        &p,
+        &runtime(vec![
+            record("a", State::Running, 0, 0),
+            record("i", State::Exited, 0, 0),
+        ]),
+    );
     assert_eq!(s.phase.as_deref(), Some("Running"));
     assert_eq!(condition(&s, "Initialized").status, "True");
-    let p = pod(json!({"restartPolicy": "Never", "initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}));
+    let p = pod(
+        json!({"restartPolicy": "Never", "initContainers": [{"name": "i"}], "containers": [{"name": "a"}]}),
+    );
     let s = Case::default().status(&p, &runtime(vec![record("i", State::Exited, 1, 0)]));
     assert_eq!(s.phase.as_deref(), Some("Failed"));
 }
@@ -180,8 +258,15 @@ fn init_containers_hold_the_pod() {
 #[test]
 fn refused_pods_have_no_containers() {
     let p = pod(json!({"containers": [{"name": "a"}]}));
-    let verdict = Verdict { reason: "OutOfcpu".into(), message: "Pod was rejected: x".into() };
-    let s = Case { verdict: Some(verdict), ..Case::default() }.status(&p, &PodRuntime::default());
+    let verdict = Verdict {
+        reason: "OutOfcpu".into(),
+        message: "Pod was rejected: x".into(),
+    };
+    let s = Case {
+        verdict: Some(verdict),
+        ..Case::default()
+    }
+    .status(&p, &PodRuntime::default());
     assert_eq!(s.phase.as_deref(), Some("Failed"));
     assert_eq!(s.reason.as_deref(), Some("OutOfcpu"));
     assert!(s.container_statuses.is_none());
@@ -200,7 +285,10 @@ fn the_same_input_gives_the_same_status() {
 fn a_lost_container_is_named_unknown() {
     let mut p = pod(json!({"restartPolicy": "Never", "containers": [{"name": "a"}]}));
     p.status = Some(Case::default().status(&p, &runtime(vec![record("a", State::Running, 0, 0)])));
-    let case = Case { ended: true, ..Case::default() };
+    let case = Case {
+        ended: true,
+        ..Case::default()
+    };
     let s = case.status(&p, &PodRuntime::default());
     let c = &s.container_statuses.as_ref().unwrap()[0];
     let end = c.state.as_ref().unwrap().terminated.as_ref().unwrap();

@@ -42,11 +42,17 @@ pub fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> io::Result<bo
         sync_links(dir, payload)?;
         return Ok(false);
     }
-    let fresh = dir.join(format!("..{}.{:09}", jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S"), rand::random_range(0..1_000_000_000_u32)));
+    let fresh = dir.join(format!(
+        "..{}.{:09}",
+        jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S"),
+        rand::random_range(0..1_000_000_000_u32)
+    ));
     write_files(&fresh, payload, group)?;
     let staged = dir.join("..data_tmp");
     remove_if_there(&staged)?;
-    let name = fresh.file_name().ok_or_else(|| io::Error::other("time-stamped directory has no name"))?;
+    let name = fresh
+        .file_name()
+        .ok_or_else(|| io::Error::other("time-stamped directory has no name"))?;
     symlink(name, &staged)?;
     std::fs::rename(&staged, &link)?;
     sync_links(dir, payload)?;
@@ -58,7 +64,11 @@ pub fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> io::Result<bo
 }
 
 fn ignore_missing(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
+    if error.kind() == io::ErrorKind::NotFound {
+        Ok(())
+    } else {
+        Err(error)
+    }
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {
@@ -67,12 +77,19 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 
 /// Refuses absolute paths, `..`, and first names that begin with `..`, which would collide with the layout.
 fn check_path(path: &str) -> io::Result<()> {
-    let bad = || io::Error::new(io::ErrorKind::InvalidInput, format!("invalid path {path:?} in volume"));
+    let bad = || {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("invalid path {path:?} in volume"),
+        )
+    };
     let parsed = Path::new(path);
     if path.is_empty() || path.starts_with("..") {
         return Err(bad());
     }
-    let plain = parsed.components().all(|c| matches!(c, Component::Normal(_)));
+    let plain = parsed
+        .components()
+        .all(|c| matches!(c, Component::Normal(_)));
     if plain { Ok(()) } else { Err(bad()) }
 }
 
@@ -92,7 +109,11 @@ fn write_files(root: &Path, payload: &Payload, group: Option<u32>) -> io::Result
             chown(&target, file.owner, group)?;
         }
         // A group that owns the volume must be able to read it.
-        let mode = if group.is_some() { file.mode | 0o440 } else { file.mode };
+        let mode = if group.is_some() {
+            file.mode | 0o440
+        } else {
+            file.mode
+        };
         set_mode(&target, mode)?;
     }
     Ok(())
@@ -111,7 +132,8 @@ fn same(current: &Path, payload: &Payload) -> bool {
         && payload.iter().all(|(path, file)| {
             found.contains(Path::new(path))
                 && std::fs::read(current.join(path)).is_ok_and(|data| data == file.data)
-                && std::fs::metadata(current.join(path)).is_ok_and(|m| m.permissions().mode() & file.mode == file.mode)
+                && std::fs::metadata(current.join(path))
+                    .is_ok_and(|m| m.permissions().mode() & file.mode == file.mode)
         })
 }
 
@@ -129,7 +151,10 @@ fn collect(root: &Path, dir: &Path, out: &mut BTreeSet<PathBuf>) -> io::Result<(
 
 /// Makes the visible links agree with the payload's first path elements.
 fn sync_links(dir: &Path, payload: &Payload) -> io::Result<()> {
-    let wanted: BTreeSet<&str> = payload.keys().filter_map(|p| p.split('/').find(|s| !s.is_empty())).collect();
+    let wanted: BTreeSet<&str> = payload
+        .keys()
+        .filter_map(|p| p.split('/').find(|s| !s.is_empty()))
+        .collect();
     for name in &wanted {
         let path = dir.join(name);
         let target = Path::new(DATA).join(name);
@@ -143,7 +168,10 @@ fn sync_links(dir: &Path, payload: &Payload) -> io::Result<()> {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        if !name.starts_with("..") && !wanted.contains(name.as_ref()) && entry.file_type()?.is_symlink() {
+        if !name.starts_with("..")
+            && !wanted.contains(name.as_ref())
+            && entry.file_type()?.is_symlink()
+        {
             remove_if_there(&entry.path())?;
         }
     }
@@ -167,8 +195,15 @@ mod tests {
     use super::*;
 
     fn payload(files: &[(&str, &str)]) -> Payload {
-        let file = |data: &str| File { data: data.as_bytes().to_vec(), mode: 0o644, owner: None };
-        files.iter().map(|(p, d)| ((*p).to_owned(), file(d))).collect()
+        let file = |data: &str| File {
+            data: data.as_bytes().to_vec(),
+            mode: 0o644,
+            owner: None,
+        };
+        files
+            .iter()
+            .map(|(p, d)| ((*p).to_owned(), file(d)))
+            .collect()
     }
 
     #[test]
@@ -178,7 +213,10 @@ mod tests {
         assert!(write(&dir, &payload(&[("a", "1"), ("sub/b", "2")]), None).unwrap());
         assert_eq!(std::fs::read_to_string(dir.join("a")).unwrap(), "1");
         assert_eq!(std::fs::read_to_string(dir.join("sub/b")).unwrap(), "2");
-        assert_eq!(std::fs::read_link(dir.join("a")).unwrap(), Path::new("..data/a"));
+        assert_eq!(
+            std::fs::read_link(dir.join("a")).unwrap(),
+            Path::new("..data/a")
+        );
         let first = std::fs::read_link(dir.join(DATA)).unwrap();
         assert!(!write(&dir, &payload(&[("a", "1"), ("sub/b", "2")]), None).unwrap());
         assert_eq!(std::fs::read_link(dir.join(DATA)).unwrap(), first);
@@ -186,7 +224,10 @@ mod tests {
         assert_eq!(std::fs::read_to_string(dir.join("a")).unwrap(), "3");
         assert!(!dir.join("sub").exists());
         assert!(!dir.join(&first).exists());
-        let left: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|e| e.unwrap().file_name()).collect();
+        let left: Vec<_> = std::fs::read_dir(&dir)
+            .unwrap()
+            .map(|e| e.unwrap().file_name())
+            .collect();
         assert_eq!(left.len(), 3, "{left:?}");
     }
 
@@ -194,7 +235,10 @@ mod tests {
     fn paths_may_not_leave_the_volume() {
         let tmp = tempfile::tempdir().unwrap();
         for bad in ["../x", "/etc/passwd", "a/../../x", "..data", ""] {
-            assert!(write(tmp.path(), &payload(&[(bad, "x")]), None).is_err(), "{bad}");
+            assert!(
+                write(tmp.path(), &payload(&[(bad, "x")]), None).is_err(),
+                "{bad}"
+            );
         }
     }
 
@@ -214,7 +258,10 @@ mod tests {
         let mut p = payload(&[("k", "secret")]);
         p.get_mut("k").unwrap().mode = 0o400;
         write(tmp.path(), &p, None).unwrap();
-        let mode = std::fs::metadata(tmp.path().join("k")).unwrap().permissions().mode();
+        let mode = std::fs::metadata(tmp.path().join("k"))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o400);
     }
 }

@@ -21,6 +21,8 @@ pub trait Mounter: Send + Sync {
     fn unmount(&self, path: &Path) -> io::Result<()>;
     /// Makes `path` a shared mount, so that mounts inside it reach containers and back.
     fn make_shared(&self, path: &Path) -> io::Result<()>;
+    /// Undoes [`make_shared`](Self::make_shared) where nothing is mounted inside any more.
+    fn release_shared(&self, path: &Path);
 }
 
 /// Real mounts; needs root.
@@ -35,13 +37,25 @@ impl Mounter for SystemMounter {
     fn mount_memory(&self, path: &Path, size: Option<u64>) -> io::Result<()> {
         let options = size.map_or_else(String::new, |n| format!("size={n}"));
         let options = std::ffi::CString::new(options)?;
-        rustix::mount::mount("tmpfs", path, "tmpfs", MountFlags::NOSUID | MountFlags::NODEV, Some(options.as_c_str()))?;
+        rustix::mount::mount(
+            "tmpfs",
+            path,
+            "tmpfs",
+            MountFlags::NOSUID | MountFlags::NODEV,
+            Some(options.as_c_str()),
+        )?;
         Ok(())
     }
 
     fn mount_hugepages(&self, path: &Path, page_size: u64) -> io::Result<()> {
         let options = std::ffi::CString::new(format!("pagesize={page_size}"))?;
-        rustix::mount::mount("nodev", path, "hugetlbfs", MountFlags::empty(), Some(options.as_c_str()))?;
+        rustix::mount::mount(
+            "nodev",
+            path,
+            "hugetlbfs",
+            MountFlags::empty(),
+            Some(options.as_c_str()),
+        )?;
         Ok(())
     }
 
@@ -57,7 +71,9 @@ impl Mounter for SystemMounter {
             match rustix::mount::unmount(path, UnmountFlags::NOFOLLOW) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
-                Err(rustix::io::Errno::BUSY) => rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?,
+                Err(rustix::io::Errno::BUSY) => {
+                    rustix::mount::unmount(path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+                }
                 Err(e) => return Err(e.into()),
             }
         }
@@ -68,8 +84,16 @@ impl Mounter for SystemMounter {
         if !self.is_mount_point(path) {
             rustix::mount::mount_bind(path, path)?;
         }
-        rustix::mount::mount_change(path, MountPropagationFlags::SHARED | MountPropagationFlags::REC)?;
+        rustix::mount::mount_change(
+            path,
+            MountPropagationFlags::SHARED | MountPropagationFlags::REC,
+        )?;
         Ok(())
+    }
+
+    fn release_shared(&self, path: &Path) {
+        // Busy means that volumes of running pods are inside: they stay.
+        let _ = rustix::mount::unmount(path, UnmountFlags::NOFOLLOW);
     }
 }
 
@@ -85,7 +109,10 @@ impl Mounter for NoMounter {
         Ok(())
     }
     fn mount_hugepages(&self, _: &Path, _: u64) -> io::Result<()> {
-        Err(io::Error::new(io::ErrorKind::Unsupported, "huge page volumes need a node that runs as root"))
+        Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "huge page volumes need a node that runs as root",
+        ))
     }
     fn bind(&self, _: &OwnedFd, _: &Path) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
@@ -96,12 +123,17 @@ impl Mounter for NoMounter {
     fn make_shared(&self, _: &Path) -> io::Result<()> {
         Ok(())
     }
+    fn release_shared(&self, _: &Path) {}
 }
 
 /// All mount points, deepest last.
 pub fn mount_points() -> io::Result<Vec<String>> {
     let text = std::fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(text.lines().filter_map(|line| line.split(' ').nth(4)).map(unescape).collect())
+    Ok(text
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(unescape)
+        .collect())
 }
 
 /// The kernel writes space, tab, newline and backslash as octal escapes.
@@ -117,10 +149,21 @@ fn unescape(field: &str) -> String {
 /// # Errors
 /// Links that lead out, missing elements, other I/O errors.
 pub fn open_beneath(root: &Path, sub_path: &str) -> io::Result<OwnedFd> {
-    let dir = rustix::fs::openat(CWD, root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    let dir = rustix::fs::openat(
+        CWD,
+        root,
+        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    Ok(rustix::fs::openat2(&dir, sub_path, flags, Mode::empty(), resolve)?)
+    Ok(rustix::fs::openat2(
+        &dir,
+        sub_path,
+        flags,
+        Mode::empty(),
+        resolve,
+    )?)
 }
 
 /// Makes the directories of `sub_path` below `root` that are missing, without leaving `root`.
@@ -134,7 +177,10 @@ pub fn make_dirs_beneath(root: &Path, sub_path: &str, mode: u32) -> io::Result<(
             if component == Component::CurDir {
                 continue;
             }
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "sub-path must stay inside its volume"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "sub-path must stay inside its volume",
+            ));
         };
         let parent = open_beneath(root, if done.is_empty() { "." } else { &done })?;
         match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode)) {

@@ -6,7 +6,8 @@ use crate::env::{NodeFacts, field_value, resource_value};
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource, SecretVolumeSource,
+    ConfigMapVolumeSource, DownwardAPIVolumeFile, KeyToPath, Pod, ProjectedVolumeSource,
+    SecretVolumeSource,
 };
 use std::collections::BTreeMap;
 
@@ -22,7 +23,11 @@ struct Selection<'a> {
     kind: &'static str,
 }
 
-pub(super) async fn config_map(pod: &Pod, source: &ConfigMapVolumeSource, objects: &dyn ObjectSource) -> Result<Payload, Cause> {
+pub(super) async fn config_map(
+    pod: &Pod,
+    source: &ConfigMapVolumeSource,
+    objects: &dyn ObjectSource,
+) -> Result<Payload, Cause> {
     let selection = Selection {
         items: source.items.as_ref(),
         mode: source.default_mode.unwrap_or(DEFAULT_MODE),
@@ -32,52 +37,112 @@ pub(super) async fn config_map(pod: &Pod, source: &ConfigMapVolumeSource, object
     config_map_files(pod, &source.name, &selection, objects).await
 }
 
-pub(super) async fn secret(pod: &Pod, source: &SecretVolumeSource, objects: &dyn ObjectSource) -> Result<Payload, Cause> {
+pub(super) async fn secret(
+    pod: &Pod,
+    source: &SecretVolumeSource,
+    objects: &dyn ObjectSource,
+) -> Result<Payload, Cause> {
     let selection = Selection {
         items: source.items.as_ref(),
         mode: source.default_mode.unwrap_or(DEFAULT_MODE),
         optional: source.optional == Some(true),
         kind: "secret",
     };
-    secret_files(pod, source.secret_name.as_deref().unwrap_or_default(), &selection, objects).await
+    secret_files(
+        pod,
+        source.secret_name.as_deref().unwrap_or_default(),
+        &selection,
+        objects,
+    )
+    .await
 }
 
-async fn config_map_files(pod: &Pod, name: &str, selection: &Selection<'_>, objects: &dyn ObjectSource) -> Result<Payload, Cause> {
+async fn config_map_files(
+    pod: &Pod,
+    name: &str,
+    selection: &Selection<'_>,
+    objects: &dyn ObjectSource,
+) -> Result<Payload, Cause> {
     let Some(map) = objects.config_map(pod.ns(), name).await? else {
         return missing(selection, "configmap", name);
     };
-    let mut data: Data = map.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.into_bytes())).collect();
-    data.extend(map.binary_data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)));
+    let mut data: Data = map
+        .data
+        .unwrap_or_default()
+        .into_iter()
+        .map(|(k, v)| (k, v.into_bytes()))
+        .collect();
+    data.extend(
+        map.binary_data
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(k, v)| (k, v.0)),
+    );
     select(data, selection)
 }
 
-async fn secret_files(pod: &Pod, name: &str, selection: &Selection<'_>, objects: &dyn ObjectSource) -> Result<Payload, Cause> {
+async fn secret_files(
+    pod: &Pod,
+    name: &str,
+    selection: &Selection<'_>,
+    objects: &dyn ObjectSource,
+) -> Result<Payload, Cause> {
     let Some(secret) = objects.secret(pod.ns(), name).await? else {
         return missing(selection, "secret", name);
     };
-    select(secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect(), selection)
+    select(
+        secret
+            .data
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(k, v)| (k, v.0))
+            .collect(),
+        selection,
+    )
 }
 
 fn missing(selection: &Selection<'_>, kind: &'static str, name: &str) -> Result<Payload, Cause> {
-    if selection.optional { Ok(Payload::new()) } else { Err(Cause::Missing { kind, name: name.to_owned() }) }
+    if selection.optional {
+        Ok(Payload::new())
+    } else {
+        Err(Cause::Missing {
+            kind,
+            name: name.to_owned(),
+        })
+    }
 }
 
 fn file(data: Vec<u8>, mode: i32) -> File {
-    File { data, mode: u32::try_from(mode).unwrap_or(0o644) & 0o777, owner: None }
+    File {
+        data,
+        mode: u32::try_from(mode).unwrap_or(0o644) & 0o777,
+        owner: None,
+    }
 }
 
 fn select(mut data: Data, selection: &Selection<'_>) -> Result<Payload, Cause> {
     let Some(items) = selection.items.filter(|i| !i.is_empty()) else {
-        return Ok(data.into_iter().map(|(k, v)| (k, file(v, selection.mode))).collect());
+        return Ok(data
+            .into_iter()
+            .map(|(k, v)| (k, file(v, selection.mode)))
+            .collect());
     };
     let mut out = Payload::new();
     for item in items {
         match data.get_mut(&item.key) {
             Some(content) => {
-                out.insert(item.path.clone(), file(content.clone(), item.mode.unwrap_or(selection.mode)));
+                out.insert(
+                    item.path.clone(),
+                    file(content.clone(), item.mode.unwrap_or(selection.mode)),
+                );
             }
             None if selection.optional => {}
-            None => return Err(Cause::MissingKey { kind: selection.kind, key: item.key.clone() }),
+            None => {
+                return Err(Cause::MissingKey {
+                    kind: selection.kind,
+                    key: item.key.clone(),
+                });
+            }
         }
     }
     Ok(out)
@@ -115,11 +180,21 @@ pub(super) async fn projected(
     for part in source.sources.iter().flatten() {
         if let Some(map) = &part.config_map {
             let optional = map.optional == Some(true);
-            let selection = Selection { items: map.items.as_ref(), mode: default_mode, optional, kind: "config" };
+            let selection = Selection {
+                items: map.items.as_ref(),
+                mode: default_mode,
+                optional,
+                kind: "config",
+            };
             out.extend(config_map_files(pod, &map.name, &selection, objects).await?);
         } else if let Some(secret) = &part.secret {
             let optional = secret.optional == Some(true);
-            let selection = Selection { items: secret.items.as_ref(), mode: default_mode, optional, kind: "secret" };
+            let selection = Selection {
+                items: secret.items.as_ref(),
+                mode: default_mode,
+                optional,
+                kind: "secret",
+            };
             out.extend(secret_files(pod, &secret.name, &selection, objects).await?);
         } else if let Some(fields) = &part.downward_api {
             let items = fields.items.as_deref().unwrap_or_default();
@@ -127,7 +202,9 @@ pub(super) async fn projected(
         } else if let Some(token) = &part.service_account_token {
             let audience = token.audience.as_deref().filter(|a| !a.is_empty());
             let seconds = token.expiration_seconds.unwrap_or(TOKEN_SECONDS);
-            let text = volumes.token(pod, volume, &token.path, audience, seconds).await?;
+            let text = volumes
+                .token(pod, volume, &token.path, audience, seconds)
+                .await?;
             out.insert(token.path.clone(), token_file(pod, text, default_mode));
         } else if part.cluster_trust_bundle.is_some() {
             return Err(Cause::NotBuilt("projected clusterTrustBundle"));
@@ -141,15 +218,39 @@ pub(super) async fn projected(
 /// A token is readable by its user only, where the pod says who that is.
 fn token_file(pod: &Pod, text: String, default_mode: i32) -> File {
     let owner = common_user(pod);
-    let grouped = pod.pod_spec().security_context.as_ref().is_some_and(|c| c.fs_group.is_some());
-    let mode = if owner.is_some() || grouped { 0o600 } else { default_mode };
-    File { owner, ..file(text.into_bytes(), mode) }
+    let grouped = pod
+        .pod_spec()
+        .security_context
+        .as_ref()
+        .is_some_and(|c| c.fs_group.is_some());
+    let mode = if owner.is_some() || grouped {
+        0o600
+    } else {
+        default_mode
+    };
+    File {
+        owner,
+        ..file(text.into_bytes(), mode)
+    }
 }
 
 /// The user that every container of the pod runs as.
 fn common_user(pod: &Pod) -> Option<u32> {
-    let of_pod = pod.pod_spec().security_context.as_ref().and_then(|c| c.run_as_user);
-    let mut users = pod.all_containers().into_iter().map(|(_, c)| c.security_context.as_ref().and_then(|s| s.run_as_user).or(of_pod));
+    let of_pod = pod
+        .pod_spec()
+        .security_context
+        .as_ref()
+        .and_then(|c| c.run_as_user);
+    let mut users = pod.all_containers().into_iter().map(|(_, c)| {
+        c.security_context
+            .as_ref()
+            .and_then(|s| s.run_as_user)
+            .or(of_pod)
+    });
     let first = users.next()??;
-    if users.all(|u| u == Some(first)) { u32::try_from(first).ok() } else { None }
+    if users.all(|u| u == Some(first)) {
+        u32::try_from(first).ok()
+    } else {
+        None
+    }
 }

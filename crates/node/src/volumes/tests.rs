@@ -5,9 +5,17 @@ use serde_json::json;
 
 fn volumes(root: &Path, objects: &[serde_json::Value]) -> Volumes {
     let paths = Paths::new(root.join("kubelet"), root.join("log/pods"));
-    Volumes::new(paths, Arc::new(NoMounter), Arc::new(FixedObjects::from_json(objects)))
+    Volumes::new(
+        paths,
+        Arc::new(NoMounter),
+        Arc::new(FixedObjects::from_json(objects)),
+    )
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "reads best with json! in place"
+)]
 fn pod(list: serde_json::Value) -> Pod {
     serde_json::from_value(json!({
         "metadata": {"name": "p", "namespace": "ns", "uid": "u1", "labels": {"a": "b"}},
@@ -21,17 +29,28 @@ async fn projected_volume_has_token_certificate_and_namespace() {
     let tmp = tempfile::tempdir().unwrap();
     let v = volumes(
         tmp.path(),
-        &[json!({"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt", "namespace": "ns"}, "data": {"ca.crt": "CA"}})],
+        &[
+            json!({"kind": "ConfigMap", "metadata": {"name": "kube-root-ca.crt", "namespace": "ns"}, "data": {"ca.crt": "CA"}}),
+        ],
     );
-    let p = pod(json!([{"name": "kube-api-access", "projected": {"defaultMode": 420, "sources": [
-        {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
-        {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
-        {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
-    ]}}]));
+    let p = pod(
+        json!([{"name": "kube-api-access", "projected": {"defaultMode": 420, "sources": [
+            {"serviceAccountToken": {"expirationSeconds": 3607, "path": "token"}},
+            {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+            {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+        ]}}]),
+    );
     let mounted = v.setup(&p, &NodeFacts::default()).await.unwrap();
     let dir = &mounted["kube-api-access"];
     let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
-    assert_eq!((read("token").as_str(), read("ca.crt").as_str(), read("namespace").as_str()), ("api.u1", "CA", "ns"));
+    assert_eq!(
+        (
+            read("token").as_str(),
+            read("ca.crt").as_str(),
+            read("namespace").as_str()
+        ),
+        ("api.u1", "CA", "ns")
+    );
     v.teardown("u1").await.unwrap();
     assert!(!dir.exists());
     v.teardown("u1").await.unwrap();
@@ -40,7 +59,10 @@ async fn projected_volume_has_token_certificate_and_namespace() {
 #[tokio::test]
 async fn missing_objects_and_keys_say_so() {
     let tmp = tempfile::tempdir().unwrap();
-    let v = volumes(tmp.path(), &[json!({"kind": "Secret", "metadata": {"name": "s", "namespace": "ns"}, "data": {}})]);
+    let v = volumes(
+        tmp.path(),
+        &[json!({"kind": "Secret", "metadata": {"name": "s", "namespace": "ns"}, "data": {}})],
+    );
     let facts = NodeFacts::default();
     let text = |p: Pod| {
         let (v, facts) = (&v, &facts);
@@ -55,7 +77,10 @@ async fn missing_objects_and_keys_say_so() {
         "MountVolume.SetUp failed for volume \"x\" : references non-existent secret key: k"
     );
     assert_eq!(
-        text(pod(json!([{"name": "x", "persistentVolumeClaim": {"claimName": "c"}}]))).await,
+        text(pod(
+            json!([{"name": "x", "persistentVolumeClaim": {"claimName": "c"}}])
+        ))
+        .await,
         "MountVolume.SetUp failed for volume \"x\" : volumes of kind persistentVolumeClaim are not built into this node"
     );
     let optional = pod(json!([{"name": "x", "configMap": {"name": "nope", "optional": true}}]));
@@ -69,11 +94,27 @@ async fn host_path_types() {
     let dir = tmp.path().join("made");
     let path = dir.to_string_lossy().into_owned();
     let facts = NodeFacts::default();
-    let error = v.setup(&pod(json!([{"name": "h", "hostPath": {"path": path, "type": "Directory"}}])), &facts).await.unwrap_err();
+    let error = v
+        .setup(
+            &pod(json!([{"name": "h", "hostPath": {"path": path, "type": "Directory"}}])),
+            &facts,
+        )
+        .await
+        .unwrap_err();
     assert!(error.to_string().ends_with("is not a directory"), "{error}");
-    v.setup(&pod(json!([{"name": "h", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}])), &facts).await.unwrap();
+    v.setup(
+        &pod(json!([{"name": "h", "hostPath": {"path": path, "type": "DirectoryOrCreate"}}])),
+        &facts,
+    )
+    .await
+    .unwrap();
     assert!(dir.is_dir());
-    v.setup(&pod(json!([{"name": "h", "hostPath": {"path": "/dev/null", "type": "CharDevice"}}])), &facts).await.unwrap();
+    v.setup(
+        &pod(json!([{"name": "h", "hostPath": {"path": "/dev/null", "type": "CharDevice"}}])),
+        &facts,
+    )
+    .await
+    .unwrap();
 }
 
 #[tokio::test]

@@ -60,13 +60,16 @@ impl Worker {
         let managed = self.ctx.devices.node_resources();
         // Devices were given out by the container manager, which has the last word on them.
         let skip = |name: &str| managed.contains_key(name);
-        self.ctx.pods.reserve(&self.pod, &available, &skip).map_err(|shortage| Refusal {
-            reason: format!("OutOf{}", shortage.resource),
-            message: format!(
-                "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
-                shortage.resource, shortage.requested, shortage.used, shortage.capacity
-            ),
-        })?;
+        self.ctx
+            .pods
+            .reserve(&self.pod, &available, &skip)
+            .map_err(|shortage| Refusal {
+                reason: format!("OutOf{}", shortage.resource),
+                message: format!(
+                    "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
+                    shortage.resource, shortage.requested, shortage.used, shortage.capacity
+                ),
+            })?;
         Ok(true)
     }
 
@@ -113,18 +116,35 @@ impl Worker {
                 all.entry(name).or_insert(quantity);
             }
         }
-        all.iter().map(|(name, quantity)| (name.clone(), amount(name, quantity))).collect()
+        all.iter()
+            .map(|(name, quantity)| (name.clone(), amount(name, quantity)))
+            .collect()
     }
 
     fn refuse(&mut self, runtime: &PodRuntime, refusal: Refusal) {
         let Refusal { reason, message } = refusal;
         tracing::info!(pod = %self.pod.format(), %reason, %message, "pod refused");
-        self.ctx.recorder.warning(&self.pod.reference(), &reason, &message);
-        let extended = reason.strip_prefix("OutOf").is_some_and(|r| r.contains('/'));
-        let label = if extended { "OutOfExtendedResources".to_owned() } else { reason.clone() };
-        self.ctx.metrics.rejections.get_or_create(&Reason { reason: label }).inc();
+        self.ctx
+            .recorder
+            .warning(&self.pod.reference(), &reason, &message);
+        let extended = reason
+            .strip_prefix("OutOf")
+            .is_some_and(|r| r.contains('/'));
+        let label = if extended {
+            "OutOfExtendedResources".to_owned()
+        } else {
+            reason.clone()
+        };
+        self.ctx
+            .metrics
+            .rejections
+            .get_or_create(&Reason { reason: label })
+            .inc();
         self.held = None;
-        self.verdict = Some(Verdict { reason, message: format!("Pod was rejected: {message}") });
+        self.verdict = Some(Verdict {
+            reason,
+            message: format!("Pod was rejected: {message}"),
+        });
         self.publish(runtime, true);
         self.stage = Stage::End;
     }

@@ -43,16 +43,22 @@ impl Worker {
     }
 
     async fn finish(&mut self, runtime: &PodRuntime) -> Next {
-        let settled = self.pod.is_terminal() && self.ctx.status.get(&self.uid).is_none() && all_terminated(&self.pod);
+        let settled = self.pod.is_terminal()
+            && self.ctx.status.get(&self.uid).is_none()
+            && all_terminated(&self.pod);
         if !settled && self.final_status.is_none() {
             self.final_status = Some(self.publish(runtime, true));
         } else if settled {
             // A pod that ended before this node agent started: its status is final.
-            self.ctx.status.set(&self.pod, self.pod.pod_status().clone());
+            self.ctx
+                .status
+                .set(&self.pod, self.pod.pod_status().clone());
         }
         if let Err(error) = self.ctx.volumes.unmount(&self.uid).await {
             tracing::warn!(pod = %self.pod.format(), %error, "cannot take the pod's volumes down");
-            self.ctx.recorder.warning(&self.pod.reference(), "FailedUnMount", error.to_string());
+            self.ctx
+                .recorder
+                .warning(&self.pod.reference(), "FailedUnMount", error.to_string());
             return self.retry_later();
         }
         self.ctx.devices.release(&self.uid).await;
@@ -67,7 +73,11 @@ impl Worker {
         if !self.gone {
             // The status manager deletes the object as soon as it learns that deletion is wanted.
             if self.pod.is_deleting() {
-                let status = self.ctx.status.get(&self.uid).unwrap_or_else(|| self.pod.pod_status().clone());
+                let status = self
+                    .ctx
+                    .status
+                    .get(&self.uid)
+                    .unwrap_or_else(|| self.pod.pod_status().clone());
                 self.ctx.status.set(&self.pod, status);
                 self.ctx.status.finish(&self.uid);
             }
@@ -93,10 +103,25 @@ impl Worker {
     pub(super) async fn kill_everything(&self, runtime: &PodRuntime, grace: Option<Duration>) {
         let grace = grace.unwrap_or_else(|| self.grace());
         let begun = Instant::now();
-        let role = |record: &ContainerRecord| self.pod.container(&record.name).map_or(Role::Main, |(r, _)| r);
-        let (sidecars, first): (Vec<_>, Vec<_>) = runtime.alive().partition(|c| role(c) == Role::Sidecar);
-        join_all(first.into_iter().map(|c| self.kill_container(runtime, c, grace, None))).await;
-        let order: Vec<String> = self.pod.all_containers().iter().map(|(_, c)| c.name.clone()).collect();
+        let role = |record: &ContainerRecord| {
+            self.pod
+                .container(&record.name)
+                .map_or(Role::Main, |(r, _)| r)
+        };
+        let (sidecars, first): (Vec<_>, Vec<_>) =
+            runtime.alive().partition(|c| role(c) == Role::Sidecar);
+        join_all(
+            first
+                .into_iter()
+                .map(|c| self.kill_container(runtime, c, grace, None)),
+        )
+        .await;
+        let order: Vec<String> = self
+            .pod
+            .all_containers()
+            .iter()
+            .map(|(_, c)| c.name.clone())
+            .collect();
         let mut sidecars = sidecars;
         sidecars.sort_by_key(|c| std::cmp::Reverse(order.iter().position(|n| *n == c.name)));
         for sidecar in sidecars {
@@ -107,7 +132,9 @@ impl Worker {
             if let Err(error) = self.ctx.runtime.stop_pod_sandbox(&sandbox.id).await {
                 tracing::warn!(pod = %self.pod.format(), %error, "cannot stop the sandbox");
                 let message = format!("error killing pod: {error}");
-                self.ctx.recorder.warning(&self.pod.reference(), "FailedKillPod", message);
+                self.ctx
+                    .recorder
+                    .warning(&self.pod.reference(), "FailedKillPod", message);
             }
         }
     }
@@ -124,18 +151,42 @@ impl Worker {
         let found = self.pod.container(&record.name);
         let role = found.as_ref().map_or(Role::Main, |(role, _)| *role);
         let reference = self.pod.container_reference(role, &record.name);
-        let text = message.map_or_else(|| format!("Stopping container {}", record.name), str::to_owned);
+        let text = message.map_or_else(
+            || format!("Stopping container {}", record.name),
+            str::to_owned,
+        );
         ctx.recorder.normal(&reference, "Killing", text);
         let begun = Instant::now();
-        let from_spec = found.as_ref().and_then(|(_, c)| c.lifecycle.as_ref()?.pre_stop.clone());
+        let from_spec = found
+            .as_ref()
+            .and_then(|(_, c)| c.lifecycle.as_ref()?.pre_stop.clone());
         // The pod in hand may be too old to have it, or be only what the runtime remembers.
-        let hook = from_spec.or_else(|| record.annotations.get(keys::PRE_STOP).and_then(|h| serde_json::from_str::<LifecycleHandler>(h).ok()));
+        let hook = from_spec.or_else(|| {
+            record
+                .annotations
+                .get(keys::PRE_STOP)
+                .and_then(|h| serde_json::from_str::<LifecycleHandler>(h).ok())
+        });
         if let Some(hook) = hook.filter(|_| !grace.is_zero()) {
             let empty = Container::default();
             let container = found.as_ref().map_or(&empty, |(_, c)| &**c);
             let reach = self.reach(runtime);
-            if let Err(error) = run_hook(&*ctx.runtime, &self.pod, container, &record.id, &reach, &hook, grace).await {
-                ctx.recorder.warning(&reference, "FailedPreStopHook", format!("PreStopHook failed: {error}"));
+            if let Err(error) = run_hook(
+                &*ctx.runtime,
+                &self.pod,
+                container,
+                &record.id,
+                &reach,
+                &hook,
+                grace,
+            )
+            .await
+            {
+                ctx.recorder.warning(
+                    &reference,
+                    "FailedPreStopHook",
+                    format!("PreStopHook failed: {error}"),
+                );
             }
         }
         let left = grace.saturating_sub(begun.elapsed()).max(MIN_GRACE);
@@ -143,7 +194,11 @@ impl Worker {
             Ok(()) | Err(Error::NotFound(_)) => {}
             Err(error) => {
                 tracing::warn!(pod = %self.pod.format(), container = %record.name, %error, "cannot stop the container");
-                ctx.recorder.warning(&reference, "FailedKillPod", format!("error killing container: {error}"));
+                ctx.recorder.warning(
+                    &reference,
+                    "FailedKillPod",
+                    format!("error killing container: {error}"),
+                );
             }
         }
     }
@@ -162,36 +217,64 @@ async fn wait_for_shorter(input: &super::Input, grace: Duration) {
 }
 
 fn all_terminated(pod: &k8s_openapi::api::core::v1::Pod) -> bool {
-    let done = |s: &k8s_openapi::api::core::v1::ContainerStatus| s.state.as_ref().is_some_and(|x| x.terminated.is_some());
+    let done = |s: &k8s_openapi::api::core::v1::ContainerStatus| {
+        s.state.as_ref().is_some_and(|x| x.terminated.is_some())
+    };
     let status = pod.pod_status();
     status.container_statuses.iter().flatten().all(done)
 }
 
 /// Removes everything of a pod from the runtime and the disk.
 pub(crate) async fn remove_all(ctx: &Context, uid: &str) -> Result<(), String> {
-    let runtime = crate::runtime_state::observe(&*ctx.runtime, uid).await.map_err(|e| e.to_string())?;
+    let runtime = crate::runtime_state::observe(&*ctx.runtime, uid)
+        .await
+        .map_err(|e| e.to_string())?;
     for container in &runtime.containers {
-        ctx.runtime.remove_container(&container.id).await.map_err(|e| format!("container {}: {e}", container.id))?;
+        ctx.runtime
+            .remove_container(&container.id)
+            .await
+            .map_err(|e| format!("container {}: {e}", container.id))?;
     }
     for sandbox in &runtime.sandboxes {
-        ctx.runtime.stop_pod_sandbox(&sandbox.id).await.map_err(|e| format!("sandbox {}: {e}", sandbox.id))?;
-        ctx.runtime.remove_pod_sandbox(&sandbox.id).await.map_err(|e| format!("sandbox {}: {e}", sandbox.id))?;
+        ctx.runtime
+            .stop_pod_sandbox(&sandbox.id)
+            .await
+            .map_err(|e| format!("sandbox {}: {e}", sandbox.id))?;
+        ctx.runtime
+            .remove_pod_sandbox(&sandbox.id)
+            .await
+            .map_err(|e| format!("sandbox {}: {e}", sandbox.id))?;
     }
-    ctx.volumes.teardown(uid).await.map_err(|e| format!("volumes: {e}"))?;
+    ctx.volumes
+        .teardown(uid)
+        .await
+        .map_err(|e| format!("volumes: {e}"))?;
     remove_logs(ctx, uid).map_err(|e| format!("logs: {e}"))
 }
 
 /// Log directories end with the pod's UID; links point into them.
 fn remove_logs(ctx: &Context, uid: &str) -> std::io::Result<()> {
-    let missing = |e: std::io::Error| if e.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(e) };
+    let missing = |e: std::io::Error| {
+        if e.kind() == std::io::ErrorKind::NotFound {
+            Ok(())
+        } else {
+            Err(e)
+        }
+    };
     let suffix = format!("_{uid}");
-    let Ok(entries) = std::fs::read_dir(ctx.paths.log_root()) else { return Ok(()) };
+    let Ok(entries) = std::fs::read_dir(ctx.paths.log_root()) else {
+        return Ok(());
+    };
     for entry in entries {
         let path = entry?.path();
         if !path.to_string_lossy().ends_with(&suffix) {
             continue;
         }
-        for link in std::fs::read_dir(ctx.paths.container_log_links()).into_iter().flatten().flatten() {
+        for link in std::fs::read_dir(ctx.paths.container_log_links())
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
             if std::fs::read_link(link.path()).is_ok_and(|t| t.starts_with(&path)) {
                 std::fs::remove_file(link.path()).or_else(missing)?;
             }

@@ -17,11 +17,16 @@ use std::time::Duration;
 
 /// How long a postStart hook may take.
 const POST_START: Duration = Duration::from_secs(10 * 60);
+/// How long a container waits for the list of services.
+const SERVICES: Duration = Duration::from_secs(2);
 /// Ended instances of one container that are kept for `kubectl logs --previous`.
 const KEPT: usize = 1;
 
 fn waiting(reason: &str, message: impl Into<String>) -> Waiting {
-    Waiting { reason: reason.to_owned(), message: message.into() }
+    Waiting {
+        reason: reason.to_owned(),
+        message: message.into(),
+    }
 }
 
 impl Worker {
@@ -37,7 +42,9 @@ impl Worker {
             Err(error) => {
                 tracing::warn!(pod = %self.pod.format(), %error, "failed to create the pod's sandbox");
                 let message = format!("Failed to create pod sandbox: {error}");
-                self.ctx.recorder.warning(&self.pod.reference(), "FailedCreatePodSandBox", message);
+                self.ctx
+                    .recorder
+                    .warning(&self.pod.reference(), "FailedCreatePodSandBox", message);
                 Err(())
             }
         }
@@ -48,50 +55,80 @@ impl Worker {
         tokio::fs::create_dir_all(&config.log_directory)
             .await
             .map_err(|e| format!("cannot make log directory {:?}: {e}", config.log_directory))?;
-        self.ctx.runtime.run_pod_sandbox(config, &handler).await.map_err(|e| e.to_string())
+        self.ctx
+            .runtime
+            .run_pod_sandbox(config, &handler)
+            .await
+            .map_err(|e| e.to_string())
     }
 
     async fn runtime_handler(&self) -> Result<String, String> {
-        let Some(name) = self.pod.pod_spec().runtime_class_name.as_deref().filter(|n| !n.is_empty()) else {
+        let Some(name) = self
+            .pod
+            .pod_spec()
+            .runtime_class_name
+            .as_deref()
+            .filter(|n| !n.is_empty())
+        else {
             return Ok(String::new());
         };
         let api: kube::Api<RuntimeClass> = kube::Api::all(self.ctx.client.clone());
         match tokio::time::timeout(Duration::from_secs(15), api.get_opt(name)).await {
             Ok(Ok(Some(class))) => Ok(class.handler),
-            Ok(Ok(None)) => Err(format!("failed to get sandbox runtime: RuntimeClass {name:?} not found")),
+            Ok(Ok(None)) => Err(format!(
+                "failed to get sandbox runtime: RuntimeClass {name:?} not found"
+            )),
             Ok(Err(error)) => Err(format!("failed to get sandbox runtime: {error}")),
-            Err(_) => Err("failed to get sandbox runtime: no answer from the API server".to_owned()),
+            Err(_) => {
+                Err("failed to get sandbox runtime: no answer from the API server".to_owned())
+            }
         }
     }
 
     /// Starts one container. `Err(None)` means that the pod has to end first.
-    pub(super) async fn start_container(&mut self, runtime: &PodRuntime, start: &Start) -> Result<(), Option<Waiting>> {
+    pub(super) async fn start_container(
+        &mut self,
+        runtime: &PodRuntime,
+        start: &Start,
+    ) -> Result<(), Option<Waiting>> {
         let pod = self.pod.clone();
-        let Some((role, container)) = pod.container(&start.name) else { return Err(None) };
+        let Some((role, container)) = pod.container(&start.name) else {
+            return Err(None);
+        };
         let (ctx, input) = (self.ctx.clone(), self.input.clone());
         let image = tokio::select! {
             image = ctx.images.ensure(&pod, role, &container) => image.map_err(Some)?,
             () = input.ending() => return Err(None),
         };
         if let Some(after) = start.after {
-            self.backoff.next(&backoff_key(&container), after, Timestamp::now());
+            self.backoff
+                .next(&backoff_key(&container), after, Timestamp::now());
         }
-        let id = self.create(runtime, start, role, &container, &image).await.map_err(Some)?;
+        let id = self
+            .create(runtime, start, role, &container, &image)
+            .await
+            .map_err(Some)?;
         let reference = pod.container_reference(role, &container.name);
         if let Err(error) = ctx.runtime.start_container(&id).await {
             ctx.metrics.start_errors.inc();
-            ctx.recorder.warning(&reference, "Failed", format!("Error: {error}"));
+            ctx.recorder
+                .warning(&reference, "Failed", format!("Error: {error}"));
             return Err(Some(waiting("RunContainerError", error.to_string())));
         }
         ctx.metrics.started_containers.inc();
         if !std::mem::replace(&mut self.started_once, true) {
-            ctx.metrics.pod_start.observe(self.seen.elapsed().as_secs_f64());
+            ctx.metrics
+                .pod_start
+                .observe(self.seen.elapsed().as_secs_f64());
         }
-        ctx.recorder.normal(&reference, "Started", "Container started");
+        ctx.recorder
+            .normal(&reference, "Started", "Container started");
         self.waiting.remove(&container.name);
         self.link_log(&container, &id, start.restart_count);
         self.remove_old(runtime, &container.name).await;
-        self.post_start(runtime, role, &container, &id).await.map_err(Some)
+        self.post_start(runtime, role, &container, &id)
+            .await
+            .map_err(Some)
     }
 
     async fn create(
@@ -105,7 +142,8 @@ impl Worker {
         let (ctx, pod) = (&self.ctx, &self.pod);
         let reference = pod.container_reference(role, &container.name);
         let config_error = |error: container_config::Error| {
-            ctx.recorder.warning(&reference, "Failed", format!("Error: {error}"));
+            ctx.recorder
+                .warning(&reference, "Failed", format!("Error: {error}"));
             waiting("CreateContainerConfigError", error.to_string())
         };
         let Some(sandbox) = runtime.ready_sandbox() else {
@@ -113,8 +151,16 @@ impl Worker {
         };
         let devices = match role {
             Role::Ephemeral => crate::containermanager::ContainerOptions::default(),
-            _ => ctx.devices.container_options(pod, &container.name).await.map_err(|e| config_error(e.into()))?,
+            _ => ctx
+                .devices
+                .container_options(pod, &container.name)
+                .await
+                .map_err(|e| config_error(e.into()))?,
         };
+        // Service variables need the services; without an API server a static pod starts without them.
+        if let Err(error) = ctx.services.wait_synced(SERVICES).await {
+            tracing::warn!(pod = %pod.format(), %error, "services are not known, their variables are left out");
+        }
         let facts = ctx.facts(pod, &sandbox.ips);
         let parts = Parts {
             pod,
@@ -127,20 +173,34 @@ impl Worker {
             facts: &facts,
             devices,
         };
-        let config = container_config::container(ctx, parts).await.map_err(config_error)?;
-        let log_dir = ctx.paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid()).join(&container.name);
+        let config = container_config::container(ctx, parts)
+            .await
+            .map_err(config_error)?;
+        let log_dir = ctx
+            .paths
+            .pod_log_dir(pod.ns(), pod.pod_name(), pod.uid())
+            .join(&container.name);
         if let Err(error) = tokio::fs::create_dir_all(&log_dir).await {
-            return Err(config_error(container_config::Error::Io { what: "cannot make the log directory", source: error }));
+            return Err(config_error(container_config::Error::Io {
+                what: "cannot make the log directory",
+                source: error,
+            }));
         }
         let sandbox_config = container_config::sandbox(ctx, pod, sandbox.attempt);
-        match ctx.runtime.create_container(&sandbox.id, config, sandbox_config).await {
+        match ctx
+            .runtime
+            .create_container(&sandbox.id, config, sandbox_config)
+            .await
+        {
             Ok(id) => {
-                ctx.recorder.normal(&reference, "Created", "Container created");
+                ctx.recorder
+                    .normal(&reference, "Created", "Container created");
                 Ok(id)
             }
             Err(error) => {
                 ctx.metrics.start_errors.inc();
-                ctx.recorder.warning(&reference, "Failed", format!("Error: {error}"));
+                ctx.recorder
+                    .warning(&reference, "Failed", format!("Error: {error}"));
                 Err(waiting("CreateContainerError", error.to_string()))
             }
         }
@@ -149,9 +209,13 @@ impl Worker {
     /// The link that log collectors follow; it is only a convenience, so failing to make it is not an error.
     fn link_log(&self, container: &Container, id: &str, restart_count: u32) {
         let (paths, pod) = (&self.ctx.paths, &self.pod);
-        let log = paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid()).join(&container.name).join(format!("{restart_count}.log"));
+        let log = paths
+            .pod_log_dir(pod.ns(), pod.pod_name(), pod.uid())
+            .join(&container.name)
+            .join(format!("{restart_count}.log"));
         let link = paths.container_log_link(pod.ns(), pod.pod_name(), &container.name, id);
-        let made = std::fs::create_dir_all(paths.container_log_links()).and_then(|()| symlink(&log, &link));
+        let made = std::fs::create_dir_all(paths.container_log_links())
+            .and_then(|()| symlink(&log, &link));
         if let Err(error) = made {
             tracing::debug!(pod = %pod.format(), %error, "cannot link the container's log");
         }
@@ -159,26 +223,56 @@ impl Worker {
 
     /// Removes ended instances but the newest, with their logs.
     async fn remove_old(&self, runtime: &PodRuntime, name: &str) {
-        let ended = runtime.containers.iter().filter(|c| c.name == name && c.state != State::Running);
+        let ended = runtime
+            .containers
+            .iter()
+            .filter(|c| c.name == name && c.state != State::Running);
         for record in ended.skip(KEPT) {
             if let Err(error) = self.ctx.runtime.remove_container(&record.id).await {
                 tracing::warn!(pod = %self.pod.format(), container = %name, %error, "cannot remove an old container");
                 continue;
             }
             let (paths, pod) = (&self.ctx.paths, &self.pod);
-            let _ = std::fs::remove_file(paths.container_log_link(pod.ns(), pod.pod_name(), name, &record.id));
-            let log = paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid()).join(name);
+            let _ = std::fs::remove_file(paths.container_log_link(
+                pod.ns(),
+                pod.pod_name(),
+                name,
+                &record.id,
+            ));
+            let log = paths
+                .pod_log_dir(pod.ns(), pod.pod_name(), pod.uid())
+                .join(name);
             let _ = std::fs::remove_file(log.join(format!("{}.log", record.restart_count)));
         }
     }
 
-    async fn post_start(&self, runtime: &PodRuntime, role: Role, container: &Container, id: &str) -> Result<(), Waiting> {
-        let Some(hook) = container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref()) else { return Ok(()) };
+    async fn post_start(
+        &self,
+        runtime: &PodRuntime,
+        role: Role,
+        container: &Container,
+        id: &str,
+    ) -> Result<(), Waiting> {
+        let Some(hook) = container
+            .lifecycle
+            .as_ref()
+            .and_then(|l| l.post_start.as_ref())
+        else {
+            return Ok(());
+        };
         let (ctx, pod) = (&self.ctx, &self.pod);
         let reach = self.reach(runtime);
-        let Err(error) = run_hook(&*ctx.runtime, pod, container, id, &reach, hook, POST_START).await else { return Ok(()) };
+        let Err(error) =
+            run_hook(&*ctx.runtime, pod, container, id, &reach, hook, POST_START).await
+        else {
+            return Ok(());
+        };
         let reference = pod.container_reference(role, &container.name);
-        ctx.recorder.warning(&reference, "FailedPostStartHook", format!("PostStartHook failed: {error}"));
+        ctx.recorder.warning(
+            &reference,
+            "FailedPostStartHook",
+            format!("PostStartHook failed: {error}"),
+        );
         let grace = Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or(30));
         if let Err(error) = ctx.runtime.stop_container(id, grace).await {
             tracing::warn!(pod = %pod.format(), container = %container.name, %error, "cannot stop the container after its postStart hook failed");

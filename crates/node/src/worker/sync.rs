@@ -20,7 +20,9 @@ impl Worker {
         };
         self.probes.sync(&self.pod, &runtime);
         if let Some(verdict) = self.past_deadline() {
-            self.ctx.recorder.normal(&self.pod.reference(), "DeadlineExceeded", &verdict.message);
+            self.ctx
+                .recorder
+                .normal(&self.pod.reference(), "DeadlineExceeded", &verdict.message);
             self.verdict = Some(verdict);
             self.stage = Stage::End;
             return Next::Again;
@@ -44,7 +46,9 @@ impl Worker {
     async fn apply(&mut self, runtime: &PodRuntime, plan: Plan) -> Next {
         if plan.kill_pod && !runtime.is_quiet() {
             let message = "Pod sandbox changed, it will be killed and re-created.";
-            self.ctx.recorder.normal(&self.pod.reference(), "SandboxChanged", message);
+            self.ctx
+                .recorder
+                .normal(&self.pod.reference(), "SandboxChanged", message);
             self.kill_everything(runtime, None).await;
             return Next::Again;
         }
@@ -52,11 +56,16 @@ impl Worker {
             join_all(plan.kill.iter().map(|kill| self.kill_one(runtime, kill))).await;
             return Next::Again;
         }
-        let due: Vec<_> = plan.start.iter().filter(|s| s.wait.is_none()).cloned().collect();
-        if !due.is_empty() || self.volumes_old() {
-            if let Err(next) = self.prepare_volumes(runtime).await {
-                return next;
-            }
+        let due: Vec<_> = plan
+            .start
+            .iter()
+            .filter(|s| s.wait.is_none())
+            .cloned()
+            .collect();
+        if (!due.is_empty() || self.volumes_old())
+            && let Err(next) = self.prepare_volumes(runtime).await
+        {
+            return next;
         }
         if let Sandbox::Create { attempt } = plan.sandbox {
             return match self.start_sandbox(attempt).await {
@@ -91,9 +100,7 @@ impl Worker {
             return Next::Again;
         }
         if failed {
-            let pull = self.next_pull();
-            let Next::Wait(Some(retry)) = self.retry_later() else { return Next::Again };
-            return Next::Wait(Some(pull.map_or(retry, |p| p.max(retry))));
+            return self.retry_later();
         }
         self.retry = Duration::ZERO;
         Next::Wait(self.next_look(&plan))
@@ -111,10 +118,22 @@ impl Worker {
                 start.name,
                 self.pod.format()
             );
-            let waiting = Waiting { reason: "CrashLoopBackOff".to_owned(), message };
-            if self.waiting.insert(start.name.clone(), waiting.clone()).as_ref() != Some(&waiting) {
+            let waiting = Waiting {
+                reason: "CrashLoopBackOff".to_owned(),
+                message,
+            };
+            if self
+                .waiting
+                .insert(start.name.clone(), waiting.clone())
+                .as_ref()
+                != Some(&waiting)
+            {
                 let reference = self.pod.container_reference(start.role, &start.name);
-                let text = format!("Back-off restarting failed container {} in pod {}", start.name, self.pod.format());
+                let text = format!(
+                    "Back-off restarting failed container {} in pod {}",
+                    start.name,
+                    self.pod.format()
+                );
                 self.ctx.recorder.warning(&reference, "BackOff", text);
             }
         }
@@ -122,19 +141,24 @@ impl Worker {
 
     fn next_look(&self, plan: &Plan) -> Option<Duration> {
         let back_off = plan.next_wait().and_then(|w| Duration::try_from(w).ok());
-        let deadline = self.deadline().map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
-        [back_off, deadline].into_iter().flatten().min().map(|d| d + Duration::from_millis(10))
-    }
-
-    fn next_pull(&self) -> Option<Duration> {
-        let spec = self.pod.pod_spec();
-        let images = spec.init_containers.iter().flatten().chain(&spec.containers).filter_map(|c| c.image.as_deref());
-        images.filter_map(|i| self.ctx.images.retry_in(&self.pod, i)).filter_map(|d| Duration::try_from(d).ok()).min()
+        let deadline = self
+            .deadline()
+            .map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
+        [back_off, deadline]
+            .into_iter()
+            .flatten()
+            .min()
+            .map(|d| d + Duration::from_millis(10))
     }
 
     fn deadline(&self) -> Option<Timestamp> {
         let seconds = self.pod.pod_spec().active_deadline_seconds?;
-        let start = self.pod.pod_status().start_time.as_ref().map_or(self.accepted, |t| t.0);
+        let start = self
+            .pod
+            .pod_status()
+            .start_time
+            .as_ref()
+            .map_or(self.accepted, |t| t.0);
         start.checked_add(SignedDuration::from_secs(seconds)).ok()
     }
 
@@ -146,7 +170,8 @@ impl Worker {
     }
 
     fn volumes_old(&self) -> bool {
-        self.volumes_at.is_none_or(|at| at.elapsed() >= RESYNC - Duration::from_secs(5))
+        self.volumes_at
+            .is_none_or(|at| at.elapsed() >= RESYNC - Duration::from_secs(5))
     }
 
     async fn prepare_volumes(&mut self, runtime: &PodRuntime) -> Result<(), Next> {
@@ -163,14 +188,18 @@ impl Worker {
             }
             Err(error) => {
                 tracing::warn!(pod = %self.pod.format(), %error, "volumes are not ready");
-                self.ctx.recorder.warning(&self.pod.reference(), "FailedMount", error.to_string());
+                self.ctx
+                    .recorder
+                    .warning(&self.pod.reference(), "FailedMount", error.to_string());
                 Err(self.retry_later())
             }
         }
     }
 
     async fn kill_one(&self, runtime: &PodRuntime, kill: &Kill) {
-        let Some(record) = runtime.by_id(&kill.id) else { return };
+        let Some(record) = runtime.by_id(&kill.id) else {
+            return;
+        };
         let container = self.pod.container(&kill.name);
         let probe = container.as_ref().and_then(|(_, c)| match kill.reason {
             KillReason::Liveness => c.liveness_probe.as_ref(),
@@ -178,14 +207,21 @@ impl Worker {
             KillReason::Changed | KillReason::Unknown => None,
         });
         let own = probe.and_then(|p| p.termination_grace_period_seconds);
-        let grace = own.or(self.pod.pod_spec().termination_grace_period_seconds).unwrap_or(30);
+        let grace = own
+            .or(self.pod.pod_spec().termination_grace_period_seconds)
+            .unwrap_or(30);
         let grace = Duration::from_secs(u64::try_from(grace).unwrap_or(0));
-        self.kill_container(runtime, record, grace, Some(&kill.message)).await;
+        self.kill_container(runtime, record, grace, Some(&kill.message))
+            .await;
     }
 }
 
 /// Writes a duration as Go does, for whole seconds: `10s`, `1m20s`, `5m0s`.
 pub(super) fn go_duration(duration: SignedDuration) -> String {
     let seconds = duration.as_secs();
-    if seconds < 60 { format!("{seconds}s") } else { format!("{}m{}s", seconds / 60, seconds % 60) }
+    if seconds < 60 {
+        format!("{seconds}s")
+    } else {
+        format!("{}m{}s", seconds / 60, seconds % 60)
+    }
 }

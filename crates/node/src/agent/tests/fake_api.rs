@@ -33,23 +33,43 @@ type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 fn answer(status: StatusCode, value: &Value) -> Answer {
     let mut response = Response::new(Full::new(Bytes::from(value.to_string())).boxed_unsync());
     *response.status_mut() = status;
-    response.headers_mut().insert("content-type", http::HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        "content-type",
+        http::HeaderValue::from_static("application/json"),
+    );
     response
 }
 
 fn failure(code: StatusCode, reason: &str) -> Answer {
-    answer(code, &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason, "reason": reason, "code": code.as_u16()}))
+    answer(
+        code,
+        &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": reason, "reason": reason, "code": code.as_u16()}),
+    )
 }
 
 /// The collection a path is in; pods of all namespaces are one for watchers.
 fn collection(path: &str) -> String {
-    let plural = ["pods", "nodes", "services", "leases", "events", "configmaps", "secrets"];
-    plural.iter().find(|p| path.split('/').any(|s| s == **p)).map_or_else(String::new, |p| (*p).to_owned())
+    let plural = [
+        "pods",
+        "nodes",
+        "services",
+        "leases",
+        "events",
+        "configmaps",
+        "secrets",
+    ];
+    plural
+        .iter()
+        .find(|p| path.split('/').any(|s| s == **p))
+        .map_or_else(String::new, |p| (*p).to_owned())
 }
 
 impl FakeApi {
     pub(super) fn new() -> Self {
-        Self { state: Arc::default(), events: broadcast::channel(4096).0 }
+        Self {
+            state: Arc::default(),
+            events: broadcast::channel(4096).0,
+        }
     }
 
     pub(super) fn client(&self) -> kube::Client {
@@ -73,9 +93,16 @@ impl FakeApi {
     fn store(&self, state: &mut State, path: &str, mut value: Value) -> Value {
         state.version += 1;
         value["metadata"]["resourceVersion"] = json!(state.version.to_string());
-        let kind = if state.objects.contains_key(path) { "MODIFIED" } else { "ADDED" };
+        let kind = if state.objects.contains_key(path) {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
         state.objects.insert(path.to_owned(), value.clone());
-        let _ = self.events.send((collection(path), json!({"type": kind, "object": value.clone()})));
+        let _ = self.events.send((
+            collection(path),
+            json!({"type": kind, "object": value.clone()}),
+        ));
         value
     }
 
@@ -84,7 +111,9 @@ impl FakeApi {
         if let Some(mut old) = state.objects.remove(path) {
             state.version += 1;
             old["metadata"]["resourceVersion"] = json!(state.version.to_string());
-            let _ = self.events.send((collection(path), json!({"type": "DELETED", "object": old})));
+            let _ = self
+                .events
+                .send((collection(path), json!({"type": "DELETED", "object": old})));
         }
     }
 
@@ -92,7 +121,11 @@ impl FakeApi {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_owned();
         let query = head.uri.query().unwrap_or_default().to_owned();
-        let body = body.collect().await.map(|b| b.to_bytes()).unwrap_or_default();
+        let body = body
+            .collect()
+            .await
+            .map(http_body_util::Collected::to_bytes)
+            .unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         match head.method {
             Method::GET if query.contains("watch=") => self.watch(&path),
@@ -101,7 +134,10 @@ impl FakeApi {
             Method::PATCH => self.patch(&path, &body),
             Method::DELETE => {
                 self.remove(&path);
-                answer(StatusCode::OK, &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}))
+                answer(
+                    StatusCode::OK,
+                    &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}),
+                )
             }
             _ => failure(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed"),
         }
@@ -116,7 +152,12 @@ impl FakeApi {
         if collection(path) != plural {
             return failure(StatusCode::NOT_FOUND, "NotFound");
         }
-        let items: Vec<&Value> = state.objects.iter().filter(|(p, _)| collection(p) == plural).map(|(_, v)| v).collect();
+        let items: Vec<&Value> = state
+            .objects
+            .iter()
+            .filter(|(p, _)| collection(p) == plural)
+            .map(|(_, v)| v)
+            .collect();
         let list = json!({"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": state.version.to_string()}, "items": items});
         answer(StatusCode::OK, &list)
     }
@@ -130,19 +171,28 @@ impl FakeApi {
                 loop {
                     let (kind, event) = receiver.recv().await.ok()?;
                     if kind == wanted {
-                        return Some((Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{event}\n")))), receiver));
+                        return Some((
+                            Ok::<_, Infallible>(Frame::data(Bytes::from(format!("{event}\n")))),
+                            receiver,
+                        ));
                     }
                 }
             }
         });
         let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
-        response.headers_mut().insert("content-type", http::HeaderValue::from_static("application/json"));
+        response.headers_mut().insert(
+            "content-type",
+            http::HeaderValue::from_static("application/json"),
+        );
         response
     }
 
     fn create(&self, path: &str, mut body: Value) -> Answer {
         let mut state = self.state.lock();
-        let name = body["metadata"]["name"].as_str().unwrap_or("generated").to_owned();
+        let name = body["metadata"]["name"]
+            .as_str()
+            .unwrap_or("generated")
+            .to_owned();
         let full = format!("{path}/{name}");
         if state.objects.contains_key(&full) {
             return failure(StatusCode::CONFLICT, "AlreadyExists");
@@ -190,7 +240,11 @@ fn merge(target: &mut Value, patch: &Value) {
             }
             target[key] = Value::Array(list);
         } else if let Value::Array(new) = value {
-            target[key] = new.iter().filter(|v| v.get("$patch").is_none()).cloned().collect();
+            target[key] = new
+                .iter()
+                .filter(|v| v.get("$patch").is_none())
+                .cloned()
+                .collect();
         } else {
             merge(&mut target[key], value);
         }

@@ -34,7 +34,10 @@ pub(super) struct FakeRuntime {
 }
 
 fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as i64
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_nanos() as i64
 }
 
 fn unsupported<T>(what: &str) -> Result<T> {
@@ -48,7 +51,10 @@ impl FakeRuntime {
 
     pub(super) fn running(&self) -> Vec<(String, Container)> {
         let state = self.state.lock();
-        let running = state.containers.iter().filter(|(_, c)| c.state == cri::ContainerState::ContainerRunning);
+        let running = state
+            .containers
+            .iter()
+            .filter(|(_, c)| c.state == cri::ContainerState::ContainerRunning);
         running.map(|(id, c)| (id.clone(), c.clone())).collect()
     }
 
@@ -74,7 +80,11 @@ fn matches(labels: &BTreeMap<String, String>, selector: &BTreeMap<String, String
 #[async_trait]
 impl Runtime for FakeRuntime {
     async fn version(&self) -> Result<cri::VersionResponse> {
-        Ok(cri::VersionResponse { runtime_name: "fake".into(), runtime_version: "1".into(), ..Default::default() })
+        Ok(cri::VersionResponse {
+            runtime_name: "fake".into(),
+            runtime_version: "1".into(),
+            ..Default::default()
+        })
     }
     async fn status(&self) -> Result<cri::StatusResponse> {
         Ok(cri::StatusResponse::default())
@@ -103,7 +113,10 @@ impl Runtime for FakeRuntime {
     }
     async fn pod_sandbox_status(&self, id: &str) -> Result<cri::PodSandboxStatus> {
         let state = self.state.lock();
-        let (config, ready, created) = state.sandboxes.get(id).ok_or_else(|| Error::NotFound(id.into()))?;
+        let (config, ready, created) = state
+            .sandboxes
+            .get(id)
+            .ok_or_else(|| Error::NotFound(id.into()))?;
         Ok(cri::PodSandboxStatus {
             id: id.into(),
             metadata: config.metadata.clone(),
@@ -113,10 +126,16 @@ impl Runtime for FakeRuntime {
             ..Default::default()
         })
     }
-    async fn list_pod_sandboxes(&self, filter: Option<cri::PodSandboxFilter>) -> Result<Vec<cri::PodSandbox>> {
+    async fn list_pod_sandboxes(
+        &self,
+        filter: Option<cri::PodSandboxFilter>,
+    ) -> Result<Vec<cri::PodSandbox>> {
         let selector = filter.unwrap_or_default().label_selector;
         let state = self.state.lock();
-        let wanted = state.sandboxes.iter().filter(|(_, (c, _, _))| matches(&c.labels, &selector));
+        let wanted = state
+            .sandboxes
+            .iter()
+            .filter(|(_, (c, _, _))| matches(&c.labels, &selector));
         Ok(wanted
             .map(|(id, (config, ready, created))| cri::PodSandbox {
                 id: id.clone(),
@@ -128,7 +147,12 @@ impl Runtime for FakeRuntime {
             })
             .collect())
     }
-    async fn create_container(&self, sandbox_id: &str, config: cri::ContainerConfig, _: cri::PodSandboxConfig) -> Result<String> {
+    async fn create_container(
+        &self,
+        sandbox_id: &str,
+        config: cri::ContainerConfig,
+        _: cri::PodSandboxConfig,
+    ) -> Result<String> {
         let mut state = self.state.lock();
         state.next += 1;
         let id = format!("c{}", state.next);
@@ -148,7 +172,10 @@ impl Runtime for FakeRuntime {
     }
     async fn start_container(&self, id: &str) -> Result<()> {
         let mut state = self.state.lock();
-        let container = state.containers.get_mut(id).ok_or_else(|| Error::NotFound(id.into()))?;
+        let container = state
+            .containers
+            .get_mut(id)
+            .ok_or_else(|| Error::NotFound(id.into()))?;
         container.started = now();
         let image = container.config.image.clone().unwrap().image;
         if image == "true" || image == "false" {
@@ -164,24 +191,34 @@ impl Runtime for FakeRuntime {
     }
     async fn stop_container(&self, id: &str, grace: Duration) -> Result<()> {
         let mut state = self.state.lock();
-        let Some(container) = state.containers.get_mut(id) else { return Ok(()) };
+        let Some(container) = state.containers.get_mut(id) else {
+            return Ok(());
+        };
         if container.state == cri::ContainerState::ContainerRunning {
             container.state = cri::ContainerState::ContainerExited;
             container.exit_code = 143;
             container.finished = now();
         }
         let name = container.config.metadata.as_ref().unwrap().name.clone();
-        state.calls.push(format!("stop {name} {}", grace.as_secs_f64().round()));
+        state
+            .calls
+            .push(format!("stop {name} {}", grace.as_secs_f64().round()));
         Ok(())
     }
     async fn remove_container(&self, id: &str) -> Result<()> {
         self.state.lock().containers.remove(id);
         Ok(())
     }
-    async fn list_containers(&self, filter: Option<cri::ContainerFilter>) -> Result<Vec<cri::Container>> {
+    async fn list_containers(
+        &self,
+        filter: Option<cri::ContainerFilter>,
+    ) -> Result<Vec<cri::Container>> {
         let selector = filter.unwrap_or_default().label_selector;
         let state = self.state.lock();
-        let wanted = state.containers.iter().filter(|(_, c)| matches(&c.config.labels, &selector));
+        let wanted = state
+            .containers
+            .iter()
+            .filter(|(_, c)| matches(&c.config.labels, &selector));
         Ok(wanted
             .map(|(id, c)| cri::Container {
                 id: id.clone(),
@@ -194,7 +231,10 @@ impl Runtime for FakeRuntime {
     }
     async fn container_status(&self, id: &str) -> Result<cri::ContainerStatus> {
         let state = self.state.lock();
-        let c = state.containers.get(id).ok_or_else(|| Error::NotFound(id.into()))?;
+        let c = state
+            .containers
+            .get(id)
+            .ok_or_else(|| Error::NotFound(id.into()))?;
         Ok(cri::ContainerStatus {
             id: id.into(),
             metadata: c.config.metadata.clone(),
@@ -211,17 +251,32 @@ impl Runtime for FakeRuntime {
             ..Default::default()
         })
     }
-    async fn update_container_resources(&self, _: &str, _: cri::LinuxContainerResources) -> Result<()> {
+    async fn update_container_resources(
+        &self,
+        _: &str,
+        _: cri::LinuxContainerResources,
+    ) -> Result<()> {
         unsupported("update")
     }
     async fn reopen_container_log(&self, _: &str) -> Result<()> {
         Ok(())
     }
-    async fn exec_sync(&self, id: &str, command: Vec<String>, _: Duration) -> Result<cri::ExecSyncResponse> {
-        self.state.lock().calls.push(format!("exec {}", command.join(" ")));
+    async fn exec_sync(
+        &self,
+        id: &str,
+        command: Vec<String>,
+        _: Duration,
+    ) -> Result<cri::ExecSyncResponse> {
+        self.state
+            .lock()
+            .calls
+            .push(format!("exec {}", command.join(" ")));
         let known = self.state.lock().containers.contains_key(id);
         let exit_code = i32::from(!known || command.first().is_some_and(|c| c == "false"));
-        Ok(cri::ExecSyncResponse { exit_code, ..Default::default() })
+        Ok(cri::ExecSyncResponse {
+            exit_code,
+            ..Default::default()
+        })
     }
     async fn exec(&self, _: cri::ExecRequest) -> Result<Streaming<ExecSession>> {
         unsupported("exec")
@@ -229,16 +284,27 @@ impl Runtime for FakeRuntime {
     async fn attach(&self, _: cri::AttachRequest) -> Result<Streaming<ExecSession>> {
         unsupported("attach")
     }
-    async fn port_forward(&self, _: cri::PortForwardRequest) -> Result<Streaming<Box<dyn PodDialer>>> {
+    async fn port_forward(
+        &self,
+        _: cri::PortForwardRequest,
+    ) -> Result<Streaming<Box<dyn PodDialer>>> {
         unsupported("port-forward")
     }
     async fn container_stats(&self, _: &str) -> Result<cri::ContainerStats> {
         unsupported("stats")
     }
-    async fn list_container_stats(&self, _: Option<cri::ContainerStatsFilter>) -> Result<Vec<cri::ContainerStats>> {
+    async fn list_container_stats(
+        &self,
+        _: Option<cri::ContainerStatsFilter>,
+    ) -> Result<Vec<cri::ContainerStats>> {
         Ok(Vec::new())
     }
-    async fn pull_image(&self, image: cri::ImageSpec, _: Option<cri::AuthConfig>, _: Option<cri::PodSandboxConfig>) -> Result<String> {
+    async fn pull_image(
+        &self,
+        image: cri::ImageSpec,
+        _: Option<cri::AuthConfig>,
+        _: Option<cri::PodSandboxConfig>,
+    ) -> Result<String> {
         if image.image == "missing" {
             return Err(Error::NotFound("image missing".into()));
         }
@@ -246,7 +312,10 @@ impl Runtime for FakeRuntime {
     }
     async fn image_status(&self, image: cri::ImageSpec) -> Result<Option<cri::Image>> {
         let there = image.image != "missing";
-        Ok(there.then(|| cri::Image { id: image.image, ..Default::default() }))
+        Ok(there.then(|| cri::Image {
+            id: image.image,
+            ..Default::default()
+        }))
     }
     async fn list_images(&self, _: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>> {
         Ok(Vec::new())
