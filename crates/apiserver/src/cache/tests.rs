@@ -773,7 +773,7 @@ async fn watchers_that_come_while_many_write_end_with_the_same_state() {
     let (done, finished) = tokio::sync::watch::channel(0);
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..8 {
-        let (world, mut finished) = (Arc::clone(&world), finished.clone());
+        let (world, finished) = (Arc::clone(&world), finished.clone());
         clients.spawn(async move {
             tokio::time::sleep(Duration::from_millis(number * 3)).await;
             let start = WatchStart::Initial(Freshness::Latest);
@@ -784,11 +784,7 @@ async fn watchers_that_come_while_many_write_end_with_the_same_state() {
                 .unwrap();
             let mut objects = BTreeMap::new();
             loop {
-                let end = *finished.borrow_and_update();
-                let item = tokio::select! {
-                    item = item(&mut watch) => item,
-                    _ = finished.changed() => continue,
-                };
+                let item = item(&mut watch).await;
                 let WatchItem::Event(delivery) = item else {
                     continue;
                 };
@@ -797,7 +793,8 @@ async fn watchers_that_come_while_many_write_end_with_the_same_state() {
                     EventType::Deleted => drop(objects.remove(&key)),
                     _ => drop(objects.insert(key, delivery.revision())),
                 }
-                if end != 0 && delivery.revision() == end {
+                // looked up after the item came: the end is announced before it is written
+                if delivery.revision() == *finished.borrow() {
                     return objects;
                 }
             }
