@@ -2,6 +2,7 @@
 
 mod fake_api;
 mod fake_runtime;
+mod node_server;
 
 use super::*;
 use fake_api::FakeApi;
@@ -14,15 +15,21 @@ struct Node {
     api: FakeApi,
     runtime: Arc<FakeRuntime>,
     dir: tempfile::TempDir,
+    client_ca: Option<Vec<u8>>,
     agent: Option<(JoinHandle<Result<(), Error>>, CancellationToken)>,
 }
 
 impl Node {
     async fn start() -> Self {
+        Self::start_with(None).await
+    }
+
+    async fn start_with(client_ca: Option<Vec<u8>>) -> Self {
         let mut this = Self {
             api: FakeApi::new(),
             runtime: Arc::default(),
             dir: tempfile::tempdir().unwrap(),
+            client_ca,
             agent: None,
         };
         this.run();
@@ -42,6 +49,7 @@ impl Node {
         options.static_pod_dir = Some(self.dir.path().join("manifests"));
         options.address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         options.mounts = false;
+        options.client_ca = self.client_ca.clone();
         let agent = NodeAgent::new(self.api.client(), options);
         let token = cancel.clone();
         self.agent = Some((tokio::spawn(async move { agent.run(token).await }), cancel));

@@ -246,6 +246,11 @@ impl Runtime for FakeRuntime {
             image: c.config.image.clone(),
             image_ref: "sha256:fake".into(),
             labels: c.config.labels.clone(),
+            log_path: state
+                .sandboxes
+                .get(&c.sandbox)
+                .map(|(s, _, _)| format!("{}/{}", s.log_directory, c.config.log_path))
+                .unwrap_or_default(),
             annotations: c.config.annotations.clone(),
             mounts: c.config.mounts.clone(),
             ..Default::default()

@@ -1,0 +1,164 @@
+//! The node server, called as the API server calls it.
+
+use super::*;
+use crate::probes::{HttpRequest, HttpResponse, http_get};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::net::TcpStream;
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "test-ca");
+        let key = KeyPair::generate().unwrap();
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self {
+            issuer: Issuer::new(params, key),
+            pem,
+        }
+    }
+
+    fn client(
+        &self,
+        name: &str,
+        group: &str,
+    ) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, group);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, &self.issuer).unwrap();
+        let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
+        (vec![certificate.der().clone()], key)
+    }
+}
+
+impl Node {
+    fn port(&self) -> u16 {
+        let node = self.api.get("/api/v1/nodes/n1").unwrap();
+        let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+            .as_u64()
+            .unwrap();
+        u16::try_from(port).unwrap()
+    }
+
+    async fn ask(
+        &self,
+        who: (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>),
+        path: &str,
+    ) -> HttpResponse {
+        let served = std::fs::read(self.dir.path().join("kubelet/pki/kubelet.crt")).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots
+            .add(CertificateDer::from_pem_slice(&served).unwrap())
+            .unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_client_auth_cert(who.0, who.1)
+            .unwrap();
+        let stream = TcpStream::connect(("127.0.0.1", self.port()))
+            .await
+            .unwrap();
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        let stream = tokio_rustls::TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+            .unwrap();
+        http_get(Box::new(stream), self.request(path, false))
+            .await
+            .unwrap()
+    }
+
+    fn request(&self, path: &str, https: bool) -> HttpRequest {
+        let authority = format!("127.0.0.1:{}", self.port());
+        HttpRequest {
+            authority,
+            path: path.to_owned(),
+            https,
+            headers: Vec::new(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn only_those_who_may_are_answered() {
+    let authority = Authority::new();
+    let mut node = Node::start_with(Some(authority.pem.clone().into_bytes())).await;
+    let stream = TcpStream::connect(("127.0.0.1", node.port()))
+        .await
+        .unwrap();
+    let anonymous = http_get(Box::new(stream), node.request("/pods", true))
+        .await
+        .unwrap();
+    assert_eq!(
+        (anonymous.status, &anonymous.body[..]),
+        (401, b"Unauthorized".as_slice())
+    );
+    // A certificate of the cluster's CA alone opens nothing: the fake API server answers no review with yes.
+    let jane = node.ask(authority.client("jane", "dev"), "/pods").await;
+    assert_eq!(jane.status, 403);
+    let text = String::from_utf8(jane.body.to_vec()).unwrap();
+    assert_eq!(
+        text,
+        "Forbidden (user=jane, verb=get, resource=nodes, subresource(s)=[proxy])\n"
+    );
+    let admin = node
+        .ask(
+            authority.client("kube-apiserver", "system:masters"),
+            "/healthz",
+        )
+        .await;
+    assert_eq!((admin.status, &admin.body[..]), (200, b"ok".as_slice()));
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn logs_and_pods_are_served() {
+    let authority = Authority::new();
+    let mut node = Node::start_with(Some(authority.pem.clone().into_bytes())).await;
+    let path = node.pod("a", json!({"containers": [container("main", "sleep")]}));
+    node.phase(&path, "Running").await;
+    let log = node.dir.path().join("log/pods/default_a_uid-a/main/0.log");
+    std::fs::write(
+        log,
+        "2024-01-01T00:00:00Z stdout F one\n2024-01-01T00:00:01Z stderr F two\n",
+    )
+    .unwrap();
+    let ask =
+        |path: &'static str| node.ask(authority.client("kube-apiserver", "system:masters"), path);
+    let logs = ask("/containerLogs/default/a/main?tailLines=1").await;
+    assert_eq!((logs.status, &logs.body[..]), (200, b"two\n".as_slice()));
+    let none = ask("/containerLogs/default/a/main?previous=true").await;
+    assert_eq!(none.status, 400);
+    assert_eq!(
+        &none.body[..],
+        b"previous terminated container \"main\" in pod \"a\" not found".as_slice()
+    );
+    assert_eq!(ask("/containerLogs/default/a/other").await.status, 404);
+    let pods: Value = serde_json::from_slice(&ask("/pods").await.body).unwrap();
+    assert_eq!(pods["items"][0]["status"]["phase"], "Running");
+    let metrics = ask("/metrics").await;
+    let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
+    assert!(metrics.contains("kubelet_running_pods"), "{metrics}");
+    // Without an upgrade nothing is run.
+    let exec = ask("/exec/default/a/main?command=ls&output=1").await;
+    assert_eq!(exec.status, 400);
+    node.stop().await;
+}
