@@ -28,7 +28,12 @@ fn pod(n: usize) -> Arc<Pod> {
 fn table(pods: usize) -> Table {
     let mut table = Table::default();
     for n in 0..pods {
-        let devices = (0..8).map(|d| (DeviceId::from(format!("dev-{n}-{d}")), NumaMask::from_bits(1)));
+        let devices = (0..8).map(|d| {
+            (
+                DeviceId::from(format!("dev-{n}-{d}")),
+                NumaMask::from_bits(1),
+            )
+        });
         let hold = DeviceHold {
             pod: PodName {
                 uid: format!("uid-{n}"),
@@ -42,7 +47,9 @@ fn table(pods: usize) -> Table {
             response: Vec::new(),
             since: 0,
         };
-        table.apply(&Change::Hold(hold)).expect("devices of different pods have different names");
+        table
+            .apply(&Change::Hold(hold))
+            .expect("devices of different pods have different names");
     }
     table
 }

@@ -15,7 +15,7 @@ mod record;
 mod table;
 
 pub use file::Error;
-pub(crate) use record::base64_bytes;
 pub use ledger::{CommitError, Ledger, Reservation};
+pub(crate) use record::base64_bytes;
 pub use record::{Change, DeviceHold, PodName};
 pub use table::{Conflict, ContainerHoldings, HeldDevices, PodHoldings, ResourceRecord, Table};

@@ -35,6 +35,10 @@ pub trait ActivePods: Send + Sync + 'static {
     /// that have not ended yet. A pod that is being admitted is among them.
     fn active_pods(&self) -> Vec<Arc<Pod>>;
 
+    /// UIDs of active pods that are being deleted or are gone from the API: what they hold is
+    /// about to be free.
+    fn ending_pods(&self) -> BTreeSet<String>;
+
     /// All pods known to the node, terminal ones included.
     fn all_pods(&self) -> Vec<Arc<Pod>>;
 }
@@ -219,7 +223,11 @@ impl ContainerManager {
     ///
     /// # Errors
     /// The container cannot be created now; try again later.
-    pub async fn container_options(&self, pod: &Pod, container: &str) -> Result<ContainerOptions, OptionsError> {
+    pub async fn container_options(
+        &self,
+        pod: &Pod,
+        container: &str,
+    ) -> Result<ContainerOptions, OptionsError> {
         self.inner.container_options(pod, container).await
     }
 
@@ -243,7 +251,7 @@ impl ContainerManager {
     }
 
     /// Changes whenever [`node_resources`](Self::node_resources),
-    /// [`devices`](Self::devices) or an allocation does. The number has no meaning.
+    /// [`devices`](Self::devices) or an allocation does. The number rises and has no other meaning.
     pub fn subscribe(&self) -> watch::Receiver<u64> {
         self.inner.subscribe()
     }
@@ -255,7 +263,11 @@ impl ContainerManager {
     }
 
     /// `allocatedResourcesStatus` of one app container, sorted.
-    pub fn allocated_resources_status(&self, pod_uid: &str, container: &str) -> Vec<ResourceStatus> {
+    pub fn allocated_resources_status(
+        &self,
+        pod_uid: &str,
+        container: &str,
+    ) -> Vec<ResourceStatus> {
         self.inner.allocated_resources_status(pod_uid, container)
     }
 
@@ -281,5 +293,13 @@ impl ContainerManager {
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         while tasks.join_next().await.is_some() {}
         self.inner.stop_plugins();
+        self.inner.ledger.close();
+    }
+}
+
+impl Drop for ContainerManager {
+    fn drop(&mut self) {
+        // Connections may outlive this for a moment; the log must not.
+        self.inner.ledger.close();
     }
 }

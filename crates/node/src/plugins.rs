@@ -189,7 +189,10 @@ mod tests {
                 panic!("not waiting");
             };
             pauses.push((at - now).as_millis());
-            assert_eq!(registry.plan(&second, at - Duration::from_millis(1)), Plan::default());
+            assert_eq!(
+                registry.plan(&second, at - Duration::from_millis(1)),
+                Plan::default()
+            );
             assert_eq!(registry.plan(&second, at).register.len(), 1);
             now = at;
         }

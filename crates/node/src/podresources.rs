@@ -31,7 +31,8 @@ pub(crate) fn serve(manager: &Arc<Manager>, tasks: &mut JoinSet<()>) -> Result<(
     unix::create_dir(&dir)?;
     let listener = Listener::bind_by_rename(dir.join("kubelet.sock"))?;
     let service = Service::new(manager.clone());
-    let old = v1alpha1::PodResourcesListerServer::new(service.clone()).max_encoding_message_size(MAX_MESSAGE);
+    let old = v1alpha1::PodResourcesListerServer::new(service.clone())
+        .max_encoding_message_size(MAX_MESSAGE);
     let router = unix::server().add_service(service).add_service(old);
     let stop = manager.cancel.clone();
     tasks.spawn(async move {

@@ -1,6 +1,8 @@
 //! The allocation log under SIGKILL: a child process commits as fast as it can and is killed at
 //! a random moment, hundreds of times. Everything it was told is durable must be there.
 
+#![allow(clippy::unwrap_used)]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::path::Path;
@@ -26,7 +28,10 @@ fn hold(pod: u64, devices: &DeviceSet) -> Change {
         container: "main".into(),
         kind: ContainerKind::App,
         resource: R.into(),
-        devices: devices.iter().map(|d| (d.clone(), NumaMask::EMPTY)).collect(),
+        devices: devices
+            .iter()
+            .map(|d| (d.clone(), NumaMask::EMPTY))
+            .collect(),
         response: vec![7; 40],
         since: 0,
     })
@@ -48,18 +53,31 @@ impl Random {
 async fn churn(ledger: &Ledger, pod: u64, seed: u64) {
     let mut random = Random(seed * 31 + pod + 1);
     loop {
-        let wanted: DeviceSet = (0..3).map(|_| format!("d{}", random.below(DEVICES)).into()).collect();
+        let wanted: DeviceSet = (0..3)
+            .map(|_| format!("d{}", random.below(DEVICES)).into())
+            .collect();
         let mut claims = ledger.reservation(&format!("p{pod}"));
         if claims.add("main", ContainerKind::App, R, &wanted).is_ok() {
-            let names: Vec<&str> = wanted.iter().map(|d| d.as_str()).collect();
+            let names: Vec<&str> = wanted
+                .iter()
+                .map(davit_topology::DeviceId::as_str)
+                .collect();
             eprintln!("@try p{pod} {}", names.join(","));
-            ledger.commit(vec![hold(pod, &wanted)], claims).await.unwrap();
+            ledger
+                .commit(vec![hold(pod, &wanted)], claims)
+                .await
+                .unwrap();
             eprintln!("@ok p{pod}");
         }
         if random.below(2) == 0 {
             eprintln!("@try p{pod} -");
-            let release = Change::Release { uid: format!("p{pod}") };
-            ledger.commit(vec![release], ledger.reservation("")).await.unwrap();
+            let release = Change::Release {
+                uid: format!("p{pod}"),
+            };
+            ledger
+                .commit(vec![release], ledger.reservation(""))
+                .await
+                .unwrap();
             eprintln!("@ok p{pod}");
         }
         tokio::task::yield_now().await;
@@ -72,7 +90,10 @@ fn child() {
     let Ok(path) = std::env::var(LOG) else {
         return;
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let ledger = Ledger::open(Path::new(&path), Vec::new()).unwrap();
         let seed = u64::from(std::process::id());
@@ -93,7 +114,9 @@ fn follow(expected: &mut BTreeMap<String, Expected>, said: &str) {
     for line in whole.lines() {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            ["@try", pod, "-"] => expected.entry(pod.into()).or_default().trying = Some(BTreeSet::new()),
+            ["@try", pod, "-"] => {
+                expected.entry(pod.into()).or_default().trying = Some(BTreeSet::new());
+            }
             ["@try", pod, ids] => {
                 let ids = ids.split(',').map(str::to_owned).collect();
                 expected.entry(pod.into()).or_default().trying = Some(ids);
@@ -122,12 +145,20 @@ fn nothing_acknowledged_is_lost_to_sigkill() {
             .spawn()
             .unwrap();
         let mut pipe = child.stderr.take().unwrap();
+        let (awake, first) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
-            let mut said = String::new();
-            pipe.read_to_string(&mut said).unwrap();
-            said
+            let (mut said, mut chunk) = (Vec::new(), [0; 4096]);
+            loop {
+                match pipe.read(&mut chunk).unwrap() {
+                    0 => return String::from_utf8(said).unwrap(),
+                    n => said.extend_from_slice(&chunk[..n]),
+                }
+                // Nobody listens after the first time.
+                let _ = awake.send(());
+            }
         });
-        std::thread::sleep(Duration::from_micros(10_000 + random.below(30_000)));
+        first.recv_timeout(Duration::from_secs(30)).unwrap();
+        std::thread::sleep(Duration::from_micros(random.below(15_000)));
         child.kill().unwrap();
         child.wait().unwrap();
         let said = reader.join().unwrap();
@@ -139,7 +170,9 @@ fn nothing_acknowledged_is_lost_to_sigkill() {
         for (pod, expected) in &mut expected {
             let held: BTreeSet<String> = ledger.read(|t| {
                 let held = t.held(pod, "main", R);
-                held.into_iter().flat_map(|h| h.devices.keys().map(|d| d.as_str().to_owned())).collect()
+                held.into_iter()
+                    .flat_map(|h| h.devices.keys().map(|d| d.as_str().to_owned()))
+                    .collect()
             });
             let trying = expected.trying.take();
             assert!(
@@ -148,10 +181,14 @@ fn nothing_acknowledged_is_lost_to_sigkill() {
                 expected.known
             );
             for id in &held {
-                assert_eq!(owners.insert(id.clone(), pod.clone()), None, "{id} has two owners");
+                assert_eq!(
+                    owners.insert(id.clone(), pod.clone()),
+                    None,
+                    "{id} has two owners"
+                );
             }
             expected.known = held;
         }
     }
-    assert!(acknowledged > 1000, "only {acknowledged} commits");
+    assert!(acknowledged > 200, "only {acknowledged} commits");
 }

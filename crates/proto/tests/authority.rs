@@ -1,11 +1,15 @@
 //! A raw HTTP/2 client calls a server with every form of `:authority` that clients of the
 //! field send (acceptance checklist 1 to 4 and 153), and looks at time-outs and message sizes.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::time::Duration;
 
 use davit_proto::podresources::v1::pod_resources_lister_client::PodResourcesListerClient;
-use davit_proto::podresources::v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use davit_proto::podresources::v1::pod_resources_lister_server::{
+    PodResourcesLister, PodResourcesListerServer,
+};
 use davit_proto::podresources::v1::*;
 use davit_proto::unix::{self, Listener, MAX_MESSAGE};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -18,10 +22,16 @@ struct Lister(usize);
 
 #[tonic::async_trait]
 impl PodResourcesLister for Lister {
-    async fn list(&self, _: Request<ListPodResourcesRequest>) -> Result<Response<ListPodResourcesResponse>, Status> {
+    async fn list(
+        &self,
+        _: Request<ListPodResourcesRequest>,
+    ) -> Result<Response<ListPodResourcesResponse>, Status> {
         let name = "x".repeat(self.0);
         Ok(Response::new(ListPodResourcesResponse {
-            pod_resources: vec![PodResources { name, ..Default::default() }],
+            pod_resources: vec![PodResources {
+                name,
+                ..Default::default()
+            }],
         }))
     }
 
@@ -32,10 +42,16 @@ impl PodResourcesLister for Lister {
         std::future::pending().await
     }
 
-    async fn get(&self, r: Request<GetPodResourcesRequest>) -> Result<Response<GetPodResourcesResponse>, Status> {
+    async fn get(
+        &self,
+        r: Request<GetPodResourcesRequest>,
+    ) -> Result<Response<GetPodResourcesResponse>, Status> {
         let name = r.into_inner().pod_name;
         Ok(Response::new(GetPodResourcesResponse {
-            pod_resources: Some(PodResources { name, ..Default::default() }),
+            pod_resources: Some(PodResources {
+                name,
+                ..Default::default()
+            }),
         }))
     }
 }
@@ -46,7 +62,11 @@ fn serve(path: &Path, size: usize) -> (CancellationToken, tokio::task::JoinHandl
     let router = unix::server().add_service(lister);
     let listener = Listener::bind(path).unwrap();
     let token = stop.clone();
-    let task = tokio::spawn(async move { unix::serve(listener, router, token.cancelled()).await.unwrap() });
+    let task = tokio::spawn(async move {
+        unix::serve(listener, router, token.cancelled())
+            .await
+            .unwrap();
+    });
     (stop, task)
 }
 
@@ -124,12 +144,28 @@ async fn items_001_to_004_and_153_every_form_of_authority() {
     let mut encoder = fluke_hpack::Encoder::new();
     for (n, form) in (0u32..).zip(forms) {
         let mut stream = connect(&path).await;
-        stream.write_all(&call(&mut fluke_hpack::Encoder::new(), 1, form)).await.unwrap();
+        stream
+            .write_all(&call(&mut fluke_hpack::Encoder::new(), 1, form))
+            .await
+            .unwrap();
         let limit = Duration::from_secs(5);
-        assert!(tokio::time::timeout(limit, answered(&mut stream, 1)).await.unwrap(), "{form:?}");
+        assert!(
+            tokio::time::timeout(limit, answered(&mut stream, 1))
+                .await
+                .unwrap(),
+            "{form:?}"
+        );
         let id = 2 * n + 1;
-        shared.write_all(&call(&mut encoder, id, form)).await.unwrap();
-        assert!(tokio::time::timeout(limit, answered(&mut shared, id)).await.unwrap(), "{form:?}");
+        shared
+            .write_all(&call(&mut encoder, id, form))
+            .await
+            .unwrap();
+        assert!(
+            tokio::time::timeout(limit, answered(&mut shared, id))
+                .await
+                .unwrap(),
+            "{form:?}"
+        );
     }
     stop.cancel();
     task.await.unwrap();
@@ -138,7 +174,10 @@ async fn items_001_to_004_and_153_every_form_of_authority() {
 
 async fn connect(path: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(path).await.unwrap();
-    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.unwrap();
+    stream
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        .await
+        .unwrap();
     stream.write_all(&frame(4, 0, 0, &[])).await.unwrap();
     stream
 }
@@ -178,15 +217,21 @@ async fn status(stream: &mut UnixStream) -> String {
 #[tokio::test]
 async fn items_154_and_158_time_outs_and_sizes() {
     let dir = tempfile::tempdir().unwrap();
-    for (size, fits) in [(MAX_MESSAGE - 100, true), (MAX_MESSAGE + 1024 * 1024, false)] {
+    for (size, fits) in [
+        (MAX_MESSAGE - 100, true),
+        (MAX_MESSAGE + 1024 * 1024, false),
+    ] {
         let path = dir.path().join(format!("{size}.sock"));
         let (stop, task) = serve(&path, size);
         let channel = unix::connect(&path, Duration::from_secs(5)).await.unwrap();
-        let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let mut client =
+            PodResourcesListerClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
         assert_eq!(client.list(ListPodResourcesRequest {}).await.is_ok(), fits);
         let mut stream = connect(&path).await;
         stream.write_all(&hanging_call()).await.unwrap();
-        let status = tokio::time::timeout(Duration::from_secs(5), status(&mut stream)).await.unwrap();
+        let status = tokio::time::timeout(Duration::from_secs(5), status(&mut stream))
+            .await
+            .unwrap();
         assert_eq!(status, (Code::DeadlineExceeded as i32).to_string());
         stop.cancel();
         task.await.unwrap();
@@ -201,12 +246,20 @@ async fn sockets_are_replaced_but_files_are_not() {
     let first = Listener::bind(&path).unwrap();
     let second = Listener::bind_by_rename(&path).unwrap();
     drop(first);
-    assert!(path.exists(), "an old listener leaves its successor's socket alone");
+    assert!(
+        path.exists(),
+        "an old listener leaves its successor's socket alone"
+    );
     drop(second);
     assert!(!path.exists());
     std::fs::write(&path, "x").unwrap();
-    assert!(matches!(Listener::bind(&path), Err(unix::Error::NotASocket(_))));
-    let error = unix::connect(&path, Duration::from_millis(150)).await.unwrap_err();
+    assert!(matches!(
+        Listener::bind(&path),
+        Err(unix::Error::NotASocket(_))
+    ));
+    let error = unix::connect(&path, Duration::from_millis(150))
+        .await
+        .unwrap_err();
     assert!(error.to_string().contains("gave up after 150ms"), "{error}");
 }
 
@@ -215,9 +268,14 @@ async fn a_channel_for_one_connection_does_not_dial_again() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s.sock");
     let (stop, task) = serve(&path, 0);
-    let once = unix::connect_once(&path, Duration::from_secs(5)).await.unwrap();
+    let once = unix::connect_once(&path, Duration::from_secs(5))
+        .await
+        .unwrap();
     let again = unix::connect(&path, Duration::from_secs(5)).await.unwrap();
-    let get = || GetPodResourcesRequest { pod_name: "hello".into(), ..Default::default() };
+    let get = || GetPodResourcesRequest {
+        pod_name: "hello".into(),
+        ..Default::default()
+    };
     let mut once = PodResourcesListerClient::new(once);
     let mut again = PodResourcesListerClient::new(again);
     once.get(get()).await.unwrap();

@@ -27,8 +27,8 @@ use tonic::{Code, Response, Status};
 
 /// The messages of the API.
 pub use davit_proto::podresources::v1::{
-    AllocatableResourcesResponse, ClaimResource, ContainerDevices, ContainerMemory, ContainerResources, DynamicResource,
-    PodResources,
+    AllocatableResourcesResponse, ClaimResource, ContainerDevices, ContainerMemory,
+    ContainerResources, DynamicResource, PodResources,
 };
 
 /// The agent's socket by default. Mount its folder, not the file: it is replaced at each start.
@@ -84,7 +84,8 @@ impl Client {
     /// Outside of a tokio runtime.
     pub fn new(path: impl AsRef<Path>) -> Self {
         let path = path.as_ref().to_owned();
-        let client = PodResourcesListerClient::new(unix::connect_lazy(&path)).max_decoding_message_size(MAX_MESSAGE);
+        let client = PodResourcesListerClient::new(unix::connect_lazy(&path))
+            .max_decoding_message_size(MAX_MESSAGE);
         Self {
             path,
             client,
@@ -110,7 +111,9 @@ impl Client {
     /// # Errors
     /// No answer in time, or an error as answer.
     pub async fn list(&self) -> Result<Vec<PodResources>, Error> {
-        let call = |mut c: PodResourcesListerClient<Channel>| async move { c.list(pb::ListPodResourcesRequest {}).await };
+        let call = |mut c: PodResourcesListerClient<Channel>| async move {
+            c.list(pb::ListPodResourcesRequest {}).await
+        };
         Ok(self.call("List", call).await?.pod_resources)
     }
 
@@ -130,7 +133,9 @@ impl Client {
         match self.call("Get", call).await {
             Ok(answer) => Ok(answer.pod_resources),
             // The agent's code for this is Unknown; the text is all there is to go by.
-            Err(Error::Refused { status, .. }) if status.message().ends_with("not found") => Ok(None),
+            Err(Error::Refused { status, .. }) if status.message().ends_with("not found") => {
+                Ok(None)
+            }
             Err(e) => Err(e),
         }
     }
@@ -141,7 +146,8 @@ impl Client {
     /// No answer in time, or an error as answer.
     pub async fn allocatable(&self) -> Result<AllocatableResourcesResponse, Error> {
         self.call("GetAllocatableResources", |mut c| async move {
-            c.get_allocatable_resources(pb::AllocatableResourcesRequest {}).await
+            c.get_allocatable_resources(pb::AllocatableResourcesRequest {})
+                .await
         })
         .await
     }
@@ -193,7 +199,9 @@ fn pause(status: &Status) -> Option<Duration> {
         _ => return None,
     };
     // Callers that were turned away together shall not come back together.
-    let nanos = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.subsec_nanos());
+    let nanos = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .map_or(0, |d| d.subsec_nanos());
     Some(base + base * (nanos % 1000) / 1000)
 }
 
@@ -215,7 +223,10 @@ pub fn devices(entries: &[ContainerDevices]) -> Vec<Device> {
     for entry in entries {
         for id in &entry.device_ids {
             let nodes = entry.topology.iter().flat_map(|t| &t.nodes);
-            found.entry((&entry.resource_name, id)).or_default().extend(nodes.map(|n| n.id));
+            found
+                .entry((&entry.resource_name, id))
+                .or_default()
+                .extend(nodes.map(|n| n.id));
         }
     }
     let device = |((resource, id), numa_nodes): ((&str, &str), _)| Device {

@@ -1,5 +1,7 @@
 //! The SDK's plugin server and podresources client against a small agent in this process.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +12,9 @@ use davit_proto::deviceplugin::v1beta1::registration_server::{Registration, Regi
 use davit_proto::pluginregistration::v1 as reg;
 use davit_proto::pluginregistration::v1::registration_client::RegistrationClient;
 use davit_proto::podresources::v1 as podresources;
-use davit_proto::podresources::v1::pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer};
+use davit_proto::podresources::v1::pod_resources_lister_server::{
+    PodResourcesLister, PodResourcesListerServer,
+};
 use davit_proto::unix::{self, Listener};
 use davit_sdk::deviceplugin::{
     Allocation, Device, DevicePlugin, Offer, PluginServer, Refusal, Route, Running, State,
@@ -32,7 +36,9 @@ impl DevicePlugin for Foo {
         if ids.len() > 2 {
             return Err(Refusal::new("two at most"));
         }
-        Ok(Allocation::new().env("FOO", ids.join(",")).device("/dev/null", "/dev/foo", "rw"))
+        Ok(Allocation::new()
+            .env("FOO", ids.join(","))
+            .device("/dev/null", "/dev/foo", "rw"))
     }
 
     fn has_preference(&self) -> bool {
@@ -52,7 +58,10 @@ struct Agent {
 
 #[tonic::async_trait]
 impl Registration for Agent {
-    async fn register(&self, request: Request<pb::RegisterRequest>) -> Result<Response<pb::Empty>, Status> {
+    async fn register(
+        &self,
+        request: Request<pb::RegisterRequest>,
+    ) -> Result<Response<pb::Empty>, Status> {
         let request = request.into_inner();
         let mut client = dial(&self.dir.join(&request.endpoint)).await;
         client.get_device_plugin_options(pb::Empty {}).await?;
@@ -66,38 +75,70 @@ async fn dial(path: &Path) -> DevicePluginClient<tonic::transport::Channel> {
 }
 
 /// Starts an agent that, like the kubelet, first removes all sockets.
-fn agent(dir: &Path) -> (mpsc::Receiver<pb::RegisterRequest>, CancellationToken, tokio::task::JoinHandle<()>) {
+fn agent(
+    dir: &Path,
+) -> (
+    mpsc::Receiver<pb::RegisterRequest>,
+    CancellationToken,
+    tokio::task::JoinHandle<()>,
+) {
     unix::remove_stale_sockets(dir).unwrap();
     let (seen, requests) = mpsc::channel(8);
     let listener = Listener::bind(dir.join("kubelet.sock")).unwrap();
-    let agent = Agent { dir: dir.to_owned(), seen };
+    let agent = Agent {
+        dir: dir.to_owned(),
+        seen,
+    };
     let router = unix::server().add_service(RegistrationServer::new(agent));
     let stop = CancellationToken::new();
     let token = stop.clone();
-    let task = tokio::spawn(async move { unix::serve(listener, router, token.cancelled()).await.unwrap() });
+    let task = tokio::spawn(async move {
+        unix::serve(listener, router, token.cancelled())
+            .await
+            .unwrap();
+    });
     (requests, stop, task)
 }
 
 async fn reaches(running: &Running, state: State) {
     let mut states = running.state();
     let reached = states.wait_for(|s| *s == state);
-    tokio::time::timeout(Duration::from_secs(10), reached).await.unwrap().unwrap();
+    tokio::time::timeout(Duration::from_secs(10), reached)
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 #[tokio::test]
 async fn item_155_registers_again_after_the_agent_restarted_and_leaves_no_socket() {
     let dir = tempfile::tempdir().unwrap();
-    let devices = watch::Sender::new(vec![Device::healthy("0"), Device::healthy("1").on_numa_node(1)]);
+    let devices = watch::Sender::new(vec![
+        Device::healthy("0"),
+        Device::healthy("1").on_numa_node(1),
+    ]);
     let server = PluginServer::new("vendor.example/foo", Foo(devices.clone()));
-    let running = server.route(Route::Register(dir.path().to_owned())).start().unwrap();
+    let running = server
+        .route(Route::Register(dir.path().to_owned()))
+        .start()
+        .unwrap();
     let socket = dir.path().join("vendor.example-foo.sock");
     for _ in 0..2 {
         let (mut requests, stop, task) = agent(dir.path());
-        let request = tokio::time::timeout(Duration::from_secs(10), requests.recv()).await.unwrap().unwrap();
-        assert_eq!((&*request.version, &*request.resource_name), ("v1beta1", "vendor.example/foo"));
+        let request = tokio::time::timeout(Duration::from_secs(10), requests.recv())
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            (&*request.version, &*request.resource_name),
+            ("v1beta1", "vendor.example/foo")
+        );
         reaches(&running, State::Registered).await;
         let mut client = dial(&socket).await;
-        let mut lists = client.list_and_watch(pb::Empty {}).await.unwrap().into_inner();
+        let mut lists = client
+            .list_and_watch(pb::Empty {})
+            .await
+            .unwrap()
+            .into_inner();
         let first = lists.message().await.unwrap().unwrap();
         assert_eq!(first.devices[1].topology.as_ref().unwrap().nodes[0].id, 1);
         devices.send_modify(|all| all[0].healthy = !all[0].healthy);
@@ -107,11 +148,20 @@ async fn item_155_registers_again_after_the_agent_restarted_and_leaves_no_socket
         task.await.unwrap();
     }
     let mut client = dial(&socket).await;
-    let mut lists = client.list_and_watch(pb::Empty {}).await.unwrap().into_inner();
+    let mut lists = client
+        .list_and_watch(pb::Empty {})
+        .await
+        .unwrap()
+        .into_inner();
     lists.message().await.unwrap();
-    tokio::time::timeout(Duration::from_secs(5), running.stop()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(5), running.stop())
+        .await
+        .unwrap();
     assert!(!socket.exists());
-    assert!(lists.message().await.is_ok_and(|m| m.is_none()), "the stream ends cleanly");
+    assert!(
+        lists.message().await.is_ok_and(|m| m.is_none()),
+        "the stream ends cleanly"
+    );
 }
 
 #[tokio::test]
@@ -122,13 +172,31 @@ async fn calls_and_the_registry_route() {
     let route = Route::Registry(dir.path().to_owned());
     let running = server.route(route).socket_name("foo.sock").start().unwrap();
     let socket = dir.path().join("foo.sock");
-    let channel = unix::connect(&socket, Duration::from_secs(5)).await.unwrap();
+    let channel = unix::connect(&socket, Duration::from_secs(5))
+        .await
+        .unwrap();
     let mut registration = RegistrationClient::new(channel);
-    let info = registration.get_info(reg::InfoRequest {}).await.unwrap().into_inner();
-    assert_eq!((&*info.r#type, &*info.name), ("DevicePlugin", "vendor.example/foo"));
-    assert_eq!((&*info.endpoint, &*info.supported_versions[0]), (socket.to_str().unwrap(), "v1beta1"));
-    let status = reg::RegistrationStatus { plugin_registered: false, error: "no".into() };
-    registration.notify_registration_status(status).await.unwrap();
+    let info = registration
+        .get_info(reg::InfoRequest {})
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(
+        (&*info.r#type, &*info.name),
+        ("DevicePlugin", "vendor.example/foo")
+    );
+    assert_eq!(
+        (&*info.endpoint, &*info.supported_versions[0]),
+        (socket.to_str().unwrap(), "v1beta1")
+    );
+    let status = reg::RegistrationStatus {
+        plugin_registered: false,
+        error: "no".into(),
+    };
+    registration
+        .notify_registration_status(status)
+        .await
+        .unwrap();
     reaches(&running, State::Refused("no".into())).await;
 
     let mut client = dial(&socket).await;
@@ -137,11 +205,18 @@ async fn calls_and_the_registry_route() {
             devices_ids: ids.iter().map(|&i| i.into()).collect(),
         }],
     };
-    let answer = client.allocate(allocate(&["1", "2"])).await.unwrap().into_inner();
+    let answer = client
+        .allocate(allocate(&["1", "2"]))
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(answer.container_responses[0].envs["FOO"], "1,2");
     let status = client.allocate(allocate(&["9"])).await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
-    let status = client.allocate(allocate(&["1", "2", "3"])).await.unwrap_err();
+    let status = client
+        .allocate(allocate(&["1", "2", "3"]))
+        .await
+        .unwrap_err();
     assert_eq!(status.message(), "two at most");
     let request = pb::PreferredAllocationRequest {
         container_requests: vec![pb::ContainerPreferredAllocationRequest {
@@ -150,7 +225,11 @@ async fn calls_and_the_registry_route() {
             allocation_size: 2,
         }],
     };
-    let answer = client.get_preferred_allocation(request).await.unwrap().into_inner();
+    let answer = client
+        .get_preferred_allocation(request)
+        .await
+        .unwrap()
+        .into_inner();
     assert_eq!(answer.container_responses[0].device_i_ds, ["2", "1"]);
     running.stop().await;
 }
@@ -167,7 +246,9 @@ impl PodResourcesLister for Lister {
         if self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2 {
             return Err(Status::resource_exhausted("rejected by rate limit"));
         }
-        Ok(Response::new(podresources::ListPodResourcesResponse::default()))
+        Ok(Response::new(
+            podresources::ListPodResourcesResponse::default(),
+        ))
     }
 
     async fn get_allocatable_resources(
@@ -197,7 +278,14 @@ async fn podresources_survives_the_rate_limit_and_restarts() {
         let listener = Listener::bind_by_rename(&path).unwrap();
         let stop = CancellationToken::new();
         let token = stop.clone();
-        (stop, tokio::spawn(async move { unix::serve(listener, router, token.cancelled()).await.unwrap() }))
+        (
+            stop,
+            tokio::spawn(async move {
+                unix::serve(listener, router, token.cancelled())
+                    .await
+                    .unwrap();
+            }),
+        )
     };
     for _ in 0..2 {
         let early = client.list();
@@ -207,7 +295,10 @@ async fn podresources_survives_the_rate_limit_and_restarts() {
         });
         assert!(answer.unwrap().is_empty());
         assert_eq!(client.get("y", "x").await.unwrap(), None);
-        assert!(matches!(client.allocatable().await, Err(Error::Refused { .. })));
+        assert!(matches!(
+            client.allocatable().await,
+            Err(Error::Refused { .. })
+        ));
         stop.cancel();
         task.await.unwrap();
     }

@@ -45,8 +45,18 @@ impl Folder {
             std::fs::remove_file(&path)?;
         }
         let mode = Mode::from_raw_mode(0o666);
-        mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(NULL.0, NULL.1))?;
-        std::fs::OpenOptions::new().read(true).write(true).open(&path).map(drop)
+        mknodat(
+            CWD,
+            &path,
+            FileType::CharacterDevice,
+            mode,
+            makedev(NULL.0, NULL.1),
+        )?;
+        std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)
+            .map(drop)
     }
 
     fn remove_nodes(&mut self, ids: &[String]) {
@@ -78,7 +88,10 @@ impl Folder {
     /// IDs in the file `unhealthy`.
     pub(crate) fn broken(&self) -> BTreeSet<String> {
         let text = std::fs::read_to_string(self.path.join("unhealthy")).unwrap_or_default();
-        text.lines().map(|line| line.trim().to_owned()).filter(|id| !id.is_empty()).collect()
+        text.lines()
+            .map(|line| line.trim().to_owned())
+            .filter(|id| !id.is_empty())
+            .collect()
     }
 
     /// Removes what was made; the folder itself only when nothing else is in it.
@@ -112,7 +125,10 @@ mod tests {
         assert_eq!(folder.broken(), BTreeSet::from(["foo-1".to_owned()]));
         std::fs::remove_file(path.join("unhealthy")).unwrap();
         let info = folder.write_info("a.com/x").unwrap();
-        assert_eq!(std::fs::read_to_string(info.join("resource")).unwrap(), "a.com/x\n");
+        assert_eq!(
+            std::fs::read_to_string(info.join("resource")).unwrap(),
+            "a.com/x\n"
+        );
         folder.remove();
         assert!(!path.exists());
     }

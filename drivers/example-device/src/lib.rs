@@ -89,7 +89,9 @@ pub async fn run_until(options: Options, stop: impl Future<Output = ()>) -> Resu
         Some(dir) => Route::Registry(dir.clone()),
         None => Route::Register(options.socket_dir.clone()),
     };
-    let running = PluginServer::new(&options.resource, plugin).route(route).start()?;
+    let running = PluginServer::new(&options.resource, plugin)
+        .route(route)
+        .start()?;
     let follow = async {
         loop {
             tokio::time::sleep(HEALTH_POLL).await;
@@ -138,7 +140,10 @@ impl DevicePlugin for Foo {
 
     async fn allocate(&self, ids: &[String]) -> Result<Allocation, Refusal> {
         let joined = ids.join(",");
-        let info = self.folder.write_info(&self.resource).map_err(|e| Refusal::new(e.to_string()))?;
+        let info = self
+            .folder
+            .write_info(&self.resource)
+            .map_err(|e| Refusal::new(e.to_string()))?;
         let mut given = Allocation::new()
             .env("FOO_DEVICES", &joined)
             .annotation("hardware-vendor.example/foo-devices", &joined)

@@ -5,7 +5,7 @@
 //! the first record that is short or does not match its checksum; what follows was never
 //! acknowledged, unless the medium has decayed, so it is kept aside under another name.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
@@ -43,6 +43,9 @@ pub enum Error {
         /// What the decoder said.
         cause: String,
     },
+    /// Another process works with this log.
+    #[error("allocation log {0} is in use by another process")]
+    Busy(PathBuf),
     /// The log gives one device to two owners.
     #[error("allocation log {path} contradicts itself: {conflict}")]
     Contradiction {
@@ -63,6 +66,8 @@ pub(super) struct LogFile {
     base: u64,
     /// A write failed half way: the end of the file is not known to be whole.
     torn: bool,
+    /// Held as long as the log is open; the log itself is replaced by rewriting.
+    _lock: File,
 }
 
 impl LogFile {
@@ -72,6 +77,7 @@ impl LogFile {
             let path = path.to_owned();
             move |source| Error::Io { path, what, source }
         };
+        let lock = lock(path)?;
         let fresh = !path.exists();
         let mut file = OpenOptions::new()
             .read(true)
@@ -96,6 +102,7 @@ impl LogFile {
             len: good as u64,
             base: good as u64,
             torn: false,
+            _lock: lock,
         };
         if known < HEADER.len() {
             log.truncate_to(0).map_err(io("write header"))?;
@@ -127,7 +134,10 @@ impl LogFile {
         for commit in commits {
             put_record(&mut bytes, commit).map_err(|e| self.error("encode", e))?;
         }
-        let written = self.file.write_all(&bytes).and_then(|()| self.file.sync_data());
+        let written = self
+            .file
+            .write_all(&bytes)
+            .and_then(|()| self.file.sync_data());
         match written {
             Ok(()) => {
                 self.len += bytes.len() as u64;
@@ -150,7 +160,8 @@ impl LogFile {
         let temporary = self.path.with_extension("new");
         let mut bytes = HEADER.to_vec();
         for change in changes {
-            put_record(&mut bytes, std::slice::from_ref(change)).map_err(|e| self.error("encode", e))?;
+            put_record(&mut bytes, std::slice::from_ref(change))
+                .map_err(|e| self.error("encode", e))?;
         }
         let written = (|| {
             let mut file = OpenOptions::new()
@@ -186,6 +197,22 @@ impl LogFile {
     }
 }
 
+/// Keeps other processes, such as an agent started twice, away from the log.
+fn lock(path: &Path) -> Result<File, Error> {
+    let name = path.with_extension("lock");
+    let error = |source| Error::Io {
+        path: name.clone(),
+        what: "lock",
+        source,
+    };
+    let file = File::create(&name).map_err(error)?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Error::Busy(path.to_owned())),
+        Err(TryLockError::Error(e)) => Err(error(e)),
+    }
+}
+
 fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
 }
@@ -193,7 +220,10 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 fn put_record(out: &mut Vec<u8>, changes: &[Change]) -> io::Result<()> {
     let payload = serde_json::to_vec(changes)?;
     if payload.len() > MAX_RECORD {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "commit is too large"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "commit is too large",
+        ));
     }
     out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
     out.extend_from_slice(&crc32(&payload).to_le_bytes());
@@ -248,7 +278,11 @@ const CRC_TABLE: [u32; 256] = {
         let mut c = i as u32;
         let mut bit = 0;
         while bit < 8 {
-            c = if c & 1 == 1 { 0xedb8_8320 ^ (c >> 1) } else { c >> 1 };
+            c = if c & 1 == 1 {
+                0xedb8_8320 ^ (c >> 1)
+            } else {
+                c >> 1
+            };
             bit += 1;
         }
         table[i] = c;
@@ -259,7 +293,9 @@ const CRC_TABLE: [u32; 256] = {
 
 /// CRC-32 as in IEEE 802.3.
 fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |c, &b| CRC_TABLE[((c ^ u32::from(b)) & 255) as usize] ^ (c >> 8))
+    !bytes.iter().fold(!0, |c, &b| {
+        CRC_TABLE[((c ^ u32::from(b)) & 255) as usize] ^ (c >> 8)
+    })
 }
 
 #[cfg(test)]
@@ -284,6 +320,7 @@ mod tests {
         log.append(&[&release("a"), &release("b")]).unwrap();
         let whole = log.len;
         log.append(&[&release("c")]).unwrap();
+        drop(log);
         let bytes = std::fs::read(&path).unwrap();
         for cut in 0..=bytes.len() {
             for garbage in [&b""[..], &[0; 40], &[255; 40]] {
@@ -301,6 +338,8 @@ mod tests {
                 };
                 assert_eq!(commits.len(), expected, "cut at {cut}");
                 log.append(&[&release("d")]).unwrap();
+                assert!(matches!(LogFile::open(&path), Err(Error::Busy(_))));
+                drop(log);
                 let (_, commits) = LogFile::open(&path).unwrap();
                 assert_eq!(commits.last(), Some(&release("d")));
             }
@@ -315,6 +354,7 @@ mod tests {
         log.append(&[&release("a")]).unwrap();
         log.rewrite(&release("b")).unwrap();
         log.append(&[&release("c")]).unwrap();
+        drop(log);
         let (_, commits) = LogFile::open(&path).unwrap();
         assert_eq!(commits, vec![release("b"), release("c")]);
         std::fs::write(&path, b"something else").unwrap();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use davit_topology::devices::{ContainerKind, DeviceId, DeviceSet};
@@ -35,6 +36,7 @@ struct Shared {
     table: Mutex<Table>,
     /// Rises with each change of the table that is durable.
     generation: watch::Sender<u64>,
+    closing: AtomicBool,
 }
 
 struct Commit {
@@ -47,8 +49,8 @@ struct Commit {
 /// The allocation log. See the module's description.
 pub struct Ledger {
     shared: Arc<Shared>,
-    queue: Option<mpsc::Sender<Commit>>,
-    writer: Option<JoinHandle<()>>,
+    queue: Mutex<Option<mpsc::Sender<Commit>>>,
+    writer: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Claims on devices of an admission under way. Dropping it gives up those that no commit has
@@ -87,14 +89,17 @@ impl Ledger {
         }
         let mut table = Table::default();
         for change in commits.iter().flatten() {
-            table.apply(change).map_err(|conflict| Error::Contradiction {
-                path: path.to_owned(),
-                conflict,
-            })?;
+            table
+                .apply(change)
+                .map_err(|conflict| Error::Contradiction {
+                    path: path.to_owned(),
+                    conflict,
+                })?;
         }
         let shared = Arc::new(Shared {
             table: Mutex::new(table),
             generation: watch::Sender::new(1),
+            closing: AtomicBool::new(false),
         });
         let (queue, commits) = mpsc::channel(QUEUE);
         let writer = std::thread::Builder::new()
@@ -110,8 +115,8 @@ impl Ledger {
             })?;
         Ok(Self {
             shared,
-            queue: Some(queue),
-            writer: Some(writer),
+            queue: Mutex::new(Some(queue)),
+            writer: Mutex::new(Some(writer)),
         })
     }
 
@@ -146,33 +151,66 @@ impl Ledger {
     ///
     /// # Errors
     /// See [`CommitError`].
-    pub async fn commit(&self, changes: Vec<Change>, mut claims: Reservation) -> Result<(), CommitError> {
+    pub async fn commit(
+        &self,
+        changes: Vec<Change>,
+        mut claims: Reservation,
+    ) -> Result<(), CommitError> {
         for change in &changes {
             if let Change::Hold(hold) = change {
                 let devices = hold.devices.keys().cloned().collect();
-                claims.add_for(&hold.pod.uid, &hold.container, hold.kind, &hold.resource, &devices)?;
+                claims.add_for(
+                    &hold.pod.uid,
+                    &hold.container,
+                    hold.kind,
+                    &hold.resource,
+                    &devices,
+                )?;
             }
         }
+        if changes.is_empty() {
+            return Ok(());
+        }
         let (done, result) = oneshot::channel();
-        let queue = self.queue.as_ref().ok_or(CommitError::Closed)?;
         let commit = Commit {
             changes,
             _claims: claims,
             done,
         };
+        let queue = self.queue.lock().clone().ok_or(CommitError::Closed)?;
         queue.send(commit).await.map_err(|_| CommitError::Closed)?;
+        drop(queue);
         result.await.map_err(|_| CommitError::Closed)?
+    }
+}
+
+impl Ledger {
+    /// Writes what is queued and closes the file; later commits fail. What was read stays
+    /// readable. Waits for the last sync.
+    pub fn close(&self) {
+        let Some(queue) = self.queue.lock().take() else {
+            return;
+        };
+        self.shared.closing.store(true, Ordering::Release);
+        // Wakes the writer; when the queue is full it is awake. Callers that wait for room are
+        // turned away when it ends.
+        let (done, _) = oneshot::channel();
+        let _ = queue.try_send(Commit {
+            changes: Vec::new(),
+            _claims: self.reservation(""),
+            done,
+        });
+        drop(queue);
+        let writer = self.writer.lock().take();
+        if writer.is_some_and(|w| w.join().is_err()) {
+            tracing::error!("the writer of the allocation log has panicked");
+        }
     }
 }
 
 impl Drop for Ledger {
     fn drop(&mut self) {
-        self.queue = None;
-        if let Some(writer) = self.writer.take()
-            && writer.join().is_err()
-        {
-            tracing::error!("the writer of the allocation log has panicked");
-        }
+        self.close();
     }
 }
 
@@ -245,7 +283,12 @@ fn write(mut file: LogFile, shared: &Shared, mut commits: mpsc::Receiver<Commit>
         {
             group.push(next);
         }
-        let written = write_group(&mut file, shared, &group);
+        group.retain(|c| !c.changes.is_empty());
+        let written = if group.is_empty() {
+            Ok(())
+        } else {
+            write_group(&mut file, shared, &group)
+        };
         for commit in group {
             let result = written.clone().and_then(|()| {
                 let mut table = shared.table.lock();
@@ -257,6 +300,9 @@ fn write(mut file: LogFile, shared: &Shared, mut commits: mpsc::Receiver<Commit>
             let _ = done.send(result);
         }
         shared.generation.send_modify(|g| *g += 1);
+        if shared.closing.load(Ordering::Acquire) && commits.is_empty() {
+            return;
+        }
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use davit_topology::devices::{ContainerKind, DeviceId, DeviceMap};
 use davit_topology::NumaMask;
+use davit_topology::devices::{ContainerKind, DeviceId, DeviceMap};
 use serde::{Deserialize, Serialize};
 
 /// Who a pod is.
@@ -81,7 +81,9 @@ mod kind {
             "init" => Ok(ContainerKind::Init),
             "sidecar" => Ok(ContainerKind::Sidecar),
             "app" => Ok(ContainerKind::App),
-            other => Err(D::Error::custom(format!("unknown container kind {other:?}"))),
+            other => Err(D::Error::custom(format!(
+                "unknown container kind {other:?}"
+            ))),
         }
     }
 }
@@ -91,7 +93,10 @@ mod devices {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     pub(super) fn serialize<S: Serializer>(devices: &DeviceMap, s: S) -> Result<S::Ok, S::Error> {
-        let map: BTreeMap<&str, u64> = devices.iter().map(|(id, n)| (id.as_str(), n.bits())).collect();
+        let map: BTreeMap<&str, u64> = devices
+            .iter()
+            .map(|(id, n)| (id.as_str(), n.bits()))
+            .collect();
         map.serialize(s)
     }
 
@@ -114,6 +119,8 @@ pub(crate) mod base64_bytes {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<u8>, D::Error> {
-        STANDARD.decode(String::deserialize(d)?).map_err(D::Error::custom)
+        STANDARD
+            .decode(String::deserialize(d)?)
+            .map_err(D::Error::custom)
     }
 }

@@ -95,9 +95,10 @@ impl Table {
         });
         let free = match kind {
             ContainerKind::Init => owner.keeper.is_none() || owner.inits.contains(container),
-            ContainerKind::Sidecar | ContainerKind::App => {
-                owner.keeper.as_deref().is_none_or(|keeper| keeper == container)
-            }
+            ContainerKind::Sidecar | ContainerKind::App => owner
+                .keeper
+                .as_deref()
+                .is_none_or(|keeper| keeper == container),
         };
         if owner.pod != uid || !free {
             return Err(Conflict {
@@ -110,13 +111,21 @@ impl Table {
             ContainerKind::Init => {
                 owner.inits.insert(container.to_owned());
             }
-            ContainerKind::Sidecar | ContainerKind::App => owner.keeper = Some(container.to_owned()),
+            ContainerKind::Sidecar | ContainerKind::App => {
+                owner.keeper = Some(container.to_owned());
+            }
         }
         Ok(())
     }
 
     /// Takes a claim back, unless the container holds the device by a change of the log.
-    pub(super) fn unclaim(&mut self, uid: &str, container: &str, resource: &str, device: &DeviceId) {
+    pub(super) fn unclaim(
+        &mut self,
+        uid: &str,
+        container: &str,
+        resource: &str,
+        device: &DeviceId,
+    ) {
         let held = self
             .held(uid, container, resource)
             .is_some_and(|h| h.devices.contains_key(device));
@@ -153,8 +162,16 @@ impl Table {
         match change {
             Change::Hold(hold) => self.hold(hold)?,
             Change::Release { uid } => self.release(uid),
-            Change::Learned { resource, pre_start } => {
-                self.known.insert(resource.clone(), ResourceRecord { pre_start: *pre_start });
+            Change::Learned {
+                resource,
+                pre_start,
+            } => {
+                self.known.insert(
+                    resource.clone(),
+                    ResourceRecord {
+                        pre_start: *pre_start,
+                    },
+                );
             }
             Change::Forgotten { resource } => {
                 self.known.remove(resource);
@@ -167,7 +184,9 @@ impl Table {
         let uid = &hold.pod.uid;
         let mut claimed = Vec::new();
         for device in hold.devices.keys() {
-            if let Err(conflict) = self.claim(uid, &hold.container, hold.kind, &hold.resource, device) {
+            if let Err(conflict) =
+                self.claim(uid, &hold.container, hold.kind, &hold.resource, device)
+            {
                 for device in claimed {
                     self.unclaim(uid, &hold.container, &hold.resource, device);
                 }
@@ -221,12 +240,19 @@ impl Table {
 
     /// What one container holds of one resource.
     pub fn held(&self, uid: &str, container: &str, resource: &str) -> Option<&HeldDevices> {
-        self.pods.get(uid)?.containers.get(container)?.devices.get(resource)
+        self.pods
+            .get(uid)?
+            .containers
+            .get(container)?
+            .devices
+            .get(resource)
     }
 
     /// Whether a device has an owner, or is about to get one.
     pub fn is_owned(&self, resource: &str, device: &DeviceId) -> bool {
-        self.owners.get(resource).is_some_and(|o| o.contains_key(device))
+        self.owners
+            .get(resource)
+            .is_some_and(|o| o.contains_key(device))
     }
 
     /// UID of the pod that has a device, or is about to get it.
@@ -281,7 +307,10 @@ impl Table {
             for container in pod.containers.values() {
                 for (resource, held) in &container.devices {
                     for id in held.devices.keys() {
-                        found.entry((resource.clone(), id.clone())).or_default().insert(uid.clone());
+                        found
+                            .entry((resource.clone(), id.clone()))
+                            .or_default()
+                            .insert(uid.clone());
                     }
                 }
             }

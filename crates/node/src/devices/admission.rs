@@ -1,8 +1,10 @@
 //! Giving a pod its devices.
 
 use davit_proto::deviceplugin::v1beta1 as pb;
-use davit_topology::devices::{Choice, ChoiceError, ChoiceInput, DeviceMap, DeviceSet, ReuseTable, Step};
 use davit_topology::NumaMask;
+use davit_topology::devices::{
+    Choice, ChoiceError, ChoiceInput, DeviceMap, DeviceSet, ReuseTable, Step,
+};
 use k8s_openapi::api::core::v1::Pod;
 use prost::Message as _;
 use tokio::time::{Duration, Instant};
@@ -18,12 +20,18 @@ use crate::containermanager::{ContainerOptions, OptionsError, Rejection};
 const CHOICES: usize = 32;
 /// Shortest pause before an admission that met a broken connection tries again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How long devices may be held by pods that are ending before the pod that waits for them says so.
+const HELD_REPORT: Duration = Duration::from_secs(5);
+/// How often to look whether they are free, beside being told.
+const HELD_POLL: Duration = Duration::from_millis(500);
 
 /// Why one container does not get its devices. The texts are part of pod status messages that
 /// users and tests know from the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum AllocError {
-    #[error("pod \"{uid}\" container \"{container}\" changed request for resource \"{resource}\" from {from} to {to}")]
+    #[error(
+        "pod \"{uid}\" container \"{container}\" changed request for resource \"{resource}\" from {from} to {to}"
+    )]
     Changed {
         uid: String,
         container: String,
@@ -35,7 +43,9 @@ enum AllocError {
     Unregistered(String),
     #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
     NoneHealthy(String),
-    #[error("previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}")]
+    #[error(
+        "previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}"
+    )]
     HeldUnhealthy(String),
     #[error(transparent)]
     Choice(#[from] ChoiceError),
@@ -56,13 +66,18 @@ enum Failure {
     /// The pod cannot run here.
     Rejected(Rejection),
     /// A plugin is not there, but may come back until then.
-    Absent { until: Instant, rejection: Rejection },
+    Absent {
+        until: Instant,
+        rejection: Rejection,
+    },
+    /// Pods that are ending hold what is lacking.
+    Held(Rejection),
 }
 
 impl Failure {
     fn rejection(self) -> Rejection {
         match self {
-            Self::Rejected(rejection) | Self::Absent { rejection, .. } => rejection,
+            Self::Rejected(rejection) | Self::Held(rejection) | Self::Absent { rejection, .. } => rejection,
         }
     }
 }
@@ -104,29 +119,53 @@ impl Manager {
         waiting: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<(), Rejection> {
         let mut said = String::new();
+        let started = Instant::now();
         let mut changes = self.subscribe();
         loop {
             changes.borrow_and_update();
             let (until, rejection) = match self.attempt(pod).await {
                 Ok(()) => return Ok(()),
                 Err(Failure::Rejected(rejection)) => return Err(rejection),
-                Err(Failure::Absent { until, rejection }) => (until.min(deadline), rejection),
+                Err(Failure::Absent { until, rejection }) => (until.min(deadline), Ok(rejection)),
+                // Containers end within their grace period; nobody needs to be told unless that takes long.
+                Err(Failure::Held(rejection)) => (deadline, Err(rejection)),
             };
             let now = Instant::now();
+            let (rejection, sentence) = match rejection {
+                Ok(rejection) => {
+                    let sentence = waiting_for(&rejection, until - now);
+                    (rejection, Some(sentence))
+                }
+                Err(rejection) => {
+                    let sentence = (now > started + HELD_REPORT).then(|| waiting_for_release(&rejection));
+                    (rejection, sentence)
+                }
+            };
             if now >= until {
                 return Err(rejection);
             }
-            let sentence = waiting_for(&rejection, until - now);
-            if sentence.0 != said {
+            if let Some(sentence) = sentence
+                && sentence.0 != said
+            {
                 waiting(&sentence.1);
                 said = sentence.0;
             }
             tokio::time::sleep(RETRY_PAUSE.min(until - now)).await;
             tokio::select! {
                 _ = changes.changed() => {}
-                () = tokio::time::sleep_until(until) => {}
+                () = tokio::time::sleep_until(until.min(Instant::now() + HELD_POLL)) => {}
             }
         }
+    }
+
+    /// Whether pods that are ending hold devices of the resource.
+    fn is_held_by_ending(&self, resource: &str) -> bool {
+        let ending = self.ending_pods();
+        !ending.is_empty()
+            && self.ledger.read(|t| {
+                let holders = t.holders();
+                holders.iter().any(|((r, _), uids)| r == resource && uids.iter().any(|uid| ending.contains(uid)))
+            })
     }
 
     /// One try to give the pod what it lacks. Holds nothing when it fails.
@@ -144,7 +183,11 @@ impl Manager {
         self.free_inactive().await;
         // A plugin that is absent ends the attempt before any plugin is bothered.
         for request in &requests {
-            let site = Site { pod: &name, request, affinity: None };
+            let site = Site {
+                pod: &name,
+                request,
+                affinity: None,
+            };
             for (resource, &count) in &request.resources {
                 self.check(&site, resource, count)?;
             }
@@ -156,8 +199,14 @@ impl Manager {
         };
         draft.reuse.begin(&name.uid);
         for request in &requests {
-            let affinity = self.affinity(&name.uid, request, &draft.reuse).map_err(Failure::Rejected)?;
-            let site = Site { pod: &name, request, affinity };
+            let affinity = self
+                .affinity(&name.uid, request, &draft.reuse)
+                .map_err(Failure::Rejected)?;
+            let site = Site {
+                pod: &name,
+                request,
+                affinity,
+            };
             for (resource, &count) in &request.resources {
                 if let Some(held) = self.check(&site, resource, count)? {
                     draft.reuse.allocated(resource, request.kind, &held);
@@ -166,21 +215,32 @@ impl Manager {
                 }
             }
         }
-        let Draft { claims, changes, .. } = draft;
+        let Draft {
+            claims, changes, ..
+        } = draft;
         if changes.is_empty() {
             return Ok(());
         }
         let result = self.ledger.commit(changes, claims).await;
         self.touch();
         result.map_err(|e: CommitError| {
-            let site = Site { pod: &name, request: &requests[0], affinity: None };
+            let site = Site {
+                pod: &name,
+                request: &requests[0],
+                affinity: None,
+            };
             site.reject("", &AllocError::Record(e.to_string()))
         })
     }
 
     /// Whether the container has what it asks for (or needs nothing of us): then the devices it
     /// holds. `None` when it is to be given devices now.
-    fn check(&self, site: &Site<'_>, resource: &str, count: usize) -> Result<Option<DeviceSet>, Failure> {
+    fn check(
+        &self,
+        site: &Site<'_>,
+        resource: &str,
+        count: usize,
+    ) -> Result<Option<DeviceSet>, Failure> {
         let (uid, container) = (&site.pod.uid, &site.request.container);
         let (held, owned) = self.ledger.read(|t| {
             let held = t.held(uid, container, resource);
@@ -217,7 +277,8 @@ impl Manager {
             Some(Presence::Absent(since)) => {
                 return Err(Failure::Absent {
                     until: since + self.config.plugin_wait,
-                    rejection: site.rejection(resource, &AllocError::NoneHealthy(resource.to_owned())),
+                    rejection: site
+                        .rejection(resource, &AllocError::NoneHealthy(resource.to_owned())),
                 });
             }
             Some(Presence::Live) => {}
@@ -248,6 +309,9 @@ impl Manager {
         let request = site.request;
         let fail = |error: AllocError, lost: bool| {
             let rejection = site.rejection(resource, &error);
+            if matches!(error, AllocError::Choice(_)) && self.is_held_by_ending(resource) {
+                return Failure::Held(rejection);
+            }
             if !lost || self.config.plugin_wait.is_zero() {
                 return Failure::Rejected(rejection);
             }
@@ -314,9 +378,13 @@ impl Manager {
                 step = match step {
                     Step::Done(ids) => break ids,
                     Step::Failed(error) => return Err((error.into(), false)),
-                    Step::AskPreferred(_, choice) if attempt >= CHOICES => choice.resume(&DeviceSet::new()),
+                    Step::AskPreferred(_, choice) if attempt >= CHOICES => {
+                        choice.resume(&DeviceSet::new())
+                    }
                     Step::AskPreferred(ask, choice) => {
-                        let answer = endpoint.preferred(&ask, self.config.preferred_timeout).await;
+                        let answer = endpoint
+                            .preferred(&ask, self.config.preferred_timeout)
+                            .await;
                         let preferred = answer.map_err(|e| {
                             let lost = e.lost || !self.is_connected(endpoint);
                             (AllocError::Preferred(e.text), lost)
@@ -325,7 +393,11 @@ impl Manager {
                     }
                 };
             };
-            if draft.claims.add(&request.container, request.kind, resource, &ids).is_ok() {
+            if draft
+                .claims
+                .add(&request.container, request.kind, resource, &ids)
+                .is_ok()
+            {
                 let place = |id| {
                     let numa = list.get(&id).map(|d| d.numa).unwrap_or_default();
                     (id, numa)
@@ -336,34 +408,60 @@ impl Manager {
         unreachable!("the loop above has no end of its own")
     }
 
-    pub(crate) async fn container_options(&self, pod: &Pod, container: &str) -> Result<ContainerOptions, OptionsError> {
+    pub(crate) async fn container_options(
+        &self,
+        pod: &Pod,
+        container: &str,
+    ) -> Result<ContainerOptions, OptionsError> {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let requests = requests::of(pod);
         let Some(request) = requests.iter().find(|r| r.container == container) else {
             return Ok(ContainerOptions::default());
         };
-        let held = |resource: &str| self.ledger.read(|t| t.held(&uid, container, resource).cloned());
-        let ours = |resource: &str| {
-            self.presence(resource).is_some() || self.ledger.read(|t| t.known().contains_key(resource))
+        let held = |resource: &str| {
+            self.ledger
+                .read(|t| t.held(&uid, container, resource).cloned())
         };
-        let lacking = request.resources.keys().any(|r| held(r).is_none() && ours(r));
+        let ours = |resource: &str| {
+            self.presence(resource).is_some()
+                || self.ledger.read(|t| t.known().contains_key(resource))
+        };
+        let lacking = request
+            .resources
+            .keys()
+            .any(|r| held(r).is_none() && ours(r));
         if lacking {
             // The log was lost while the container ran, or the plugin is new to the node.
             self.forget_running(&uid);
-            self.attempt(pod).await.map_err(|f| OptionsError(f.rejection().message))?;
+            self.attempt(pod)
+                .await
+                .map_err(|f| OptionsError(f.rejection().message))?;
         }
         let mut answers = Vec::new();
-        for resource in request.resources.keys().filter(|r| ours(r) || held(r).is_some()) {
-            self.pre_start(&uid, container, resource).await.map_err(OptionsError)?;
+        for resource in request
+            .resources
+            .keys()
+            .filter(|r| ours(r) || held(r).is_some())
+        {
+            self.pre_start(&uid, container, resource)
+                .await
+                .map_err(OptionsError)?;
             if let Some(held) = held(resource) {
                 let answer = pb::ContainerAllocateResponse::decode(held.response.as_slice())
-                    .map_err(|e| OptionsError(format!("recorded answer of the plugin of {resource}: {e}")))?;
+                    .map_err(|e| {
+                        OptionsError(format!("recorded answer of the plugin of {resource}: {e}"))
+                    })?;
                 answers.push((resource.as_str(), answer));
             }
         }
         let merged = super::options::merge(answers);
         for conflict in &merged.conflicts {
-            tracing::warn!(pod = uid, container, conflict, "device plugins contradict each other");
+            tracing::warn!(
+                pod = uid,
+                container,
+                conflict,
+                "device plugins contradict each other"
+            );
         }
         Ok(merged.options)
     }
@@ -373,14 +471,21 @@ impl Manager {
         let endpoint = self.serving(resource);
         let wanted = match &endpoint {
             Some(endpoint) => endpoint.options.pre_start_required,
-            None => self.ledger.read(|t| t.known().get(resource).is_some_and(|k| k.pre_start)),
+            None => self
+                .ledger
+                .read(|t| t.known().get(resource).is_some_and(|k| k.pre_start)),
         };
         if !wanted {
             return Ok(());
         }
         let held = self.ledger.read(|t| {
             let held = t.held(uid, container, resource)?;
-            Some(held.devices.keys().map(|id| id.as_str().to_owned()).collect::<Vec<_>>())
+            Some(
+                held.devices
+                    .keys()
+                    .map(|id| id.as_str().to_owned())
+                    .collect::<Vec<_>>(),
+            )
         });
         let Some(ids) = held else {
             return Err(format!(
@@ -391,11 +496,25 @@ impl Manager {
             return Err(format!("endpoint of {resource} has been stopped"));
         };
         let answer = endpoint.pre_start(ids, self.config.pre_start_timeout).await;
-        answer.map_err(|e| format!("device plugin PreStartContainer rpc failed with err: {}", e.text))
+        answer.map_err(|e| {
+            format!(
+                "device plugin PreStartContainer rpc failed with err: {}",
+                e.text
+            )
+        })
     }
 }
 
 /// The kind of wait (to tell whether it has changed) and the sentence about it.
+fn waiting_for_release(rejection: &Rejection) -> (String, String) {
+    let resource = rejection.resource.clone().unwrap_or_default();
+    let sentence = format!(
+        "waiting for devices of {resource} that pods which are ending still hold: {}",
+        rejection.message
+    );
+    (format!("{resource} held"), sentence)
+}
+
 fn waiting_for(rejection: &Rejection, left: Duration) -> (String, String) {
     let resource = rejection.resource.clone().unwrap_or_default();
     let sentence = format!(

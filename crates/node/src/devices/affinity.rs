@@ -21,7 +21,12 @@ impl Manager {
         reuse: &ReuseTable,
     ) -> Result<Option<NumaMask>, Rejection> {
         let policy = self.config.topology_policy;
-        let Some(machine) = self.config.machine.as_ref().filter(|_| policy.kind != PolicyKind::None) else {
+        let Some(machine) = self
+            .config
+            .machine
+            .as_ref()
+            .filter(|_| policy.kind != PolicyKind::None)
+        else {
             return Ok(None);
         };
         let mut hints: ProviderHints = BTreeMap::new();

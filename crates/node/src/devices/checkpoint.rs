@@ -101,7 +101,10 @@ fn snapshot(manager: &Manager) -> Data {
     let resources: Vec<String> = {
         let state = manager.state.lock();
         let known = state.inventory.all();
-        known.filter(|(_, _, p)| *p != super::inventory::Presence::Gone).map(|(r, ..)| r.clone()).collect()
+        known
+            .filter(|(_, _, p)| *p != super::inventory::Presence::Gone)
+            .map(|(r, ..)| r.clone())
+            .collect()
     };
     let healthy = |r: String| {
         let ids = manager.healthy_of(&r).into_keys().collect();
@@ -124,7 +127,9 @@ fn encode(data: &Data) -> serde_json::Result<Vec<u8>> {
 }
 
 fn fnv32a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |h, b| (h ^ u32::from(*b)).wrapping_mul(0x0100_0193))
+    bytes.iter().fold(0x811c_9dc5, |h, b| {
+        (h ^ u32::from(*b)).wrapping_mul(0x0100_0193)
+    })
 }
 
 fn write(dir: &Path, bytes: &[u8]) -> io::Result<()> {
@@ -152,10 +157,14 @@ pub(super) fn import(dir: &Path) -> Vec<Change> {
         }
     };
     let since = jiff::Timestamp::now().as_millisecond();
-    let learned = checkpoint.data.registered_devices.into_keys().map(|resource| Change::Learned {
-        resource,
-        pre_start: false,
-    });
+    let learned = checkpoint
+        .data
+        .registered_devices
+        .into_keys()
+        .map(|resource| Change::Learned {
+            resource,
+            pre_start: false,
+        });
     let mut changes: Vec<Change> = learned.collect();
     let mut holds: Vec<DeviceHold> = Vec::new();
     for entry in checkpoint.data.pod_device_entries.into_iter().flatten() {
@@ -163,12 +172,22 @@ pub(super) fn import(dir: &Path) -> Vec<Change> {
         let shares = |h: &DeviceHold| {
             h.resource == hold.resource && h.devices.keys().any(|id| hold.devices.contains_key(id))
         };
-        if let Some(other) = holds.iter().find(|h| h.pod.uid != hold.pod.uid && shares(h)) {
-            tracing::error!(pod = hold.pod.uid, holder = other.pod.uid, "device of the checkpoint has two owners");
+        if let Some(other) = holds
+            .iter()
+            .find(|h| h.pod.uid != hold.pod.uid && shares(h))
+        {
+            tracing::error!(
+                pod = hold.pod.uid,
+                holder = other.pod.uid,
+                "device of the checkpoint has two owners"
+            );
             continue;
         }
         // Inside a pod only an init container shares devices, with those after it.
-        for earlier in holds.iter_mut().filter(|h| h.pod.uid == hold.pod.uid && shares(h)) {
+        for earlier in holds
+            .iter_mut()
+            .filter(|h| h.pod.uid == hold.pod.uid && shares(h))
+        {
             earlier.kind = ContainerKind::Init;
         }
         holds.push(hold);
@@ -181,7 +200,9 @@ pub(super) fn import(dir: &Path) -> Vec<Change> {
 fn hold(entry: Entry, since: i64) -> DeviceHold {
     let mut devices = DeviceMap::new();
     for (node, ids) in entry.device_ids {
-        let node = u32::try_from(node).ok().and_then(|n| NumaMask::single(n).ok());
+        let node = u32::try_from(node)
+            .ok()
+            .and_then(|n| NumaMask::single(n).ok());
         for id in ids {
             let mask = devices.entry(id).or_insert(NumaMask::EMPTY);
             *mask = *mask | node.unwrap_or_default();

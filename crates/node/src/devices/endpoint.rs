@@ -67,9 +67,13 @@ impl Endpoint {
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
         let limit = limits.options_timeout;
-        let options = call("GetDevicePluginOptions", resource, limit, pb::Empty {}, |r| {
-            client.get_device_plugin_options(r)
-        });
+        let options = call(
+            "GetDevicePluginOptions",
+            resource,
+            limit,
+            pb::Empty {},
+            |r| client.get_device_plugin_options(r),
+        );
         let options = options.await.map_err(|e| ConnectError::Options(e.text))?;
         Ok(Self {
             id,
@@ -92,7 +96,11 @@ impl Endpoint {
     }
 
     /// GetPreferredAllocation, if the plugin offers it; an empty set otherwise.
-    pub(super) async fn preferred(&self, ask: &Ask, limit: Duration) -> Result<DeviceSet, CallError> {
+    pub(super) async fn preferred(
+        &self,
+        ask: &Ask,
+        limit: Duration,
+    ) -> Result<DeviceSet, CallError> {
         if !self.options.get_preferred_allocation_available {
             return Ok(DeviceSet::new());
         }
@@ -104,25 +112,42 @@ impl Endpoint {
             }],
         };
         let mut client = self.client.clone();
-        let answer = call("GetPreferredAllocation", &self.resource, limit, request, |r| {
-            client.get_preferred_allocation(r)
-        });
+        let answer = call(
+            "GetPreferredAllocation",
+            &self.resource,
+            limit,
+            request,
+            |r| client.get_preferred_allocation(r),
+        );
         let first = answer.await?.container_responses.into_iter().next();
         let ids = first.map(|r| r.device_i_ds).unwrap_or_default();
         Ok(ids.into_iter().map(Into::into).collect())
     }
 
     /// Allocate for one container; the answer may hold any number of responses.
-    pub(super) async fn allocate(&self, ids: &DeviceSet, limit: Duration) -> Result<pb::AllocateResponse, CallError> {
+    pub(super) async fn allocate(
+        &self,
+        ids: &DeviceSet,
+        limit: Duration,
+    ) -> Result<pb::AllocateResponse, CallError> {
         let request = pb::AllocateRequest {
-            container_requests: vec![pb::ContainerAllocateRequest { devices_ids: texts(ids) }],
+            container_requests: vec![pb::ContainerAllocateRequest {
+                devices_ids: texts(ids),
+            }],
         };
         let mut client = self.client.clone();
-        call("Allocate", &self.resource, limit, request, |r| client.allocate(r)).await
+        call("Allocate", &self.resource, limit, request, |r| {
+            client.allocate(r)
+        })
+        .await
     }
 
     /// PreStartContainer for the devices of one container.
-    pub(super) async fn pre_start(&self, ids: Vec<String>, limit: Duration) -> Result<(), CallError> {
+    pub(super) async fn pre_start(
+        &self,
+        ids: Vec<String>,
+        limit: Duration,
+    ) -> Result<(), CallError> {
         let request = pb::PreStartContainerRequest { devices_ids: ids };
         let mut client = self.client.clone();
         let answer = call("PreStartContainer", &self.resource, limit, request, |r| {

@@ -29,11 +29,17 @@ impl Health {
 }
 
 impl Manager {
-    pub(crate) fn allocated_resources_status(&self, uid: &str, container: &str) -> Vec<ResourceStatus> {
+    pub(crate) fn allocated_resources_status(
+        &self,
+        uid: &str,
+        container: &str,
+    ) -> Vec<ResourceStatus> {
         let held: Vec<(String, Vec<DeviceId>)> = self.ledger.read(|t| {
             let container = t.pods().get(uid).and_then(|p| p.containers.get(container));
             let resources = container.into_iter().flat_map(|c| &c.devices);
-            resources.map(|(r, h)| (r.clone(), h.devices.keys().cloned().collect())).collect()
+            resources
+                .map(|(r, h)| (r.clone(), h.devices.keys().cloned().collect()))
+                .collect()
         });
         let state = self.state.lock();
         let resource = |(name, ids): (String, Vec<DeviceId>)| ResourceStatus {
@@ -52,7 +58,11 @@ impl Manager {
     }
 
     /// UIDs of the pods that hold one of these devices.
-    pub(super) fn holders_of(&self, resource: &str, devices: &BTreeSet<DeviceId>) -> BTreeSet<String> {
+    pub(super) fn holders_of(
+        &self,
+        resource: &str,
+        devices: &BTreeSet<DeviceId>,
+    ) -> BTreeSet<String> {
         self.ledger.read(|t| {
             let owners = devices.iter().filter_map(|d| t.owner(resource, d));
             owners.map(str::to_owned).collect()

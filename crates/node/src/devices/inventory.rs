@@ -139,15 +139,27 @@ impl Resource {
                 health: BTreeSet::new(),
             };
         };
-        let known = self.list.keys().chain(&self.vanished).chain(list.keys()).cloned();
+        let known = self
+            .list
+            .keys()
+            .chain(&self.vanished)
+            .chain(list.keys())
+            .cloned();
         let known: BTreeSet<DeviceId> = known.collect();
         let before: Vec<Health> = known.iter().map(|d| self.health(d)).collect();
         let changed = self.absent_since.is_some() || self.gone || *self.list != *list;
         self.absent_since = None;
         self.gone = false;
-        self.vanished = known.iter().filter(|d| !list.contains_key(*d)).cloned().collect();
+        self.vanished = known
+            .iter()
+            .filter(|d| !list.contains_key(*d))
+            .cloned()
+            .collect();
         self.list = list;
-        let health = known.into_iter().zip(before).filter(|(d, b)| self.health(d) != *b);
+        let health = known
+            .into_iter()
+            .zip(before)
+            .filter(|(d, b)| self.health(d) != *b);
         Outcome {
             changed,
             health: health.map(|(d, _)| d).collect(),
@@ -170,18 +182,36 @@ impl Inventory {
 
     /// A plugin has connected. Until its first list the state stays as it was. Returns the
     /// instances that are one too many and are to be disconnected.
-    pub(super) fn connected(&mut self, resource: &str, id: InstanceId, now: Instant) -> Vec<InstanceId> {
+    pub(super) fn connected(
+        &mut self,
+        resource: &str,
+        id: InstanceId,
+        now: Instant,
+    ) -> Vec<InstanceId> {
         let entry = self
             .resources
             .entry(resource.to_owned())
             .or_insert_with(|| Resource::absent(now));
+        if entry.gone {
+            // A new beginning: pods wait for its first list, the old one is no promise.
+            entry.gone = false;
+            entry.absent_since = Some(now);
+            entry.vanished.extend(entry.list.keys().cloned());
+            entry.list = List::default();
+        }
         entry.instances.push(Instance { id, list: None });
         let surplus = entry.instances.len().saturating_sub(MAX_INSTANCES);
         entry.instances.iter().take(surplus).map(|i| i.id).collect()
     }
 
     /// A plugin has sent its list. Unknown instances are ignored.
-    pub(super) fn listed(&mut self, resource: &str, id: InstanceId, list: List, now: Instant) -> Outcome {
+    pub(super) fn listed(
+        &mut self,
+        resource: &str,
+        id: InstanceId,
+        list: List,
+        now: Instant,
+    ) -> Outcome {
         let Some(entry) = self.resources.get_mut(resource) else {
             return Outcome::default();
         };
@@ -212,7 +242,11 @@ impl Inventory {
 
     /// Declares resources without plugin gone after the grace period. Returns their names with
     /// the devices whose health in pod status has changed by that.
-    pub(super) fn expire(&mut self, grace: Duration, now: Instant) -> Vec<(String, BTreeSet<DeviceId>)> {
+    pub(super) fn expire(
+        &mut self,
+        grace: Duration,
+        now: Instant,
+    ) -> Vec<(String, BTreeSet<DeviceId>)> {
         let mut expired = Vec::new();
         for (name, entry) in &mut self.resources {
             let over = entry.absent_since.is_some_and(|since| now >= since + grace);
@@ -228,7 +262,10 @@ impl Inventory {
 
     /// When [`expire`](Self::expire) has something to do next.
     pub(super) fn next_expiry(&self, grace: Duration) -> Option<Instant> {
-        let waiting = self.resources.values().filter(|r| !r.gone && r.instances.is_empty());
+        let waiting = self
+            .resources
+            .values()
+            .filter(|r| !r.gone && r.instances.is_empty());
         waiting.filter_map(|r| Some(r.absent_since? + grace)).min()
     }
 
@@ -261,14 +298,22 @@ impl Inventory {
 
     /// Devices that may be given out: healthy, of a live resource.
     pub(super) fn healthy(&self, resource: &str) -> DeviceMap {
-        let live = self.resources.get(resource).filter(|r| r.absent_since.is_none());
+        let live = self
+            .resources
+            .get(resource)
+            .filter(|r| r.absent_since.is_none());
         let devices = live.into_iter().flat_map(|r| r.list.iter());
-        devices.filter(|(_, d)| d.healthy).map(|(id, d)| (id.clone(), d.numa)).collect()
+        devices
+            .filter(|(_, d)| d.healthy)
+            .map(|(id, d)| (id.clone(), d.numa))
+            .collect()
     }
 
     /// Health of a device as pod status shows it.
     pub(super) fn health(&self, resource: &str, device: &DeviceId) -> Health {
-        self.resources.get(resource).map_or(Health::Unknown, |r| r.health(device))
+        self.resources
+            .get(resource)
+            .map_or(Health::Unknown, |r| r.health(device))
     }
 
     /// All resources with their lists.
@@ -286,10 +331,17 @@ impl Inventory {
             let healthy = r.list.values().filter(|d| d.healthy).count();
             ResourceCount {
                 capacity: all as u64,
-                allocatable: if r.absent_since.is_some() { 0 } else { healthy as u64 },
+                allocatable: if r.absent_since.is_some() {
+                    0
+                } else {
+                    healthy as u64
+                },
             }
         };
-        self.resources.iter().map(|(name, r)| (name.clone(), count(r))).collect()
+        self.resources
+            .iter()
+            .map(|(name, r)| (name.clone(), count(r)))
+            .collect()
     }
 }
 

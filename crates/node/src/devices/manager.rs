@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::endpoint::{Endpoint, SharedEndpoint};
-use super::inventory::{Inventory, InstanceId, List, Outcome, Presence};
+use super::inventory::{InstanceId, Inventory, List, Outcome, Presence};
 use super::metrics::Metrics;
 use super::{DEVICE_PLUGINS_DIR, InvalidName, checkpoint};
 use crate::allocation::{self, Change, Ledger};
@@ -89,11 +89,19 @@ impl Manager {
             })?;
         }
         let log = config.root_dir.join("allocations.log");
-        let imported = if log.exists() { Vec::new() } else { checkpoint::import(&dir) };
+        let imported = if log.exists() {
+            Vec::new()
+        } else {
+            checkpoint::import(&dir)
+        };
         let ledger = Ledger::open(&log, imported)?;
         let mut state = State::default();
         let now = Instant::now();
-        ledger.read(|t| t.known().keys().for_each(|r| state.inventory.remember(r, now)));
+        ledger.read(|t| {
+            t.known()
+                .keys()
+                .for_each(|r| state.inventory.remember(r, now));
+        });
         Ok(Arc::new(Self {
             config,
             pods,
@@ -129,8 +137,13 @@ impl Manager {
         }
         let id = InstanceId(this.next_instance.fetch_add(1, Ordering::Relaxed));
         let endpoint = Endpoint::connect(id, resource, socket, registry_socket, &this.config);
-        let endpoint = Arc::new(endpoint.await.map_err(|e| PluginError::Connect(e.to_string()))?);
-        this.learn(resource, endpoint.options.pre_start_required).await?;
+        let endpoint = Arc::new(
+            endpoint
+                .await
+                .map_err(|e| PluginError::Connect(e.to_string()))?,
+        );
+        this.learn(resource, endpoint.options.pre_start_required)
+            .await?;
         let surplus = {
             let mut state = this.state.lock();
             let task = tokio::spawn(read_lists(this.clone(), endpoint.clone()));
@@ -159,7 +172,10 @@ impl Manager {
             resource: resource.to_owned(),
             pre_start,
         };
-        let committed = self.ledger.commit(vec![change], self.ledger.reservation("")).await;
+        let committed = self
+            .ledger
+            .commit(vec![change], self.ledger.reservation(""))
+            .await;
         committed.map_err(|e| PluginError::Record(e.to_string()))
     }
 
@@ -167,16 +183,23 @@ impl Manager {
         let resource = &endpoint.resource;
         let (outcome, replaced) = {
             let mut state = self.state.lock();
-            let outcome = state.inventory.listed(resource, endpoint.id, list, Instant::now());
+            let outcome = state
+                .inventory
+                .listed(resource, endpoint.id, list, Instant::now());
             // The same socket served twice: its earlier connection is of no use any more.
             let same = |p: &&Plugin| {
                 let e = &p.endpoint;
                 e.resource == *resource && e.socket == endpoint.socket && e.id < endpoint.id
             };
-            let replaced: Vec<InstanceId> = state.plugins.values().filter(same).map(|p| p.endpoint.id).collect();
+            let replaced: Vec<InstanceId> = state
+                .plugins
+                .values()
+                .filter(same)
+                .map(|p| p.endpoint.id)
+                .collect();
             (outcome, replaced)
         };
-        self.settle(resource, outcome);
+        self.settle(resource, &outcome);
         for id in replaced {
             self.disconnect(resource, id, "registered again");
         }
@@ -191,7 +214,7 @@ impl Manager {
         if plugin.is_some() {
             tracing::info!(resource, instance = id.0, why, "device plugin disconnected");
         }
-        self.settle(resource, outcome);
+        self.settle(resource, &outcome);
     }
 
     /// Ends the plugins that came by a socket of the plugin registry.
@@ -199,14 +222,19 @@ impl Manager {
         let found: Vec<SharedEndpoint> = {
             let state = self.state.lock();
             let all = state.plugins.values().map(|p| p.endpoint.clone());
-            all.filter(|e| e.registry_socket.as_deref() == Some(registry_socket)).collect()
+            all.filter(|e| e.registry_socket.as_deref() == Some(registry_socket))
+                .collect()
         };
         for endpoint in found {
-            self.disconnect(&endpoint.resource, endpoint.id, "its registry socket is gone");
+            self.disconnect(
+                &endpoint.resource,
+                endpoint.id,
+                "its registry socket is gone",
+            );
         }
     }
 
-    fn settle(&self, resource: &str, outcome: Outcome) {
+    fn settle(&self, resource: &str, outcome: &Outcome) {
         if !outcome.health.is_empty() {
             self.notify_health(resource, &outcome.health);
         }
@@ -238,8 +266,21 @@ impl Manager {
             let change = Change::Forgotten {
                 resource: resource.clone(),
             };
-            if let Err(e) = self.ledger.commit(vec![change], self.ledger.reservation("")).await {
+            if let Err(e) = self
+                .ledger
+                .commit(vec![change], self.ledger.reservation(""))
+                .await
+            {
                 tracing::warn!(resource, error = %e, "loss of the plugin not recorded");
+            }
+            // It may have come back while that was written.
+            if self.presence(resource) != Some(Presence::Gone) {
+                let pre_start = self
+                    .serving(resource)
+                    .is_some_and(|e| e.options.pre_start_required);
+                if let Err(e) = self.learn(resource, pre_start).await {
+                    tracing::warn!(resource, error = %e, "return of the plugin not recorded");
+                }
             }
         }
         if !expired.is_empty() {
@@ -262,7 +303,10 @@ impl Manager {
 
     /// Whether a plugin is still connected.
     pub(super) fn is_connected(&self, endpoint: &Endpoint) -> bool {
-        self.state.lock().inventory.is_connected(&endpoint.resource, endpoint.id)
+        self.state
+            .lock()
+            .inventory
+            .is_connected(&endpoint.resource, endpoint.id)
     }
 
     /// The last device list of a resource.
@@ -281,7 +325,9 @@ impl Manager {
         let resources: Vec<String> = state.inventory.all().map(|(r, ..)| r.clone()).collect();
         let devices = resources.into_iter().flat_map(|r| {
             let healthy = state.inventory.healthy(&r);
-            healthy.into_iter().map(move |(id, numa)| (r.clone(), id, numa))
+            healthy
+                .into_iter()
+                .map(move |(id, numa)| (r.clone(), id, numa))
         });
         devices.collect()
     }
@@ -289,14 +335,20 @@ impl Manager {
     /// Healthy devices nobody holds or is about to hold.
     pub(super) fn free(&self, resource: &str) -> DeviceMap {
         let mut devices = self.healthy_of(resource);
-        self.ledger.read(|t| devices.retain(|id, _| !t.is_owned(resource, id)));
+        self.ledger
+            .read(|t| devices.retain(|id, _| !t.is_owned(resource, id)));
         devices
     }
 
     pub(crate) fn adopt(&self, found: impl IntoIterator<Item = FoundContainer>) {
         let mut state = self.state.lock();
         for c in found {
-            let running = state.found.entry(c.pod_uid).or_default().entry(c.container).or_default();
+            let running = state
+                .found
+                .entry(c.pod_uid)
+                .or_default()
+                .entry(c.container)
+                .or_default();
             *running |= c.running;
         }
     }
@@ -304,7 +356,10 @@ impl Manager {
     /// Whether some container of the pod was running when the agent started.
     pub(super) fn was_running(&self, uid: &str) -> bool {
         let state = self.state.lock();
-        state.found.get(uid).is_some_and(|pod| pod.values().any(|running| *running))
+        state
+            .found
+            .get(uid)
+            .is_some_and(|pod| pod.values().any(|running| *running))
     }
 
     /// Whether this container was running when the agent started.
@@ -324,7 +379,12 @@ impl Manager {
 
     /// Marks a pod as being admitted until the guard is dropped.
     pub(super) fn admitting(&self, uid: &str) -> Admitting<'_> {
-        *self.state.lock().admitting.entry(uid.to_owned()).or_default() += 1;
+        *self
+            .state
+            .lock()
+            .admitting
+            .entry(uid.to_owned())
+            .or_default() += 1;
         Admitting {
             manager: self,
             uid: uid.to_owned(),
@@ -342,7 +402,10 @@ impl Manager {
             return;
         }
         let active = self.pods.active_pods();
-        let active: BTreeSet<&str> = active.iter().filter_map(|p| p.metadata.uid.as_deref()).collect();
+        let active: BTreeSet<&str> = active
+            .iter()
+            .filter_map(|p| p.metadata.uid.as_deref())
+            .collect();
         let over: Vec<Change> = {
             let state = self.state.lock();
             let over = holding
@@ -356,7 +419,10 @@ impl Manager {
     pub(crate) async fn release(&self, uid: &str) {
         self.state.lock().found.remove(uid);
         if self.ledger.read(|t| t.pods().contains_key(uid)) {
-            self.commit_release(vec![Change::Release { uid: uid.to_owned() }]).await;
+            self.commit_release(vec![Change::Release {
+                uid: uid.to_owned(),
+            }])
+            .await;
         }
     }
 
@@ -364,7 +430,11 @@ impl Manager {
         if changes.is_empty() {
             return;
         }
-        match self.ledger.commit(changes, self.ledger.reservation("")).await {
+        match self
+            .ledger
+            .commit(changes, self.ledger.reservation(""))
+            .await
+        {
             Ok(()) => self.touch(),
             // The next look at inactive pods finds them again.
             Err(e) => tracing::error!(error = %e, "release not recorded"),
@@ -376,8 +446,11 @@ impl Manager {
     }
 
     pub(crate) fn allocated(&self) -> BTreeMap<String, u64> {
-        self.ledger
-            .read(|t| t.owned_resources().map(|(r, n)| (r.clone(), n as u64)).collect())
+        self.ledger.read(|t| {
+            t.owned_resources()
+                .map(|(r, n)| (r.clone(), n as u64))
+                .collect()
+        })
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<u64> {
@@ -406,6 +479,10 @@ impl Manager {
     }
 
     /// Pods that may hold something.
+    pub(super) fn ending_pods(&self) -> BTreeSet<String> {
+        self.pods.ending_pods()
+    }
+
     pub(crate) fn active_pods(&self) -> Vec<Arc<Pod>> {
         self.pods.active_pods()
     }

@@ -48,7 +48,11 @@ pub(crate) struct Metrics {
 
 impl Metrics {
     pub(crate) fn new() -> Self {
-        let buckets = || Histogram::new([0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0]);
+        let buckets = || {
+            Histogram::new([
+                0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
+            ])
+        };
         Self {
             registrations: Family::default(),
             alloc_duration: Family::new_with_constructor(buckets),
@@ -74,7 +78,9 @@ impl Metrics {
         let label = ResourceLabel {
             resource_name: resource.to_owned(),
         };
-        self.alloc_duration.get_or_create(&label).observe(took.as_secs_f64());
+        self.alloc_duration
+            .get_or_create(&label)
+            .observe(took.as_secs_f64());
     }
 
     /// Counts one podresources request of an API version; `per_method` is the method's own
@@ -122,14 +128,22 @@ impl Metrics {
             ("errors_list", "Failed requests of List", &self.list_errors),
             ("requests_get", "Requests of Get", &self.get),
             ("errors_get", "Failed requests of Get", &self.get_errors),
-            ("requests_get_allocatable", "Requests of GetAllocatableResources", &self.allocatable),
+            (
+                "requests_get_allocatable",
+                "Requests of GetAllocatableResources",
+                &self.allocatable,
+            ),
             (
                 "errors_get_allocatable",
                 "Failed requests of GetAllocatableResources",
                 &self.allocatable_errors,
             ),
         ] {
-            registry.register(format!("pod_resources_endpoint_{name}"), help, metric.clone());
+            registry.register(
+                format!("pod_resources_endpoint_{name}"),
+                help,
+                metric.clone(),
+            );
         }
     }
 }

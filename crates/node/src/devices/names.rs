@@ -66,7 +66,10 @@ mod tests {
             &format!("{}/x", "a".repeat(250)),
         ] {
             let e = check(bad).unwrap_err();
-            assert_eq!(e.to_string(), format!("the ResourceName \"{bad}\" is invalid"));
+            assert_eq!(
+                e.to_string(),
+                format!("the ResourceName \"{bad}\" is invalid")
+            );
         }
     }
 }

@@ -26,7 +26,9 @@ struct Merge {
 }
 
 /// Merges answers in the given order.
-pub(super) fn merge<'a>(answers: impl IntoIterator<Item = (&'a str, pb::ContainerAllocateResponse)>) -> Merged {
+pub(super) fn merge<'a>(
+    answers: impl IntoIterator<Item = (&'a str, pb::ContainerAllocateResponse)>,
+) -> Merged {
     let (mut merge, mut options) = (Merge::default(), ContainerOptions::default());
     for (resource, answer) in answers {
         let Merge {
@@ -37,16 +39,19 @@ pub(super) fn merge<'a>(answers: impl IntoIterator<Item = (&'a str, pb::Containe
             cdi,
             conflicts,
         } = &mut merge;
-        let mut first = |seen: &mut BTreeMap<String, String>, what: &str, key: &str, value: &str| match seen
-            .entry(key.to_owned())
-        {
+        let mut first = |seen: &mut BTreeMap<String, String>,
+                         what: &str,
+                         key: &str,
+                         value: &str| match seen.entry(key.to_owned()) {
             Entry::Vacant(entry) => {
                 entry.insert(value.to_owned());
                 true
             }
             Entry::Occupied(entry) if entry.get() == value => false,
             Entry::Occupied(_) => {
-                conflicts.push(format!("{what} {key} of {resource} contradicts an earlier one and is left out"));
+                conflicts.push(format!(
+                    "{what} {key} of {resource} contradicts an earlier one and is left out"
+                ));
                 false
             }
         };
@@ -122,7 +127,11 @@ mod tests {
         ]);
         let options = merged.options;
         assert_eq!(options.envs, vec![cri::KeyValue::new("A", "1")]);
-        let paths: Vec<_> = options.mounts.iter().map(|m| (&*m.container_path, &*m.host_path)).collect();
+        let paths: Vec<_> = options
+            .mounts
+            .iter()
+            .map(|m| (&*m.container_path, &*m.host_path))
+            .collect();
         assert_eq!(paths, [("/x", "/h1"), ("/y", "/h2")]);
         assert!(options.mounts[0].readonly);
         assert_eq!(options.devices.len(), 2);

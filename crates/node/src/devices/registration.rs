@@ -20,33 +20,43 @@ struct Service(Arc<Manager>);
 
 #[tonic::async_trait]
 impl Registration for Service {
-    async fn register(&self, request: Request<pb::RegisterRequest>) -> Result<Response<pb::Empty>, Status> {
+    async fn register(
+        &self,
+        request: Request<pb::RegisterRequest>,
+    ) -> Result<Response<pb::Empty>, Status> {
         let request = request.into_inner();
         let manager = &self.0;
-        tracing::info!(resource = request.resource_name, endpoint = request.endpoint, "device plugin registers");
+        tracing::info!(
+            resource = request.resource_name,
+            endpoint = request.endpoint,
+            "device plugin registers"
+        );
         manager.metrics.registered(&request.resource_name);
         if request.version != pb::VERSION {
-            return Err(refuse(format!(
+            return Err(refuse(&format!(
                 "requested API version {:?} is not supported by kubelet. Supported version is [{:?}]",
                 request.version,
                 pb::VERSION
             )));
         }
-        super::names::check(&request.resource_name).map_err(refuse)?;
+        super::names::check(&request.resource_name).map_err(|e| refuse(&e))?;
         // The endpoint is a file name by contract; a path could lead anywhere.
-        if request.endpoint.is_empty() || request.endpoint.contains('/') || request.endpoint == ".." {
+        if request.endpoint.is_empty() || request.endpoint.contains('/') || request.endpoint == ".."
+        {
             let endpoint = &request.endpoint;
-            return Err(refuse(format!("failed to dial device plugin: endpoint {endpoint:?} is not a file name")));
+            return Err(refuse(&format!(
+                "failed to dial device plugin: endpoint {endpoint:?} is not a file name"
+            )));
         }
         let socket = manager.plugins_dir().join(&request.endpoint);
         let connected = Manager::connect(manager, &request.resource_name, &socket, None);
-        connected.await.map_err(refuse)?;
+        connected.await.map_err(|e| refuse(&e))?;
         Ok(Response::new(pb::Empty {}))
     }
 }
 
 /// Plugins are used to code Unknown with these texts.
-fn refuse(error: impl ToString) -> Status {
+fn refuse(error: &impl ToString) -> Status {
     let text = error.to_string();
     tracing::warn!(error = text, "device plugin refused");
     Status::unknown(text)

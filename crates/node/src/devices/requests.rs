@@ -25,7 +25,14 @@ pub(super) fn of(pod: &Pod) -> Vec<Request> {
     };
     let inits = spec.init_containers.iter().flatten().map(|c| {
         let sidecar = c.restart_policy.as_deref() == Some("Always");
-        (c, if sidecar { ContainerKind::Sidecar } else { ContainerKind::Init })
+        (
+            c,
+            if sidecar {
+                ContainerKind::Sidecar
+            } else {
+                ContainerKind::Init
+            },
+        )
     });
     let apps = spec.containers.iter().map(|c| (c, ContainerKind::App));
     inits
@@ -40,20 +47,29 @@ pub(super) fn of(pod: &Pod) -> Vec<Request> {
 }
 
 fn resources(pod: &Pod, container: &Container) -> BTreeMap<String, usize> {
-    let limits = container.resources.iter().flat_map(|r| r.limits.iter().flatten());
+    let limits = container
+        .resources
+        .iter()
+        .flat_map(|r| r.limits.iter().flatten());
     let counts = limits.filter_map(|(name, quantity)| {
         if super::names::check(name).is_err() || is_claimed(pod, &container.name, name) {
             return None;
         }
         let count = Quantity::parse(&quantity.0).ok()?.value();
-        Some((name.clone(), usize::try_from(count).ok().filter(|n| *n > 0)?))
+        Some((
+            name.clone(),
+            usize::try_from(count).ok().filter(|n| *n > 0)?,
+        ))
     });
     counts.collect()
 }
 
 /// Whether the scheduler has put a generated resource claim in the place of this limit.
 fn is_claimed(pod: &Pod, container: &str, resource: &str) -> bool {
-    let status = pod.status.as_ref().and_then(|s| s.extended_resource_claim_status.as_ref());
+    let status = pod
+        .status
+        .as_ref()
+        .and_then(|s| s.extended_resource_claim_status.as_ref());
     let mappings = status.into_iter().flat_map(|s| &s.request_mappings);
     mappings
         .into_iter()
@@ -61,7 +77,10 @@ fn is_claimed(pod: &Pod, container: &str, resource: &str) -> bool {
 }
 
 fn has_finished(pod: &Pod, container: &str) -> bool {
-    let status = pod.status.as_ref().and_then(|s| s.init_container_statuses.as_ref());
+    let status = pod
+        .status
+        .as_ref()
+        .and_then(|s| s.init_container_statuses.as_ref());
     status.into_iter().flatten().any(|s| {
         let ended = s.state.as_ref().and_then(|s| s.terminated.as_ref());
         s.name == container && ended.is_some_and(|t| t.exit_code == 0)

@@ -23,7 +23,10 @@ pub(super) enum RegisterError {
     #[error(transparent)]
     Dial(#[from] unix::Error),
     #[error("{call} failed: {status}")]
-    Call { call: &'static str, status: Box<Status> },
+    Call {
+        call: &'static str,
+        status: Box<Status>,
+    },
     /// The plugin has been told so.
     #[error("{0}")]
     Refused(String),
@@ -32,7 +35,10 @@ pub(super) enum RegisterError {
 /// Asks the plugin behind `socket` who it is, takes it into service and tells it the result.
 pub(super) async fn register(manager: &Arc<Manager>, socket: &Path) -> Result<(), RegisterError> {
     let mut client = RegistrationClient::new(unix::connect_once(socket, DIAL).await?);
-    let info = limited("GetInfo", GET_INFO, pb::InfoRequest {}, |r| client.get_info(r)).await?;
+    let info = limited("GetInfo", GET_INFO, pb::InfoRequest {}, |r| {
+        client.get_info(r)
+    })
+    .await?;
     tracing::info!(socket = %socket.display(), kind = info.r#type, name = info.name, "plugin asks for registration");
     match serve(manager, socket, &info).await {
         Ok(()) => {
@@ -56,11 +62,16 @@ async fn serve(manager: &Arc<Manager>, socket: &Path, info: &pb::PluginInfo) -> 
     match info.r#type.as_str() {
         pb::DEVICE_PLUGIN => {
             validate(info).map_err(|e| format!("plugin validation failed with err: {e}"))?;
-            let endpoint = match info.endpoint.strip_prefix("unix://").unwrap_or(&info.endpoint) {
+            let endpoint = match info
+                .endpoint
+                .strip_prefix("unix://")
+                .unwrap_or(&info.endpoint)
+            {
                 "" => socket.to_owned(),
                 path => PathBuf::from(path),
             };
-            let connected = Manager::connect(manager, &info.name, &endpoint, Some(socket.to_owned())).await;
+            let connected =
+                Manager::connect(manager, &info.name, &endpoint, Some(socket.to_owned())).await;
             connected.map_err(|e| format!("plugin registration failed with err: {e}"))
         }
         kind @ (pb::CSI_PLUGIN | pb::DRA_PLUGIN) => Err(format!(
@@ -74,7 +85,11 @@ async fn serve(manager: &Arc<Manager>, socket: &Path, info: &pb::PluginInfo) -> 
 }
 
 fn validate(info: &pb::PluginInfo) -> Result<(), String> {
-    if !info.supported_versions.iter().any(|v| v == deviceplugin::VERSION) {
+    if !info
+        .supported_versions
+        .iter()
+        .any(|v| v == deviceplugin::VERSION)
+    {
         return Err(format!(
             "manager version, {}, is not among plugin supported versions [{}]",
             deviceplugin::VERSION,
@@ -84,7 +99,11 @@ fn validate(info: &pb::PluginInfo) -> Result<(), String> {
     check_name(&info.name).map_err(|e| format!("invalid name of device plugin socket: {e}"))
 }
 
-async fn notify(client: &mut RegistrationClient<Channel>, ok: bool, error: String) -> Result<(), RegisterError> {
+async fn notify(
+    client: &mut RegistrationClient<Channel>,
+    ok: bool,
+    error: String,
+) -> Result<(), RegisterError> {
     let status = pb::RegistrationStatus {
         plugin_registered: ok,
         error,
@@ -107,7 +126,11 @@ where
     let mut request = Request::new(request);
     request.set_timeout(limit + Duration::from_millis(500));
     let answer = tokio::time::timeout(limit, send(request)).await;
-    let answer = answer.unwrap_or_else(|_| Err(Status::deadline_exceeded(format!("no answer within {limit:?}"))));
+    let answer = answer.unwrap_or_else(|_| {
+        Err(Status::deadline_exceeded(format!(
+            "no answer within {limit:?}"
+        )))
+    });
     match answer {
         Ok(answer) => Ok(answer.into_inner()),
         Err(status) => Err(RegisterError::Call {

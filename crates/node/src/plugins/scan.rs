@@ -79,7 +79,12 @@ mod tests {
         std::fs::create_dir_all(at(".hidden")).unwrap();
         std::fs::write(at("file"), "").unwrap();
         let bind = |p: &str| std::os::unix::net::UnixListener::bind(at(p)).unwrap();
-        let _kept = [bind("a.sock"), bind("sub/deep/b.sock"), bind(".c.sock"), bind(".hidden/d.sock")];
+        let _kept = [
+            bind("a.sock"),
+            bind("sub/deep/b.sock"),
+            bind(".c.sock"),
+            bind(".hidden/d.sock"),
+        ];
         let found: Vec<PathBuf> = sockets(dir.path()).into_keys().collect();
         assert_eq!(found, [at("a.sock"), at("sub/deep/b.sock")]);
     }

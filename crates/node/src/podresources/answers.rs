@@ -19,7 +19,13 @@ pub fn list(pods: &[Arc<Pod>], table: &Table) -> v1::ListPodResourcesResponse {
 pub(super) fn sorted(pods: &[Arc<Pod>]) -> Vec<&Pod> {
     let mut pods: Vec<&Pod> = pods.iter().map(AsRef::as_ref).collect();
     pods.sort_by(|a, b| {
-        let key = |p: &Pod| (p.metadata.namespace.clone(), p.metadata.name.clone(), p.metadata.uid.clone());
+        let key = |p: &Pod| {
+            (
+                p.metadata.namespace.clone(),
+                p.metadata.name.clone(),
+                p.metadata.uid.clone(),
+            )
+        };
         key(a).cmp(&key(b))
     });
     pods
@@ -72,7 +78,10 @@ pub(super) fn entries(resource: &str, id: &str, numa: NumaMask) -> Vec<v1::Conta
 }
 
 /// The answer to v1alpha1 List: app containers only.
-pub(super) fn list_v1alpha1(pods: &[Arc<Pod>], table: &Table) -> v1alpha1::ListPodResourcesResponse {
+pub(super) fn list_v1alpha1(
+    pods: &[Arc<Pod>],
+    table: &Table,
+) -> v1alpha1::ListPodResourcesResponse {
     let container = |uid: &str, name: &str| {
         let held = table.pods().get(uid).and_then(|p| p.containers.get(name));
         let resources = held.into_iter().flat_map(|h| &h.devices);
@@ -81,7 +90,11 @@ pub(super) fn list_v1alpha1(pods: &[Arc<Pod>], table: &Table) -> v1alpha1::ListP
             devices: resources
                 .map(|(resource, held)| v1alpha1::ContainerDevices {
                     resource_name: resource.clone(),
-                    device_ids: held.devices.keys().map(|id| id.as_str().to_owned()).collect(),
+                    device_ids: held
+                        .devices
+                        .keys()
+                        .map(|id| id.as_str().to_owned())
+                        .collect(),
                 })
                 .collect(),
         }

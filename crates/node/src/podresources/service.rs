@@ -79,12 +79,13 @@ impl Service {
                 Some("Succeeded" | "Failed")
             );
             let meta = &p.metadata;
-            meta.name.as_deref() == Some(name) && meta.namespace.as_deref() == Some(namespace) && !terminal
+            meta.name.as_deref() == Some(name)
+                && meta.namespace.as_deref() == Some(namespace)
+                && !terminal
         };
-        let pod = pods
-            .iter()
-            .find(matches)
-            .ok_or_else(|| Status::unknown(format!("pod {name} in namespace {namespace} not found")))?;
+        let pod = pods.iter().find(matches).ok_or_else(|| {
+            Status::unknown(format!("pod {name} in namespace {namespace} not found"))
+        })?;
         let answer = v1::GetPodResourcesResponse {
             pod_resources: Some(self.manager.ledger.read(|t| answers::pod(pod, t))),
         };
@@ -93,7 +94,8 @@ impl Service {
 
     fn allocatable(&self) -> Bytes {
         let entries = self.manager.allocatable_devices().into_iter();
-        let devices = entries.flat_map(|(resource, id, numa)| answers::entries(&resource, id.as_str(), numa));
+        let devices =
+            entries.flat_map(|(resource, id, numa)| answers::entries(&resource, id.as_str(), numa));
         let answer = v1::AllocatableResourcesResponse {
             devices: devices.collect(),
             ..Default::default()
@@ -130,7 +132,10 @@ impl v1alpha1::pod_resources_lister_server::PodResourcesLister for Service {
         self.manager.metrics.request(V1ALPHA1, None);
         self.manager.free_inactive().await;
         let pods = self.manager.pods.all_pods();
-        let answer = self.manager.ledger.read(|t| answers::list_v1alpha1(&pods, t));
+        let answer = self
+            .manager
+            .ledger
+            .read(|t| answers::list_v1alpha1(&pods, t));
         Ok(Response::new(answer))
     }
 }
@@ -174,7 +179,9 @@ impl<T: Message + Default> Decoder for RawCodec<T> {
     type Error = Status;
 
     fn decode(&mut self, input: &mut DecodeBuf<'_>) -> Result<Option<T>, Status> {
-        T::decode(input).map(Some).map_err(|e| Status::internal(e.to_string()))
+        T::decode(input)
+            .map(Some)
+            .map_err(|e| Status::internal(e.to_string()))
     }
 }
 
@@ -246,7 +253,13 @@ impl tower::Service<http::Request<Body>> for Service {
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let service = self.clone();
         Box::pin(async move {
-            let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+            let method = request
+                .uri()
+                .path()
+                .rsplit('/')
+                .next()
+                .unwrap_or_default()
+                .to_owned();
             Ok(match method.as_str() {
                 "List" => grpc().unary(List(service), request).await,
                 "Get" => grpc().unary(Get(service), request).await,

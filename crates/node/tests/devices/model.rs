@@ -40,7 +40,12 @@ fn holdings(node: &Node) -> Given {
         let pods: BTreeSet<&str> = device.holders.iter().map(|h| h.pod.as_str()).collect();
         assert!(pods.len() <= 1, "{} is held by {pods:?}", device.id);
         for holder in device.holders {
-            assert!(given.entry(holder.pod).or_default().insert(device.id.clone()));
+            assert!(
+                given
+                    .entry(holder.pod)
+                    .or_default()
+                    .insert(device.id.clone())
+            );
         }
     }
     given
@@ -49,13 +54,19 @@ fn holdings(node: &Node) -> Given {
 async fn run(steps: Vec<Step>) {
     let wait = |c: &mut davit_node::containermanager::Config| c.plugin_wait = Duration::ZERO;
     let mut node = Node::start_with(wait).await;
-    let plugin = Plugin::new("p.sock").with((0..DEVICES).map(|n| device(&format!("d{n}"), "Healthy")).collect());
+    let plugin = Plugin::new("p.sock").with(
+        (0..DEVICES)
+            .map(|n| device(&format!("d{n}"), "Healthy"))
+            .collect(),
+    );
     let mut serving: Option<Serving> = None;
     let mut given = Given::new();
     let mut requests: BTreeMap<u8, u8> = BTreeMap::new();
     // A pod that comes again is another pod.
     let mut lives: BTreeMap<u8, u32> = BTreeMap::new();
-    let name_of = |lives: &BTreeMap<u8, u32>, n: u8| format!("{n}-{}", lives.get(&n).copied().unwrap_or_default());
+    let name_of = |lives: &BTreeMap<u8, u32>, n: u8| {
+        format!("{n}-{}", lives.get(&n).copied().unwrap_or_default())
+    };
     for step in steps {
         match step {
             Step::Admit(n, count) => {
@@ -83,7 +94,13 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Health(healthy) => {
                 let word = |h: bool| if h { "Healthy" } else { "Unhealthy" };
-                plugin.list(healthy.iter().enumerate().map(|(n, h)| device(&format!("d{n}"), word(*h))).collect());
+                plugin.list(
+                    healthy
+                        .iter()
+                        .enumerate()
+                        .map(|(n, h)| device(&format!("d{n}"), word(*h)))
+                        .collect(),
+                );
             }
             Step::PluginDies => {
                 if let Some(old) = serving.take() {

@@ -6,7 +6,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use davit_node::containermanager::{ActivePods, Config, ContainerManager, FoundContainer, Rejection};
+use davit_node::containermanager::{
+    ActivePods, Config, ContainerManager, FoundContainer, Rejection,
+};
 use davit_proto::deviceplugin::v1beta1 as pb;
 use davit_proto::deviceplugin::v1beta1::device_plugin_server::{DevicePlugin, DevicePluginServer};
 use davit_proto::deviceplugin::v1beta1::registration_client::RegistrationClient;
@@ -14,7 +16,8 @@ use davit_proto::pluginregistration::v1 as reg;
 use davit_proto::pluginregistration::v1::registration_server::{Registration, RegistrationServer};
 use davit_proto::unix::{self, Listener};
 use k8s_openapi::api::core::v1::{
-    Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodSpec, PodStatus, ResourceRequirements,
+    Container, ContainerState, ContainerStateTerminated, ContainerStatus, Pod, PodSpec, PodStatus,
+    ResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use parking_lot::Mutex;
@@ -34,7 +37,9 @@ pub(crate) fn device(id: &str, health: &str) -> pb::Device {
 }
 
 pub(crate) fn devices(count: usize) -> Vec<pb::Device> {
-    (0..count).map(|n| device(&format!("d{n}"), "Healthy")).collect()
+    (0..count)
+        .map(|n| device(&format!("d{n}"), "Healthy"))
+        .collect()
 }
 
 pub(crate) fn nodes(ids: &[i64]) -> pb::TopologyInfo {
@@ -147,7 +152,12 @@ impl Plugin {
     }
 
     pub(crate) fn count(&self, call: &str) -> usize {
-        self.script.lock().calls.get(call).copied().unwrap_or_default()
+        self.script
+            .lock()
+            .calls
+            .get(call)
+            .copied()
+            .unwrap_or_default()
     }
 
     pub(crate) fn allocations(&self) -> Vec<Vec<String>> {
@@ -180,11 +190,21 @@ impl Plugin {
 
     /// Listens in the device plugin folder of the agent below `root`.
     pub(crate) async fn serve(&self, root: &Path) -> Serving {
-        self.serve_at(root.to_owned(), root.join("device-plugins").join(&self.socket)).await
+        self.serve_at(
+            root.to_owned(),
+            root.join("device-plugins").join(&self.socket),
+        )
+        .await
     }
 
     /// Listens in a plugin registry folder, with both services on one socket.
-    pub(crate) async fn serve_registry(&self, dir: &Path, kind: &str, name: &str, versions: &[&str]) -> Serving {
+    pub(crate) async fn serve_registry(
+        &self,
+        dir: &Path,
+        kind: &str,
+        name: &str,
+        versions: &[&str],
+    ) -> Serving {
         self.script.lock().info = reg::PluginInfo {
             r#type: kind.into(),
             name: name.into(),
@@ -199,10 +219,17 @@ impl Plugin {
         plugin.stopped = CancellationToken::new();
         let listener = Listener::bind(path).unwrap();
         let router = unix::server()
-            .add_service(DevicePluginServer::new(plugin.clone()).max_encoding_message_size(unix::MAX_MESSAGE))
+            .add_service(
+                DevicePluginServer::new(plugin.clone())
+                    .max_encoding_message_size(unix::MAX_MESSAGE),
+            )
             .add_service(RegistrationServer::new(plugin.clone()));
         let stop = plugin.stopped.clone();
-        let task = tokio::spawn(async move { unix::serve(listener, router, stop.cancelled()).await.unwrap() });
+        let task = tokio::spawn(async move {
+            unix::serve(listener, router, stop.cancelled())
+                .await
+                .unwrap();
+        });
         Serving {
             root,
             socket: self.socket.clone(),
@@ -255,8 +282,16 @@ impl Drop for Serving {
 }
 
 pub(crate) async fn register(root: &Path, request: pb::RegisterRequest) -> Result<(), Status> {
-    let channel = unix::connect(root.join("device-plugins/kubelet.sock"), Duration::from_secs(5)).await.unwrap();
-    RegistrationClient::new(channel).register(request).await.map(|_| ())
+    let channel = unix::connect(
+        root.join("device-plugins/kubelet.sock"),
+        Duration::from_secs(5),
+    )
+    .await
+    .unwrap();
+    RegistrationClient::new(channel)
+        .register(request)
+        .await
+        .map(|_| ())
 }
 
 type Lists = Pin<Box<dyn futures::Stream<Item = Result<pb::ListAndWatchResponse, Status>> + Send>>;
@@ -284,16 +319,22 @@ impl DevicePlugin for Plugin {
         self.counted("list");
         let (updates, first) = (self.lists.subscribe(), self.script.lock().devices.clone());
         let stopped = self.stopped.clone();
-        let stream = futures::stream::unfold((Some(first), updates, stopped), |(first, mut updates, stopped)| async {
-            let devices = match first {
-                Some(first) => first,
-                None => tokio::select! {
-                    () = stopped.cancelled() => return None,
-                    next = updates.recv() => next.ok()?,
-                },
-            };
-            Some((Ok(pb::ListAndWatchResponse { devices }), (None, updates, stopped)))
-        });
+        let stream = futures::stream::unfold(
+            (Some(first), updates, stopped),
+            |(first, mut updates, stopped)| async {
+                let devices = match first {
+                    Some(first) => first,
+                    None => tokio::select! {
+                        () = stopped.cancelled() => return None,
+                        next = updates.recv() => next.ok()?,
+                    },
+                };
+                Some((
+                    Ok(pb::ListAndWatchResponse { devices }),
+                    (None, updates, stopped),
+                ))
+            },
+        );
         Ok(Response::new(Box::pin(stream)))
     }
 
@@ -339,7 +380,12 @@ impl DevicePlugin for Plugin {
                 })
                 .collect(),
             annotations: [("plugin".to_owned(), "yes".to_owned())].into(),
-            cdi_devices: ids.iter().map(|id| pb::CdiDevice { name: format!("vendor.com/class={id}") }).collect(),
+            cdi_devices: ids
+                .iter()
+                .map(|id| pb::CdiDevice {
+                    name: format!("vendor.com/class={id}"),
+                })
+                .collect(),
         };
         Ok(Response::new(pb::AllocateResponse {
             container_responses: vec![answer],
@@ -357,7 +403,10 @@ impl DevicePlugin for Plugin {
 
 #[tonic::async_trait]
 impl Registration for Plugin {
-    async fn get_info(&self, _: Request<reg::InfoRequest>) -> Result<Response<reg::PluginInfo>, Status> {
+    async fn get_info(
+        &self,
+        _: Request<reg::InfoRequest>,
+    ) -> Result<Response<reg::PluginInfo>, Status> {
         Ok(Response::new(self.script.lock().info.clone()))
     }
 
@@ -366,7 +415,10 @@ impl Registration for Plugin {
         request: Request<reg::RegistrationStatus>,
     ) -> Result<Response<reg::RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
-        self.script.lock().notified.push((status.plugin_registered, status.error));
+        self.script
+            .lock()
+            .notified
+            .push((status.plugin_registered, status.error));
         Ok(Response::new(reg::RegistrationStatusResponse {}))
     }
 }
@@ -376,6 +428,15 @@ impl Registration for Plugin {
 pub(crate) struct Pods(Mutex<BTreeMap<String, Arc<Pod>>>);
 
 impl ActivePods for Pods {
+    fn ending_pods(&self) -> std::collections::BTreeSet<String> {
+        let deleting = |p: &&std::sync::Arc<Pod>| p.metadata.deletion_timestamp.is_some();
+        self.active_pods()
+            .iter()
+            .filter(deleting)
+            .filter_map(|p| p.metadata.uid.clone())
+            .collect()
+    }
+
     fn active_pods(&self) -> Vec<Arc<Pod>> {
         self.0.lock().values().cloned().collect()
     }
@@ -442,21 +503,33 @@ impl Node {
     }
 
     pub(crate) async fn counts(&self, resource: &str, capacity: u64, allocatable: u64) {
-        let now = || self.manager.node_resources().get(resource).map(|c| (c.capacity, c.allocatable));
+        let now = || {
+            self.manager
+                .node_resources()
+                .get(resource)
+                .map(|c| (c.capacity, c.allocatable))
+        };
         for _ in 0..500 {
             if now() == Some((capacity, allocatable)) {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("{resource}: {:?} instead of {capacity}/{allocatable}", now());
+        panic!(
+            "{resource}: {:?} instead of {capacity}/{allocatable}",
+            now()
+        );
     }
 
     pub(crate) async fn admit(&self, pod: &Pod) -> Result<(), Rejection> {
         self.admit_saying(pod, Arc::default()).await
     }
 
-    pub(crate) async fn admit_saying(&self, pod: &Pod, said: Arc<Mutex<Vec<String>>>) -> Result<(), Rejection> {
+    pub(crate) async fn admit_saying(
+        &self,
+        pod: &Pod,
+        said: Arc<Mutex<Vec<String>>>,
+    ) -> Result<(), Rejection> {
         let uid = pod.metadata.uid.clone().unwrap();
         self.pods.0.lock().insert(uid, Arc::new(pod.clone()));
         let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
@@ -480,8 +553,10 @@ impl Node {
 }
 
 fn container(name: &str, limits: &[(&str, u64)]) -> Container {
-    let limits: BTreeMap<String, Quantity> =
-        limits.iter().map(|(r, n)| ((*r).to_owned(), Quantity(n.to_string()))).collect();
+    let limits: BTreeMap<String, Quantity> = limits
+        .iter()
+        .map(|(r, n)| ((*r).to_owned(), Quantity(n.to_string())))
+        .collect();
     Container {
         name: name.into(),
         resources: Some(ResourceRequirements {

@@ -106,7 +106,8 @@ impl Repair {
         let Some(header) = self.input.get(..FRAME_HEADER_LEN) else {
             return Ok(false);
         };
-        let len = usize::from(header[0]) << 16 | usize::from(header[1]) << 8 | usize::from(header[2]);
+        let len =
+            usize::from(header[0]) << 16 | usize::from(header[1]) << 8 | usize::from(header[2]);
         let (kind, flags) = (header[3], header[4]);
         let stream = [header[5], header[6], header[7], header[8]];
         match (kind, &self.block) {
@@ -181,11 +182,15 @@ fn usable(authority: &[u8]) -> bool {
 fn fragment(mut payload: &[u8], flags: u8) -> Result<&[u8], RepairError> {
     let mut padding = 0;
     if flags & PADDED != 0 {
-        let (first, rest) = payload.split_first().ok_or(RepairError::Frame("no pad length"))?;
+        let (first, rest) = payload
+            .split_first()
+            .ok_or(RepairError::Frame("no pad length"))?;
         (padding, payload) = (usize::from(*first), rest);
     }
     if flags & PRIORITY != 0 {
-        payload = payload.get(5..).ok_or(RepairError::Frame("no priority fields"))?;
+        payload = payload
+            .get(5..)
+            .ok_or(RepairError::Frame("no priority fields"))?;
     }
     let end = payload
         .len()
@@ -284,7 +289,11 @@ mod tests {
         found
     }
 
-    fn authority_after(repair: &mut Repair, bytes: &[u8], step: usize) -> Result<BytesMut, RepairError> {
+    fn authority_after(
+        repair: &mut Repair,
+        bytes: &[u8],
+        step: usize,
+    ) -> Result<BytesMut, RepairError> {
         let mut out = BytesMut::new();
         for chunk in bytes.chunks(step) {
             repair.push(chunk, &mut out)?;

@@ -48,7 +48,11 @@ pub async fn connect_once(path: impl AsRef<Path>, limit: Duration) -> Result<Cha
         let again = used.swap(true, Ordering::AcqRel);
         let (stream, name) = (stream.clone(), name.clone());
         async move {
-            let stream = if again { None } else { stream.lock().await.take() };
+            let stream = if again {
+                None
+            } else {
+                stream.lock().await.take()
+            };
             stream.map(TokioIo::new).ok_or_else(|| {
                 io::Error::new(
                     io::ErrorKind::NotConnected,

@@ -11,9 +11,9 @@ use std::time::Duration;
 use tokio::net::UnixListener;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tower::layer::util::{Identity, Stack};
 use tonic::transport::Server;
 use tonic::transport::server::Router;
+use tower::layer::util::{Identity, Stack};
 
 use super::deadline::DeadlineLayer;
 use super::{Error, Repaired};
@@ -136,7 +136,9 @@ impl Drop for Unlink {
 /// A tonic server builder with the settings that suit long-lived streams of Go peers: no
 /// keep-alive pings, no idle or age limits, room for many concurrent calls.
 pub fn server() -> Server<Layers> {
-    Server::builder().max_concurrent_streams(Some(1024)).layer(DeadlineLayer)
+    Server::builder()
+        .max_concurrent_streams(Some(1024))
+        .layer(DeadlineLayer)
 }
 
 /// What wraps the services of every server here: `grpc-timeout` ends calls as in Go.
@@ -145,14 +147,22 @@ pub type Layers = Stack<DeadlineLayer, Identity>;
 /// Serves `router` on `listener` until `shutdown` resolves. Then the socket's file is
 /// removed, open calls get two seconds to end, and what is left is cut off: when this
 /// returns (or is dropped), no connection of this server is alive.
-pub async fn serve(listener: Listener, router: Router<Layers>, shutdown: impl Future<Output = ()>) -> Result<(), Error> {
+pub async fn serve(
+    listener: Listener,
+    router: Router<Layers>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), Error> {
     let stop = CancellationToken::new();
     let _cut_off = stop.clone().drop_guard();
     let (path, inode) = (listener.path.clone(), listener.inode);
-    let unlink = Unlink { path: path.clone(), inode };
+    let unlink = Unlink {
+        path: path.clone(),
+        inode,
+    };
     let drain = CancellationToken::new();
     let incoming = incoming(listener, stop);
-    let mut server = pin!(router.serve_with_incoming_shutdown(incoming, drain.clone().cancelled_owned()));
+    let mut server =
+        pin!(router.serve_with_incoming_shutdown(incoming, drain.clone().cancelled_owned()));
     let mut shutdown = pin!(shutdown);
     let ended = tokio::select! {
         ended = &mut server => ended,
@@ -165,24 +175,30 @@ pub async fn serve(listener: Listener, router: Router<Layers>, shutdown: impl Fu
     ended.map_err(|source| Error::Serve { path, source })
 }
 
-fn incoming(listener: Listener, stop: CancellationToken) -> impl tokio_stream::Stream<Item = io::Result<Repaired>> {
+fn incoming(
+    listener: Listener,
+    stop: CancellationToken,
+) -> impl tokio_stream::Stream<Item = io::Result<Repaired>> {
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    futures::stream::unfold((listener, slots, stop), |(listener, slots, stop)| async move {
-        let slot = slots.clone().acquire_owned().await.ok();
-        loop {
-            match listener.inner.accept().await {
-                Ok((stream, _)) => {
-                    let stream = Repaired::with_stop(stream, stop.clone(), slot);
-                    return Some((Ok(stream), (listener, slots, stop)));
-                }
-                Err(e) => {
-                    // Out of descriptors or a peer that left early: the socket itself is fine.
-                    tracing::warn!(path = %listener.path.display(), error = %e, "accept failed");
-                    tokio::time::sleep(ACCEPT_RETRY).await;
+    futures::stream::unfold(
+        (listener, slots, stop),
+        |(listener, slots, stop)| async move {
+            let slot = slots.clone().acquire_owned().await.ok();
+            loop {
+                match listener.inner.accept().await {
+                    Ok((stream, _)) => {
+                        let stream = Repaired::with_stop(stream, stop.clone(), slot);
+                        return Some((Ok(stream), (listener, slots, stop)));
+                    }
+                    Err(e) => {
+                        // Out of descriptors or a peer that left early: the socket itself is fine.
+                        tracing::warn!(path = %listener.path.display(), error = %e, "accept failed");
+                        tokio::time::sleep(ACCEPT_RETRY).await;
+                    }
                 }
             }
-        }
-    })
+        },
+    )
 }
 
 impl Drop for Listener {

@@ -51,7 +51,11 @@ impl Allocation {
     }
 
     /// A file or folder of the host that the container cannot change.
-    pub fn read_only_mount(self, host_path: impl Into<String>, container_path: impl Into<String>) -> Self {
+    pub fn read_only_mount(
+        self,
+        host_path: impl Into<String>,
+        container_path: impl Into<String>,
+    ) -> Self {
         self.any_mount(host_path.into(), container_path.into(), true)
     }
 

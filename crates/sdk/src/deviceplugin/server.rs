@@ -118,7 +118,10 @@ impl<P: DevicePlugin> PluginServer<P> {
     /// # Errors
     /// The socket's path is too long, or there is no tokio runtime.
     pub fn start(self) -> Result<Running, Error> {
-        let name = self.socket.clone().unwrap_or_else(|| socket_name(&self.resource));
+        let name = self
+            .socket
+            .clone()
+            .unwrap_or_else(|| socket_name(&self.resource));
         let socket = self.route.dir().join(name);
         if socket.as_os_str().len() > MAX_PATH {
             return Err(Error::PathTooLong(socket));
@@ -143,13 +146,21 @@ impl<P: DevicePlugin> PluginServer<P> {
 
 /// The default file name: the resource's name, short enough for any usual folder.
 fn socket_name(resource: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' };
+    let plain = |c: char| {
+        if c.is_ascii_alphanumeric() || c == '.' {
+            c
+        } else {
+            '-'
+        }
+    };
     let name: String = resource.chars().map(plain).collect();
     if name.len() <= 40 {
         return format!("{name}.sock");
     }
     // FNV-1a tells long names apart that begin alike.
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| {
+        (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3)
+    });
     format!("{}-{:08x}.sock", &name[..31], hash >> 32)
 }
 
@@ -227,7 +238,12 @@ impl<P: DevicePlugin> Keeper<P> {
                 }
             }
             let agent = identity(&kubelet);
-            if by_call && served.is_some() && agent.is_some() && agent != registered && Instant::now() >= due {
+            if by_call
+                && served.is_some()
+                && agent.is_some()
+                && agent != registered
+                && Instant::now() >= due
+            {
                 let result = tokio::select! {
                     () = cancel.cancelled() => break,
                     result = self.register(&kubelet) => result,
@@ -239,7 +255,11 @@ impl<P: DevicePlugin> Keeper<P> {
                         self.state.send_replace(State::Registered);
                     }
                     Err(text) => {
-                        tracing::warn!(resource = self.resource, error = text, "device plugin not registered");
+                        tracing::warn!(
+                            resource = self.resource,
+                            error = text,
+                            "device plugin not registered"
+                        );
                         (due, pause) = (Instant::now() + pause, (pause * 2).min(RETRY_MAX));
                         self.state.send_replace(State::Refused(text));
                     }
@@ -284,11 +304,17 @@ impl<P: DevicePlugin> Keeper<P> {
                 tracing::warn!(resource, error = %e, "device plugin server ended");
             }
         });
-        Ok(Served { identity, stop, task })
+        Ok(Served {
+            identity,
+            stop,
+            task,
+        })
     }
 
     async fn register(&self, kubelet: &Path) -> Result<(), String> {
-        let channel = unix::connect_once(kubelet, Duration::from_secs(5)).await.map_err(|e| e.to_string())?;
+        let channel = unix::connect_once(kubelet, Duration::from_secs(5))
+            .await
+            .map_err(|e| e.to_string())?;
         let endpoint = self.socket.file_name().unwrap_or_default();
         let request = pb::RegisterRequest {
             version: pb::VERSION.to_owned(),
@@ -303,7 +329,10 @@ impl<P: DevicePlugin> Keeper<P> {
         match timeout(REGISTER, client.register(Request::new(request))).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(status)) => Err(status.message().to_owned()),
-            Err(_) => Err(format!("the agent did not answer Register within {} s", REGISTER.as_secs())),
+            Err(_) => Err(format!(
+                "the agent did not answer Register within {} s",
+                REGISTER.as_secs()
+            )),
         }
     }
 }

@@ -26,7 +26,12 @@ fn refused(refusal: Refusal) -> Status {
 fn message(devices: &[Device]) -> pb::ListAndWatchResponse {
     let device = |d: &Device| pb::Device {
         id: d.id.clone(),
-        health: if d.healthy { pb::HEALTHY } else { pb::UNHEALTHY }.to_owned(),
+        health: if d.healthy {
+            pb::HEALTHY
+        } else {
+            pb::UNHEALTHY
+        }
+        .to_owned(),
         topology: (!d.numa_nodes.is_empty()).then(|| pb::TopologyInfo {
             nodes: d.numa_nodes.iter().map(|&id| pb::NumaNode { id }).collect(),
         }),
@@ -41,7 +46,9 @@ impl<P: DevicePlugin> Service<P> {
         let devices = self.plugin.devices();
         let devices = devices.borrow();
         match ids.iter().find(|id| !devices.iter().any(|d| d.id == **id)) {
-            Some(unknown) => Err(Status::invalid_argument(format!("there is no device {unknown:?}"))),
+            Some(unknown) => Err(Status::invalid_argument(format!(
+                "there is no device {unknown:?}"
+            ))),
             None => Ok(()),
         }
     }
@@ -102,11 +109,18 @@ impl<P: DevicePlugin> pb::device_plugin_server::DevicePlugin for Service<P> {
         Ok(Response::new(answer))
     }
 
-    async fn allocate(&self, request: Request<pb::AllocateRequest>) -> Result<Response<pb::AllocateResponse>, Status> {
+    async fn allocate(
+        &self,
+        request: Request<pb::AllocateRequest>,
+    ) -> Result<Response<pb::AllocateResponse>, Status> {
         let mut answer = pb::AllocateResponse::default();
         for request in request.into_inner().container_requests {
             self.check(&request.devices_ids)?;
-            let given = self.plugin.allocate(&request.devices_ids).await.map_err(refused)?;
+            let given = self
+                .plugin
+                .allocate(&request.devices_ids)
+                .await
+                .map_err(refused)?;
             answer.container_responses.push(given.into_message());
         }
         Ok(Response::new(answer))
@@ -117,7 +131,10 @@ impl<P: DevicePlugin> pb::device_plugin_server::DevicePlugin for Service<P> {
         request: Request<pb::PreStartContainerRequest>,
     ) -> Result<Response<pb::PreStartContainerResponse>, Status> {
         let request = request.into_inner();
-        self.plugin.pre_start(&request.devices_ids).await.map_err(refused)?;
+        self.plugin
+            .pre_start(&request.devices_ids)
+            .await
+            .map_err(refused)?;
         Ok(Response::new(pb::PreStartContainerResponse {}))
     }
 }
@@ -130,7 +147,10 @@ pub(super) struct Registration {
 
 #[tonic::async_trait]
 impl reg::registration_server::Registration for Registration {
-    async fn get_info(&self, _: Request<reg::InfoRequest>) -> Result<Response<reg::PluginInfo>, Status> {
+    async fn get_info(
+        &self,
+        _: Request<reg::InfoRequest>,
+    ) -> Result<Response<reg::PluginInfo>, Status> {
         Ok(Response::new(self.info.clone()))
     }
 

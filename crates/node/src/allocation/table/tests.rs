@@ -3,7 +3,11 @@ use davit_topology::NumaMask;
 use proptest::prelude::*;
 
 const R: &str = "example.com/foo";
-const KINDS: [ContainerKind; 3] = [ContainerKind::Init, ContainerKind::Sidecar, ContainerKind::App];
+const KINDS: [ContainerKind; 3] = [
+    ContainerKind::Init,
+    ContainerKind::Sidecar,
+    ContainerKind::App,
+];
 
 fn hold(pod: u8, container: u8, kind: usize, devices: &[u8]) -> Change {
     Change::Hold(DeviceHold {
@@ -16,7 +20,10 @@ fn hold(pod: u8, container: u8, kind: usize, devices: &[u8]) -> Change {
         container: format!("c{container}-{kind}"),
         kind: KINDS[kind],
         resource: R.into(),
-        devices: devices.iter().map(|d| (format!("d{d}").into(), NumaMask::EMPTY)).collect(),
+        devices: devices
+            .iter()
+            .map(|d| (format!("d{d}").into(), NumaMask::EMPTY))
+            .collect(),
         response: vec![1],
         since: 1,
     })
@@ -41,7 +48,10 @@ fn check(table: &Table) {
                 for id in held.devices.keys() {
                     assert_eq!(table.owner(R, id), Some(uid.as_str()));
                     if container.kind != ContainerKind::Init {
-                        keepers.entry(id.clone()).or_default().push((uid.clone(), name.clone()));
+                        keepers
+                            .entry(id.clone())
+                            .or_default()
+                            .push((uid.clone(), name.clone()));
                     }
                 }
             }

@@ -12,7 +12,11 @@ fn item_093_a_kubelets_checkpoint_is_taken_over() {
     ledger.read(|t| {
         assert!(t.known().contains_key("a.com/x"));
         let main = t.held("p1", "main", "a.com/x").unwrap();
-        let ids: Vec<_> = main.devices.iter().map(|(id, n)| (id.as_str(), n.bits())).collect();
+        let ids: Vec<_> = main
+            .devices
+            .iter()
+            .map(|(id, n)| (id.as_str(), n.bits()))
+            .collect();
         assert_eq!(ids, [("d1", 3), ("d2", 0)]);
         assert_eq!(main.response, b"\x0a\x06\x0a\x01A\x12\x011");
         assert_eq!(t.owner("a.com/x", &"d3".into()), Some("p2"));
@@ -36,11 +40,16 @@ fn items_091_and_094_the_file_has_the_kubelets_form_and_is_replaced_whole() {
     let bytes = std::fs::read(dir.path().join(FILE)).unwrap();
     let text = String::from_utf8(bytes).unwrap();
     // All but the checksum is the same, byte by byte.
-    let body = |t: &str| t[..t.find("\"Checksum\"").unwrap()].replace(
-        r#""DeviceIDs":{"0":["d1"],"1":["d1"],"-1":["d2"]}"#,
-        r#""DeviceIDs":{"-1":["d2"],"0":["d1"],"1":["d1"]}"#,
-    );
+    let body = |t: &str| {
+        t[..t.find("\"Checksum\"").unwrap()].replace(
+            r#""DeviceIDs":{"0":["d1"],"1":["d1"],"-1":["d2"]}"#,
+            r#""DeviceIDs":{"-1":["d2"],"0":["d1"],"1":["d1"]}"#,
+        )
+    };
     assert_eq!(body(&text), body(UPSTREAM));
     let empty = String::from_utf8(encode(&Data::default()).unwrap()).unwrap();
-    assert!(empty.starts_with(r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":"#));
+    assert!(
+        empty
+            .starts_with(r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":"#)
+    );
 }

@@ -34,7 +34,12 @@ async fn items_033_to_037_and_047_lists() {
     inv.connected(R, InstanceId(1), now);
     inv.listed(R, InstanceId(1), healthy(&["a", "b"]), now);
     assert_eq!(count(&inv), (2, 2));
-    let out = inv.listed(R, InstanceId(1), list(&message(&[("a", "Healthy"), ("b", "Foo")])), now);
+    let out = inv.listed(
+        R,
+        InstanceId(1),
+        list(&message(&[("a", "Healthy"), ("b", "Foo")])),
+        now,
+    );
     assert_eq!(count(&inv), (2, 1));
     assert_eq!(out.health, ids(&["b"]));
     let out = inv.listed(R, InstanceId(1), healthy(&["a"]), now);
@@ -60,13 +65,23 @@ async fn items_038_to_043_and_104_going_and_coming_back() {
     assert!(out.changed && out.health.is_empty());
     assert_eq!(count(&inv), (2, 0));
     assert_eq!(inv.health(R, &"a".into()), Health::Healthy);
-    assert!(inv.expire(GRACE, now + GRACE - Duration::from_secs(1)).is_empty());
+    assert!(
+        inv.expire(GRACE, now + GRACE - Duration::from_secs(1))
+            .is_empty()
+    );
     assert_eq!(inv.next_expiry(GRACE), Some(now + GRACE));
-    assert_eq!(inv.expire(GRACE, now + GRACE), vec![(R.to_owned(), ids(&["a", "b"]))]);
+    assert_eq!(
+        inv.expire(GRACE, now + GRACE),
+        vec![(R.to_owned(), ids(&["a", "b"]))]
+    );
     assert!(inv.expire(GRACE, now + GRACE).is_empty());
     assert_eq!(count(&inv), (0, 0));
     assert_eq!(inv.health(R, &"a".into()), Health::PluginGone);
     inv.connected(R, InstanceId(2), now);
+    assert_eq!(
+        (count(&inv), inv.presence(R)),
+        ((0, 0), Some(Presence::Absent(now)))
+    );
     let out = inv.listed(R, InstanceId(2), healthy(&["a", "b"]), now);
     assert_eq!(out.health, ids(&["a", "b"]));
     assert_eq!(count(&inv), (2, 2));
@@ -87,7 +102,10 @@ async fn items_044_and_045_several_instances() {
     inv.listed(R, InstanceId(2), healthy(&["a", "b"]), now);
     assert_eq!(inv.serving(R), Some(InstanceId(2)));
     // The older one talks on and then ends: nothing changes.
-    assert_eq!(inv.listed(R, InstanceId(1), healthy(&[]), now), Outcome::default());
+    assert_eq!(
+        inv.listed(R, InstanceId(1), healthy(&[]), now),
+        Outcome::default()
+    );
     inv.connected(R, InstanceId(3), now);
     inv.listed(R, InstanceId(3), healthy(&["c"]), now);
     assert_eq!(count(&inv), (1, 1));
