@@ -26,7 +26,10 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         groups: vec!["system:masters".to_owned()],
     }];
     let server = ApiServer::new(options).await?;
-    println!("store opened after {opened:?}, server made after {:?}", started.elapsed());
+    println!(
+        "store opened after {opened:?}, server made after {:?}",
+        started.elapsed()
+    );
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await?;
     let url = format!("https://{}", listener.local_addr()?);
     let path = dir.join("kubeconfig");
@@ -40,7 +43,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         identity: &identity,
     };
     write_kubeconfig(&path, &config)?;
-    println!("ready in {:?}  kubeconfig={}  server={url}", started.elapsed(), path.display());
+    println!(
+        "ready in {:?}  kubeconfig={}  server={url}",
+        started.elapsed(),
+        path.display()
+    );
     server.serve(listener, CancellationToken::new()).await?;
     Ok(())
 }

@@ -92,14 +92,22 @@ pub struct Chain {
 
 impl std::fmt::Debug for Chain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Chain({} mutating, {} validating)", self.mutating.len(), self.validating.len())
+        write!(
+            f,
+            "Chain({} mutating, {} validating)",
+            self.mutating.len(),
+            self.validating.len()
+        )
     }
 }
 
 impl Chain {
     /// Runs the given plugins in their order.
     pub fn new(mutating: Vec<Box<dyn Mutating>>, validating: Vec<Box<dyn Validating>>) -> Self {
-        Self { mutating, validating }
+        Self {
+            mutating,
+            validating,
+        }
     }
 
     /// The plugins that are on without configuration.
@@ -147,12 +155,21 @@ impl Chain {
 }
 
 /// A refusal in the usual form: `pods "x" is forbidden: why`.
-fn forbidden(attributes: &Attributes<'_>, object: Option<&Value>, why: impl Into<String>) -> Status {
+fn forbidden(
+    attributes: &Attributes<'_>,
+    object: Option<&Value>,
+    why: impl Into<String>,
+) -> Status {
     let mut name = attributes.name;
     if name.is_empty()
         && let Some(object) = object
     {
-        let of = |pointer| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let of = |pointer| {
+            object
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
         name = of("/metadata/name");
         if name.is_empty() {
             name = of("/metadata/generateName");

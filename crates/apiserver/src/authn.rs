@@ -48,7 +48,11 @@ impl Authenticator {
         static_tokens: &[StaticToken],
         tokens: TokenKeys,
     ) -> Self {
-        Self { certificates, static_tokens: StaticTokens::new(static_tokens), tokens }
+        Self {
+            certificates,
+            static_tokens: StaticTokens::new(static_tokens),
+            tokens,
+        }
     }
 
     /// The keys of service account tokens.
@@ -68,7 +72,10 @@ impl Authenticator {
             }
             _ => None,
         };
-        ConnectionIdentity { peer: Some(peer), certificate }
+        ConnectionIdentity {
+            peer: Some(peer),
+            certificate,
+        }
     }
 
     /// Who makes the request. `Ok(anonymous)` when it carries no credential at all.
@@ -109,7 +116,10 @@ impl Authenticator {
         audiences: &[String],
     ) -> Result<AuthenticatedToken, String> {
         if let Some(user) = self.static_tokens.find(token) {
-            return Ok(AuthenticatedToken { user, audiences: self.tokens.audiences().to_vec() });
+            return Ok(AuthenticatedToken {
+                user,
+                audiences: self.tokens.audiences().to_vec(),
+            });
         }
         if self.tokens.claims_issuer(token) {
             return service_accounts::authenticate(server, &self.tokens, token, audiences).await;

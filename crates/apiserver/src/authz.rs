@@ -98,7 +98,11 @@ impl Chain {
 
     /// The chain of a server without further configuration.
     pub fn standard() -> Self {
-        Self(vec![Box::new(Masters), Box::new(PublicInfo), Box::new(AuthenticatedOnly)])
+        Self(vec![
+            Box::new(Masters),
+            Box::new(PublicInfo),
+            Box::new(AuthenticatedOnly),
+        ])
     }
 
     /// The first opinion; no opinion at all refuses.
@@ -128,9 +132,14 @@ pub(crate) fn refusal(user: &UserInfo, request: &RequestInfo, reason: &str) -> S
             Some(namespace) if !namespace.is_empty() => format!("in the namespace \"{namespace}\""),
             _ => "at the cluster scope".to_owned(),
         };
-        format!("User \"{who}\" cannot {verb} resource \"{resource}\" in API group \"{group}\" {scope}")
+        format!(
+            "User \"{who}\" cannot {verb} resource \"{resource}\" in API group \"{group}\" {scope}"
+        )
     } else {
-        format!("User \"{who}\" cannot {} path \"{}\"", request.verb, request.path)
+        format!(
+            "User \"{who}\" cannot {} path \"{}\"",
+            request.verb, request.path
+        )
     };
     if !reason.is_empty() {
         text.push_str(": ");

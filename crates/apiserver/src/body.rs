@@ -78,7 +78,11 @@ impl std::fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0 {
             Content::Whole(bytes) => {
-                write!(f, "ResponseBody({} bytes)", bytes.as_ref().map_or(0, Bytes::len))
+                write!(
+                    f,
+                    "ResponseBody({} bytes)",
+                    bytes.as_ref().map_or(0, Bytes::len)
+                )
             }
             Content::Stream(_) => f.write_str("ResponseBody(stream)"),
         }
@@ -146,12 +150,16 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match &mut self.0 {
-            Content::Whole(bytes) => {
-                Poll::Ready(bytes.take().filter(|b| !b.is_empty()).map(|b| Ok(Frame::data(b))))
-            }
-            Content::Stream(stream) => {
-                stream.as_mut().poll_next(cx).map(|item| item.map(|item| item.map(Frame::data)))
-            }
+            Content::Whole(bytes) => Poll::Ready(
+                bytes
+                    .take()
+                    .filter(|b| !b.is_empty())
+                    .map(|b| Ok(Frame::data(b))),
+            ),
+            Content::Stream(stream) => stream
+                .as_mut()
+                .poll_next(cx)
+                .map(|item| item.map(|item| item.map(Frame::data))),
         }
     }
 

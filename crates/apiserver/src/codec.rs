@@ -2,8 +2,8 @@
 
 use davit_api::kinds::{TypeId, TypeTable};
 use davit_schema::decode::{self, Encoding};
-use davit_schema::patch::{JsonPatch, PatchError, PatchType, merge_patch, strategic_merge_patch};
 use davit_schema::defaults;
+use davit_schema::patch::{JsonPatch, PatchError, PatchType, merge_patch, strategic_merge_patch};
 use serde_json::Value;
 
 /// Fills in the static defaults.

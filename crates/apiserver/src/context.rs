@@ -58,7 +58,11 @@ impl Warnings {
         let mut left = TOTAL_RUNES;
         let mut values = Vec::with_capacity(held.len());
         for text in held.iter() {
-            let text: String = if cut { text.chars().take(CUT_RUNES).collect() } else { text.clone() };
+            let text: String = if cut {
+                text.chars().take(CUT_RUNES).collect()
+            } else {
+                text.clone()
+            };
             let length = text.chars().count();
             if length > left {
                 break;

@@ -26,7 +26,10 @@ pub(crate) struct Tagged {
 impl Tagged {
     pub(crate) fn new(body: Vec<u8>) -> Self {
         let hash = upper_hex(&Sha512::digest(&body));
-        Self { body: Bytes::from(body), hash }
+        Self {
+            body: Bytes::from(body),
+            hash,
+        }
     }
 }
 
@@ -65,7 +68,9 @@ pub(crate) fn api_groups(snapshot: &Snapshot) -> Value {
 /// `GET /apis/{group}`.
 pub(crate) fn api_group(snapshot: &Snapshot, group: &str) -> Option<Value> {
     let groups = snapshot.groups();
-    let (group, versions) = groups.iter().find(|(name, _)| name == group && !name.is_empty())?;
+    let (group, versions) = groups
+        .iter()
+        .find(|(name, _)| name == group && !name.is_empty())?;
     let mut value = group_value(group, versions);
     value["kind"] = json!("APIGroup");
     value["apiVersion"] = json!("v1");
@@ -73,9 +78,7 @@ pub(crate) fn api_group(snapshot: &Snapshot, group: &str) -> Option<Value> {
 }
 
 fn group_value(group: &str, versions: &[String]) -> Value {
-    let version = |version: &String| {
-        json!({ "groupVersion": format!("{group}/{version}"), "version": version })
-    };
+    let version = |version: &String| json!({ "groupVersion": format!("{group}/{version}"), "version": version });
     json!({
         "name": group,
         "versions": versions.iter().map(version).collect::<Vec<_>>(),
@@ -88,13 +91,21 @@ pub(crate) fn api_resources(snapshot: &Snapshot, group: &str, version: &str) -> 
     let mut resources = Vec::new();
     for info in snapshot.of_group_version(group, version) {
         resources.push(resource_value(info));
-        resources.extend(info.row.subresources.iter().map(|sub| subresource_value(info, sub)));
+        resources.extend(
+            info.row
+                .subresources
+                .iter()
+                .map(|sub| subresource_value(info, sub)),
+        );
     }
     if resources.is_empty() {
         return None;
     }
-    let group_version =
-        if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let group_version = if group.is_empty() {
+        version.to_owned()
+    } else {
+        format!("{group}/{version}")
+    };
     let mut list = json!({
         "kind": "APIResourceList",
         "groupVersion": group_version,
@@ -129,7 +140,12 @@ fn resource_value(info: &ResourceInfo) -> Value {
 
 fn storage_version_hash(info: &ResourceInfo) -> String {
     let storage = &info.storage;
-    let name = format!("{}/{}/{}", storage.group(), storage.version(), storage.kind());
+    let name = format!(
+        "{}/{}/{}",
+        storage.group(),
+        storage.version(),
+        storage.kind()
+    );
     STANDARD.encode(&Sha256::digest(name.as_bytes())[..8])
 }
 
@@ -181,7 +197,11 @@ fn aggregated(snapshot: &Snapshot, core: bool, version: AggregatedVersion) -> Va
                     json!({ "version": version, "resources": resources, "freshness": "Current" })
                 })
                 .collect();
-            let metadata = if group.is_empty() { json!({}) } else { json!({ "name": group }) };
+            let metadata = if group.is_empty() {
+                json!({})
+            } else {
+                json!({ "name": group })
+            };
             json!({ "metadata": metadata, "versions": versions })
         })
         .collect();
@@ -197,8 +217,15 @@ fn aggregated_resource(info: &ResourceInfo) -> Value {
     let row = &info.row;
     let mut value = Map::new();
     value.insert("resource".into(), json!(row.plural));
-    value.insert("responseKind".into(), response_kind(row.group, row.version, row.kind));
-    let scope = if row.namespaced { "Namespaced" } else { "Cluster" };
+    value.insert(
+        "responseKind".into(),
+        response_kind(row.group, row.version, row.kind),
+    );
+    let scope = if row.namespaced {
+        "Namespaced"
+    } else {
+        "Cluster"
+    };
     value.insert("scope".into(), json!(scope));
     value.insert("singularResource".into(), json!(row.singular));
     value.insert("verbs".into(), json!(row.verbs));
@@ -262,7 +289,12 @@ impl AggregatedCache {
         body.push(b'\n');
         let document = Arc::new(Tagged::new(body));
         let shared = Arc::clone(&document);
-        held.push(CachedDocument { generation, core, version, document: shared });
+        held.push(CachedDocument {
+            generation,
+            core,
+            version,
+            document: shared,
+        });
         document
     }
 }

@@ -89,18 +89,26 @@ pub(crate) fn not_allowed_on(resource: davit_api::status::Qualified<'_>, verb: &
 
 /// The namespace objects of the resource are in for this request; empty for cluster-scoped ones.
 pub(crate) fn namespace_of<'a>(context: &'a Context, resource: &ResourceInfo) -> &'a str {
-    if resource.row.namespaced { context.namespace() } else { "" }
+    if resource.row.namespaced {
+        context.namespace()
+    } else {
+        ""
+    }
 }
 
 fn warn_deprecated(context: &Context, snapshot: &Snapshot, resource: &ResourceInfo) {
     let row = &resource.row;
-    let Some(since) = row.deprecated.filter(|since| has_come(since)) else { return };
+    let Some(since) = row.deprecated.filter(|since| has_come(since)) else {
+        return;
+    };
     let version = row.api_version();
     let mut text = format!("{version} {} is deprecated in v{since}+", row.kind);
     if let Some(removed) = row.removed {
         text.push_str(&format!(", unavailable in v{removed}+"));
     }
-    let newest = snapshot.by_group_resource(row.group, row.plural).map(|info| &info.row);
+    let newest = snapshot
+        .by_group_resource(row.group, row.plural)
+        .map(|info| &info.row);
     if let Some(newest) = newest.filter(|newest| newest.version != row.version) {
         text.push_str(&format!("; use {} {}", newest.api_version(), newest.kind));
     }
@@ -109,6 +117,10 @@ fn warn_deprecated(context: &Context, snapshot: &Snapshot, resource: &ResourceIn
 
 /// Whether the API level has reached a release (`1.19`).
 fn has_come(release: &str) -> bool {
-    let minor = |text: &str| text.rsplit('.').next().and_then(|minor| minor.parse::<u32>().ok());
+    let minor = |text: &str| {
+        text.rsplit('.')
+            .next()
+            .and_then(|minor| minor.parse::<u32>().ok())
+    };
     minor(release) <= minor(crate::version::MINOR)
 }

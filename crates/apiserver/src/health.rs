@@ -51,7 +51,10 @@ pub(crate) async fn answer(
     let all = checks(endpoint);
     let chosen: Vec<&str> = if single.is_empty() {
         let excluded: Vec<&str> = context.query.all("exclude").collect();
-        all.iter().copied().filter(|check| !excluded.contains(check)).collect()
+        all.iter()
+            .copied()
+            .filter(|check| !excluded.contains(check))
+            .collect()
     } else if let Some(check) = all.iter().copied().find(|check| *check == single) {
         vec![check]
     } else {
@@ -67,7 +70,11 @@ pub(crate) async fn answer(
             let _ = writeln!(lines, "[-]{check} failed: reason withheld");
         }
     }
-    for check in context.query.all("exclude").filter(|check| all.contains(check)) {
+    for check in context
+        .query
+        .all("exclude")
+        .filter(|check| all.contains(check))
+    {
         let _ = writeln!(lines, "[+]{check} excluded: ok");
     }
     if failed {

@@ -64,8 +64,9 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-const BUCKETS: [f64; 12] =
-    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0];
+const BUCKETS: [f64; 12] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+];
 const PAGE_BYTES: i64 = 4096;
 
 impl Metrics {
@@ -84,23 +85,69 @@ impl Metrics {
             open_files: Gauge::default(),
             start_time: Gauge::default(),
         };
-        metrics.start_time.set(jiff::Timestamp::now().as_millisecond() as f64 / 1000.0);
+        metrics
+            .start_time
+            .set(jiff::Timestamp::now().as_millisecond() as f64 / 1000.0);
         metrics.registered()
     }
 
     fn registered(mut self) -> Self {
         let r = &mut self.registry;
-        r.register("apiserver_request", "Requests by what they asked for and how they ended", self.requests.clone());
-        r.register("apiserver_request_duration_seconds", "Time to answer, long-running requests left out", self.durations.clone());
-        r.register("apiserver_longrunning_requests", "Open watches, log streams and the like", self.long_running.clone());
-        r.register("apiserver_current_inflight_requests", "Requests being answered", self.in_flight.clone());
-        r.register("apiserver_watch_events", "Watch events sent", self.watch_events.clone());
-        r.register("apiserver_tls_handshake_errors", "Connections whose TLS handshake failed", self.tls_handshake_errors.clone());
-        r.register("apiserver_panics", "Requests that ended in a panic", self.panics.clone());
-        r.register("process_resident_memory_bytes", "Resident memory", self.resident.clone());
-        r.register("process_virtual_memory_bytes", "Virtual memory", self.virtual_memory.clone());
-        r.register("process_open_fds", "Open file descriptors", self.open_files.clone());
-        r.register("process_start_time_seconds", "Start of the process, Unix time", self.start_time.clone());
+        r.register(
+            "apiserver_request",
+            "Requests by what they asked for and how they ended",
+            self.requests.clone(),
+        );
+        r.register(
+            "apiserver_request_duration_seconds",
+            "Time to answer, long-running requests left out",
+            self.durations.clone(),
+        );
+        r.register(
+            "apiserver_longrunning_requests",
+            "Open watches, log streams and the like",
+            self.long_running.clone(),
+        );
+        r.register(
+            "apiserver_current_inflight_requests",
+            "Requests being answered",
+            self.in_flight.clone(),
+        );
+        r.register(
+            "apiserver_watch_events",
+            "Watch events sent",
+            self.watch_events.clone(),
+        );
+        r.register(
+            "apiserver_tls_handshake_errors",
+            "Connections whose TLS handshake failed",
+            self.tls_handshake_errors.clone(),
+        );
+        r.register(
+            "apiserver_panics",
+            "Requests that ended in a panic",
+            self.panics.clone(),
+        );
+        r.register(
+            "process_resident_memory_bytes",
+            "Resident memory",
+            self.resident.clone(),
+        );
+        r.register(
+            "process_virtual_memory_bytes",
+            "Virtual memory",
+            self.virtual_memory.clone(),
+        );
+        r.register(
+            "process_open_fds",
+            "Open file descriptors",
+            self.open_files.clone(),
+        );
+        r.register(
+            "process_start_time_seconds",
+            "Start of the process, Unix time",
+            self.start_time.clone(),
+        );
         self
     }
 
@@ -117,7 +164,11 @@ impl Metrics {
         self.requests
             .get_or_create(&RequestLabels {
                 verb: duration.verb.clone(),
-                dry_run: if dry_run { "All".to_owned() } else { String::new() },
+                dry_run: if dry_run {
+                    "All".to_owned()
+                } else {
+                    String::new()
+                },
                 group: duration.group.clone(),
                 version: duration.version.clone(),
                 resource: duration.resource.clone(),
@@ -128,13 +179,18 @@ impl Metrics {
             })
             .inc();
         if !info.is_long_running() {
-            self.durations.get_or_create(&duration).observe(took.as_secs_f64());
+            self.durations
+                .get_or_create(&duration)
+                .observe(took.as_secs_f64());
         }
     }
 
     /// Counts an open long-running request until the guard is dropped.
     pub(crate) fn long_running(&self, info: &RequestInfo, verb: &str) -> LongRunning {
-        let gauge = self.long_running.get_or_create(&duration_labels(info, verb)).clone();
+        let gauge = self
+            .long_running
+            .get_or_create(&duration_labels(info, verb))
+            .clone();
         gauge.inc();
         LongRunning(gauge)
     }
@@ -161,12 +217,16 @@ impl Metrics {
 
     fn read_process(&self) {
         if let Ok(statm) = std::fs::read_to_string("/proc/self/statm") {
-            let mut pages = statm.split_whitespace().filter_map(|word| word.parse::<i64>().ok());
-            self.virtual_memory.set(pages.next().unwrap_or(0) * PAGE_BYTES);
+            let mut pages = statm
+                .split_whitespace()
+                .filter_map(|word| word.parse::<i64>().ok());
+            self.virtual_memory
+                .set(pages.next().unwrap_or(0) * PAGE_BYTES);
             self.resident.set(pages.next().unwrap_or(0) * PAGE_BYTES);
         }
         if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
-            self.open_files.set(i64::try_from(files.count()).unwrap_or(i64::MAX));
+            self.open_files
+                .set(i64::try_from(files.count()).unwrap_or(i64::MAX));
         }
     }
 }

@@ -70,7 +70,10 @@ pub(crate) struct Clause {
 
 impl Clause {
     pub(crate) fn param(&self, name: &str) -> Option<&str> {
-        self.params.iter().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
+        self.params
+            .iter()
+            .find(|(held, _)| held == name)
+            .map(|(_, value)| value.as_str())
     }
 }
 
@@ -106,7 +109,11 @@ fn clause(text: &str) -> Option<Clause> {
             params.push((name.trim().to_ascii_lowercase(), value.to_owned()));
         }
     }
-    (quality > 0).then_some(Clause { media, params, quality })
+    (quality > 0).then_some(Clause {
+        media,
+        params,
+        quality,
+    })
 }
 
 /// Chooses the form of the answer.
@@ -119,11 +126,18 @@ pub(crate) fn negotiate(
     let pretty = wants_pretty(headers, query);
     if clauses.is_empty() {
         if headers.contains_key(ACCEPT)
-            && headers.get_all(ACCEPT).iter().any(|value| !value.as_bytes().is_empty())
+            && headers
+                .get_all(ACCEPT)
+                .iter()
+                .any(|value| !value.as_bytes().is_empty())
         {
             return Err(NotAcceptable);
         }
-        return Ok(Accepted { media: Media::Json, form: Form::Object, pretty });
+        return Ok(Accepted {
+            media: Media::Json,
+            form: Form::Object,
+            pretty,
+        });
     }
     clauses
         .iter()
@@ -161,7 +175,11 @@ fn accept(clause: &Clause, offer: Offer, pretty: bool) -> Option<Accepted> {
         Some(value) => value == "1" || value == "true",
         None => pretty,
     };
-    Some(Accepted { media, form, pretty })
+    Some(Accepted {
+        media,
+        form,
+        pretty,
+    })
 }
 
 /// `?pretty` decides; without it people with a terminal or a browser get indented JSON.
@@ -169,9 +187,14 @@ pub(crate) fn wants_pretty(headers: &HeaderMap, query: &Query) -> bool {
     if let Some(pretty) = query.optional_flag("pretty") {
         return pretty;
     }
-    headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).is_some_and(|agent| {
-        ["curl", "Wget", "Mozilla/5.0"].iter().any(|known| agent.starts_with(known))
-    })
+    headers
+        .get(USER_AGENT)
+        .and_then(|agent| agent.to_str().ok())
+        .is_some_and(|agent| {
+            ["curl", "Wget", "Mozilla/5.0"]
+                .iter()
+                .any(|known| agent.starts_with(known))
+        })
 }
 
 #[cfg(test)]
@@ -188,7 +211,10 @@ mod tests {
     fn kubectl_gets_a_table_and_unknown_types_nothing() {
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;\
                        v=v1beta1;g=meta.k8s.io,application/json";
-        assert_eq!(form(kubectl, Offer::Objects).unwrap().form, Form::Table("v1"));
+        assert_eq!(
+            form(kubectl, Offer::Objects).unwrap().form,
+            Form::Table("v1")
+        );
         assert_eq!(form(kubectl, Offer::Document).unwrap().form, Form::Object);
         assert_eq!(form("text/foo", Offer::Objects), Err(NotAcceptable));
         assert_eq!(form("", Offer::Objects).unwrap().media, Media::Json);

@@ -6,7 +6,11 @@ pub(crate) use davit_api::meta::{name, namespace, resource_version, uid};
 
 /// A text of the metadata; empty when missing.
 pub(crate) fn meta_str<'a>(object: &'a Value, key: &str) -> &'a str {
-    object.get("metadata").and_then(|m| m.get(key)).and_then(Value::as_str).unwrap_or_default()
+    object
+        .get("metadata")
+        .and_then(|m| m.get(key))
+        .and_then(Value::as_str)
+        .unwrap_or_default()
 }
 
 /// An integer of the metadata.
@@ -21,7 +25,9 @@ pub(crate) fn is_deleting(object: &Value) -> bool {
 
 /// The finalizers.
 pub(crate) fn finalizers(object: &Value) -> Vec<String> {
-    davit_api::meta::finalizers(object).map(str::to_owned).collect()
+    davit_api::meta::finalizers(object)
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The metadata, made when missing.

@@ -45,11 +45,16 @@ struct Document {
 impl Document {
     fn new(body: &[u8]) -> Self {
         let hash = upper_hex(&Sha512::digest(body));
-        let mut encoder =
-            flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
         // writing to a Vec cannot fail
-        let gzip = encoder.write_all(body).and_then(|()| encoder.finish()).unwrap_or_default();
-        Self { gzip: Bytes::from(gzip), hash }
+        let gzip = encoder
+            .write_all(body)
+            .and_then(|()| encoder.finish())
+            .unwrap_or_default();
+        Self {
+            gzip: Bytes::from(gzip),
+            hash,
+        }
     }
 
     fn plain(&self) -> Result<Vec<u8>, Status> {
@@ -70,12 +75,18 @@ pub(crate) struct OpenApiCache {
 }
 
 async fn build<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
-    tokio::task::spawn_blocking(make).await.map_err(Status::internal)
+    tokio::task::spawn_blocking(make)
+        .await
+        .map_err(Status::internal)
 }
 
 impl OpenApiCache {
     async fn v2(&self, protobuf: bool) -> Result<&Arc<Document>, Status> {
-        let cell = if protobuf { &self.v2_protobuf } else { &self.v2 };
+        let cell = if protobuf {
+            &self.v2_protobuf
+        } else {
+            &self.v2
+        };
         cell.get_or_try_init(|| {
             build(move || {
                 let table = kinds::builtin();
@@ -130,14 +141,16 @@ pub(crate) async fn v2(server: &ApiServer, context: &Context) -> HandlerResult {
             break;
         }
     }
-    let Some((protobuf, content_type)) = form.or_else(|| {
-        wanted.is_empty().then_some((false, "application/json"))
-    }) else {
+    let Some((protobuf, content_type)) =
+        form.or_else(|| wanted.is_empty().then_some((false, "application/json")))
+    else {
         return Err(Status::not_acceptable(&["application/json", V2_PROTOBUF]));
     };
     let document = server.openapi().v2(protobuf).await?;
     let mut response = send(&context.headers, document, content_type)?;
-    response.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
+    response
+        .headers_mut()
+        .append(VARY, HeaderValue::from_static("Accept"));
     Ok(response)
 }
 
@@ -149,7 +162,11 @@ pub(crate) async fn v3_index(server: &ApiServer, context: &Context) -> HandlerRe
         let url = document_url(path, &document.hash);
         paths.insert(path.clone(), json!({ "serverRelativeURL": url }));
     }
-    respond::document(context, StatusCode::OK, &json!({ "paths": Value::Object(paths) }))
+    respond::document(
+        context,
+        StatusCode::OK,
+        &json!({ "paths": Value::Object(paths) }),
+    )
 }
 
 fn document_url(path: &str, hash: &str) -> String {
@@ -177,9 +194,12 @@ pub(crate) async fn v3_document(
     }
     let acceptable = clauses(&context.headers);
     let json = acceptable.is_empty()
-        || acceptable
-            .iter()
-            .any(|c| matches!(c.media.as_str(), "application/json" | "*/*" | "application/*"));
+        || acceptable.iter().any(|c| {
+            matches!(
+                c.media.as_str(),
+                "application/json" | "*/*" | "application/*"
+            )
+        });
     if !json {
         return Err(Status::not_acceptable(&["application/json"]));
     }
@@ -222,7 +242,9 @@ fn send(
         response
     } else if gzip {
         let mut response = Response::new(document.gzip.clone().into());
-        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        response
+            .headers_mut()
+            .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         response
     } else {
         Response::new(document.plain()?.into())

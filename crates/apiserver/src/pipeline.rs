@@ -70,8 +70,14 @@ pub(crate) async fn run(
     let staged = AssertUnwindSafe(staged(server, &mut context, parts, body, caller)).catch_unwind();
     let result = staged.await.unwrap_or_else(|panic| {
         server.metrics().panics.inc();
-        tracing::error!(path = context.info.path, panic = panic_text(panic.as_ref()), "handler panicked");
-        Err(Status::internal("this request caused the apiserver to panic. Look in the logs for details."))
+        tracing::error!(
+            path = context.info.path,
+            panic = panic_text(panic.as_ref()),
+            "handler panicked"
+        );
+        Err(Status::internal(
+            "this request caused the apiserver to panic. Look in the logs for details.",
+        ))
     });
     let mut response = match result {
         Ok(response) => response,
@@ -82,11 +88,25 @@ pub(crate) async fn run(
     }
     finish_headers(&mut response, &context, audit_id);
     let known = server.is_known(&context.info);
-    let counted = if known { context.info.clone() } else { RequestInfo::default() };
-    server.metrics().observe(&counted, &verb, dry_run, response.status().as_u16(), started.elapsed());
+    let counted = if known {
+        context.info.clone()
+    } else {
+        RequestInfo::default()
+    };
+    server.metrics().observe(
+        &counted,
+        &verb,
+        dry_run,
+        response.status().as_u16(),
+        started.elapsed(),
+    );
     tracing::debug!(
-        verb = context.info.verb, path = context.info.path, user = context.user.name,
-        code = response.status().as_u16(), took_us = started.elapsed().as_micros(), "request"
+        verb = context.info.verb,
+        path = context.info.path,
+        user = context.user.name,
+        code = response.status().as_u16(),
+        took_us = started.elapsed().as_micros(),
+        "request"
     );
     response
 }

@@ -81,7 +81,9 @@ pub struct Pki {
 
 impl std::fmt::Debug for Pki {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Pki").field("dir", &self.dir).finish_non_exhaustive()
+        f.debug_struct("Pki")
+            .field("dir", &self.dir)
+            .finish_non_exhaustive()
     }
 }
 
@@ -108,7 +110,11 @@ impl Pki {
             }
         };
         let issuer = Issuer::from_ca_cert_pem(&ca_pem, key).map_err(parse("ca"))?;
-        Ok(Self { dir: dir.to_path_buf(), issuer, ca_pem })
+        Ok(Self {
+            dir: dir.to_path_buf(),
+            issuer,
+            ca_pem,
+        })
     }
 
     /// The authority's certificate, PEM: what clients trust.
@@ -130,7 +136,10 @@ impl Pki {
         let mut params = leaf_params(common_name, organizations);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.leaf(file, &params, |certificate| {
-            certificate.subject().iter_common_name().any(|cn| cn.as_str() == Ok(common_name))
+            certificate
+                .subject()
+                .iter_common_name()
+                .any(|cn| cn.as_str() == Ok(common_name))
         })
     }
 
@@ -147,7 +156,11 @@ impl Pki {
     /// # Errors
     /// As [`Pki::client`].
     pub fn kubelet_client(&self) -> Result<Identity, PkiError> {
-        self.client("apiserver-kubelet-client", "kube-apiserver-kubelet-client", &["system:masters"])
+        self.client(
+            "apiserver-kubelet-client",
+            "kube-apiserver-kubelet-client",
+            &["system:masters"],
+        )
     }
 
     /// A serving certificate for the names and addresses given, kept under `file` and made
@@ -203,7 +216,10 @@ impl Pki {
             return Ok(Identity { certificate, key });
         }
         let key = KeyPair::generate().map_err(generate(file))?;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(generate(file))?.pem();
+        let certificate = params
+            .signed_by(&key, &self.issuer)
+            .map_err(generate(file))?
+            .pem();
         let key = key.serialize_pem();
         write_private(&key_path, &key)?;
         write_public(&certificate_path, &certificate)?;
@@ -211,12 +227,14 @@ impl Pki {
     }
 
     fn reusable(&self, pem: &str, fits: &impl Fn(&X509Certificate<'_>) -> bool) -> bool {
-        let (Some(der), Some(ca)) = (first_certificate(pem), first_certificate(&self.ca_pem)) else {
+        let (Some(der), Some(ca)) = (first_certificate(pem), first_certificate(&self.ca_pem))
+        else {
             return false;
         };
-        let (Ok((_, certificate)), Ok((_, ca))) =
-            (X509Certificate::from_der(&der), X509Certificate::from_der(&ca))
-        else {
+        let (Ok((_, certificate)), Ok((_, ca))) = (
+            X509Certificate::from_der(&der),
+            X509Certificate::from_der(&ca),
+        ) else {
             return false;
         };
         let now = jiff::Timestamp::now().as_second();
@@ -228,7 +246,9 @@ impl Pki {
 
 /// A signing key that is not kept.
 pub(crate) fn ephemeral_key() -> Result<String, PkiError> {
-    KeyPair::generate().map(|key| key.serialize_pem()).map_err(generate("sa"))
+    KeyPair::generate()
+        .map(|key| key.serialize_pem())
+        .map_err(generate("sa"))
 }
 
 fn serves(certificate: &X509Certificate<'_>, names: &[String]) -> bool {
@@ -280,14 +300,18 @@ fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name = name.trim().to_ascii_lowercase();
     let fits = !name.is_empty()
-        && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'.');
     fits.then_some(name)
 }
 
 fn ca_params() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
-    params.distinguished_name.push(DnType::CommonName, "davit-ca");
+    params
+        .distinguished_name
+        .push(DnType::CommonName, "davit-ca");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,
@@ -302,11 +326,17 @@ fn leaf_params(common_name: &str, organizations: &[&str]) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     for organization in organizations {
-        params.distinguished_name.push(DnType::OrganizationName, *organization);
+        params
+            .distinguished_name
+            .push(DnType::OrganizationName, *organization);
     }
-    params.distinguished_name.push(DnType::CommonName, common_name);
-    params.key_usages =
-        vec![KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::KeyEncipherment];
+    params
+        .distinguished_name
+        .push(DnType::CommonName, common_name);
+    params.key_usages = vec![
+        KeyUsagePurpose::DigitalSignature,
+        KeyUsagePurpose::KeyEncipherment,
+    ];
     params.use_authority_key_identifier_extension = true;
     set_validity(&mut params, LEAF_YEARS);
     params
@@ -330,11 +360,17 @@ pub(crate) fn first_certificate(pem: &str) -> Option<Vec<u8>> {
 
 fn generate(name: &str) -> impl Fn(rcgen::Error) -> PkiError {
     let name = name.to_owned();
-    move |source| PkiError::Generate { name: name.clone(), source }
+    move |source| PkiError::Generate {
+        name: name.clone(),
+        source,
+    }
 }
 
 fn parse(name: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
-    move |source| PkiError::Parse { name: name.to_owned(), detail: source.to_string() }
+    move |source| PkiError::Parse {
+        name: name.to_owned(),
+        detail: source.to_string(),
+    }
 }
 
 #[cfg(test)]
@@ -372,7 +408,10 @@ mod tests {
         let pki = Pki::open(dir.path()).unwrap();
         pki.service_account_key().unwrap();
         for file in ["ca.key", "sa.key"] {
-            let mode = std::fs::metadata(dir.path().join(file)).unwrap().permissions().mode();
+            let mode = std::fs::metadata(dir.path().join(file))
+                .unwrap()
+                .permissions()
+                .mode();
             assert_eq!(mode & 0o777, 0o600, "{file}");
         }
     }

@@ -4,9 +4,9 @@ mod forward;
 mod target;
 mod tls_client;
 
+use davit_api::status::Status;
 use http::uri::PathAndQuery;
 use http::{Request, Uri};
-use davit_api::status::Status;
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
@@ -25,10 +25,23 @@ pub(crate) async fn handle(
 ) -> HandlerResult {
     let info = &context.info;
     let backend = target::of_proxy(server, context, resource).await?;
-    let path = if info.rest.is_empty() { "/" } else { info.rest.as_str() };
+    let path = if info.rest.is_empty() {
+        "/"
+    } else {
+        info.rest.as_str()
+    };
     let uri = uri(path, request.uri().query())?;
-    let prefix = request.uri().path().strip_suffix(info.rest.as_str()).unwrap_or_default().to_owned();
-    let forward = Forward { backend, uri, rewrite_prefix: Some(prefix) };
+    let prefix = request
+        .uri()
+        .path()
+        .strip_suffix(info.rest.as_str())
+        .unwrap_or_default()
+        .to_owned();
+    let forward = Forward {
+        backend,
+        uri,
+        rewrite_prefix: Some(prefix),
+    };
     server.nodes().forward(server, forward, request).await
 }
 

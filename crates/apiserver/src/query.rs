@@ -22,7 +22,10 @@ impl Query {
 
     /// The first value of `name`.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(held, _)| held == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .find(|(held, _)| held == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// The first value of `name` unless it is empty.
@@ -32,7 +35,10 @@ impl Query {
 
     /// All values of `name`.
     pub(crate) fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(held, _)| held == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .filter(move |(held, _)| held == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// A flag as Kubernetes' query conversion reads it: absent, `false` and `0` are false,
@@ -43,23 +49,31 @@ impl Query {
 
     /// As [`Query::flag`], telling absence from false.
     pub(crate) fn optional_flag(&self, name: &str) -> Option<bool> {
-        self.get(name).map(|value| !(value.eq_ignore_ascii_case("false") || value == "0"))
+        self.get(name)
+            .map(|value| !(value.eq_ignore_ascii_case("false") || value == "0"))
     }
 }
 
 fn decode(text: &str) -> String {
     if text.contains('+') {
         let spaced = text.replace('+', " ");
-        percent_decode(spaced.as_bytes()).decode_utf8_lossy().into_owned()
+        percent_decode(spaced.as_bytes())
+            .decode_utf8_lossy()
+            .into_owned()
     } else {
-        percent_decode(text.as_bytes()).decode_utf8_lossy().into_owned()
+        percent_decode(text.as_bytes())
+            .decode_utf8_lossy()
+            .into_owned()
     }
 }
 
 /// Encodes a query value.
 pub(crate) fn encode(text: &str) -> String {
-    const KEPT: &percent_encoding::AsciiSet =
-        &percent_encoding::NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
+    const KEPT: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
+        .remove(b'-')
+        .remove(b'_')
+        .remove(b'.')
+        .remove(b'~');
     percent_encoding::utf8_percent_encode(text, KEPT).to_string()
 }
 

@@ -31,7 +31,11 @@ pub struct ResourceInfo {
 
 impl std::fmt::Debug for ResourceInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ResourceInfo({}/{} {})", self.row.group, self.row.version, self.row.plural)
+        write!(
+            f,
+            "ResourceInfo({}/{} {})",
+            self.row.group, self.row.version, self.row.plural
+        )
     }
 }
 
@@ -90,7 +94,8 @@ impl Snapshot {
     /// The resource of a path.
     pub fn get(&self, group: &str, version: &str, plural: &str) -> Option<&Arc<ResourceInfo>> {
         // rows are few; a key of borrowed strings would need a wrapper type for no gain
-        self.resources.get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
+        self.resources
+            .get(&(group.to_owned(), version.to_owned(), plural.to_owned()))
     }
 
     /// The resource that stores the objects of a group and plural name, in any version.
@@ -133,12 +138,19 @@ impl Snapshot {
             }
         }
         let mut groups: Vec<(&str, Vec<&str>)> = groups.into_iter().collect();
-        groups.sort_by(|a, b| group_priority(b.0).cmp(&group_priority(a.0)).then(a.0.cmp(b.0)));
+        groups.sort_by(|a, b| {
+            group_priority(b.0)
+                .cmp(&group_priority(a.0))
+                .then(a.0.cmp(b.0))
+        });
         groups
             .into_iter()
             .map(|(group, mut versions)| {
                 versions.sort_by(|a, b| compare_versions(b, a));
-                (group.to_owned(), versions.into_iter().map(str::to_owned).collect())
+                (
+                    group.to_owned(),
+                    versions.into_iter().map(str::to_owned).collect(),
+                )
             })
             .collect()
     }
@@ -173,7 +185,10 @@ fn group_priority(group: &str) -> i32 {
         ("apiregistration.k8s.io", 17900),
     ];
     const OTHER: i32 = 1000;
-    PRIORITIES.iter().find(|(name, _)| *name == group).map_or(OTHER, |(_, priority)| *priority)
+    PRIORITIES
+        .iter()
+        .find(|(name, _)| *name == group)
+        .map_or(OTHER, |(_, priority)| *priority)
 }
 
 /// The registry: a snapshot that can be replaced.
@@ -223,7 +238,12 @@ impl Registry {
             .into_iter()
             .map(|(row, storage_row, strategy)| {
                 let storage = self.storage(&storage_row, types, strategy);
-                Arc::new(ResourceInfo { row, types: Arc::clone(types), strategy, storage })
+                Arc::new(ResourceInfo {
+                    row,
+                    types: Arc::clone(types),
+                    strategy,
+                    storage,
+                })
             })
             .collect();
         self.change(|resources| {
@@ -245,7 +265,10 @@ impl Registry {
         self.current.rcu(|current| {
             let mut resources = current.resources.clone();
             edit(&mut resources);
-            Snapshot { generation: current.generation + 1, resources }
+            Snapshot {
+                generation: current.generation + 1,
+                resources,
+            }
         });
     }
 
@@ -258,11 +281,17 @@ impl Registry {
         let storage = Storage::new(Arc::clone(&self.store), row, Arc::clone(types), strategy);
         let mut storages = self.storages.lock();
         Arc::clone(
-            storages.entry(storage.prefix().to_owned()).or_insert_with(|| Arc::new(storage)),
+            storages
+                .entry(storage.prefix().to_owned())
+                .or_insert_with(|| Arc::new(storage)),
         )
     }
 }
 
 fn key(row: &ResourceRow) -> Key {
-    (row.group.to_owned(), row.version.to_owned(), row.plural.to_owned())
+    (
+        row.group.to_owned(),
+        row.version.to_owned(),
+        row.plural.to_owned(),
+    )
 }

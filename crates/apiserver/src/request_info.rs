@@ -39,7 +39,9 @@ impl RequestInfo {
     /// Reads a request line.
     pub(crate) fn parse(method: &Method, raw_path: &str, query: &Query) -> Self {
         let mut info = Self {
-            path: percent_decode_str(raw_path).decode_utf8_lossy().into_owned(),
+            path: percent_decode_str(raw_path)
+                .decode_utf8_lossy()
+                .into_owned(),
             verb: method.as_str().to_ascii_lowercase(),
             ..Self::default()
         };
@@ -116,7 +118,10 @@ impl RequestInfo {
 
     /// Whether the request only reads.
     pub fn is_read_only(&self) -> bool {
-        matches!(self.verb.as_str(), "get" | "list" | "watch" | "head" | "options")
+        matches!(
+            self.verb.as_str(),
+            "get" | "list" | "watch" | "head" | "options"
+        )
     }
 }
 
@@ -161,12 +166,12 @@ fn collection_verb(
     }
     match verb {
         "get" => {
-            if let Some(selected) = query
-                .get("fieldSelector")
-                .and_then(|selector| selector.split(',').find_map(|term| {
-                    term.strip_prefix("metadata.name==").or(term.strip_prefix("metadata.name="))
-                }))
-            {
+            if let Some(selected) = query.get("fieldSelector").and_then(|selector| {
+                selector.split(',').find_map(|term| {
+                    term.strip_prefix("metadata.name==")
+                        .or(term.strip_prefix("metadata.name="))
+                })
+            }) {
                 selected.clone_into(name);
             }
             if query.flag("watch") { "watch" } else { "list" }
@@ -189,14 +194,86 @@ mod tests {
     fn paths_map_to_verbs_and_names() {
         let cases = [
             ("GET", "/api/v1/pods", "list", "", None, "pods", "", ""),
-            ("GET", "/api/v1/pods?watch=true", "watch", "", None, "pods", "", ""),
-            ("GET", "/api/v1/namespaces/a/pods/b", "get", "", Some("a"), "pods", "b", ""),
-            ("POST", "/api/v1/namespaces/a/pods/b/exec", "create", "", Some("a"), "pods", "b", "exec"),
-            ("GET", "/api/v1/namespaces/a", "get", "", Some("a"), "namespaces", "a", ""),
-            ("PUT", "/api/v1/namespaces/a/finalize", "update", "", Some("a"), "namespaces", "a", "finalize"),
-            ("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection", "apps", Some("a"), "deployments", "", ""),
-            ("GET", "/apis/apps/v1/watch/deployments", "watch", "apps", None, "deployments", "", ""),
-            ("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dx", "list", "", None, "pods", "x", ""),
+            (
+                "GET",
+                "/api/v1/pods?watch=true",
+                "watch",
+                "",
+                None,
+                "pods",
+                "",
+                "",
+            ),
+            (
+                "GET",
+                "/api/v1/namespaces/a/pods/b",
+                "get",
+                "",
+                Some("a"),
+                "pods",
+                "b",
+                "",
+            ),
+            (
+                "POST",
+                "/api/v1/namespaces/a/pods/b/exec",
+                "create",
+                "",
+                Some("a"),
+                "pods",
+                "b",
+                "exec",
+            ),
+            (
+                "GET",
+                "/api/v1/namespaces/a",
+                "get",
+                "",
+                Some("a"),
+                "namespaces",
+                "a",
+                "",
+            ),
+            (
+                "PUT",
+                "/api/v1/namespaces/a/finalize",
+                "update",
+                "",
+                Some("a"),
+                "namespaces",
+                "a",
+                "finalize",
+            ),
+            (
+                "DELETE",
+                "/apis/apps/v1/namespaces/a/deployments",
+                "deletecollection",
+                "apps",
+                Some("a"),
+                "deployments",
+                "",
+                "",
+            ),
+            (
+                "GET",
+                "/apis/apps/v1/watch/deployments",
+                "watch",
+                "apps",
+                None,
+                "deployments",
+                "",
+                "",
+            ),
+            (
+                "GET",
+                "/api/v1/pods?fieldSelector=metadata.name%3Dx",
+                "list",
+                "",
+                None,
+                "pods",
+                "x",
+                "",
+            ),
         ];
         for (method, url, verb, group, namespace, resource, name, subresource) in cases {
             let info = parse(method, url);

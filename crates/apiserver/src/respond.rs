@@ -120,12 +120,15 @@ pub(crate) fn list(
     meta: &ListMeta,
 ) -> Result<Response<ResponseBody>, Status> {
     match accepted.form {
-        Form::Object if accepted.media == Media::Json && !accepted.pretty => {
-            Ok(json_response(StatusCode::OK, list_bytes(resource, &items, meta)))
-        }
+        Form::Object if accepted.media == Media::Json && !accepted.pretty => Ok(json_response(
+            StatusCode::OK,
+            list_bytes(resource, &items, meta),
+        )),
         Form::Object => {
-            let items: Vec<Value> =
-                items.into_iter().map(Item::into_value).collect::<Result<_, _>>()?;
+            let items: Vec<Value> = items
+                .into_iter()
+                .map(Item::into_value)
+                .collect::<Result<_, _>>()?;
             let list = json!({
                 "kind": format!("{}List", resource.row.kind),
                 "apiVersion": resource.api_version(),
@@ -152,7 +155,10 @@ pub(crate) fn list(
             let mut table = table_frame(resource, version, &meta.to_value());
             let rows: Vec<Value> = items
                 .into_iter()
-                .map(|item| item.into_value().map(|value| row(resource, value, version, include)))
+                .map(|item| {
+                    item.into_value()
+                        .map(|value| row(resource, value, version, include))
+                })
                 .collect::<Result<_, _>>()?;
             table["rows"] = Value::Array(rows);
             Ok(encoded(accepted, StatusCode::OK, &table))
@@ -244,12 +250,7 @@ pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: &Val
 }
 
 /// One row of a table.
-pub(crate) fn row(
-    resource: &ResourceInfo,
-    value: Value,
-    version: &str,
-    include: Include,
-) -> Value {
+pub(crate) fn row(resource: &ResourceInfo, value: Value, version: &str, include: Include) -> Value {
     let info = &resource.row;
     let now = jiff::Timestamp::now();
     let cells = table::cells(info.group, info.version, info.kind, &value, now);
@@ -277,7 +278,11 @@ pub(crate) fn document(
 }
 
 /// Serializes a value.
-pub(crate) fn encoded(accepted: Accepted, code: StatusCode, value: &Value) -> Response<ResponseBody> {
+pub(crate) fn encoded(
+    accepted: Accepted,
+    code: StatusCode,
+    value: &Value,
+) -> Response<ResponseBody> {
     match accepted.media {
         Media::Json => json_response(code, json_bytes(value, accepted.pretty)),
         Media::Yaml => {
@@ -300,8 +305,11 @@ fn yaml(value: &Value) -> String {
 }
 
 fn json_bytes(value: &Value, pretty: bool) -> Vec<u8> {
-    let result =
-        if pretty { serde_json::to_vec_pretty(value) } else { serde_json::to_vec(value) };
+    let result = if pretty {
+        serde_json::to_vec_pretty(value)
+    } else {
+        serde_json::to_vec(value)
+    };
     // a Value has string keys only, which always serialize
     let mut body = result.unwrap_or_default();
     body.push(b'\n');
@@ -320,7 +328,9 @@ pub(crate) fn respond(
 ) -> Response<ResponseBody> {
     let mut response = Response::new(body);
     *response.status_mut() = code;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 
@@ -339,15 +349,30 @@ pub(crate) fn page_not_found() -> Response<ResponseBody> {
 }
 
 /// An error body. When the client's Accept cannot be met it is indented JSON.
-pub(crate) fn status(headers: &HeaderMap, query: &Query, status: &Status) -> Response<ResponseBody> {
+pub(crate) fn status(
+    headers: &HeaderMap,
+    query: &Query,
+    status: &Status,
+) -> Response<ResponseBody> {
     let accepted = negotiate(headers, query, Offer::Objects).map_or(
-        Accepted { media: Media::Json, form: Form::Object, pretty: true },
-        |accepted| Accepted { form: Form::Object, pretty: wants_pretty(headers, query), ..accepted },
+        Accepted {
+            media: Media::Json,
+            form: Form::Object,
+            pretty: true,
+        },
+        |accepted| Accepted {
+            form: Form::Object,
+            pretty: wants_pretty(headers, query),
+            ..accepted
+        },
     );
     let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let value = serde_json::to_value(status).unwrap_or(Value::Null);
     let mut response = encoded(accepted, code, &value);
-    let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+    let seconds = status
+        .details
+        .as_ref()
+        .map_or(0, |details| details.retry_after_seconds);
     if seconds > 0
         && let Ok(value) = HeaderValue::from_str(&seconds.to_string())
     {
@@ -363,11 +388,15 @@ pub(crate) fn status(headers: &HeaderMap, query: &Query, status: &Status) -> Res
 
 /// Compresses a large answer to a read for clients that accept gzip.
 pub(crate) fn compress(request: &HeaderMap, response: &mut Response<ResponseBody>) {
-    let Some(body) = response.body().as_bytes() else { return };
+    let Some(body) = response.body().as_bytes() else {
+        return;
+    };
     if body.len() <= GZIP_FROM || response.headers().contains_key(CONTENT_ENCODING) {
         return;
     }
-    response.headers_mut().append(VARY, HeaderValue::from_static("Accept-Encoding"));
+    response
+        .headers_mut()
+        .append(VARY, HeaderValue::from_static("Accept-Encoding"));
     let wanted = request
         .get_all(ACCEPT_ENCODING)
         .iter()
@@ -377,7 +406,9 @@ pub(crate) fn compress(request: &HeaderMap, response: &mut Response<ResponseBody
     if !wanted {
         return;
     }
-    let Some(body) = response.body().as_bytes().cloned() else { return };
+    let Some(body) = response.body().as_bytes().cloned() else {
+        return;
+    };
     let mut encoder = flate2::write::GzEncoder::new(
         Vec::with_capacity(body.len() / 8),
         flate2::Compression::new(1),
@@ -387,6 +418,8 @@ pub(crate) fn compress(request: &HeaderMap, response: &mut Response<ResponseBody
         && let Ok(compressed) = encoder.finish()
     {
         *response.body_mut() = compressed.into();
-        response.headers_mut().insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+        response
+            .headers_mut()
+            .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
 }

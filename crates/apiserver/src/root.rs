@@ -79,8 +79,10 @@ fn api_root(server: &ApiServer, context: &Context, core: bool) -> HandlerResult 
             let document = server.aggregated().get(&snapshot, core, version);
             return Ok(tagged(context, &document, content_type));
         }
-        if matches!(clause.media.as_str(), "application/json" | "application/yaml" | "*/*")
-            && clause.param("as").is_none()
+        if matches!(
+            clause.media.as_str(),
+            "application/json" | "application/yaml" | "*/*"
+        ) && clause.param("as").is_none()
         {
             break;
         }
@@ -91,7 +93,9 @@ fn api_root(server: &ApiServer, context: &Context, core: bool) -> HandlerResult 
         discovery::api_groups(&snapshot)
     };
     let mut response = respond::document(context, StatusCode::OK, &document)?;
-    response.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
+    response
+        .headers_mut()
+        .append(VARY, HeaderValue::from_static("Accept"));
     Ok(response)
 }
 
@@ -154,7 +158,10 @@ fn openid_configuration(server: &ApiServer) -> HandlerResult {
         "subject_types_supported": ["public"],
         "id_token_signing_alg_values_supported": ["ES256"],
     });
-    Ok(with_public_cache(respond::json_response(StatusCode::OK, document.to_string().into_bytes())))
+    Ok(with_public_cache(respond::json_response(
+        StatusCode::OK,
+        document.to_string().into_bytes(),
+    )))
 }
 
 fn jwks(server: &ApiServer) -> Response<ResponseBody> {
@@ -168,7 +175,10 @@ fn jwks(server: &ApiServer) -> Response<ResponseBody> {
 
 fn with_public_cache(mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     let headers = response.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("public, max-age=3600"));
+    headers.insert(
+        CACHE_CONTROL,
+        HeaderValue::from_static("public, max-age=3600"),
+    );
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
@@ -192,14 +202,22 @@ fn paths(server: &ApiServer) -> Vec<String> {
     .map(str::to_owned)
     .collect();
     for endpoint in ["healthz", "livez", "readyz"] {
-        paths.extend(health::checks(endpoint).iter().map(|check| format!("/{endpoint}/{check}")));
+        paths.extend(
+            health::checks(endpoint)
+                .iter()
+                .map(|check| format!("/{endpoint}/{check}")),
+        );
     }
     for (group, versions) in server.registry().snapshot().groups() {
         if group.is_empty() {
             paths.extend(versions.iter().map(|version| format!("/api/{version}")));
         } else {
             paths.push(format!("/apis/{group}"));
-            paths.extend(versions.iter().map(|version| format!("/apis/{group}/{version}")));
+            paths.extend(
+                versions
+                    .iter()
+                    .map(|version| format!("/apis/{group}/{version}")),
+            );
         }
     }
     paths.sort();

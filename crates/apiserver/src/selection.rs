@@ -52,7 +52,11 @@ pub(crate) fn filter(
         });
         Some(predicate)
     };
-    Ok(Filter { namespace: namespace.map(str::to_owned), name, predicate })
+    Ok(Filter {
+        namespace: namespace.map(str::to_owned),
+        name,
+        predicate,
+    })
 }
 
 /// What a stored object can be selected by. One that cannot be read has only its key's names.
@@ -67,8 +71,11 @@ pub(crate) fn cached(
         Some((namespace, name)) if namespaced => (namespace, name),
         _ => ("", rest),
     };
-    let mut header =
-        Header { namespace: namespace.into(), name: name.into(), ..Header::default() };
+    let mut header = Header {
+        namespace: namespace.into(),
+        name: name.into(),
+        ..Header::default()
+    };
     match serde_json::from_slice::<Value>(&pair.value) {
         Ok(value) => fill(&mut header, &value, strategy),
         Err(error) => tracing::error!(key = %pair.key, %error, "stored object cannot be read"),
@@ -80,13 +87,19 @@ fn fill(header: &mut Header, value: &Value, strategy: &dyn Strategy) {
     header.uid = crate::object::uid(value).into();
     let labels = davit_api::meta::labels(value).into_iter().flatten();
     header.labels = labels
-        .map(|(key, value)| (key.as_str().into(), value.as_str().unwrap_or_default().into()))
+        .map(|(key, value)| {
+            (
+                key.as_str().into(),
+                value.as_str().unwrap_or_default().into(),
+            )
+        })
         .collect();
     header.fields = strategy
         .fields(value)
         .into_iter()
         .map(|(field, value)| (field.into(), value.into_boxed_str()))
         .collect();
-    header.owners =
-        davit_api::meta::owner_references(value).map(|owner| owner.uid.into()).collect();
+    header.owners = davit_api::meta::owner_references(value)
+        .map(|owner| owner.uid.into())
+        .collect();
 }

@@ -90,7 +90,9 @@ impl Options {
 
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Options").field("data_dir", &self.data_dir).finish_non_exhaustive()
+        f.debug_struct("Options")
+            .field("data_dir", &self.data_dir)
+            .finish_non_exhaustive()
     }
 }
 
@@ -145,7 +147,9 @@ pub struct ApiServer {
 
 impl std::fmt::Debug for ApiServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ApiServer").field("registry", &self.registry).finish_non_exhaustive()
+        f.debug_struct("ApiServer")
+            .field("registry", &self.registry)
+            .finish_non_exhaustive()
     }
 }
 
@@ -171,8 +175,10 @@ impl ApiServer {
             options.api_audiences.clone()
         };
         let keys = TokenKeys::new(&signing_key, issuer, audiences)?;
-        let certificates =
-            pki.as_ref().map(|pki| ClientCertificates::new(pki.ca_certificate())).transpose()?;
+        let certificates = pki
+            .as_ref()
+            .map(|pki| ClientCertificates::new(pki.ca_certificate()))
+            .transpose()?;
         let kubelet_identity = pki.as_ref().map(Pki::kubelet_client).transpose()?;
         let mut names = options.extra_names.clone();
         names.extend(options.advertise_address.map(|address| address.to_string()));
@@ -228,8 +234,14 @@ impl ApiServer {
             stopping.shutdown.cancel();
         };
         let server = Arc::clone(&self);
-        tokio::join!(listen::serve(server, listener, acceptor, cancel), end_watches);
-        if tokio::time::timeout(DRAIN, self.nodes.drained()).await.is_err() {
+        tokio::join!(
+            listen::serve(server, listener, acceptor, cancel),
+            end_watches
+        );
+        if tokio::time::timeout(DRAIN, self.nodes.drained())
+            .await
+            .is_err()
+        {
             tracing::debug!("forwarded connections still open after the drain time");
         }
         Ok(())
@@ -246,12 +258,16 @@ impl ApiServer {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        self.answer(request.map(request_body), Caller::InProcess(user)).await
+        self.answer(request.map(request_body), Caller::InProcess(user))
+            .await
     }
 
     /// The server as a tower service on behalf of `user`, for clients in the same process.
     pub fn service(self: &Arc<Self>, user: UserInfo) -> InProcess {
-        InProcess { server: Arc::clone(self), user }
+        InProcess {
+            server: Arc::clone(self),
+            user,
+        }
     }
 
     pub(crate) async fn answer(
@@ -388,7 +404,10 @@ impl ApiServer {
         let Some(resource) = snapshot.by_group_resource(group, plural) else {
             return Ok(Vec::new());
         };
-        let listing = resource.storage.list(namespace, ListOptions::default()).await;
+        let listing = resource
+            .storage
+            .list(namespace, ListOptions::default())
+            .await;
         let listing = listing.map_err(|error| errors::storage(error, resource, ""))?;
         let objects = listing.items.iter().map(|pair| {
             storage::decode(pair)

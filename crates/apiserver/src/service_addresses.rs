@@ -98,7 +98,11 @@ impl ServiceAddresses {
         if faults.is_empty() {
             Ok(reservation)
         } else {
-            Err(Status::invalid(writer.resource.qualified_kind(), &name, &faults))
+            Err(Status::invalid(
+                writer.resource.qualified_kind(),
+                &name,
+                &faults,
+            ))
         }
     }
 
@@ -127,7 +131,11 @@ impl ServiceAddresses {
         if spec.get("type").and_then(Value::as_str) == Some("ExternalName") {
             return;
         }
-        let asked = spec.get("clusterIP").and_then(Value::as_str).unwrap_or_default().to_owned();
+        let asked = spec
+            .get("clusterIP")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+            .to_owned();
         let address = match asked.as_str() {
             "" => self.any_address(reservation),
             "None" => Ok("None".to_owned()),
@@ -139,7 +147,8 @@ impl ServiceAddresses {
                 spec.insert("clusterIP".to_owned(), json!(address));
                 if address != "None" || spec.contains_key("selector") {
                     spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
-                    spec.entry("ipFamilyPolicy").or_insert_with(|| json!("SingleStack"));
+                    spec.entry("ipFamilyPolicy")
+                        .or_insert_with(|| json!("SingleStack"));
                 }
             }
             Err(why) => {
@@ -188,7 +197,9 @@ impl ServiceAddresses {
         }
         let mut taken = self.taken.lock();
         if !taken.addresses.insert(address) {
-            return Err(format!("failed to allocate IP {text}: provided IP is already allocated"));
+            return Err(format!(
+                "failed to allocate IP {text}: provided IP is already allocated"
+            ));
         }
         reservation.addresses.push(address);
         Ok(text.to_owned())
@@ -204,24 +215,35 @@ impl ServiceAddresses {
         let wants = match spec.get("type").and_then(Value::as_str) {
             Some("NodePort") => true,
             Some("LoadBalancer") => {
-                spec.get("allocateLoadBalancerNodePorts").and_then(Value::as_bool) != Some(false)
+                spec.get("allocateLoadBalancerNodePorts")
+                    .and_then(Value::as_bool)
+                    != Some(false)
             }
             _ => false,
         };
-        let Some(ports) = spec.get_mut("ports").and_then(Value::as_array_mut).filter(|_| wants)
+        let Some(ports) = spec
+            .get_mut("ports")
+            .and_then(Value::as_array_mut)
+            .filter(|_| wants)
         else {
             return;
         };
         for (index, port) in ports.iter_mut().enumerate() {
             let udp = port["protocol"] == "UDP";
-            let asked = port["nodePort"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(0);
+            let asked = port["nodePort"]
+                .as_u64()
+                .and_then(|p| u16::try_from(p).ok())
+                .unwrap_or(0);
             if asked != 0 && held.ports.contains(&(asked, udp)) {
                 continue;
             }
             match self.node_port(asked, udp, reservation) {
                 Ok(given) => port["nodePort"] = json!(given),
                 Err(why) => {
-                    let path = Path::new("spec").child("ports").index(index).child("nodePort");
+                    let path = Path::new("spec")
+                        .child("ports")
+                        .index(index)
+                        .child("nodePort");
                     faults.push(FieldError::invalid(&path, asked, why));
                 }
             }
@@ -244,7 +266,10 @@ impl ServiceAddresses {
         } else if PORTS.contains(&asked) {
             asked
         } else {
-            return Err("provided port is not in the valid range. The range of valid ports is 30000-32767".to_owned());
+            return Err(
+                "provided port is not in the valid range. The range of valid ports is 30000-32767"
+                    .to_owned(),
+            );
         };
         if !taken.ports.insert((port, udp)) {
             return Err("provided port is already allocated".to_owned());
@@ -286,7 +311,10 @@ struct Held {
 }
 
 async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Status> {
-    let stored = writer.server.object("", "services", writer.namespace, name).await?;
+    let stored = writer
+        .server
+        .object("", "services", writer.namespace, name)
+        .await?;
     Ok(stored
         .filter(|service| crate::object::uid(service) == uid)
         .map(|service| Held {
@@ -297,7 +325,12 @@ async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Sta
 }
 
 fn address_of(service: &Value) -> Option<u32> {
-    service.pointer("/spec/clusterIP")?.as_str()?.parse::<Ipv4Addr>().ok().map(u32::from)
+    service
+        .pointer("/spec/clusterIP")?
+        .as_str()?
+        .parse::<Ipv4Addr>()
+        .ok()
+        .map(u32::from)
 }
 
 fn ports_of(service: &Value) -> Vec<(u16, bool)> {

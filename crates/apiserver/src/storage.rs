@@ -76,9 +76,17 @@ impl Storage {
         types: Arc<TypeTable>,
         strategy: &'static dyn Strategy,
     ) -> Self {
-        let group = if row.group.is_empty() { "core" } else { row.group };
+        let group = if row.group.is_empty() {
+            "core"
+        } else {
+            row.group
+        };
         // the classic API shares its group's name with today's but nothing else
-        let apart = if row.is_classic_dra() { "-v1alpha1" } else { "" };
+        let apart = if row.is_classic_dra() {
+            "-v1alpha1"
+        } else {
+            ""
+        };
         let prefix = format!("/registry/{group}{apart}/{}/", row.plural);
         let (namespaced, cached_prefix) = (row.namespaced, prefix.clone());
         let decode: Decode =
@@ -167,7 +175,11 @@ impl Storage {
         namespace: &str,
         name: &str,
     ) -> Result<Option<Stored>, StorageError> {
-        let found = self.store.get(&self.key(namespace, name)).await.map_err(StorageError::Store)?;
+        let found = self
+            .store
+            .get(&self.key(namespace, name))
+            .await
+            .map_err(StorageError::Store)?;
         found.as_ref().map(decode).transpose()
     }
 
@@ -198,7 +210,9 @@ impl Storage {
         value: &Value,
     ) -> Result<Stored, StorageError> {
         let write = Write::update(self.key(namespace, name), revision, encode(value));
-        self.replace(write).await.map(|revision| with_revision(value.clone(), revision))
+        self.replace(write)
+            .await
+            .map(|revision| with_revision(value.clone(), revision))
     }
 
     /// Deletes the object last written at `revision`; answers the revision of the deletion.
@@ -208,7 +222,8 @@ impl Storage {
         name: &str,
         revision: u64,
     ) -> Result<u64, StorageError> {
-        self.replace(Write::delete(self.key(namespace, name), revision)).await
+        self.replace(Write::delete(self.key(namespace, name), revision))
+            .await
     }
 
     async fn replace(&self, write: Write) -> Result<u64, StorageError> {
@@ -230,7 +245,10 @@ impl Storage {
         options: ListOptions,
     ) -> Result<Listing, StorageError> {
         let prefix = self.list_prefix(namespace);
-        self.store.list(&prefix, options).await.map_err(StorageError::Store)
+        self.store
+            .list(&prefix, options)
+            .await
+            .map_err(StorageError::Store)
     }
 }
 
@@ -250,12 +268,17 @@ pub(crate) fn encode(value: &Value) -> Bytes {
 
 /// The object of stored bytes, with its resourceVersion.
 pub(crate) fn decode(pair: &KeyValue) -> Result<Stored, StorageError> {
-    let value: Value = serde_json::from_slice(&pair.value).map_err(|error| {
-        StorageError::Unreadable { key: pair.key.to_string(), detail: error.to_string() }
-    })?;
+    let value: Value =
+        serde_json::from_slice(&pair.value).map_err(|error| StorageError::Unreadable {
+            key: pair.key.to_string(),
+            detail: error.to_string(),
+        })?;
     if !value.is_object() {
         let detail = "it is not an object".to_owned();
-        return Err(StorageError::Unreadable { key: pair.key.to_string(), detail });
+        return Err(StorageError::Unreadable {
+            key: pair.key.to_string(),
+            detail,
+        });
     }
     Ok(with_revision(value, pair.mod_revision))
 }

@@ -8,8 +8,8 @@ mod token;
 
 use std::sync::Arc;
 
-use http::Request;
 use davit_api::status::Status;
+use http::Request;
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
@@ -49,9 +49,7 @@ pub(crate) async fn handle(
     }
     match (name, verb) {
         ("scale", _) => scale::handle(server, context, resource, request).await,
-        ("binding", "create") => {
-            binding::handle(server, context, &info.name, request).await
-        }
+        ("binding", "create") => binding::handle(server, context, &info.name, request).await,
         ("eviction", "create") => eviction::handle(server, context, resource, request).await,
         ("token", "create") => token::handle(server, context, resource, request).await,
         ("exec" | "attach" | "portforward" | "log", _) => {

@@ -51,7 +51,9 @@ impl ClientCertificates {
     pub(crate) fn new(ca_pem: &str) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates("the client authority", ca_pem)? {
-            roots.add(certificate).map_err(|e| TlsError::Config(e.to_string()))?;
+            roots
+                .add(certificate)
+                .map_err(|e| TlsError::Config(e.to_string()))?;
         }
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
             .allow_unauthenticated()
@@ -65,20 +67,26 @@ impl ClientCertificates {
     /// # Errors
     /// Why the chain does not count.
     pub(crate) fn identify(&self, chain: &[CertificateDer<'_>]) -> Result<UserInfo, String> {
-        let (end_entity, intermediates) =
-            chain.split_first().ok_or_else(|| "no certificate".to_owned())?;
+        let (end_entity, intermediates) = chain
+            .split_first()
+            .ok_or_else(|| "no certificate".to_owned())?;
         self.verifier
             .verify_client_cert(end_entity, intermediates, UnixTime::now())
             .map_err(|error| error.to_string())?;
         let (_, certificate) =
             X509Certificate::from_der(end_entity).map_err(|error| error.to_string())?;
         let subject = certificate.subject();
-        let name = subject.iter_common_name().next().and_then(|cn| cn.as_str().ok());
+        let name = subject
+            .iter_common_name()
+            .next()
+            .and_then(|cn| cn.as_str().ok());
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Err("the certificate has no common name".to_owned());
         };
-        let groups: Vec<&str> =
-            subject.iter_organization().filter_map(|o| o.as_str().ok()).collect();
+        let groups: Vec<&str> = subject
+            .iter_organization()
+            .filter_map(|o| o.as_str().ok())
+            .collect();
         let mut user = UserInfo::new(name, &groups);
         if let Some(uid) = subject
             .iter_attributes()
@@ -137,7 +145,9 @@ impl ClientCertVerifier for AnyCertificate {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }
 
@@ -146,9 +156,14 @@ pub(crate) fn server_config(identity: &Identity, ca_pem: &str) -> Result<ServerC
     let provider = provider();
     let mut roots = RootCertStore::empty();
     for certificate in certificates("the client authority", ca_pem)? {
-        roots.add(certificate).map_err(|e| TlsError::Config(e.to_string()))?;
+        roots
+            .add(certificate)
+            .map_err(|e| TlsError::Config(e.to_string()))?;
     }
-    let verifier = AnyCertificate { provider: Arc::clone(&provider), hints: roots.subjects() };
+    let verifier = AnyCertificate {
+        provider: Arc::clone(&provider),
+        hints: roots.subjects(),
+    };
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|e| TlsError::Config(e.to_string()))?
@@ -174,7 +189,10 @@ pub(crate) fn certificates(
 ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|e| TlsError::Pem { what, detail: e.to_string() })
+        .map_err(|e| TlsError::Pem {
+            what,
+            detail: e.to_string(),
+        })
 }
 
 /// The private key of a PEM text.
@@ -182,6 +200,8 @@ pub(crate) fn private_key(
     what: &'static str,
     pem: &str,
 ) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_slice(pem.as_bytes())
-        .map_err(|e| TlsError::Pem { what, detail: e.to_string() })
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| TlsError::Pem {
+        what,
+        detail: e.to_string(),
+    })
 }

@@ -106,14 +106,24 @@ impl TokenKeys {
         if point.len() != 65 {
             return Err(TokenError::Key("not a P-256 key".to_owned()));
         }
-        let (x, y) = (URL_SAFE_NO_PAD.encode(&point[1..33]), URL_SAFE_NO_PAD.encode(&point[33..]));
-        let checking = DecodingKey::from_ec_components(&x, &y)
-            .map_err(|e| TokenError::Key(e.to_string()))?;
+        let (x, y) = (
+            URL_SAFE_NO_PAD.encode(&point[1..33]),
+            URL_SAFE_NO_PAD.encode(&point[33..]),
+        );
+        let checking =
+            DecodingKey::from_ec_components(&x, &y).map_err(|e| TokenError::Key(e.to_string()))?;
         let key_id = URL_SAFE_NO_PAD.encode(Sha256::digest(point));
         let jwk = json!({
             "use": "sig", "kty": "EC", "kid": key_id, "crv": "P-256", "alg": "ES256", "x": x, "y": y,
         });
-        Ok(Self { issuer: issuer.to_owned(), audiences, key_id, signing, checking, jwk })
+        Ok(Self {
+            issuer: issuer.to_owned(),
+            audiences,
+            key_id,
+            signing,
+            checking,
+            jwk,
+        })
     }
 
     pub(crate) fn issuer(&self) -> &str {
@@ -180,7 +190,10 @@ mod tests {
                 node: None,
                 pod: None,
                 secret: None,
-                serviceaccount: ObjectRef { name: "a".to_owned(), uid: "u".to_owned() },
+                serviceaccount: ObjectRef {
+                    name: "a".to_owned(),
+                    uid: "u".to_owned(),
+                },
             },
             nbf: now,
             sub: "system:serviceaccount:ns:a".to_owned(),
@@ -193,7 +206,13 @@ mod tests {
         let keys = TokenKeys::new(&pem, "https://issuer", vec!["api".to_owned()]).unwrap();
         let token = keys.sign(&claims("api", 600)).unwrap();
         assert!(keys.claims_issuer(&token));
-        assert_eq!(keys.verify(&token, keys.audiences()).unwrap().kubernetes.namespace, "ns");
+        assert_eq!(
+            keys.verify(&token, keys.audiences())
+                .unwrap()
+                .kubernetes
+                .namespace,
+            "ns"
+        );
         assert!(keys.verify(&token, &["other".to_owned()]).is_err());
         let old = keys.sign(&claims("api", -600)).unwrap();
         assert!(keys.verify(&old, keys.audiences()).is_err());

@@ -74,9 +74,15 @@ async fn component_statuses(
     resource: &ResourceInfo,
 ) -> HandlerResult {
     let accepted = respond::accepted(context, Offer::Objects)?;
-    context.warnings.add("v1 ComponentStatus is deprecated in v1.19+");
+    context
+        .warnings
+        .add("v1 ComponentStatus is deprecated in v1.19+");
     let healthy = server.store().current_revision().await.is_ok();
-    let (status, message) = if healthy { ("True", "ok") } else { ("False", "the store does not answer") };
+    let (status, message) = if healthy {
+        ("True", "ok")
+    } else {
+        ("False", "the store does not answer")
+    };
     let item = |name: &str| {
         json!({
             "kind": "ComponentStatus", "apiVersion": "v1", "metadata": { "name": name },
@@ -87,12 +93,17 @@ async fn component_statuses(
     match context.info.verb.as_str() {
         "list" => {
             let items = items.into_iter().map(Item::Value).collect();
-            let meta = ListMeta { revision: server.store().revision(), ..ListMeta::default() };
+            let meta = ListMeta {
+                revision: server.store().revision(),
+                ..ListMeta::default()
+            };
             respond::list(context, accepted, resource, items, &meta)
         }
         "get" => {
             let name = context.info.name.as_str();
-            let found = items.into_iter().find(|item| item["metadata"]["name"] == name);
+            let found = items
+                .into_iter()
+                .find(|item| item["metadata"]["name"] == name);
             let found = found.ok_or_else(|| Status::not_found(resource.qualified(), name))?;
             respond::shaped(context, accepted, resource, StatusCode::OK, found)
         }

@@ -92,7 +92,10 @@ struct Race {
 
 impl Race {
     fn new() -> Self {
-        Self { until: Instant::now() + LIMIT, lost: 0 }
+        Self {
+            until: Instant::now() + LIMIT,
+            lost: 0,
+        }
     }
 
     /// Called after a lost race: a short pause that grows, or the end.

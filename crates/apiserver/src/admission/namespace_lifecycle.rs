@@ -24,7 +24,11 @@ impl Mutating for NamespaceLifecycle {
     ) -> Result<(), Status> {
         if attributes.is("", "namespaces") {
             if attributes.operation == Operation::Delete && UNDELETABLE.contains(&attributes.name) {
-                return Err(forbidden(attributes, None, "this namespace may not be deleted"));
+                return Err(forbidden(
+                    attributes,
+                    None,
+                    "this namespace may not be deleted",
+                ));
             }
             return Ok(());
         }
@@ -38,17 +42,29 @@ impl Mutating for NamespaceLifecycle {
             return Ok(());
         }
         let namespace = attributes.namespace;
-        let mut found = attributes.server.object("", "namespaces", "", namespace).await?;
+        let mut found = attributes
+            .server
+            .object("", "namespaces", "", namespace)
+            .await?;
         if found.is_none() && attributes.operation == Operation::Create {
             tokio::time::sleep(WAIT).await;
-            found = attributes.server.object("", "namespaces", "", namespace).await?;
+            found = attributes
+                .server
+                .object("", "namespaces", "", namespace)
+                .await?;
         }
         let Some(found) = found else {
-            return Err(Status::not_found(Qualified::new("", "namespaces"), namespace));
+            return Err(Status::not_found(
+                Qualified::new("", "namespaces"),
+                namespace,
+            ));
         };
         let phase = found.pointer("/status/phase").and_then(Value::as_str);
         if attributes.operation == Operation::Create && phase == Some("Terminating") {
-            let name = object.as_deref().map(crate::object::name).unwrap_or_default();
+            let name = object
+                .as_deref()
+                .map(crate::object::name)
+                .unwrap_or_default();
             let resource = attributes.resource.qualified();
             return Err(Status::namespace_terminating(resource, name, namespace));
         }

@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 
 use super::{Attributes, Mutating, Operation};
 
-const KEYS: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
+const KEYS: [&str; 2] = [
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+];
 const SECONDS: i64 = 300;
 
 pub(super) struct DefaultTolerationSeconds;
@@ -29,7 +32,11 @@ impl Mutating for DefaultTolerationSeconds {
         let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
             return Ok(());
         };
-        let held = spec.get("tolerations").and_then(Value::as_array).cloned().unwrap_or_default();
+        let held = spec
+            .get("tolerations")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
         let mut tolerations = held.clone();
         for key in KEYS {
             if !held.iter().any(|toleration| tolerates(toleration, key)) {

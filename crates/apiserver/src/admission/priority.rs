@@ -48,8 +48,12 @@ impl Mutating for Priority {
 
 /// An update that leaves the computed fields out means the ones the pod has.
 fn keep_priority(pod: &mut Value, old: Option<&Value>) {
-    let Some(old) = old.and_then(|old| old.get("spec")) else { return };
-    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else { return };
+    let Some(old) = old.and_then(|old| old.get("spec")) else {
+        return;
+    };
+    let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+        return;
+    };
     for field in ["priority", "preemptionPolicy"] {
         if let Some(held) = old.get(field)
             && spec.get(field).is_none_or(Value::is_null)
@@ -60,7 +64,10 @@ fn keep_priority(pod: &mut Value, old: Option<&Value>) {
 }
 
 async fn set_priority(attributes: &Attributes<'_>, pod: &mut Value) -> Result<(), Status> {
-    let asked = pod.pointer("/spec/priorityClassName").and_then(Value::as_str).unwrap_or_default();
+    let asked = pod
+        .pointer("/spec/priorityClassName")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     let class = if asked.is_empty() {
         default_class(attributes).await?
     } else {
@@ -71,7 +78,10 @@ async fn set_priority(attributes: &Attributes<'_>, pod: &mut Value) -> Result<()
         };
         Some(class)
     };
-    let value = class.as_ref().and_then(|class| class["value"].as_i64()).unwrap_or(0);
+    let value = class
+        .as_ref()
+        .and_then(|class| class["value"].as_i64())
+        .unwrap_or(0);
     let policy = class
         .as_ref()
         .and_then(|class| class["preemptionPolicy"].as_str())
@@ -86,7 +96,9 @@ async fn set_priority(attributes: &Attributes<'_>, pod: &mut Value) -> Result<()
         );
         return Err(forbidden(attributes, Some(pod), why));
     }
-    if let Some(sent) = pod.pointer("/spec/preemptionPolicy").and_then(Value::as_str)
+    if let Some(sent) = pod
+        .pointer("/spec/preemptionPolicy")
+        .and_then(Value::as_str)
         && sent != policy
     {
         let why = format!(
@@ -131,8 +143,14 @@ impl Validating for OneDefaultClass {
             return Ok(());
         }
         if let Some(held) = default_class(attributes).await? {
-            let held = held.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-            let own = class.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+            let held = held
+                .pointer("/metadata/name")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            let own = class
+                .pointer("/metadata/name")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             if held != own {
                 let why = format!(
                     "PriorityClass {held} is already marked as default. Only one default can exist"

@@ -33,11 +33,19 @@ impl Mutating for ServiceAccount {
         let Some(pod) = object.filter(|_| creates) else {
             return Ok(());
         };
-        if pod.pointer("/metadata/annotations").is_some_and(|a| a.get(MIRROR).is_some()) {
+        if pod
+            .pointer("/metadata/annotations")
+            .is_some_and(|a| a.get(MIRROR).is_some())
+        {
             return mirror_pod(attributes, pod);
         }
-        let named = pod.pointer("/spec/serviceAccountName").and_then(Value::as_str);
-        let name = named.filter(|name| !name.is_empty()).unwrap_or(DEFAULT).to_owned();
+        let named = pod
+            .pointer("/spec/serviceAccountName")
+            .and_then(Value::as_str);
+        let name = named
+            .filter(|name| !name.is_empty())
+            .unwrap_or(DEFAULT)
+            .to_owned();
         let Some(account) = account(attributes, &name).await? else {
             let why = format!(
                 "error looking up service account {}/{name}: serviceaccount \"{name}\" not found",
@@ -71,7 +79,9 @@ impl Mutating for ServiceAccount {
 
 /// A node's static pods have no identity towards the API.
 fn mirror_pod(attributes: &Attributes<'_>, pod: &Value) -> Result<(), Status> {
-    let named = pod.pointer("/spec/serviceAccountName").and_then(Value::as_str);
+    let named = pod
+        .pointer("/spec/serviceAccountName")
+        .and_then(Value::as_str);
     if named.is_some_and(|name| !name.is_empty()) {
         return Err(forbidden(
             attributes,
@@ -88,8 +98,10 @@ async fn account(attributes: &Attributes<'_>, name: &str) -> Result<Option<Value
         if attempt > 0 {
             tokio::time::sleep(PAUSE).await;
         }
-        let found =
-            attributes.server.object("", "serviceaccounts", attributes.namespace, name).await?;
+        let found = attributes
+            .server
+            .object("", "serviceaccounts", attributes.namespace, name)
+            .await?;
         if found.is_some() {
             return Ok(found);
         }
@@ -98,11 +110,17 @@ async fn account(attributes: &Attributes<'_>, name: &str) -> Result<Option<Value
 }
 
 fn mount_token(spec: &mut serde_json::Map<String, Value>) {
-    let held = spec.get("volumes").and_then(Value::as_array).cloned().unwrap_or_default();
+    let held = spec
+        .get("volumes")
+        .and_then(Value::as_array)
+        .cloned()
+        .unwrap_or_default();
     let existing = held.iter().find_map(|volume| {
         let name = volume["name"].as_str()?;
         let token = volume.pointer("/projected/sources")?.as_array()?;
-        let is_token = token.iter().any(|source| source.get("serviceAccountToken").is_some());
+        let is_token = token
+            .iter()
+            .any(|source| source.get("serviceAccountToken").is_some());
         (name.starts_with(VOLUME_PREFIX) && is_token).then(|| name.to_owned())
     });
     let volume = existing.clone().unwrap_or_else(|| volume_name(&held));
@@ -123,12 +141,16 @@ fn mount_token(spec: &mut serde_json::Map<String, Value>) {
 }
 
 fn mount(container: &mut Value, volume: &str) -> bool {
-    let Some(container) = container.as_object_mut() else { return false };
+    let Some(container) = container.as_object_mut() else {
+        return false;
+    };
     let mounts = container.entry("volumeMounts").or_insert_with(|| json!([]));
     if mounts.is_null() {
         *mounts = json!([]);
     }
-    let Some(mounts) = mounts.as_array_mut() else { return false };
+    let Some(mounts) = mounts.as_array_mut() else {
+        return false;
+    };
     if mounts.iter().any(|mount| mount["mountPath"] == MOUNT_PATH) {
         return false;
     }

@@ -23,7 +23,9 @@ pub(super) async fn authenticate(
     token: &str,
     audiences: &[String],
 ) -> Result<AuthenticatedToken, String> {
-    let claims = keys.verify(token, audiences).map_err(|error| error.to_string())?;
+    let claims = keys
+        .verify(token, audiences)
+        .map_err(|error| error.to_string())?;
     let namespace = &claims.kubernetes.namespace;
     let account = &claims.kubernetes.serviceaccount;
     bound(server, "serviceaccounts", namespace, account).await?;
@@ -33,12 +35,24 @@ pub(super) async fn authenticate(
     if let Some(secret) = &claims.kubernetes.secret {
         bound(server, "secrets", namespace, secret).await?;
     }
-    if let Some(node) = claims.kubernetes.node.as_ref().filter(|_| claims.kubernetes.pod.is_none()) {
+    if let Some(node) = claims
+        .kubernetes
+        .node
+        .as_ref()
+        .filter(|_| claims.kubernetes.pod.is_none())
+    {
         bound(server, "nodes", "", node).await?;
     }
     let good_for = claims.aud.as_slice();
-    let audiences = audiences.iter().filter(|a| good_for.contains(a)).cloned().collect();
-    Ok(AuthenticatedToken { user: user(&claims), audiences })
+    let audiences = audiences
+        .iter()
+        .filter(|a| good_for.contains(a))
+        .cloned()
+        .collect();
+    Ok(AuthenticatedToken {
+        user: user(&claims),
+        audiences,
+    })
 }
 
 /// The object a token is bound to must be the one it was bound to.
@@ -52,7 +66,10 @@ async fn bound(
     let found: Option<Value> = found.map_err(|status| status.message)?;
     match found {
         Some(held) if object::uid(&held) == wanted.uid => Ok(()),
-        Some(_) => Err(format!("{plural} {} was deleted and made anew", wanted.name)),
+        Some(_) => Err(format!(
+            "{plural} {} was deleted and made anew",
+            wanted.name
+        )),
         None => Err(format!("{plural} {} does not exist any more", wanted.name)),
     }
 }
@@ -60,12 +77,18 @@ async fn bound(
 fn user(claims: &Claims) -> UserInfo {
     let bound = &claims.kubernetes;
     let namespace = &bound.namespace;
-    let name = format!("system:serviceaccount:{namespace}:{}", bound.serviceaccount.name);
+    let name = format!(
+        "system:serviceaccount:{namespace}:{}",
+        bound.serviceaccount.name
+    );
     let mut user = UserInfo::new(name, &[GROUP, &format!("{GROUP}:{namespace}")]);
     user.uid.clone_from(&bound.serviceaccount.uid);
     let mut extra = |key: &str, value: &str| {
         if !value.is_empty() {
-            user.extra.insert(format!("authentication.kubernetes.io/{key}"), vec![value.to_owned()]);
+            user.extra.insert(
+                format!("authentication.kubernetes.io/{key}"),
+                vec![value.to_owned()],
+            );
         }
     };
     if !claims.jti.is_empty() {

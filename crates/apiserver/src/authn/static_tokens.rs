@@ -21,7 +21,9 @@ pub struct StaticToken {
 
 impl std::fmt::Debug for StaticToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StaticToken").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("StaticToken")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -47,7 +49,10 @@ pub fn parse_token_file(text: &str) -> Result<Vec<StaticToken>, TokenFileError> 
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let fail = |detail| TokenFileError { line: line_number, detail };
+        let fail = |detail| TokenFileError {
+            line: line_number,
+            detail,
+        };
         let columns = split_csv(line).ok_or_else(|| fail("a quote is not closed"))?;
         let [token, user, uid, rest @ ..] = columns.as_slice() else {
             return Err(fail("token, user name and user uid are required"));
@@ -61,7 +66,11 @@ pub fn parse_token_file(text: &str) -> Result<Vec<StaticToken>, TokenFileError> 
         let groups = rest
             .first()
             .map(|groups| {
-                groups.split(',').map(str::trim).filter(|g| !g.is_empty()).map(str::to_owned)
+                groups
+                    .split(',')
+                    .map(str::trim)
+                    .filter(|g| !g.is_empty())
+                    .map(str::to_owned)
             })
             .into_iter()
             .flatten()

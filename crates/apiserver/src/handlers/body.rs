@@ -14,8 +14,8 @@ use super::options::Validation;
 use crate::body::{ReadError, RequestBody, read_limited};
 use crate::codec;
 use crate::context::Context;
-use crate::negotiate::PROTOBUF;
 use crate::convert;
+use crate::negotiate::PROTOBUF;
 use crate::registry::ResourceInfo;
 
 /// The largest request body.
@@ -31,12 +31,14 @@ pub(crate) enum Format {
 
 /// Reads a body of at most 3 MiB.
 pub(crate) async fn read_body(body: RequestBody) -> Result<Bytes, Status> {
-    read_limited(body, MAX_BODY).await.map_err(|error| match error {
-        ReadError::TooLarge => Status::request_entity_too_large(MAX_BODY),
-        ReadError::Transport(error) => {
-            Status::bad_request(format!("error reading the request body: {error}"))
-        }
-    })
+    read_limited(body, MAX_BODY)
+        .await
+        .map_err(|error| match error {
+            ReadError::TooLarge => Status::request_entity_too_large(MAX_BODY),
+            ReadError::Transport(error) => {
+                Status::bad_request(format!("error reading the request body: {error}"))
+            }
+        })
 }
 
 /// The serialization of the body.
@@ -45,7 +47,12 @@ pub(crate) fn format(headers: &HeaderMap) -> Result<Format, Status> {
         return Ok(Format::Text(Encoding::Json));
     };
     let value = value.to_str().unwrap_or_default();
-    let media = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let media = value
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim()
+        .to_ascii_lowercase();
     match media.as_str() {
         "" | "application/json" => Ok(Format::Text(Encoding::Json)),
         "application/yaml" => Ok(Format::Text(Encoding::Yaml)),
@@ -85,7 +92,13 @@ impl<'a> Expected<'a> {
         let type_id = table
             .kind_type(group, version, kind)
             .ok_or_else(|| Status::internal(format!("{group}/{version} {kind} has no type")))?;
-        Ok(Self { types: &table.types, type_id, group, version, kind })
+        Ok(Self {
+            types: &table.types,
+            type_id,
+            group,
+            version,
+            kind,
+        })
     }
 
     pub(crate) fn api_version(&self) -> String {
@@ -110,9 +123,7 @@ pub(crate) fn decode(
         meta.check(expected)?;
     }
     let decoded = match format {
-        Format::Text(encoding) => {
-            decode::decode(expected.types, expected.type_id, bytes, encoding)
-        }
+        Format::Text(encoding) => decode::decode(expected.types, expected.type_id, bytes, encoding),
         Format::Protobuf => {
             let message = protobuf::envelope(bytes)
                 .and_then(|e| protobuf::decode(expected.types, expected.type_id, e.raw));
@@ -120,8 +131,7 @@ pub(crate) fn decode(
             decode::decode_value(expected.types, expected.type_id, message)
         }
     };
-    let decoded =
-        decoded.map_err(|error| error.status(expected.kind, expected.version, bytes))?;
+    let decoded = decoded.map_err(|error| error.status(expected.kind, expected.version, bytes))?;
     // a protobuf message has no names that could be unknown
     judge_strictness(context, expected, validation, &decoded.strict)?;
     let mut value = decoded.object;
@@ -148,13 +158,20 @@ pub(crate) fn judge_strictness(
         Validation::Strict if strict.is_empty() => Ok(()),
         Validation::Strict => {
             let faults = strict.join(", ");
-            Err(cannot_be_handled(expected, &format_args!("strict decoding error: {faults}")))
+            Err(cannot_be_handled(
+                expected,
+                &format_args!("strict decoding error: {faults}"),
+            ))
         }
     }
 }
 
 fn cannot_be_handled(expected: &Expected<'_>, why: &dyn std::fmt::Display) -> Status {
-    Status::bad_request(decode::cannot_be_handled(expected.kind, expected.version, why))
+    Status::bad_request(decode::cannot_be_handled(
+        expected.kind,
+        expected.version,
+        why,
+    ))
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -183,7 +200,10 @@ impl TypeMeta {
 
     fn check(&self, expected: &Expected<'_>) -> Result<(), Status> {
         let wanted = expected.api_version();
-        if let Some(version) = self.api_version.as_deref().filter(|version| !version.is_empty())
+        if let Some(version) = self
+            .api_version
+            .as_deref()
+            .filter(|version| !version.is_empty())
             && version != wanted
         {
             return Err(Status::bad_request(format!(

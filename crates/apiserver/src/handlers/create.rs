@@ -37,7 +37,13 @@ pub(crate) async fn create(
     if options.dry_run {
         object::remove_meta(&mut stored.value, &["resourceVersion"]);
     }
-    respond::object(context, accepted, resource, StatusCode::CREATED, stored.value)
+    respond::object(
+        context,
+        accepted,
+        resource,
+        StatusCode::CREATED,
+        stored.value,
+    )
 }
 
 /// Body and URL must agree about the namespace.

@@ -42,7 +42,10 @@ pub(super) async fn delete(
     let uid = crate::object::uid(&deletion.stored.value);
     let status = Status::success(resource.qualified(), &context.info.name, uid);
     let value = serde_json::to_value(status).map_err(Status::internal)?;
-    let plain = crate::negotiate::Accepted { form: Form::Object, ..accepted };
+    let plain = crate::negotiate::Accepted {
+        form: Form::Object,
+        ..accepted
+    };
     Ok(respond::encoded(plain, code, &value))
 }
 
@@ -97,7 +100,10 @@ pub(super) async fn collection(
             _ => break,
         }
     }
-    let meta = ListMeta { revision: meta.revision, ..ListMeta::default() };
+    let meta = ListMeta {
+        revision: meta.revision,
+        ..ListMeta::default()
+    };
     respond::list(context, accepted, resource, items, &meta)
 }
 
@@ -115,8 +121,13 @@ async fn read_options(context: &Context, body: RequestBody) -> Result<DeleteOpti
     let format = format?;
     let api_version = api_version_of(&bytes, format);
     let (group, version) = api_version.split_once('/').unwrap_or(("", &api_version));
-    let expected =
-        Expected { types: &table.types, type_id, group, version, kind: "DeleteOptions" };
+    let expected = Expected {
+        types: &table.types,
+        type_id,
+        group,
+        version,
+        kind: "DeleteOptions",
+    };
     let value = decode(context, &bytes, format, &expected, Validation::Ignore)?;
     DeleteOptions::from_value(&value)
 }
@@ -126,7 +137,9 @@ fn options_of_query(context: &Context) -> Result<Value, Status> {
     let mut options = json!({});
     if let Some(text) = query.text("gracePeriodSeconds") {
         let seconds: i64 = text.parse().map_err(|_| {
-            Status::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"))
+            Status::bad_request(format!(
+                "strconv.ParseInt: parsing \"{text}\": invalid syntax"
+            ))
         })?;
         options["gracePeriodSeconds"] = json!(seconds);
     }
@@ -136,7 +149,10 @@ fn options_of_query(context: &Context) -> Result<Value, Status> {
     if let Some(orphan) = query.optional_flag("orphanDependents") {
         options["orphanDependents"] = json!(orphan);
     }
-    let dry_run: Vec<&str> = query.all("dryRun").filter(|value| !value.is_empty()).collect();
+    let dry_run: Vec<&str> = query
+        .all("dryRun")
+        .filter(|value| !value.is_empty())
+        .collect();
     if !dry_run.is_empty() {
         options["dryRun"] = json!(dry_run);
     }

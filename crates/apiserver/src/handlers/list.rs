@@ -42,21 +42,28 @@ impl Token {
     }
 
     fn decode(text: &str) -> Result<Self, Status> {
-        let malformed = |why: String| {
-            Status::bad_request(format!("continue key is not valid: {why}"))
-        };
+        let malformed =
+            |why: String| Status::bad_request(format!("continue key is not valid: {why}"));
         let bytes = URL_SAFE_NO_PAD
             .decode(text.trim_end_matches('='))
             .map_err(|error| malformed(error.to_string()))?;
         let token: Self =
             serde_json::from_slice(&bytes).map_err(|error| malformed(error.to_string()))?;
         if token.v != TOKEN_VERSION {
-            return Err(malformed("server does not recognize this encoded version".to_owned()));
+            return Err(malformed(
+                "server does not recognize this encoded version".to_owned(),
+            ));
         }
         if token.rv == 0 || token.start.is_empty() {
-            return Err(malformed("incorrect encoded start resourceVersion".to_owned()));
+            return Err(malformed(
+                "incorrect encoded start resourceVersion".to_owned(),
+            ));
         }
-        if token.start.split('/').any(|part| part == ".." || part == ".") {
+        if token
+            .start
+            .split('/')
+            .any(|part| part == ".." || part == ".")
+        {
             return Err(malformed(token.start));
         }
         Ok(token)
@@ -99,7 +106,11 @@ pub(crate) async fn find(
     resource: &ResourceInfo,
     query: &ListQuery,
 ) -> Result<Found, Status> {
-    let namespace = context.info.namespace.as_deref().filter(|_| resource.row.namespaced);
+    let namespace = context
+        .info
+        .namespace
+        .as_deref()
+        .filter(|_| resource.row.namespaced);
     let filter = selection::filter(resource, namespace, &query.labels, &query.fields)?;
     let cache = resource.storage.cache();
     let deadline = tokio::time::Instant::now() + FRESHNESS_TIMEOUT;
@@ -109,11 +120,18 @@ pub(crate) async fn find(
             let token = Token::decode(text)?;
             let start = format!("{}{}", resource.storage.prefix(), token.start);
             let revision = u64::try_from(token.rv).ok();
-            PageOptions { start: Some(start), limit: query.limit, revision }
+            PageOptions {
+                start: Some(start),
+                limit: query.limit,
+                revision,
+            }
         }
         (None, Some(0)) => {
             // "any" is answered from memory, whole
-            let list = cache.list(Freshness::Any, &filter, deadline).await.map_err(fail)?;
+            let list = cache
+                .list(Freshness::Any, &filter, deadline)
+                .await
+                .map_err(fail)?;
             return Ok(whole(list));
         }
         (None, Some(version)) => {
@@ -121,19 +139,32 @@ pub(crate) async fn find(
                 || (query.version_match == VersionMatch::Unset && query.limit.is_some());
             if !exact && query.limit.is_none() {
                 let fresh = Freshness::AtLeast(version);
-                return Ok(whole(cache.list(fresh, &filter, deadline).await.map_err(fail)?));
+                return Ok(whole(
+                    cache.list(fresh, &filter, deadline).await.map_err(fail)?,
+                ));
             }
             if !exact {
                 wait_for_revision(server, version).await?;
             }
             let revision = exact.then_some(version);
-            PageOptions { start: None, limit: query.limit, revision }
+            PageOptions {
+                start: None,
+                limit: query.limit,
+                revision,
+            }
         }
         (None, None) if query.limit.is_none() && !is_single(&filter) => {
-            let list = cache.list(Freshness::Latest, &filter, deadline).await.map_err(fail)?;
+            let list = cache
+                .list(Freshness::Latest, &filter, deadline)
+                .await
+                .map_err(fail)?;
             return Ok(whole(list));
         }
-        (None, None) => PageOptions { start: None, limit: query.limit, revision: None },
+        (None, None) => PageOptions {
+            start: None,
+            limit: query.limit,
+            revision: None,
+        },
     };
     page(resource, &filter, options, deadline).await
 }
@@ -144,8 +175,14 @@ fn is_single(filter: &Filter) -> bool {
 }
 
 fn whole(list: Snapshot) -> Found {
-    let meta = ListMeta { revision: list.revision, ..ListMeta::default() };
-    Found { items: list.items, meta }
+    let meta = ListMeta {
+        revision: list.revision,
+        ..ListMeta::default()
+    };
+    Found {
+        items: list.items,
+        meta,
+    }
 }
 
 async fn page(
@@ -162,18 +199,26 @@ async fn page(
             return Err(expired_token(storage.prefix(), start.as_deref()));
         }
         Err(CacheError::Expired { .. }) => {
-            return Err(Status::expired("The resourceVersion for the provided list is too old."));
+            return Err(Status::expired(
+                "The resourceVersion for the provided list is too old.",
+            ));
         }
         Err(error) => return Err(errors::cache(error, resource)),
     };
-    let next = page.next.as_deref().map(|key| key.strip_prefix(storage.prefix()).unwrap_or(key));
+    let next = page
+        .next
+        .as_deref()
+        .map(|key| key.strip_prefix(storage.prefix()).unwrap_or(key));
     let remaining = page.remaining.filter(|_| next.is_some());
     let meta = ListMeta {
         revision: page.revision,
         continue_token: next.map(|key| next_token(page.revision, key)),
         remaining: remaining.map(|count| count as u64),
     };
-    Ok(Found { items: page.items, meta })
+    Ok(Found {
+        items: page.items,
+        meta,
+    })
 }
 
 fn next_token(revision: u64, key: &str) -> String {
@@ -194,7 +239,11 @@ fn expired_token(prefix: &str, start: Option<&str>) -> Status {
          the time the first chunk was returned and now may show up in the list.",
     );
     if let Some(start) = start.and_then(|start| start.strip_prefix(prefix)) {
-        let token = Token { v: TOKEN_VERSION.to_owned(), rv: -1, start: start.to_owned() };
+        let token = Token {
+            v: TOKEN_VERSION.to_owned(),
+            rv: -1,
+            start: start.to_owned(),
+        };
         status.metadata.continue_token = token.encode();
     }
     status

@@ -28,10 +28,17 @@ impl WriteOptions {
     pub(crate) fn parse(context: &Context, kind: &str, is_apply: bool) -> Result<Self, Status> {
         let query = &context.query;
         let mut faults: ErrorList = Vec::new();
-        let dry_run: Vec<&str> = query.all("dryRun").filter(|value| !value.is_empty()).collect();
+        let dry_run: Vec<&str> = query
+            .all("dryRun")
+            .filter(|value| !value.is_empty())
+            .collect();
         if dry_run.iter().any(|value| *value != "All") {
             let shown: Vec<Value> = dry_run.iter().map(|value| Value::from(*value)).collect();
-            faults.push(FieldError::not_supported(&Path::new("dryRun"), shown, &["All"]));
+            faults.push(FieldError::not_supported(
+                &Path::new("dryRun"),
+                shown,
+                &["All"],
+            ));
         }
         let validation = match query.text("fieldValidation") {
             None | Some("Warn") => Validation::Warn,
@@ -39,7 +46,11 @@ impl WriteOptions {
             Some("Strict") => Validation::Strict,
             Some(other) => {
                 let known = ["", "Ignore", "Strict", "Warn"];
-                faults.push(FieldError::not_supported(&Path::new("fieldValidation"), other, &known));
+                faults.push(FieldError::not_supported(
+                    &Path::new("fieldValidation"),
+                    other,
+                    &known,
+                ));
                 Validation::Warn
             }
         };
@@ -50,9 +61,16 @@ impl WriteOptions {
             faults.push(FieldError::forbidden(&Path::new("force"), why));
         }
         if !faults.is_empty() {
-            return Err(Status::invalid(Qualified::new("meta.k8s.io", kind), "", &faults));
+            return Err(Status::invalid(
+                Qualified::new("meta.k8s.io", kind),
+                "",
+                &faults,
+            ));
         }
-        Ok(Self { dry_run: !dry_run.is_empty(), validation })
+        Ok(Self {
+            dry_run: !dry_run.is_empty(),
+            validation,
+        })
     }
 }
 
@@ -101,8 +119,9 @@ pub(crate) struct ListQuery {
 impl ListQuery {
     pub(crate) fn parse(context: &Context, watch: bool) -> Result<Self, Status> {
         let query = &context.query;
-        let labels = davit_api::labels::Selector::parse(query.get("labelSelector").unwrap_or_default())
-            .map_err(|error| Status::bad_request(error.to_string()))?;
+        let labels =
+            davit_api::labels::Selector::parse(query.get("labelSelector").unwrap_or_default())
+                .map_err(|error| Status::bad_request(error.to_string()))?;
         let fields =
             davit_api::fields::FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())
                 .map_err(|error| Status::bad_request(error.to_string()))?;
@@ -155,11 +174,18 @@ impl ListQuery {
                     faults.push(forbid(&match_path, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
                 }
                 (None, Some(_)) => {
-                    faults.push(forbid(&match_path, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+                    faults.push(forbid(
+                        &match_path,
+                        "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+                    ));
                 }
                 (Some("NotOlderThan"), Some(_)) | (None, None) => {}
                 (Some(other), Some(_)) => {
-                    faults.push(FieldError::not_supported(&match_path, other, &["NotOlderThan"]));
+                    faults.push(FieldError::not_supported(
+                        &match_path,
+                        other,
+                        &["NotOlderThan"],
+                    ));
                 }
             }
             if self.continue_token.is_some() {
@@ -168,14 +194,23 @@ impl ListQuery {
             }
         } else {
             if self.send_initial_events.is_some() {
-                faults.push(forbid(&initial_path, "sendInitialEvents is forbidden for list"));
+                faults.push(forbid(
+                    &initial_path,
+                    "sendInitialEvents is forbidden for list",
+                ));
             }
             if let Some(wanted) = version_match {
                 if self.resource_version.is_none() {
-                    faults.push(forbid(&match_path, "resourceVersionMatch is forbidden unless resourceVersion is provided"));
+                    faults.push(forbid(
+                        &match_path,
+                        "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                    ));
                 }
                 if self.continue_token.is_some() {
-                    faults.push(forbid(&match_path, "resourceVersionMatch is forbidden when continue is provided"));
+                    faults.push(forbid(
+                        &match_path,
+                        "resourceVersionMatch is forbidden when continue is provided",
+                    ));
                 }
                 self.version_match = match wanted {
                     "Exact" => VersionMatch::Exact,
@@ -187,14 +222,18 @@ impl ListQuery {
                     }
                 };
                 if self.version_match == VersionMatch::Exact && self.resource_version == Some(0) {
-                    faults.push(forbid(&match_path, "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\""));
+                    faults.push(forbid(
+                        &match_path,
+                        "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+                    ));
                 }
             }
         }
         if !faults.is_empty() {
             return Err(invalid(faults));
         }
-        if self.continue_token.is_some() && self.resource_version.is_some_and(|version| version > 0) {
+        if self.continue_token.is_some() && self.resource_version.is_some_and(|version| version > 0)
+        {
             return Err(Status::bad_request(
                 "specifying resource version is not allowed when using continue",
             ));

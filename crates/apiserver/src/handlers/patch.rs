@@ -49,17 +49,26 @@ pub(crate) async fn patch(
         dry_run: options.dry_run,
     };
     let patch = Patch::parse(kind, &bytes).map_err(|error| error.status())?;
-    let mut transform = |current: &Value| {
-        patched(context, resource, options.validation, &patch, current)
-    };
-    let updated = writer.update(name, &context.info.subresource, &mut transform).await?;
+    let mut transform =
+        |current: &Value| patched(context, resource, options.validation, &patch, current);
+    let updated = writer
+        .update(name, &context.info.subresource, &mut transform)
+        .await?;
     respond::object(context, accepted, resource, StatusCode::OK, updated.value)
 }
 
 /// The kind of patch of a request.
 pub(crate) fn kind(context: &Context) -> Result<PatchType, Status> {
-    let value = context.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let media = value.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let value = context
+        .headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let media = value
+        .unwrap_or_default()
+        .split(';')
+        .next()
+        .unwrap_or_default()
+        .trim();
     match media.to_ascii_lowercase().as_str() {
         "application/json-patch+json" => Ok(PatchType::Json),
         "application/merge-patch+json" => Ok(PatchType::Merge),
@@ -67,8 +76,10 @@ pub(crate) fn kind(context: &Context) -> Result<PatchType, Status> {
         APPLY => {
             WriteOptions::parse(context, "PatchOptions", true)?;
             let mut status = Status::unsupported_media_type(&ACCEPTED);
-            status.message =
-                format!("server-side apply ({APPLY}) is not built into this version; {}", status.message);
+            status.message = format!(
+                "server-side apply ({APPLY}) is not built into this version; {}",
+                status.message
+            );
             Err(status)
         }
         _ => Err(Status::unsupported_media_type(&ACCEPTED)),

@@ -20,9 +20,9 @@ pub(crate) async fn get(
 ) -> HandlerResult {
     let accepted = respond::accepted(context, Offer::Objects)?;
     if let Some(text) = context.query.text("resourceVersion") {
-        let wanted: u64 = text.parse().map_err(|_| {
-            Status::bad_request(format!("invalid resource version \"{text}\""))
-        })?;
+        let wanted: u64 = text
+            .parse()
+            .map_err(|_| Status::bad_request(format!("invalid resource version \"{text}\"")))?;
         super::list::wait_for_revision(server, wanted).await?;
     }
     let namespace = namespace_of(context, resource);

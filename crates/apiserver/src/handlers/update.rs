@@ -44,7 +44,10 @@ pub(crate) async fn update(
     let (code, value) = match writer.update(name, subresource, &mut transform).await {
         Ok(updated) => (StatusCode::OK, updated.value),
         Err(status) if creates(resource, subresource, &status, &new) => {
-            let request = RequestInfo { verb: "create".to_owned(), ..context.info.clone() };
+            let request = RequestInfo {
+                verb: "create".to_owned(),
+                ..context.info.clone()
+            };
             pipeline::authorize(server, &context.user, &request).await?;
             (StatusCode::CREATED, writer.create(new).await?.value)
         }

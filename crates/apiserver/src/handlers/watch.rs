@@ -16,9 +16,7 @@ use tokio::time::Instant;
 
 use super::options::ListQuery;
 use crate::body::{BoxError, RequestBody, ResponseBody};
-use crate::cache::{
-    CacheError, FRESHNESS_TIMEOUT, Freshness, Watch, WatchOptions, WatchStart,
-};
+use crate::cache::{CacheError, FRESHNESS_TIMEOUT, Freshness, Watch, WatchOptions, WatchStart};
 use crate::context::{Context, HandlerResult};
 use crate::metrics::LongRunning;
 use crate::negotiate::Offer;
@@ -39,15 +37,19 @@ pub(super) async fn watch(
 ) -> HandlerResult {
     let accepted = respond::accepted(context, Offer::Stream)?;
     let query = ListQuery::parse(context, true)?;
-    let namespace = context.info.namespace.as_deref().filter(|_| resource.row.namespaced);
+    let namespace = context
+        .info
+        .namespace
+        .as_deref()
+        .filter(|_| resource.row.namespaced);
     let mut filter = selection::filter(resource, namespace, &query.labels, &query.fields)?;
     if !context.info.name.is_empty() && filter.name.is_none() {
         // the deprecated watch path of one object
         filter.name = Some(context.info.name.clone());
     }
-    let seconds = query.timeout_seconds.unwrap_or_else(|| {
-        rand::rng().random_range(LIFETIME_SECONDS..2 * LIFETIME_SECONDS)
-    });
+    let seconds = query
+        .timeout_seconds
+        .unwrap_or_else(|| rand::rng().random_range(LIFETIME_SECONDS..2 * LIFETIME_SECONDS));
     let options = WatchOptions {
         start: start(&query),
         filter,

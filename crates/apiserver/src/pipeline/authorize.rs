@@ -13,7 +13,11 @@ pub(crate) async fn check(
     user: &UserInfo,
     request: &RequestInfo,
 ) -> Result<(), Status> {
-    match server.authorizer().decide(&Attributes { user, request }).await {
+    match server
+        .authorizer()
+        .decide(&Attributes { user, request })
+        .await
+    {
         Decision::Allow(_) => Ok(()),
         Decision::Deny(reason) | Decision::NoOpinion(reason) => {
             Err(refused(user, request, &reason))
@@ -23,9 +27,16 @@ pub(crate) async fn check(
 
 pub(super) fn refused(user: &UserInfo, request: &RequestInfo, reason: &str) -> Status {
     let why = authz::refusal(user, request, reason);
-    let why = why.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let why = why
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
     if request.is_resource {
-        Status::forbidden(Qualified::new(&request.group, &request.resource), &request.name, why)
+        Status::forbidden(
+            Qualified::new(&request.group, &request.resource),
+            &request.name,
+            why,
+        )
     } else {
         Status::forbidden(Qualified::new("", ""), "", why)
     }

@@ -18,7 +18,10 @@ const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// Replaces the caller when impersonation headers are present and the caller may do that.
 pub(super) async fn apply(server: &ApiServer, context: &mut Context) -> Result<(), Status> {
-    let asked = context.headers.keys().any(|name| name.as_str().starts_with("impersonate-"));
+    let asked = context
+        .headers
+        .keys()
+        .any(|name| name.as_str().starts_with("impersonate-"));
     if !asked {
         return Ok(());
     }
@@ -40,9 +43,17 @@ pub(super) async fn apply(server: &ApiServer, context: &mut Context) -> Result<(
 
 fn wanted(headers: &HeaderMap) -> Result<UserInfo, Status> {
     let text = |name: &str| {
-        headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
+        headers
+            .get(name)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned()
     };
-    let mut user = UserInfo { name: text(USER), uid: text(UID), ..UserInfo::default() };
+    let mut user = UserInfo {
+        name: text(USER),
+        uid: text(UID),
+        ..UserInfo::default()
+    };
     user.groups = headers
         .get_all(GROUP)
         .iter()
@@ -70,7 +81,11 @@ async fn authorize_all(
     wanted: &UserInfo,
 ) -> Result<(), Status> {
     let mut requests = Vec::new();
-    match wanted.name.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':')) {
+    match wanted
+        .name
+        .strip_prefix(SERVICE_ACCOUNT)
+        .and_then(|rest| rest.split_once(':'))
+    {
         Some((namespace, name)) => {
             let mut request = attribute("", "serviceaccounts", name);
             request.namespace = Some(namespace.to_owned());
@@ -78,7 +93,12 @@ async fn authorize_all(
         }
         None => requests.push(attribute("", "users", &wanted.name)),
     }
-    requests.extend(wanted.groups.iter().map(|group| attribute("", "groups", group)));
+    requests.extend(
+        wanted
+            .groups
+            .iter()
+            .map(|group| attribute("", "groups", group)),
+    );
     if !wanted.uid.is_empty() {
         requests.push(attribute("authentication.k8s.io", "uids", &wanted.uid));
     }
@@ -113,12 +133,15 @@ fn attribute(group: &str, resource: &str, name: &str) -> RequestInfo {
 }
 
 fn complete(mut user: UserInfo) -> UserInfo {
-    if let Some((namespace, _)) =
-        user.name.strip_prefix(SERVICE_ACCOUNT).and_then(|rest| rest.split_once(':'))
+    if let Some((namespace, _)) = user
+        .name
+        .strip_prefix(SERVICE_ACCOUNT)
+        .and_then(|rest| rest.split_once(':'))
         && user.groups.is_empty()
     {
         user.groups.push("system:serviceaccounts".to_owned());
-        user.groups.push(format!("system:serviceaccounts:{namespace}"));
+        user.groups
+            .push(format!("system:serviceaccounts:{namespace}"));
     }
     if user.name == ANONYMOUS {
         user.add_group(UNAUTHENTICATED);

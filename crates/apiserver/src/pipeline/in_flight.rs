@@ -34,14 +34,21 @@ impl InFlight {
         metrics: &Metrics,
     ) -> Result<Option<OwnedSemaphorePermit>, Status> {
         let exempt = !context.info.is_resource || context.user.in_group(MASTERS);
-        let places = if context.info.is_read_only() { &self.read_only } else { &self.mutating };
+        let places = if context.info.is_read_only() {
+            &self.read_only
+        } else {
+            &self.mutating
+        };
         let place = Arc::clone(places).try_acquire_owned().ok();
         metrics.set_in_flight(
             READ_ONLY - self.read_only.available_permits(),
             MUTATING - self.mutating.available_permits(),
         );
         if place.is_none() && !exempt {
-            return Err(Status::too_many_requests("too many requests, please try again later.", 1));
+            return Err(Status::too_many_requests(
+                "too many requests, please try again later.",
+                1,
+            ));
         }
         Ok(place)
     }

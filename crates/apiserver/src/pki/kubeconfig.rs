@@ -26,7 +26,13 @@ pub struct Kubeconfig<'a> {
 impl Kubeconfig<'_> {
     /// The file's text, YAML.
     pub fn to_yaml(&self) -> String {
-        let Self { cluster, user, server, ca, identity } = self;
+        let Self {
+            cluster,
+            user,
+            server,
+            ca,
+            identity,
+        } = self;
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: {cluster}\nclusters:\n- name: {cluster}\n  \
              cluster:\n    server: \"{server}\"\n    certificate-authority-data: {ca}\ncontexts:\n- name: \

@@ -49,5 +49,9 @@ fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
 }
 
 fn failed(action: &'static str, path: &Path, source: std::io::Error) -> PkiError {
-    PkiError::File { action, path: path.to_path_buf(), source }
+    PkiError::File {
+        action,
+        path: path.to_path_buf(),
+        source,
+    }
 }

@@ -18,8 +18,8 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::tls_client;
 use super::target::Backend;
+use super::tls_client;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::HandlerResult;
 use crate::pki::Identity;
@@ -166,7 +166,11 @@ impl NodeClient {
         }
         let name = ServerName::try_from(backend.host.clone())
             .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error))?;
-        let connector = if backend.is_node { &self.node } else { &self.plain };
+        let connector = if backend.is_node {
+            &self.node
+        } else {
+            &self.plain
+        };
         Ok(Box::new(connector.connect(name, stream).await?))
     }
 
@@ -182,8 +186,12 @@ impl NodeClient {
             let piped = async {
                 let (client, backend) = futures::try_join!(client_side, backend_side)?;
                 let (mut client, mut backend) = (TokioIo::new(client), TokioIo::new(backend));
-                let copied =
-                    tokio::io::copy_bidirectional_with_sizes(&mut client, &mut backend, BUFFER, BUFFER);
+                let copied = tokio::io::copy_bidirectional_with_sizes(
+                    &mut client,
+                    &mut backend,
+                    BUFFER,
+                    BUFFER,
+                );
                 if let Err(error) = copied.await {
                     tracing::debug!(%error, "upgraded connection ended");
                 }
@@ -202,12 +210,18 @@ impl NodeClient {
 }
 
 fn bracketed(host: &str) -> String {
-    if host.contains(':') { format!("[{host}]") } else { host.to_owned() }
+    if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    }
 }
 
 fn dial_error(backend: &Backend, error: &dyn std::fmt::Display) -> Status {
     let address = format!("{}:{}", bracketed(&backend.host), backend.port);
-    Status::unknown(format!("error dialing backend: dial tcp {address}: {error}"))
+    Status::unknown(format!(
+        "error dialing backend: dial tcp {address}: {error}"
+    ))
 }
 
 fn remove_hop_headers(headers: &mut HeaderMap) {
@@ -234,12 +248,16 @@ fn rewrite_location(headers: &mut HeaderMap, backend: &Backend, prefix: &str) {
     let Some(location) = headers.get(LOCATION).and_then(|value| value.to_str().ok()) else {
         return;
     };
-    let Ok(uri) = location.parse::<Uri>() else { return };
+    let Ok(uri) = location.parse::<Uri>() else {
+        return;
+    };
     let elsewhere = uri.host().is_some_and(|host| host != backend.host);
     if elsewhere || uri.path().starts_with(prefix) {
         return;
     }
-    let path = uri.path_and_query().map_or(uri.path(), http::uri::PathAndQuery::as_str);
+    let path = uri
+        .path_and_query()
+        .map_or(uri.path(), http::uri::PathAndQuery::as_str);
     if let Ok(value) = HeaderValue::from_str(&format!("{}{path}", prefix.trim_end_matches('/'))) {
         headers.insert(LOCATION, value);
     }

@@ -9,7 +9,13 @@ use crate::server::ApiServer;
 
 const KUBELET_PORT: u16 = 10250;
 /// Addresses are tried in this order of their types.
-const ADDRESS_TYPES: [&str; 5] = ["InternalIP", "Hostname", "InternalDNS", "ExternalIP", "ExternalDNS"];
+const ADDRESS_TYPES: [&str; 5] = [
+    "InternalIP",
+    "Hostname",
+    "InternalDNS",
+    "ExternalIP",
+    "ExternalDNS",
+];
 
 /// A server to forward to.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +31,10 @@ pub(crate) struct Backend {
 pub(crate) async fn node_backend(server: &ApiServer, node: &str) -> Result<Backend, Status> {
     let found = server.object("", "nodes", "", node).await?;
     let Some(found) = found else {
-        return Err(Status::not_found(davit_api::status::Qualified::new("", "nodes"), node));
+        return Err(Status::not_found(
+            davit_api::status::Qualified::new("", "nodes"),
+            node,
+        ));
     };
     let addresses = found.pointer("/status/addresses").and_then(Value::as_array);
     let addresses = addresses.map(Vec::as_slice).unwrap_or_default();
@@ -44,7 +53,12 @@ pub(crate) async fn node_backend(server: &ApiServer, node: &str) -> Result<Backe
         .and_then(|port| u16::try_from(port).ok())
         .filter(|port| *port != 0)
         .unwrap_or(KUBELET_PORT);
-    Ok(Backend { host: host.to_owned(), port, tls: true, is_node: true })
+    Ok(Backend {
+        host: host.to_owned(),
+        port,
+        tls: true,
+        is_node: true,
+    })
 }
 
 /// The target of a proxy request: `[scheme:]name[:port]` for pods and services, `name[:port]` for
@@ -55,7 +69,10 @@ pub(super) async fn of_proxy(
     resource: &ResourceInfo,
 ) -> Result<Backend, Status> {
     let (scheme, name, port) = split(&context.info.name).ok_or_else(|| {
-        Status::bad_request(format!("invalid {} request \"{}\"", resource.row.singular, context.info.name))
+        Status::bad_request(format!(
+            "invalid {} request \"{}\"",
+            resource.row.singular, context.info.name
+        ))
     })?;
     let tls = scheme == "https";
     match resource.row.plural {
@@ -63,7 +80,11 @@ pub(super) async fn of_proxy(
             let mut backend = node_backend(server, name).await?;
             if let Ok(port) = port.parse::<u16>() {
                 if port != backend.port {
-                    backend = Backend { tls, is_node: false, ..backend };
+                    backend = Backend {
+                        tls,
+                        is_node: false,
+                        ..backend
+                    };
                 }
                 backend.port = port;
             }
@@ -71,17 +92,32 @@ pub(super) async fn of_proxy(
         }
         "pods" => {
             let pod = found(server, context, resource, name).await?;
-            let host = pod.pointer("/status/podIP").and_then(Value::as_str).unwrap_or_default();
+            let host = pod
+                .pointer("/status/podIP")
+                .and_then(Value::as_str)
+                .unwrap_or_default();
             if host.is_empty() {
-                return Err(Status::internal(format!("address not allowed: pod {name} has no address")));
+                return Err(Status::internal(format!(
+                    "address not allowed: pod {name} has no address"
+                )));
             }
             let port = pod_port(&pod, port);
-            Ok(Backend { host: host.to_owned(), port, tls, is_node: false })
+            Ok(Backend {
+                host: host.to_owned(),
+                port,
+                tls,
+                is_node: false,
+            })
         }
         _ => {
             let service = found(server, context, resource, name).await?;
             let (host, port) = endpoint(server, context, &service, name, port).await?;
-            Ok(Backend { host, port, tls, is_node: false })
+            Ok(Backend {
+                host,
+                port,
+                tls,
+                is_node: false,
+            })
         }
     }
 }
@@ -120,7 +156,11 @@ fn pod_port(pod: &Value, asked: &str) -> u16 {
         .flat_map(|container| container["ports"].as_array().into_iter().flatten());
     ports
         .filter(|port| asked.is_empty() || port["name"] == asked)
-        .find_map(|port| port["containerPort"].as_u64().and_then(|p| u16::try_from(p).ok()))
+        .find_map(|port| {
+            port["containerPort"]
+                .as_u64()
+                .and_then(|p| u16::try_from(p).ok())
+        })
         .unwrap_or(80)
 }
 
@@ -137,7 +177,10 @@ async fn endpoint(
     let chosen = match asked {
         "" if ports.len() == 1 => ports.first(),
         asked => ports.iter().find(|port| {
-            port["name"] == asked || port["port"].as_u64().is_some_and(|p| p.to_string() == asked)
+            port["name"] == asked
+                || port["port"]
+                    .as_u64()
+                    .is_some_and(|p| p.to_string() == asked)
         }),
     };
     let Some(chosen) = chosen else {
@@ -146,19 +189,29 @@ async fn endpoint(
         )));
     };
     let port_name = chosen["name"].as_str().unwrap_or_default();
-    let endpoints = server.object("", "endpoints", context.namespace(), name).await?;
+    let endpoints = server
+        .object("", "endpoints", context.namespace(), name)
+        .await?;
     let subsets = endpoints.as_ref().and_then(|e| e["subsets"].as_array());
     for subset in subsets.into_iter().flatten() {
-        let address = subset["addresses"].get(0).and_then(|address| address["ip"].as_str());
-        let port = subset["ports"].as_array().into_iter().flatten().find(|port| {
-            port["name"].as_str().unwrap_or_default() == port_name
-        });
-        let number = port.and_then(|port| port["port"].as_u64()).and_then(|p| u16::try_from(p).ok());
+        let address = subset["addresses"]
+            .get(0)
+            .and_then(|address| address["ip"].as_str());
+        let port = subset["ports"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|port| port["name"].as_str().unwrap_or_default() == port_name);
+        let number = port
+            .and_then(|port| port["port"].as_u64())
+            .and_then(|p| u16::try_from(p).ok());
         if let (Some(address), Some(number)) = (address, number) {
             return Ok((address.to_owned(), number));
         }
     }
-    Err(Status::service_unavailable(format!("no endpoints available for service \"{name}\"")))
+    Err(Status::service_unavailable(format!(
+        "no endpoints available for service \"{name}\""
+    )))
 }
 
 #[cfg(test)]

@@ -65,7 +65,9 @@ pub(super) fn config(
         Some(pem) => {
             let mut roots = RootCertStore::empty();
             for certificate in certificates("the kubelet authority", pem)? {
-                roots.add(certificate).map_err(|error| TlsError::Config(error.to_string()))?;
+                roots
+                    .add(certificate)
+                    .map_err(|error| TlsError::Config(error.to_string()))?;
             }
             builder.with_root_certificates(roots)
         }

@@ -36,7 +36,15 @@ pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
             "metadata": { "name": name }, "value": value, "globalDefault": false,
             "description": description, "preemptionPolicy": "PreemptLowerPriority",
         });
-        ensure(server, "scheduling.k8s.io", "priorityclasses", "", class, false).await?;
+        ensure(
+            server,
+            "scheduling.k8s.io",
+            "priorityclasses",
+            "",
+            class,
+            false,
+        )
+        .await?;
     }
     Ok(())
 }
@@ -81,7 +89,15 @@ pub(super) async fn endpoints(server: &Arc<ApiServer>, listens: SocketAddr) -> R
         "endpoints": [{ "addresses": [address], "conditions": { "ready": true } }],
         "ports": [{ "name": "https", "port": port, "protocol": "TCP" }],
     });
-    ensure(server, "discovery.k8s.io", "endpointslices", "default", slice, true).await
+    ensure(
+        server,
+        "discovery.k8s.io",
+        "endpointslices",
+        "default",
+        slice,
+        true,
+    )
+    .await
 }
 
 fn reachable(server: &ApiServer, listens: SocketAddr) -> String {
@@ -99,7 +115,11 @@ fn reachable(server: &ApiServer, listens: SocketAddr) -> String {
 fn outgoing_address() -> Option<IpAddr> {
     let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
     socket.connect((DOCUMENTATION, 9)).ok()?;
-    socket.local_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback())
+    socket
+        .local_addr()
+        .ok()
+        .map(|address| address.ip())
+        .filter(|ip| !ip.is_loopback())
 }
 
 /// Creates an object; with `update` an existing one gets the wanted content again.
@@ -114,15 +134,27 @@ async fn ensure(
     let snapshot = server.registry().snapshot();
     let name = object::name(&wanted).to_owned();
     let what = format!("{plural} {name}");
-    let failed = |status| Error::Bootstrap { what: what.clone(), status: Box::new(status) };
+    let failed = |status| Error::Bootstrap {
+        what: what.clone(),
+        status: Box::new(status),
+    };
     let Some(resource) = snapshot.by_group_resource(group, plural) else {
         return Ok(());
     };
     let user = UserInfo::system("system:apiserver");
     let warnings = Warnings::default();
-    let writer =
-        Writer { server, resource, namespace, user: &user, warnings: &warnings, dry_run: false };
-    let held = server.object(group, plural, namespace, &name).await.map_err(failed)?;
+    let writer = Writer {
+        server,
+        resource,
+        namespace,
+        user: &user,
+        warnings: &warnings,
+        dry_run: false,
+    };
+    let held = server
+        .object(group, plural, namespace, &name)
+        .await
+        .map_err(failed)?;
     if held.is_none() {
         match writer.create(wanted).await {
             Ok(_) => return Ok(()),
@@ -133,7 +165,10 @@ async fn ensure(
     }
     if update {
         let mut transform = |current: &Value| Ok(with_content(current, &wanted));
-        writer.update(&name, "", &mut transform).await.map_err(failed)?;
+        writer
+            .update(&name, "", &mut transform)
+            .await
+            .map_err(failed)?;
     }
     Ok(())
 }
@@ -147,7 +182,11 @@ fn with_content(current: &Value, wanted: &Value) -> Value {
             _ => new[key.as_str()] = value.clone(),
         }
     }
-    for (key, value) in wanted["metadata"]["labels"].as_object().into_iter().flatten() {
+    for (key, value) in wanted["metadata"]["labels"]
+        .as_object()
+        .into_iter()
+        .flatten()
+    {
         new["metadata"]["labels"][key.as_str()] = value.clone();
     }
     new

@@ -123,7 +123,9 @@ async fn answer(
     identity: Arc<ConnectionIdentity>,
 ) -> http::Response<crate::body::ResponseBody> {
     let request = request.map(request_body);
-    server.answer(request, crate::pipeline::Caller::Connection(identity)).await
+    server
+        .answer(request, crate::pipeline::Caller::Connection(identity))
+        .await
 }
 
 fn builder() -> auto::Builder<TokioExecutor> {

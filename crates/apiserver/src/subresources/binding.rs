@@ -29,9 +29,15 @@ pub(crate) async fn handle(
         return Err(Status::bad_request(errors::NAMESPACE_MISMATCH));
     }
     let named = object::name(&binding).to_owned();
-    let name = if name.is_empty() { named.as_str() } else { name };
+    let name = if name.is_empty() {
+        named.as_str()
+    } else {
+        name
+    };
     if !named.is_empty() && named != name {
-        return Err(Status::bad_request("name in URL does not match name in Binding object"));
+        return Err(Status::bad_request(
+            "name in URL does not match name in Binding object",
+        ));
     }
     let node = target(name, &binding)?;
     let snapshot = server.registry().snapshot();
@@ -60,7 +66,11 @@ fn target(name: &str, binding: &Value) -> Result<String, Status> {
     let mut faults = Vec::new();
     if !matches!(kind, "" | "Node") {
         let supported = ["Node", "<empty>"];
-        faults.push(FieldError::not_supported(&path.child("kind"), kind, &supported));
+        faults.push(FieldError::not_supported(
+            &path.child("kind"),
+            kind,
+            &supported,
+        ));
     }
     if node.is_empty() {
         faults.push(FieldError::required(&path.child("name"), ""));
@@ -68,26 +78,49 @@ fn target(name: &str, binding: &Value) -> Result<String, Status> {
     if faults.is_empty() {
         Ok(node.to_owned())
     } else {
-        Err(Status::invalid(Qualified::new("", "Binding"), name, &faults))
+        Err(Status::invalid(
+            Qualified::new("", "Binding"),
+            name,
+            &faults,
+        ))
     }
 }
 
 fn bound(name: &str, pod: &Value, binding: &Value, node: &str) -> Result<Value, Status> {
-    let conflict =
-        |why: String| Err(Status::conflict(Qualified::new("", "pods/binding"), name, why));
+    let conflict = |why: String| {
+        Err(Status::conflict(
+            Qualified::new("", "pods/binding"),
+            name,
+            why,
+        ))
+    };
     let wanted = object::uid(binding);
     let held = object::uid(pod);
     if !wanted.is_empty() && wanted != held {
-        return Err(Status::uid_precondition(Qualified::new("", "pods"), name, wanted, held));
+        return Err(Status::uid_precondition(
+            Qualified::new("", "pods"),
+            name,
+            wanted,
+            held,
+        ));
     }
     if object::is_deleting(pod) {
-        return conflict(format!("pod {name} is being deleted, cannot be assigned to a host"));
+        return conflict(format!(
+            "pod {name} is being deleted, cannot be assigned to a host"
+        ));
     }
-    let current = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    let current = pod
+        .pointer("/spec/nodeName")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if !current.is_empty() {
-        return conflict(format!("pod {name} is already assigned to node \"{current}\""));
+        return conflict(format!(
+            "pod {name} is already assigned to node \"{current}\""
+        ));
     }
-    let gates = pod.pointer("/spec/schedulingGates").and_then(Value::as_array);
+    let gates = pod
+        .pointer("/spec/schedulingGates")
+        .and_then(Value::as_array);
     if gates.is_some_and(|gates| !gates.is_empty()) {
         return conflict(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
@@ -113,8 +146,13 @@ fn set_scheduled(pod: &mut Value) {
         "type": "PodScheduled", "status": "True", "lastProbeTime": null,
         "lastTransitionTime": object::now(),
     });
-    let Some(conditions) = pod["status"]["conditions"].as_array_mut() else { return };
-    match conditions.iter_mut().find(|condition| condition["type"] == "PodScheduled") {
+    let Some(conditions) = pod["status"]["conditions"].as_array_mut() else {
+        return;
+    };
+    match conditions
+        .iter_mut()
+        .find(|condition| condition["type"] == "PodScheduled")
+    {
         Some(held) if held["status"] == "True" => {}
         Some(held) => *held = scheduled,
         None => conditions.push(scheduled),

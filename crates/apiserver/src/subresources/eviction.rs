@@ -38,7 +38,9 @@ pub(super) async fn handle(
     let name = context.info.name.as_str();
     let named = object::name(&eviction);
     if !named.is_empty() && named != name {
-        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+        return Err(Status::bad_request(
+            "name in URL does not match name in Eviction object",
+        ));
     }
     let mut delete = DeleteOptions::from_value(&eviction["deleteOptions"])?;
     delete.dry_run |= options.dry_run;
@@ -59,7 +61,10 @@ pub(super) async fn handle(
             spend(server, context, object::name(&budget), name, delete.dry_run).await?;
         }
         // what was allowed was the eviction of this very pod
-        delete.preconditions.uid.get_or_insert_with(|| object::uid(&pod).to_owned());
+        delete
+            .preconditions
+            .uid
+            .get_or_insert_with(|| object::uid(&pod).to_owned());
     }
     writer.delete(name, &delete).await?;
     let status = Status::success_code(StatusCode::CREATED.as_u16());
@@ -69,7 +74,10 @@ pub(super) async fn handle(
 
 /// Pods that do not count as available anyway.
 fn ignores_budgets(pod: &Value) -> bool {
-    let phase = pod.pointer("/status/phase").and_then(Value::as_str).unwrap_or_default();
+    let phase = pod
+        .pointer("/status/phase")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     object::is_deleting(pod) || matches!(phase, "Succeeded" | "Failed" | "Pending")
 }
 
@@ -78,7 +86,10 @@ async fn budget_of(
     namespace: &str,
     pod: &Value,
 ) -> Result<Option<Value>, Status> {
-    let labels = pod.pointer("/metadata/labels").cloned().unwrap_or_else(|| json!({}));
+    let labels = pod
+        .pointer("/metadata/labels")
+        .cloned()
+        .unwrap_or_else(|| json!({}));
     if labels.as_object().is_none_or(serde_json::Map::is_empty) {
         return Ok(None);
     }
@@ -132,7 +143,11 @@ async fn spend(
             Err(status) => return Err(status),
         }
     }
-    Err(Status::conflict(Qualified::new(GROUP, PLURAL), budget, "the budget keeps changing"))
+    Err(Status::conflict(
+        Qualified::new(GROUP, PLURAL),
+        budget,
+        "the budget keeps changing",
+    ))
 }
 
 fn spent(budget: &Value, name: &str, pod: &str) -> Result<Value, Status> {
@@ -156,7 +171,9 @@ fn spent(budget: &Value, name: &str, pod: &str) -> Result<Value, Status> {
             "pdb disruptions allowed is negative",
         ));
     }
-    let disrupted = budget.pointer("/status/disruptedPods").and_then(Value::as_object);
+    let disrupted = budget
+        .pointer("/status/disruptedPods")
+        .and_then(Value::as_object);
     if disrupted.is_some_and(|pods| pods.len() > MAX_DISRUPTED) {
         return Err(Status::forbidden(
             Qualified::new(GROUP, "poddisruptionbudget"),
@@ -165,8 +182,10 @@ fn spent(budget: &Value, name: &str, pod: &str) -> Result<Value, Status> {
         ));
     }
     if allowed == 0 {
-        let (desired, healthy) =
-            (number("/status/desiredHealthy"), number("/status/currentHealthy"));
+        let (desired, healthy) = (
+            number("/status/desiredHealthy"),
+            number("/status/currentHealthy"),
+        );
         let cause = format!(
             "The disruption budget {name} needs {desired} healthy pods and has {healthy} currently"
         );

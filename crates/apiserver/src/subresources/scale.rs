@@ -31,7 +31,10 @@ pub(super) async fn handle(
     request: Request<RequestBody>,
 ) -> HandlerResult {
     let accepted = respond::accepted(context, Offer::Objects)?;
-    let accepted = crate::negotiate::Accepted { form: Form::Object, ..accepted };
+    let accepted = crate::negotiate::Accepted {
+        form: Form::Object,
+        ..accepted
+    };
     let name = context.info.name.as_str();
     let namespace = context.namespace();
     let scale = match context.info.verb.as_str() {
@@ -44,7 +47,11 @@ pub(super) async fn handle(
             of(&stored.value)
         }
         verb @ ("update" | "patch") => {
-            let kind = if verb == "update" { "UpdateOptions" } else { "PatchOptions" };
+            let kind = if verb == "update" {
+                "UpdateOptions"
+            } else {
+                "PatchOptions"
+            };
             let options = WriteOptions::parse(context, kind, false)?;
             let writer = Writer {
                 server,
@@ -101,7 +108,10 @@ async fn change(
 
 /// The workload with the replicas of a scale; the scale's uid and revision are preconditions.
 fn with_scale(resource: &ResourceInfo, current: &Value, scale: &Value) -> Result<Value, Status> {
-    let replicas = scale.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+    let replicas = scale
+        .pointer("/spec/replicas")
+        .and_then(Value::as_i64)
+        .unwrap_or(0);
     if replicas < 0 {
         let path = Path::new("spec").child("replicas");
         let why = "must be greater than or equal to 0";
@@ -111,7 +121,10 @@ fn with_scale(resource: &ResourceInfo, current: &Value, scale: &Value) -> Result
     }
     let mut new = current.clone();
     if !new["spec"].is_object() {
-        return Err(Status::internal(format!("{} has no spec", resource.row.kind)));
+        return Err(Status::internal(format!(
+            "{} has no spec",
+            resource.row.kind
+        )));
     }
     new["spec"]["replicas"] = json!(replicas);
     object::keep_meta(&mut new, scale, "resourceVersion");
@@ -125,17 +138,29 @@ fn with_scale(resource: &ResourceInfo, current: &Value, scale: &Value) -> Result
 fn of(workload: &Value) -> Value {
     let meta = &workload["metadata"];
     let mut metadata = json!({});
-    for key in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+    for key in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+    ] {
         if let Some(value) = meta.get(key) {
             metadata[key] = value.clone();
         }
     }
-    let replicas = workload.pointer("/spec/replicas").and_then(Value::as_i64).unwrap_or(0);
+    let replicas = workload
+        .pointer("/spec/replicas")
+        .and_then(Value::as_i64)
+        .unwrap_or(0);
     let mut spec = json!({});
     if replicas != 0 {
         spec["replicas"] = json!(replicas);
     }
-    let actual = workload.pointer("/status/replicas").and_then(Value::as_i64).unwrap_or(0);
+    let actual = workload
+        .pointer("/status/replicas")
+        .and_then(Value::as_i64)
+        .unwrap_or(0);
     let mut status = json!({ "replicas": actual });
     let selector = selector_text(workload.pointer("/spec/selector"));
     if !selector.is_empty() {
@@ -149,7 +174,9 @@ fn of(workload: &Value) -> Value {
 
 /// A label selector as text; replication controllers have a plain map.
 fn selector_text(selector: Option<&Value>) -> String {
-    let Some(selector) = selector else { return String::new() };
+    let Some(selector) = selector else {
+        return String::new();
+    };
     let is_selector = selector.get("matchLabels").is_some_and(Value::is_object)
         || selector.get("matchExpressions").is_some();
     let parsed = if is_selector {
@@ -160,5 +187,7 @@ fn selector_text(selector: Option<&Value>) -> String {
             None => return String::new(),
         }
     };
-    parsed.map(|selector| selector.to_string()).unwrap_or_default()
+    parsed
+        .map(|selector| selector.to_string())
+        .unwrap_or_default()
 }

@@ -16,7 +16,10 @@ use crate::server::ApiServer;
 use crate::{object, pipeline, respond};
 
 const ERROR_BYTES: usize = 10_000;
-const PODS: Qualified<'static> = Qualified { group: "", name: "pods" };
+const PODS: Qualified<'static> = Qualified {
+    group: "",
+    name: "pods",
+};
 
 /// GET (and POST, except logs).
 pub(super) async fn handle(
@@ -38,7 +41,9 @@ pub(super) async fn handle(
         pipeline::authorize(server, &context.user, &create).await?;
     }
     let pod_name = context.info.name.as_str();
-    let pod = server.object("", "pods", context.namespace(), pod_name).await?;
+    let pod = server
+        .object("", "pods", context.namespace(), pod_name)
+        .await?;
     let Some(pod) = pod else {
         return Err(Status::not_found(PODS, pod_name));
     };
@@ -47,17 +52,34 @@ pub(super) async fn handle(
         "portforward" => port_forward(context),
         _ => remote_command(context, name, &pod)?,
     };
-    let node = pod.pointer("/spec/nodeName").and_then(Value::as_str).unwrap_or_default();
+    let node = pod
+        .pointer("/spec/nodeName")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if node.is_empty() {
         return match name {
-            "log" => Ok(respond::respond(StatusCode::OK, "text/plain", ResponseBody::empty())),
-            _ => Err(Status::bad_request(format!("pod {pod_name} does not have a host assigned"))),
+            "log" => Ok(respond::respond(
+                StatusCode::OK,
+                "text/plain",
+                ResponseBody::empty(),
+            )),
+            _ => Err(Status::bad_request(format!(
+                "pod {pod_name} does not have a host assigned"
+            ))),
         };
     }
     let backend = node_backend(server, node).await?;
-    let forward = Forward { backend, uri: uri(&path, Some(&query))?, rewrite_prefix: None };
+    let forward = Forward {
+        backend,
+        uri: uri(&path, Some(&query))?,
+        rewrite_prefix: None,
+    };
     let response = server.nodes().forward(server, forward, request).await?;
-    if name == "log" { checked(pod_name, response).await } else { Ok(response) }
+    if name == "log" {
+        checked(pod_name, response).await
+    } else {
+        Ok(response)
+    }
 }
 
 fn log(context: &Context, pod: &Value) -> Result<(String, String), Status> {
@@ -65,7 +87,10 @@ fn log(context: &Context, pod: &Value) -> Result<(String, String), Status> {
     let container = container(query.get("container").unwrap_or_default(), pod)?;
     let params = log_params(query)?;
     let (namespace, name) = (context.namespace(), object::name(pod));
-    Ok((format!("/containerLogs/{namespace}/{name}/{container}"), params.join("&")))
+    Ok((
+        format!("/containerLogs/{namespace}/{name}/{container}"),
+        params.join("&"),
+    ))
 }
 
 /// The parameters of `PodLogOptions` in the kubelet's form.
@@ -78,9 +103,13 @@ fn log_params(query: &Query) -> Result<Vec<String>, Status> {
         }
     }
     for (name, least) in [("sinceSeconds", 1), ("tailLines", 0), ("limitBytes", 1)] {
-        let Some(text) = query.text(name) else { continue };
+        let Some(text) = query.text(name) else {
+            continue;
+        };
         let number: i64 = text.parse().map_err(|_| {
-            Status::bad_request(format!("strconv.ParseInt: parsing \"{text}\": invalid syntax"))
+            Status::bad_request(format!(
+                "strconv.ParseInt: parsing \"{text}\": invalid syntax"
+            ))
         })?;
         if number < least {
             let why = if least == 0 {
@@ -103,35 +132,51 @@ fn log_params(query: &Query) -> Result<Vec<String>, Status> {
     if let Some(stream) = query.text("stream") {
         if !matches!(stream, "All" | "Stdout" | "Stderr") {
             let known = ["All", "Stderr", "Stdout"];
-            faults.push(FieldError::not_supported(&Path::new("stream"), stream, &known));
+            faults.push(FieldError::not_supported(
+                &Path::new("stream"),
+                stream,
+                &known,
+            ));
         }
         params.push(format!("stream={}", encode(stream)));
     }
     if faults.is_empty() {
         Ok(params)
     } else {
-        Err(Status::invalid(Qualified::new("", "PodLogOptions"), "", &faults))
+        Err(Status::invalid(
+            Qualified::new("", "PodLogOptions"),
+            "",
+            &faults,
+        ))
     }
 }
 
-fn remote_command(
-    context: &Context,
-    name: &str,
-    pod: &Value,
-) -> Result<(String, String), Status> {
+fn remote_command(context: &Context, name: &str, pod: &Value) -> Result<(String, String), Status> {
     let query = &context.query;
     let container = container(query.get("container").unwrap_or_default(), pod)?;
     let mut params = Vec::new();
-    for (api, kubelet) in [("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty")] {
+    for (api, kubelet) in [
+        ("stdin", "input"),
+        ("stdout", "output"),
+        ("stderr", "error"),
+        ("tty", "tty"),
+    ] {
         if query.flag(api) {
             params.push(format!("{kubelet}=1"));
         }
     }
     if name == "exec" {
-        params.extend(query.all("command").map(|word| format!("command={}", encode(word))));
+        params.extend(
+            query
+                .all("command")
+                .map(|word| format!("command={}", encode(word))),
+        );
     }
     let (namespace, pod) = (context.namespace(), object::name(pod));
-    Ok((format!("/{name}/{namespace}/{pod}/{container}"), params.join("&")))
+    Ok((
+        format!("/{name}/{namespace}/{pod}/{container}"),
+        params.join("&"),
+    ))
 }
 
 fn port_forward(context: &Context) -> (String, String) {
@@ -142,14 +187,20 @@ fn port_forward(context: &Context) -> (String, String) {
         .filter(|port| !port.is_empty())
         .map(|port| format!("port={}", encode(port)))
         .collect();
-    (format!("/portForward/{}/{}", context.namespace(), context.info.name), ports.join("&"))
+    (
+        format!("/portForward/{}/{}", context.namespace(), context.info.name),
+        ports.join("&"),
+    )
 }
 
 /// The container asked for, or the only one.
 fn container(asked: &str, pod: &Value) -> Result<String, Status> {
     let names = |list: &str| -> Vec<String> {
         let containers = pod.pointer(list).and_then(Value::as_array);
-        let names = containers.into_iter().flatten().filter_map(|c| c["name"].as_str());
+        let names = containers
+            .into_iter()
+            .flatten()
+            .filter_map(|c| c["name"].as_str());
         names.map(str::to_owned).collect()
     };
     let containers = names("/spec/containers");
@@ -157,7 +208,11 @@ fn container(asked: &str, pod: &Value) -> Result<String, Status> {
     let pod_name = object::name(pod);
     if !asked.is_empty() {
         let ephemeral = names("/spec/ephemeralContainers");
-        let known = containers.iter().chain(&init).chain(&ephemeral).any(|name| name == asked);
+        let known = containers
+            .iter()
+            .chain(&init)
+            .chain(&ephemeral)
+            .any(|name| name == asked);
         if known {
             return Ok(asked.to_owned());
         }
@@ -173,7 +228,10 @@ fn container(asked: &str, pod: &Value) -> Result<String, Status> {
         containers.join(" ")
     );
     if !init.is_empty() {
-        text.push_str(&format!(" or one of the init containers: [{}]", init.join(" ")));
+        text.push_str(&format!(
+            " or one of the init containers: [{}]",
+            init.join(" ")
+        ));
     }
     Err(Status::bad_request(text))
 }
@@ -185,7 +243,11 @@ async fn checked(pod: &str, response: Response<ResponseBody>) -> HandlerResult {
         return Ok(response);
     }
     let limited = http_body_util::Limited::new(response.into_body(), ERROR_BYTES);
-    let body = limited.collect().await.map(Collected::to_bytes).unwrap_or_default();
+    let body = limited
+        .collect()
+        .await
+        .map(Collected::to_bytes)
+        .unwrap_or_default();
     let text = String::from_utf8_lossy(&body).trim_end().to_owned();
     Err(match code {
         StatusCode::BAD_REQUEST => Status::bad_request(text),

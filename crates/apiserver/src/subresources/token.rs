@@ -31,7 +31,10 @@ pub(super) async fn handle(
     let bytes = read_body(request.into_body()).await?;
     let mut wanted = decode_body(context, &bytes, format, &expected, options.validation)?;
     let (namespace, name) = (context.namespace(), context.info.name.as_str());
-    let Some(account) = server.object("", "serviceaccounts", namespace, name).await? else {
+    let Some(account) = server
+        .object("", "serviceaccounts", namespace, name)
+        .await?
+    else {
         return Err(Status::not_found(resource.qualified(), name));
     };
     check_place(&wanted, namespace, name)?;
@@ -39,7 +42,10 @@ pub(super) async fn handle(
     let seconds = expiration(&wanted)?;
     let audiences = audiences(&wanted, keys.audiences());
     let now = jiff::Timestamp::now().as_second();
-    let account = ObjectRef { name: name.to_owned(), uid: object::uid(&account).to_owned() };
+    let account = ObjectRef {
+        name: name.to_owned(),
+        uid: object::uid(&account).to_owned(),
+    };
     let kubernetes = bound_claims(server, namespace, account, &wanted).await?;
     let claims = Claims {
         aud: Audiences::Many(audiences.clone()),
@@ -58,8 +64,7 @@ pub(super) async fn handle(
     object::set_meta(&mut wanted, "creationTimestamp", object::now());
     wanted["spec"]["audiences"] = json!(audiences);
     wanted["spec"]["expirationSeconds"] = json!(seconds);
-    wanted["status"] =
-        json!({ "token": token, "expirationTimestamp": object::seconds(expires) });
+    wanted["status"] = json!({ "token": token, "expirationTimestamp": object::seconds(expires) });
     respond::document(context, StatusCode::CREATED, &wanted)
 }
 
@@ -78,17 +83,31 @@ fn check_place(wanted: &Value, namespace: &str, name: &str) -> Result<(), Status
 }
 
 fn expiration(wanted: &Value) -> Result<i64, Status> {
-    let asked = wanted.pointer("/spec/expirationSeconds").and_then(Value::as_i64);
+    let asked = wanted
+        .pointer("/spec/expirationSeconds")
+        .and_then(Value::as_i64);
     let seconds = asked.unwrap_or(DEFAULT_EXPIRATION_SECONDS);
     let path = Path::new("spec").child("expirationSeconds");
     let fault = if seconds < MIN_EXPIRATION_SECONDS {
-        FieldError::invalid(&path, seconds, "may not specify a duration less than 10 minutes")
+        FieldError::invalid(
+            &path,
+            seconds,
+            "may not specify a duration less than 10 minutes",
+        )
     } else if seconds > MAX_EXPIRATION_SECONDS {
-        FieldError::invalid(&path, seconds, "may not specify a duration larger than 2^32 seconds")
+        FieldError::invalid(
+            &path,
+            seconds,
+            "may not specify a duration larger than 2^32 seconds",
+        )
     } else {
         return Ok(seconds);
     };
-    Err(Status::invalid(Qualified::new(GROUP, "TokenRequest"), "", &[fault]))
+    Err(Status::invalid(
+        Qualified::new(GROUP, "TokenRequest"),
+        "",
+        &[fault],
+    ))
 }
 
 fn audiences(wanted: &Value, default: &[String]) -> Vec<String> {
@@ -100,7 +119,11 @@ fn audiences(wanted: &Value, default: &[String]) -> Vec<String> {
         .filter_map(Value::as_str)
         .map(str::to_owned)
         .collect();
-    if asked.is_empty() { default.to_vec() } else { asked }
+    if asked.is_empty() {
+        default.to_vec()
+    } else {
+        asked
+    }
 }
 
 /// The object the token lives and dies with.
@@ -117,7 +140,10 @@ async fn bound_claims(
         secret: None,
         serviceaccount: account,
     };
-    let Some(bound) = wanted.pointer("/spec/boundObjectRef").filter(|bound| bound.is_object()) else {
+    let Some(bound) = wanted
+        .pointer("/spec/boundObjectRef")
+        .filter(|bound| bound.is_object())
+    else {
         return Ok(claims);
     };
     let text = |key: &str| bound[key].as_str().unwrap_or_default();
@@ -143,7 +169,10 @@ async fn bound_claims(
         );
         return Err(Status::conflict(resource, name, why));
     }
-    let reference = ObjectRef { name: name.to_owned(), uid: object::uid(&held).to_owned() };
+    let reference = ObjectRef {
+        name: name.to_owned(),
+        uid: object::uid(&held).to_owned(),
+    };
     match kind {
         "Pod" => {
             check_pod(&held, name, &claims.serviceaccount.name)?;
@@ -157,7 +186,10 @@ async fn bound_claims(
 }
 
 fn check_pod(pod: &Value, name: &str, account: &str) -> Result<(), Status> {
-    let runs_as = pod.pointer("/spec/serviceAccountName").and_then(Value::as_str).unwrap_or_default();
+    let runs_as = pod
+        .pointer("/spec/serviceAccountName")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if runs_as == account {
         return Ok(());
     }
@@ -168,11 +200,19 @@ fn check_pod(pod: &Value, name: &str, account: &str) -> Result<(), Status> {
 }
 
 async fn node_of(server: &ApiServer, pod: &Value) -> Result<Option<ObjectRef>, Status> {
-    let Some(name) = pod.pointer("/spec/nodeName").and_then(Value::as_str).filter(|n| !n.is_empty())
+    let Some(name) = pod
+        .pointer("/spec/nodeName")
+        .and_then(Value::as_str)
+        .filter(|n| !n.is_empty())
     else {
         return Ok(None);
     };
     let node = server.object("", "nodes", "", name).await?;
-    let uid = node.map(|node| object::uid(&node).to_owned()).unwrap_or_default();
-    Ok(Some(ObjectRef { name: name.to_owned(), uid }))
+    let uid = node
+        .map(|node| object::uid(&node).to_owned())
+        .unwrap_or_default();
+    Ok(Some(ObjectRef {
+        name: name.to_owned(),
+        uid,
+    }))
 }

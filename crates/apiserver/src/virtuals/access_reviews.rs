@@ -19,8 +19,16 @@ pub(super) async fn subject(server: &ApiServer, review: &Value) -> Result<Value,
     let user = subject_of(spec);
     if user.name.is_empty() && user.groups.is_empty() {
         let why = "at least one of user or group must be specified";
-        let faults = [FieldError::invalid(&Path::new("spec").child("user"), "", why)];
-        return Err(Status::invalid(Qualified::new(GROUP, "SubjectAccessReview"), "", &faults));
+        let faults = [FieldError::invalid(
+            &Path::new("spec").child("user"),
+            "",
+            why,
+        )];
+        return Err(Status::invalid(
+            Qualified::new(GROUP, "SubjectAccessReview"),
+            "",
+            &faults,
+        ));
     }
     decide(server, &user, spec, "SubjectAccessReview").await
 }
@@ -31,13 +39,21 @@ pub(super) async fn local(
     namespace: &str,
     review: &Value,
 ) -> Result<Value, Status> {
-    let asked = review.pointer("/spec/resourceAttributes/namespace").and_then(Value::as_str);
+    let asked = review
+        .pointer("/spec/resourceAttributes/namespace")
+        .and_then(Value::as_str);
     if asked != Some(namespace) {
         return Err(Status::bad_request(format!(
             "spec.resourceAttributes.namespace must match namespace: {namespace}"
         )));
     }
-    decide(server, &subject_of(&review["spec"]), &review["spec"], "LocalSubjectAccessReview").await
+    decide(
+        server,
+        &subject_of(&review["spec"]),
+        &review["spec"],
+        "LocalSubjectAccessReview",
+    )
+    .await
 }
 
 /// `SelfSubjectAccessReview`: the user is the caller.
@@ -61,7 +77,12 @@ fn subject_of(spec: &Value) -> UserInfo {
         .flatten()
         .map(|(key, values)| (key.clone(), texts(values)))
         .collect();
-    UserInfo { name: text("user"), uid: text("uid"), groups: texts(&spec["groups"]), extra }
+    UserInfo {
+        name: text("user"),
+        uid: text("uid"),
+        groups: texts(&spec["groups"]),
+        extra,
+    }
 }
 
 async fn decide(
@@ -70,7 +91,10 @@ async fn decide(
     spec: &Value,
     kind: &str,
 ) -> Result<Value, Status> {
-    let request = match (spec["resourceAttributes"].is_object(), spec["nonResourceAttributes"].is_object()) {
+    let request = match (
+        spec["resourceAttributes"].is_object(),
+        spec["nonResourceAttributes"].is_object(),
+    ) {
         (true, false) => resource_request(&spec["resourceAttributes"]),
         (false, true) => path_request(&spec["nonResourceAttributes"]),
         (both, _) => {
@@ -84,11 +108,22 @@ async fn decide(
             return Err(Status::invalid(Qualified::new(GROUP, kind), "", &[fault]));
         }
     };
-    Ok(match server.authorizer().decide(&Attributes { user, request: &request }).await {
-        Decision::Allow(reason) => with_reason(json!({ "allowed": true }), &reason),
-        Decision::Deny(reason) => with_reason(json!({ "allowed": false, "denied": true }), &reason),
-        Decision::NoOpinion(reason) => with_reason(json!({ "allowed": false }), &reason),
-    })
+    Ok(
+        match server
+            .authorizer()
+            .decide(&Attributes {
+                user,
+                request: &request,
+            })
+            .await
+        {
+            Decision::Allow(reason) => with_reason(json!({ "allowed": true }), &reason),
+            Decision::Deny(reason) => {
+                with_reason(json!({ "allowed": false, "denied": true }), &reason)
+            }
+            Decision::NoOpinion(reason) => with_reason(json!({ "allowed": false }), &reason),
+        },
+    )
 }
 
 fn with_reason(mut status: Value, reason: &str) -> Value {
@@ -115,7 +150,11 @@ fn resource_request(attributes: &Value) -> RequestInfo {
 
 fn path_request(attributes: &Value) -> RequestInfo {
     let text = |key: &str| attributes[key].as_str().unwrap_or_default().to_owned();
-    RequestInfo { verb: text("verb"), path: text("path"), ..RequestInfo::default() }
+    RequestInfo {
+        verb: text("verb"),
+        path: text("path"),
+        ..RequestInfo::default()
+    }
 }
 
 /// `SelfSubjectRulesReview`: what the caller may do in a namespace. Until RBAC tells rules apart
@@ -125,7 +164,10 @@ pub(super) async fn rules(
     user: &UserInfo,
     review: &Value,
 ) -> Result<Value, Status> {
-    let namespace = review.pointer("/spec/namespace").and_then(Value::as_str).unwrap_or_default();
+    let namespace = review
+        .pointer("/spec/namespace")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
     }
@@ -138,7 +180,13 @@ pub(super) async fn rules(
         namespace: Some(namespace.to_owned()),
         ..RequestInfo::default()
     };
-    let decision = server.authorizer().decide(&Attributes { user, request: &probe }).await;
+    let decision = server
+        .authorizer()
+        .decide(&Attributes {
+            user,
+            request: &probe,
+        })
+        .await;
     let everything = user.in_group(MASTERS) || matches!(decision, Decision::Allow(_));
     Ok(if everything {
         json!({

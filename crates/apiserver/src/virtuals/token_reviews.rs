@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use crate::server::ApiServer;
 
 pub(super) async fn token(server: &ApiServer, review: &Value) -> Result<Value, Status> {
-    let token = review.pointer("/spec/token").and_then(Value::as_str).unwrap_or_default();
+    let token = review
+        .pointer("/spec/token")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
     if token.is_empty() {
         let fault = FieldError::required(&Path::new("spec").child("token"), "");
         let kind = Qualified::new("authentication.k8s.io", "TokenReview");
@@ -22,8 +25,11 @@ pub(super) async fn token(server: &ApiServer, review: &Value) -> Result<Value, S
         .map(str::to_owned)
         .collect();
     let authenticator = server.authenticator();
-    let audiences =
-        if asked.is_empty() { authenticator.token_keys().audiences().to_vec() } else { asked };
+    let audiences = if asked.is_empty() {
+        authenticator.token_keys().audiences().to_vec()
+    } else {
+        asked
+    };
     Ok(match authenticator.token(server, token, &audiences).await {
         Ok(found) => json!({
             "authenticated": true,

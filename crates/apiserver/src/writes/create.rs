@@ -20,7 +20,9 @@ impl Writer<'_> {
     /// Creates `new`, which is decoded, defaulted and in the storage version.
     pub(crate) async fn create(&self, mut new: Value) -> Result<Stored, Status> {
         if !matches!(object::resource_version(&new), "" | "0") {
-            return Err(Status::unknown("resourceVersion should not be set on objects to be created"));
+            return Err(Status::unknown(
+                "resourceVersion should not be set on objects to be created",
+            ));
         }
         object::remove_meta(&mut new, &["resourceVersion"]);
         self.place(&mut new)?;
@@ -29,7 +31,10 @@ impl Writer<'_> {
         let generated = given.is_empty() && !base.is_empty();
         {
             let attributes = self.attributes(Operation::Create, "", &given, None);
-            self.server.admission().mutate(&attributes, Some(&mut new)).await?;
+            self.server
+                .admission()
+                .mutate(&attributes, Some(&mut new))
+                .await?;
         }
         self.place(&mut new)?;
         system_metadata(&mut new);
@@ -41,11 +46,11 @@ impl Writer<'_> {
             }
             // after the name is known: jobs label their pods with it
             strategy.prepare_for_create(&mut new);
-        // what was set or taken away since decoding takes the form in which it will be read back
-        let storage = &self.resource.storage;
-        new = decode_value(storage.types(), storage.type_id(), new)
-            .map_err(|error| error.status(storage.kind(), storage.version(), b""))?
-            .object;
+            // what was set or taken away since decoding takes the form in which it will be read back
+            let storage = &self.resource.storage;
+            new = decode_value(storage.types(), storage.type_id(), new)
+                .map_err(|error| error.status(storage.kind(), storage.version(), b""))?
+                .object;
             let name = object::name(&new).to_owned();
             if attempt == 0 {
                 self.check_create(&new, &name).await?;
@@ -81,12 +86,18 @@ impl Writer<'_> {
     async fn check_create(&self, new: &Value, name: &str) -> Result<(), Status> {
         let (strategy, storage) = (self.resource.strategy, &self.resource.storage);
         let mut found = strategy.validate(new);
-        add_missing(&mut found, validate(storage.types(), storage.type_id(), new));
+        add_missing(
+            &mut found,
+            validate(storage.types(), storage.type_id(), new),
+        );
         if !found.is_empty() {
             return Err(self.invalid(name, &found));
         }
         let attributes = self.attributes(Operation::Create, "", name, None);
-        self.server.admission().validate(&attributes, Some(new)).await?;
+        self.server
+            .admission()
+            .validate(&attributes, Some(new))
+            .await?;
         for warning in strategy.warnings(new) {
             self.warnings.add(warning);
         }
@@ -105,7 +116,10 @@ impl Writer<'_> {
             if let Some(held) = storage.get(self.namespace, name).await? {
                 return Err(StorageError::Exists(Box::new(Some(held))));
             }
-            return Ok(Stored { value: new.clone(), revision: 0 });
+            return Ok(Stored {
+                value: new.clone(),
+                revision: 0,
+            });
         }
         let stored = storage.create(self.namespace, name, new).await?;
         reserved.keep();
@@ -128,7 +142,13 @@ impl Writer<'_> {
 fn system_metadata(new: &mut Value) {
     object::remove_meta(
         new,
-        &["deletionTimestamp", "deletionGracePeriodSeconds", "selfLink", "managedFields", "generation"],
+        &[
+            "deletionTimestamp",
+            "deletionGracePeriodSeconds",
+            "selfLink",
+            "managedFields",
+            "generation",
+        ],
     );
     object::set_meta(new, "uid", json!(uuid::Uuid::new_v4().to_string()));
     object::set_meta(new, "creationTimestamp", json!(object::now()));
@@ -137,7 +157,10 @@ fn system_metadata(new: &mut Value) {
 /// The base, cut, and five random characters that spell no words.
 pub(crate) fn generate_name(base: &str) -> String {
     let mut rng = rand::rng();
-    let end = base.char_indices().nth(MAX_BASE).map_or(base.len(), |(at, _)| at);
+    let end = base
+        .char_indices()
+        .nth(MAX_BASE)
+        .map_or(base.len(), |(at, _)| at);
     let mut name = base[..end].to_owned();
     name.extend((0..SUFFIX).map(|_| char::from(*ALPHABET.choose(&mut rng).unwrap_or(&b'x'))));
     name

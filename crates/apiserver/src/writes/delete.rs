@@ -59,13 +59,23 @@ impl DeleteOptions {
         if orphan_dependents.is_some() && value["propagationPolicy"].is_string() {
             let path = Path::new("propagationPolicy");
             let why = "orphanDependents and deletionPropagation cannot be both set";
-            faults.push(FieldError::invalid(&path, value["propagationPolicy"].clone(), why));
+            faults.push(FieldError::invalid(
+                &path,
+                value["propagationPolicy"].clone(),
+                why,
+            ));
         }
-        let dry_run = value["dryRun"].as_array().is_some_and(|list| !list.is_empty());
+        let dry_run = value["dryRun"]
+            .as_array()
+            .is_some_and(|list| !list.is_empty());
         for entry in value["dryRun"].as_array().into_iter().flatten() {
             if entry != "All" {
                 let path = Path::new("dryRun");
-                faults.push(FieldError::not_supported(&path, value["dryRun"].clone(), &["All"]));
+                faults.push(FieldError::not_supported(
+                    &path,
+                    value["dryRun"].clone(),
+                    &["All"],
+                ));
             }
         }
         if !faults.is_empty() {
@@ -73,7 +83,10 @@ impl DeleteOptions {
             return Err(Status::invalid(kind, "", &faults));
         }
         let text = |name: &str| {
-            value.pointer(&format!("/preconditions/{name}")).and_then(Value::as_str).map(str::to_owned)
+            value
+                .pointer(&format!("/preconditions/{name}"))
+                .and_then(Value::as_str)
+                .map(str::to_owned)
         };
         Ok(Self {
             grace_period_seconds: value["gracePeriodSeconds"].as_i64(),
@@ -132,15 +145,29 @@ impl Writer<'_> {
             }
             self.check_delete(name, &old, &options.preconditions)?;
             let result = match self.next_step(&old.value, options) {
-                Step::Pending => return Ok(Deletion { stored: old, gone: false }),
+                Step::Pending => {
+                    return Ok(Deletion {
+                        stored: old,
+                        gone: false,
+                    });
+                }
                 Step::Mark(new) if self.dry_run => {
-                    let stored = Stored { value: new, revision: old.revision };
-                    return Ok(Deletion { stored, gone: false });
+                    let stored = Stored {
+                        value: new,
+                        revision: old.revision,
+                    };
+                    return Ok(Deletion {
+                        stored,
+                        gone: false,
+                    });
                 }
                 Step::Mark(new) => storage
                     .update(self.namespace, name, old.revision, &new)
                     .await
-                    .map(|stored| Deletion { stored, gone: false }),
+                    .map(|stored| Deletion {
+                        stored,
+                        gone: false,
+                    }),
                 Step::Remove(last) => self
                     .remove(name, &old, last)
                     .await
@@ -163,7 +190,11 @@ impl Writer<'_> {
         let attributes = self.attributes(Operation::Delete, "", name, Some(old));
         self.server.admission().mutate(&attributes, None).await?;
         self.server.admission().validate(&attributes, None).await?;
-        for warning in self.resource.strategy.delete_warnings(old, options.names_a_policy()) {
+        for warning in self
+            .resource
+            .strategy
+            .delete_warnings(old, options.names_a_policy())
+        {
             self.warnings.add(warning);
         }
         Ok(())
@@ -181,7 +212,9 @@ impl Writer<'_> {
         if let Some(wanted) = &wanted.resource_version
             && *wanted != version
         {
-            return Err(Status::version_precondition(resource, name, wanted, &version));
+            return Err(Status::version_precondition(
+                resource, name, wanted, &version,
+            ));
         }
         Ok(())
     }
@@ -191,9 +224,16 @@ impl Writer<'_> {
         let graceful = match self.grace(old, options) {
             Grace::Pending => {
                 // a pending graceful deletion is not changed any further, not even its finalizers
-                return if self.leaves(old) { Step::Remove(new) } else { Step::Pending };
+                return if self.leaves(old) {
+                    Step::Remove(new)
+                } else {
+                    Step::Pending
+                };
             }
-            Grace::Begin { seconds, deletion_timestamp } => {
+            Grace::Begin {
+                seconds,
+                deletion_timestamp,
+            } => {
                 mark(&mut new, seconds, &deletion_timestamp);
                 Some(seconds)
             }
@@ -204,14 +244,19 @@ impl Writer<'_> {
         if finalizers != before {
             object::set_finalizers(&mut new, &finalizers);
         }
-        let held = !finalizers.is_empty() || !self.resource.strategy.spec_finalizers(old).is_empty();
+        let held =
+            !finalizers.is_empty() || !self.resource.strategy.spec_finalizers(old).is_empty();
         match graceful {
             None if held => {
                 if !object::is_deleting(old) {
                     mark(&mut new, 0, &object::now());
                     self.mark_phase(&mut new);
                 }
-                if new == *old { Step::Pending } else { Step::Mark(new) }
+                if new == *old {
+                    Step::Pending
+                } else {
+                    Step::Mark(new)
+                }
             }
             None => Step::Remove(new),
             Some(seconds) if held || seconds > 0 => Step::Mark(new),
@@ -250,7 +295,10 @@ impl Writer<'_> {
             let end = object::meta_str(old, "deletionTimestamp").parse::<jiff::Timestamp>();
             let end = end.unwrap_or_else(|_| jiff::Timestamp::now());
             let end = end - jiff::SignedDuration::from_secs(held - asked);
-            return Grace::Begin { seconds: asked, deletion_timestamp: object::seconds(end) };
+            return Grace::Begin {
+                seconds: asked,
+                deletion_timestamp: object::seconds(end),
+            };
         }
         let asked = options.grace_period_seconds;
         match strategy.grace_period(old, asked) {
@@ -258,7 +306,10 @@ impl Writer<'_> {
             Some(seconds) => {
                 let seconds = if seconds < 0 { 1 } else { seconds };
                 let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
-                Grace::Begin { seconds, deletion_timestamp: object::seconds(end) }
+                Grace::Begin {
+                    seconds,
+                    deletion_timestamp: object::seconds(end),
+                }
             }
         }
     }
@@ -278,7 +329,10 @@ impl Writer<'_> {
             (None, None) if has(FOREGROUND) => (false, true),
             (None, None) => {
                 let default = self.resource.strategy.default_propagation();
-                (default == Propagation::Orphan && !object::is_deleting(old), false)
+                (
+                    default == Propagation::Orphan && !object::is_deleting(old),
+                    false,
+                )
             }
         };
         let mut finalizers: Vec<String> = before
@@ -304,7 +358,10 @@ enum Grace {
     /// Nothing to change about a deletion under way.
     Pending,
     /// Start, or shorten.
-    Begin { seconds: i64, deletion_timestamp: String },
+    Begin {
+        seconds: i64,
+        deletion_timestamp: String,
+    },
 }
 
 fn mark(new: &mut Value, seconds: i64, deletion_timestamp: &str) {

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{Race, Writer, add_missing};
 use crate::admission::Operation;
-use crate::storage::{StorageError, Stored};
 use crate::object;
+use crate::storage::{StorageError, Stored};
 
 /// Makes the wanted object out of the current one. Runs again when a race was lost, so it must
 /// not keep state.
@@ -53,14 +53,26 @@ impl Writer<'_> {
                 }
             }
             if new == old.value || self.dry_run {
-                return Ok(Stored { value: new, revision: old.revision });
+                return Ok(Stored {
+                    value: new,
+                    revision: old.revision,
+                });
             }
             let mut new = new;
-            let reserved = self.server.service_addresses().reserve(self, &mut new).await?;
-            match storage.update(self.namespace, name, old.revision, &new).await {
+            let reserved = self
+                .server
+                .service_addresses()
+                .reserve(self, &mut new)
+                .await?;
+            match storage
+                .update(self.namespace, name, old.revision, &new)
+                .await
+            {
                 Ok(stored) => {
                     reserved.keep();
-                    self.server.service_addresses().changed(storage, &old.value, &stored.value);
+                    self.server
+                        .service_addresses()
+                        .changed(storage, &old.value, &stored.value);
                     return Ok(stored);
                 }
                 Err(StorageError::Changed(_)) => race.lost(self, name).await?,
@@ -86,7 +98,10 @@ impl Writer<'_> {
         {
             let attributes =
                 self.attributes(Operation::Update, subresource, name, Some(&old.value));
-            self.server.admission().mutate(&attributes, Some(&mut new)).await?;
+            self.server
+                .admission()
+                .mutate(&attributes, Some(&mut new))
+                .await?;
         }
         let strategy = self.resource.strategy;
         strategy.default(&mut new);
@@ -110,7 +125,10 @@ impl Writer<'_> {
             return Err(self.invalid(name, &found));
         }
         let attributes = self.attributes(Operation::Update, subresource, name, Some(&old.value));
-        self.server.admission().validate(&attributes, Some(&new)).await?;
+        self.server
+            .admission()
+            .validate(&attributes, Some(&new))
+            .await?;
         if subresource.is_empty() {
             for warning in strategy.warnings(&new) {
                 self.warnings.add(warning);
@@ -124,7 +142,12 @@ impl Writer<'_> {
         let uid = object::uid(new);
         let held = object::uid(&old.value);
         if !uid.is_empty() && uid != held {
-            return Err(Status::uid_precondition(self.resource.qualified(), name, uid, held));
+            return Err(Status::uid_precondition(
+                self.resource.qualified(),
+                name,
+                uid,
+                held,
+            ));
         }
         match object::resource_version(new) {
             "" | "0" if self.resource.strategy.allow_unconditional_update() => Ok(()),
@@ -165,11 +188,16 @@ impl Writer<'_> {
         last: Value,
     ) -> Result<Stored, StorageError> {
         if self.dry_run {
-            return Ok(Stored { value: last, revision: old.revision });
+            return Ok(Stored {
+                value: last,
+                revision: old.revision,
+            });
         }
         let storage = &self.resource.storage;
         let revision = storage.delete(self.namespace, name, old.revision).await?;
-        self.server.service_addresses().released(storage, &old.value);
+        self.server
+            .service_addresses()
+            .released(storage, &old.value);
         Ok(crate::storage::with_revision(last, revision))
     }
 }

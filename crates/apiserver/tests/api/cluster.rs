@@ -53,17 +53,26 @@ impl Answer {
         assert_eq!(status["apiVersion"], "v1", "{text}");
         assert_eq!(status["status"], "Failure", "{text}");
         assert_eq!(status["code"], code, "{text}");
-        assert_eq!(status["reason"].as_str().unwrap_or_default(), reason, "{text}");
+        assert_eq!(
+            status["reason"].as_str().unwrap_or_default(),
+            reason,
+            "{text}"
+        );
         status
     }
 
     pub(crate) fn header(&self, name: &str) -> String {
-        self.headers.get(name).map(|v| v.to_str().unwrap().to_owned()).unwrap_or_default()
+        self.headers
+            .get(name)
+            .map(|v| v.to_str().unwrap().to_owned())
+            .unwrap_or_default()
     }
 
     pub(crate) fn warnings(&self) -> Vec<String> {
         let values = self.headers.get_all("warning").iter();
-        values.map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned()).collect()
+        values
+            .map(|v| String::from_utf8_lossy(v.as_bytes()).into_owned())
+            .collect()
     }
 }
 
@@ -91,7 +100,11 @@ impl Events {
     pub(crate) async fn summary(&mut self) -> (String, String) {
         let event = self.next().await.expect("an event");
         let text = |pointer: &str| {
-            event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+            event
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
         };
         (text("/type"), text("/object/metadata/name"))
     }
@@ -104,11 +117,18 @@ impl Cluster {
 
     pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let store = open(&Backend::Embedded, &dir.path().join("store")).await.unwrap();
+        let store = open(&Backend::Embedded, &dir.path().join("store"))
+            .await
+            .unwrap();
         let mut options = Options::new(Arc::clone(&store));
         change(&mut options);
         let server = ApiServer::new(options).await.unwrap();
-        Self { server, store, user: UserInfo::new("tester", &["system:masters"]), dir }
+        Self {
+            server,
+            store,
+            user: UserInfo::new("tester", &["system:masters"]),
+            dir,
+        }
     }
 
     pub(crate) fn store(&self) -> Arc<dyn Store> {
@@ -156,22 +176,40 @@ impl Cluster {
     }
 
     pub(crate) async fn post(&self, url: &str, body: &Value) -> Answer {
-        self.request("POST", url, &[("content-type", "application/json")], body.to_string()).await
+        self.request(
+            "POST",
+            url,
+            &[("content-type", "application/json")],
+            body.to_string(),
+        )
+        .await
     }
 
     pub(crate) async fn put(&self, url: &str, body: &Value) -> Answer {
-        self.request("PUT", url, &[("content-type", "application/json")], body.to_string()).await
+        self.request(
+            "PUT",
+            url,
+            &[("content-type", "application/json")],
+            body.to_string(),
+        )
+        .await
     }
 
     /// `kind` is `json`, `merge` or `strategic-merge`.
     pub(crate) async fn patch(&self, url: &str, kind: &str, body: &Value) -> Answer {
         let media = format!("application/{kind}-patch+json");
-        self.request("PATCH", url, &[("content-type", &media)], body.to_string()).await
+        self.request("PATCH", url, &[("content-type", &media)], body.to_string())
+            .await
     }
 
     pub(crate) async fn delete(&self, url: &str, options: &Value) -> Answer {
-        let body = if options.is_null() { String::new() } else { options.to_string() };
-        self.request("DELETE", url, &[("content-type", "application/json")], body).await
+        let body = if options.is_null() {
+            String::new()
+        } else {
+            options.to_string()
+        };
+        self.request("DELETE", url, &[("content-type", "application/json")], body)
+            .await
     }
 
     pub(crate) async fn watch(&self, url: &str) -> Events {
@@ -182,18 +220,25 @@ impl Cluster {
         let response = self.send("GET", url, &[("accept", accept)], "").await;
         assert_eq!(response.status(), StatusCode::OK);
         let body = response.into_body().into_data_stream();
-        Events { body: Box::pin(body), rest: Vec::new() }
+        Events {
+            body: Box::pin(body),
+            rest: Vec::new(),
+        }
     }
 
     /// Makes a config map in `default` and answers with it.
     pub(crate) async fn config_map(&self, name: &str, data: &Value) -> Value {
-        self.post(CONFIG_MAPS, &config_map(name, data)).await.ok(201)
+        self.post(CONFIG_MAPS, &config_map(name, data))
+            .await
+            .ok(201)
     }
 
     /// Sees to it that pods can be made in `default`.
     pub(crate) async fn service_account(&self) {
         let account = json!({"metadata": {"name": "default"}});
-        self.post("/api/v1/namespaces/default/serviceaccounts", &account).await.ok(201);
+        self.post("/api/v1/namespaces/default/serviceaccounts", &account)
+            .await
+            .ok(201);
     }
 
     /// Makes a pod in `default` and answers with it.
@@ -234,9 +279,17 @@ pub(crate) fn deployment(name: &str) -> Value {
 pub(crate) async fn whole(response: http::Response<ResponseBody>) -> Answer {
     let (parts, body) = response.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
-    Answer { code: parts.status.as_u16(), headers: parts.headers, body }
+    Answer {
+        code: parts.status.as_u16(),
+        headers: parts.headers,
+        body,
+    }
 }
 
 pub(crate) fn rv(object: &Value) -> u64 {
-    object["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap()
+    object["metadata"]["resourceVersion"]
+        .as_str()
+        .unwrap()
+        .parse()
+        .unwrap()
 }

@@ -9,7 +9,10 @@ async fn item_109_delete_answers_a_status_or_the_object() {
     let c = Cluster::new().await;
     c.service_account().await;
     let map = c.config_map("x", &json!({})).await;
-    let status = c.delete(&format!("{CONFIG_MAPS}/x"), &Value::Null).await.ok(200);
+    let status = c
+        .delete(&format!("{CONFIG_MAPS}/x"), &Value::Null)
+        .await
+        .ok(200);
     assert_eq!(status["kind"], "Status");
     assert_eq!(status["status"], "Success");
     assert_eq!(status["details"]["uid"], map["metadata"]["uid"]);
@@ -26,7 +29,8 @@ async fn item_110_preconditions_must_hold() {
     c.config_map("x", &json!({})).await;
     let url = format!("{CONFIG_MAPS}/x");
     for precondition in [json!({"uid": "other"}), json!({"resourceVersion": "1"})] {
-        let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": precondition});
+        let options =
+            json!({"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": precondition});
         c.delete(&url, &options).await.error(409, "Conflict");
     }
     c.get(&url).await.ok(200);
@@ -35,7 +39,9 @@ async fn item_110_preconditions_must_hold() {
 async fn bound_pod(c: &Cluster, name: &str) {
     c.pod(name).await;
     let binding = json!({"target": {"kind": "Node", "name": "n"}, "metadata": {"name": name}});
-    c.post(&format!("{PODS}/{name}/binding"), &binding).await.ok(201);
+    c.post(&format!("{PODS}/{name}/binding"), &binding)
+        .await
+        .ok(201);
 }
 
 #[tokio::test]
@@ -47,14 +53,23 @@ async fn item_111_and_112_pods_are_deleted_gracefully() {
     let marked = c.delete(&url, &Value::Null).await.ok(200);
     assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
     assert!(marked["metadata"]["deletionTimestamp"].is_string());
-    let longer = c.delete(&url, &json!({"gracePeriodSeconds": 60})).await.ok(200);
+    let longer = c
+        .delete(&url, &json!({"gracePeriodSeconds": 60}))
+        .await
+        .ok(200);
     assert_eq!(longer["metadata"]["deletionGracePeriodSeconds"], 30);
-    let shorter = c.delete(&url, &json!({"gracePeriodSeconds": 10})).await.ok(200);
+    let shorter = c
+        .delete(&url, &json!({"gracePeriodSeconds": 10}))
+        .await
+        .ok(200);
     assert_eq!(shorter["metadata"]["deletionGracePeriodSeconds"], 10);
     assert!(
-        shorter["metadata"]["deletionTimestamp"].as_str() < marked["metadata"]["deletionTimestamp"].as_str()
+        shorter["metadata"]["deletionTimestamp"].as_str()
+            < marked["metadata"]["deletionTimestamp"].as_str()
     );
-    c.delete(&url, &json!({"gracePeriodSeconds": 0})).await.ok(200);
+    c.delete(&url, &json!({"gracePeriodSeconds": 0}))
+        .await
+        .ok(200);
     c.get(&url).await.error(404, "NotFound");
 }
 
@@ -64,10 +79,15 @@ async fn item_114_propagation_sets_the_collectors_finalizers() {
     for (policy, finalizer) in [("Foreground", "foregroundDeletion"), ("Orphan", "orphan")] {
         c.config_map("x", &json!({})).await;
         let url = format!("{CONFIG_MAPS}/x");
-        let marked = c.delete(&url, &json!({"propagationPolicy": policy})).await.ok(200);
+        let marked = c
+            .delete(&url, &json!({"propagationPolicy": policy}))
+            .await
+            .ok(200);
         assert_eq!(marked["metadata"]["finalizers"], json!([finalizer]));
         assert!(marked["metadata"]["deletionTimestamp"].is_string());
-        c.patch(&url, "merge", &json!({"metadata": {"finalizers": null}})).await.ok(200);
+        c.patch(&url, "merge", &json!({"metadata": {"finalizers": null}}))
+            .await
+            .ok(200);
     }
     let job = json!({
         "metadata": {"name": "j"},
@@ -79,8 +99,12 @@ async fn item_114_propagation_sets_the_collectors_finalizers() {
     c.post(jobs, &job).await.ok(201);
     let answer = c.delete(&format!("{jobs}/j"), &Value::Null).await;
     assert!(
-        answer.warnings().iter().any(|w| w.contains("child pods are preserved by default")),
-        "{:?}", answer.warnings()
+        answer
+            .warnings()
+            .iter()
+            .any(|w| w.contains("child pods are preserved by default")),
+        "{:?}",
+        answer.warnings()
     );
     assert_eq!(answer.ok(200)["metadata"]["finalizers"], json!(["orphan"]));
 }
@@ -93,7 +117,13 @@ async fn item_116_collections_are_deleted_by_selector() {
         map["metadata"]["labels"] = json!({"on": on});
         c.post(CONFIG_MAPS, &map).await.ok(201);
     }
-    let gone = c.delete(&format!("{CONFIG_MAPS}?labelSelector=on%3Dyes"), &Value::Null).await.ok(200);
+    let gone = c
+        .delete(
+            &format!("{CONFIG_MAPS}?labelSelector=on%3Dyes"),
+            &Value::Null,
+        )
+        .await
+        .ok(200);
     assert_eq!(gone["kind"], "ConfigMapList");
     assert_eq!(gone["items"].as_array().unwrap().len(), 2);
     let left = c.get(CONFIG_MAPS).await.ok(200);
@@ -103,12 +133,16 @@ async fn item_116_collections_are_deleted_by_selector() {
 #[tokio::test]
 async fn item_117_a_namespace_goes_when_it_is_finalized() {
     let c = Cluster::new().await;
-    c.post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}})).await.ok(201);
+    c.post("/api/v1/namespaces", &json!({"metadata": {"name": "n"}}))
+        .await
+        .ok(201);
     let marked = c.delete("/api/v1/namespaces/n", &Value::Null).await.ok(200);
     assert_eq!(marked["status"]["phase"], "Terminating");
     let mut final_ = marked.clone();
     final_["spec"]["finalizers"] = json!([]);
-    c.put("/api/v1/namespaces/n/finalize", &final_).await.ok(200);
+    c.put("/api/v1/namespaces/n/finalize", &final_)
+        .await
+        .ok(200);
     c.get("/api/v1/namespaces/n").await.error(404, "NotFound");
 }
 
@@ -117,7 +151,13 @@ async fn item_118_evictions_obey_budgets() {
     let c = Cluster::new().await;
     c.service_account().await;
     bound_pod(&c, "p").await;
-    c.patch(&format!("{PODS}/p/status"), "merge", &json!({"status": {"phase": "Running"}})).await.ok(200);
+    c.patch(
+        &format!("{PODS}/p/status"),
+        "merge",
+        &json!({"status": {"phase": "Running"}}),
+    )
+    .await
+    .ok(200);
     let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
     let budget = json!({
         "metadata": {"name": "b"},
@@ -136,22 +176,32 @@ async fn item_118_evictions_obey_budgets() {
     let url = format!("{PODS}/p/eviction");
     let stale = c.post(&url, &eviction).await.error(429, "TooManyRequests");
     assert_eq!(stale["details"]["retryAfterSeconds"], 10);
-    c.patch(&format!("{budgets}/b/status"), "merge", &status(0)).await.ok(200);
+    c.patch(&format!("{budgets}/b/status"), "merge", &status(0))
+        .await
+        .ok(200);
     let refused = c.post(&url, &eviction).await.error(429, "TooManyRequests");
     assert_eq!(
         refused["message"],
         "Cannot evict pod as it would violate the pod's disruption budget."
     );
-    assert_eq!(refused["details"]["causes"][0]["reason"], "DisruptionBudget");
+    assert_eq!(
+        refused["details"]["causes"][0]["reason"],
+        "DisruptionBudget"
+    );
     assert_eq!(
         refused["details"]["causes"][0]["message"],
         "The disruption budget b needs 1 healthy pods and has 1 currently"
     );
-    c.patch(&format!("{budgets}/b/status"), "merge", &status(1)).await.ok(200);
+    c.patch(&format!("{budgets}/b/status"), "merge", &status(1))
+        .await
+        .ok(200);
     let done = c.post(&url, &eviction).await.ok(201);
     assert_eq!(done["status"], "Success");
     let budget = c.get(&format!("{budgets}/b")).await.ok(200);
-    assert_eq!(budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0), 0);
+    assert_eq!(
+        budget["status"]["disruptionsAllowed"].as_i64().unwrap_or(0),
+        0
+    );
     assert!(budget["status"]["disruptedPods"]["p"].is_string());
     assert!(c.get(&format!("{PODS}/p")).await.ok(200)["metadata"]["deletionTimestamp"].is_string());
 }
@@ -161,7 +211,11 @@ async fn item_120_policy_and_orphan_dependents_exclude_each_other() {
     let c = Cluster::new().await;
     c.config_map("x", &json!({})).await;
     let options = json!({"propagationPolicy": "Orphan", "orphanDependents": true});
-    c.delete(&format!("{CONFIG_MAPS}/x"), &options).await.error(422, "Invalid");
+    c.delete(&format!("{CONFIG_MAPS}/x"), &options)
+        .await
+        .error(422, "Invalid");
     let options = json!({"propagationPolicy": "Odd"});
-    c.delete(&format!("{CONFIG_MAPS}/x"), &options).await.error(422, "Invalid");
+    c.delete(&format!("{CONFIG_MAPS}/x"), &options)
+        .await
+        .error(422, "Invalid");
 }

@@ -20,7 +20,10 @@ async fn item_130_aggregated_discovery_has_its_type_and_tag() {
     let again = [("accept", accept.as_str()), ("if-none-match", tag.as_str())];
     let same = c.request("GET", "/apis", &again, "").await;
     assert_eq!((same.code, same.body.len()), (304, 0));
-    let core = c.request("GET", "/api", &[("accept", &accept)], "").await.ok(200);
+    let core = c
+        .request("GET", "/api", &[("accept", &accept)], "")
+        .await
+        .ok(200);
     assert_eq!(core["items"][0]["metadata"], json!({}));
     assert_eq!(core["items"][0]["versions"][0]["version"], "v1");
 }
@@ -32,8 +35,12 @@ async fn item_131_plain_discovery_is_the_fallback() {
     let accept = format!("{beta},application/json");
     let answer = c.request("GET", "/apis", &[("accept", &accept)], "").await;
     assert_eq!(answer.ok(200)["apiVersion"], "apidiscovery.k8s.io/v2beta1");
-    let old = "application/json;g=apidiscovery.k8s.io;v=v9;as=APIGroupDiscoveryList,application/json";
-    let answer = c.request("GET", "/apis", &[("accept", old)], "").await.ok(200);
+    let old =
+        "application/json;g=apidiscovery.k8s.io;v=v9;as=APIGroupDiscoveryList,application/json";
+    let answer = c
+        .request("GET", "/apis", &[("accept", old)], "")
+        .await
+        .ok(200);
     assert_eq!(answer["kind"], "APIGroupList");
     let core = c.get("/api").await.ok(200);
     assert_eq!(core["versions"], json!(["v1"]));
@@ -43,7 +50,10 @@ async fn item_131_plain_discovery_is_the_fallback() {
 async fn item_134_openapi_v3_documents_have_hash_urls() {
     let c = Cluster::new().await;
     let index = c.get("/openapi/v3").await.ok(200);
-    let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"].as_str().unwrap().to_owned();
+    let url = index["paths"]["apis/apps/v1"]["serverRelativeURL"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert!(url.starts_with("/openapi/v3/apis/apps/v1?hash="), "{url}");
     let answer = c.get(&url).await;
     assert_eq!(answer.header("cache-control"), "public, immutable");
@@ -60,7 +70,9 @@ async fn item_137_openapi_v2_comes_as_json_and_protobuf() {
     let document = c.get("/openapi/v2").await.ok(200);
     assert_eq!(document["swagger"], "2.0");
     let accept = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
-    let answer = c.request("GET", "/openapi/v2", &[("accept", accept)], "").await;
+    let answer = c
+        .request("GET", "/openapi/v2", &[("accept", accept)], "")
+        .await;
     assert_eq!(answer.code, 200);
     assert_eq!(
         answer.header("content-type"),
@@ -72,15 +84,22 @@ async fn item_137_openapi_v2_comes_as_json_and_protobuf() {
 async fn item_138_and_139_groups_are_ordered_and_subresources_have_their_kinds() {
     let c = Cluster::new().await;
     let groups = c.get("/apis").await.ok(200);
-    let names: Vec<&str> =
-        groups["groups"].as_array().unwrap().iter().map(|g| g["name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = groups["groups"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|g| g["name"].as_str().unwrap())
+        .collect();
     let place = |name: &str| names.iter().position(|n| *n == name).unwrap();
     assert!(place("apps") < place("batch") && place("batch") < place("storage.k8s.io"));
     let core = c.get("/api/v1").await.ok(200);
     let resources = core["resources"].as_array().unwrap();
     let resource = |name: &str| resources.iter().find(|r| r["name"] == name).unwrap();
     let eviction = resource("pods/eviction");
-    assert_eq!((&eviction["group"], &eviction["version"]), (&json!("policy"), &json!("v1")));
+    assert_eq!(
+        (&eviction["group"], &eviction["version"]),
+        (&json!("policy"), &json!("v1"))
+    );
     assert_eq!(eviction["kind"], "Eviction");
     assert_eq!(resource("pods")["shortNames"], json!(["po"]));
     assert_eq!(resource("pods/log")["singularName"], "");
@@ -95,14 +114,21 @@ async fn item_140_health_endpoints_behave() {
         assert_eq!(c.get(&format!("/{endpoint}")).await.text(), "ok");
         let verbose = c.get(&format!("/{endpoint}?verbose")).await.text();
         assert!(verbose.contains("[+]ping ok\n"), "{verbose}");
-        assert!(verbose.ends_with(&format!("{endpoint} check passed\n")), "{verbose}");
+        assert!(
+            verbose.ends_with(&format!("{endpoint} check passed\n")),
+            "{verbose}"
+        );
         assert_eq!(c.get(&format!("/{endpoint}/etcd")).await.text(), "ok");
         assert_eq!(c.get(&format!("/{endpoint}/nope")).await.code, 404);
     }
     c.server.shut_down();
     let answer = c.get("/readyz").await;
     assert_eq!(answer.code, 500);
-    assert!(answer.text().contains("[-]shutdown failed: reason withheld"));
+    assert!(
+        answer
+            .text()
+            .contains("[-]shutdown failed: reason withheld")
+    );
     assert_eq!(c.get("/readyz?exclude=shutdown").await.code, 200);
     assert_eq!(c.get("/livez").await.code, 200);
 }
@@ -122,6 +148,9 @@ async fn item_141_metrics_are_exposed() {
 async fn version_is_the_api_level() {
     let c = Cluster::new().await;
     let version: Value = c.get("/version").await.ok(200);
-    assert_eq!((&version["major"], &version["minor"]), (&json!("1"), &json!("36")));
+    assert_eq!(
+        (&version["major"], &version["minor"]),
+        (&json!("1"), &json!("36"))
+    );
     assert_eq!(version["gitVersion"], "v1.36.0+davit");
 }

@@ -23,7 +23,11 @@ async fn anonymous_callers_only_see_health_and_version() {
         "forbidden: User \"system:anonymous\" cannot get path \"/metrics\""
     );
     for path in ["/healthz", "/livez", "/readyz", "/version"] {
-        assert_eq!(c.send_as(&nobody, "GET", path, &[], "").await.status(), 200, "{path}");
+        assert_eq!(
+            c.send_as(&nobody, "GET", path, &[], "").await.status(),
+            200,
+            "{path}"
+        );
     }
 }
 
@@ -34,13 +38,22 @@ async fn item_187_reviews_answer() {
     })
     .await;
     let me = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
-    let me = c.post("/apis/authentication.k8s.io/v1/selfsubjectreviews", &me).await.ok(201);
+    let me = c
+        .post("/apis/authentication.k8s.io/v1/selfsubjectreviews", &me)
+        .await
+        .ok(201);
     assert_eq!(me["status"]["userInfo"]["username"], "tester");
     let url = "/apis/authentication.k8s.io/v1/tokenreviews";
-    let review = c.post(url, &json!({"spec": {"token": "secret"}})).await.ok(201);
+    let review = c
+        .post(url, &json!({"spec": {"token": "secret"}}))
+        .await
+        .ok(201);
     assert_eq!(review["status"]["authenticated"], true);
     assert_eq!(review["status"]["user"]["username"], "alice");
-    let review = c.post(url, &json!({"spec": {"token": "wrong"}})).await.ok(201);
+    let review = c
+        .post(url, &json!({"spec": {"token": "wrong"}}))
+        .await
+        .ok(201);
     assert!(review["status"].get("authenticated").is_none());
     let may = json!({"spec": {"resourceAttributes": {"verb": "get", "resource": "pods"}}});
     let url = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -78,10 +91,17 @@ async fn item_186_requested_tokens_are_bound_and_end_with_their_pod() {
     let user = &status["status"]["user"];
     assert_eq!(user["username"], "system:serviceaccount:default:default");
     let groups = user["groups"].as_array().unwrap();
-    for group in ["system:serviceaccounts", "system:serviceaccounts:default", "system:authenticated"] {
+    for group in [
+        "system:serviceaccounts",
+        "system:serviceaccounts:default",
+        "system:authenticated",
+    ] {
         assert!(groups.contains(&json!(group)), "{group}");
     }
-    assert_eq!(user["extra"]["authentication.kubernetes.io/pod-name"], json!(["p"]));
+    assert_eq!(
+        user["extra"]["authentication.kubernetes.io/pod-name"],
+        json!(["p"])
+    );
     c.delete(&format!("{PODS}/p"), &json!(null)).await.ok(200);
     let status = c.post(reviews, &review).await.ok(201);
     assert!(status["status"].get("authenticated").is_none());
@@ -100,10 +120,21 @@ async fn item_178_pods_get_their_account_and_token_volume() {
     let pod = c.pod("p").await;
     assert_eq!(pod["spec"]["serviceAccountName"], "default");
     let volume = &pod["spec"]["volumes"][0];
-    assert!(volume["name"].as_str().unwrap().starts_with("kube-api-access-"));
-    assert_eq!(volume["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"], 3607);
+    assert!(
+        volume["name"]
+            .as_str()
+            .unwrap()
+            .starts_with("kube-api-access-")
+    );
+    assert_eq!(
+        volume["projected"]["sources"][0]["serviceAccountToken"]["expirationSeconds"],
+        3607
+    );
     let mount = &pod["spec"]["containers"][0]["volumeMounts"][0];
-    assert_eq!(mount["mountPath"], "/var/run/secrets/kubernetes.io/serviceaccount");
+    assert_eq!(
+        mount["mountPath"],
+        "/var/run/secrets/kubernetes.io/serviceaccount"
+    );
     assert_eq!(pod["spec"]["tolerations"].as_array().unwrap().len(), 2);
 }
 
@@ -144,5 +175,8 @@ async fn item_193_only_administrators_impersonate() {
     let answer = whole(c.send_as(&plain, "POST", url, &headers, me).await).await;
     let status = answer.error(403, "Forbidden");
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains("cannot impersonate resource \"users\""), "{message}");
+    assert!(
+        message.contains("cannot impersonate resource \"users\""),
+        "{message}"
+    );
 }

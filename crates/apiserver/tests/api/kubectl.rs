@@ -17,7 +17,9 @@ struct Kubectl {
 impl Kubectl {
     fn find() -> Option<PathBuf> {
         let path = std::env::var_os("PATH")?;
-        std::env::split_paths(&path).map(|dir| dir.join("kubectl")).find(|file| file.is_file())
+        std::env::split_paths(&path)
+            .map(|dir| dir.join("kubectl"))
+            .find(|file| file.is_file())
     }
 
     fn new(program: PathBuf, cluster: &Cluster, served: &Served) -> Self {
@@ -37,18 +39,24 @@ impl Kubectl {
     async fn output(&self, arguments: &str, input: &str) -> Output {
         let mut command = Command::new(&self.program);
         command.args(arguments.split(' ').map(|word| word.replace('~', " ")));
-        command.env("HOME", &self.home).env("KUBECONFIG", self.home.join("config"));
+        command
+            .env("HOME", &self.home)
+            .env("KUBECONFIG", self.home.join("config"));
         command.current_dir(&self.home);
         let file = self.home.join("input.yaml");
         std::fs::write(&file, input).unwrap();
-        tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+        tokio::task::spawn_blocking(move || command.output().unwrap())
+            .await
+            .unwrap()
     }
 
     /// Standard output of a command that must succeed; a `~` in an argument is a blank.
     async fn run(&self, arguments: &str, input: &str) -> String {
         let output = self.output(arguments, input).await;
-        let (out, err) =
-            (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        let (out, err) = (
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr),
+        );
         assert!(output.status.success(), "kubectl {arguments}: {out}{err}");
         out.into_owned()
     }
@@ -104,27 +112,63 @@ async fn pods_and_objects(k: &Kubectl) {
     k.run("create serviceaccount default", "").await;
     assert_eq!(k.run("apply -f input.yaml", POD).await, "pod/a created\n");
     assert_eq!(k.run("apply -f input.yaml", POD).await, "pod/a unchanged\n");
-    assert!(k.run("describe pod a", "").await.contains("vendor.example/foo:  1"));
+    assert!(
+        k.run("describe pod a", "")
+            .await
+            .contains("vendor.example/foo:  1")
+    );
     k.run("label pod a x=y", "").await;
     k.run("annotate pod a note=here", "").await;
-    assert!(k.run("get pods -l app=a --show-labels", "").await.contains("app=a,x=y"));
-    k.run("patch pod a -p {\"metadata\":{\"labels\":{\"z\":\"1\"}}}", "").await;
-    assert!(k.run("get pod a -o jsonpath={.metadata.labels.z}", "").await == "1");
+    assert!(
+        k.run("get pods -l app=a --show-labels", "")
+            .await
+            .contains("app=a,x=y")
+    );
+    k.run(
+        "patch pod a -p {\"metadata\":{\"labels\":{\"z\":\"1\"}}}",
+        "",
+    )
+    .await;
+    assert!(
+        k.run("get pod a -o jsonpath={.metadata.labels.z}", "")
+            .await
+            == "1"
+    );
     k.run("run b --image=busybox -- sleep 1", "").await;
     k.run("delete pod a b --timeout=20s", "").await;
     k.run("wait --for=delete pod/a --timeout=20s", "").await;
     k.run("create configmap m --from-literal=a=b", "").await;
-    k.run("create secret generic s --from-literal=a=b --dry-run=server", "").await;
+    k.run(
+        "create secret generic s --from-literal=a=b --dry-run=server",
+        "",
+    )
+    .await;
     k.run("delete configmap m", "").await;
-    let error = k.fails("apply --validate=strict -f input.yaml", UNKNOWN_FIELD).await;
-    assert!(error.contains("strict decoding error: unknown field \"dataa\""), "{error}");
+    let error = k
+        .fails("apply --validate=strict -f input.yaml", UNKNOWN_FIELD)
+        .await;
+    assert!(
+        error.contains("strict decoding error: unknown field \"dataa\""),
+        "{error}"
+    );
     let error = k.fails("delete namespace default", "").await;
-    assert!(error.contains("this namespace may not be deleted"), "{error}");
+    assert!(
+        error.contains("this namespace may not be deleted"),
+        "{error}"
+    );
 }
 
 async fn workloads(k: &Kubectl) {
-    assert!(k.run("apply -f input.yaml", DEPLOYMENT).await.contains("created"));
-    assert!(k.run("apply -f input.yaml", DEPLOYMENT).await.contains("unchanged"));
+    assert!(
+        k.run("apply -f input.yaml", DEPLOYMENT)
+            .await
+            .contains("created")
+    );
+    assert!(
+        k.run("apply -f input.yaml", DEPLOYMENT)
+            .await
+            .contains("unchanged")
+    );
     k.run("diff -f input.yaml", DEPLOYMENT).await;
     k.run("scale deployment web --replicas=3", "").await;
     k.run("set image deployment/web c=nginx:2", "").await;
@@ -134,28 +178,46 @@ async fn workloads(k: &Kubectl) {
     k.run("autoscale deployment web --max=3", "").await;
     k.run("replace --force -f input.yaml", DEPLOYMENT).await;
     k.run("create job j --image=busybox", "").await;
-    k.run("create cronjob cj --image=busybox --schedule=*~*~*~*~*", "").await;
+    k.run("create cronjob cj --image=busybox --schedule=*~*~*~*~*", "")
+        .await;
     k.run("create ingress i --rule=foo/bar=svc:80", "").await;
-    k.run("create poddisruptionbudget p --selector=a=b --min-available=1", "").await;
+    k.run(
+        "create poddisruptionbudget p --selector=a=b --min-available=1",
+        "",
+    )
+    .await;
     k.run("get all,hpa,ingress,pdb -o wide", "").await;
 }
 
 async fn discovery(k: &Kubectl) {
     let resources = k.run("api-resources", "").await;
-    for words in ["pods                                po ", "deployments                         deploy"] {
+    for words in [
+        "pods                                po ",
+        "deployments                         deploy",
+    ] {
         assert!(resources.contains(words), "{resources}");
     }
-    assert!(k.run("api-versions", "").await.contains("resource.k8s.io/v1alpha1\n"));
+    assert!(
+        k.run("api-versions", "")
+            .await
+            .contains("resource.k8s.io/v1alpha1\n")
+    );
     assert!(k.run("version", "").await.contains("v1.36.0+davit"));
     k.run("cluster-info", "").await;
     let explained = k.run("explain pod.spec.containers --recursive", "").await;
     assert!(explained.contains("imagePullPolicy"), "{explained}");
-    k.run("explain deployment.spec -o plaintext-openapiv2", "").await;
+    k.run("explain deployment.spec -o plaintext-openapiv2", "")
+        .await;
     assert!(k.run("auth whoami", "").await.contains("kubernetes-admin"));
     assert_eq!(k.run("auth can-i create pods", "").await, "yes\n");
     k.run("auth can-i --list", "").await;
     assert!(k.run("create token default", "").await.starts_with("eyJ"));
-    assert!(k.run("get --raw /readyz?verbose", "").await.contains("readyz check passed"));
-    k.run("get pods --as=bob --as-group=system:masters", "").await;
+    assert!(
+        k.run("get --raw /readyz?verbose", "")
+            .await
+            .contains("readyz check passed")
+    );
+    k.run("get pods --as=bob --as-group=system:masters", "")
+        .await;
     k.run("get events", "").await;
 }

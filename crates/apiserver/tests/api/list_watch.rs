@@ -12,7 +12,10 @@ async fn item_048_a_watch_from_a_lists_rv_misses_nothing() {
     c.config_map("a", &json!({})).await;
     let list = c.get(CONFIG_MAPS).await.ok(200);
     c.config_map("b", &json!({})).await;
-    let url = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=5&resourceVersion={}", rv(&list));
+    let url = format!(
+        "{CONFIG_MAPS}?watch=1&timeoutSeconds=5&resourceVersion={}",
+        rv(&list)
+    );
     let mut events = c.watch(&url).await;
     assert_eq!(events.summary().await, ("ADDED".into(), "b".into()));
     c.config_map("c", &json!({})).await;
@@ -25,7 +28,10 @@ async fn item_049_rv_zero_ignores_the_limit() {
     for name in ["a", "b", "c"] {
         c.config_map(name, &json!({})).await;
     }
-    let list = c.get(&format!("{CONFIG_MAPS}?resourceVersion=0&limit=1")).await.ok(200);
+    let list = c
+        .get(&format!("{CONFIG_MAPS}?resourceVersion=0&limit=1"))
+        .await
+        .ok(200);
     assert!(list["metadata"].get("continue").is_none());
 }
 
@@ -39,17 +45,26 @@ async fn item_050_and_056_list_options_are_checked() {
         "sendInitialEvents=true",
         "resourceVersionMatch=Exact&resourceVersion=1&continue=x",
     ] {
-        let status = c.get(&format!("{CONFIG_MAPS}?{query}")).await.error(422, "Invalid");
+        let status = c
+            .get(&format!("{CONFIG_MAPS}?{query}"))
+            .await
+            .error(422, "Invalid");
         assert_eq!(status["details"]["kind"], "ListOptions", "{query}");
         assert_eq!(status["details"]["group"], "meta.k8s.io", "{query}");
     }
-    let status = c.get(&format!("{CONFIG_MAPS}?continue=abc&resourceVersion=5")).await;
+    let status = c
+        .get(&format!("{CONFIG_MAPS}?continue=abc&resourceVersion=5"))
+        .await;
     assert_eq!(
         status.error(400, "BadRequest")["message"],
         "specifying resource version is not allowed when using continue"
     );
-    c.get(&format!("{CONFIG_MAPS}?continue=abc")).await.error(400, "BadRequest");
-    c.get(&format!("{CONFIG_MAPS}?labelSelector=a%3D%3D%3Db")).await.error(400, "BadRequest");
+    c.get(&format!("{CONFIG_MAPS}?continue=abc"))
+        .await
+        .error(400, "BadRequest");
+    c.get(&format!("{CONFIG_MAPS}?labelSelector=a%3D%3D%3Db"))
+        .await
+        .error(400, "BadRequest");
 }
 
 #[tokio::test]
@@ -57,7 +72,13 @@ async fn item_051_exact_returns_the_old_snapshot() {
     let c = Cluster::new().await;
     let made = c.config_map("a", &json!({"v": "1"})).await;
     let old = rv(&made);
-    c.patch(&format!("{CONFIG_MAPS}/a"), "merge", &json!({"data": {"v": "2"}})).await.ok(200);
+    c.patch(
+        &format!("{CONFIG_MAPS}/a"),
+        "merge",
+        &json!({"data": {"v": "2"}}),
+    )
+    .await
+    .ok(200);
     c.config_map("b", &json!({})).await;
     let url = format!("{CONFIG_MAPS}?resourceVersion={old}&resourceVersionMatch=Exact");
     let list = c.get(&url).await.ok(200);
@@ -70,12 +91,20 @@ async fn item_051_exact_returns_the_old_snapshot() {
 async fn item_052_a_future_rv_times_out_with_its_cause() {
     let c = Cluster::new().await;
     let started = Instant::now();
-    let status = c.get(&format!("{CONFIG_MAPS}?resourceVersion=1000000")).await;
+    let status = c
+        .get(&format!("{CONFIG_MAPS}?resourceVersion=1000000"))
+        .await;
     let status = status.error(504, "Timeout");
     assert!(started.elapsed() < Duration::from_secs(5));
-    assert_eq!(status["details"]["causes"][0]["reason"], "ResourceVersionTooLarge");
+    assert_eq!(
+        status["details"]["causes"][0]["reason"],
+        "ResourceVersionTooLarge"
+    );
     let message = status["message"].as_str().unwrap();
-    assert!(message.starts_with("Timeout: Too large resource version: 1000000"), "{message}");
+    assert!(
+        message.starts_with("Timeout: Too large resource version: 1000000"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -87,15 +116,31 @@ async fn item_053_and_054_pages_show_one_snapshot() {
     let first = c.get(&format!("{CONFIG_MAPS}?limit=1")).await.ok(200);
     assert_eq!(first["metadata"]["remainingItemCount"], 2);
     c.config_map("bb", &json!({})).await;
-    let mut names = vec![first["items"][0]["metadata"]["name"].as_str().unwrap().to_owned()];
+    let mut names = vec![
+        first["items"][0]["metadata"]["name"]
+            .as_str()
+            .unwrap()
+            .to_owned(),
+    ];
     let mut page = first.clone();
     while let Some(token) = page["metadata"]["continue"].as_str() {
-        page = c.get(&format!("{CONFIG_MAPS}?limit=1&continue={token}")).await.ok(200);
+        page = c
+            .get(&format!("{CONFIG_MAPS}?limit=1&continue={token}"))
+            .await
+            .ok(200);
         assert_eq!(rv(&page), rv(&first));
-        names.push(page["items"][0]["metadata"]["name"].as_str().unwrap().to_owned());
+        names.push(
+            page["items"][0]["metadata"]["name"]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        );
     }
     assert_eq!(names, ["a", "b", "c"]);
-    let selected = c.get(&format!("{CONFIG_MAPS}?limit=1&labelSelector=!x")).await.ok(200);
+    let selected = c
+        .get(&format!("{CONFIG_MAPS}?limit=1&labelSelector=!x"))
+        .await
+        .ok(200);
     assert!(selected["metadata"]["continue"].is_string());
     assert!(selected["metadata"].get("remainingItemCount").is_none());
 }
@@ -104,10 +149,20 @@ async fn item_053_and_054_pages_show_one_snapshot() {
 async fn item_057_and_058_watches_start_with_what_exists_and_go_on_in_order() {
     let c = Cluster::new().await;
     c.config_map("a", &json!({})).await;
-    let mut events = c.watch(&format!("{CONFIG_MAPS}?watch=true&timeoutSeconds=5")).await;
+    let mut events = c
+        .watch(&format!("{CONFIG_MAPS}?watch=true&timeoutSeconds=5"))
+        .await;
     assert_eq!(events.summary().await, ("ADDED".into(), "a".into()));
-    c.patch(&format!("{CONFIG_MAPS}/a"), "merge", &json!({"data": {"v": "2"}})).await.ok(200);
-    c.delete(&format!("{CONFIG_MAPS}/a"), &Value::Null).await.ok(200);
+    c.patch(
+        &format!("{CONFIG_MAPS}/a"),
+        "merge",
+        &json!({"data": {"v": "2"}}),
+    )
+    .await
+    .ok(200);
+    c.delete(&format!("{CONFIG_MAPS}/a"), &Value::Null)
+        .await
+        .ok(200);
     let modified = events.next().await.unwrap();
     let deleted = events.next().await.unwrap();
     assert_eq!(modified["type"], "MODIFIED");
@@ -133,8 +188,13 @@ async fn item_060_and_061_initial_events_end_with_a_bookmark() {
         "true"
     );
     assert!(rv(&bookmark["object"]) > 0);
-    for query in [options.to_owned(), "watch=1&resourceVersionMatch=NotOlderThan".to_owned()] {
-        c.get(&format!("{CONFIG_MAPS}?{query}")).await.error(422, "Invalid");
+    for query in [
+        options.to_owned(),
+        "watch=1&resourceVersionMatch=NotOlderThan".to_owned(),
+    ] {
+        c.get(&format!("{CONFIG_MAPS}?{query}"))
+            .await
+            .error(422, "Invalid");
     }
 }
 
@@ -145,18 +205,27 @@ async fn item_059_a_compacted_rv_is_expired_inside_the_stream() {
     let mut last = 0;
     for i in 0..5 {
         let patch = json!({"data": {"v": i.to_string()}});
-        last = rv(&c.patch(&format!("{CONFIG_MAPS}/a"), "merge", &patch).await.ok(200));
+        last = rv(&c
+            .patch(&format!("{CONFIG_MAPS}/a"), "merge", &patch)
+            .await
+            .ok(200));
     }
     let store = c.store();
     store.compact(last).await.unwrap();
-    let url = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=5&resourceVersion={}", rv(&made));
+    let url = format!(
+        "{CONFIG_MAPS}?watch=1&timeoutSeconds=5&resourceVersion={}",
+        rv(&made)
+    );
     let mut events = c.watch(&url).await;
     let event = events.next().await.unwrap();
     assert_eq!(event["type"], "ERROR", "{event}");
     assert_eq!(event["object"]["code"], 410);
     assert_eq!(event["object"]["reason"], "Expired");
     assert!(events.next().await.is_none());
-    let old = format!("{CONFIG_MAPS}?resourceVersion={}&resourceVersionMatch=Exact", rv(&made));
+    let old = format!(
+        "{CONFIG_MAPS}?resourceVersion={}&resourceVersionMatch=Exact",
+        rv(&made)
+    );
     c.get(&old).await.error(410, "Expired");
 }
 
@@ -164,7 +233,9 @@ async fn item_059_a_compacted_rv_is_expired_inside_the_stream() {
 async fn item_064_a_watch_ends_cleanly_after_its_time() {
     let c = Cluster::new().await;
     let started = Instant::now();
-    let mut events = c.watch(&format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1")).await;
+    let mut events = c
+        .watch(&format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1"))
+        .await;
     assert!(events.next().await.is_none());
     assert!(started.elapsed() >= Duration::from_millis(900));
 }
@@ -195,17 +266,26 @@ async fn item_069_and_071_selectors_select() {
     let names = async |query: &str| -> String {
         let list = c.get(&format!("{PODS}?{query}")).await.ok(200);
         let items = list["items"].as_array().unwrap().clone();
-        items.iter().map(|i| i["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+        items
+            .iter()
+            .map(|i| i["metadata"]["name"].as_str().unwrap().to_owned())
+            .collect()
     };
     assert_eq!(names("fieldSelector=metadata.name%3Db").await, "b");
     assert_eq!(names("fieldSelector=spec.nodeName%3D").await, "abc");
-    assert_eq!(names("fieldSelector=status.phase%3DPending,metadata.name!%3Da").await, "bc");
+    assert_eq!(
+        names("fieldSelector=status.phase%3DPending,metadata.name!%3Da").await,
+        "bc"
+    );
     assert_eq!(names("labelSelector=tier+in+(1,3)").await, "ac");
     assert_eq!(names("labelSelector=tier+notin+(1)").await, "bc");
     assert_eq!(names("labelSelector=tier%3E1").await, "bc");
     assert_eq!(names("labelSelector=!tier").await, "");
     assert_eq!(names("labelSelector=app!%3Da,tier").await, "bc");
-    let status = c.get(&format!("{PODS}?fieldSelector=spec.foo%3Dx")).await.error(400, "BadRequest");
+    let status = c
+        .get(&format!("{PODS}?fieldSelector=spec.foo%3Dx"))
+        .await
+        .error(400, "BadRequest");
     assert_eq!(status["message"], "field label not supported: spec.foo");
 }
 
@@ -228,12 +308,19 @@ async fn item_072_table_watches_send_columns_once() {
 #[tokio::test]
 async fn item_075_and_077_lists_show_acknowledged_writes_of_all_namespaces() {
     let c = Cluster::new().await;
-    c.post("/api/v1/namespaces", &json!({"metadata": {"name": "other"}})).await.ok(201);
+    c.post(
+        "/api/v1/namespaces",
+        &json!({"metadata": {"name": "other"}}),
+    )
+    .await
+    .ok(201);
     for i in 0..20 {
         let name = format!("m{i}");
         c.config_map(&name, &json!({})).await;
         let map = config_map(&name, &json!({}));
-        c.post("/api/v1/namespaces/other/configmaps", &map).await.ok(201);
+        c.post("/api/v1/namespaces/other/configmaps", &map)
+            .await
+            .ok(201);
         let count = |list: &Value| list["items"].as_array().unwrap().len();
         let own = c.get(CONFIG_MAPS).await.ok(200);
         let all = c.get("/api/v1/configmaps").await.ok(200);

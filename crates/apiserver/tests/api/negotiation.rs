@@ -7,13 +7,21 @@ use crate::cluster::*;
 #[tokio::test]
 async fn item_011_unknown_accept_is_406_and_empty_is_json() {
     let c = Cluster::new().await;
-    let answer = c.request("GET", "/api/v1/namespaces", &[("accept", "text/foo")], "").await;
+    let answer = c
+        .request("GET", "/api/v1/namespaces", &[("accept", "text/foo")], "")
+        .await;
     let status = answer.error(406, "NotAcceptable");
     let message = status["message"].as_str().unwrap();
     assert!(message.starts_with("only the following media types are accepted: application/json"));
     for accept in ["", "*/*", "application/cbor,application/json"] {
-        let answer = c.request("GET", "/api/v1/namespaces", &[("accept", accept)], "").await;
-        assert_eq!(answer.header("content-type"), "application/json", "{accept}");
+        let answer = c
+            .request("GET", "/api/v1/namespaces", &[("accept", accept)], "")
+            .await;
+        assert_eq!(
+            answer.header("content-type"),
+            "application/json",
+            "{accept}"
+        );
         answer.ok(200);
     }
 }
@@ -26,20 +34,33 @@ async fn items_012_and_067_protobuf_answers_lists_and_watches() {
     let accept = [("accept", protobuf)];
     let kinds = davit_api::kinds::builtin();
     let read = |body: &[u8]| davit_schema::protobuf::decode_object(kinds, body, None).unwrap();
-    let answer = c.request("GET", &format!("{CONFIG_MAPS}/x"), &accept, "").await;
+    let answer = c
+        .request("GET", &format!("{CONFIG_MAPS}/x"), &accept, "")
+        .await;
     assert_eq!(answer.header("content-type"), protobuf);
     let map = read(&answer.body);
-    assert_eq!((map.kind.as_str(), &map.value["data"]["a"]), ("ConfigMap", &json!("b")));
+    assert_eq!(
+        (map.kind.as_str(), &map.value["data"]["a"]),
+        ("ConfigMap", &json!("b"))
+    );
     let list = read(&c.request("GET", CONFIG_MAPS, &accept, "").await.body);
     assert_eq!(list.kind, "ConfigMapList");
     assert_eq!(list.value["items"][0]["metadata"]["name"], "x");
-    let missing = c.request("GET", &format!("{CONFIG_MAPS}/y"), &accept, "").await;
+    let missing = c
+        .request("GET", &format!("{CONFIG_MAPS}/y"), &accept, "")
+        .await;
     let status = read(&missing.body);
-    assert_eq!((missing.code, &status.value["reason"]), (404, &json!("NotFound")));
+    assert_eq!(
+        (missing.code, &status.value["reason"]),
+        (404, &json!("NotFound"))
+    );
     let url = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1");
     let stream = [("accept", "application/vnd.kubernetes.protobuf;stream=watch")];
     let answer = c.request("GET", &url, &stream, "").await;
-    assert_eq!(answer.header("content-type"), "application/vnd.kubernetes.protobuf;stream=watch");
+    assert_eq!(
+        answer.header("content-type"),
+        "application/vnd.kubernetes.protobuf;stream=watch"
+    );
     let length = u32::from_be_bytes(answer.body[..4].try_into().unwrap()) as usize;
     assert_eq!(answer.body.len(), 4 + length);
     assert_eq!(&answer.body[4..8], b"k8s\0");
@@ -56,7 +77,10 @@ async fn protobuf_bodies_of_typed_clients_are_read() {
     ]
     .concat();
     let protobuf = [("content-type", "application/vnd.kubernetes.protobuf")];
-    let made = c.request("POST", CONFIG_MAPS, &protobuf, body).await.ok(201);
+    let made = c
+        .request("POST", CONFIG_MAPS, &protobuf, body)
+        .await
+        .ok(201);
     assert_eq!(made["metadata"]["name"], "x");
     assert_eq!(made["data"], json!({"a": "b"}));
 }
@@ -65,7 +89,10 @@ async fn protobuf_bodies_of_typed_clients_are_read() {
 async fn item_014_yaml_goes_in_and_out() {
     let c = Cluster::new().await;
     let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: yam\ndata:\n  a: \"1\"\n";
-    let headers = [("content-type", "application/yaml"), ("accept", "application/yaml")];
+    let headers = [
+        ("content-type", "application/yaml"),
+        ("accept", "application/yaml"),
+    ];
     let answer = c.request("POST", CONFIG_MAPS, &headers, yaml).await;
     assert_eq!(answer.code, 201);
     assert_eq!(answer.header("content-type"), "application/yaml");
@@ -78,7 +105,10 @@ const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/js
 async fn item_015_tables_have_columns_and_partial_objects() {
     let c = Cluster::new().await;
     c.config_map("x", &json!({"a": "1"})).await;
-    let table = c.request("GET", CONFIG_MAPS, &[("accept", TABLE)], "").await.ok(200);
+    let table = c
+        .request("GET", CONFIG_MAPS, &[("accept", TABLE)], "")
+        .await
+        .ok(200);
     assert_eq!(table["kind"], "Table");
     assert_eq!(table["columnDefinitions"][0]["name"], "Name");
     assert_eq!(table["columnDefinitions"][0]["format"], "name");
@@ -87,7 +117,10 @@ async fn item_015_tables_have_columns_and_partial_objects() {
     assert_eq!(table["rows"][0]["object"]["metadata"]["name"], "x");
     assert!(table["rows"][0]["object"].get("data").is_none());
     let one = format!("{CONFIG_MAPS}/x");
-    let table = c.request("GET", &one, &[("accept", TABLE)], "").await.ok(200);
+    let table = c
+        .request("GET", &one, &[("accept", TABLE)], "")
+        .await
+        .ok(200);
     assert_eq!(table["rows"].as_array().unwrap().len(), 1);
 }
 
@@ -96,11 +129,19 @@ async fn item_016_include_object_chooses_the_rows_object() {
     let c = Cluster::new().await;
     c.config_map("x", &json!({"a": "1"})).await;
     let table = |include: &str| format!("{CONFIG_MAPS}?includeObject={include}");
-    let full = c.request("GET", &table("Object"), &[("accept", TABLE)], "").await.ok(200);
+    let full = c
+        .request("GET", &table("Object"), &[("accept", TABLE)], "")
+        .await
+        .ok(200);
     assert_eq!(full["rows"][0]["object"]["data"]["a"], "1");
-    let none = c.request("GET", &table("None"), &[("accept", TABLE)], "").await.ok(200);
+    let none = c
+        .request("GET", &table("None"), &[("accept", TABLE)], "")
+        .await
+        .ok(200);
     assert!(none["rows"][0]["object"].is_null());
-    let bad = c.request("GET", &table("Some"), &[("accept", TABLE)], "").await;
+    let bad = c
+        .request("GET", &table("Some"), &[("accept", TABLE)], "")
+        .await;
     bad.error(400, "BadRequest");
 }
 
@@ -109,7 +150,10 @@ async fn item_017_partial_metadata_lists_in_json() {
     let c = Cluster::new().await;
     c.config_map("x", &json!({"a": "1"})).await;
     let accept = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
-    let list = c.request("GET", CONFIG_MAPS, &[("accept", accept)], "").await.ok(200);
+    let list = c
+        .request("GET", CONFIG_MAPS, &[("accept", accept)], "")
+        .await
+        .ok(200);
     assert_eq!(list["kind"], "PartialObjectMetadataList");
     assert_eq!(list["items"][0]["kind"], "PartialObjectMetadata");
     assert!(list["items"][0].get("data").is_none());
@@ -123,7 +167,10 @@ async fn item_018_people_get_indented_json() {
     let pretty = c.get("/api/v1/namespaces/default?pretty=true").await.text();
     assert!(pretty.contains("\n  \"kind\": \"Namespace\""), "{pretty}");
     let curl = [("user-agent", "curl/8.0")];
-    let curl = c.request("GET", "/api/v1/namespaces/default", &curl, "").await.text();
+    let curl = c
+        .request("GET", "/api/v1/namespaces/default", &curl, "")
+        .await
+        .text();
     assert_eq!(curl, pretty);
 }
 

@@ -21,7 +21,10 @@ type Asked = Arc<Mutex<Vec<String>>>;
 
 /// A node agent that answers logs with text and upgrades everything else to an echo.
 async fn node(dir: &std::path::Path) -> (SocketAddr, Asked) {
-    let identity = Pki::open(dir).unwrap().serving("node", "node", &["127.0.0.1".into()]).unwrap();
+    let identity = Pki::open(dir)
+        .unwrap()
+        .serving("node", "node", &["127.0.0.1".into()])
+        .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = rustls::ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -83,12 +86,16 @@ async fn answer(
 async fn with_bound_pod(c: &Cluster, address: SocketAddr) {
     c.service_account().await;
     c.pod("p").await;
-    c.post("/api/v1/nodes", &json!({"metadata": {"name": "n"}})).await.ok(201);
+    c.post("/api/v1/nodes", &json!({"metadata": {"name": "n"}}))
+        .await
+        .ok(201);
     let status = json!({"status": {
         "addresses": [{"type": "InternalIP", "address": address.ip().to_string()}],
         "daemonEndpoints": {"kubeletEndpoint": {"Port": address.port()}},
     }});
-    c.patch("/api/v1/nodes/n/status", "merge", &status).await.ok(200);
+    c.patch("/api/v1/nodes/n/status", "merge", &status)
+        .await
+        .ok(200);
     let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
     c.post(&format!("{PODS}/p/binding"), &binding).await.ok(201);
 }
@@ -133,6 +140,9 @@ async fn exec_is_upgraded_and_piped_over_the_wire() {
     io.read_exact(&mut echo).await.unwrap();
     assert_eq!(&echo, b"hello");
     let line = asked.lock().unwrap()[0].clone();
-    assert_eq!(line, "/exec/default/p/c?input=1&output=1&command=ls&command=-l%20x");
+    assert_eq!(
+        line,
+        "/exec/default/p/c?input=1&output=1&command=ls&command=-l%20x"
+    );
     served.stop().await;
 }

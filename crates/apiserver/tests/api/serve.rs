@@ -13,8 +13,8 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use tokio_rustls::client::TlsStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::cluster::*;
@@ -38,7 +38,12 @@ impl Served {
         let cancel = CancellationToken::new();
         let (running, stop) = (Arc::clone(&server), cancel.clone());
         let task = tokio::spawn(async move { running.serve(listener, stop).await.unwrap() });
-        Self { server, address, cancel, task }
+        Self {
+            server,
+            address,
+            cancel,
+            task,
+        }
     }
 
     pub(crate) async fn connect(&self) -> TlsStream<TcpStream> {
@@ -52,7 +57,9 @@ impl Served {
     ) -> TlsStream<TcpStream> {
         let mut roots = rustls::RootCertStore::empty();
         let ca = self.server.pki().unwrap().ca_certificate();
-        roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
+        roots
+            .add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap())
+            .unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -70,7 +77,10 @@ impl Served {
         config.alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
         let stream = TcpStream::connect(self.address).await.unwrap();
         let name = ServerName::try_from("kubernetes.default.svc").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await.unwrap()
+        TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await
+            .unwrap()
     }
 
     /// One request on a connection of its own: code and body.
@@ -92,7 +102,10 @@ impl Served {
 
     pub(crate) async fn stop(self) {
         self.cancel.cancel();
-        tokio::time::timeout(std::time::Duration::from_secs(10), self.task).await.unwrap().unwrap();
+        tokio::time::timeout(std::time::Duration::from_secs(10), self.task)
+            .await
+            .unwrap()
+            .unwrap();
     }
 }
 
@@ -102,9 +115,17 @@ async fn item_184_and_185_credentials_decide_who_it_is() {
     let served = Served::new(&c).await;
     assert_eq!(served.get("/api/v1/pods", &[]).await.0, 403);
     assert_eq!(served.get("/healthz", &[]).await.0, 200);
-    assert_eq!(served.get("/api/v1/pods", &[("authorization", "Bearer secret")]).await.0, 200);
+    assert_eq!(
+        served
+            .get("/api/v1/pods", &[("authorization", "Bearer secret")])
+            .await
+            .0,
+        200
+    );
     // a bad token is refused even where nobody needs one
-    let (code, body) = served.get("/healthz", &[("authorization", "Bearer wrong")]).await;
+    let (code, body) = served
+        .get("/healthz", &[("authorization", "Bearer wrong")])
+        .await;
     assert_eq!(code, 401);
     assert!(body.contains("\"message\":\"Unauthorized\""), "{body}");
     served.stop().await;
@@ -117,12 +138,15 @@ async fn item_027_client_certificates_and_http2_work() {
     let admin = served.server.pki().unwrap().admin().unwrap();
     let io = served.connect_with(&[b"h2"], Some(&admin)).await;
     let (mut sender, connection) =
-        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(io)).await.unwrap();
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(io))
+            .await
+            .unwrap();
     let driver = tokio::spawn(connection);
     let requests = (0..50).map(|_| {
-        let request = http::Request::get(format!("https://x{CONFIG_MAPS}?watch=1&timeoutSeconds=1"))
-            .body(Empty::<Bytes>::new())
-            .unwrap();
+        let request =
+            http::Request::get(format!("https://x{CONFIG_MAPS}?watch=1&timeoutSeconds=1"))
+                .body(Empty::<Bytes>::new())
+                .unwrap();
         sender.send_request(request)
     });
     for answer in futures::future::join_all(requests).await {
@@ -133,12 +157,21 @@ async fn item_027_client_certificates_and_http2_work() {
     driver.abort();
     // a certificate of a foreign authority is no credential
     let other = tempfile::tempdir().unwrap();
-    let foreign = davit_apiserver::pki::Pki::open(other.path()).unwrap().admin().unwrap();
+    let foreign = davit_apiserver::pki::Pki::open(other.path())
+        .unwrap()
+        .admin()
+        .unwrap();
     let mut io = served.connect_with(&[b"http/1.1"], Some(&foreign)).await;
-    io.write_all(b"GET /api/v1/pods HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await.unwrap();
+    io.write_all(b"GET /api/v1/pods HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        .await
+        .unwrap();
     let mut answer = Vec::new();
     let _ = io.read_to_end(&mut answer).await;
-    assert!(answer.starts_with(b"HTTP/1.1 401 "), "{}", String::from_utf8_lossy(&answer));
+    assert!(
+        answer.starts_with(b"HTTP/1.1 401 "),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
     served.stop().await;
 }
 
@@ -169,7 +202,9 @@ async fn item_197_and_205_own_service_and_restarts() {
     let c = Cluster::new().await;
     let served = Served::new(&c).await;
     let token = [("authorization", "Bearer secret")];
-    let (_, body) = served.get("/api/v1/namespaces/default/services/kubernetes", &token).await;
+    let (_, body) = served
+        .get("/api/v1/namespaces/default/services/kubernetes", &token)
+        .await;
     assert!(body.contains("\"clusterIP\":\"10.96.0.1\""), "{body}");
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
     assert_eq!(served.get(slices, &token).await.0, 200);

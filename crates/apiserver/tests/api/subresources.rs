@@ -10,7 +10,10 @@ async fn item_090_scale_reads_and_writes_replicas() {
     c.post(DEPLOYMENTS, &deployment("web")).await.ok(201);
     let url = format!("{DEPLOYMENTS}/web/scale");
     let scale = c.get(&url).await.ok(200);
-    assert_eq!((&scale["kind"], &scale["apiVersion"]), (&json!("Scale"), &json!("autoscaling/v1")));
+    assert_eq!(
+        (&scale["kind"], &scale["apiVersion"]),
+        (&json!("Scale"), &json!("autoscaling/v1"))
+    );
     assert_eq!(scale["spec"]["replicas"], 2);
     assert_eq!(scale["status"]["selector"], "app=web");
     let mut wanted = scale.clone();
@@ -18,7 +21,10 @@ async fn item_090_scale_reads_and_writes_replicas() {
     let put = c.put(&url, &wanted).await.ok(200);
     assert_eq!(put["spec"]["replicas"], 5);
     c.put(&url, &wanted).await.error(409, "Conflict");
-    let patched = c.patch(&url, "merge", &json!({"spec": {"replicas": 1}})).await.ok(200);
+    let patched = c
+        .patch(&url, "merge", &json!({"spec": {"replicas": 1}}))
+        .await
+        .ok(200);
     assert_eq!(patched["spec"]["replicas"], 1);
     let workload = c.get(&format!("{DEPLOYMENTS}/web")).await.ok(200);
     assert_eq!(workload["spec"]["replicas"], 1);
@@ -36,10 +42,15 @@ async fn item_091_a_pod_is_bound_once() {
     let pod = c.get(&format!("{PODS}/p")).await.ok(200);
     assert_eq!(pod["spec"]["nodeName"], "n1");
     assert_eq!(pod["status"]["conditions"][0]["type"], "PodScheduled");
-    let again = c.post("/api/v1/namespaces/default/bindings", &binding).await;
+    let again = c
+        .post("/api/v1/namespaces/default/bindings", &binding)
+        .await;
     let status = again.error(409, "Conflict");
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains("is already assigned to node \"n1\""), "{message}");
+    assert!(
+        message.contains("is already assigned to node \"n1\""),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -50,7 +61,9 @@ async fn item_092_gated_pods_cannot_be_bound() {
     gated["spec"]["schedulingGates"] = json!([{"name": "example.com/wait"}]);
     c.post(PODS, &gated).await.ok(201);
     let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
-    c.post(&format!("{PODS}/p/binding"), &binding).await.error(409, "Conflict");
+    c.post(&format!("{PODS}/p/binding"), &binding)
+        .await
+        .error(409, "Conflict");
 }
 
 #[tokio::test]
@@ -74,9 +87,17 @@ async fn item_094_resize_changes_resources_only() {
     small["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "100m"}});
     c.post(PODS, &small).await.ok(201);
     let more = json!({"spec": {"containers": [{"name": "c", "resources": {"requests": {"cpu": "200m"}}}]}});
-    c.patch(&format!("{PODS}/p"), "strategic-merge", &more).await.error(422, "Invalid");
-    let resized = c.patch(&format!("{PODS}/p/resize"), "strategic-merge", &more).await.ok(200);
-    assert_eq!(resized["spec"]["containers"][0]["resources"]["requests"]["cpu"], "200m");
+    c.patch(&format!("{PODS}/p"), "strategic-merge", &more)
+        .await
+        .error(422, "Invalid");
+    let resized = c
+        .patch(&format!("{PODS}/p/resize"), "strategic-merge", &more)
+        .await
+        .ok(200);
+    assert_eq!(
+        resized["spec"]["containers"][0]["resources"]["requests"]["cpu"],
+        "200m"
+    );
 }
 
 #[tokio::test]
@@ -88,37 +109,56 @@ async fn logs_and_exec_check_pod_and_container_first() {
     two["spec"]["containers"] = json!([{"name": "a", "image": "x"}, {"name": "b", "image": "x"}]);
     two["spec"]["initContainers"] = json!([{"name": "i", "image": "x"}]);
     c.post(PODS, &two).await.ok(201);
-    let status = c.get(&format!("{PODS}/p/log")).await.error(400, "BadRequest");
+    let status = c
+        .get(&format!("{PODS}/p/log"))
+        .await
+        .error(400, "BadRequest");
     assert_eq!(
         status["message"],
         "a container name must be specified for pod p, choose one of: [a b] or one of the init \
          containers: [i]"
     );
-    let status = c.get(&format!("{PODS}/p/log?container=z")).await.error(400, "BadRequest");
+    let status = c
+        .get(&format!("{PODS}/p/log?container=z"))
+        .await
+        .error(400, "BadRequest");
     assert_eq!(status["message"], "container z is not valid for pod p");
     let log = c.get(&format!("{PODS}/p/log?container=a")).await;
     assert_eq!((log.code, log.body.len()), (200, 0));
-    let status = c.get(&format!("{PODS}/p/exec?container=a&command=ls")).await;
+    let status = c
+        .get(&format!("{PODS}/p/exec?container=a&command=ls"))
+        .await;
     let status = status.error(400, "BadRequest");
     assert_eq!(status["message"], "pod p does not have a host assigned");
-    let status = c.get(&format!("{PODS}/p/log?container=a&tailLines=-1")).await;
+    let status = c
+        .get(&format!("{PODS}/p/log?container=a&tailLines=-1"))
+        .await;
     status.error(422, "Invalid");
 }
 
 #[tokio::test]
 async fn services_get_addresses_and_ports() {
     let c = Cluster::new().await;
-    let service = |name: &str, spec: serde_json::Value| json!({"metadata": {"name": name}, "spec": spec});
+    let service =
+        |name: &str, spec: serde_json::Value| json!({"metadata": {"name": name}, "spec": spec});
     let services = "/api/v1/namespaces/default/services";
-    let made = c.post(services, &service("a", json!({"ports": [{"port": 80}]}))).await.ok(201);
+    let made = c
+        .post(services, &service("a", json!({"ports": [{"port": 80}]})))
+        .await
+        .ok(201);
     let ip = made["spec"]["clusterIP"].as_str().unwrap();
     assert!(ip.starts_with("10.96."), "{ip}");
     assert_eq!(made["spec"]["clusterIPs"], json!([ip]));
     let same = service("b", json!({"clusterIP": ip, "ports": [{"port": 80}]}));
     let status = c.post(services, &same).await.error(422, "Invalid");
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains("provided IP is already allocated"), "{message}");
-    c.delete(&format!("{services}/a"), &json!(null)).await.ok(200);
+    assert!(
+        message.contains("provided IP is already allocated"),
+        "{message}"
+    );
+    c.delete(&format!("{services}/a"), &json!(null))
+        .await
+        .ok(200);
     c.post(services, &same).await.ok(201);
     let node_port = service("c", json!({"type": "NodePort", "ports": [{"port": 80}]}));
     let made = c.post(services, &node_port).await.ok(201);

@@ -7,7 +7,12 @@ use crate::cluster::*;
 #[tokio::test]
 async fn item_001_unknown_path_is_the_404_page() {
     let c = Cluster::new().await;
-    for path in ["/nothing", "/apis/nope/v1/things", "/api/v1/nopes", "/api/v2/pods"] {
+    for path in [
+        "/nothing",
+        "/apis/nope/v1/things",
+        "/api/v1/nopes",
+        "/api/v2/pods",
+    ] {
         let answer = c.get(path).await;
         assert_eq!(answer.code, 404, "{path}");
         assert!(answer.text().contains("404 page not found"), "{path}");
@@ -20,7 +25,10 @@ async fn item_002_missing_pod_is_not_found_with_details() {
     let status = c.get(&format!("{PODS}/x")).await.error(404, "NotFound");
     assert_eq!(status["message"], "pods \"x\" not found");
     assert_eq!(status["details"], json!({"name": "x", "kind": "pods"}));
-    let status = c.get(&format!("{DEPLOYMENTS}/x")).await.error(404, "NotFound");
+    let status = c
+        .get(&format!("{DEPLOYMENTS}/x"))
+        .await
+        .error(404, "NotFound");
     assert_eq!(status["message"], "deployments.apps \"x\" not found");
 }
 
@@ -40,7 +48,10 @@ async fn item_005_put_with_stale_rv_conflicts() {
     let mut second = first.clone();
     second["data"]["a"] = json!("2");
     c.put(&format!("{CONFIG_MAPS}/x"), &second).await.ok(200);
-    let status = c.put(&format!("{CONFIG_MAPS}/x"), &first).await.error(409, "Conflict");
+    let status = c
+        .put(&format!("{CONFIG_MAPS}/x"), &first)
+        .await
+        .error(409, "Conflict");
     assert_eq!(
         status["message"],
         "Operation cannot be fulfilled on configmaps \"x\": the object has been modified; please \
@@ -58,21 +69,44 @@ async fn item_006_and_007_all_faults_are_reported_with_paths() {
     assert_eq!(status["details"]["kind"], "Pod");
     let causes = status["details"]["causes"].as_array().unwrap();
     let has = |field: &str, reason: &str| {
-        causes.iter().any(|cause| cause["field"] == field && cause["reason"] == reason)
+        causes
+            .iter()
+            .any(|cause| cause["field"] == field && cause["reason"] == reason)
     };
-    assert!(has("spec.containers[0].name", "FieldValueInvalid"), "{status}");
-    assert!(has("spec.containers[0].image", "FieldValueRequired"), "{status}");
-    assert!(has("spec.containers[1].name", "FieldValueRequired"), "{status}");
-    assert!(status["message"].as_str().unwrap().starts_with("Pod \"x\" is invalid: ["));
+    assert!(
+        has("spec.containers[0].name", "FieldValueInvalid"),
+        "{status}"
+    );
+    assert!(
+        has("spec.containers[0].image", "FieldValueRequired"),
+        "{status}"
+    );
+    assert!(
+        has("spec.containers[1].name", "FieldValueRequired"),
+        "{status}"
+    );
+    assert!(
+        status["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("Pod \"x\" is invalid: [")
+    );
 }
 
 #[tokio::test]
 async fn item_008_wrong_method_is_not_allowed() {
     let c = Cluster::new().await;
-    let status = c.put(CONFIG_MAPS, &json!({})).await.error(405, "MethodNotAllowed");
+    let status = c
+        .put(CONFIG_MAPS, &json!({}))
+        .await
+        .error(405, "MethodNotAllowed");
     assert_eq!(status["details"]["kind"], "configmaps");
-    c.post("/api/v1/pods", &pod("x")).await.error(405, "MethodNotAllowed");
-    c.delete("/api/v1/namespaces", &json!(null)).await.error(405, "MethodNotAllowed");
+    c.post("/api/v1/pods", &pod("x"))
+        .await
+        .error(405, "MethodNotAllowed");
+    c.delete("/api/v1/namespaces", &json!(null))
+        .await
+        .error(405, "MethodNotAllowed");
 }
 
 #[tokio::test]
@@ -81,34 +115,61 @@ async fn item_009_large_bodies_are_refused() {
     let big = json!({"a": "x".repeat(4 * 1024 * 1024)});
     let status = c.post(CONFIG_MAPS, &config_map("x", &big)).await;
     let status = status.error(413, "RequestEntityTooLarge");
-    assert_eq!(status["message"], "Request entity too large: limit is 3145728");
+    assert_eq!(
+        status["message"],
+        "Request entity too large: limit is 3145728"
+    );
     c.config_map("y", &json!({})).await;
-    let operations: Vec<_> =
-        (0..10_001).map(|_| json!({"op": "test", "path": "/kind", "value": "ConfigMap"})).collect();
-    let status = c.patch(&format!("{CONFIG_MAPS}/y"), "json", &json!(operations)).await;
+    let operations: Vec<_> = (0..10_001)
+        .map(|_| json!({"op": "test", "path": "/kind", "value": "ConfigMap"}))
+        .collect();
+    let status = c
+        .patch(&format!("{CONFIG_MAPS}/y"), "json", &json!(operations))
+        .await;
     status.error(413, "RequestEntityTooLarge");
 }
 
 #[tokio::test]
 async fn item_010_unknown_body_type_is_415() {
     let c = Cluster::new().await;
-    let answer = c.request("POST", CONFIG_MAPS, &[("content-type", "text/plain")], "{}").await;
+    let answer = c
+        .request("POST", CONFIG_MAPS, &[("content-type", "text/plain")], "{}")
+        .await;
     let status = answer.error(415, "UnsupportedMediaType");
     let message = status["message"].as_str().unwrap();
-    assert!(message.contains("accepted media types include: application/json"), "{message}");
+    assert!(
+        message.contains("accepted media types include: application/json"),
+        "{message}"
+    );
     let apply = [("content-type", "application/apply-patch+yaml")];
-    let answer = c.request("PATCH", &format!("{CONFIG_MAPS}/x?fieldManager=m"), &apply, "{}").await;
+    let answer = c
+        .request(
+            "PATCH",
+            &format!("{CONFIG_MAPS}/x?fieldManager=m"),
+            &apply,
+            "{}",
+        )
+        .await;
     let status = answer.error(415, "UnsupportedMediaType");
-    assert!(status["message"].as_str().unwrap().contains("server-side apply"));
+    assert!(
+        status["message"]
+            .as_str()
+            .unwrap()
+            .contains("server-side apply")
+    );
 }
 
 #[tokio::test]
 async fn malformed_and_deep_bodies_are_bad_requests() {
     let c = Cluster::new().await;
     let json = [("content-type", "application/json")];
-    c.request("POST", CONFIG_MAPS, &json, "{\"kind\": \"Conf").await.error(400, "BadRequest");
+    c.request("POST", CONFIG_MAPS, &json, "{\"kind\": \"Conf")
+        .await
+        .error(400, "BadRequest");
     let deep = format!("{{\"data\":{}", "[".repeat(100_000));
-    c.request("POST", CONFIG_MAPS, &json, deep).await.error(400, "BadRequest");
+    c.request("POST", CONFIG_MAPS, &json, deep)
+        .await
+        .error(400, "BadRequest");
     let wrong = json!({"metadata": {"name": "x"}, "data": "text"});
     let status = c.post(CONFIG_MAPS, &wrong).await.error(400, "BadRequest");
     let message = status["message"].as_str().unwrap();
@@ -145,31 +206,47 @@ async fn item_020_large_answers_are_compressed_on_demand() {
 #[tokio::test]
 async fn item_021_audit_ids_are_echoed_or_made() {
     let c = Cluster::new().await;
-    let answer = c.request("GET", "/version", &[("audit-id", "mine")], "").await;
+    let answer = c
+        .request("GET", "/version", &[("audit-id", "mine")], "")
+        .await;
     assert_eq!(answer.header("audit-id"), "mine");
     assert_eq!(c.get("/version").await.header("audit-id").len(), 36);
-    assert_eq!(c.get("/version").await.header("cache-control"), "no-cache, private");
+    assert_eq!(
+        c.get("/version").await.header("cache-control"),
+        "no-cache, private"
+    );
 }
 
 #[tokio::test]
 async fn item_022_timeouts_are_parsed_and_kept() {
     let c = Cluster::new().await;
-    let status = c.get("/api/v1/pods?timeout=1x").await.error(400, "BadRequest");
+    let status = c
+        .get("/api/v1/pods?timeout=1x")
+        .await
+        .error(400, "BadRequest");
     let message = status["message"].as_str().unwrap();
-    assert!(message.starts_with("invalid timeout specified in the request URL"), "{message}");
+    assert!(
+        message.starts_with("invalid timeout specified in the request URL"),
+        "{message}"
+    );
     // waiting for a revision that does not come is slow
-    c.get("/api/v1/pods?resourceVersion=1000000&timeout=1ms").await.error(504, "Timeout");
+    c.get("/api/v1/pods?resourceVersion=1000000&timeout=1ms")
+        .await
+        .error(504, "Timeout");
 }
 
 #[tokio::test]
 async fn item_024_deprecated_versions_warn() {
     let c = Cluster::new().await;
-    let bundles = |version: &str| format!("/apis/certificates.k8s.io/{version}/clustertrustbundles");
+    let bundles =
+        |version: &str| format!("/apis/certificates.k8s.io/{version}/clustertrustbundles");
     let warnings = c.get(&bundles("v1alpha1")).await.warnings();
     assert_eq!(
         warnings,
-        ["299 - \"certificates.k8s.io/v1alpha1 ClusterTrustBundle is deprecated in v1.34+; use \
-          certificates.k8s.io/v1beta1 ClusterTrustBundle\""]
+        [
+            "299 - \"certificates.k8s.io/v1alpha1 ClusterTrustBundle is deprecated in v1.34+; use \
+          certificates.k8s.io/v1beta1 ClusterTrustBundle\""
+        ]
     );
     assert!(c.get(&bundles("v1beta1")).await.warnings().is_empty());
 }
@@ -178,10 +255,21 @@ async fn item_024_deprecated_versions_warn() {
 async fn item_025_root_lists_sorted_paths() {
     let c = Cluster::new().await;
     let root = c.get("/").await.ok(200);
-    let paths: Vec<&str> =
-        root["paths"].as_array().unwrap().iter().map(|p| p.as_str().unwrap()).collect();
+    let paths: Vec<&str> = root["paths"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|p| p.as_str().unwrap())
+        .collect();
     assert!(paths.is_sorted());
-    for path in ["/api", "/api/v1", "/apis/apps/v1", "/healthz", "/openapi/v3", "/version"] {
+    for path in [
+        "/api",
+        "/api/v1",
+        "/apis/apps/v1",
+        "/healthz",
+        "/openapi/v3",
+        "/version",
+    ] {
         assert!(paths.contains(&path), "{path}");
     }
 }

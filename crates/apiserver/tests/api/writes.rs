@@ -25,7 +25,9 @@ async fn item_079_json_patches() {
         status["message"],
         "the server rejected our request due to an error in our request"
     );
-    c.patch(&url, "json", &json!({"not": "a list"})).await.error(400, "BadRequest");
+    c.patch(&url, "json", &json!({"not": "a list"}))
+        .await
+        .error(400, "BadRequest");
 }
 
 #[tokio::test]
@@ -33,7 +35,10 @@ async fn item_080_merge_patches() {
     let c = Cluster::new().await;
     c.config_map("x", &json!({"a": "1", "b": "2"})).await;
     let patch = json!({"data": {"a": null, "c": "3"}});
-    let patched = c.patch(&format!("{CONFIG_MAPS}/x"), "merge", &patch).await.ok(200);
+    let patched = c
+        .patch(&format!("{CONFIG_MAPS}/x"), "merge", &patch)
+        .await
+        .ok(200);
     assert_eq!(patched["data"], json!({"b": "2", "c": "3"}));
 }
 
@@ -48,14 +53,23 @@ async fn item_081_strategic_patches_merge_by_key() {
         {"name": "side", "image": "busybox"},
     ]));
     let patched = c.patch(&url, "strategic-merge", &add).await.ok(200);
-    let list = patched.pointer("/spec/template/spec/containers").unwrap().as_array().unwrap().clone();
+    let list = patched
+        .pointer("/spec/template/spec/containers")
+        .unwrap()
+        .as_array()
+        .unwrap()
+        .clone();
     assert_eq!(list.len(), 2);
     let main = list.iter().find(|c| c["name"] == "c").unwrap();
     assert_eq!(main["image"], "nginx");
     assert_eq!(main["ports"][0]["protocol"], "TCP");
     let drop = containers(json!([{"name": "side", "$patch": "delete"}]));
     let patched = c.patch(&url, "strategic-merge", &drop).await.ok(200);
-    let list = patched.pointer("/spec/template/spec/containers").unwrap().as_array().unwrap();
+    let list = patched
+        .pointer("/spec/template/spec/containers")
+        .unwrap()
+        .as_array()
+        .unwrap();
     assert_eq!(list.len(), 1);
 }
 
@@ -100,7 +114,9 @@ async fn item_089_status_and_spec_are_written_apart() {
 #[tokio::test]
 async fn item_096_put_creates_only_listed_kinds() {
     let c = Cluster::new().await;
-    c.put(&format!("{CONFIG_MAPS}/x"), &config_map("x", &json!({}))).await.error(404, "NotFound");
+    c.put(&format!("{CONFIG_MAPS}/x"), &config_map("x", &json!({})))
+        .await
+        .error(404, "NotFound");
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
         "metadata": {"name": "l"}, "spec": {"holderIdentity": "me"},
@@ -127,9 +143,15 @@ async fn versions_of_one_resource_share_their_objects() {
     let v2 = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers/h";
     let read = c.get(v2).await.ok(200);
     assert_eq!(read["apiVersion"], "autoscaling/v2");
-    assert_eq!(read["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"], 50);
+    assert_eq!(
+        read["spec"]["metrics"][0]["resource"]["target"]["averageUtilization"],
+        50
+    );
     let list = c.get(v1).await.ok(200);
-    assert_eq!(list["items"][0]["spec"]["targetCPUUtilizationPercentage"], 50);
+    assert_eq!(
+        list["items"][0]["spec"]["targetCPUUtilizationPercentage"],
+        50
+    );
 }
 
 #[tokio::test]
@@ -146,5 +168,9 @@ async fn the_extended_resource_example_works_as_written() {
     assert_eq!(patched["status"]["capacity"]["example.com/dongle"], "4");
     let remove = json!([{"op": "remove", "path": "/status/capacity/example.com~1dongle"}]);
     let patched = c.patch(url, "json", &remove).await.ok(200);
-    assert!(patched["status"]["capacity"].get("example.com/dongle").is_none());
+    assert!(
+        patched["status"]["capacity"]
+            .get("example.com/dongle")
+            .is_none()
+    );
 }

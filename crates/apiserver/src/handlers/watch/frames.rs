@@ -56,7 +56,10 @@ impl Frames {
     pub(super) fn encode(&mut self, item: WatchItem) -> Result<Bytes, Status> {
         match item {
             WatchItem::Event(delivery) => self.event(&delivery),
-            WatchItem::Bookmark { revision, initial_events_end } => {
+            WatchItem::Bookmark {
+                revision,
+                initial_events_end,
+            } => {
                 let bookmark = self.bookmark(revision, initial_events_end);
                 self.frame("BOOKMARK", &bookmark)
             }
@@ -110,7 +113,8 @@ impl Frames {
     /// The last event of a stream that failed.
     pub(super) fn error(&self, status: &Status) -> Bytes {
         let value = serde_json::to_value(status).unwrap_or(Value::Null);
-        self.frame("ERROR", &value).unwrap_or_else(|_| json_frame("ERROR", &value))
+        self.frame("ERROR", &value)
+            .unwrap_or_else(|_| json_frame("ERROR", &value))
     }
 
     fn frame(&self, kind: &str, object: &Value) -> Result<Bytes, Status> {
@@ -118,7 +122,9 @@ impl Frames {
             return Ok(json_frame(kind, object));
         }
         let object = protobuf::encode_object(kinds::builtin(), object).map_err(Status::internal)?;
-        protobuf::watch_frame(kind, &object).map(Bytes::from).map_err(Status::internal)
+        protobuf::watch_frame(kind, &object)
+            .map(Bytes::from)
+            .map_err(Status::internal)
     }
 
     fn table(&mut self, value: Value) -> Value {
@@ -127,8 +133,11 @@ impl Frames {
             Form::Object => "v1",
         };
         let revision = davit_api::meta::resource_version(&value).to_owned();
-        let mut table =
-            respond::table_frame(&self.resource, version, &json!({ "resourceVersion": revision }));
+        let mut table = respond::table_frame(
+            &self.resource,
+            version,
+            &json!({ "resourceVersion": revision }),
+        );
         if self.columns_sent {
             table["columnDefinitions"] = Value::Null;
         }
@@ -138,7 +147,8 @@ impl Frames {
     }
 
     fn bookmark(&mut self, revision: u64, initial_events_end: bool) -> Value {
-        let mut metadata = json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
+        let mut metadata =
+            json!({ "resourceVersion": revision.to_string(), "creationTimestamp": null });
         if initial_events_end {
             metadata["annotations"] = json!({ "k8s.io/initial-events-end": "true" });
         }

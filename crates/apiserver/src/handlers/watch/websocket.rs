@@ -68,7 +68,10 @@ pub(super) fn answer(
         .flat_map(|value| value.split(','))
         .any(|protocol| protocol.trim() == "text.kubernetes.io");
     if plain {
-        headers.insert(SEC_WEBSOCKET_PROTOCOL, HeaderValue::from_static("text.kubernetes.io"));
+        headers.insert(
+            SEC_WEBSOCKET_PROTOCOL,
+            HeaderValue::from_static("text.kubernetes.io"),
+        );
     }
     Ok(response)
 }
