@@ -260,6 +260,12 @@ impl Table {
         Some(self.owners.get(resource)?.get(device)?.pod.as_str())
     }
 
+    /// UIDs of the pods that have devices of a resource, once for each device.
+    pub fn owners_of(&self, resource: &str) -> impl Iterator<Item = &str> {
+        let owners = self.owners.get(resource).into_iter().flatten();
+        owners.map(|(_, owner)| owner.pod.as_str())
+    }
+
     /// Resources of which some device has an owner.
     pub fn owned_resources(&self) -> impl Iterator<Item = (&String, usize)> {
         self.owners.iter().map(|(r, o)| (r, o.len()))

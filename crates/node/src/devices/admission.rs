@@ -123,32 +123,31 @@ impl Manager {
         let mut changes = self.subscribe();
         loop {
             changes.borrow_and_update();
-            let (until, rejection) = match self.attempt(pod).await {
+            let failure = match self.attempt(pod).await {
                 Ok(()) => return Ok(()),
-                Err(Failure::Rejected(rejection)) => return Err(rejection),
-                Err(Failure::Absent { until, rejection }) => (until.min(deadline), Ok(rejection)),
-                // Containers end within their grace period; nobody needs to be told unless that takes long.
-                Err(Failure::Held(rejection)) => (deadline, Err(rejection)),
+                Err(failure) => failure,
             };
             let now = Instant::now();
-            let (rejection, sentence) = match rejection {
-                Ok(rejection) => {
-                    let sentence = waiting_for(&rejection, until - now);
-                    (rejection, Some(sentence))
+            let (until, sentence) = match &failure {
+                Failure::Rejected(_) => return Err(failure.rejection()),
+                Failure::Absent { until, rejection } => {
+                    let until = (*until).min(deadline);
+                    (until, Some(waiting_for_plugin(rejection, until - now)))
                 }
-                Err(rejection) => {
-                    let sentence = (now > started + HELD_REPORT).then(|| waiting_for_release(&rejection));
-                    (rejection, sentence)
+                // Containers end within their grace period; nobody needs to be told unless that takes long.
+                Failure::Held(rejection) => {
+                    let is_long = now > started + HELD_REPORT;
+                    (deadline, is_long.then(|| waiting_for_release(rejection)))
                 }
             };
             if now >= until {
-                return Err(rejection);
+                return Err(failure.rejection());
             }
-            if let Some(sentence) = sentence
-                && sentence.0 != said
+            if let Some((subject, sentence)) = sentence
+                && subject != said
             {
-                waiting(&sentence.1);
-                said = sentence.0;
+                waiting(&sentence);
+                said = subject;
             }
             tokio::time::sleep(RETRY_PAUSE.min(until - now)).await;
             tokio::select! {
@@ -163,8 +162,9 @@ impl Manager {
         let ending = self.ending_pods();
         !ending.is_empty()
             && self.ledger.read(|t| {
-                let holders = t.holders();
-                holders.iter().any(|((r, _), uids)| r == resource && uids.iter().any(|uid| ending.contains(uid)))
+                let of_pod = |uid: &String| t.pods().get(uid);
+                let mut containers = ending.iter().filter_map(of_pod).flat_map(|p| p.containers.values());
+                containers.any(|c| c.devices.contains_key(resource))
             })
     }
 
@@ -505,7 +505,7 @@ impl Manager {
     }
 }
 
-/// The kind of wait (to tell whether it has changed) and the sentence about it.
+/// What is waited for (to tell whether it has changed) and the sentence about it.
 fn waiting_for_release(rejection: &Rejection) -> (String, String) {
     let resource = rejection.resource.clone().unwrap_or_default();
     let sentence = format!(
@@ -515,7 +515,8 @@ fn waiting_for_release(rejection: &Rejection) -> (String, String) {
     (format!("{resource} held"), sentence)
 }
 
-fn waiting_for(rejection: &Rejection, left: Duration) -> (String, String) {
+/// As [`waiting_for_release`], for a plugin that may come back.
+fn waiting_for_plugin(rejection: &Rejection, left: Duration) -> (String, String) {
     let resource = rejection.resource.clone().unwrap_or_default();
     let sentence = format!(
         "waiting for the device plugin of {resource} to come back (for {} s more at most): {}",
