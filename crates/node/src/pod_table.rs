@@ -5,13 +5,15 @@ use crate::pod::PodExt;
 use crate::resources::{Amounts, pod_requests};
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 struct Entry {
     pod: Arc<Pod>,
     /// Its containers have ended and it will not start any more.
     ended: bool,
+    /// It is being deleted, or gone from its source.
+    ending: bool,
     /// What it has been admitted with.
     reserved: Option<Amounts>,
 }
@@ -33,6 +35,8 @@ pub struct Shortage {
     pub used: i64,
     /// What there is.
     pub capacity: i64,
+    /// Pods that are ending hold enough of it: waiting for them helps.
+    pub will_suffice: bool,
 }
 
 impl PodTable {
@@ -40,15 +44,26 @@ impl PodTable {
     pub fn set(&self, pod: &Arc<Pod>) {
         let mut entries = self.entries.lock();
         match entries.get_mut(pod.uid()) {
-            Some(entry) => entry.pod = pod.clone(),
+            Some(entry) => {
+                entry.pod = pod.clone();
+                entry.ending |= pod.is_deleting();
+            }
             None => {
                 let entry = Entry {
                     pod: pod.clone(),
                     ended: false,
+                    ending: pod.is_deleting(),
                     reserved: None,
                 };
                 entries.insert(pod.uid().to_owned(), entry);
             }
+        }
+    }
+
+    /// The pod is gone from its source: what it holds will be free when its containers have ended.
+    pub fn set_ending(&self, uid: &str) {
+        if let Some(entry) = self.entries.lock().get_mut(uid) {
+            entry.ending = true;
         }
     }
 
@@ -93,11 +108,14 @@ impl PodTable {
         let mut wanted = pod_requests(pod);
         wanted.insert("pods".to_owned(), 1);
         let mut entries = self.entries.lock();
-        let mut used = BTreeMap::new();
+        let (mut used, mut ending) = (BTreeMap::new(), BTreeMap::new());
         for (uid, entry) in entries.iter() {
             if uid != pod.uid() {
                 for (name, n) in entry.reserved.iter().flatten() {
                     *used.entry(name.as_str()).or_insert(0_i64) += n;
+                    if entry.ending {
+                        *ending.entry(name.as_str()).or_insert(0_i64) += n;
+                    }
                 }
             }
         }
@@ -122,6 +140,7 @@ impl PodTable {
                     requested,
                     used,
                     capacity,
+                    will_suffice: requested + used - ending.get(name.as_str()).copied().unwrap_or(0) <= capacity,
                 });
             }
         }
@@ -156,6 +175,12 @@ impl ActivePods for PodTable {
             .filter(|e| !e.ended)
             .map(|e| e.pod.clone())
             .collect()
+    }
+
+    fn ending_pods(&self) -> BTreeSet<String> {
+        let entries = self.entries.lock();
+        let ending = entries.iter().filter(|(_, e)| e.ending && !e.ended);
+        ending.map(|(uid, _)| uid.clone()).collect()
     }
 
     fn all_pods(&self) -> Vec<Arc<Pod>> {
@@ -199,9 +224,12 @@ mod tests {
                 resource: "cpu".into(),
                 requested: 600,
                 used: 600,
-                capacity: 1000
+                capacity: 1000,
+                will_suffice: false,
             }
         );
+        table.set_ending("a");
+        assert!(table.reserve(&b, &available, &never).unwrap_err().will_suffice);
         let c = pod("c", "100m");
         table.set(&c);
         assert_eq!(

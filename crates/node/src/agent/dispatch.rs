@@ -101,6 +101,9 @@ impl Dispatcher {
         }
         let mut inputs = self.inputs.lock();
         if let Some(input) = inputs.get(&uid) {
+            if pod.is_deleting() {
+                self.ctx.pods.set_ending(&uid);
+            }
             input.update(pod.clone());
             return;
         }
@@ -117,6 +120,7 @@ impl Dispatcher {
     fn deleted(&mut self, pod: &Arc<Pod>) {
         let input = self.inputs.lock().get(pod.uid()).cloned();
         if let Some(input) = input {
+            self.ctx.pods.set_ending(pod.uid());
             input.update(pod.clone());
             input.set_gone();
         }

@@ -15,6 +15,8 @@ use tokio::sync::Notify;
 
 /// How long admission waits for plugins at most; the container manager's own limits are shorter.
 const DEADLINE: Duration = Duration::from_secs(10 * 60);
+/// How often to look whether a pod that is ending has given back what it holds.
+const RELEASE_POLL: Duration = Duration::from_millis(50);
 
 impl Worker {
     pub(super) async fn admit(&mut self) -> Next {
@@ -60,17 +62,29 @@ impl Worker {
         let managed = self.ctx.devices.node_resources();
         // Devices were given out by the container manager, which has the last word on them.
         let skip = |name: &str| managed.contains_key(name);
-        self.ctx
-            .pods
-            .reserve(&self.pod, &available, &skip)
-            .map_err(|shortage| Refusal {
-                reason: format!("OutOf{}", shortage.resource),
-                message: format!(
-                    "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
-                    shortage.resource, shortage.requested, shortage.used, shortage.capacity
-                ),
-            })?;
-        Ok(true)
+        self.reserve(&available, &skip).await
+    }
+
+    /// Reserves what the pod asks for. Waits while pods that are ending hold it: the scheduler does not see that their
+    /// containers have not ended yet. False when the pod has to end first.
+    async fn reserve(&self, available: &Amounts, skip: &(dyn Fn(&str) -> bool + Sync)) -> Result<bool, Refusal> {
+        let deadline = tokio::time::Instant::now() + DEADLINE;
+        loop {
+            let Err(shortage) = self.ctx.pods.reserve(&self.pod, available, skip) else { return Ok(true) };
+            if !shortage.will_suffice || tokio::time::Instant::now() > deadline {
+                return Err(Refusal {
+                    reason: format!("OutOf{}", shortage.resource),
+                    message: format!(
+                        "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
+                        shortage.resource, shortage.requested, shortage.used, shortage.capacity
+                    ),
+                });
+            }
+            if self.input.must_end() {
+                return Ok(false);
+            }
+            tokio::time::sleep(RELEASE_POLL).await;
+        }
     }
 
     /// Gives the pod its devices, reporting what it waits for. False when the pod has to end first.

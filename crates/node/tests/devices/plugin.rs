@@ -429,7 +429,7 @@ pub(crate) struct Pods(Mutex<BTreeMap<String, Arc<Pod>>>);
 
 impl ActivePods for Pods {
     fn ending_pods(&self) -> std::collections::BTreeSet<String> {
-        let deleting = |p: &&std::sync::Arc<Pod>| p.metadata.deletion_timestamp.is_some();
+        let deleting = |p: &&Arc<Pod>| p.metadata.deletion_timestamp.is_some();
         self.active_pods()
             .iter()
             .filter(deleting)
