@@ -77,7 +77,9 @@ enum Failure {
 impl Failure {
     fn rejection(self) -> Rejection {
         match self {
-            Self::Rejected(rejection) | Self::Held(rejection) | Self::Absent { rejection, .. } => rejection,
+            Self::Rejected(rejection) | Self::Held(rejection) | Self::Absent { rejection, .. } => {
+                rejection
+            }
         }
     }
 }
@@ -163,7 +165,10 @@ impl Manager {
         !ending.is_empty()
             && self.ledger.read(|t| {
                 let of_pod = |uid: &String| t.pods().get(uid);
-                let mut containers = ending.iter().filter_map(of_pod).flat_map(|p| p.containers.values());
+                let mut containers = ending
+                    .iter()
+                    .filter_map(of_pod)
+                    .flat_map(|p| p.containers.values());
                 containers.any(|c| c.devices.contains_key(resource))
             })
     }
