@@ -8,8 +8,24 @@ use std::process::Command;
 const LAYERS: &[(&str, &[&str])] = &[
     ("words", &["davit-api", "davit-proto"]),
     ("cores", &["davit-schema", "davit-topology"]),
-    ("mechanisms", &["davit-store", "davit-client", "davit-streaming", "davit-oci"]),
-    ("components", &["davit-apiserver", "davit-scheduler", "davit-controllers", "davit-node"]),
+    (
+        "mechanisms",
+        &[
+            "davit-store",
+            "davit-client",
+            "davit-streaming",
+            "davit-oci",
+        ],
+    ),
+    (
+        "components",
+        &[
+            "davit-apiserver",
+            "davit-scheduler",
+            "davit-controllers",
+            "davit-node",
+        ],
+    ),
     ("for others", &["davit-sdk", "davit-lab"]),
     ("drivers", &["example-device"]),
     ("binary", &["davit"]),
@@ -49,11 +65,18 @@ pub fn run() -> Result<()> {
         .output()
         .context("cargo metadata")?;
     if !output.status.success() {
-        bail!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "cargo metadata: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
-    let metadata: Metadata = serde_json::from_slice(&output.stdout).context("cargo metadata answer")?;
+    let metadata: Metadata =
+        serde_json::from_slice(&output.stdout).context("cargo metadata answer")?;
     let edges = metadata.packages.iter().flat_map(|package| {
-        let ours = package.dependencies.iter().filter(|d| d.path.is_some() && d.kind.as_deref() != Some("dev"));
+        let ours = package
+            .dependencies
+            .iter()
+            .filter(|d| d.path.is_some() && d.kind.as_deref() != Some("dev"));
         ours.map(|d| (package.name.as_str(), d.name.as_str()))
     });
     let wrong: Vec<String> = edges.filter_map(|(from, to)| objection(from, to)).collect();
@@ -73,18 +96,31 @@ fn objection(from: &str, to: &str) -> Option<String> {
         return Some(format!("{from} -> {to}: not in the table of layers"));
     };
     if from == "davit-sdk" && !SDK_MAY_USE.contains(&to) {
-        return Some(format!("{from} -> {to}: the SDK uses {} only", SDK_MAY_USE.join(" and ")));
+        return Some(format!(
+            "{from} -> {to}: the SDK uses {} only",
+            SDK_MAY_USE.join(" and ")
+        ));
     }
     let both_components = user.0 == used.0 && LAYERS[user.0].0 == COMPONENTS;
     if both_components {
-        return Some(format!("{from} -> {to}: components meet only through the API"));
+        return Some(format!(
+            "{from} -> {to}: components meet only through the API"
+        ));
     }
-    (used >= user).then(|| format!("{from} ({}) -> {to} ({})", LAYERS[user.0].0, LAYERS[used.0].0))
+    (used >= user).then(|| {
+        format!(
+            "{from} ({}) -> {to} ({})",
+            LAYERS[user.0].0, LAYERS[used.0].0
+        )
+    })
 }
 
 fn place(name: &str) -> Option<(usize, usize)> {
     LAYERS.iter().enumerate().find_map(|(layer, (_, crates))| {
-        crates.iter().position(|c| *c == name).map(|position| (layer, position))
+        crates
+            .iter()
+            .position(|c| *c == name)
+            .map(|position| (layer, position))
     })
 }
 

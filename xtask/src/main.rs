@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 mod kinds;
+mod layers;
 mod proto;
 
 fn main() -> Result<()> {
@@ -20,7 +21,8 @@ fn main() -> Result<()> {
             kinds::run(Path::new(file), &root.join("crates/api/src/kinds.json"))
         }
         ["proto"] => proto::run(),
-        _ => bail!("usage: cargo xtask kinds --from FILE | proto"),
+        ["layers"] => layers::run(),
+        _ => bail!("usage: cargo xtask kinds --from FILE | proto | layers"),
     }
 }
 
