@@ -8,7 +8,7 @@ use davit_apiserver::{ApiServer, Options, UserInfo, parse_token_file};
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
 use davit_store::Store;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
@@ -77,10 +77,10 @@ pub(crate) async fn start_server(
 }
 
 /// The address by which a server that listens on `bound` is reached from this machine.
-fn reachable(bound: std::net::IpAddr) -> std::net::IpAddr {
+fn reachable(bound: IpAddr) -> IpAddr {
     match bound {
-        std::net::IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
-        std::net::IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
         other => other,
     }
 }
@@ -109,11 +109,12 @@ pub(crate) fn lacks_privileges(options: &NodeOptions) -> Option<String> {
     })
 }
 
-/// The container runtime of the node.
-pub(crate) async fn runtime(options: &NodeOptions, data_dir: &Path, demo: bool) -> Result<Arc<dyn Runtime>> {
+/// The container runtime of the node with this address.
+async fn runtime(options: &NodeOptions, data_dir: &Path, address: IpAddr, demo: bool) -> Result<Arc<dyn Runtime>> {
     Ok(match &options.runtime {
         RuntimeKind::Embedded => {
             let mut embedded = EmbeddedOptions::new(runtime_dir(data_dir));
+            embedded.host_ip = address.to_string();
             embedded.allow_host_image = options.allow_host_image || demo;
             Arc::new(Embedded::new(embedded).await.context("embedded runtime")?)
         }
@@ -145,11 +146,13 @@ pub(crate) async fn run_node(
     cancel: CancellationToken,
 ) -> Result<()> {
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
-    let runtime = runtime(options, data_dir, demo).await?;
+    let address = davit_node::agent::default_address();
+    let runtime = runtime(options, data_dir, address, demo).await?;
     let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), runtime);
     node.log_dir = node_paths.pod_logs();
     node.static_pod_dir = Some(node_paths.static_pods());
     node.port = options.node_port;
+    node.node_ips = vec![address];
     node.client_ca = client_ca.map(String::into_bytes);
     davit_node::NodeAgent::new(client, node).run(cancel).await.context("node agent")
 }

@@ -6,6 +6,7 @@ use crate::shutdown::Signals;
 use crate::{demo, paths, single};
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::jiff::Timestamp;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -75,7 +76,7 @@ impl Cluster {
     async fn attend(mut self, args: &Up, started: Instant, signals: &mut Signals) -> Result<()> {
         let work = async {
             if !args.no_node {
-                wait_for_node(&self.server, &node_name(&args.node)?).await?;
+                wait_for_node(&self.server, &node_name(&args.node)?, started).await?;
             }
             let (ms, kubeconfig) = (started.elapsed().as_millis(), self.server.kubeconfig.display());
             println!("ready in {ms} ms  kubeconfig={kubeconfig}  server={}", self.server.url);
@@ -130,7 +131,9 @@ impl Cluster {
     }
 }
 
-async fn wait_for_node(server: &RunningServer, name: &str) -> Result<()> {
+/// Waits until the node's agent has reported in this run that the node is ready: the API may still say so from before.
+async fn wait_for_node(server: &RunningServer, name: &str, started: Instant) -> Result<()> {
+    let since = (Timestamp::now() - started.elapsed()).as_second();
     let nodes: kube::Api<Node> = kube::Api::all(server.client("davit:up", &["system:masters"]));
     let deadline = Instant::now() + NODE_READY;
     let mut last_seen = "it has not registered".to_owned();
@@ -138,6 +141,9 @@ async fn wait_for_node(server: &RunningServer, name: &str) -> Result<()> {
         if let Some(node) = nodes.get_opt(name).await.context("cannot read the node")? {
             let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
             match conditions.into_iter().find(|c| c.type_ == "Ready") {
+                Some(ready) if ready.last_heartbeat_time.as_ref().is_none_or(|t| t.0.as_second() < since) => {
+                    "its agent has not reported since this start".clone_into(&mut last_seen);
+                }
                 Some(ready) if ready.status == "True" => return Ok(()),
                 Some(ready) => last_seen = ready.message.unwrap_or_default(),
                 None => {}

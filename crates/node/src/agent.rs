@@ -336,13 +336,18 @@ fn node_ips(options: &NodeOptions) -> Vec<IpAddr> {
     if !options.address.is_unspecified() {
         return vec![options.address];
     }
+    vec![default_address()]
+}
+
+/// The address of this machine that packets to other networks leave from; the loopback address when there is no way out.
+pub fn default_address() -> IpAddr {
     // Connecting a datagram socket sends nothing, it only chooses the route. The address is one for documentation.
     let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
         socket
             .connect((Ipv4Addr::new(192, 0, 2, 1), 9))
             .and_then(|()| socket.local_addr())
     });
-    vec![routed.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())]
+    routed.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())
 }
 
 /// Pods bound to this node.

@@ -19,15 +19,25 @@ const ROTATION: Duration = Duration::from_secs(10);
 /// (pod UID, state) by container or sandbox ID.
 type Seen = HashMap<String, (String, i32)>;
 
-/// Lists the runtime's containers each second and wakes the workers of pods where something changed.
+/// How long changes are gathered: containers of a pod often start and end together.
+const GATHER: Duration = Duration::from_millis(5);
+
+/// Lists the runtime's containers each second, and when it says that something changed; wakes the workers of pods where
+/// it did.
 pub(super) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut before = Seen::new();
+    let mut told = ctx.runtime.changes();
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
             _ = ticks.tick() => {}
+            () = changed(&mut told) => tokio::time::sleep(GATHER).await,
+        }
+        // What changes from here on is in the list, or told again.
+        if let Some(told) = &mut told {
+            told.borrow_and_update();
         }
         let begun = Instant::now();
         let now = match list(&ctx).await {
@@ -43,6 +53,17 @@ pub(super) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationT
         if !changed.is_empty() {
             wake(&inputs, &changed);
         }
+    }
+}
+
+/// Waits until the runtime tells of a change; for ever when it never does.
+async fn changed(told: &mut Option<tokio::sync::watch::Receiver<u64>>) {
+    let ended = match told {
+        Some(receiver) => receiver.changed().await.is_err(),
+        None => std::future::pending().await,
+    };
+    if ended {
+        *told = None;
     }
 }
 
@@ -171,6 +192,20 @@ pub(super) async fn rotate_logs(ctx: Arc<Context>, cancel: CancellationToken) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_told_change_ends_the_wait() {
+        let (sender, receiver) = tokio::sync::watch::channel(0);
+        let mut told = Some(receiver);
+        let short = Duration::from_secs(1);
+        assert!(tokio::time::timeout(short, changed(&mut told)).await.is_err());
+        sender.send_modify(|n| *n += 1);
+        assert!(tokio::time::timeout(short, changed(&mut told)).await.is_ok());
+        drop(sender);
+        assert!(tokio::time::timeout(short, changed(&mut told)).await.is_ok());
+        assert!(told.is_none());
+        assert!(tokio::time::timeout(short, changed(&mut told)).await.is_err(), "a runtime that ended tells nothing");
+    }
 
     #[test]
     fn only_pods_with_changes_are_woken() {

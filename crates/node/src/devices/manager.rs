@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use davit_topology::NumaMask;
 use davit_topology::devices::{DeviceId, DeviceMap};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -18,7 +18,7 @@ use super::endpoint::{Endpoint, SharedEndpoint};
 use super::inventory::{InstanceId, Inventory, List, Outcome, Presence};
 use super::metrics::Metrics;
 use super::{DEVICE_PLUGINS_DIR, InvalidName, checkpoint};
-use crate::allocation::{self, Change, Ledger};
+use crate::allocation::{self, Change, Ledger, PodHoldings};
 use crate::containermanager::{ActivePods, Config, FoundContainer, ResourceCount};
 
 /// A plugin in service: its connection and the task that reads its lists.
@@ -478,14 +478,33 @@ impl Manager {
         drop(plugins);
     }
 
-    /// Pods that may hold something.
+    /// Pods that are ending and may still hold something.
     pub(super) fn ending_pods(&self) -> BTreeSet<String> {
         self.pods.ending_pods()
     }
 
+    /// Pods that may hold something. Until the pods of the node are known after a start, those of the allocation log
+    /// are among them: a device never seems free while it has an owner.
     pub(crate) fn active_pods(&self) -> Vec<Arc<Pod>> {
-        self.pods.active_pods()
+        let mut pods = self.pods.active_pods();
+        if !self.sources_ready.load(Ordering::Acquire) {
+            let known: BTreeSet<String> = pods.iter().filter_map(|p| p.metadata.uid.clone()).collect();
+            let of_log = self.ledger.read(|t| t.pods().clone());
+            pods.extend(of_log.iter().filter(|(uid, _)| !known.contains(*uid)).map(|(_, h)| Arc::new(pod_of_log(h))));
+        }
+        pods
     }
+}
+
+/// What the allocation log knows of a pod, as a pod.
+fn pod_of_log(holdings: &PodHoldings) -> Pod {
+    let container = |name: &String| Container { name: name.clone(), ..Container::default() };
+    let mut pod = Pod::default();
+    pod.metadata.name = Some(holdings.pod.name.clone());
+    pod.metadata.namespace = Some(holdings.pod.namespace.clone());
+    pod.metadata.uid = Some(holdings.pod.uid.clone());
+    pod.spec = Some(PodSpec { containers: holdings.containers.keys().map(container).collect(), ..PodSpec::default() });
+    pod
 }
 
 /// A pod in admission; see [`Manager::admitting`].

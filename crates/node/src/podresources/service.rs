@@ -110,13 +110,14 @@ impl Service {
     }
 }
 
-/// Tells sets of pods apart. Containers of a pod that are listed never change.
+/// Tells sets of pods apart; a pod known from the allocation log only has no version.
 fn fingerprint(pods: &[Arc<Pod>]) -> u64 {
     let mut sum: u64 = 0;
     for pod in pods {
         let mut hasher = DefaultHasher::new();
         pod.metadata.uid.hash(&mut hasher);
         pod.metadata.name.hash(&mut hasher);
+        pod.metadata.resource_version.is_none().hash(&mut hasher);
         sum = sum.wrapping_add(hasher.finish());
     }
     sum
