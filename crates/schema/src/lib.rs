@@ -1,6 +1,7 @@
 //! Structural schema of kinds: decode, prune, default, validate, patch, OpenAPI, table columns.
 #![forbid(unsafe_code)]
 
+pub mod apply;
 pub mod decode;
 pub mod defaults;
 pub mod openapi;
