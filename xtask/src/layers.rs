@@ -59,7 +59,7 @@ struct Dependency {
 }
 
 /// Checks the workspace; the error lists every edge that goes the wrong way.
-pub fn run() -> Result<()> {
+pub(crate) fn run() -> Result<()> {
     let output = Command::new(env!("CARGO"))
         .args(["metadata", "--no-deps", "--format-version", "1"])
         .output()

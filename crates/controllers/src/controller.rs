@@ -140,7 +140,7 @@ impl Spawner<'_> {
                     Some(Change::Applied { old: Some(old), new }) if !matters(&old, &new) => {}
                     Some(Change::Applied { old, new }) => {
                         // What no longer belongs to an owner concerns that owner too.
-                        concerned.extend(old.iter().flat_map(|old| keys(old)));
+                        concerned.extend(old.iter().flat_map(|old| keys(old.as_ref())));
                         concerned.extend(keys(&new));
                     }
                 }

@@ -160,7 +160,7 @@ impl Receiver {
 
     async fn open(&mut self, id: u32, headers: frame::Headers, fin: bool) -> io::Result<()> {
         self.streams.retain(|_, stream| !stream.is_closed());
-        if id % 2 == 0 || self.streams.contains_key(&id) || self.streams.len() >= MAX_STREAMS {
+        if id.is_multiple_of(2) || self.streams.contains_key(&id) || self.streams.len() >= MAX_STREAMS {
             return self.answer(Frame::Reset { id, status: RESET_REFUSED }).await;
         }
         self.answer(Frame::SynReply { id, headers: Vec::new(), fin: false }).await?;

@@ -1,0 +1,233 @@
+//! Images that are imported, and a runtime that is not davit's own.
+
+use crate::{Kube, NODE, harness, pod};
+use sha2::{Digest, Sha256};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const PAUSE: &str = "registry.k8s.io/pause:2.0";
+const SHELL: &str = "davit.local/shell:1";
+const RESOURCE: &str = "hardware-vendor.example/foo";
+
+/// The widest known example of a device pod, unchanged.
+const DEVICE_POD: &str = "apiVersion: v1
+kind: Pod
+metadata:
+  name: demo-pod
+spec:
+  containers:
+    - name: demo-container-1
+      image: registry.k8s.io/pause:2.0
+      resources:
+        limits:
+          hardware-vendor.example/foo: 2
+";
+
+fn busybox() -> Option<PathBuf> {
+    let found = ["/usr/bin/busybox", "/bin/busybox"].into_iter().map(PathBuf::from).find(|p| p.is_file());
+    harness::part("busybox", found)
+}
+
+type Archive = tar::Builder<Vec<u8>>;
+
+fn add(archive: &mut Archive, path: &str, bytes: &[u8], mode: u32) {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(bytes.len() as u64);
+    header.set_mode(mode);
+    archive.append_data(&mut header, path, bytes).unwrap();
+}
+
+/// A layer with busybox and links for what the tests call.
+fn layer(busybox: &Path) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    for dir in ["bin", "tmp"] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_size(0);
+        header.set_mode(0o755);
+        archive.append_data(&mut header, dir, &[][..]).unwrap();
+    }
+    add(&mut archive, "bin/busybox", &std::fs::read(busybox).unwrap(), 0o755);
+    for applet in ["sh", "echo", "env", "sleep", "cat", "ls"] {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Symlink);
+        header.set_size(0);
+        archive.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
+    }
+    archive.into_inner().unwrap()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+}
+
+fn config(layer: &[u8]) -> String {
+    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let config = serde_json::json!({
+        "architecture": arch,
+        "os": "linux",
+        "config": { "Env": ["PATH=/bin"], "Cmd": ["/bin/sleep", "1000000"] },
+        "rootfs": { "type": "layers", "diff_ids": [format!("sha256:{}", hex(layer))] },
+    });
+    config.to_string()
+}
+
+/// An archive as `docker save` writes it.
+fn docker_archive(busybox: &Path, name: &str) -> Vec<u8> {
+    let layer = layer(busybox);
+    let config = config(&layer);
+    let file = format!("{}.json", hex(config.as_bytes()));
+    let manifest = serde_json::json!([{ "Config": file, "RepoTags": [name], "Layers": ["layer.tar"] }]);
+    let mut archive = tar::Builder::new(Vec::new());
+    add(&mut archive, "layer.tar", &layer, 0o644);
+    add(&mut archive, &file, config.as_bytes(), 0o644);
+    add(&mut archive, "manifest.json", manifest.to_string().as_bytes(), 0o644);
+    archive.into_inner().unwrap()
+}
+
+/// An archive of an OCI layout.
+fn oci_archive(busybox: &Path, name: &str) -> Vec<u8> {
+    let mut archive = tar::Builder::new(Vec::new());
+    let mut blob = |kind: &str, bytes: &[u8]| {
+        let digest = hex(bytes);
+        add(&mut archive, &format!("blobs/sha256/{digest}"), bytes, 0o644);
+        serde_json::json!({
+            "mediaType": format!("application/vnd.oci.image.{kind}"),
+            "digest": format!("sha256:{digest}"),
+            "size": bytes.len(),
+        })
+    };
+    let layer = layer(busybox);
+    let manifest = serde_json::json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": blob("config.v1+json", config(&layer).as_bytes()),
+        "layers": [blob("layer.v1.tar", &layer)],
+    });
+    let mut manifest = blob("manifest.v1+json", manifest.to_string().as_bytes());
+    manifest["annotations"] = serde_json::json!({ "org.opencontainers.image.ref.name": name });
+    let index = serde_json::json!({ "schemaVersion": 2, "manifests": [manifest] });
+    add(&mut archive, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#, 0o644);
+    add(&mut archive, "index.json", index.to_string().as_bytes(), 0o644);
+    archive.into_inner().unwrap()
+}
+
+fn import(kube: &Kube, archive: &[u8], name: &str) {
+    let file = kube.dir().join("image.tar");
+    std::fs::write(&file, archive).unwrap();
+    let mut command = Command::new(harness::DAVIT);
+    command.args(["image", "import"]).arg(&file).arg("--data-dir").arg(kube.dir().join("data"));
+    assert_eq!(harness::run(&mut command), format!("{name}\n"));
+}
+
+/// Ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let id = nix::unistd::Pid::from_raw(i32::try_from(self.0.id()).unwrap());
+        let _gone = nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM);
+        let _status = self.0.wait();
+    }
+}
+
+fn plugin(kube: &Kube) -> Process {
+    let child = Command::new(harness::DAVIT)
+        .args(["example-device", "--resource", RESOURCE, "--count", "4", "--socket-dir"])
+        .arg(kube.dir().join("root/var/lib/kubelet/device-plugins"))
+        .arg("--dev-dir")
+        .arg(kube.dir().join("plugin"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn();
+    Process(child.unwrap())
+}
+
+pub(crate) fn scenario() {
+    let Some(busybox) = busybox() else { return };
+    let Some(kube) = Kube::up("1.27", &[]) else { return };
+    let _plugin = plugin(&kube);
+    // A pod may wait for its image, which is imported while davit runs.
+    kube.create(DEVICE_POD);
+    import(&kube, &docker_archive(&busybox, PAUSE), PAUSE);
+    kube.wait_ready("demo-pod");
+    let env = kube.run(["exec", "demo-pod", "--", "env"]);
+    let devices = env.lines().find_map(|l| l.strip_prefix("FOO_DEVICES=")).unwrap_or_default();
+    assert_eq!(devices.split(',').count(), 2, "{env}");
+    let status = kube.field("demo-pod", ".status.containerStatuses[0].image");
+    assert_eq!(status, PAUSE);
+
+    import(&kube, &oci_archive(&busybox, SHELL), SHELL);
+    let args = ["run", "shell", "-i", "--rm", "--restart=Never", "--image", SHELL, "--command", "--", "cat"];
+    let out = kube.pipe(&args, b"from an OCI archive\n");
+    assert!(String::from_utf8_lossy(&out.stdout).contains("from an OCI archive\n"), "{out:?}");
+    kube.clean_up();
+}
+
+const CONTAINERD: &str = r#"version = 2
+root = "DIR/root"
+state = "DIR/state"
+[grpc]
+  address = "DIR/c.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "registry.k8s.io/pause:2.0"
+  restrict_oom_score_adj = true
+  disable_apparmor = true
+  stream_server_address = "127.0.0.1"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "DIR/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "overlayfs"
+"#;
+const NETWORK: &str = r#"{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"loopback"}]}"#;
+
+/// containerd on directories of its own, with the image that its sandboxes and our pods run.
+fn start_containerd(dir: &Path, busybox: &Path) -> Option<Process> {
+    let there = ["/usr/bin/containerd", "/usr/bin/ctr"].iter().all(|p| Path::new(p).exists());
+    harness::part("containerd", there.then_some(()))?;
+    std::fs::create_dir_all(dir.join("cni")).unwrap();
+    std::fs::write(dir.join("cni/10-lo.conflist"), NETWORK).unwrap();
+    let config = CONTAINERD.replace("DIR", &dir.display().to_string());
+    std::fs::write(dir.join("config.toml"), config).unwrap();
+    let log = std::fs::File::create(dir.join("containerd.log")).unwrap();
+    let child = Command::new("/usr/bin/containerd")
+        .arg("--config")
+        .arg(dir.join("config.toml"))
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn();
+    let process = Process(child.unwrap());
+    let image = dir.join("image.tar");
+    std::fs::write(&image, docker_archive(busybox, PAUSE)).unwrap();
+    let import = || {
+        let mut ctr = Command::new("/usr/bin/ctr");
+        ctr.arg("--address").arg(dir.join("c.sock")).args(["-n", "k8s.io", "images", "import"]).arg(&image);
+        dir.join("c.sock").exists() && harness::output(&mut ctr).status.success()
+    };
+    harness::eventually("containerd takes an image", crate::STEP, import);
+    Some(process)
+}
+
+/// Pods on containerd, whose own streaming server is behind exec.
+pub(crate) fn containerd() {
+    let (Some(()), Some(busybox)) = (harness::root(), busybox()) else { return };
+    let dir = harness::temp_dir();
+    let Some(_containerd) = start_containerd(dir.path(), &busybox) else { return };
+    let runtime = format!("unix://{}/c.sock", dir.path().display());
+    for release in ["1.27", "1.33"] {
+        let Some(kube) = Kube::up(release, &["--runtime", &runtime]) else { continue };
+        let script = "echo hello from containerd; exec sleep 1000";
+        kube.create(&pod("guest", "Always", script, "").replace("davit.local/host", PAUSE));
+        kube.wait_ready("guest");
+        kube.eventually("the log", || kube.try_run(["logs", "guest"]).is_ok_and(|l| l == "hello from containerd\n"));
+        assert_eq!(kube.exec("guest", "echo in it"), "in it\n");
+        let out = kube.pipe(&["exec", "-i", "guest", "--", "cat"], b"hi\n");
+        assert!(out.status.success() && out.stdout == b"hi\n", "{out:?}");
+        let out = kube.command(["exec", "guest", "--", "/bin/sh", "-c", "exit 9"]).output().unwrap();
+        assert_eq!(out.status.code(), Some(9));
+        let version = kube.run(["get", "node", NODE, "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}"]);
+        assert!(version.starts_with("containerd://"), "{version}");
+        kube.clean_up();
+    }
+}
