@@ -53,7 +53,7 @@ pub(super) async fn follow(collector: Arc<GarbageCollector>) {
             continue;
         };
         let mut found = HashMap::new();
-        for (resource, capabilities) in discovery.groups().flat_map(|group| group.recommended_resources()) {
+        for (resource, capabilities) in discovery.groups().flat_map(kube::discovery::ApiGroup::recommended_resources) {
             let needed = [verbs::LIST, verbs::WATCH, verbs::DELETE];
             let key = key_of(&resource);
             if needed.iter().all(|verb| capabilities.supports_operation(verb)) && !IGNORED.contains(&key.as_str()) {

@@ -6,6 +6,7 @@ use davit_topology::devices::{
     Choice, ChoiceError, ChoiceInput, DeviceMap, DeviceSet, ReuseTable, Step,
 };
 use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
 use prost::Message as _;
 use tokio::time::{Duration, Instant};
 
@@ -20,6 +21,8 @@ use crate::containermanager::{ContainerOptions, OptionsError, Rejection};
 const CHOICES: usize = 32;
 /// Shortest pause before an admission that met a broken connection tries again.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);
+/// How long a plugin may take to answer before the pod that waits for it says so.
+const SLOW_CALL: Duration = Duration::from_secs(2);
 /// How long devices may be held by pods that are ending before the pod that waits for them says so.
 const HELD_REPORT: Duration = Duration::from_secs(5);
 /// How often to look whether they are free, beside being told.
@@ -125,7 +128,7 @@ impl Manager {
         let mut changes = self.subscribe();
         loop {
             changes.borrow_and_update();
-            let failure = match self.attempt(pod).await {
+            let failure = match self.patient_attempt(pod, waiting).await {
                 Ok(()) => return Ok(()),
                 Err(failure) => failure,
             };
@@ -159,6 +162,26 @@ impl Manager {
         }
     }
 
+    /// One attempt; says which plugin does not answer when that takes long.
+    async fn patient_attempt(
+        &self,
+        pod: &Pod,
+        waiting: &(dyn Fn(&str) + Send + Sync),
+    ) -> Result<(), Failure> {
+        let asked = Mutex::new(None);
+        let attempt = self.attempt(pod, &asked);
+        let mut attempt = std::pin::pin!(attempt);
+        tokio::select! {
+            result = &mut attempt => return result,
+            () = tokio::time::sleep(SLOW_CALL) => {}
+        }
+        let call: Option<String> = asked.lock().clone();
+        if let Some(call) = call {
+            waiting(&format!("waiting for {call} to answer"));
+        }
+        attempt.await
+    }
+
     /// Whether pods that are ending hold devices of the resource.
     fn is_held_by_ending(&self, resource: &str) -> bool {
         let ending = self.ending_pods();
@@ -174,7 +197,8 @@ impl Manager {
     }
 
     /// One try to give the pod what it lacks. Holds nothing when it fails.
-    async fn attempt(&self, pod: &Pod) -> Result<(), Failure> {
+    /// `asked` names the call to a plugin that is under way.
+    async fn attempt(&self, pod: &Pod, asked: &Mutex<Option<String>>) -> Result<(), Failure> {
         let requests = requests::of(pod);
         if requests.iter().all(|r| r.resources.is_empty()) {
             return Ok(());
@@ -216,7 +240,11 @@ impl Manager {
                 if let Some(held) = self.check(&site, resource, count)? {
                     draft.reuse.allocated(resource, request.kind, &held);
                 } else {
+                    let limit = self.config.allocate_timeout.as_secs();
+                    let call = format!("Allocate of the device plugin of {resource} (at most {limit} s)");
+                    *asked.lock() = Some(call);
                     self.allocate(&site, resource, count, &mut draft).await?;
+                    *asked.lock() = None;
                 }
             }
         }
@@ -438,7 +466,7 @@ impl Manager {
         if lacking {
             // The log was lost while the container ran, or the plugin is new to the node.
             self.forget_running(&uid);
-            self.attempt(pod)
+            self.attempt(pod, &Mutex::default())
                 .await
                 .map_err(|f| OptionsError(f.rejection().message))?;
         }
