@@ -9,10 +9,10 @@
 //! The same code serves built-in and custom kinds; how lists and maps merge is in the types
 //! ([`Schema`]).
 
-use davit_api::kinds::{FieldType, split_api_version};
+use davit_api::kinds::{FieldType, TypeBody, TypeId, TypeTable, split_api_version};
 use davit_api::meta;
 use davit_api::status::Status;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::decode::zero_value;
 
@@ -161,7 +161,9 @@ impl FieldManager<'_> {
         let (have, kind) = (meta::api_version(applied), meta::kind(applied));
         if have != self.api_version || kind != self.kind {
             let kind = group_version_kind(have, kind);
-            return Err(ApplyError::Malformed(format!("invalid object type: {kind}")));
+            return Err(ApplyError::Malformed(format!(
+                "invalid object type: {kind}"
+            )));
         }
         if applied["metadata"]["managedFields"].is_array() {
             let text = "metadata.managedFields must be nil";
@@ -260,13 +262,10 @@ impl FieldManager<'_> {
 
     /// An object of the kind in which nothing is set.
     fn empty(&self) -> Value {
-        let root = FieldType::Named(self.schema.root);
-        let mut empty = zero_value(self.schema.types, &root).unwrap_or_else(|| json!({}));
-        if let Some(object) = empty.as_object_mut() {
-            object.insert("apiVersion".to_owned(), Value::from(self.api_version));
-            object.insert("kind".to_owned(), Value::from(self.kind));
-        }
-        empty
+        let mut empty = empty_struct(self.schema.types, self.schema.root);
+        empty.insert("apiVersion".to_owned(), Value::from(self.api_version));
+        empty.insert("kind".to_owned(), Value::from(self.kind));
+        Value::Object(empty)
     }
 
     /// The fields that client-side apply set and that still are as it set them.
@@ -295,6 +294,24 @@ impl FieldManager<'_> {
             group_version_kind(self.api_version, self.kind)
         )
     }
+}
+
+/// What Go writes for a struct in which nothing is set. Required lists and maps are null there, so
+/// that whoever fills them owns the elements and not the list.
+fn empty_struct(types: &TypeTable, id: TypeId) -> Map<String, Value> {
+    let mut out = Map::new();
+    for field in types.fields(types.resolve(id)).filter(|f| !f.nullable) {
+        let value = match types.resolve_type(&field.ty) {
+            FieldType::Named(id) if matches!(types.get(*id).body, TypeBody::Struct { .. }) => {
+                Value::Object(empty_struct(types, *id))
+            }
+            FieldType::List(_) | FieldType::Map(_) if field.required => Value::Null,
+            ty if field.required => zero_value(types, ty).unwrap_or(Value::Null),
+            _ => continue,
+        };
+        out.insert(field.name.to_string(), value);
+    }
+    out
 }
 
 /// A kind as Go prints it: `apps/v1, Kind=Deployment`, `/v1, Kind=Pod`.

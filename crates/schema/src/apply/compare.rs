@@ -104,7 +104,8 @@ impl<'t> Walker<'t> {
         old: Option<&Map<String, Value>>,
         new: Option<&Map<String, Value>>,
     ) {
-        let entry = |m: Option<&Map<String, Value>>, key: &String| m.is_some_and(|m| m.contains_key(key));
+        let entry =
+            |m: Option<&Map<String, Value>>, key: &String| m.is_some_and(|m| m.contains_key(key));
         let keys = old.into_iter().flat_map(Map::keys);
         let only_new = new
             .into_iter()
@@ -114,7 +115,11 @@ impl<'t> Walker<'t> {
         for key in keys {
             self.path.push(PathElement::field(key));
             let ty = self.schema.entry(map, key);
-            self.value(ty, old.and_then(|m| m.get(key)), new.and_then(|m| m.get(key)));
+            self.value(
+                ty,
+                old.and_then(|m| m.get(key)),
+                new.and_then(|m| m.get(key)),
+            );
             self.path.pop();
         }
     }

@@ -263,7 +263,7 @@ impl Managers {
 
 fn seconds(time: Option<&String>) -> i64 {
     time.and_then(|t| time::parse(t).ok())
-        .map_or(0, |t| t.as_second())
+        .map_or(0, jiff::Timestamp::as_second)
 }
 
 /// Takes `managedFields` out of an object.

@@ -73,10 +73,7 @@ impl<'t> Schema<'t> {
             .flat_map(Map::keys)
             .filter(|key| !old.is_some_and(|old| old.contains_key(*key)));
         for key in old.into_iter().flat_map(Map::keys).chain(only_new) {
-            let (old, new) = (
-                old.and_then(|m| m.get(key)),
-                new.and_then(|m| m.get(key)),
-            );
+            let (old, new) = (old.and_then(|m| m.get(key)), new.and_then(|m| m.get(key)));
             if let Some(value) = self.merge_value(self.entry(map, key), old, new) {
                 out.insert(key.clone(), value);
             }
@@ -148,7 +145,10 @@ impl<'t> Schema<'t> {
         self,
         list: &List<'t>,
         items: &'v [Value],
-    ) -> (Vec<(PathElement, &'v Value)>, BTreeMap<PathElement, &'v Value>) {
+    ) -> (
+        Vec<(PathElement, &'v Value)>,
+        BTreeMap<PathElement, &'v Value>,
+    ) {
         const TWICE: &Value = &Value::Null;
         let mut steps = Vec::with_capacity(items.len());
         let mut values: BTreeMap<PathElement, &Value> = BTreeMap::new();

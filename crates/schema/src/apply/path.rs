@@ -102,7 +102,10 @@ fn text(value: &Value) -> String {
             let items: Vec<String> = items.iter().map(text).collect();
             format!("[{}]", items.join(","))
         }
-        Value::Object(map) => map.iter().map(|(k, v)| format!("{k}={}", text(v))).collect(),
+        Value::Object(map) => map
+            .iter()
+            .map(|(k, v)| format!("{k}={}", text(v)))
+            .collect(),
         other => other.to_string(),
     }
 }

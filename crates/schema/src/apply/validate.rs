@@ -163,7 +163,10 @@ fn plain(value: &Value) -> String {
             format!("[{}]", items.join(" "))
         }
         Value::Object(map) => {
-            let map: Vec<String> = map.iter().map(|(k, v)| format!("{k}:{}", plain(v))).collect();
+            let map: Vec<String> = map
+                .iter()
+                .map(|(k, v)| format!("{k}:{}", plain(v)))
+                .collect();
             format!("map[{}]", map.join(" "))
         }
         other => other.to_string(),

@@ -280,7 +280,9 @@ fn values_that_do_not_fit_are_named() {
     assert_eq!(error(json!([])), "proto: : expected an object");
 }
 
-/// Drops empty lists and maps, which messages cannot tell from absent ones.
+/// Drops empty lists and maps, which messages cannot tell from absent ones, and the empty values of
+/// the three plain quantities and ports: messages always have them, decoding JSON leaves them out
+/// when they were not given.
 fn without_empty(value: Value) -> Value {
     let empty = |v: &Value| {
         v.as_array().is_some_and(Vec::is_empty) || v.as_object().is_some_and(Map::is_empty)
@@ -288,7 +290,12 @@ fn without_empty(value: Value) -> Value {
     match value {
         Value::Object(map) => {
             let kept = map.into_iter().map(|(k, v)| (k, without_empty(v)));
-            Value::Object(kept.filter(|(_, v)| !empty(v)).collect())
+            let plain = |key: &str, value: &Value| match key {
+                "divisor" => value == "0",
+                "targetPort" | "servicePort" => value == 0,
+                _ => false,
+            };
+            Value::Object(kept.filter(|(k, v)| !empty(v) && !plain(k, v)).collect())
         }
         Value::Array(items) => items.into_iter().map(without_empty).collect(),
         other => other,
@@ -372,13 +379,6 @@ impl Source {
     fn object(&mut self, id: TypeId, depth: usize) -> Value {
         let mut out = Map::new();
         for field in builtin().types.fields(id) {
-            // Go writes these even when they were never given; decoding JSON leaves them out.
-            let plain =
-                !field.nullable && matches!(field.ty, FieldType::Quantity | FieldType::IntOrString);
-            if plain {
-                out.insert(field.name.to_string(), self.value(&field.ty, depth + 1));
-                continue;
-            }
             let deep = depth > 6 && !field.required;
             if field.name == "apiVersion" || field.name == "kind" || deep || self.next(3) == 0 {
                 continue;
