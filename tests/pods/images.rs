@@ -30,10 +30,18 @@ fn busybox() -> Option<PathBuf> {
 
 type Archive = tar::Builder<Vec<u8>>;
 
-fn add(archive: &mut Archive, path: &str, bytes: &[u8], mode: u32) {
+fn header(kind: tar::EntryType, size: usize, mode: u32) -> tar::Header {
     let mut header = tar::Header::new_gnu();
-    header.set_size(bytes.len() as u64);
+    header.set_entry_type(kind);
+    header.set_size(size as u64);
     header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header
+}
+
+fn add(archive: &mut Archive, path: &str, bytes: &[u8], mode: u32) {
+    let mut header = header(tar::EntryType::Regular, bytes.len(), mode);
     archive.append_data(&mut header, path, bytes).unwrap();
 }
 
@@ -41,17 +49,12 @@ fn add(archive: &mut Archive, path: &str, bytes: &[u8], mode: u32) {
 fn layer(busybox: &Path) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     for dir in ["bin", "tmp"] {
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(tar::EntryType::Directory);
-        header.set_size(0);
-        header.set_mode(0o755);
+        let mut header = header(tar::EntryType::Directory, 0, 0o755);
         archive.append_data(&mut header, dir, &[][..]).unwrap();
     }
     add(&mut archive, "bin/busybox", &std::fs::read(busybox).unwrap(), 0o755);
     for applet in ["sh", "echo", "env", "sleep", "cat", "ls"] {
-        let mut header = tar::Header::new_gnu();
-        header.set_entry_type(tar::EntryType::Symlink);
-        header.set_size(0);
+        let mut header = header(tar::EntryType::Symlink, 0, 0o777);
         archive.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
     }
     archive.into_inner().unwrap()
@@ -217,8 +220,10 @@ pub(crate) fn containerd() {
     let runtime = format!("unix://{}/c.sock", dir.path().display());
     for release in ["1.27", "1.33"] {
         let Some(kube) = Kube::up(release, &["--runtime", &runtime]) else { continue };
+        // Without a network plugin containerd runs pods in the host's network only.
+        let host = "spec:\n  hostNetwork: true";
         let script = "echo hello from containerd; exec sleep 1000";
-        kube.create(&pod("guest", "Always", script, "").replace("davit.local/host", PAUSE));
+        kube.create(&pod("guest", "Always", script, "").replace("davit.local/host", PAUSE).replace("spec:", host));
         kube.wait_ready("guest");
         kube.eventually("the log", || kube.try_run(["logs", "guest"]).is_ok_and(|l| l == "hello from containerd\n"));
         assert_eq!(kube.exec("guest", "echo in it"), "in it\n");

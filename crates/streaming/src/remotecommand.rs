@@ -132,6 +132,8 @@ enum Connection {
 /// An established session.
 pub struct Session {
     stdin: Option<Reader>,
+    /// Our side of the client's stdin stream. A client that sees it closed sends nothing more, so it stays open to the end.
+    stdin_reply: Option<spdy::StreamWriter>,
     stdout: Option<Writer>,
     stderr: Option<Writer>,
     resize: Option<Resizes>,
@@ -156,6 +158,7 @@ impl Session {
         let writer = |wanted: bool, channel| wanted.then(|| Box::new(channels.writer(channel)) as Writer);
         Self {
             stdin: stdin.map(|r| Box::new(r) as Reader),
+            stdin_reply: None,
             stdout: writer(streams.stdout, STDOUT),
             stderr: writer(streams.stderr && !streams.tty, STDERR),
             resize: resize.map(Resizes::Messages),
@@ -200,8 +203,10 @@ impl Session {
         let Some(error) = error.filter(|_| got == expected) else {
             return Err(Error::MissingStreams { got, expected, after: STREAM_CREATION });
         };
+        let (stdin, stdin_reply) = stdin.map(spdy::Stream::split).unzip();
         Ok(Self {
-            stdin: stdin.map(|s| Box::new(s.split().0) as Reader),
+            stdin: stdin.map(|s| Box::new(s) as Reader),
+            stdin_reply,
             stdout: stdout.map(|s| Box::new(s.split().1) as Writer),
             stderr: err.map(|s| Box::new(s.split().1) as Writer),
             resize: resize.map(Resizes::Stream),
@@ -217,7 +222,7 @@ impl Session {
     where
         F: Future<Output = ExitStatus>,
     {
-        let Self { stdin, stdout, stderr, resize, mut error, structured, connection } = self;
+        let Self { stdin, stdin_reply, stdout, stderr, resize, mut error, structured, connection } = self;
         let input = spawn_copy(stdin, process.stdin);
         let sizes = resize.zip(process.resize).map(|(from, to)| AbortOnDropHandle::new(tokio::spawn(forward_sizes(from, to))));
         let outputs = async { tokio::join!(copy(process.stdout, stdout), copy(process.stderr, stderr)) };
@@ -233,7 +238,7 @@ impl Session {
             // A client that goes away ends the output copies too; the process is then left to its own end.
             _ = &mut outputs => exit.await,
         };
-        drop((input, sizes));
+        drop((input, stdin_reply, sizes));
         let text = status.message(structured);
         if !text.is_empty() && let Err(failure) = error.write_all(text.as_bytes()).await {
             tracing::debug!(%failure, "exit status not delivered");

@@ -8,7 +8,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_util::sync::PollSender;
 use tokio_util::task::AbortOnDropHandle;
@@ -147,7 +148,12 @@ async fn send(
         };
         sink.send(message).await?;
     }
-    sink.send(Message::Close(None)).await
+    sink.send(good_bye()).await
+}
+
+/// The end as it should be. Clients take a close without this code for a broken connection.
+fn good_bye() -> Message {
+    Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))
 }
 
 fn encode_base64(bytes: &[u8]) -> String {
@@ -216,11 +222,12 @@ impl AsyncWrite for ChannelWriter {
 pub(crate) struct Tunnel<T> {
     socket: WebSocketStream<T>,
     current: Bytes,
+    closing: bool,
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Tunnel<T> {
     pub(crate) async fn new(io: T) -> Self {
-        Self { socket: accept(io).await, current: Bytes::new() }
+        Self { socket: accept(io).await, current: Bytes::new(), closing: false }
     }
 }
 
@@ -261,6 +268,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tunnel<T> {
         self.socket.poll_flush_unpin(cx).map_err(into_io)
     }
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.socket.poll_close_unpin(cx).map_err(into_io)
+        if !self.closing {
+            ready!(self.socket.poll_ready_unpin(cx)).map_err(into_io)?;
+            self.socket.start_send_unpin(good_bye()).map_err(into_io)?;
+            self.closing = true;
+        }
+        self.socket.poll_flush_unpin(cx).map_err(into_io)
     }
 }

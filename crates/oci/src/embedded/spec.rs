@@ -210,7 +210,10 @@ fn host_devices(dir: &Path, depth: u8, devices: &mut Vec<Value>) {
         }
         if kind.is_dir() && depth < 8 {
             host_devices(&entry.path(), depth + 1, devices);
-        } else if let Ok(Some((value, ..))) = device(&entry.path(), &entry.path()) {
+        } else if (kind.is_char_device() || kind.is_block_device())
+            && let Ok(Some((value, ..))) = device(&entry.path(), &entry.path())
+        {
+            // Links are left out: `/dev/stdin` and its like stand for files of this process.
             devices.push(value);
         }
     }

@@ -55,7 +55,14 @@ async fn run_over_websocket(protocol: &str, code: i32) -> (Vec<u8>, Vec<u8>, Str
     socket.send(Message::Binary(Bytes::from_static(&[CLOSE, STDIN]))).await.unwrap();
     let (mut out, mut err, mut status) = (Vec::new(), Vec::new(), String::new());
     while let Some(Ok(message)) = socket.next().await {
-        let Message::Binary(bytes) = message else { continue };
+        let bytes = match message {
+            Message::Binary(bytes) => bytes,
+            Message::Close(close) => {
+                assert_eq!(u16::from(close.unwrap().code), 1000, "clients take any other close for a failure");
+                continue;
+            }
+            _ => continue,
+        };
         match bytes[0] {
             STDOUT => out.extend_from_slice(&bytes[1..]),
             STDERR => err.extend_from_slice(&bytes[1..]),
