@@ -107,8 +107,9 @@ async fn plugins_that_hang_lie_and_flood_harm_only_their_own_pods() {
     within(Duration::from_secs(20), "the pod that was lied to says why", async || {
         let pod = node.pods().get("lied-to").await.ok()?;
         let status = pod.status?.container_statuses?.into_iter().next()?;
-        let message = status.state?.waiting?.message?;
-        message.contains("/dev/no-such-device").then_some(())
+        let states = [status.state, status.last_state].into_iter().flatten();
+        let messages = states.flat_map(|s| [s.waiting.and_then(|w| w.message), s.terminated.and_then(|t| t.message)]);
+        messages.flatten().any(|m| m.contains("/dev/no-such")).then_some(())
     })
     .await;
     // It can still be deleted at once, and nothing stays behind.
