@@ -283,10 +283,11 @@ fn diff(old: &PodStatus, new: &PodStatus) -> Option<Value> {
             (Some(_), None) => {
                 patch.insert((*name).to_owned(), Value::Null);
             }
-            (_, Some(b)) => {
+            (before, Some(b)) => {
                 let mut value = b.clone();
-                if let (Value::Array(list), "podIPs" | "hostIPs") = (&mut value, *name) {
-                    // These lists merge by address; the whole list is meant.
+                if let (Some(_), Value::Array(list), "podIPs" | "hostIPs") = (before, &mut value, *name) {
+                    // These lists merge by address; the whole list is meant. Where there is none yet, the directive
+                    // would stay as an element.
                     list.push(json!({"$patch": "replace"}));
                 }
                 patch.insert((*name).to_owned(), value);
