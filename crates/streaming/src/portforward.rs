@@ -20,6 +20,8 @@ const TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
 const WEBSOCKET_PROTOCOLS: [&str; 3] = [TUNNEL, "v4.channel.k8s.io", "v4.base64.channel.k8s.io"];
 /// How long the second stream of a pair may take to follow the first, as upstream.
 const PAIRING: Duration = Duration::from_secs(30);
+/// How long a pod that has closed its side is still sent what the client has to say.
+const LISTENING: Duration = Duration::from_secs(1);
 /// Connections forwarded at once in one session.
 const MAX_CONNECTIONS: usize = 512;
 
@@ -133,14 +135,11 @@ where
         None => Some("missing or invalid port header".to_owned()),
         Some(port) => match dial(port).await {
             Err(why) => Some(format!("error forwarding port {port} to pod: {why}")),
-            Ok(mut target) => match tokio::io::copy_bidirectional(&mut data, &mut target).await {
-                Ok(_) => None,
-                // Connections that one side drops are everyday life, not an error to report.
-                Err(why) => {
-                    tracing::debug!(port, %why, "forwarded connection ended");
-                    None
-                }
-            },
+            Ok(target) => {
+                exchange(data, target).await;
+                let _closed = error.shutdown().await;
+                return;
+            }
         },
     };
     if let Some(text) = failure
@@ -150,6 +149,30 @@ where
     }
     // Both ends may be closed already by the client.
     let _closed = (data.shutdown().await, error.shutdown().await);
+}
+
+/// Copies both ways. A client that has sent everything still gets the whole answer; a pod that has said everything gets
+/// only a moment more to listen: clients close their side when both our streams are closed, not before.
+async fn exchange(data: spdy::Stream, target: impl AsyncRead + AsyncWrite + Unpin) {
+    let (mut from_client, mut to_client) = data.split();
+    let (mut from_pod, mut to_pod) = tokio::io::split(target);
+    let upward = async {
+        let copied = tokio::io::copy(&mut from_client, &mut to_pod).await;
+        let _closed = to_pod.shutdown().await;
+        copied
+    };
+    let downward = async {
+        let copied = tokio::io::copy(&mut from_pod, &mut to_client).await;
+        let _closed = to_client.shutdown().await;
+        copied
+    };
+    let (mut upward, mut downward) = (std::pin::pin!(upward), std::pin::pin!(downward));
+    // Connections that one side drops are everyday life, not an error to report.
+    let ended = tokio::select! {
+        sent = &mut upward => (Some(sent), Some(downward.await)),
+        received = &mut downward => (tokio::time::timeout(LISTENING, upward).await.ok(), Some(received)),
+    };
+    tracing::debug!(?ended, "forwarded connection ended");
 }
 
 async fn serve_channels<T, D, F, C, E>(io: T, encoding: Encoding, ports: &[u16], dial: Arc<D>) -> Result<(), Error>

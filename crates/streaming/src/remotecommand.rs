@@ -103,6 +103,11 @@ pub fn negotiate_session<B>(
 }
 
 impl Pending {
+    /// Gives the connection back to the request, for a server that passes it on instead.
+    pub fn release<B>(self, request: &mut Request<B>) {
+        request.extensions_mut().insert(self.upgrade);
+    }
+
     /// Waits for the upgrade and for the client's streams.
     ///
     /// # Errors

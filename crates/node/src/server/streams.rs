@@ -156,7 +156,10 @@ async fn session(
         Start::Attach(attach) => runtime.attach(attach).await,
     };
     match opened.map_err(|e| internal(format!("error executing command in container: {e}")))? {
-        Streaming::Url(url) => pass_on(state, &mut request, &url).await,
+        Streaming::Url(url) => {
+            pending.release(&mut request);
+            pass_on(state, &mut request, &url).await
+        }
         Streaming::Direct(process) => {
             state.keep(join(pending, process));
             Ok(response)
