@@ -38,6 +38,7 @@ fn ends(kube: &Kube) {
     assert_eq!(kube.field("fails", &format!("{terminated}.message")), "no disk");
     assert_eq!(kube.field("fails", &format!("{terminated}.exitCode")), "3");
     let described = kube.run(["describe", "pod", "fails"]);
+    assert!(!described.contains("SandboxChanged"), "{described}");
     assert!(described.contains("Message:") && described.contains("no disk"), "{described}");
     kube.wait_phase("falls-back", "Failed");
     assert_eq!(kube.field("falls-back", &format!("{terminated}.message")), "the disk is on fire\n");

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
 const RESTARTER: &str = "[ -e /work/ran ] && { echo second; exec sleep 1000; }; touch /work/ran; echo first; exit 3";
 const COUNTER: &str = "for i in 1 2 3 4 5; do echo line $i; sleep 0.3; done; echo to stderr >&2; sleep 0.2";
+const TYPED: &str = "(while [ ! -e /tmp/got ]; do echo ready; sleep 0.2; done) & \
+    read line; touch /tmp/got; echo got $line; stty size; exit 6";
 const ECHO: &str = "while read line; do echo got $line; done; echo end";
 
 pub(crate) fn scenario(kube: &Kube) {
@@ -82,6 +84,11 @@ fn exec(kube: &Kube) {
     let out = kube.pipe(&["exec", "-i", "shell", "--", "head", "-c", "5"], &much);
     assert!(out.status.success() && out.stdout == much[..5], "{:?}", out.status);
 
+    // What a command leaves behind may hold its output open; the command's end still is the end.
+    let begun = Instant::now();
+    assert_eq!(kube.exec("shell", "sleep 1000 & echo left"), "left\n");
+    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+
     let error = kube.try_run(["exec", "shell", "--", "/no/such/program"]).unwrap_err();
     assert!(error.contains("/no/such/program"), "{error}");
     let error = kube.try_run(["exec", "shell", "-c", "other", "--", "true"]).unwrap_err();
@@ -90,10 +97,11 @@ fn exec(kube: &Kube) {
     assert!(error.contains("cannot exec into a container in a completed pod"), "{error}");
 }
 
-/// Runs a shell line under `script`, which gives it a terminal; returns what the terminal showed and the exit code.
-fn under_terminal(kube: &Kube, line: &str, input: &str) -> (String, Option<i32>) {
-    let mut child = std::process::Command::new("script")
-        .args(["-qec", line, "/dev/null"])
+/// Runs a shell line under `script`, which gives it a terminal; types once the marker has been shown: before that the
+/// terminal may not be raw. Returns what the terminal showed and the exit code.
+fn under_terminal(kube: &Kube, line: &str, marker: &str, input: &str) -> (String, Option<i32>) {
+    let mut child = std::process::Command::new("timeout")
+        .args(["60", "script", "-qec", line, "/dev/null"])
         .env("KUBECONFIG", &kube.cluster.kubeconfig)
         .env("KUBECTL", &kube.binary)
         .env("SHELL", "/bin/sh")
@@ -107,8 +115,7 @@ fn under_terminal(kube: &Kube, line: &str, input: &str) -> (String, Option<i32>)
     let mut to_type = Some(input);
     while let Ok(read @ 1..) = stdout.read(&mut chunk) {
         shown.extend_from_slice(&chunk[..read]);
-        // Typed once the other side has shown something: before that the terminal may not be raw.
-        if let Some(text) = to_type.take() {
+        if String::from_utf8_lossy(&shown).contains(marker) && let Some(text) = to_type.take() {
             stdin.write_all(text.as_bytes()).unwrap();
         }
     }
@@ -121,21 +128,18 @@ fn terminal(kube: &Kube) {
         return;
     }
     let size = "stty rows 33 cols 101; exec \"$KUBECTL\" exec -it shell -- /bin/sh -c 'sleep 0.5; tty; stty size; exit 4'";
-    let (shown, code) = under_terminal(kube, size, "");
+    let (shown, code) = under_terminal(kube, size, "/dev/pts", "");
     assert!(shown.contains("/dev/pts/") && shown.contains("33 101"), "{shown}");
     assert_eq!(code, Some(4), "{shown}");
     let interactive = "exec \"$KUBECTL\" exec -it shell -- /bin/sh -c 'echo go; exec /bin/sh'";
-    let (shown, code) = under_terminal(kube, interactive, "echo $((40+2))\nexit 5\n");
+    let (shown, code) = under_terminal(kube, interactive, "go\r\n", "echo $((40+2))\nexit 5\n");
     assert!(shown.contains("42\r\n"), "{shown:?}");
     assert_eq!(code, Some(5), "{shown}");
 }
 
 fn attach(kube: &Kube) {
-    let reader = |name: &str, more: &str| {
-        kube.create(&pod(name, "Never", &format!("echo hello; {ECHO}"), more));
-        kube.wait_ready(name);
-    };
-    reader("reader", "stdin: true\nstdinOnce: true");
+    kube.create(&pod("reader", "Never", &format!("echo hello; {ECHO}"), "stdin: true\nstdinOnce: true"));
+    kube.wait_ready("reader");
     let out = kube.pipe(&["attach", "-i", "reader"], b"a\nb\n");
     assert!(out.status.success(), "{out:?}");
     // The container ends when its only standard input does.
@@ -159,10 +163,14 @@ fn attach(kube: &Kube) {
     assert!(out.status.success() && text.contains("through\n") && text.contains("pod \"once\" deleted"), "{out:?}");
 
     if crate::harness::program("script").is_some() {
-        reader("typed", "stdin: true\ntty: true");
-        let (shown, _) = under_terminal(kube, "exec \"$KUBECTL\" attach -it typed", "word\n\u{4}");
-        assert!(shown.contains("got word\r\n"), "{shown:?}");
-        kube.wait_phase("typed", "Succeeded");
+        kube.create(&pod("typed", "Never", TYPED, "stdin: true\ntty: true"));
+        kube.wait_ready("typed");
+        let line = "stty rows 34 cols 102; exec \"$KUBECTL\" attach -it typed";
+        let (shown, code) = under_terminal(kube, line, "ready", "word\r");
+        assert!(shown.contains("got word\r\n") && shown.contains("34 102\r\n"), "{shown:?}");
+        // The end of the container is no failure of attach.
+        assert_eq!(code, Some(0), "{shown}");
+        kube.wait_phase("typed", "Failed");
     }
 }
 

@@ -35,7 +35,7 @@ const STREAM_CREATION: Duration = Duration::from_secs(30);
 /// How long a client may take to close the connection once everything is said.
 const CLOSING: Duration = Duration::from_secs(10);
 /// How long output may take to end after the process has: a child that inherited it could hold it open for ever.
-const DRAIN: Duration = Duration::from_secs(10);
+const DRAIN: Duration = Duration::from_secs(5);
 const STDIN: u8 = 0;
 const STDOUT: u8 = 1;
 const STDERR: u8 = 2;
@@ -231,7 +231,7 @@ impl Session {
         let input = spawn_copy(stdin, process.stdin);
         let sizes = resize.zip(process.resize).map(|(from, to)| AbortOnDropHandle::new(tokio::spawn(forward_sizes(from, to))));
         let outputs = async { tokio::join!(copy(process.stdout, stdout), copy(process.stderr, stderr)) };
-        let mut outputs = std::pin::pin!(outputs);
+        let mut outputs = Box::pin(outputs);
         let mut exit = std::pin::pin!(process.exit);
         let status = tokio::select! {
             status = &mut exit => {
@@ -243,7 +243,8 @@ impl Session {
             // A client that goes away ends the output copies too; the process is then left to its own end.
             _ = &mut outputs => exit.await,
         };
-        drop((input, stdin_reply, sizes));
+        // With the last writer gone the connection can be closed, whoever still holds the output of the process.
+        drop((input, stdin_reply, sizes, outputs));
         let text = status.message(structured);
         if !text.is_empty() && let Err(failure) = error.write_all(text.as_bytes()).await {
             tracing::debug!(%failure, "exit status not delivered");

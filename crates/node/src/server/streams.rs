@@ -153,7 +153,7 @@ async fn session(
         negotiate_session(&mut request, streams).map_err(|e| Box::new(e.response()))?;
     let opened = match start {
         Start::Exec(exec) => runtime.exec(exec).await,
-        Start::Attach(attach) => runtime.attach(attach).await,
+        Start::Attach(attach) => runtime.attach(attach).await.map(end_of_attach),
     };
     match opened.map_err(|e| internal(format!("error executing command in container: {e}")))? {
         Streaming::Url(url) => {
@@ -164,6 +164,18 @@ async fn session(
             state.keep(join(pending, process));
             Ok(response)
         }
+    }
+}
+
+/// Attaching succeeds whatever becomes of the container; how that ended is in the pod's status.
+fn end_of_attach(attached: Streaming<ExecSession>) -> Streaming<ExecSession> {
+    match attached {
+        Streaming::Direct(mut session) => {
+            let exit = session.exit;
+            session.exit = Box::pin(async move { exit.await.map(|_| 0) });
+            Streaming::Direct(session)
+        }
+        url @ Streaming::Url(_) => url,
     }
 }
 

@@ -45,10 +45,13 @@ impl Worker {
 
     async fn apply(&mut self, runtime: &PodRuntime, plan: Plan) -> Next {
         if plan.kill_pod && !runtime.is_quiet() {
-            let message = "Pod sandbox changed, it will be killed and re-created.";
-            self.ctx
-                .recorder
-                .normal(&self.pod.reference(), "SandboxChanged", message);
+            // A sandbox that was right until now goes because the pod is done.
+            if !matches!(plan.sandbox, Sandbox::Keep(_)) {
+                let message = "Pod sandbox changed, it will be killed and re-created.";
+                self.ctx
+                    .recorder
+                    .normal(&self.pod.reference(), "SandboxChanged", message);
+            }
             self.kill_everything(runtime, None).await;
             return Next::Again;
         }
