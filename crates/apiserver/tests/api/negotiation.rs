@@ -63,7 +63,8 @@ async fn items_012_and_067_protobuf_answers_lists_and_watches() {
     );
     let length = u32::from_be_bytes(answer.body[..4].try_into().unwrap()) as usize;
     assert_eq!(answer.body.len(), 4 + length);
-    assert_eq!(&answer.body[4..8], b"k8s\0");
+    // The event itself is bare, only its object is in an envelope.
+    assert_eq!(&answer.body[4..11], b"\x0a\x05ADDED");
 }
 
 #[tokio::test]

@@ -115,8 +115,8 @@ pub fn seal(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A frame of a watch: the length of what follows, big-endian, and the envelope of a `WatchEvent`
-/// around the envelope of the object. `event` is `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or
+/// A frame of a watch: the length of what follows, big-endian, and a bare `WatchEvent` around the
+/// envelope of the object. (Streams are written by the raw serializer, so the event itself is in no envelope.) `event` is `ADDED`, `MODIFIED`, `DELETED`, `BOOKMARK` or
 /// `ERROR`.
 ///
 /// # Errors
@@ -127,21 +127,18 @@ pub fn watch_frame(event: &str, object: &[u8]) -> Result<Vec<u8>, ProtobufError>
     let mut message = Vec::with_capacity(raw.len() + event.len() + 16);
     bytes_field(&mut message, 1, event.as_bytes());
     bytes_field(&mut message, 2, &raw);
-    // The kind of a watch event is never named, not even by the original.
-    let body = seal("", "", &message);
-    let length = u32::try_from(body.len()).map_err(|_| ProtobufError::TooLong(body.len()))?;
-    let mut out = Vec::with_capacity(body.len() + 4);
+    let length = u32::try_from(message.len()).map_err(|_| ProtobufError::TooLong(message.len()))?;
+    let mut out = Vec::with_capacity(message.len() + 4);
     out.extend_from_slice(&length.to_be_bytes());
-    out.extend_from_slice(&body);
+    out.extend_from_slice(&message);
     Ok(out)
 }
 
 /// The type and object envelope of the body of a watch frame, the length in front taken off.
 ///
 /// # Errors
-/// When the bytes are no envelope of a watch event.
-pub fn read_watch_event(body: &[u8]) -> Result<(String, &[u8]), ProtobufError> {
-    let event = envelope(body)?.raw;
+/// When the bytes are no watch event.
+pub fn read_watch_event(event: &[u8]) -> Result<(String, &[u8]), ProtobufError> {
     let kind = super::wire::bytes_field(event, 1)?.unwrap_or_default();
     let object = super::wire::bytes_field(event, 2)?.unwrap_or_default();
     let object = super::wire::bytes_field(object, 1)?.unwrap_or_default();
