@@ -161,6 +161,9 @@ fn attach(kube: &Kube) {
     let out = kube.pipe(&args, b"through\n");
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(out.status.success() && text.contains("through\n") && text.contains("pod \"once\" deleted"), "{out:?}");
+    // kubectl waits for the pod by a watch, in protobuf from 1.33 on.
+    let complaints = String::from_utf8_lossy(&out.stderr);
+    assert!(!complaints.contains("watch ended with error"), "{complaints}");
 
     if crate::harness::program("script").is_some() {
         kube.create(&pod("typed", "Never", TYPED, "stdin: true\ntty: true"));
