@@ -24,16 +24,25 @@ type Survivors = BTreeMap<String, (String, Vec<String>)>;
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_lost_in_fifty_crashes() {
     let Some(()) = root() else { return };
-    let crashes = std::env::var("DAVIT_CRASHES").ok().and_then(|n| n.parse().ok()).unwrap_or(CRASHES);
+    let crashes = std::env::var("DAVIT_CRASHES")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(CRASHES);
     let mut node = NodeCluster::up(&[]).await;
     let plugin = node.plugin(40);
     node.wait_for_devices(40).await;
     node.wait_for_service_account().await;
     for n in 0..LASTING {
-        node.create(&pod(&format!("lasting-{n}"), "while :; do sleep 1000; done", 2)).await;
+        node.create(&pod(
+            &format!("lasting-{n}"),
+            "while :; do sleep 1000; done",
+            2,
+        ))
+        .await;
     }
     for n in 0..LASTING {
-        node.wait_for_phase(&format!("lasting-{n}"), "Running").await;
+        node.wait_for_phase(&format!("lasting-{n}"), "Running")
+            .await;
     }
     let before = survivors(&node).await;
     assert_eq!(before.len(), LASTING);
@@ -60,8 +69,11 @@ async fn survivors(node: &NodeCluster) -> Survivors {
         assert_eq!(status.restart_count, 0, "{name} was restarted");
         let started = status.state.unwrap().running.unwrap().started_at.unwrap().0;
         let container = format!("{} started {started}", status.container_id.unwrap());
-        let mut devices: Vec<String> =
-            owners.iter().filter(|(_, owner)| **owner == format!("{name}/main")).map(|(id, _)| id.clone()).collect();
+        let mut devices: Vec<String> = owners
+            .iter()
+            .filter(|(_, owner)| **owner == format!("{name}/main"))
+            .map(|(id, _)| id.clone())
+            .collect();
         devices.sort();
         assert_eq!(devices.len(), 2, "{name} holds {devices:?}");
         found.insert(name, (container, devices));
@@ -82,12 +94,16 @@ async fn churn(node: &NodeCluster, round: usize, acknowledged: &mut Vec<String>)
         maps.create(&PostParams::default(), &map).await.unwrap();
         acknowledged.push(name);
         if n % 5 == 1 {
-            node.create(&pod(&format!("short-{round}-{n}"), "sleep 1000", 1)).await;
+            node.create(&pod(&format!("short-{round}-{n}"), "sleep 1000", 1))
+                .await;
         }
         if n % 7 == 0 {
             let mine = format!("short-{round}-");
             let pods = node.list().await;
-            let victim = pods.iter().filter_map(|p| p.metadata.name.clone()).find(|p| !p.starts_with("lasting") && *p != mine);
+            let victim = pods
+                .iter()
+                .filter_map(|p| p.metadata.name.clone())
+                .find(|p| !p.starts_with("lasting") && *p != mine);
             if let Some(victim) = victim {
                 node.delete_now(&victim).await;
             }
@@ -97,10 +113,19 @@ async fn churn(node: &NodeCluster, round: usize, acknowledged: &mut Vec<String>)
 
 async fn check_acknowledged(node: &NodeCluster, acknowledged: &[String]) {
     let maps: kube::Api<ConfigMap> = kube::Api::namespaced(node.client.clone(), "default");
-    let listed = maps.list_metadata(&kube::api::ListParams::default()).await.unwrap();
-    let present: std::collections::BTreeSet<String> =
-        listed.items.into_iter().filter_map(|m| m.metadata.name).collect();
+    let listed = maps
+        .list_metadata(&kube::api::ListParams::default())
+        .await
+        .unwrap();
+    let present: std::collections::BTreeSet<String> = listed
+        .items
+        .into_iter()
+        .filter_map(|m| m.metadata.name)
+        .collect();
     for name in acknowledged {
-        assert!(present.contains(name), "{name} was acknowledged and is lost");
+        assert!(
+            present.contains(name),
+            "{name} was acknowledged and is lost"
+        );
     }
 }

@@ -21,37 +21,81 @@ async fn container_holds_exactly_the_devices_it_asked_for() {
     let _plugin = node.plugin(4);
     node.wait_for_devices(4).await;
     node.wait_for_service_account().await;
-    node.create(&pod("holder", &format!("env; ls /dev/foo; {STAY}"), 2)).await;
+    node.create(&pod("holder", &format!("env; ls /dev/foo; {STAY}"), 2))
+        .await;
     node.wait_for_phase("holder", "Running").await;
     let held = owners(&mut node.podresources().await).await;
     assert_eq!(held.len(), 2, "{held:?}");
-    let log = within(Duration::from_secs(20), "the container's output", async || {
-        let log = node.pods().logs("holder", &kube::api::LogParams::default()).await.ok()?;
-        log.contains("FOO_DEVICES=").then_some(log)
-    })
+    let log = within(
+        Duration::from_secs(20),
+        "the container's output",
+        async || {
+            let log = node
+                .pods()
+                .logs("holder", &kube::api::LogParams::default())
+                .await
+                .ok()?;
+            log.contains("FOO_DEVICES=").then_some(log)
+        },
+    )
     .await;
     for id in held.keys() {
-        assert!(log.contains(id), "{id} is not in what the container was given:\n{log}");
+        assert!(
+            log.contains(id),
+            "{id} is not in what the container was given:\n{log}"
+        );
     }
-    let table = Command::new(DAVIT).args(["devices", "--kubeconfig"]).arg(&node.cluster.kubeconfig).output().unwrap();
+    let table = Command::new(DAVIT)
+        .args(["devices", "--kubeconfig"])
+        .arg(&node.cluster.kubeconfig)
+        .output()
+        .unwrap();
     let table = String::from_utf8_lossy(&table.stdout).into_owned();
-    assert_eq!(table.lines().filter(|l| l.contains("default/holder")).count(), 2, "{table}");
-    assert_eq!(table.lines().filter(|l| l.contains(RESOURCE)).count(), 4, "{table}");
+    assert_eq!(
+        table
+            .lines()
+            .filter(|l| l.contains("default/holder"))
+            .count(),
+        2,
+        "{table}"
+    );
+    assert_eq!(
+        table.lines().filter(|l| l.contains(RESOURCE)).count(),
+        4,
+        "{table}"
+    );
 
     // More than what is left is not scheduled, and says so.
     node.create(&pod("too-many", STAY, 3)).await;
-    let message = within(Duration::from_secs(20), "the scheduler's verdict", async || {
-        let pod = node.pods().get("too-many").await.ok()?;
-        let conditions = pod.status?.conditions?;
-        conditions.into_iter().find(|c| c.type_ == "PodScheduled" && c.status == "False")?.message
-    })
+    let message = within(
+        Duration::from_secs(20),
+        "the scheduler's verdict",
+        async || {
+            let pod = node.pods().get("too-many").await.ok()?;
+            let conditions = pod.status?.conditions?;
+            conditions
+                .into_iter()
+                .find(|c| c.type_ == "PodScheduled" && c.status == "False")?
+                .message
+        },
+    )
     .await;
-    assert!(message.starts_with(&format!("0/1 nodes are available: 1 Insufficient {RESOURCE}.")), "{message}");
+    assert!(
+        message.starts_with(&format!(
+            "0/1 nodes are available: 1 Insufficient {RESOURCE}."
+        )),
+        "{message}"
+    );
     let explained = output(
-        Command::new(DAVIT).args(["explain", "pod", "too-many", "--kubeconfig"]).arg(&node.cluster.kubeconfig),
+        Command::new(DAVIT)
+            .args(["explain", "pod", "too-many", "--kubeconfig"])
+            .arg(&node.cluster.kubeconfig),
     );
     let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
-    assert!(explained.contains("requested 3, used 2, capacity 4"), "{explained}");
+    assert!(
+        explained.contains("requested 3, used 2, capacity 4"),
+        "{explained}"
+    );
 
     // When the holder goes, its devices do.
     node.delete_now("holder").await;
@@ -80,11 +124,22 @@ async fn hundred_pods_at_once_run_and_never_share_a_device() {
         }
     });
     let names: Vec<String> = (0..100).map(|n| format!("pod-{n}")).collect();
-    futures::future::join_all(names.iter().map(|name| async { node.create(&pod(name, STAY, 2)).await })).await;
+    futures::future::join_all(
+        names
+            .iter()
+            .map(|name| async { node.create(&pod(name, STAY, 2)).await }),
+    )
+    .await;
     for name in &names {
         node.wait_for_phase(name, "Running").await;
     }
-    assert_eq!(tokio::time::timeout(Duration::from_secs(20), checking).await.unwrap().unwrap(), 200);
+    assert_eq!(
+        tokio::time::timeout(Duration::from_secs(20), checking)
+            .await
+            .unwrap()
+            .unwrap(),
+        200
+    );
 
     // Churn: a quarter goes, as many come; the checks go on.
     let mut watcher = node.podresources().await;

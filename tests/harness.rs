@@ -2,7 +2,11 @@
 //!
 //! A test asks for a part (kubectl of some release, containerd, root); when the machine lacks it the test prints a line
 //! and ends. `DAVIT_REQUIRED_PARTS` lists, separated by blanks, the parts that may not be missing: CI sets it.
-#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of the harness")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test program uses a part of the harness"
+)]
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
@@ -27,7 +31,10 @@ pub fn tests_dir() -> PathBuf {
 pub fn part<T>(name: &str, found: Option<T>) -> Option<T> {
     if found.is_none() {
         let required = std::env::var("DAVIT_REQUIRED_PARTS").unwrap_or_default();
-        assert!(!required.split_whitespace().any(|p| p == name), "{name} is required here but missing");
+        assert!(
+            !required.split_whitespace().any(|p| p == name),
+            "{name} is required here but missing"
+        );
         println!("skipped: {name} is not on this machine");
     }
     found
@@ -41,7 +48,9 @@ pub fn root() -> Option<()> {
 /// A program on the PATH.
 pub fn program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
-    let found = std::env::split_paths(&path).map(|dir| dir.join(name)).find(|p| p.is_file());
+    let found = std::env::split_paths(&path)
+        .map(|dir| dir.join(name))
+        .find(|p| p.is_file());
     part(name, found)
 }
 
@@ -51,30 +60,51 @@ pub fn kubectl_binary(release: &str) -> Option<PathBuf> {
     if !built.is_file() {
         build_kubectl(release, &built);
     }
-    part(&format!("kubectl-{release}"), built.is_file().then_some(built))
+    part(
+        &format!("kubectl-{release}"),
+        built.is_file().then_some(built),
+    )
 }
 
 fn build_kubectl(release: &str, target: &Path) {
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _guard = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
     let minor = release.trim_start_matches("1.");
     let version = "k8s.io/component-base/version";
-    let ldflags =
-        format!("-s -w -X {version}.gitVersion=v{release}.0 -X {version}.gitMajor=1 -X {version}.gitMinor={minor}");
+    let ldflags = format!(
+        "-s -w -X {version}.gitVersion=v{release}.0 -X {version}.gitMajor=1 -X {version}.gitMinor={minor}"
+    );
     let built = Command::new("go")
-        .args(["build", &format!("-modfile=go-{release}.mod"), "-trimpath", "-ldflags", &ldflags, "-o"])
+        .args([
+            "build",
+            &format!("-modfile=go-{release}.mod"),
+            "-trimpath",
+            "-ldflags",
+            &ldflags,
+            "-o",
+        ])
         .arg(target)
         .arg(".")
         .current_dir(tests_dir().join("kubectl"))
         .output();
-    if let Ok(output) = built.as_ref() && !output.status.success() {
-        println!("kubectl {release} was not built: {}", String::from_utf8_lossy(&output.stderr));
+    if let Ok(output) = built.as_ref()
+        && !output.status.success()
+    {
+        println!(
+            "kubectl {release} was not built: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
 }
 
 /// A directory that goes when the test ends; short, since unix socket paths are.
 pub fn temp_dir() -> tempfile::TempDir {
-    tempfile::Builder::new().prefix("davit-").tempdir_in("/tmp").unwrap()
+    tempfile::Builder::new()
+        .prefix("davit-")
+        .tempdir_in("/tmp")
+        .unwrap()
 }
 
 /// A running `davit up`.
@@ -92,7 +122,11 @@ impl Cluster {
     /// Starts `davit up` with a data directory of its own, any port, and `args`; waits for the ready line.
     pub fn up(args: &[&str]) -> Self {
         let dir = temp_dir();
-        let mut all = vec!["up".to_owned(), "--data-dir".to_owned(), dir.path().join("data").display().to_string()];
+        let mut all = vec![
+            "up".to_owned(),
+            "--data-dir".to_owned(),
+            dir.path().join("data").display().to_string(),
+        ];
         all.extend(["--port", "0", "--node-port", "0", "--root"].map(str::to_owned));
         all.push(dir.path().join("root").display().to_string());
         all.extend(args.iter().map(|a| (*a).to_owned()));
@@ -101,19 +135,31 @@ impl Cluster {
             all.remove(all.iter().rposition(|a| a == "0").unwrap());
         }
         let (child, ready) = start(&all, dir.path());
-        let mut cluster =
-            Self { child, args: all, dir, kubeconfig: PathBuf::new(), server: String::new(), ready_ms: 0 };
+        let mut cluster = Self {
+            child,
+            args: all,
+            dir,
+            kubeconfig: PathBuf::new(),
+            server: String::new(),
+            ready_ms: 0,
+        };
         cluster.read_ready(&ready);
         cluster
     }
 
     fn read_ready(&mut self, line: &str) {
         let field = |name: &str| {
-            line.split_whitespace().find_map(|w| w.strip_prefix(name)).unwrap_or_else(|| panic!("no {name} in {line:?}"))
+            line.split_whitespace()
+                .find_map(|w| w.strip_prefix(name))
+                .unwrap_or_else(|| panic!("no {name} in {line:?}"))
         };
         self.kubeconfig = field("kubeconfig=").into();
         self.server = field("server=").to_owned();
-        self.ready_ms = line.split_whitespace().nth(2).and_then(|n| n.parse().ok()).unwrap();
+        self.ready_ms = line
+            .split_whitespace()
+            .nth(2)
+            .and_then(|n| n.parse().ok())
+            .unwrap();
     }
 
     /// The process id of davit.
@@ -143,7 +189,10 @@ impl Cluster {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(Instant::now() < deadline, "davit did not end within 60 s of SIGINT");
+            assert!(
+                Instant::now() < deadline,
+                "davit did not end within 60 s of SIGINT"
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -151,7 +200,10 @@ impl Cluster {
     /// A kubectl command against this cluster.
     pub fn kubectl(&self, binary: &Path) -> Command {
         let mut command = Command::new(binary);
-        command.env("KUBECONFIG", &self.kubeconfig).env("HOME", self.dir.path()).env_remove("KUBERNETES_SERVICE_HOST");
+        command
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", self.dir.path())
+            .env_remove("KUBERNETES_SERVICE_HOST");
         command
     }
 
@@ -178,10 +230,17 @@ impl Drop for Cluster {
 }
 
 fn start(args: &[String], dir: &Path) -> (Child, String) {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(dir.join("davit.log")).unwrap();
+    let log = std::fs::OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(dir.join("davit.log"))
+        .unwrap();
     let mut child = Command::new(DAVIT)
         .args(args)
-        .env("DAVIT_LOG", std::env::var("DAVIT_LOG").unwrap_or_else(|_| "info,hyper=warn,kube=warn".to_owned()))
+        .env(
+            "DAVIT_LOG",
+            std::env::var("DAVIT_LOG").unwrap_or_else(|_| "info,hyper=warn,kube=warn".to_owned()),
+        )
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
@@ -210,7 +269,9 @@ fn start(args: &[String], dir: &Path) -> (Child, String) {
 
 /// Runs a command to its end and returns its output, whatever its exit code.
 pub fn output(command: &mut Command) -> Output {
-    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"))
 }
 
 /// Runs a command that must succeed and returns what it wrote to standard output.
@@ -227,7 +288,11 @@ pub fn run(command: &mut Command) -> String {
 }
 
 /// Runs kubectl with arguments; it must succeed.
-pub fn kubectl(cluster: &Cluster, binary: &Path, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
+pub fn kubectl(
+    cluster: &Cluster,
+    binary: &Path,
+    args: impl IntoIterator<Item = impl AsRef<OsStr>>,
+) -> String {
     run(cluster.kubectl(binary).args(args))
 }
 
@@ -242,10 +307,19 @@ pub fn kubectl_stdin(cluster: &Cluster, binary: &Path, args: &[&str], manifest: 
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    child.stdin.take().unwrap().write_all(manifest.as_bytes()).unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(manifest.as_bytes())
+        .unwrap();
     let out = child.wait_with_output().unwrap();
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    assert!(out.status.success(), "kubectl {args:?}: {text}{}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success(),
+        "kubectl {args:?}: {text}{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
     text
 }
 

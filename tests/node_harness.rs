@@ -1,5 +1,9 @@
 //! A cluster with a node that runs containers, a device plugin process, and a podresources client.
-#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of the harness")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test program uses a part of the harness"
+)]
 
 use crate::harness::{Cluster, DAVIT};
 use davit_proto::podresources::v1::pod_resources_lister_client::PodResourcesListerClient;
@@ -52,7 +56,11 @@ impl NodeCluster {
 
     /// Starts the example device plugin as a process of its own.
     pub fn plugin(&self, count: usize) -> Plugin {
-        Plugin::start(&self.kubelet_dir(), &self.cluster.dir.path().join("plugin"), count)
+        Plugin::start(
+            &self.kubelet_dir(),
+            &self.cluster.dir.path().join("plugin"),
+            count,
+        )
     }
 
     pub fn pods(&self) -> kube::Api<Pod> {
@@ -62,11 +70,15 @@ impl NodeCluster {
     /// Waits until the node offers as many devices.
     pub async fn wait_for_devices(&self, count: usize) {
         let nodes: kube::Api<Node> = kube::Api::all(self.client.clone());
-        within(Duration::from_secs(60), "devices in the node's status", async || {
-            let node = nodes.get("node-1").await.ok()?;
-            let offered = node.status?.allocatable?.get(RESOURCE)?.0.clone();
-            (offered == count.to_string()).then_some(())
-        })
+        within(
+            Duration::from_secs(60),
+            "devices in the node's status",
+            async || {
+                let node = nodes.get("node-1").await.ok()?;
+                let offered = node.status?.allocatable?.get(RESOURCE)?.0.clone();
+                (offered == count.to_string()).then_some(())
+            },
+        )
         .await;
     }
 
@@ -74,28 +86,46 @@ impl NodeCluster {
     pub async fn wait_for_service_account(&self) {
         let accounts: kube::Api<k8s_openapi::api::core::v1::ServiceAccount> =
             kube::Api::namespaced(self.client.clone(), "default");
-        within(Duration::from_secs(20), "the default service account", async || accounts.get("default").await.ok())
-            .await;
+        within(
+            Duration::from_secs(20),
+            "the default service account",
+            async || accounts.get("default").await.ok(),
+        )
+        .await;
     }
 
     pub async fn create(&self, pod: &Pod) {
-        self.pods().create(&PostParams::default(), pod).await.unwrap();
+        self.pods()
+            .create(&PostParams::default(), pod)
+            .await
+            .unwrap();
     }
 
     /// Waits until a pod has a phase; returns it. Fails at once when the pod failed instead.
     pub async fn wait_for_phase(&self, name: &str, phase: &str) -> Pod {
         let (pods, wanted) = (self.pods(), phase);
-        within(Duration::from_secs(90), &format!("pod {name} in phase {phase}"), async || {
-            let pod = pods.get(name).await.ok()?;
-            let phase = pod.status.as_ref()?.phase.clone()?;
-            assert!(phase != "Failed" || wanted == "Failed", "pod {name} failed: {:?}", pod.status);
-            (phase == wanted).then_some(pod)
-        })
+        within(
+            Duration::from_secs(90),
+            &format!("pod {name} in phase {phase}"),
+            async || {
+                let pod = pods.get(name).await.ok()?;
+                let phase = pod.status.as_ref()?.phase.clone()?;
+                assert!(
+                    phase != "Failed" || wanted == "Failed",
+                    "pod {name} failed: {:?}",
+                    pod.status
+                );
+                (phase == wanted).then_some(pod)
+            },
+        )
         .await
     }
 
     pub async fn delete_now(&self, name: &str) {
-        let params = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::default()
+        };
         match self.pods().delete(name, &params).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 404 => {}
@@ -104,7 +134,11 @@ impl NodeCluster {
     }
 
     pub async fn list(&self) -> Vec<Pod> {
-        self.pods().list(&ListParams::default()).await.unwrap().items
+        self.pods()
+            .list(&ListParams::default())
+            .await
+            .unwrap()
+            .items
     }
 
     /// A podresources client of this node.
@@ -117,7 +151,10 @@ impl NodeCluster {
         for pod in self.list().await {
             self.delete_now(&pod.metadata.name.unwrap()).await;
         }
-        within(Duration::from_secs(60), "all pods gone", async || self.list().await.is_empty().then_some(())).await;
+        within(Duration::from_secs(60), "all pods gone", async || {
+            self.list().await.is_empty().then_some(())
+        })
+        .await;
     }
 }
 
@@ -129,12 +166,16 @@ async fn connect(kubeconfig: &Path) -> kube::Client {
 /// Connects to podresources below a node agent's folder.
 pub async fn podresources(kubelet: &Path) -> PodResourcesListerClient<tonic::transport::Channel> {
     let socket = kubelet.join("pod-resources/kubelet.sock");
-    let channel = davit_proto::unix::connect(&socket, Duration::from_secs(10)).await.unwrap();
+    let channel = davit_proto::unix::connect(&socket, Duration::from_secs(10))
+        .await
+        .unwrap();
     PodResourcesListerClient::new(channel)
 }
 
 /// Who holds which device of [`RESOURCE`], by device; panics when a device has two owners.
-pub async fn owners(client: &mut PodResourcesListerClient<tonic::transport::Channel>) -> BTreeMap<String, String> {
+pub async fn owners(
+    client: &mut PodResourcesListerClient<tonic::transport::Channel>,
+) -> BTreeMap<String, String> {
     loop {
         match client.list(ListPodResourcesRequest {}).await {
             Ok(answer) => return single_owners(&answer.into_inner()),
@@ -150,7 +191,11 @@ fn single_owners(list: &ListPodResourcesResponse) -> BTreeMap<String, String> {
     let mut owners = BTreeMap::new();
     for pod in &list.pod_resources {
         for container in &pod.containers {
-            for device in container.devices.iter().filter(|d| d.resource_name == RESOURCE) {
+            for device in container
+                .devices
+                .iter()
+                .filter(|d| d.resource_name == RESOURCE)
+            {
                 for id in &device.device_ids {
                     let owner = format!("{}/{}", pod.name, container.name);
                     if let Some(other) = owners.insert(id.clone(), owner.clone()) {
@@ -185,7 +230,11 @@ pub fn pod(name: &str, command: &str, devices: usize) -> Pod {
 }
 
 /// Tries until there is a value.
-pub async fn within<T>(deadline: Duration, what: &str, mut attempt: impl AsyncFnMut() -> Option<T>) -> T {
+pub async fn within<T>(
+    deadline: Duration,
+    what: &str,
+    mut attempt: impl AsyncFnMut() -> Option<T>,
+) -> T {
     let end = Instant::now() + deadline;
     loop {
         if let Some(value) = attempt().await {
@@ -205,7 +254,13 @@ impl Plugin {
     pub fn start(kubelet: &Path, dir: &Path, count: usize) -> Self {
         std::fs::create_dir_all(dir).unwrap();
         let child = Command::new(DAVIT)
-            .args(["example-device", "--resource", RESOURCE, "--count", &count.to_string()])
+            .args([
+                "example-device",
+                "--resource",
+                RESOURCE,
+                "--count",
+                &count.to_string(),
+            ])
             .arg("--socket-dir")
             .arg(kubelet.join("device-plugins"))
             .arg("--dev-dir")

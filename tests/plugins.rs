@@ -40,17 +40,29 @@ impl DevicePlugin for Misbehaving {
     async fn allocate(&self, ids: &[String]) -> Result<Allocation, Refusal> {
         match self.manner {
             Manner::Hangs => std::future::pending().await,
-            Manner::Lies => Ok(Allocation::new().device("/dev/no-such", "/dev/no-such-device", "rw")),
+            Manner::Lies => {
+                Ok(Allocation::new().device("/dev/no-such", "/dev/no-such-device", "rw"))
+            }
             Manner::Answers => Ok(Allocation::new().env("GIVEN", ids.join(","))),
         }
     }
 }
 
-fn serve(node: &NodeCluster, resource: &str, manner: Manner) -> (watch::Sender<Vec<Device>>, davit_sdk::deviceplugin::Running) {
+fn serve(
+    node: &NodeCluster,
+    resource: &str,
+    manner: Manner,
+) -> (watch::Sender<Vec<Device>>, davit_sdk::deviceplugin::Running) {
     let devices = watch::Sender::new((0..4).map(|n| Device::healthy(format!("d{n}"))).collect());
-    let plugin = Misbehaving { devices: devices.clone(), manner };
+    let plugin = Misbehaving {
+        devices: devices.clone(),
+        manner,
+    };
     let route = Route::Register(node.kubelet_dir().join("device-plugins"));
-    let running = PluginServer::new(resource, plugin).route(route).start().unwrap();
+    let running = PluginServer::new(resource, plugin)
+        .route(route)
+        .start()
+        .unwrap();
     (devices, running)
 }
 
@@ -60,7 +72,10 @@ fn pod_with(name: &str, resource: &str) -> Pod {
         resource.to_owned(),
         k8s_openapi::apimachinery::pkg::api::resource::Quantity("1".to_owned()),
     )]);
-    pod.spec.as_mut().unwrap().containers[0].resources.get_or_insert_default().limits = Some(limits);
+    pod.spec.as_mut().unwrap().containers[0]
+        .resources
+        .get_or_insert_default()
+        .limits = Some(limits);
     pod
 }
 
@@ -91,26 +106,50 @@ async fn plugins_that_hang_lie_and_flood_harm_only_their_own_pods() {
     node.create(&pod("good", STAY, 2)).await;
     node.wait_for_phase("plain", "Running").await;
     node.wait_for_phase("good", "Running").await;
-    assert!(began.elapsed() < Duration::from_secs(10), "others waited {:?}", began.elapsed());
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "others waited {:?}",
+        began.elapsed()
+    );
     node.wait_for_phase("flooded", "Running").await;
 
     // The one that waits says for what.
     let events: kube::Api<Event> = kube::Api::namespaced(node.client.clone(), "default");
     let about = ListParams::default().fields("involvedObject.name=hung");
-    within(Duration::from_secs(20), "the hung pod says what it waits for", async || {
-        let events = events.list(&about).await.ok()?;
-        let says = |e: &Event| e.message.as_deref().is_some_and(|m| m.contains("Allocate of the device plugin") && m.contains(HANGS));
-        events.items.iter().any(says).then_some(())
-    })
+    within(
+        Duration::from_secs(20),
+        "the hung pod says what it waits for",
+        async || {
+            let events = events.list(&about).await.ok()?;
+            let says = |e: &Event| {
+                e.message.as_deref().is_some_and(|m| {
+                    m.contains("Allocate of the device plugin") && m.contains(HANGS)
+                })
+            };
+            events.items.iter().any(says).then_some(())
+        },
+    )
     .await;
     // The one that was lied to names the device.
-    within(Duration::from_secs(20), "the pod that was lied to says why", async || {
-        let pod = node.pods().get("lied-to").await.ok()?;
-        let status = pod.status?.container_statuses?.into_iter().next()?;
-        let states = [status.state, status.last_state].into_iter().flatten();
-        let messages = states.flat_map(|s| [s.waiting.and_then(|w| w.message), s.terminated.and_then(|t| t.message)]);
-        messages.flatten().any(|m| m.contains("/dev/no-such")).then_some(())
-    })
+    within(
+        Duration::from_secs(20),
+        "the pod that was lied to says why",
+        async || {
+            let pod = node.pods().get("lied-to").await.ok()?;
+            let status = pod.status?.container_statuses?.into_iter().next()?;
+            let states = [status.state, status.last_state].into_iter().flatten();
+            let messages = states.flat_map(|s| {
+                [
+                    s.waiting.and_then(|w| w.message),
+                    s.terminated.and_then(|t| t.message),
+                ]
+            });
+            messages
+                .flatten()
+                .any(|m| m.contains("/dev/no-such"))
+                .then_some(())
+        },
+    )
     .await;
     // It can still be deleted at once, and nothing stays behind.
     node.delete_now("hung").await;

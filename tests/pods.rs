@@ -35,8 +35,13 @@ impl Kube {
         root()?;
         let binary = kubectl_binary(release)?;
         let args = [&["--node-name", NODE, "--allow-host-image"], args].concat();
-        let kube = Self { cluster: Cluster::up(&args), binary };
-        kube.eventually("the default service account", || kube.try_run(["get", "serviceaccount", "default"]).is_ok());
+        let kube = Self {
+            cluster: Cluster::up(&args),
+            binary,
+        };
+        kube.eventually("the default service account", || {
+            kube.try_run(["get", "serviceaccount", "default"]).is_ok()
+        });
         Some(kube)
     }
 
@@ -50,7 +55,11 @@ impl Kube {
     fn try_run(&self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Result<String, String> {
         let out = harness::output(&mut self.command(args));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        if out.status.success() { Ok(text(&out.stdout)) } else { Err(text(&out.stderr)) }
+        if out.status.success() {
+            Ok(text(&out.stdout))
+        } else {
+            Err(text(&out.stderr))
+        }
     }
 
     /// Runs kubectl, which must succeed.
@@ -73,37 +82,58 @@ impl Kube {
 
     fn spawn(&self, args: &[&str]) -> Child {
         let mut command = self.command(args);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
     }
 
     fn create(&self, manifest: &str) -> String {
         let out = self.pipe(&["create", "-f", "-"], manifest.as_bytes());
-        assert!(out.status.success(), "{manifest}\n{}", String::from_utf8_lossy(&out.stderr));
+        assert!(
+            out.status.success(),
+            "{manifest}\n{}",
+            String::from_utf8_lossy(&out.stderr)
+        );
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
     /// A field of a pod, empty when it is not there.
     fn field(&self, pod: &str, path: &str) -> String {
-        self.try_run(["get", "pod", pod, "-o", &format!("jsonpath={{{path}}}")]).unwrap_or_default()
+        self.try_run(["get", "pod", pod, "-o", &format!("jsonpath={{{path}}}")])
+            .unwrap_or_default()
     }
 
     fn wait_phase(&self, pod: &str, phase: &str) {
-        self.eventually(&format!("pod {pod} in phase {phase}"), || self.field(pod, ".status.phase") == phase);
+        self.eventually(&format!("pod {pod} in phase {phase}"), || {
+            self.field(pod, ".status.phase") == phase
+        });
     }
 
     fn wait_ready(&self, pod: &str) {
-        self.run(["wait", "--for=condition=Ready", &format!("pod/{pod}"), "--timeout=60s"]);
+        self.run([
+            "wait",
+            "--for=condition=Ready",
+            &format!("pod/{pod}"),
+            "--timeout=60s",
+        ]);
     }
 
     /// The row of a pod in `kubectl get pods`, in words.
     fn row(&self, pod: &str) -> Vec<String> {
-        let table = self.try_run(["get", "pod", pod, "--no-headers"]).unwrap_or_default();
+        let table = self
+            .try_run(["get", "pod", pod, "--no-headers"])
+            .unwrap_or_default();
         table.split_whitespace().map(str::to_owned).collect()
     }
 
     /// Waits until a pod's STATUS column says so.
     fn wait_status(&self, pod: &str, status: &str) -> Vec<String> {
-        self.eventually(&format!("pod {pod} shown as {status}"), || self.row(pod).get(2).is_some_and(|s| s == status));
+        self.eventually(&format!("pod {pod} shown as {status}"), || {
+            self.row(pod).get(2).is_some_and(|s| s == status)
+        });
         self.row(pod)
     }
 
@@ -117,7 +147,10 @@ impl Kube {
         while !holds() {
             if Instant::now() >= end {
                 let state = self.try_run(["describe", "pods", "-A"]);
-                panic!("not within {STEP:?}: {what}\n{}", state.unwrap_or_else(|e| e));
+                panic!(
+                    "not within {STEP:?}: {what}\n{}",
+                    state.unwrap_or_else(|e| e)
+                );
             }
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -129,7 +162,13 @@ impl Kube {
 
     /// Deletes all pods and waits until they are gone.
     fn clean_up(&self) {
-        self.run(["delete", "pods", "--all", "--grace-period=1", "--timeout=60s"]);
+        self.run([
+            "delete",
+            "pods",
+            "--all",
+            "--grace-period=1",
+            "--timeout=60s",
+        ]);
     }
 }
 
@@ -137,7 +176,13 @@ impl Drop for Kube {
     fn drop(&mut self) {
         // A failed test may not leave containers behind either; davit is still there.
         if std::thread::panicking() {
-            let _failed_anyway = self.try_run(["delete", "pods", "--all", "--grace-period=1", "--timeout=30s"]);
+            let _failed_anyway = self.try_run([
+                "delete",
+                "pods",
+                "--all",
+                "--grace-period=1",
+                "--timeout=30s",
+            ]);
         }
     }
 }
@@ -163,10 +208,26 @@ macro_rules! for_each_kubectl {
     };
 }
 
-for_each_kubectl!(streams_with_kubectl_1_27, streams_with_kubectl_1_33, streams::scenario);
-for_each_kubectl!(lifecycle_with_kubectl_1_27, lifecycle_with_kubectl_1_33, lifecycle::scenario);
-for_each_kubectl!(volumes_with_kubectl_1_27, volumes_with_kubectl_1_33, volumes::scenario);
-for_each_kubectl!(limits_with_kubectl_1_27, limits_with_kubectl_1_33, limits::scenario);
+for_each_kubectl!(
+    streams_with_kubectl_1_27,
+    streams_with_kubectl_1_33,
+    streams::scenario
+);
+for_each_kubectl!(
+    lifecycle_with_kubectl_1_27,
+    lifecycle_with_kubectl_1_33,
+    lifecycle::scenario
+);
+for_each_kubectl!(
+    volumes_with_kubectl_1_27,
+    volumes_with_kubectl_1_33,
+    volumes::scenario
+);
+for_each_kubectl!(
+    limits_with_kubectl_1_27,
+    limits_with_kubectl_1_33,
+    limits::scenario
+);
 
 #[test]
 fn imported_image_runs_the_example_of_a_device_pod() {

@@ -24,7 +24,10 @@ spec:
 ";
 
 fn busybox() -> Option<PathBuf> {
-    let found = ["/usr/bin/busybox", "/bin/busybox"].into_iter().map(PathBuf::from).find(|p| p.is_file());
+    let found = ["/usr/bin/busybox", "/bin/busybox"]
+        .into_iter()
+        .map(PathBuf::from)
+        .find(|p| p.is_file());
     harness::part("busybox", found)
 }
 
@@ -52,20 +55,34 @@ fn layer(busybox: &Path) -> Vec<u8> {
         let mut header = header(tar::EntryType::Directory, 0, 0o755);
         archive.append_data(&mut header, dir, &[][..]).unwrap();
     }
-    add(&mut archive, "bin/busybox", &std::fs::read(busybox).unwrap(), 0o755);
+    add(
+        &mut archive,
+        "bin/busybox",
+        &std::fs::read(busybox).unwrap(),
+        0o755,
+    );
     for applet in ["sh", "echo", "env", "sleep", "cat", "ls"] {
         let mut header = header(tar::EntryType::Symlink, 0, 0o777);
-        archive.append_link(&mut header, format!("bin/{applet}"), "busybox").unwrap();
+        archive
+            .append_link(&mut header, format!("bin/{applet}"), "busybox")
+            .unwrap();
     }
     archive.into_inner().unwrap()
 }
 
 fn hex(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|b| format!("{b:02x}")).collect()
+    Sha256::digest(bytes)
+        .iter()
+        .map(|b| format!("{b:02x}"))
+        .collect()
 }
 
 fn config(layer: &[u8]) -> String {
-    let arch = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    let arch = if cfg!(target_arch = "aarch64") {
+        "arm64"
+    } else {
+        "amd64"
+    };
     let config = serde_json::json!({
         "architecture": arch,
         "os": "linux",
@@ -80,11 +97,17 @@ fn docker_archive(busybox: &Path, name: &str) -> Vec<u8> {
     let layer = layer(busybox);
     let config = config(&layer);
     let file = format!("{}.json", hex(config.as_bytes()));
-    let manifest = serde_json::json!([{ "Config": file, "RepoTags": [name], "Layers": ["layer.tar"] }]);
+    let manifest =
+        serde_json::json!([{ "Config": file, "RepoTags": [name], "Layers": ["layer.tar"] }]);
     let mut archive = tar::Builder::new(Vec::new());
     add(&mut archive, "layer.tar", &layer, 0o644);
     add(&mut archive, &file, config.as_bytes(), 0o644);
-    add(&mut archive, "manifest.json", manifest.to_string().as_bytes(), 0o644);
+    add(
+        &mut archive,
+        "manifest.json",
+        manifest.to_string().as_bytes(),
+        0o644,
+    );
     archive.into_inner().unwrap()
 }
 
@@ -93,7 +116,12 @@ fn oci_archive(busybox: &Path, name: &str) -> Vec<u8> {
     let mut archive = tar::Builder::new(Vec::new());
     let mut blob = |kind: &str, bytes: &[u8]| {
         let digest = hex(bytes);
-        add(&mut archive, &format!("blobs/sha256/{digest}"), bytes, 0o644);
+        add(
+            &mut archive,
+            &format!("blobs/sha256/{digest}"),
+            bytes,
+            0o644,
+        );
         serde_json::json!({
             "mediaType": format!("application/vnd.oci.image.{kind}"),
             "digest": format!("sha256:{digest}"),
@@ -110,8 +138,18 @@ fn oci_archive(busybox: &Path, name: &str) -> Vec<u8> {
     let mut manifest = blob("manifest.v1+json", manifest.to_string().as_bytes());
     manifest["annotations"] = serde_json::json!({ "org.opencontainers.image.ref.name": name });
     let index = serde_json::json!({ "schemaVersion": 2, "manifests": [manifest] });
-    add(&mut archive, "oci-layout", br#"{"imageLayoutVersion":"1.0.0"}"#, 0o644);
-    add(&mut archive, "index.json", index.to_string().as_bytes(), 0o644);
+    add(
+        &mut archive,
+        "oci-layout",
+        br#"{"imageLayoutVersion":"1.0.0"}"#,
+        0o644,
+    );
+    add(
+        &mut archive,
+        "index.json",
+        index.to_string().as_bytes(),
+        0o644,
+    );
     archive.into_inner().unwrap()
 }
 
@@ -119,7 +157,11 @@ fn import(kube: &Kube, archive: &[u8], name: &str) {
     let file = kube.dir().join("image.tar");
     std::fs::write(&file, archive).unwrap();
     let mut command = Command::new(harness::DAVIT);
-    command.args(["image", "import"]).arg(&file).arg("--data-dir").arg(kube.dir().join("data"));
+    command
+        .args(["image", "import"])
+        .arg(&file)
+        .arg("--data-dir")
+        .arg(kube.dir().join("data"));
     assert_eq!(harness::run(&mut command), format!("{name}\n"));
 }
 
@@ -136,7 +178,14 @@ impl Drop for Process {
 
 fn plugin(kube: &Kube) -> Process {
     let child = Command::new(harness::DAVIT)
-        .args(["example-device", "--resource", RESOURCE, "--count", "4", "--socket-dir"])
+        .args([
+            "example-device",
+            "--resource",
+            RESOURCE,
+            "--count",
+            "4",
+            "--socket-dir",
+        ])
         .arg(kube.dir().join("root/var/lib/kubelet/device-plugins"))
         .arg("--dev-dir")
         .arg(kube.dir().join("plugin"))
@@ -148,22 +197,41 @@ fn plugin(kube: &Kube) -> Process {
 
 pub(crate) fn scenario() {
     let Some(busybox) = busybox() else { return };
-    let Some(kube) = Kube::up("1.27", &[]) else { return };
+    let Some(kube) = Kube::up("1.27", &[]) else {
+        return;
+    };
     let _plugin = plugin(&kube);
     // A pod may wait for its image, which is imported while davit runs.
     kube.create(DEVICE_POD);
     import(&kube, &docker_archive(&busybox, PAUSE), PAUSE);
     kube.wait_ready("demo-pod");
     let env = kube.run(["exec", "demo-pod", "--", "env"]);
-    let devices = env.lines().find_map(|l| l.strip_prefix("FOO_DEVICES=")).unwrap_or_default();
+    let devices = env
+        .lines()
+        .find_map(|l| l.strip_prefix("FOO_DEVICES="))
+        .unwrap_or_default();
     assert_eq!(devices.split(',').count(), 2, "{env}");
     let status = kube.field("demo-pod", ".status.containerStatuses[0].image");
     assert_eq!(status, PAUSE);
 
     import(&kube, &oci_archive(&busybox, SHELL), SHELL);
-    let args = ["run", "shell", "-i", "--rm", "--restart=Never", "--image", SHELL, "--command", "--", "cat"];
+    let args = [
+        "run",
+        "shell",
+        "-i",
+        "--rm",
+        "--restart=Never",
+        "--image",
+        SHELL,
+        "--command",
+        "--",
+        "cat",
+    ];
     let out = kube.pipe(&args, b"from an OCI archive\n");
-    assert!(String::from_utf8_lossy(&out.stdout).contains("from an OCI archive\n"), "{out:?}");
+    assert!(
+        String::from_utf8_lossy(&out.stdout).contains("from an OCI archive\n"),
+        "{out:?}"
+    );
     kube.clean_up();
 }
 
@@ -187,7 +255,9 @@ const NETWORK: &str = r#"{"cniVersion":"0.4.0","name":"lo","plugins":[{"type":"l
 
 /// containerd on directories of its own, with the image that its sandboxes and our pods run.
 fn start_containerd(dir: &Path, busybox: &Path) -> Option<Process> {
-    let there = ["/usr/bin/containerd", "/usr/bin/ctr"].iter().all(|p| Path::new(p).exists());
+    let there = ["/usr/bin/containerd", "/usr/bin/ctr"]
+        .iter()
+        .all(|p| Path::new(p).exists());
     harness::part("containerd", there.then_some(()))?;
     std::fs::create_dir_all(dir.join("cni")).unwrap();
     std::fs::write(dir.join("cni/10-lo.conflist"), NETWORK).unwrap();
@@ -205,7 +275,10 @@ fn start_containerd(dir: &Path, busybox: &Path) -> Option<Process> {
     std::fs::write(&image, docker_archive(busybox, PAUSE)).unwrap();
     let import = || {
         let mut ctr = Command::new("/usr/bin/ctr");
-        ctr.arg("--address").arg(dir.join("c.sock")).args(["-n", "k8s.io", "images", "import"]).arg(&image);
+        ctr.arg("--address")
+            .arg(dir.join("c.sock"))
+            .args(["-n", "k8s.io", "images", "import"])
+            .arg(&image);
         dir.join("c.sock").exists() && harness::output(&mut ctr).status.success()
     };
     harness::eventually("containerd takes an image", crate::STEP, import);
@@ -214,24 +287,46 @@ fn start_containerd(dir: &Path, busybox: &Path) -> Option<Process> {
 
 /// Pods on containerd, whose own streaming server is behind exec.
 pub(crate) fn containerd() {
-    let (Some(()), Some(busybox)) = (harness::root(), busybox()) else { return };
+    let (Some(()), Some(busybox)) = (harness::root(), busybox()) else {
+        return;
+    };
     let dir = harness::temp_dir();
-    let Some(_containerd) = start_containerd(dir.path(), &busybox) else { return };
+    let Some(_containerd) = start_containerd(dir.path(), &busybox) else {
+        return;
+    };
     let runtime = format!("unix://{}/c.sock", dir.path().display());
     for release in ["1.27", "1.33"] {
-        let Some(kube) = Kube::up(release, &["--runtime", &runtime]) else { continue };
+        let Some(kube) = Kube::up(release, &["--runtime", &runtime]) else {
+            continue;
+        };
         // Without a network plugin containerd runs pods in the host's network only.
         let host = "spec:\n  hostNetwork: true";
         let script = "echo hello from containerd; exec sleep 1000";
-        kube.create(&pod("guest", "Always", script, "").replace("davit.local/host", PAUSE).replace("spec:", host));
+        kube.create(
+            &pod("guest", "Always", script, "")
+                .replace("davit.local/host", PAUSE)
+                .replace("spec:", host),
+        );
         kube.wait_ready("guest");
-        kube.eventually("the log", || kube.try_run(["logs", "guest"]).is_ok_and(|l| l == "hello from containerd\n"));
+        kube.eventually("the log", || {
+            kube.try_run(["logs", "guest"])
+                .is_ok_and(|l| l == "hello from containerd\n")
+        });
         assert_eq!(kube.exec("guest", "echo in it"), "in it\n");
         let out = kube.pipe(&["exec", "-i", "guest", "--", "cat"], b"hi\n");
         assert!(out.status.success() && out.stdout == b"hi\n", "{out:?}");
-        let out = kube.command(["exec", "guest", "--", "/bin/sh", "-c", "exit 9"]).output().unwrap();
+        let out = kube
+            .command(["exec", "guest", "--", "/bin/sh", "-c", "exit 9"])
+            .output()
+            .unwrap();
         assert_eq!(out.status.code(), Some(9));
-        let version = kube.run(["get", "node", NODE, "-o", "jsonpath={.status.nodeInfo.containerRuntimeVersion}"]);
+        let version = kube.run([
+            "get",
+            "node",
+            NODE,
+            "-o",
+            "jsonpath={.status.nodeInfo.containerRuntimeVersion}",
+        ]);
         assert!(version.starts_with("containerd://"), "{version}");
         kube.clean_up();
     }

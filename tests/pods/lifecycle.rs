@@ -5,7 +5,15 @@ use crate::{Kube, NODE, pod};
 pub(crate) fn scenario(kube: &Kube) {
     let host = kube.dir().join("ended");
     std::fs::create_dir_all(&host).unwrap();
-    kube.create(&[failures(), probed(), init_order(), ending(&host.display().to_string())].concat());
+    kube.create(
+        &[
+            failures(),
+            probed(),
+            init_order(),
+            ending(&host.display().to_string()),
+        ]
+        .concat(),
+    );
     ends(kube);
     inits(kube);
     probes(kube);
@@ -20,10 +28,25 @@ fn failures() -> String {
     [
         pod("crasher", "Always", "echo crash; exit 1", ""),
         pod("completes", "Never", "exit 0", ""),
-        pod("fails", "Never", "echo -n no disk >/dev/termination-log; exit 3", ""),
-        pod("falls-back", "Never", fallback, "terminationMessagePolicy: FallbackToLogsOnError"),
-        pod("recovers", "OnFailure", once, "volumeMounts: [{name: work, mountPath: /work}]")
-            .replace("---", "  volumes: [{name: work, emptyDir: {}}]\n---"),
+        pod(
+            "fails",
+            "Never",
+            "echo -n no disk >/dev/termination-log; exit 3",
+            "",
+        ),
+        pod(
+            "falls-back",
+            "Never",
+            fallback,
+            "terminationMessagePolicy: FallbackToLogsOnError",
+        ),
+        pod(
+            "recovers",
+            "OnFailure",
+            once,
+            "volumeMounts: [{name: work, mountPath: /work}]",
+        )
+        .replace("---", "  volumes: [{name: work, emptyDir: {}}]\n---"),
     ]
     .concat()
 }
@@ -35,28 +58,52 @@ fn ends(kube: &Kube) {
     kube.wait_status("fails", "Error");
     kube.wait_phase("fails", "Failed");
     let terminated = ".status.containerStatuses[0].state.terminated";
-    assert_eq!(kube.field("fails", &format!("{terminated}.message")), "no disk");
+    assert_eq!(
+        kube.field("fails", &format!("{terminated}.message")),
+        "no disk"
+    );
     assert_eq!(kube.field("fails", &format!("{terminated}.exitCode")), "3");
     let described = kube.run(["describe", "pod", "fails"]);
     assert!(!described.contains("SandboxChanged"), "{described}");
-    assert!(described.contains("Message:") && described.contains("no disk"), "{described}");
+    assert!(
+        described.contains("Message:") && described.contains("no disk"),
+        "{described}"
+    );
     kube.wait_phase("falls-back", "Failed");
-    assert_eq!(kube.field("falls-back", &format!("{terminated}.message")), "the disk is on fire\n");
+    assert_eq!(
+        kube.field("falls-back", &format!("{terminated}.message")),
+        "the disk is on fire\n"
+    );
     kube.wait_phase("recovers", "Succeeded");
-    assert_eq!(kube.field("recovers", ".status.containerStatuses[0].restartCount"), "1");
+    assert_eq!(
+        kube.field("recovers", ".status.containerStatuses[0].restartCount"),
+        "1"
+    );
     assert_eq!(kube.wait_status("recovers", "Completed")[1], "0/1");
 }
 
 fn back_off(kube: &Kube) {
     let row = kube.wait_status("crasher", "CrashLoopBackOff");
     assert!(row[3].parse::<u32>().unwrap() >= 1, "{row:?}");
-    let waiting = kube.field("crasher", ".status.containerStatuses[0].state.waiting.message");
-    assert!(waiting.starts_with("back-off ") && waiting.contains("restarting failed container=main"), "{waiting}");
-    let last = kube.field("crasher", ".status.containerStatuses[0].lastState.terminated.reason");
+    let waiting = kube.field(
+        "crasher",
+        ".status.containerStatuses[0].state.waiting.message",
+    );
+    assert!(
+        waiting.starts_with("back-off ") && waiting.contains("restarting failed container=main"),
+        "{waiting}"
+    );
+    let last = kube.field(
+        "crasher",
+        ".status.containerStatuses[0].lastState.terminated.reason",
+    );
     assert_eq!(last, "Error");
     assert_eq!(kube.run(["logs", "crasher"]), "crash\n");
     let described = kube.run(["describe", "pod", "crasher"]);
-    assert!(described.contains("BackOff") && described.contains("Back-off restarting failed container"), "{described}");
+    assert!(
+        described.contains("BackOff") && described.contains("Back-off restarting failed container"),
+        "{described}"
+    );
 }
 
 fn init_order() -> String {
@@ -95,10 +142,19 @@ spec:
 
 fn inits(kube: &Kube) {
     kube.wait_phase("ordered", "Succeeded");
-    assert_eq!(kube.run(["logs", "ordered", "-c", "main"]), "one\nside\ntwo\nmain\n");
+    assert_eq!(
+        kube.run(["logs", "ordered", "-c", "main"]),
+        "one\nside\ntwo\nmain\n"
+    );
     assert_eq!(kube.run(["logs", "ordered", "-c", "side"]), "side ends\n");
     assert_eq!(kube.wait_status("ordered", "Completed")[1], "0/2");
-    assert_eq!(kube.field("ordered", ".status.initContainerStatuses[0].state.terminated.reason"), "Completed");
+    assert_eq!(
+        kube.field(
+            "ordered",
+            ".status.initContainerStatuses[0].state.terminated.reason"
+        ),
+        "Completed"
+    );
 }
 
 fn probed() -> String {
@@ -106,7 +162,12 @@ fn probed() -> String {
     let ready = "readinessProbe: {exec: {command: [test, -e, /tmp/ready]}, periodSeconds: 1}";
     let stay = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
     [
-        pod("mortal", "Always", &format!("sleep 1; touch /tmp/dead; {stay}"), alive),
+        pod(
+            "mortal",
+            "Always",
+            &format!("sleep 1; touch /tmp/dead; {stay}"),
+            alive,
+        ),
         pod("hesitant", "Always", stay, ready),
     ]
     .concat()
@@ -119,32 +180,60 @@ fn probes(kube: &Kube) {
     kube.wait_ready("hesitant");
     assert_eq!(kube.row("hesitant")[1], "1/1");
     kube.exec("hesitant", "rm /tmp/ready");
-    kube.run(["wait", "--for=condition=Ready=false", "pod/hesitant", "--timeout=60s"]);
+    kube.run([
+        "wait",
+        "--for=condition=Ready=false",
+        "pod/hesitant",
+        "--timeout=60s",
+    ]);
     kube.eventually("a restart by the liveness probe", || {
-        kube.field("mortal", ".status.containerStatuses[0].restartCount").parse::<u32>().is_ok_and(|n| n >= 1)
+        kube.field("mortal", ".status.containerStatuses[0].restartCount")
+            .parse::<u32>()
+            .is_ok_and(|n| n >= 1)
     });
     kube.eventually("events of the probe", || {
         let described = kube.run(["describe", "pod", "mortal"]);
-        described.contains("Liveness probe failed") && described.contains("failed liveness probe, will be restarted")
+        described.contains("Liveness probe failed")
+            && described.contains("failed liveness probe, will be restarted")
     });
 }
 
 fn ending(host: &str) -> String {
     let script = "trap 'echo term >>/host/said; exit 0' TERM; touch /host/up; while :; do sleep 1000 & wait; done";
-    let more = "lifecycle: {preStop: {exec: {command: [/bin/sh, -c, 'sleep 0.5; echo pre >>/host/said']}}}
+    let more =
+        "lifecycle: {preStop: {exec: {command: [/bin/sh, -c, 'sleep 0.5; echo pre >>/host/said']}}}
 volumeMounts: [{name: host, mountPath: /host}]";
     pod("polite", "Always", script, more)
-        .replace("terminationGracePeriodSeconds: 1", "terminationGracePeriodSeconds: 20")
-        .replace("---", &format!("  volumes: [{{name: host, hostPath: {{path: {host}, type: Directory}}}}]\n---"))
+        .replace(
+            "terminationGracePeriodSeconds: 1",
+            "terminationGracePeriodSeconds: 20",
+        )
+        .replace(
+            "---",
+            &format!(
+                "  volumes: [{{name: host, hostPath: {{path: {host}, type: Directory}}}}]\n---"
+            ),
+        )
 }
 
 fn graceful_end(kube: &Kube, host: &std::path::Path) {
     kube.eventually("the polite pod", || host.join("up").exists());
     let begun = std::time::Instant::now();
     kube.run(["delete", "pod", "polite", "--timeout=60s"]);
-    assert_eq!(std::fs::read_to_string(host.join("said")).unwrap(), "pre\nterm\n");
-    assert!(begun.elapsed().as_secs() < 15, "a pod that ends by itself is not waited for: {:?}", begun.elapsed());
-    assert!(kube.try_run(["get", "pod", "polite"]).unwrap_err().contains("NotFound"));
+    assert_eq!(
+        std::fs::read_to_string(host.join("said")).unwrap(),
+        "pre\nterm\n"
+    );
+    assert!(
+        begun.elapsed().as_secs() < 15,
+        "a pod that ends by itself is not waited for: {:?}",
+        begun.elapsed()
+    );
+    assert!(
+        kube.try_run(["get", "pod", "polite"])
+            .unwrap_err()
+            .contains("NotFound")
+    );
 }
 
 fn static_pod(kube: &Kube) {
@@ -154,16 +243,29 @@ fn static_pod(kube: &Kube) {
     std::fs::write(dir.join("fixed.yaml"), manifest.trim_end_matches("---\n")).unwrap();
     let mirror = format!("fixed-{NODE}");
     kube.wait_phase(&mirror, "Running");
-    let source = kube.field(&mirror, r".metadata.annotations.kubernetes\.io/config\.source");
+    let source = kube.field(
+        &mirror,
+        r".metadata.annotations.kubernetes\.io/config\.source",
+    );
     assert_eq!(source, "file");
-    kube.eventually("the static pod's log", || kube.try_run(["logs", &mirror]).is_ok_and(|l| l == "static\n"));
+    kube.eventually("the static pod's log", || {
+        kube.try_run(["logs", &mirror])
+            .is_ok_and(|l| l == "static\n")
+    });
     assert_eq!(kube.exec(&mirror, "echo in it"), "in it\n");
     // Deleting the mirror does not delete the pod.
     let uid = kube.field(&mirror, ".metadata.uid");
     kube.run(["delete", "pod", &mirror, "--timeout=60s"]);
-    kube.eventually("a new mirror pod", || ![String::new(), uid.clone()].contains(&kube.field(&mirror, ".metadata.uid")));
+    kube.eventually("a new mirror pod", || {
+        ![String::new(), uid.clone()].contains(&kube.field(&mirror, ".metadata.uid"))
+    });
     kube.wait_phase(&mirror, "Running");
-    assert_eq!(kube.field(&mirror, ".status.containerStatuses[0].restartCount"), "0");
+    assert_eq!(
+        kube.field(&mirror, ".status.containerStatuses[0].restartCount"),
+        "0"
+    );
     std::fs::remove_file(dir.join("fixed.yaml")).unwrap();
-    kube.eventually("no mirror pod", || kube.try_run(["get", "pod", &mirror]).is_err());
+    kube.eventually("no mirror pod", || {
+        kube.try_run(["get", "pod", &mirror]).is_err()
+    });
 }

@@ -7,8 +7,10 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 const STAY: &str = "trap 'exit 0' TERM; while :; do sleep 1000 & wait; done";
-const RESTARTER: &str = "[ -e /work/ran ] && { echo second; exec sleep 1000; }; touch /work/ran; echo first; exit 3";
-const COUNTER: &str = "for i in 1 2 3 4 5; do echo line $i; sleep 0.3; done; echo to stderr >&2; sleep 0.2";
+const RESTARTER: &str =
+    "[ -e /work/ran ] && { echo second; exec sleep 1000; }; touch /work/ran; echo first; exit 3";
+const COUNTER: &str =
+    "for i in 1 2 3 4 5; do echo line $i; sleep 0.3; done; echo to stderr >&2; sleep 0.2";
 const TYPED: &str = "(while [ ! -e /tmp/got ]; do echo ready; sleep 0.2; done) & \
     read line; touch /tmp/got; echo got $line; stty size; exit 6";
 const ECHO: &str = "while read line; do echo got $line; done; echo end";
@@ -19,7 +21,12 @@ pub(crate) fn scenario(kube: &Kube) {
     let web = "mkdir /www; head -c 300000 /dev/zero >/www/zero; exec busybox httpd -f -p 127.0.0.1:8080 -h /www";
     kube.create(&pod("web", "Always", web, ""));
     let scratch = "  volumes: [{name: work, emptyDir: {}}]\n---";
-    let restarter = pod("restarter", "OnFailure", RESTARTER, "volumeMounts: [{name: work, mountPath: /work}]");
+    let restarter = pod(
+        "restarter",
+        "OnFailure",
+        RESTARTER,
+        "volumeMounts: [{name: work, mountPath: /work}]",
+    );
     kube.create(&restarter.replace("---", scratch));
     logs(kube);
     previous_logs(kube);
@@ -33,68 +40,146 @@ pub(crate) fn scenario(kube: &Kube) {
 }
 
 fn logs(kube: &Kube) {
-    kube.eventually("a first line", || kube.try_run(["logs", "counter"]).is_ok_and(|l| l.contains("line 1")));
+    kube.eventually("a first line", || {
+        kube.try_run(["logs", "counter"])
+            .is_ok_and(|l| l.contains("line 1"))
+    });
     let all = "line 1\nline 2\nline 3\nline 4\nline 5\nto stderr\n";
     // Follows while the container runs and ends when it does.
     let begun = Instant::now();
     assert_eq!(kube.run(["logs", "-f", "counter"]), all);
-    assert!(begun.elapsed() < Duration::from_secs(30), "logs -f took {:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(30),
+        "logs -f took {:?}",
+        begun.elapsed()
+    );
     assert_eq!(kube.run(["logs", "counter"]), all);
-    assert_eq!(kube.run(["logs", "counter", "--tail=2"]), "line 5\nto stderr\n");
+    assert_eq!(
+        kube.run(["logs", "counter", "--tail=2"]),
+        "line 5\nto stderr\n"
+    );
     assert_eq!(kube.run(["logs", "counter", "--tail=0"]), "");
-    assert_eq!(kube.run(["logs", "counter", "--limit-bytes=9"]), "line 1\nli");
+    assert_eq!(
+        kube.run(["logs", "counter", "--limit-bytes=9"]),
+        "line 1\nli"
+    );
     assert_eq!(kube.run(["logs", "counter", "--since=1h"]), all);
-    assert_eq!(kube.run(["logs", "counter", "--since-time=2999-01-01T00:00:00Z"]), "");
-    let prefixed = kube.run(["logs", "counter", "--all-containers", "--prefix", "--tail=1"]);
+    assert_eq!(
+        kube.run(["logs", "counter", "--since-time=2999-01-01T00:00:00Z"]),
+        ""
+    );
+    let prefixed = kube.run([
+        "logs",
+        "counter",
+        "--all-containers",
+        "--prefix",
+        "--tail=1",
+    ]);
     assert_eq!(prefixed, "[pod/counter/main] to stderr\n");
     let stamped = kube.run(["logs", "counter", "--timestamps"]);
     for (line, plain) in stamped.lines().zip(all.lines()) {
         let (stamp, text) = line.split_once(' ').unwrap();
-        assert!(stamp.parse::<jiff::Timestamp>().is_ok() && text == plain, "{line}");
+        assert!(
+            stamp.parse::<jiff::Timestamp>().is_ok() && text == plain,
+            "{line}"
+        );
     }
     let third = stamped.lines().nth(2).unwrap().split_once(' ').unwrap().0;
     let since = kube.run(["logs", "counter", &format!("--since-time={third}")]);
-    assert!(since.ends_with("line 3\nline 4\nline 5\nto stderr\n"), "{since}");
+    assert!(
+        since.ends_with("line 3\nline 4\nline 5\nto stderr\n"),
+        "{since}"
+    );
     let error = kube.try_run(["logs", "counter", "--previous"]).unwrap_err();
-    assert!(error.contains("previous terminated container \"main\" in pod \"counter\" not found"), "{error}");
-    let error = kube.try_run(["logs", "counter", "-c", "other"]).unwrap_err();
-    assert!(error.contains("container other is not valid for pod counter"), "{error}");
+    assert!(
+        error.contains("previous terminated container \"main\" in pod \"counter\" not found"),
+        "{error}"
+    );
+    let error = kube
+        .try_run(["logs", "counter", "-c", "other"])
+        .unwrap_err();
+    assert!(
+        error.contains("container other is not valid for pod counter"),
+        "{error}"
+    );
 }
 
 fn previous_logs(kube: &Kube) {
-    kube.eventually("a restart", || kube.field("restarter", ".status.containerStatuses[0].restartCount") == "1");
-    kube.eventually("the second log", || kube.try_run(["logs", "restarter"]).is_ok_and(|l| l == "second\n"));
+    kube.eventually("a restart", || {
+        kube.field("restarter", ".status.containerStatuses[0].restartCount") == "1"
+    });
+    kube.eventually("the second log", || {
+        kube.try_run(["logs", "restarter"])
+            .is_ok_and(|l| l == "second\n")
+    });
     assert_eq!(kube.run(["logs", "restarter", "--previous"]), "first\n");
-    assert_eq!(kube.field("restarter", ".status.containerStatuses[0].lastState.terminated.exitCode"), "3");
+    assert_eq!(
+        kube.field(
+            "restarter",
+            ".status.containerStatuses[0].lastState.terminated.exitCode"
+        ),
+        "3"
+    );
 }
 
 fn exec(kube: &Kube) {
     let failing = "echo out; echo err >&2; exit 7";
-    let out = kube.command(["exec", "shell", "--", "/bin/sh", "-c", failing]).output().unwrap();
+    let out = kube
+        .command(["exec", "shell", "--", "/bin/sh", "-c", failing])
+        .output()
+        .unwrap();
     assert_eq!(out.status.code(), Some(7));
     assert_eq!(String::from_utf8_lossy(&out.stdout), "out\n");
-    assert_eq!(String::from_utf8_lossy(&out.stderr), "err\ncommand terminated with exit code 7\n");
+    assert_eq!(
+        String::from_utf8_lossy(&out.stderr),
+        "err\ncommand terminated with exit code 7\n"
+    );
 
     let out = kube.pipe(&["exec", "-i", "shell", "--", "cat"], b"hi\n");
     assert!(out.status.success() && out.stdout == b"hi\n", "{out:?}");
-    let much: Vec<u8> = (0..3_000_000_u32).map(|n| u8::try_from(n % 251).unwrap()).collect();
+    let much: Vec<u8> = (0..3_000_000_u32)
+        .map(|n| u8::try_from(n % 251).unwrap())
+        .collect();
     let out = kube.pipe(&["exec", "-i", "shell", "--", "cat"], &much);
-    assert!(out.status.success() && out.stdout == much, "{} of {} bytes came back", out.stdout.len(), much.len());
+    assert!(
+        out.status.success() && out.stdout == much,
+        "{} of {} bytes came back",
+        out.stdout.len(),
+        much.len()
+    );
     // A command that ends before it has read everything ends kubectl as well.
     let out = kube.pipe(&["exec", "-i", "shell", "--", "head", "-c", "5"], &much);
-    assert!(out.status.success() && out.stdout == much[..5], "{:?}", out.status);
+    assert!(
+        out.status.success() && out.stdout == much[..5],
+        "{:?}",
+        out.status
+    );
 
     // What a command leaves behind may hold its output open; the command's end still is the end.
     let begun = Instant::now();
     assert_eq!(kube.exec("shell", "sleep 1000 & echo left"), "left\n");
-    assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(
+        begun.elapsed() < Duration::from_secs(20),
+        "{:?}",
+        begun.elapsed()
+    );
 
-    let error = kube.try_run(["exec", "shell", "--", "/no/such/program"]).unwrap_err();
+    let error = kube
+        .try_run(["exec", "shell", "--", "/no/such/program"])
+        .unwrap_err();
     assert!(error.contains("/no/such/program"), "{error}");
-    let error = kube.try_run(["exec", "shell", "-c", "other", "--", "true"]).unwrap_err();
-    assert!(error.contains("container other is not valid for pod shell"), "{error}");
+    let error = kube
+        .try_run(["exec", "shell", "-c", "other", "--", "true"])
+        .unwrap_err();
+    assert!(
+        error.contains("container other is not valid for pod shell"),
+        "{error}"
+    );
     let error = kube.try_run(["exec", "counter", "--", "true"]).unwrap_err();
-    assert!(error.contains("cannot exec into a container in a completed pod"), "{error}");
+    assert!(
+        error.contains("cannot exec into a container in a completed pod"),
+        "{error}"
+    );
 }
 
 /// Runs a shell line under `script`, which gives it a terminal; types once the marker has been shown: before that the
@@ -115,7 +200,9 @@ fn under_terminal(kube: &Kube, line: &str, marker: &str, input: &str) -> (String
     let mut to_type = Some(input);
     while let Ok(read @ 1..) = stdout.read(&mut chunk) {
         shown.extend_from_slice(&chunk[..read]);
-        if String::from_utf8_lossy(&shown).contains(marker) && let Some(text) = to_type.take() {
+        if String::from_utf8_lossy(&shown).contains(marker)
+            && let Some(text) = to_type.take()
+        {
             stdin.write_all(text.as_bytes()).unwrap();
         }
     }
@@ -129,7 +216,10 @@ fn terminal(kube: &Kube) {
     }
     let size = "stty rows 33 cols 101; exec \"$KUBECTL\" exec -it shell -- /bin/sh -c 'sleep 0.5; tty; stty size; exit 4'";
     let (shown, code) = under_terminal(kube, size, "/dev/pts", "");
-    assert!(shown.contains("/dev/pts/") && shown.contains("33 101"), "{shown}");
+    assert!(
+        shown.contains("/dev/pts/") && shown.contains("33 101"),
+        "{shown}"
+    );
     assert_eq!(code, Some(4), "{shown}");
     let interactive = "exec \"$KUBECTL\" exec -it shell -- /bin/sh -c 'echo go; exec /bin/sh'";
     let (shown, code) = under_terminal(kube, interactive, "go\r\n", "echo $((40+2))\nexit 5\n");
@@ -138,7 +228,12 @@ fn terminal(kube: &Kube) {
 }
 
 fn attach(kube: &Kube) {
-    kube.create(&pod("reader", "Never", &format!("echo hello; {ECHO}"), "stdin: true\nstdinOnce: true"));
+    kube.create(&pod(
+        "reader",
+        "Never",
+        &format!("echo hello; {ECHO}"),
+        "stdin: true\nstdinOnce: true",
+    ));
     kube.wait_ready("reader");
     let out = kube.pipe(&["attach", "-i", "reader"], b"a\nb\n");
     assert!(out.status.success(), "{out:?}");
@@ -147,30 +242,57 @@ fn attach(kube: &Kube) {
     assert_eq!(kube.run(["logs", "reader"]), "hello\ngot a\ngot b\nend\n");
 
     // Without standard input attach shows what comes.
-    kube.create(&pod("ticker", "Never", "while [ ! -e /tmp/stop ]; do echo tick; sleep 0.1; done", ""));
+    kube.create(&pod(
+        "ticker",
+        "Never",
+        "while [ ! -e /tmp/stop ]; do echo tick; sleep 0.1; done",
+        "",
+    ));
     kube.wait_ready("ticker");
     let mut watching = kube.spawn(&["attach", "ticker"]);
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "tick");
     kube.exec("ticker", "touch /tmp/stop");
     assert!(lines.all(|line| line.unwrap() == "tick"));
-    assert!(watching.wait().unwrap().success(), "attach ends well when the container does");
+    assert!(
+        watching.wait().unwrap().success(),
+        "attach ends well when the container does"
+    );
 
     // What everybody types first.
-    let args = ["run", "once", "-i", "--rm", "--restart=Never", "--image=davit.local/host", "--command", "--", "cat"];
+    let args = [
+        "run",
+        "once",
+        "-i",
+        "--rm",
+        "--restart=Never",
+        "--image=davit.local/host",
+        "--command",
+        "--",
+        "cat",
+    ];
     let out = kube.pipe(&args, b"through\n");
     let text = String::from_utf8_lossy(&out.stdout);
-    assert!(out.status.success() && text.contains("through\n") && text.contains("pod \"once\" deleted"), "{out:?}");
+    assert!(
+        out.status.success() && text.contains("through\n") && text.contains("pod \"once\" deleted"),
+        "{out:?}"
+    );
     // kubectl waits for the pod by a watch, in protobuf from 1.33 on.
     let complaints = String::from_utf8_lossy(&out.stderr);
-    assert!(!complaints.contains("watch ended with error"), "{complaints}");
+    assert!(
+        !complaints.contains("watch ended with error"),
+        "{complaints}"
+    );
 
     if crate::harness::program("script").is_some() {
         kube.create(&pod("typed", "Never", TYPED, "stdin: true\ntty: true"));
         kube.wait_ready("typed");
         let line = "stty rows 34 cols 102; exec \"$KUBECTL\" attach -it typed";
         let (shown, code) = under_terminal(kube, line, "ready", "word\r");
-        assert!(shown.contains("got word\r\n") && shown.contains("34 102\r\n"), "{shown:?}");
+        assert!(
+            shown.contains("got word\r\n") && shown.contains("34 102\r\n"),
+            "{shown:?}"
+        );
         // The end of the container is no failure of attach.
         assert_eq!(code, Some(0), "{shown}");
         kube.wait_phase("typed", "Failed");
@@ -180,11 +302,16 @@ fn attach(kube: &Kube) {
 fn copy(kube: &Kube) {
     let from = kube.dir().join("from");
     std::fs::create_dir_all(from.join("sub")).unwrap();
-    let content: Vec<u8> = (0..1_000_000_u32).map(|n| u8::try_from(n % 253).unwrap()).collect();
+    let content: Vec<u8> = (0..1_000_000_u32)
+        .map(|n| u8::try_from(n % 253).unwrap())
+        .collect();
     std::fs::write(from.join("sub/file"), &content).unwrap();
     let path = |p: &std::path::Path| p.display().to_string();
     kube.run(["cp", &path(&from), "shell:/tmp/copied"]);
-    assert_eq!(kube.exec("shell", "wc -c </tmp/copied/sub/file").trim(), "1000000");
+    assert_eq!(
+        kube.exec("shell", "wc -c </tmp/copied/sub/file").trim(),
+        "1000000"
+    );
     let back = kube.dir().join("back");
     kube.run(["cp", "shell:/tmp/copied/sub/file", &path(&back)]);
     assert!(std::fs::read(back).unwrap() == content);
@@ -202,7 +329,9 @@ fn port_forward(kube: &Kube) {
         .unwrap_or_else(|| panic!("{line}"));
     let get = || {
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .unwrap();
         stream.write_all(b"GET /zero HTTP/1.0\r\n\r\n").unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();

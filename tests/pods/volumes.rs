@@ -72,7 +72,12 @@ pub(crate) fn scenario(kube: &Kube) {
     kube.create(OBJECTS);
     let host = kube.dir().join("made/by/kubelet");
     kube.create(&READER.replace("HOST", &host.display().to_string()));
-    kube.create(&pod("unmet", "Always", "true", "envFrom: [{configMapRef: {name: missing}}]"));
+    kube.create(&pod(
+        "unmet",
+        "Always",
+        "true",
+        "envFrom: [{configMapRef: {name: missing}}]",
+    ));
     kube.wait_ready("reader");
     files(kube, &host);
     environment(kube);
@@ -81,18 +86,46 @@ pub(crate) fn scenario(kube: &Kube) {
 }
 
 fn files(kube: &Kube, host: &Path) {
-    kube.eventually("the shared file", || kube.run(["logs", "reader", "-c", "other"]) == "written\n");
-    let denied = kube.try_run(["exec", "reader", "-c", "other", "--", "touch", "/shared/x"]).unwrap_err();
+    kube.eventually("the shared file", || {
+        kube.run(["logs", "reader", "-c", "other"]) == "written\n"
+    });
+    let denied = kube
+        .try_run(["exec", "reader", "-c", "other", "--", "touch", "/shared/x"])
+        .unwrap_err();
     assert!(denied.contains("Read-only file system"), "{denied}");
-    assert_eq!(kube.exec("reader", "cat /settings/color /settings/size /single/color"), "bluelargeblue");
-    assert_eq!(kube.exec("reader", "cat /keys/deep/pass; stat -Lc ' %a' /keys/deep/pass"), "sesame 400\n");
-    assert!(kube.try_run(["exec", "reader", "-c", "main", "--", "touch", "/settings/x"]).is_err(), "configMaps are read-only");
+    assert_eq!(
+        kube.exec("reader", "cat /settings/color /settings/size /single/color"),
+        "bluelargeblue"
+    );
+    assert_eq!(
+        kube.exec(
+            "reader",
+            "cat /keys/deep/pass; stat -Lc ' %a' /keys/deep/pass"
+        ),
+        "sesame 400\n"
+    );
+    assert!(
+        kube.try_run(["exec", "reader", "-c", "main", "--", "touch", "/settings/x"])
+            .is_err(),
+        "configMaps are read-only"
+    );
     kube.exec("reader", "echo from inside >/host/file");
-    assert_eq!(std::fs::read_to_string(host.join("file")).unwrap(), "from inside\n");
-    assert_eq!(kube.exec("reader", "cat /about/labels; echo; cat /about/memory"), "app=\"reader\"\n64");
+    assert_eq!(
+        std::fs::read_to_string(host.join("file")).unwrap(),
+        "from inside\n"
+    );
+    assert_eq!(
+        kube.exec("reader", "cat /about/labels; echo; cat /about/memory"),
+        "app=\"reader\"\n64"
+    );
     assert_eq!(kube.exec("reader", "stat -fc %T /memory").trim(), "tmpfs");
     assert_eq!(kube.exec("reader", "cat /token/size"), "large");
-    assert_eq!(kube.exec("reader", "tail -1 /etc/hosts").split_whitespace().last(), Some("reader"));
+    assert_eq!(
+        kube.exec("reader", "tail -1 /etc/hosts")
+            .split_whitespace()
+            .last(),
+        Some("reader")
+    );
     assert_eq!(kube.exec("reader", "hostname"), "reader\n");
 }
 
@@ -118,17 +151,28 @@ fn environment(kube: &Kube) {
 
 fn claims(token: &str) -> serde_json::Value {
     let body = token.trim().split('.').nth(1).unwrap();
-    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD.decode(body).unwrap();
+    let bytes = base64::engine::general_purpose::URL_SAFE_NO_PAD
+        .decode(body)
+        .unwrap();
     serde_json::from_slice(&bytes).unwrap()
 }
 
 fn service_account(kube: &Kube) {
     let mounted = "/var/run/secrets/kubernetes.io/serviceaccount";
-    assert_eq!(kube.exec("reader", &format!("cat {mounted}/namespace")), "default");
-    assert!(kube.exec("reader", &format!("cat {mounted}/ca.crt")).starts_with("-----BEGIN CERTIFICATE-----"));
+    assert_eq!(
+        kube.exec("reader", &format!("cat {mounted}/namespace")),
+        "default"
+    );
+    assert!(
+        kube.exec("reader", &format!("cat {mounted}/ca.crt"))
+            .starts_with("-----BEGIN CERTIFICATE-----")
+    );
     let token = kube.exec("reader", &format!("cat {mounted}/token"));
     let claims_of_pod = claims(&token);
-    assert_eq!(claims_of_pod["sub"], "system:serviceaccount:default:default");
+    assert_eq!(
+        claims_of_pod["sub"],
+        "system:serviceaccount:default:default"
+    );
     assert_eq!(claims_of_pod["kubernetes.io"]["pod"]["name"], "reader");
     let review = |token: &str| {
         let manifest = format!(
@@ -141,9 +185,19 @@ fn service_account(kube: &Kube) {
     };
     let status = review(&token);
     assert_eq!(status["authenticated"], true, "{status}");
-    assert_eq!(status["user"]["username"], "system:serviceaccount:default:default");
+    assert_eq!(
+        status["user"]["username"],
+        "system:serviceaccount:default:default"
+    );
     // A call with the token is the service account's, which may not do much.
-    let who = ["--kubeconfig=/dev/null", "--server", &kube.cluster.server, "--insecure-skip-tls-verify", "--token", token.trim()];
+    let who = [
+        "--kubeconfig=/dev/null",
+        "--server",
+        &kube.cluster.server,
+        "--insecure-skip-tls-verify",
+        "--token",
+        token.trim(),
+    ];
     let version = kube.run(who.iter().chain(&["get", "--raw", "/version"]));
     assert!(version.contains("gitVersion"), "{version}");
     // A token for others is not one for the API server.
@@ -154,11 +208,19 @@ fn service_account(kube: &Kube) {
 
 fn unmet(kube: &Kube) {
     kube.wait_status("unmet", "CreateContainerConfigError");
-    let message = kube.field("unmet", ".status.containerStatuses[0].state.waiting.message");
+    let message = kube.field(
+        "unmet",
+        ".status.containerStatuses[0].state.waiting.message",
+    );
     assert_eq!(message, "configmap \"missing\" not found");
     kube.run(["create", "configmap", "missing", "--from-literal=a=b"]);
     kube.eventually("a start once the config map is there", || {
-        kube.field("unmet", ".status.containerStatuses[0].restartCount").parse::<u32>().is_ok_and(|n| n >= 1)
-            || kube.field("unmet", ".status.containerStatuses[0].lastState.terminated.reason") == "Completed"
+        kube.field("unmet", ".status.containerStatuses[0].restartCount")
+            .parse::<u32>()
+            .is_ok_and(|n| n >= 1)
+            || kube.field(
+                "unmet",
+                ".status.containerStatuses[0].lastState.terminated.reason",
+            ) == "Completed"
     });
 }

@@ -65,10 +65,16 @@ const MISSING_VALUES: [(&str, &[&str]); 1] = [("discovery/v1.AddressType", &["IP
 pub(crate) fn run(from: &Path, to: &Path) -> Result<()> {
     let text =
         std::fs::read_to_string(from).with_context(|| format!("reading {}", from.display()))?;
-    let mut facts: Facts = serde_json::from_str(&text).context("facts are not in the known form")?;
+    let mut facts: Facts =
+        serde_json::from_str(&text).context("facts are not in the known form")?;
     for (name, values) in MISSING_VALUES {
-        let fact = facts.types.get_mut(name).with_context(|| format!("no type {name}"))?;
-        let missing = values.iter().filter(|v| !fact.values.iter().any(|known| known == *v));
+        let fact = facts
+            .types
+            .get_mut(name)
+            .with_context(|| format!("no type {name}"))?;
+        let missing = values
+            .iter()
+            .filter(|v| !fact.values.iter().any(|known| known == *v));
         let missing: Vec<String> = missing.map(|v| (*v).to_owned()).collect();
         fact.values.extend(missing);
     }

@@ -1,5 +1,9 @@
 //! Lists of 10 000 pods through the whole pipeline, in process: everything but TLS and the socket.
-#![allow(missing_docs, clippy::unwrap_used, reason = "a benchmark fails by panicking")]
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    reason = "a benchmark fails by panicking"
+)]
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -12,13 +16,18 @@ use std::sync::Arc;
 const PODS: usize = 10_000;
 
 async fn call(server: &Arc<ApiServer>, request: Request<Full<Bytes>>) -> Bytes {
-    let response = server.call(request, UserInfo::new("bench", &[MASTERS])).await;
+    let response = server
+        .call(request, UserInfo::new("bench", &[MASTERS]))
+        .await;
     assert!(response.status().is_success(), "{}", response.status());
     response.into_body().collect().await.unwrap().to_bytes()
 }
 
 fn get(uri: &str, accept: &str) -> Request<Full<Bytes>> {
-    Request::get(uri).header("accept", accept).body(Full::default()).unwrap()
+    Request::get(uri)
+        .header("accept", accept)
+        .body(Full::default())
+        .unwrap()
 }
 
 fn pod(n: usize) -> Bytes {
@@ -38,16 +47,29 @@ fn pod(n: usize) -> Bytes {
 }
 
 async fn populated(dir: &std::path::Path) -> Arc<ApiServer> {
-    let store = EmbeddedStore::open(dir, EmbeddedOptions::default()).await.unwrap();
+    let store = EmbeddedStore::open(dir, EmbeddedOptions::default())
+        .await
+        .unwrap();
     let server = ApiServer::new(Options::new(Arc::new(store))).await.unwrap();
     let account = serde_json::json!({ "metadata": { "name": "default" } }).to_string();
     let post = |path: &str, body: Bytes| {
-        Request::post(path).header("content-type", "application/json").body(Full::new(body)).unwrap()
+        Request::post(path)
+            .header("content-type", "application/json")
+            .body(Full::new(body))
+            .unwrap()
     };
-    call(&server, post("/api/v1/namespaces/default/serviceaccounts", account.into())).await;
+    call(
+        &server,
+        post("/api/v1/namespaces/default/serviceaccounts", account.into()),
+    )
+    .await;
     for batch in 0..PODS / 100 {
-        let creating =
-            (0..100).map(|n| call(&server, post("/api/v1/namespaces/default/pods", pod(batch * 100 + n))));
+        let creating = (0..100).map(|n| {
+            call(
+                &server,
+                post("/api/v1/namespaces/default/pods", pod(batch * 100 + n)),
+            )
+        });
         futures::future::join_all(creating).await;
     }
     server
@@ -64,10 +86,16 @@ fn benches(criterion: &mut Criterion) {
     for (name, uri, accept) in [
         ("json", "/api/v1/pods", json),
         ("first_page_of_500", "/api/v1/pods?limit=500", json),
-        ("label_selector_1_percent", "/api/v1/pods?labelSelector=app%3Dapp-7", json),
+        (
+            "label_selector_1_percent",
+            "/api/v1/pods?labelSelector=app%3Dapp-7",
+            json,
+        ),
         ("table", "/api/v1/pods", table),
     ] {
-        group.bench_function(name, |b| b.iter(|| runtime.block_on(call(&server, get(uri, accept)))));
+        group.bench_function(name, |b| {
+            b.iter(|| runtime.block_on(call(&server, get(uri, accept))))
+        });
     }
     group.finish();
 }

@@ -13,13 +13,19 @@ use tower::{BoxError, Service};
 /// [`Error::Kubeconfig`] when the file cannot be read or names missing files, [`Error::Client`] when its credentials
 /// cannot be used.
 pub async fn from_kubeconfig(path: &Path) -> Result<kube::Client, Error> {
-    let unusable = |source| Error::Kubeconfig { path: path.to_owned(), source };
+    let unusable = |source| Error::Kubeconfig {
+        path: path.to_owned(),
+        source,
+    };
     let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(unusable)?;
     let server = config.cluster_url.to_string();
-    kube::Client::try_from(config).map_err(|source| Error::Client { server, source: Box::new(source) })
+    kube::Client::try_from(config).map_err(|source| Error::Client {
+        server,
+        source: Box::new(source),
+    })
 }
 
 /// A client whose transport is a tower service in this process: no socket, no TLS, no client-side rate limit.

@@ -60,7 +60,10 @@ impl EventRecorder {
         let (queue, notes) = mpsc::channel(QUEUE);
         let writer = Writer {
             client,
-            source: EventSource { component: Some(component.to_owned()), host: Some(host.to_owned()) },
+            source: EventSource {
+                component: Some(component.to_owned()),
+                host: Some(host.to_owned()),
+            },
             known: HashMap::new(),
             allowance: HashMap::new(),
         };
@@ -128,14 +131,19 @@ impl Writer {
                 Ok(Err(error)) => {
                     tracing::debug!(reason = note.reason, object = note.name, %error, "event not written");
                 }
-                Err(_) => tracing::debug!(reason = note.reason, object = note.name, "event not written in time"),
+                Err(_) => tracing::debug!(
+                    reason = note.reason,
+                    object = note.name,
+                    "event not written in time"
+                ),
             }
         }
     }
 
     fn allow(&mut self, uid: &str, now: Instant) -> bool {
         if self.allowance.len() > REMEMBERED {
-            self.allowance.retain(|_, (left, at)| *left < BURST && now.duration_since(*at) < REFILL);
+            self.allowance
+                .retain(|_, (left, at)| *left < BURST && now.duration_since(*at) < REFILL);
         }
         let (left, at) = self.allowance.entry(uid.to_owned()).or_insert((BURST, now));
         *left = (*left + now.duration_since(*at).as_secs_f64() / REFILL.as_secs_f64()).min(BURST);
@@ -149,12 +157,24 @@ impl Writer {
 
     async fn write(&mut self, note: &Note) -> Result<(), kube::Error> {
         // Repetitions differ in the object's resourceVersion only.
-        let key = Note { resource_version: String::new(), ..note.clone() };
+        let key = Note {
+            resource_version: String::new(),
+            ..note.clone()
+        };
         let now = k8s_openapi::jiff::Timestamp::now();
         if let Some(written) = self.known.get_mut(&key) {
-            let patch = serde_json::json!({ "count": written.count + 1, "lastTimestamp": Time(now) });
-            let api: kube::Api<Event> = kube::Api::namespaced(self.client.clone(), &written.namespace);
-            match api.patch(&written.name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+            let patch =
+                serde_json::json!({ "count": written.count + 1, "lastTimestamp": Time(now) });
+            let api: kube::Api<Event> =
+                kube::Api::namespaced(self.client.clone(), &written.namespace);
+            match api
+                .patch(
+                    &written.name,
+                    &PatchParams::default(),
+                    &Patch::Merge(&patch),
+                )
+                .await
+            {
                 Ok(_) => {
                     written.count += 1;
                     return Ok(());
@@ -171,7 +191,14 @@ impl Writer {
             self.known.clear();
         }
         let name = created.metadata.name.unwrap_or_default();
-        self.known.insert(key, Written { namespace, name, count: 1 });
+        self.known.insert(
+            key,
+            Written {
+                namespace,
+                name,
+                count: 1,
+            },
+        );
         Ok(())
     }
 

@@ -18,8 +18,14 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// What an informer can hold.
-pub trait Object: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
-impl<K> Object for K where K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static {}
+pub trait Object:
+    kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
+{
+}
+impl<K> Object for K where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + Sync + 'static
+{
+}
 
 /// Namespace (empty for cluster-scoped objects) and name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -34,13 +40,20 @@ impl ObjectKey {
     /// The key of an object.
     pub fn of<K: kube::Resource>(object: &K) -> Self {
         let meta = object.meta();
-        Self { namespace: meta.namespace.clone().unwrap_or_default(), name: meta.name.clone().unwrap_or_default() }
+        Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        }
     }
 }
 
 impl std::fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+        if self.namespace.is_empty() {
+            f.write_str(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
     }
 }
 
@@ -67,13 +80,17 @@ pub struct Informer<K> {
 
 impl<K> Clone for Informer<K> {
     fn clone(&self) -> Self {
-        Self { shared: self.shared.clone() }
+        Self {
+            shared: self.shared.clone(),
+        }
     }
 }
 
 impl<K> Debug for Informer<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Informer").field("objects", &self.shared.state.read().objects.len()).finish()
+        f.debug_struct("Informer")
+            .field("objects", &self.shared.state.read().objects.len())
+            .finish()
     }
 }
 
@@ -95,8 +112,14 @@ impl<K: Object> Informer<K> {
         tasks: &mut JoinSet<()>,
         cancel: CancellationToken,
     ) -> Self {
-        let state = State { objects: BTreeMap::new(), subscribers: Vec::new() };
-        let shared = Arc::new(Shared { state: RwLock::new(state), synced: watch::channel(false).0 });
+        let state = State {
+            objects: BTreeMap::new(),
+            subscribers: Vec::new(),
+        };
+        let shared = Arc::new(Shared {
+            state: RwLock::new(state),
+            synced: watch::channel(false).0,
+        });
         let feed = shared.clone();
         tasks.spawn(async move {
             let watching = feed.run(api, config);
@@ -112,8 +135,18 @@ impl<K: Object> Informer<K> {
     /// [`Error::NotSynced`] when that takes longer than `deadline`.
     pub async fn wait_synced(&self, deadline: Duration) -> Result<(), Error> {
         let mut synced = self.shared.synced.subscribe();
-        let listed = matches!(tokio::time::timeout(deadline, synced.wait_for(|s| *s)).await, Ok(Ok(_)));
-        if listed { Ok(()) } else { Err(Error::NotSynced { kind: K::plural(&()).into_owned(), after: deadline }) }
+        let listed = matches!(
+            tokio::time::timeout(deadline, synced.wait_for(|s| *s)).await,
+            Ok(Ok(_))
+        );
+        if listed {
+            Ok(())
+        } else {
+            Err(Error::NotSynced {
+                kind: K::plural(&()).into_owned(),
+                after: deadline,
+            })
+        }
     }
 
     /// Whether the objects have been listed once.
@@ -123,7 +156,10 @@ impl<K: Object> Informer<K> {
 
     /// The object of that name, if the informer has seen it.
     pub fn get(&self, namespace: Option<&str>, name: &str) -> Option<Arc<K>> {
-        let key = ObjectKey { namespace: namespace.unwrap_or_default().to_owned(), name: name.to_owned() };
+        let key = ObjectKey {
+            namespace: namespace.unwrap_or_default().to_owned(),
+            name: name.to_owned(),
+        };
         self.shared.state.read().objects.get(&key).cloned()
     }
 
@@ -134,14 +170,25 @@ impl<K: Object> Informer<K> {
 
     /// The objects of one namespace, ordered by name.
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
-        let from = ObjectKey { namespace: namespace.to_owned(), name: String::new() };
+        let from = ObjectKey {
+            namespace: namespace.to_owned(),
+            name: String::new(),
+        };
         let state = self.shared.state.read();
-        state.objects.range(from..).take_while(|(k, _)| k.namespace == namespace).map(|(_, v)| v.clone()).collect()
+        state
+            .objects
+            .range(from..)
+            .take_while(|(k, _)| k.namespace == namespace)
+            .map(|(_, v)| v.clone())
+            .collect()
     }
 
     /// Differences from now on, beginning with one `Applied` for each object that is there, then `Synced`.
     pub fn subscribe(&self) -> Subscription<K> {
-        let mailbox = Arc::new(Mailbox { pending: Mutex::new(Pending::default()), filled: Notify::new() });
+        let mailbox = Arc::new(Mailbox {
+            pending: Mutex::new(Pending::default()),
+            filled: Notify::new(),
+        });
         let mut state = self.shared.state.write();
         {
             let mut pending = mailbox.pending.lock();
@@ -153,7 +200,10 @@ impl<K: Object> Informer<K> {
             }
         }
         state.subscribers.push(Arc::downgrade(&mailbox));
-        Subscription { mailbox, informer: self.shared.clone() }
+        Subscription {
+            mailbox,
+            informer: self.shared.clone(),
+        }
     }
 }
 
@@ -171,8 +221,12 @@ impl<K: Object> Shared<K> {
                 }
                 Ok(watcher::Event::InitDone) => self.finish_list(&std::mem::take(&mut listed)),
                 Ok(watcher::Event::Apply(object)) => self.apply(object),
-                Ok(watcher::Event::Delete(object)) => self.delete(&ObjectKey::of(&object), Some(object)),
-                Err(error) => tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, trying again"),
+                Ok(watcher::Event::Delete(object)) => {
+                    self.delete(&ObjectKey::of(&object), Some(object))
+                }
+                Err(error) => {
+                    tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, trying again")
+                }
             }
         }
     }
@@ -185,7 +239,10 @@ impl<K: Object> Shared<K> {
             return;
         }
         // Another UID under the same name is another object: its predecessor was deleted.
-        let replaced = old.as_ref().filter(|o| o.meta().uid != new.meta().uid).cloned();
+        let replaced = old
+            .as_ref()
+            .filter(|o| o.meta().uid != new.meta().uid)
+            .cloned();
         state.each_subscriber(|pending| match &replaced {
             Some(gone) => {
                 pending.delete(&key, gone.clone());
@@ -197,14 +254,22 @@ impl<K: Object> Shared<K> {
 
     fn delete(&self, key: &ObjectKey, last: Option<K>) {
         let mut state = self.state.write();
-        let Some(known) = state.objects.remove(key) else { return };
+        let Some(known) = state.objects.remove(key) else {
+            return;
+        };
         let last = last.map_or(known, Arc::new);
         state.each_subscriber(|pending| pending.delete(key, last.clone()));
     }
 
     fn finish_list(&self, listed: &HashSet<ObjectKey>) {
-        let vanished: Vec<ObjectKey> =
-            self.state.read().objects.keys().filter(|k| !listed.contains(*k)).cloned().collect();
+        let vanished: Vec<ObjectKey> = self
+            .state
+            .read()
+            .objects
+            .keys()
+            .filter(|k| !listed.contains(*k))
+            .cloned()
+            .collect();
         for key in vanished {
             self.delete(&key, None);
         }
@@ -222,7 +287,9 @@ fn is_same_version<K: kube::Resource>(a: &K, b: &K) -> bool {
 impl<K> State<K> {
     fn each_subscriber(&mut self, mut change: impl FnMut(&mut Pending<K>)) {
         self.subscribers.retain(|subscriber| {
-            let Some(mailbox) = subscriber.upgrade() else { return false };
+            let Some(mailbox) = subscriber.upgrade() else {
+                return false;
+            };
             change(&mut mailbox.pending.lock());
             mailbox.filled.notify_one();
             true
@@ -253,7 +320,10 @@ struct Unseen<K> {
 
 impl<K> Default for Pending<K> {
     fn default() -> Self {
-        Self { order: VecDeque::new(), by_key: HashMap::new() }
+        Self {
+            order: VecDeque::new(),
+            by_key: HashMap::new(),
+        }
     }
 }
 
@@ -262,7 +332,10 @@ impl<K> Pending<K> {
         let order = &mut self.order;
         self.by_key.entry(key.clone()).or_insert_with(|| {
             order.push_back(Step::Object(key.clone()));
-            Unseen { deleted: None, applied: None }
+            Unseen {
+                deleted: None,
+                applied: None,
+            }
         })
     }
 
@@ -297,7 +370,9 @@ impl<K> Pending<K> {
                     }
                     return Some(Change::Deleted(last));
                 }
-                unseen.applied.map(|(old, new)| Change::Applied { old, new })
+                unseen
+                    .applied
+                    .map(|(old, new)| Change::Applied { old, new })
             }
         }
     }
@@ -312,7 +387,9 @@ pub struct Subscription<K> {
 
 impl<K> Debug for Subscription<K> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Subscription").field("pending", &self.mailbox.pending.lock().order.len()).finish()
+        f.debug_struct("Subscription")
+            .field("pending", &self.mailbox.pending.lock().order.len())
+            .finish()
     }
 }
 
@@ -353,15 +430,27 @@ mod tests {
     }
 
     fn informer() -> Informer<ConfigMap> {
-        let state = State { objects: BTreeMap::new(), subscribers: Vec::new() };
-        Informer { shared: Arc::new(Shared { state: RwLock::new(state), synced: watch::channel(false).0 }) }
+        let state = State {
+            objects: BTreeMap::new(),
+            subscribers: Vec::new(),
+        };
+        Informer {
+            shared: Arc::new(Shared {
+                state: RwLock::new(state),
+                synced: watch::channel(false).0,
+            }),
+        }
     }
 
     fn describe(change: &Change<ConfigMap>) -> String {
         let version = |o: &Arc<ConfigMap>| o.metadata.resource_version.clone().unwrap_or_default();
         match change {
             Change::Applied { old, new } => {
-                format!("applied {}->{}", old.as_ref().map_or("-".to_owned(), version), version(new))
+                format!(
+                    "applied {}->{}",
+                    old.as_ref().map_or("-".to_owned(), version),
+                    version(new)
+                )
             }
             Change::Deleted(last) => format!("deleted {}", version(last)),
             Change::Synced => "synced".to_owned(),
@@ -369,7 +458,9 @@ mod tests {
     }
 
     fn drain(subscription: &mut Subscription<ConfigMap>) -> Vec<String> {
-        std::iter::from_fn(|| subscription.try_next()).map(|c| describe(&c)).collect()
+        std::iter::from_fn(|| subscription.try_next())
+            .map(|c| describe(&c))
+            .collect()
     }
 
     #[test]
@@ -400,12 +491,21 @@ mod tests {
         let mut subscription = informer.subscribe();
         informer.shared.apply(config_map("a", "u1", "1"));
         informer.shared.apply(config_map("b", "u2", "2"));
-        let only_b = HashSet::from([ObjectKey { namespace: "ns".into(), name: "b".into() }]);
+        let only_b = HashSet::from([ObjectKey {
+            namespace: "ns".into(),
+            name: "b".into(),
+        }]);
         let mut both = only_b.clone();
-        both.insert(ObjectKey { namespace: "ns".into(), name: "a".into() });
+        both.insert(ObjectKey {
+            namespace: "ns".into(),
+            name: "a".into(),
+        });
         informer.shared.finish_list(&both);
         informer.shared.finish_list(&only_b);
-        assert_eq!(drain(&mut subscription), ["deleted 1", "applied -->2", "synced"]);
+        assert_eq!(
+            drain(&mut subscription),
+            ["deleted 1", "applied -->2", "synced"]
+        );
         assert_eq!(informer.list_namespace("ns").len(), 1);
     }
 
@@ -413,10 +513,16 @@ mod tests {
     fn late_subscriber_begins_with_what_is_there() {
         let informer = informer();
         informer.shared.apply(config_map("a", "u1", "1"));
-        informer.shared.finish_list(&HashSet::from([ObjectKey { namespace: "ns".into(), name: "a".into() }]));
+        informer.shared.finish_list(&HashSet::from([ObjectKey {
+            namespace: "ns".into(),
+            name: "a".into(),
+        }]));
         let mut subscription = informer.subscribe();
         assert_eq!(drain(&mut subscription), ["applied -->1", "synced"]);
         informer.shared.apply(config_map("a", "u1", "1"));
-        assert!(drain(&mut subscription).is_empty(), "the same version again is no change");
+        assert!(
+            drain(&mut subscription).is_empty(),
+            "the same version again is no change"
+        );
     }
 }

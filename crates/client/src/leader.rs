@@ -41,7 +41,11 @@ impl LeaderElector {
     where
         F: Future<Output = ()>,
     {
-        let mut seen = Observed { holder: String::new(), renewed: None, at: Instant::now() };
+        let mut seen = Observed {
+            holder: String::new(),
+            renewed: None,
+            at: Instant::now(),
+        };
         loop {
             if self.try_hold(&mut seen).await {
                 break;
@@ -95,7 +99,10 @@ impl LeaderElector {
         let now = MicroTime(Timestamp::now());
         let Some(mut lease) = api.get_opt(&self.name).await? else {
             let lease = Lease {
-                metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+                metadata: ObjectMeta {
+                    name: Some(self.name.clone()),
+                    ..ObjectMeta::default()
+                },
                 spec: Some(self.spec(None, now)),
             };
             api.create(&PostParams::default(), &lease).await?;
@@ -105,20 +112,28 @@ impl LeaderElector {
         let holder = spec.holder_identity.clone().unwrap_or_default();
         // Expiry is judged by our own clock from when we saw the record change, never by the holder's clock.
         if seen.holder != holder || seen.renewed != spec.renew_time {
-            *seen = Observed { holder: holder.clone(), renewed: spec.renew_time.clone(), at: Instant::now() };
+            *seen = Observed {
+                holder: holder.clone(),
+                renewed: spec.renew_time.clone(),
+                at: Instant::now(),
+            };
         }
         let ours = holder == self.identity;
         if !ours && !holder.is_empty() && seen.at.elapsed() < self.lease_duration {
             return Ok(false);
         }
         lease.spec = Some(self.spec(Some((&spec, ours)), now));
-        api.replace(&self.name, &PostParams::default(), &lease).await?;
+        api.replace(&self.name, &PostParams::default(), &lease)
+            .await?;
         Ok(true)
     }
 
     fn spec(&self, previous: Option<(&LeaseSpec, bool)>, now: MicroTime) -> LeaseSpec {
         let (acquire_time, transitions) = match previous {
-            Some((spec, true)) => (spec.acquire_time.clone(), spec.lease_transitions.unwrap_or(0)),
+            Some((spec, true)) => (
+                spec.acquire_time.clone(),
+                spec.lease_transitions.unwrap_or(0),
+            ),
             Some((spec, false)) => (Some(now.clone()), spec.lease_transitions.unwrap_or(0) + 1),
             None => (Some(now.clone()), 0),
         };
@@ -135,10 +150,16 @@ impl LeaderElector {
     async fn release(&self) {
         let give_up = async {
             let mut lease = self.api().get(&self.name).await?;
-            if let Some(spec) = lease.spec.as_mut().filter(|s| s.holder_identity.as_ref() == Some(&self.identity)) {
+            if let Some(spec) = lease
+                .spec
+                .as_mut()
+                .filter(|s| s.holder_identity.as_ref() == Some(&self.identity))
+            {
                 spec.holder_identity = Some(String::new());
                 spec.lease_duration_seconds = Some(1);
-                self.api().replace(&self.name, &PostParams::default(), &lease).await?;
+                self.api()
+                    .replace(&self.name, &PostParams::default(), &lease)
+                    .await?;
             }
             Ok::<_, kube::Error>(())
         };
@@ -152,7 +173,11 @@ impl LeaderElector {
 
 impl std::fmt::Debug for LeaderElector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "LeaderElector({}/{} as {})", self.namespace, self.name, self.identity)
+        write!(
+            f,
+            "LeaderElector({}/{} as {})",
+            self.namespace, self.name, self.identity
+        )
     }
 }
 

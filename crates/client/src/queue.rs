@@ -17,7 +17,9 @@ pub struct WorkQueue<T> {
 
 impl<T> Clone for WorkQueue<T> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone() }
+        Self {
+            inner: self.inner.clone(),
+        }
     }
 }
 
@@ -54,7 +56,14 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
             failures: HashMap::new(),
             shut_down: false,
         };
-        Self { inner: Arc::new(Inner { state: Mutex::new(state), wake: Notify::new(), base, max }) }
+        Self {
+            inner: Arc::new(Inner {
+                state: Mutex::new(state),
+                wake: Notify::new(),
+                base,
+                max,
+            }),
+        }
     }
 
     /// Makes a key ready now.
@@ -88,7 +97,10 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
             *count
         };
         let factor = 1u32.checked_shl(failures - 1).unwrap_or(u32::MAX);
-        self.add_after(key, self.inner.base.saturating_mul(factor).min(self.inner.max));
+        self.add_after(
+            key,
+            self.inner.base.saturating_mul(factor).min(self.inner.max),
+        );
     }
 
     /// Ends the back-off of a key: its work succeeded.
@@ -98,7 +110,13 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
 
     /// How often the key has failed since it was last forgotten.
     pub fn num_failures(&self, key: &T) -> u32 {
-        self.inner.state.lock().failures.get(key).copied().unwrap_or(0)
+        self.inner
+            .state
+            .lock()
+            .failures
+            .get(key)
+            .copied()
+            .unwrap_or(0)
     }
 
     /// The next key; waits for one. `None` once the queue is shut down. The caller must say [`WorkQueue::done`]. Cancel-safe.
@@ -220,7 +238,11 @@ mod tests {
         assert_eq!(queue.get().await, Some(1));
         assert_eq!(start.elapsed().as_secs(), 2);
         queue.done(&1);
-        assert!(tokio::time::timeout(Duration::from_secs(60), queue.get()).await.is_err());
+        assert!(
+            tokio::time::timeout(Duration::from_secs(60), queue.get())
+                .await
+                .is_err()
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -240,7 +262,14 @@ mod tests {
     #[tokio::test]
     async fn shut_down_wakes_every_worker() {
         let queue = queue();
-        let workers: Vec<_> = (0..3).map(|_| tokio::spawn({ let q = queue.clone(); async move { q.get().await } })).collect();
+        let workers: Vec<_> = (0..3)
+            .map(|_| {
+                tokio::spawn({
+                    let q = queue.clone();
+                    async move { q.get().await }
+                })
+            })
+            .collect();
         tokio::task::yield_now().await;
         queue.shut_down();
         for worker in workers {

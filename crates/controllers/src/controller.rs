@@ -37,7 +37,10 @@ pub(crate) trait Context<T> {
 
 impl<T> Context<T> for Result<T, kube::Error> {
     fn context(self, what: impl FnOnce() -> String) -> Result<T, Error> {
-        self.map_err(|source| Error::Api { what: what(), source })
+        self.map_err(|source| Error::Api {
+            what: what(),
+            source,
+        })
     }
 }
 
@@ -104,9 +107,19 @@ impl Spawner<'_> {
     }
 
     /// Feeds a queue with the keys that a change of an informer's object concerns.
-    pub(crate) fn feed<K, F>(&mut self, informer: &Informer<K>, queue: &WorkQueue<ObjectKey>, keys: F)
-    where
-        K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+    pub(crate) fn feed<K, F>(
+        &mut self,
+        informer: &Informer<K>,
+        queue: &WorkQueue<ObjectKey>,
+        keys: F,
+    ) where
+        K: kube::Resource<DynamicType = ()>
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug
+            + Send
+            + Sync
+            + 'static,
         F: Fn(&K) -> Vec<ObjectKey> + Send + 'static,
     {
         self.feed_changes(informer, queue, |_, _| true, keys);
@@ -120,11 +133,18 @@ impl Spawner<'_> {
         matters: M,
         keys: F,
     ) where
-        K: kube::Resource<DynamicType = ()> + Clone + serde::de::DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+        K: kube::Resource<DynamicType = ()>
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug
+            + Send
+            + Sync
+            + 'static,
         M: Fn(&K, &K) -> bool + Send + 'static,
         F: Fn(&K) -> Vec<ObjectKey> + Send + 'static,
     {
-        let (mut changes, queue, cancel) = (informer.subscribe(), queue.clone(), self.cancel.clone());
+        let (mut changes, queue, cancel) =
+            (informer.subscribe(), queue.clone(), self.cancel.clone());
         self.tasks.spawn(async move {
             loop {
                 let change = tokio::select! {
@@ -137,7 +157,10 @@ impl Spawner<'_> {
                     None => return,
                     Some(Change::Synced) => {}
                     Some(Change::Deleted(last)) => concerned.extend(keys(&last)),
-                    Some(Change::Applied { old: Some(old), new }) if !matters(&old, &new) => {}
+                    Some(Change::Applied {
+                        old: Some(old),
+                        new,
+                    }) if !matters(&old, &new) => {}
                     Some(Change::Applied { old, new }) => {
                         // What no longer belongs to an owner concerns that owner too.
                         concerned.extend(old.iter().flat_map(|old| keys(old.as_ref())));
@@ -151,7 +174,13 @@ impl Spawner<'_> {
 
     /// A recorder of events whose source is `component`.
     pub(crate) fn events(&mut self, component: &str) -> EventRecorder {
-        EventRecorder::spawn(self.client.clone(), component, "", self.tasks, self.cancel.clone())
+        EventRecorder::spawn(
+            self.client.clone(),
+            component,
+            "",
+            self.tasks,
+            self.cancel.clone(),
+        )
     }
 
     /// Runs a task until the controllers end.
@@ -186,8 +215,11 @@ async fn work<R: Reconcile>(reconciler: Arc<R>, queue: WorkQueue<ObjectKey>) {
 }
 
 fn log_failure(controller: &str, key: &ObjectKey, error: &Error) {
-    let conflict = matches!(error, Error::Api { source: kube::Error::Api(status), .. } if status.code == 409);
-    let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+    let conflict =
+        matches!(error, Error::Api { source: kube::Error::Api(status), .. } if status.code == 409);
+    let cause = std::error::Error::source(error)
+        .map(ToString::to_string)
+        .unwrap_or_default();
     if conflict {
         tracing::debug!(controller, %key, %error, cause, "trying again");
     } else {
@@ -197,5 +229,8 @@ fn log_failure(controller: &str, key: &ObjectKey, error: &Error) {
 
 /// The key of a cluster-scoped object.
 pub(crate) fn cluster_key(name: &str) -> ObjectKey {
-    ObjectKey { namespace: String::new(), name: name.to_owned() }
+    ObjectKey {
+        namespace: String::new(),
+        name: name.to_owned(),
+    }
 }

@@ -12,8 +12,8 @@ use davit_client::{EventRecorder, ObjectKey, object_ref};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
-pub(crate) use replica_sets::template_hash;
 use replica_sets::Sets;
+pub(crate) use replica_sets::template_hash;
 use std::time::Duration;
 
 struct Deployments {
@@ -25,11 +25,19 @@ struct Deployments {
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let informers = spawner.informers.clone();
     let events = spawner.events("deployment-controller");
-    let controller = Deployments { client: spawner.client.clone(), informers: informers.clone(), events };
+    let controller = Deployments {
+        client: spawner.client.clone(),
+        informers: informers.clone(),
+        events,
+    };
     let queue = spawner.controller(controller);
-    spawner.feed(&informers.deployments, &queue, |d: &Deployment| vec![ObjectKey::of(d)]);
+    spawner.feed(&informers.deployments, &queue, |d: &Deployment| {
+        vec![ObjectKey::of(d)]
+    });
     spawner.feed(&informers.replica_sets, &queue, |rs: &ReplicaSet| {
-        controller_key(&rs.metadata, "Deployment").into_iter().collect()
+        controller_key(&rs.metadata, "Deployment")
+            .into_iter()
+            .collect()
     });
 }
 
@@ -38,10 +46,16 @@ impl Reconcile for Deployments {
     const NAME: &'static str = "deployment";
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
-        let Some(deployment) = self.informers.deployments.get(Some(&key.namespace), &key.name) else {
+        let Some(deployment) = self
+            .informers
+            .deployments
+            .get(Some(&key.namespace), &key.name)
+        else {
             return Ok(Next::Wait);
         };
-        let Some(spec) = deployment.spec.clone() else { return Ok(Next::Wait) };
+        let Some(spec) = deployment.spec.clone() else {
+            return Ok(Next::Wait);
+        };
         let owner = Owner::of(&*deployment, &spec.selector)?;
         // Decisions rest on what the API server has now: the informer may lag behind our own writes.
         let live = self.live_sets(&owner).await?;
@@ -72,36 +86,72 @@ impl Deployments {
     async fn live_sets(&self, owner: &Owner) -> Result<Vec<ReplicaSet>, Error> {
         let params = kube::api::ListParams::default().labels_from(&owner.selector);
         let listed = self.sets_api(&owner.namespace).list(&params).await;
-        let listed = listed.context(|| format!("list replica sets of deployment {}", owner.reference.name))?;
-        Ok(listed.items.into_iter().filter(|rs| owner.controls(&rs.metadata)).collect())
+        let listed = listed
+            .context(|| format!("list replica sets of deployment {}", owner.reference.name))?;
+        Ok(listed
+            .items
+            .into_iter()
+            .filter(|rs| owner.controls(&rs.metadata))
+            .collect())
     }
 
-    async fn create_current(&self, deployment: &Deployment, owner: &Owner, mut sets: Sets) -> Result<Sets, Error> {
+    async fn create_current(
+        &self,
+        deployment: &Deployment,
+        owner: &Owner,
+        mut sets: Sets,
+    ) -> Result<Sets, Error> {
         let wanted = replica_sets::new_set(deployment, owner, &sets);
-        let created = match self.sets_api(&owner.namespace).create(&PostParams::default(), &wanted).await {
+        let created = match self
+            .sets_api(&owner.namespace)
+            .create(&PostParams::default(), &wanted)
+            .await
+        {
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
                 // Another template has the same hash: count the collision and try again under another name.
                 self.count_collision(deployment).await?;
-                return Err(Error::Invalid(format!("name of the new replica set of {} is taken", owner.reference.name)));
+                return Err(Error::Invalid(format!(
+                    "name of the new replica set of {} is taken",
+                    owner.reference.name
+                )));
             }
-            other => other.context(|| format!("create a replica set of deployment {}", owner.reference.name))?,
+            other => other.context(|| {
+                format!(
+                    "create a replica set of deployment {}",
+                    owner.reference.name
+                )
+            })?,
         };
-        let (name, replicas) = (created.metadata.name.clone().unwrap_or_default(), replica_sets::wanted(&created));
+        let (name, replicas) = (
+            created.metadata.name.clone().unwrap_or_default(),
+            replica_sets::wanted(&created),
+        );
         if replicas > 0 {
             let text = format!("Scaled up replica set {name} from 0 to {replicas}");
-            self.events.normal(&object_ref(deployment), "ScalingReplicaSet", text);
+            self.events
+                .normal(&object_ref(deployment), "ScalingReplicaSet", text);
         }
         sets.current = Some(created);
         Ok(sets)
     }
 
     async fn count_collision(&self, deployment: &Deployment) -> Result<(), Error> {
-        let count = deployment.status.as_ref().and_then(|s| s.collision_count).unwrap_or(0) + 1;
+        let count = deployment
+            .status
+            .as_ref()
+            .and_then(|s| s.collision_count)
+            .unwrap_or(0)
+            + 1;
         let patch = serde_json::json!({ "status": { "collisionCount": count } });
         self.patch_deployment(deployment, &patch, true).await
     }
 
-    async fn patch_deployment(&self, deployment: &Deployment, patch: &serde_json::Value, status: bool) -> Result<(), Error> {
+    async fn patch_deployment(
+        &self,
+        deployment: &Deployment,
+        patch: &serde_json::Value,
+        status: bool,
+    ) -> Result<(), Error> {
         let key = ObjectKey::of(deployment);
         let api: kube::Api<Deployment> = kube::Api::namespaced(self.client.clone(), &key.namespace);
         let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
@@ -116,8 +166,15 @@ impl Deployments {
 
     /// The revision of the current set goes up to the newest; the deployment shows it.
     async fn record_revision(&self, deployment: &Deployment, sets: &Sets) -> Result<(), Error> {
-        let Some(current) = &sets.current else { return Ok(()) };
-        let newest_old = sets.old.iter().map(replica_sets::revision).max().unwrap_or(0);
+        let Some(current) = &sets.current else {
+            return Ok(());
+        };
+        let newest_old = sets
+            .old
+            .iter()
+            .map(replica_sets::revision)
+            .max()
+            .unwrap_or(0);
         let revision = replica_sets::revision(current).max(newest_old + 1);
         if revision != replica_sets::revision(current) {
             let name = current.metadata.name.clone().unwrap_or_default();
@@ -125,10 +182,17 @@ impl Deployments {
                 "metadata": { "annotations": { replica_sets::REVISION: revision.to_string() } }
             });
             let api = self.sets_api(deployment.metadata.namespace.as_deref().unwrap_or_default());
-            gone_is_none(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await)
-                .context(|| format!("record the revision of replica set {name}"))?;
+            gone_is_none(
+                api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+                    .await,
+            )
+            .context(|| format!("record the revision of replica set {name}"))?;
         }
-        let shown = deployment.metadata.annotations.as_ref().and_then(|a| a.get(replica_sets::REVISION));
+        let shown = deployment
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|a| a.get(replica_sets::REVISION));
         if shown != Some(&revision.to_string()) {
             let patch = serde_json::json!({
                 "metadata": { "annotations": { replica_sets::REVISION: revision.to_string() } }
@@ -138,11 +202,24 @@ impl Deployments {
         Ok(())
     }
 
-    async fn scale(&self, deployment: &Deployment, set: &ReplicaSet, replicas: i32) -> Result<(), Error> {
+    async fn scale(
+        &self,
+        deployment: &Deployment,
+        set: &ReplicaSet,
+        replicas: i32,
+    ) -> Result<(), Error> {
         let name = set.metadata.name.clone().unwrap_or_default();
         let from = replica_sets::wanted(set);
-        let desired = deployment.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
-        let annotated = set.metadata.annotations.as_ref().and_then(|a| a.get(replica_sets::DESIRED));
+        let desired = deployment
+            .spec
+            .as_ref()
+            .and_then(|s| s.replicas)
+            .unwrap_or(1);
+        let annotated = set
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|a| a.get(replica_sets::DESIRED));
         if from == replicas && annotated == Some(&desired.to_string()) {
             return Ok(());
         }
@@ -155,42 +232,69 @@ impl Deployments {
             "spec": { "replicas": replicas },
         });
         let api = self.sets_api(deployment.metadata.namespace.as_deref().unwrap_or_default());
-        gone_is_none(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await)
-            .context(|| format!("scale replica set {name}"))?;
+        gone_is_none(
+            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+                .await,
+        )
+        .context(|| format!("scale replica set {name}"))?;
         if from != replicas {
             let direction = if replicas > from { "up" } else { "down" };
             let text = format!("Scaled {direction} replica set {name} from {from} to {replicas}");
-            self.events.normal(&object_ref(deployment), "ScalingReplicaSet", text);
+            self.events
+                .normal(&object_ref(deployment), "ScalingReplicaSet", text);
         }
         Ok(())
     }
 
     /// Removes old, empty replica sets beyond the history limit.
-    async fn clean_up(&self, spec: &k8s_openapi::api::apps::v1::DeploymentSpec, sets: &Sets) -> Result<(), Error> {
+    async fn clean_up(
+        &self,
+        spec: &k8s_openapi::api::apps::v1::DeploymentSpec,
+        sets: &Sets,
+    ) -> Result<(), Error> {
         let limit = usize::try_from(spec.revision_history_limit.unwrap_or(10)).unwrap_or(0);
-        let mut idle: Vec<&ReplicaSet> = sets.old.iter().filter(|rs| replica_sets::is_idle(rs)).collect();
+        let mut idle: Vec<&ReplicaSet> = sets
+            .old
+            .iter()
+            .filter(|rs| replica_sets::is_idle(rs))
+            .collect();
         if idle.len() <= limit {
             return Ok(());
         }
         idle.sort_by_key(|rs| replica_sets::revision(rs));
         for set in &idle[..idle.len() - limit] {
             let key = ObjectKey::of(*set);
-            gone_is_none(self.sets_api(&key.namespace).delete(&key.name, &DeleteParams::background()).await)
-                .context(|| format!("remove old replica set {key}"))?;
+            gone_is_none(
+                self.sets_api(&key.namespace)
+                    .delete(&key.name, &DeleteParams::background())
+                    .await,
+            )
+            .context(|| format!("remove old replica set {key}"))?;
         }
         Ok(())
     }
 
-    async fn update_status(&self, deployment: &Deployment, sets: &Sets, now: Timestamp) -> Result<(), Error> {
+    async fn update_status(
+        &self,
+        deployment: &Deployment,
+        sets: &Sets,
+        now: Timestamp,
+    ) -> Result<(), Error> {
         let status = status::compute(deployment, sets, now);
         if deployment.status.as_ref() == Some(&status) {
             return Ok(());
         }
         let key = ObjectKey::of(deployment);
-        let changed = Deployment { status: Some(status), ..deployment.clone() };
+        let changed = Deployment {
+            status: Some(status),
+            ..deployment.clone()
+        };
         let api: kube::Api<Deployment> = kube::Api::namespaced(self.client.clone(), &key.namespace);
-        gone_is_none(api.replace_status(&key.name, &PostParams::default(), &changed).await)
-            .context(|| format!("update status of deployment {key}"))?;
+        gone_is_none(
+            api.replace_status(&key.name, &PostParams::default(), &changed)
+                .await,
+        )
+        .context(|| format!("update status of deployment {key}"))?;
         Ok(())
     }
 }

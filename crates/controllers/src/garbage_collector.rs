@@ -11,7 +11,9 @@ use crate::controller::{Context, Error, Spawner, gone_is_none};
 use davit_client::WorkQueue;
 use graph::{Graph, Identity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::api::{
+    DeleteParams, DynamicObject, Patch, PatchParams, Preconditions, PropagationPolicy,
+};
 use parking_lot::Mutex;
 use resources::Resources;
 use std::sync::Arc;
@@ -84,8 +86,14 @@ impl GarbageCollector {
     }
 
     async fn sync(&self, uid: &str) -> Result<(), Error> {
-        let Some(identity) = self.graph.lock().identity(uid) else { return Ok(()) };
-        let Some(meta) = self.live(&identity).await?.filter(|meta| meta.uid.as_deref() == Some(uid)) else {
+        let Some(identity) = self.graph.lock().identity(uid) else {
+            return Ok(());
+        };
+        let Some(meta) = self
+            .live(&identity)
+            .await?
+            .filter(|meta| meta.uid.as_deref() == Some(uid))
+        else {
             self.forget(uid);
             return Ok(());
         };
@@ -96,7 +104,12 @@ impl GarbageCollector {
     }
 
     /// Deletes the object if none of its owners is left; drops references to owners that are gone otherwise.
-    async fn collect(&self, uid: &str, identity: &Identity, meta: &ObjectMeta) -> Result<(), Error> {
+    async fn collect(
+        &self,
+        uid: &str,
+        identity: &Identity,
+        meta: &ObjectMeta,
+    ) -> Result<(), Error> {
         let owners = meta.owner_references.clone().unwrap_or_default();
         if owners.is_empty() {
             return Ok(());
@@ -109,11 +122,16 @@ impl GarbageCollector {
             if states.iter().all(|s| *s == OwnerState::Solid) {
                 return Ok(());
             }
-            let kept = owners.into_iter().zip(&states).filter(|(_, s)| **s == OwnerState::Solid).map(|(o, _)| o);
+            let kept = owners
+                .into_iter()
+                .zip(&states)
+                .filter(|(_, s)| **s == OwnerState::Solid)
+                .map(|(o, _)| o);
             return self.set_owners(identity, meta, kept.collect()).await;
         }
         let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
-        let waits_with_dependents = states.contains(&OwnerState::Waiting) && self.graph.lock().has_dependents(uid);
+        let waits_with_dependents =
+            states.contains(&OwnerState::Waiting) && self.graph.lock().has_dependents(uid);
         let policy = if has(ORPHAN) {
             PropagationPolicy::Orphan
         } else if has(FOREGROUND) || waits_with_dependents {
@@ -122,26 +140,38 @@ impl GarbageCollector {
             PropagationPolicy::Background
         };
         tracing::debug!(object = %identity, ?policy, "deleting, its owners are gone");
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let preconditions = Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        };
         let params = DeleteParams {
             propagation_policy: Some(policy),
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        let Some(api) = self.api(identity) else { return Ok(()) };
-        gone_is_none(api.delete(&identity.name, &params).await).context(|| format!("delete {identity}"))?;
+        let Some(api) = self.api(identity) else {
+            return Ok(());
+        };
+        gone_is_none(api.delete(&identity.name, &params).await)
+            .context(|| format!("delete {identity}"))?;
         Ok(())
     }
 
     /// An object that waits for its dependents: deletes or orphans them, then lets it go.
-    async fn finish_deletion(&self, uid: &str, identity: &Identity, meta: &ObjectMeta) -> Result<(), Error> {
+    async fn finish_deletion(
+        &self,
+        uid: &str,
+        identity: &Identity,
+        meta: &ObjectMeta,
+    ) -> Result<(), Error> {
         let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
         if has(ORPHAN) {
             let dependents = self.graph.lock().dependents(uid);
             for dependent in dependents {
                 if let Some(theirs) = self.live(&dependent).await? {
                     let kept = theirs.owner_references.clone().unwrap_or_default();
-                    let kept: Vec<OwnerReference> = kept.into_iter().filter(|o| o.uid != uid).collect();
+                    let kept: Vec<OwnerReference> =
+                        kept.into_iter().filter(|o| o.uid != uid).collect();
                     self.set_owners(&dependent, &theirs, kept).await?;
                 }
             }
@@ -152,7 +182,9 @@ impl GarbageCollector {
                 let graph = self.graph.lock();
                 (graph.dependent_uids(uid), graph.blocking_dependents(uid))
             };
-            dependents.into_iter().for_each(|dependent| self.queue.add(dependent));
+            dependents
+                .into_iter()
+                .for_each(|dependent| self.queue.add(dependent));
             if blocking == 0 {
                 return self.remove_finalizer(identity, meta, FOREGROUND).await;
             }
@@ -160,16 +192,32 @@ impl GarbageCollector {
         Ok(())
     }
 
-    async fn owner_state(&self, dependent: &Identity, owner: &OwnerReference) -> Result<OwnerState, Error> {
+    async fn owner_state(
+        &self,
+        dependent: &Identity,
+        owner: &OwnerReference,
+    ) -> Result<OwnerState, Error> {
         let Some(identity) = self.resources.owner_identity(dependent, owner) else {
             // Its kind is not served (yet): nothing can be said, so nothing is deleted.
-            return Err(Error::Invalid(format!("{dependent} is owned by the unknown kind {}", owner.kind)));
+            return Err(Error::Invalid(format!(
+                "{dependent} is owned by the unknown kind {}",
+                owner.kind
+            )));
         };
-        let Some(meta) = self.live(&identity).await?.filter(|m| m.uid.as_deref() == Some(owner.uid.as_str())) else {
+        let Some(meta) = self
+            .live(&identity)
+            .await?
+            .filter(|m| m.uid.as_deref() == Some(owner.uid.as_str()))
+        else {
             return Ok(OwnerState::Gone);
         };
-        let waits = meta.deletion_timestamp.is_some() && meta.finalizers.iter().flatten().any(|f| f == FOREGROUND);
-        Ok(if waits { OwnerState::Waiting } else { OwnerState::Solid })
+        let waits = meta.deletion_timestamp.is_some()
+            && meta.finalizers.iter().flatten().any(|f| f == FOREGROUND);
+        Ok(if waits {
+            OwnerState::Waiting
+        } else {
+            OwnerState::Solid
+        })
     }
 
     fn api(&self, identity: &Identity) -> Option<kube::Api<DynamicObject>> {
@@ -183,29 +231,60 @@ impl GarbageCollector {
 
     /// The object's metadata as it is now.
     async fn live(&self, identity: &Identity) -> Result<Option<ObjectMeta>, Error> {
-        let Some(api) = self.api(identity) else { return Ok(None) };
-        let found = gone_is_none(api.get_metadata(&identity.name).await).context(|| format!("look at {identity}"))?;
+        let Some(api) = self.api(identity) else {
+            return Ok(None);
+        };
+        let found = gone_is_none(api.get_metadata(&identity.name).await)
+            .context(|| format!("look at {identity}"))?;
         Ok(found.map(|object| object.metadata))
     }
 
-    async fn set_owners(&self, identity: &Identity, meta: &ObjectMeta, owners: Vec<OwnerReference>) -> Result<(), Error> {
+    async fn set_owners(
+        &self,
+        identity: &Identity,
+        meta: &ObjectMeta,
+        owners: Vec<OwnerReference>,
+    ) -> Result<(), Error> {
         let patch = serde_json::json!({
             "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version, "ownerReferences": owners }
         });
         self.patch(identity, &patch, "change the owners of").await
     }
 
-    async fn remove_finalizer(&self, identity: &Identity, meta: &ObjectMeta, finalizer: &str) -> Result<(), Error> {
-        let kept: Vec<&String> = meta.finalizers.iter().flatten().filter(|f| *f != finalizer).collect();
+    async fn remove_finalizer(
+        &self,
+        identity: &Identity,
+        meta: &ObjectMeta,
+        finalizer: &str,
+    ) -> Result<(), Error> {
+        let kept: Vec<&String> = meta
+            .finalizers
+            .iter()
+            .flatten()
+            .filter(|f| *f != finalizer)
+            .collect();
         let patch = serde_json::json!({
             "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version, "finalizers": kept }
         });
         self.patch(identity, &patch, "finish the deletion of").await
     }
 
-    async fn patch(&self, identity: &Identity, patch: &serde_json::Value, what: &str) -> Result<(), Error> {
-        let Some(api) = self.api(identity) else { return Ok(()) };
-        let patched = api.patch_metadata(&identity.name, &PatchParams::default(), &Patch::Merge(patch)).await;
+    async fn patch(
+        &self,
+        identity: &Identity,
+        patch: &serde_json::Value,
+        what: &str,
+    ) -> Result<(), Error> {
+        let Some(api) = self.api(identity) else {
+            return Ok(());
+        };
+        let patched = api
+            .patch_metadata(
+                &identity.name,
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await;
         gone_is_none(patched).context(|| format!("{what} {identity}"))?;
         Ok(())
     }

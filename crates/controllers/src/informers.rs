@@ -28,20 +28,54 @@ pub(crate) struct Informers {
 }
 
 impl Informers {
-    pub(crate) fn spawn(client: &kube::Client, tasks: &mut JoinSet<()>, cancel: &CancellationToken) -> Self {
+    pub(crate) fn spawn(
+        client: &kube::Client,
+        tasks: &mut JoinSet<()>,
+        cancel: &CancellationToken,
+    ) -> Self {
         let all = watcher::Config::default;
         let root_ca_maps = all().fields(&format!("metadata.name={}", crate::root_ca::NAME));
         let leases = kube::Api::namespaced(client.clone(), crate::node_lifecycle::LEASE_NAMESPACE);
         Self {
-            namespaces: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            namespaces: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
             nodes: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
             pods: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            service_accounts: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            replica_sets: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            deployments: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            daemon_sets: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            service_accounts: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
+            replica_sets: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
+            deployments: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
+            daemon_sets: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
             jobs: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            root_ca_maps: Informer::spawn(kube::Api::all(client.clone()), root_ca_maps, tasks, cancel.clone()),
+            root_ca_maps: Informer::spawn(
+                kube::Api::all(client.clone()),
+                root_ca_maps,
+                tasks,
+                cancel.clone(),
+            ),
             node_leases: Informer::spawn(leases, all(), tasks, cancel.clone()),
         }
     }

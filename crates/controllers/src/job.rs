@@ -28,10 +28,17 @@ struct Jobs {
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let informers = spawner.informers.clone();
     let events = spawner.events("job-controller");
-    let controller = Jobs { client: spawner.client.clone(), events };
+    let controller = Jobs {
+        client: spawner.client.clone(),
+        events,
+    };
     let queue = spawner.controller(controller);
-    spawner.feed(&informers.jobs, &queue, |job: &Job| vec![ObjectKey::of(job)]);
-    spawner.feed(&informers.pods, &queue, |pod: &Pod| controller_key(&pod.metadata, "Job").into_iter().collect());
+    spawner.feed(&informers.jobs, &queue, |job: &Job| {
+        vec![ObjectKey::of(job)]
+    });
+    spawner.feed(&informers.pods, &queue, |pod: &Pod| {
+        controller_key(&pod.metadata, "Job").into_iter().collect()
+    });
 }
 
 #[async_trait]
@@ -42,8 +49,12 @@ impl Reconcile for Jobs {
         let api: kube::Api<Job> = kube::Api::namespaced(self.client.clone(), &key.namespace);
         // Counting needs the job as it is now, not as the informer last saw it.
         let job = gone_is_none(api.get(&key.name).await).context(|| format!("read job {key}"))?;
-        let Some(job) = job else { return Ok(Next::Wait) };
-        let Some(selector) = job.spec.as_ref().and_then(|s| s.selector.clone()) else { return Ok(Next::Wait) };
+        let Some(job) = job else {
+            return Ok(Next::Wait);
+        };
+        let Some(selector) = job.spec.as_ref().and_then(|s| s.selector.clone()) else {
+            return Ok(Next::Wait);
+        };
         let owner = Owner::of(&job, &selector)?;
         let pods = owner.live_pods(&self.client).await?;
         if owner.deleting {
@@ -62,7 +73,8 @@ impl Reconcile for Jobs {
         self.apply(&job, &owner, &plan).await?;
         if plan.expired {
             let params = DeleteParams::background();
-            gone_is_none(api.delete(&key.name, &params).await).context(|| format!("remove finished job {key}"))?;
+            gone_is_none(api.delete(&key.name, &params).await)
+                .context(|| format!("remove finished job {key}"))?;
         }
         Ok(plan.look_again.map_or(Next::Wait, Next::After))
     }
@@ -73,18 +85,32 @@ impl Jobs {
         for pod in &plan.delete {
             owner.delete(&self.client, pod).await?;
             let name = pod.metadata.name.clone().unwrap_or_default();
-            self.events.normal(&object_ref(job), "SuccessfulDelete", format!("Deleted pod: {name}"));
+            self.events.normal(
+                &object_ref(job),
+                "SuccessfulDelete",
+                format!("Deleted pod: {name}"),
+            );
         }
         for index in &plan.create {
             let pod = pod_for(job, owner, *index);
             match owner.create(&self.client, &pod).await {
                 Ok(pod) => {
                     let name = pod.metadata.name.unwrap_or_default();
-                    self.events.normal(&object_ref(job), "SuccessfulCreate", format!("Created pod: {name}"));
+                    self.events.normal(
+                        &object_ref(job),
+                        "SuccessfulCreate",
+                        format!("Created pod: {name}"),
+                    );
                 }
                 Err(error) => {
-                    let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                    self.events.warning(&object_ref(job), "FailedCreate", format!("Error creating: {cause}"));
+                    let cause = std::error::Error::source(&error)
+                        .map(ToString::to_string)
+                        .unwrap_or_default();
+                    self.events.warning(
+                        &object_ref(job),
+                        "FailedCreate",
+                        format!("Error creating: {cause}"),
+                    );
                     return Err(error);
                 }
             }
@@ -104,8 +130,11 @@ impl Jobs {
             "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version, "finalizers": kept }
         });
         let api: kube::Api<Pod> = kube::Api::namespaced(self.client.clone(), &key.namespace);
-        gone_is_none(api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch)).await)
-            .context(|| format!("release pod {key}"))?;
+        gone_is_none(
+            api.patch(&key.name, &PatchParams::default(), &Patch::Merge(patch))
+                .await,
+        )
+        .context(|| format!("release pod {key}"))?;
         Ok(())
     }
 
@@ -114,18 +143,29 @@ impl Jobs {
             return Ok(());
         }
         let key = ObjectKey::of(job);
-        let changed = Job { status: Some(status.clone()), ..job.clone() };
+        let changed = Job {
+            status: Some(status.clone()),
+            ..job.clone()
+        };
         let api: kube::Api<Job> = kube::Api::namespaced(self.client.clone(), &key.namespace);
-        gone_is_none(api.replace_status(&key.name, &PostParams::default(), &changed).await)
-            .context(|| format!("update status of job {key}"))?;
+        gone_is_none(
+            api.replace_status(&key.name, &PostParams::default(), &changed)
+                .await,
+        )
+        .context(|| format!("update status of job {key}"))?;
         let new_condition = |type_: &str| {
             let has = |s: Option<&JobStatus>| plan::has_condition(s, type_);
             has(Some(status)) && !has(job.status.as_ref())
         };
         if new_condition("Complete") {
-            self.events.normal(&object_ref(job), "Completed", "Job completed");
+            self.events
+                .normal(&object_ref(job), "Completed", "Job completed");
         } else if new_condition("Failed") {
-            let failed = status.conditions.iter().flatten().find(|c| c.type_ == "Failed");
+            let failed = status
+                .conditions
+                .iter()
+                .flatten()
+                .find(|c| c.type_ == "Failed");
             let reason = failed.and_then(|c| c.reason.clone()).unwrap_or_default();
             let message = failed.and_then(|c| c.message.clone()).unwrap_or_default();
             self.events.warning(&object_ref(job), &reason, message);
@@ -135,13 +175,26 @@ impl Jobs {
 }
 
 fn pod_for(job: &Job, owner: &Owner, index: Option<i32>) -> Pod {
-    let template = job.spec.as_ref().map(|s| s.template.clone()).unwrap_or_default();
+    let template = job
+        .spec
+        .as_ref()
+        .map(|s| s.template.clone())
+        .unwrap_or_default();
     let mut pod = owner.pod(&template, None);
-    pod.metadata.finalizers.get_or_insert_default().push(TRACKING.to_owned());
+    pod.metadata
+        .finalizers
+        .get_or_insert_default()
+        .push(TRACKING.to_owned());
     let Some(index) = index else { return pod };
     pod.metadata.generate_name = Some(format!("{}-{index}-", owner.reference.name));
-    pod.metadata.annotations.get_or_insert_default().insert(INDEX.to_owned(), index.to_string());
-    pod.metadata.labels.get_or_insert_default().insert(INDEX.to_owned(), index.to_string());
+    pod.metadata
+        .annotations
+        .get_or_insert_default()
+        .insert(INDEX.to_owned(), index.to_string());
+    pod.metadata
+        .labels
+        .get_or_insert_default()
+        .insert(INDEX.to_owned(), index.to_string());
     let spec = pod.spec.get_or_insert_default();
     spec.hostname = Some(format!("{}-{index}", owner.reference.name));
     let variable = EnvVar {
@@ -155,7 +208,11 @@ fn pod_for(job: &Job, owner: &Owner, index: Option<i32>) -> Pod {
             ..EnvVarSource::default()
         }),
     };
-    for container in spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()) {
+    for container in spec
+        .containers
+        .iter_mut()
+        .chain(spec.init_containers.iter_mut().flatten())
+    {
         let env = container.env.get_or_insert_default();
         if env.iter().all(|v| v.name != variable.name) {
             env.push(variable.clone());

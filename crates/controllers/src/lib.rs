@@ -61,7 +61,12 @@ impl Controllers {
             }
             tracing::warn!(%error, "controllers wait for the API server");
         }
-        let mut spawner = Spawner { client: self.client, informers, tasks: &mut tasks, cancel: cancel.clone() };
+        let mut spawner = Spawner {
+            client: self.client,
+            informers,
+            tasks: &mut tasks,
+            cancel: cancel.clone(),
+        };
         namespace::spawn(&mut spawner);
         service_account::spawn(&mut spawner);
         if let Some(ca) = self.options.root_ca {

@@ -23,8 +23,13 @@ struct Namespaces {
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let informers = spawner.informers.clone();
-    let queue = spawner.controller(Namespaces { client: spawner.client.clone(), informers: informers.clone() });
-    spawner.feed(&informers.namespaces, &queue, |ns: &Namespace| vec![ObjectKey::of(ns)]);
+    let queue = spawner.controller(Namespaces {
+        client: spawner.client.clone(),
+        informers: informers.clone(),
+    });
+    spawner.feed(&informers.namespaces, &queue, |ns: &Namespace| {
+        vec![ObjectKey::of(ns)]
+    });
 }
 
 /// What is left in a namespace after one round of deletion.
@@ -61,13 +66,24 @@ impl Remains {
             }
         };
         let listed = |items: Vec<String>| items.join(", ");
-        let objects = self.objects.iter().map(|(resource, n)| format!("{resource} has {n} resource instances"));
-        let finalizers = self.finalizers.iter().map(|(name, n)| format!("{name} in {n} resource instances"));
+        let objects = self
+            .objects
+            .iter()
+            .map(|(resource, n)| format!("{resource} has {n} resource instances"));
+        let finalizers = self
+            .finalizers
+            .iter()
+            .map(|(name, n)| format!("{name} in {n} resource instances"));
         vec![
             condition(
                 "NamespaceDeletionDiscoveryFailure",
-                self.undiscovered.clone().map(|why| ("DiscoveryFailed", why)),
-                ("ResourcesDiscovered", "All resources successfully discovered"),
+                self.undiscovered
+                    .clone()
+                    .map(|why| ("DiscoveryFailed", why)),
+                (
+                    "ResourcesDiscovered",
+                    "All resources successfully discovered",
+                ),
             ),
             condition(
                 "NamespaceDeletionContentFailure",
@@ -79,12 +95,21 @@ impl Remains {
                     );
                     ("ContentDeletionFailed", text)
                 }),
-                ("ContentDeleted", "All content successfully deleted, may be waiting on finalization"),
+                (
+                    "ContentDeleted",
+                    "All content successfully deleted, may be waiting on finalization",
+                ),
             ),
             condition(
                 "NamespaceContentRemaining",
                 (!self.objects.is_empty()).then(|| {
-                    ("SomeResourcesRemain", format!("Some resources are remaining: {}", listed(objects.collect())))
+                    (
+                        "SomeResourcesRemain",
+                        format!(
+                            "Some resources are remaining: {}",
+                            listed(objects.collect())
+                        ),
+                    )
                 }),
                 ("ContentRemoved", "All content successfully removed"),
             ),
@@ -92,9 +117,15 @@ impl Remains {
                 "NamespaceFinalizersRemaining",
                 (!self.finalizers.is_empty()).then(|| {
                     let names = listed(finalizers.collect());
-                    ("SomeFinalizersRemain", format!("Some content in the namespace has finalizers remaining: {names}"))
+                    (
+                        "SomeFinalizersRemain",
+                        format!("Some content in the namespace has finalizers remaining: {names}"),
+                    )
                 }),
-                ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
+                (
+                    "ContentHasNoFinalizers",
+                    "All content-preserving finalizers finished",
+                ),
             ),
         ]
     }
@@ -105,8 +136,14 @@ impl Reconcile for Namespaces {
     const NAME: &'static str = "namespace";
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
-        let Some(namespace) = self.informers.namespaces.get(None, &key.name) else { return Ok(Next::Wait) };
-        let finalizers = namespace.spec.as_ref().and_then(|s| s.finalizers.clone()).unwrap_or_default();
+        let Some(namespace) = self.informers.namespaces.get(None, &key.name) else {
+            return Ok(Next::Wait);
+        };
+        let finalizers = namespace
+            .spec
+            .as_ref()
+            .and_then(|s| s.finalizers.clone())
+            .unwrap_or_default();
         if is_deleted(&namespace) && finalizers.iter().any(|f| f == FINALIZER) {
             let remains = self.empty(&key.name).await?;
             if !remains.is_empty() {
@@ -138,7 +175,8 @@ impl Namespaces {
         for group in discovery.groups() {
             for (resource, capabilities) in group.recommended_resources() {
                 if is_deletable(&resource, &capabilities) {
-                    self.empty_resource(namespace, &resource, &capabilities, &mut remains).await;
+                    self.empty_resource(namespace, &resource, &capabilities, &mut remains)
+                        .await;
                 }
             }
         }
@@ -152,7 +190,8 @@ impl Namespaces {
         capabilities: &ApiCapabilities,
         remains: &mut Remains,
     ) {
-        let api: kube::Api<DynamicObject> = kube::Api::namespaced_with(self.client.clone(), namespace, resource);
+        let api: kube::Api<DynamicObject> =
+            kube::Api::namespaced_with(self.client.clone(), namespace, resource);
         let name = match resource.group.as_str() {
             "" => format!("{}.", resource.plural),
             group => format!("{}.{group}", resource.plural),
@@ -166,9 +205,12 @@ impl Namespaces {
             return;
         }
         let deleted = if capabilities.supports_operation(verbs::DELETE_COLLECTION) {
-            api.delete_collection(&DeleteParams::background(), &ListParams::default()).await.map(|_| ())
+            api.delete_collection(&DeleteParams::background(), &ListParams::default())
+                .await
+                .map(|_| ())
         } else {
-            self.delete_each(&api, left.iter().filter_map(|o| o.metadata.name.as_deref())).await
+            self.delete_each(&api, left.iter().filter_map(|o| o.metadata.name.as_deref()))
+                .await
         };
         if let Err(error) = deleted {
             remains.failures.push(format!("{name}: {error}"));
@@ -176,7 +218,11 @@ impl Namespaces {
         match api.list_metadata(&ListParams::default()).await {
             Ok(left) if left.items.is_empty() => {}
             Ok(left) => {
-                for finalizer in left.items.iter().flat_map(|o| o.metadata.finalizers.iter().flatten()) {
+                for finalizer in left
+                    .items
+                    .iter()
+                    .flat_map(|o| o.metadata.finalizers.iter().flatten())
+                {
                     *remains.finalizers.entry(finalizer.clone()).or_default() += 1;
                 }
                 remains.objects.push((name, left.items.len()));
@@ -199,10 +245,19 @@ impl Namespaces {
     async fn report(&self, namespace: &Namespace, remains: &Remains) -> Result<(), Error> {
         let name = namespace.metadata.name.clone().unwrap_or_default();
         let mut conditions = remains.conditions();
-        let known = namespace.status.as_ref().and_then(|s| s.conditions.clone()).unwrap_or_default();
+        let known = namespace
+            .status
+            .as_ref()
+            .and_then(|s| s.conditions.clone())
+            .unwrap_or_default();
         for condition in &mut conditions {
-            if let Some(same) = known.iter().find(|k| k.type_ == condition.type_ && k.status == condition.status) {
-                condition.last_transition_time.clone_from(&same.last_transition_time);
+            if let Some(same) = known
+                .iter()
+                .find(|k| k.type_ == condition.type_ && k.status == condition.status)
+            {
+                condition
+                    .last_transition_time
+                    .clone_from(&same.last_transition_time);
             }
         }
         if conditions == known {
@@ -211,8 +266,11 @@ impl Namespaces {
         let mut changed = namespace.clone();
         changed.status.get_or_insert_default().conditions = Some(conditions);
         let api: kube::Api<Namespace> = kube::Api::all(self.client.clone());
-        gone_is_none(api.replace_status(&name, &PostParams::default(), &changed).await)
-            .context(|| format!("update status of namespace {name}"))?;
+        gone_is_none(
+            api.replace_status(&name, &PostParams::default(), &changed)
+                .await,
+        )
+        .context(|| format!("update status of namespace {name}"))?;
         Ok(())
     }
 
@@ -222,7 +280,8 @@ impl Namespaces {
         if let Some(finalizers) = changed.spec.as_mut().and_then(|s| s.finalizers.as_mut()) {
             finalizers.retain(|f| f != FINALIZER);
         }
-        let failed = |error: String| Error::Invalid(format!("cannot finalize namespace {name}: {error}"));
+        let failed =
+            |error: String| Error::Invalid(format!("cannot finalize namespace {name}: {error}"));
         let body = serde_json::to_vec(&changed).map_err(|e| failed(e.to_string()))?;
         let request = http::Request::put(format!("/api/v1/namespaces/{name}/finalize"))
             .header("content-type", "application/json")
@@ -255,11 +314,19 @@ mod tests {
         };
         assert!(!remains.is_empty());
         let conditions = remains.conditions();
-        let status = |type_: &str| conditions.iter().find(|c| c.type_ == type_).map(|c| c.status.as_str());
+        let status = |type_: &str| {
+            conditions
+                .iter()
+                .find(|c| c.type_ == type_)
+                .map(|c| c.status.as_str())
+        };
         assert_eq!(status("NamespaceContentRemaining"), Some("True"));
         assert_eq!(status("NamespaceFinalizersRemaining"), Some("True"));
         assert_eq!(status("NamespaceDeletionDiscoveryFailure"), Some("False"));
         let message = conditions[2].message.clone().unwrap();
-        assert_eq!(message, "Some resources are remaining: pods. has 2 resource instances");
+        assert_eq!(
+            message,
+            "Some resources are remaining: pods. has 2 resource instances"
+        );
     }
 }

@@ -1,7 +1,9 @@
 //! Whether a pod of a DaemonSet belongs on a node: selectors and taints, as the scheduler would judge, without resources.
 
 use davit_api::labels::{Operator, Requirement};
-use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration};
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
+};
 use std::collections::BTreeMap;
 
 /// Whether the pod's node selector and required node affinity match the node.
@@ -9,27 +11,58 @@ pub(crate) fn selects(spec: &PodSpec, node: &Node) -> bool {
     let empty = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
     let name = node.metadata.name.clone().unwrap_or_default();
-    if spec.node_name.as_ref().is_some_and(|wanted| !wanted.is_empty() && *wanted != name) {
+    if spec
+        .node_name
+        .as_ref()
+        .is_some_and(|wanted| !wanted.is_empty() && *wanted != name)
+    {
         return false;
     }
-    if !spec.node_selector.iter().flatten().all(|(key, value)| labels.get(key) == Some(value)) {
+    if !spec
+        .node_selector
+        .iter()
+        .flatten()
+        .all(|(key, value)| labels.get(key) == Some(value))
+    {
         return false;
     }
-    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let affinity = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| {
+        a.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
     let fields = BTreeMap::from([("metadata.name".to_owned(), name)]);
-    required.is_none_or(|selector| selector.node_selector_terms.iter().any(|term| matches(term, labels, &fields)))
+    required.is_none_or(|selector| {
+        selector
+            .node_selector_terms
+            .iter()
+            .any(|term| matches(term, labels, &fields))
+    })
 }
 
-fn matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, fields: &BTreeMap<String, String>) -> bool {
-    let (expressions, field_expressions) = (term.match_expressions.as_deref(), term.match_fields.as_deref());
-    let (expressions, field_expressions) = (expressions.unwrap_or_default(), field_expressions.unwrap_or_default());
+fn matches(
+    term: &NodeSelectorTerm,
+    labels: &BTreeMap<String, String>,
+    fields: &BTreeMap<String, String>,
+) -> bool {
+    let (expressions, field_expressions) = (
+        term.match_expressions.as_deref(),
+        term.match_fields.as_deref(),
+    );
+    let (expressions, field_expressions) = (
+        expressions.unwrap_or_default(),
+        field_expressions.unwrap_or_default(),
+    );
     // A term without any condition matches nothing.
     if expressions.is_empty() && field_expressions.is_empty() {
         return false;
     }
     let holds = |r: &NodeSelectorRequirement, on| requirement(r).is_some_and(|r| r.matches(on));
-    expressions.iter().all(|r| holds(r, labels)) && field_expressions.iter().all(|r| holds(r, fields))
+    expressions.iter().all(|r| holds(r, labels))
+        && field_expressions.iter().all(|r| holds(r, fields))
 }
 
 fn requirement(given: &NodeSelectorRequirement) -> Option<Requirement> {
@@ -42,7 +75,12 @@ fn requirement(given: &NodeSelectorRequirement) -> Option<Requirement> {
         "Lt" => Operator::LessThan,
         _ => return None,
     };
-    Requirement::new(given.key.clone(), operator, given.values.clone().unwrap_or_default()).ok()
+    Requirement::new(
+        given.key.clone(),
+        operator,
+        given.values.clone().unwrap_or_default(),
+    )
+    .ok()
 }
 
 /// Whether the toleration covers the taint.
@@ -56,16 +94,24 @@ pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
         "Exists" => true,
         "" | "Equal" => {
             !key.is_empty()
-                && toleration.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default()
+                && toleration.value.as_deref().unwrap_or_default()
+                    == taint.value.as_deref().unwrap_or_default()
         }
         _ => false,
     }
 }
 
 /// The first taint with one of the effects that no toleration covers.
-pub(crate) fn untolerated<'a>(taints: &'a [Taint], tolerations: &[Toleration], effects: &[&str]) -> Option<&'a Taint> {
+pub(crate) fn untolerated<'a>(
+    taints: &'a [Taint],
+    tolerations: &[Toleration],
+    effects: &[&str],
+) -> Option<&'a Taint> {
     let concerns = |taint: &&Taint| effects.contains(&taint.effect.as_str());
-    taints.iter().filter(concerns).find(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
+    taints
+        .iter()
+        .filter(concerns)
+        .find(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
 }
 
 #[cfg(test)]
@@ -78,7 +124,10 @@ mod tests {
         let mut node = Node::default();
         node.metadata.name = Some("a".into());
         node.metadata.labels = Some(BTreeMap::from([("disk".to_owned(), "ssd".to_owned())]));
-        let mut spec = PodSpec { node_selector: node.metadata.labels.clone(), ..PodSpec::default() };
+        let mut spec = PodSpec {
+            node_selector: node.metadata.labels.clone(),
+            ..PodSpec::default()
+        };
         assert!(selects(&spec, &node));
         let by_name = |name: &str| NodeSelectorTerm {
             match_fields: Some(vec![NodeSelectorRequirement {

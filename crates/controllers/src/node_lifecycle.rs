@@ -25,10 +25,18 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 /// Taints that follow a condition with effect NoSchedule: condition, its bad status, taint.
 const CONDITION_TAINTS: [(&str, &str, &str); 4] = [
-    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
+    (
+        "MemoryPressure",
+        "True",
+        "node.kubernetes.io/memory-pressure",
+    ),
     ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
     ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
-    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
+    (
+        "NetworkUnavailable",
+        "True",
+        "node.kubernetes.io/network-unavailable",
+    ),
 ];
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
@@ -46,10 +54,15 @@ struct Heard {
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let informers = spawner.informers.clone();
-    let controller =
-        NodeLifecycle { client: spawner.client.clone(), informers: informers.clone(), heard: Mutex::default() };
+    let controller = NodeLifecycle {
+        client: spawner.client.clone(),
+        informers: informers.clone(),
+        heard: Mutex::default(),
+    };
     let queue = spawner.controller(controller);
-    spawner.feed(&informers.nodes, &queue, |node: &Node| vec![ObjectKey::of(node)]);
+    spawner.feed(&informers.nodes, &queue, |node: &Node| {
+        vec![ObjectKey::of(node)]
+    });
     spawner.feed(&informers.node_leases, &queue, |lease: &Lease| {
         lease.metadata.name.iter().map(|n| cluster_key(n)).collect()
     });
@@ -71,7 +84,9 @@ impl Reconcile for NodeLifecycle {
         self.taint(&node).await?;
         let eviction = self.evict(&node).await?;
         let next_check = GRACE.saturating_sub(silent_for).max(Duration::from_secs(1));
-        Ok(Next::After(eviction.map_or(next_check, |e| e.min(next_check))))
+        Ok(Next::After(
+            eviction.map_or(next_check, |e| e.min(next_check)),
+        ))
     }
 }
 
@@ -80,12 +95,24 @@ impl NodeLifecycle {
     fn hear(&self, node: &Node) -> Duration {
         let name = node.metadata.name.clone().unwrap_or_default();
         let lease = self.informers.node_leases.get(Some(LEASE_NAMESPACE), &name);
-        let renewed = lease.and_then(|l| l.spec.as_ref().and_then(|s| s.renew_time.as_ref().map(|t| t.0.to_string())));
-        let ready = condition(node, "Ready").and_then(|c| c.last_heartbeat_time.as_ref().map(|t| t.0.to_string()));
-        let heartbeat = format!("{} {}", renewed.unwrap_or_default(), ready.unwrap_or_default());
+        let renewed = lease.and_then(|l| {
+            l.spec
+                .as_ref()
+                .and_then(|s| s.renew_time.as_ref().map(|t| t.0.to_string()))
+        });
+        let ready = condition(node, "Ready")
+            .and_then(|c| c.last_heartbeat_time.as_ref().map(|t| t.0.to_string()));
+        let heartbeat = format!(
+            "{} {}",
+            renewed.unwrap_or_default(),
+            ready.unwrap_or_default()
+        );
         let now = Instant::now();
         let mut heard = self.heard.lock();
-        let entry = heard.entry(name).or_insert_with(|| Heard { heartbeat: heartbeat.clone(), at: now });
+        let entry = heard.entry(name).or_insert_with(|| Heard {
+            heartbeat: heartbeat.clone(),
+            at: now,
+        });
         if entry.heartbeat != heartbeat {
             *entry = Heard { heartbeat, at: now };
         }
@@ -105,13 +132,20 @@ impl NodeLifecycle {
         tracing::warn!(node = name, "node stopped reporting");
         let patch = serde_json::json!({ "status": { "conditions": stale } });
         let api: kube::Api<Node> = kube::Api::all(self.client.clone());
-        gone_is_none(api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch)).await)
-            .context(|| format!("update conditions of node {name}"))?;
+        gone_is_none(
+            api.patch_status(&name, &PatchParams::default(), &Patch::Strategic(patch))
+                .await,
+        )
+        .context(|| format!("update conditions of node {name}"))?;
         Ok(())
     }
 
     async fn taint(&self, node: &Node) -> Result<(), Error> {
-        let current = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
+        let current = node
+            .spec
+            .as_ref()
+            .and_then(|s| s.taints.clone())
+            .unwrap_or_default();
         let wanted = wanted_taints(node, &current);
         if wanted == current {
             return Ok(());
@@ -123,15 +157,25 @@ impl NodeLifecycle {
             "spec": { "taints": wanted },
         });
         let api: kube::Api<Node> = kube::Api::all(self.client.clone());
-        gone_is_none(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await)
-            .context(|| format!("taint node {name}"))?;
+        gone_is_none(
+            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+                .await,
+        )
+        .context(|| format!("taint node {name}"))?;
         Ok(())
     }
 
     /// Deletes pods whose toleration of the node's NoExecute taints has run out; when the next one does.
     async fn evict(&self, node: &Node) -> Result<Option<Duration>, Error> {
-        let taints = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
-        let taints: Vec<Taint> = taints.into_iter().filter(|t| t.effect == "NoExecute").collect();
+        let taints = node
+            .spec
+            .as_ref()
+            .and_then(|s| s.taints.clone())
+            .unwrap_or_default();
+        let taints: Vec<Taint> = taints
+            .into_iter()
+            .filter(|t| t.effect == "NoExecute")
+            .collect();
         if taints.is_empty() {
             return Ok(None);
         }
@@ -142,7 +186,11 @@ impl NodeLifecycle {
             if spec.node_name.as_deref() != name || pod.metadata.deletion_timestamp.is_some() {
                 continue;
             }
-            match time_left(&taints, spec.tolerations.as_deref().unwrap_or_default(), Timestamp::now()) {
+            match time_left(
+                &taints,
+                spec.tolerations.as_deref().unwrap_or_default(),
+                Timestamp::now(),
+            ) {
                 None => {}
                 Some(left) if left.is_zero() => self.delete(&pod).await?,
                 Some(left) => next = Some(next.map_or(left, |n| n.min(left))),
@@ -152,8 +200,10 @@ impl NodeLifecycle {
     }
 
     async fn delete(&self, pod: &Pod) -> Result<(), Error> {
-        let (namespace, name) =
-            (pod.metadata.namespace.clone().unwrap_or_default(), pod.metadata.name.clone().unwrap_or_default());
+        let (namespace, name) = (
+            pod.metadata.namespace.clone().unwrap_or_default(),
+            pod.metadata.name.clone().unwrap_or_default(),
+        );
         let api: kube::Api<Pod> = kube::Api::namespaced(self.client.clone(), &namespace);
         tracing::info!(pod = %format_args!("{namespace}/{name}"), "evicting pod from tainted node");
         gone_is_none(api.delete(&name, &DeleteParams::default()).await)
@@ -163,21 +213,31 @@ impl NodeLifecycle {
 }
 
 fn condition<'a>(node: &'a Node, type_: &str) -> Option<&'a NodeCondition> {
-    node.status.as_ref()?.conditions.as_ref()?.iter().find(|c| c.type_ == type_)
+    node.status
+        .as_ref()?
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|c| c.type_ == type_)
 }
 
 fn unknown_condition(known: Option<&NodeCondition>, type_: &str) -> NodeCondition {
     let now = Some(Time(Timestamp::now()));
     let (reason, message) = match known {
         Some(_) => ("NodeStatusUnknown", "Kubelet stopped posting node status."),
-        None => ("NodeStatusNeverUpdated", "Kubelet never posted node status."),
+        None => (
+            "NodeStatusNeverUpdated",
+            "Kubelet never posted node status.",
+        ),
     };
     NodeCondition {
         type_: type_.to_owned(),
         status: "Unknown".to_owned(),
         reason: Some(reason.to_owned()),
         message: Some(message.to_owned()),
-        last_heartbeat_time: known.and_then(|c| c.last_heartbeat_time.clone()).or_else(|| now.clone()),
+        last_heartbeat_time: known
+            .and_then(|c| c.last_heartbeat_time.clone())
+            .or_else(|| now.clone()),
         last_transition_time: now,
     }
 }
@@ -204,12 +264,24 @@ fn wanted_taints(node: &Node, current: &[Taint]) -> Vec<Taint> {
             || t.key == UNSCHEDULABLE
             || CONDITION_TAINTS.iter().any(|(_, _, key)| t.key == *key)
     };
-    let is_ours = |t: &Taint| ours.iter().any(|(key, effect)| t.key == *key && t.effect == *effect);
-    let mut taints: Vec<Taint> = current.iter().filter(|t| !managed(t) || is_ours(t)).cloned().collect();
+    let is_ours = |t: &Taint| {
+        ours.iter()
+            .any(|(key, effect)| t.key == *key && t.effect == *effect)
+    };
+    let mut taints: Vec<Taint> = current
+        .iter()
+        .filter(|t| !managed(t) || is_ours(t))
+        .cloned()
+        .collect();
     for (key, effect) in ours {
         if !taints.iter().any(|t| t.key == key && t.effect == effect) {
             let time_added = (effect == "NoExecute").then(|| Time(Timestamp::now()));
-            taints.push(Taint { key: key.to_owned(), effect: effect.to_owned(), value: None, time_added });
+            taints.push(Taint {
+                key: key.to_owned(),
+                effect: effect.to_owned(),
+                value: None,
+                time_added,
+            });
         }
     }
     taints
@@ -219,12 +291,15 @@ fn wanted_taints(node: &Node, current: &[Taint]) -> Vec<Taint> {
 fn time_left(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Option<Duration> {
     let mut left: Option<Duration> = None;
     for taint in taints {
-        let matching: Vec<&Toleration> = tolerations.iter().filter(|t| tolerates(t, taint)).collect();
+        let matching: Vec<&Toleration> =
+            tolerations.iter().filter(|t| tolerates(t, taint)).collect();
         if matching.is_empty() {
             return Some(Duration::ZERO);
         }
         // The shortest limit among the matching tolerations counts, as upstream.
-        let Some(seconds) = matching.iter().filter_map(|t| t.toleration_seconds).min() else { continue };
+        let Some(seconds) = matching.iter().filter_map(|t| t.toleration_seconds).min() else {
+            continue;
+        };
         let since = taint.time_added.as_ref().map_or(now, |t| t.0);
         let elapsed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
         let allowed = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
@@ -240,26 +315,47 @@ mod tests {
 
     fn node(ready: &str) -> Node {
         let mut node = Node::default();
-        let condition =
-            NodeCondition { type_: "Ready".into(), status: ready.into(), ..NodeCondition::default() };
+        let condition = NodeCondition {
+            type_: "Ready".into(),
+            status: ready.into(),
+            ..NodeCondition::default()
+        };
         node.status.get_or_insert_default().conditions = Some(vec![condition]);
         node
     }
 
     fn keys(taints: &[Taint]) -> Vec<String> {
-        taints.iter().map(|t| format!("{}:{}", t.key, t.effect)).collect()
+        taints
+            .iter()
+            .map(|t| format!("{}:{}", t.key, t.effect))
+            .collect()
     }
 
     #[test]
     fn taints_follow_conditions_and_leave_those_of_others() {
-        let foreign = Taint { key: "x".into(), effect: "NoSchedule".into(), ..Taint::default() };
+        let foreign = Taint {
+            key: "x".into(),
+            effect: "NoSchedule".into(),
+            ..Taint::default()
+        };
         let silent = wanted_taints(&node("Unknown"), std::slice::from_ref(&foreign));
         assert_eq!(
             keys(&silent),
-            ["x:NoSchedule", "node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"]
+            [
+                "x:NoSchedule",
+                "node.kubernetes.io/unreachable:NoSchedule",
+                "node.kubernetes.io/unreachable:NoExecute"
+            ]
         );
-        assert_eq!(wanted_taints(&node("Unknown"), &silent), silent, "nothing changes a second time");
-        assert_eq!(keys(&wanted_taints(&node("True"), &silent)), ["x:NoSchedule"]);
+        assert_eq!(
+            wanted_taints(&node("Unknown"), &silent),
+            silent,
+            "nothing changes a second time"
+        );
+        assert_eq!(
+            keys(&wanted_taints(&node("True"), &silent)),
+            ["x:NoSchedule"]
+        );
     }
 
     #[test]
@@ -268,7 +364,9 @@ mod tests {
         let taint = Taint {
             key: UNREACHABLE.into(),
             effect: "NoExecute".into(),
-            time_added: Some(Time(now - k8s_openapi::jiff::SignedDuration::from_secs(100))),
+            time_added: Some(Time(
+                now - k8s_openapi::jiff::SignedDuration::from_secs(100),
+            )),
             value: None,
         };
         let tolerating = |seconds| Toleration {
@@ -281,7 +379,13 @@ mod tests {
         let taints = std::slice::from_ref(&taint);
         assert_eq!(time_left(taints, &[], now), Some(Duration::ZERO));
         assert_eq!(time_left(taints, &[tolerating(None)], now), None);
-        assert_eq!(time_left(taints, &[tolerating(Some(300))], now), Some(Duration::from_secs(200)));
-        assert_eq!(time_left(taints, &[tolerating(Some(60))], now), Some(Duration::ZERO));
+        assert_eq!(
+            time_left(taints, &[tolerating(Some(300))], now),
+            Some(Duration::from_secs(200))
+        );
+        assert_eq!(
+            time_left(taints, &[tolerating(Some(60))], now),
+            Some(Duration::ZERO)
+        );
     }
 }

@@ -22,14 +22,22 @@ pub(crate) struct Owner {
 
 impl Owner {
     /// Of a namespaced object with a selector.
-    pub(crate) fn of<K: kube::Resource<DynamicType = ()>>(object: &K, selector: &LabelSelector) -> Result<Self, Error> {
+    pub(crate) fn of<K: kube::Resource<DynamicType = ()>>(
+        object: &K,
+        selector: &LabelSelector,
+    ) -> Result<Self, Error> {
         let meta = object.meta();
         let name = meta.name.clone().unwrap_or_default();
         let kind = K::kind(&());
         let invalid = |what: &str| Error::Invalid(format!("{kind} {name} has {what}"));
-        let mut reference = object.controller_owner_ref(&()).ok_or_else(|| invalid("no uid"))?;
+        let mut reference = object
+            .controller_owner_ref(&())
+            .ok_or_else(|| invalid("no uid"))?;
         reference.block_owner_deletion = Some(true);
-        let selector: Selector = selector.clone().try_into().map_err(|_| invalid("an unusable selector"))?;
+        let selector: Selector = selector
+            .clone()
+            .try_into()
+            .map_err(|_| invalid("an unusable selector"))?;
         Ok(Self {
             reference,
             namespace: meta.namespace.clone().unwrap_or_default(),
@@ -49,7 +57,11 @@ impl Owner {
     }
 
     /// The owner's pods as the informer sees them; orphans that match are adopted, pods that no longer match let go.
-    pub(crate) async fn claim_pods(&self, client: &kube::Client, informers: &Informers) -> Result<Vec<Arc<Pod>>, Error> {
+    pub(crate) async fn claim_pods(
+        &self,
+        client: &kube::Client,
+        informers: &Informers,
+    ) -> Result<Vec<Arc<Pod>>, Error> {
         let mut claimed = Vec::new();
         for pod in informers.pods.list_namespace(&self.namespace) {
             match (controller_of(&pod.metadata), self.matches(&pod.metadata)) {
@@ -77,8 +89,18 @@ impl Owner {
         let listed = api
             .list(&ListParams::default().labels_from(&self.selector))
             .await
-            .context(|| format!("list pods of {} {}", self.reference.kind, self.reference.name))?;
-        Ok(listed.items.into_iter().filter(|p| self.controls(&p.metadata)).map(Arc::new).collect())
+            .context(|| {
+                format!(
+                    "list pods of {} {}",
+                    self.reference.kind, self.reference.name
+                )
+            })?;
+        Ok(listed
+            .items
+            .into_iter()
+            .filter(|p| self.controls(&p.metadata))
+            .map(Arc::new)
+            .collect())
     }
 
     async fn adopt(&self, client: &kube::Client, pod: &Pod) -> Result<(), Error> {
@@ -93,14 +115,22 @@ impl Owner {
         self.set_owners(client, pod, references).await
     }
 
-    async fn set_owners(&self, client: &kube::Client, pod: &Pod, references: Vec<OwnerReference>) -> Result<(), Error> {
+    async fn set_owners(
+        &self,
+        client: &kube::Client,
+        pod: &Pod,
+        references: Vec<OwnerReference>,
+    ) -> Result<(), Error> {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let patch = serde_json::json!({
             "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version, "ownerReferences": references }
         });
         let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), &self.namespace);
-        gone_is_none(api.patch(&name, &PatchParams::default(), &Patch::Merge(patch)).await)
-            .context(|| format!("change the owner of pod {}/{name}", self.namespace))?;
+        gone_is_none(
+            api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+                .await,
+        )
+        .context(|| format!("change the owner of pod {}/{name}", self.namespace))?;
         Ok(())
     }
 
@@ -126,31 +156,47 @@ impl Owner {
     /// Creates a pod.
     pub(crate) async fn create(&self, client: &kube::Client, pod: &Pod) -> Result<Pod, Error> {
         let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), &self.namespace);
-        api.create(&PostParams::default(), pod)
-            .await
-            .context(|| format!("create a pod of {} {}/{}", self.reference.kind, self.namespace, self.reference.name))
+        api.create(&PostParams::default(), pod).await.context(|| {
+            format!(
+                "create a pod of {} {}/{}",
+                self.reference.kind, self.namespace, self.reference.name
+            )
+        })
     }
 
     /// Deletes a pod if it is still the one that was looked at.
     pub(crate) async fn delete(&self, client: &kube::Client, pod: &Pod) -> Result<(), Error> {
         let name = pod.metadata.name.clone().unwrap_or_default();
         let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), &self.namespace);
-        let preconditions = kube::api::Preconditions { uid: pod.metadata.uid.clone(), resource_version: None };
-        let params = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-        gone_is_none(api.delete(&name, &params).await).context(|| format!("delete pod {}/{name}", self.namespace))?;
+        let preconditions = kube::api::Preconditions {
+            uid: pod.metadata.uid.clone(),
+            resource_version: None,
+        };
+        let params = DeleteParams {
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        gone_is_none(api.delete(&name, &params).await)
+            .context(|| format!("delete pod {}/{name}", self.namespace))?;
         Ok(())
     }
 }
 
 /// The owner reference with `controller: true`.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
-    meta.owner_references.as_ref()?.iter().find(|r| r.controller == Some(true))
+    meta.owner_references
+        .as_ref()?
+        .iter()
+        .find(|r| r.controller == Some(true))
 }
 
 /// The queue key of the controller of `kind` that an object belongs to.
 pub(crate) fn controller_key(meta: &ObjectMeta, kind: &str) -> Option<davit_client::ObjectKey> {
     let owner = controller_of(meta).filter(|r| r.kind == kind)?;
-    Some(davit_client::ObjectKey { namespace: meta.namespace.clone().unwrap_or_default(), name: owner.name.clone() })
+    Some(davit_client::ObjectKey {
+        namespace: meta.namespace.clone().unwrap_or_default(),
+        name: owner.name.clone(),
+    })
 }
 
 /// Neither ended nor being deleted.
@@ -165,14 +211,24 @@ pub(crate) fn is_terminal(pod: &Pod) -> bool {
 
 /// `status.phase`, empty before the pod has one.
 pub(crate) fn phase(pod: &Pod) -> &str {
-    pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default()
+    pod.status
+        .as_ref()
+        .and_then(|s| s.phase.as_deref())
+        .unwrap_or_default()
 }
 
 /// When the pod became ready, if it is.
 pub(crate) fn ready_since(pod: &Pod) -> Option<Timestamp> {
     let conditions = pod.status.as_ref()?.conditions.as_ref()?;
-    let ready = conditions.iter().find(|c| c.type_ == "Ready" && c.status == "True")?;
-    Some(ready.last_transition_time.as_ref().map_or(Timestamp::UNIX_EPOCH, |t| t.0))
+    let ready = conditions
+        .iter()
+        .find(|c| c.type_ == "Ready" && c.status == "True")?;
+    Some(
+        ready
+            .last_transition_time
+            .as_ref()
+            .map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+    )
 }
 
 /// How long until the pod has been ready for `min_ready` seconds: zero when it is available, `None` when not ready.
@@ -190,11 +246,18 @@ pub(crate) fn sort_for_deletion(pods: &mut [Arc<Pod>]) {
         annotated.and_then(|c| c.parse::<i32>().ok()).unwrap_or(0)
     };
     let restarts = |pod: &Pod| {
-        let statuses = pod.status.as_ref().and_then(|s| s.container_statuses.as_ref());
+        let statuses = pod
+            .status
+            .as_ref()
+            .and_then(|s| s.container_statuses.as_ref());
         statuses.map_or(0, |s| s.iter().map(|c| c.restart_count).max().unwrap_or(0))
     };
     let rank = |pod: &Pod| {
-        let scheduled = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_some_and(|n| !n.is_empty());
+        let scheduled = pod
+            .spec
+            .as_ref()
+            .and_then(|s| s.node_name.as_deref())
+            .is_some_and(|n| !n.is_empty());
         let progress = match phase(pod) {
             "Running" => 2,
             "Unknown" => 1,
@@ -207,6 +270,10 @@ pub(crate) fn sort_for_deletion(pods: &mut [Arc<Pod>]) {
             .cmp(&rank(b))
             .then_with(|| ready_since(b).cmp(&ready_since(a)))
             .then_with(|| restarts(b).cmp(&restarts(a)))
-            .then_with(|| b.metadata.creation_timestamp.cmp(&a.metadata.creation_timestamp))
+            .then_with(|| {
+                b.metadata
+                    .creation_timestamp
+                    .cmp(&a.metadata.creation_timestamp)
+            })
     });
 }

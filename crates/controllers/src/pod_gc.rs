@@ -29,8 +29,17 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
 }
 
 /// The pods to delete now.
-fn doomed(informers: &Informers, missing_since: &mut HashMap<String, Instant>, now: Instant) -> Vec<Arc<Pod>> {
-    let nodes: HashSet<String> = informers.nodes.list().iter().filter_map(|n| n.metadata.name.clone()).collect();
+fn doomed(
+    informers: &Informers,
+    missing_since: &mut HashMap<String, Instant>,
+    now: Instant,
+) -> Vec<Arc<Pod>> {
+    let nodes: HashSet<String> = informers
+        .nodes
+        .list()
+        .iter()
+        .filter_map(|n| n.metadata.name.clone())
+        .collect();
     plan(&informers.pods.list(), &nodes, missing_since, now)
 }
 
@@ -40,22 +49,40 @@ fn plan(
     missing_since: &mut HashMap<String, Instant>,
     now: Instant,
 ) -> Vec<Arc<Pod>> {
-    let node_of = |pod: &Pod| pod.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty());
-    let missing: HashSet<String> = pods.iter().filter_map(|p| node_of(p)).filter(|n| !nodes.contains(n)).collect();
+    let node_of = |pod: &Pod| {
+        pod.spec
+            .as_ref()
+            .and_then(|s| s.node_name.clone())
+            .filter(|n| !n.is_empty())
+    };
+    let missing: HashSet<String> = pods
+        .iter()
+        .filter_map(|p| node_of(p))
+        .filter(|n| !nodes.contains(n))
+        .collect();
     missing_since.retain(|node, _| missing.contains(node));
     for node in &missing {
         missing_since.entry(node.clone()).or_insert(now);
     }
     let is_orphan = |pod: &Pod| {
-        node_of(pod).and_then(|n| missing_since.get(&n)).is_some_and(|at| now.duration_since(*at) >= QUARANTINE)
+        node_of(pod)
+            .and_then(|n| missing_since.get(&n))
+            .is_some_and(|at| now.duration_since(*at) >= QUARANTINE)
     };
     let never_scheduled_and_deleted =
         |pod: &Pod| pod.metadata.deletion_timestamp.is_some() && node_of(pod).is_none();
-    let mut doomed: Vec<Arc<Pod>> =
-        pods.iter().filter(|p| is_orphan(p) || never_scheduled_and_deleted(p)).cloned().collect();
+    let mut doomed: Vec<Arc<Pod>> = pods
+        .iter()
+        .filter(|p| is_orphan(p) || never_scheduled_and_deleted(p))
+        .cloned()
+        .collect();
     let mut terminated: Vec<&Arc<Pod>> = pods.iter().filter(|p| is_terminal(p)).collect();
     if terminated.len() > TERMINATED_THRESHOLD {
-        terminated.sort_by(|a, b| a.metadata.creation_timestamp.cmp(&b.metadata.creation_timestamp));
+        terminated.sort_by(|a, b| {
+            a.metadata
+                .creation_timestamp
+                .cmp(&b.metadata.creation_timestamp)
+        });
         let surplus = terminated.len() - TERMINATED_THRESHOLD;
         doomed.extend(terminated.into_iter().take(surplus).cloned());
     }
@@ -68,12 +95,21 @@ fn is_terminal(pod: &Pod) -> bool {
 }
 
 async fn delete(client: &kube::Client, pod: &Pod) {
-    let (Some(namespace), Some(name)) = (&pod.metadata.namespace, &pod.metadata.name) else { return };
+    let (Some(namespace), Some(name)) = (&pod.metadata.namespace, &pod.metadata.name) else {
+        return;
+    };
     let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), namespace);
-    let params = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::default() };
+    let params = DeleteParams {
+        grace_period_seconds: Some(0),
+        ..DeleteParams::default()
+    };
     match api.delete(name, &params).await {
-        Ok(_) => tracing::info!(pod = %format_args!("{namespace}/{name}"), "orphaned or surplus pod deleted"),
-        Err(error) => tracing::warn!(pod = %format_args!("{namespace}/{name}"), %error, "pod not deleted"),
+        Ok(_) => {
+            tracing::info!(pod = %format_args!("{namespace}/{name}"), "orphaned or surplus pod deleted")
+        }
+        Err(error) => {
+            tracing::warn!(pod = %format_args!("{namespace}/{name}"), %error, "pod not deleted")
+        }
     }
 }
 
@@ -96,7 +132,13 @@ mod tests {
         assert!(plan(&pods, &nodes, &mut missing, Instant::now()).is_empty());
         tokio::time::advance(QUARANTINE).await;
         let doomed = plan(&pods, &nodes, &mut missing, Instant::now());
-        assert_eq!(doomed.iter().map(|p| p.metadata.name.as_deref()).collect::<Vec<_>>(), [Some("b")]);
+        assert_eq!(
+            doomed
+                .iter()
+                .map(|p| p.metadata.name.as_deref())
+                .collect::<Vec<_>>(),
+            [Some("b")]
+        );
         let back = HashSet::from(["here".to_owned(), "gone".to_owned()]);
         assert!(plan(&pods, &back, &mut missing, Instant::now()).is_empty());
         assert!(missing.is_empty(), "a node that came back starts afresh");

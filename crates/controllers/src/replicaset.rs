@@ -2,7 +2,9 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
-use crate::pod_control::{Owner, controller_key, is_active, ready_since, sort_for_deletion, until_available};
+use crate::pod_control::{
+    Owner, controller_key, is_active, ready_since, sort_for_deletion, until_available,
+};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
@@ -28,15 +30,32 @@ struct ReplicaSets {
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let informers = spawner.informers.clone();
     let events = spawner.events("replicaset-controller");
-    let controller = ReplicaSets { client: spawner.client.clone(), informers: informers.clone(), events };
+    let controller = ReplicaSets {
+        client: spawner.client.clone(),
+        informers: informers.clone(),
+        events,
+    };
     let queue = spawner.controller(controller);
-    spawner.feed(&informers.replica_sets, &queue, |rs: &ReplicaSet| vec![ObjectKey::of(rs)]);
-    let sets = informers.replica_sets.clone();
-    spawner.feed(&informers.pods, &queue, move |pod: &Pod| match controller_key(&pod.metadata, "ReplicaSet") {
-        Some(key) => vec![key],
-        None if pod.metadata.owner_references.as_ref().is_none_or(Vec::is_empty) => matching_sets(&sets, pod),
-        None => Vec::new(),
+    spawner.feed(&informers.replica_sets, &queue, |rs: &ReplicaSet| {
+        vec![ObjectKey::of(rs)]
     });
+    let sets = informers.replica_sets.clone();
+    spawner.feed(
+        &informers.pods,
+        &queue,
+        move |pod: &Pod| match controller_key(&pod.metadata, "ReplicaSet") {
+            Some(key) => vec![key],
+            None if pod
+                .metadata
+                .owner_references
+                .as_ref()
+                .is_none_or(Vec::is_empty) =>
+            {
+                matching_sets(&sets, pod)
+            }
+            None => Vec::new(),
+        },
+    );
 }
 
 /// The sets that might adopt a pod without an owner.
@@ -44,10 +63,19 @@ fn matching_sets(sets: &davit_client::Informer<ReplicaSet>, pod: &Pod) -> Vec<Ob
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     let labels = pod.metadata.labels.clone().unwrap_or_default();
     let matches = |rs: &ReplicaSet| {
-        let selector = rs.spec.as_ref().map(|s| s.selector.clone()).unwrap_or_default();
-        kube::core::Selector::try_from(selector).is_ok_and(|s| !s.selects_all() && s.matches(&labels))
+        let selector = rs
+            .spec
+            .as_ref()
+            .map(|s| s.selector.clone())
+            .unwrap_or_default();
+        kube::core::Selector::try_from(selector)
+            .is_ok_and(|s| !s.selects_all() && s.matches(&labels))
     };
-    sets.list_namespace(namespace).iter().filter(|rs| matches(rs)).map(|rs| ObjectKey::of(&**rs)).collect()
+    sets.list_namespace(namespace)
+        .iter()
+        .filter(|rs| matches(rs))
+        .map(|rs| ObjectKey::of(&**rs))
+        .collect()
 }
 
 #[async_trait]
@@ -56,8 +84,16 @@ impl Reconcile for ReplicaSets {
     const WORKERS: usize = 4;
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
-        let Some(set) = self.informers.replica_sets.get(Some(&key.namespace), &key.name) else { return Ok(Next::Wait) };
-        let Some(spec) = set.spec.as_ref() else { return Ok(Next::Wait) };
+        let Some(set) = self
+            .informers
+            .replica_sets
+            .get(Some(&key.namespace), &key.name)
+        else {
+            return Ok(Next::Wait);
+        };
+        let Some(spec) = set.spec.as_ref() else {
+            return Ok(Next::Wait);
+        };
         let owner = Owner::of(&*set, &spec.selector)?;
         let pods = owner.claim_pods(&self.client, &self.informers).await?;
         let mut active: Vec<Arc<Pod>> = pods.into_iter().filter(|p| is_active(p)).collect();
@@ -65,7 +101,12 @@ impl Reconcile for ReplicaSets {
         if !owner.deleting {
             let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
             if active.len() != wanted {
-                active = owner.live_pods(&self.client).await?.into_iter().filter(|p| is_active(p)).collect();
+                active = owner
+                    .live_pods(&self.client)
+                    .await?
+                    .into_iter()
+                    .filter(|p| is_active(p))
+                    .collect();
                 failure = self.scale(&set, &owner, &active, wanted).await.err();
             }
         }
@@ -75,37 +116,70 @@ impl Reconcile for ReplicaSets {
         }
         let now = Timestamp::now();
         let min_ready = spec.min_ready_seconds.unwrap_or(0);
-        let soon = active.iter().filter_map(|p| until_available(p, min_ready, now)).filter(|d| !d.is_zero()).min();
+        let soon = active
+            .iter()
+            .filter_map(|p| until_available(p, min_ready, now))
+            .filter(|d| !d.is_zero())
+            .min();
         Ok(soon.map_or(Next::Wait, |d| Next::After(d + Duration::from_millis(100))))
     }
 }
 
 impl ReplicaSets {
-    async fn scale(&self, set: &ReplicaSet, owner: &Owner, active: &[Arc<Pod>], wanted: usize) -> Result<(), Error> {
+    async fn scale(
+        &self,
+        set: &ReplicaSet,
+        owner: &Owner,
+        active: &[Arc<Pod>],
+        wanted: usize,
+    ) -> Result<(), Error> {
         if active.len() < wanted {
-            self.create(set, owner, (wanted - active.len()).min(BURST)).await
+            self.create(set, owner, (wanted - active.len()).min(BURST))
+                .await
         } else {
-            self.delete(set, owner, active, (active.len() - wanted).min(BURST)).await
+            self.delete(set, owner, active, (active.len() - wanted).min(BURST))
+                .await
         }
     }
 
     /// Creates in batches of 1, 2, 4, … so that a quota or an admission that refuses is asked only once.
-    async fn create(&self, set: &ReplicaSet, owner: &Owner, mut missing: usize) -> Result<(), Error> {
-        let template = set.spec.as_ref().and_then(|s| s.template.clone()).unwrap_or_default();
+    async fn create(
+        &self,
+        set: &ReplicaSet,
+        owner: &Owner,
+        mut missing: usize,
+    ) -> Result<(), Error> {
+        let template = set
+            .spec
+            .as_ref()
+            .and_then(|s| s.template.clone())
+            .unwrap_or_default();
         let pod = owner.pod(&template, None);
         let mut batch = 1;
         while missing > 0 {
             let count = batch.min(missing).min(PARALLEL);
-            let created = futures::future::join_all((0..count).map(|_| owner.create(&self.client, &pod))).await;
+            let created =
+                futures::future::join_all((0..count).map(|_| owner.create(&self.client, &pod)))
+                    .await;
             for result in created {
                 match result {
                     Ok(pod) => {
                         let name = pod.metadata.name.unwrap_or_default();
-                        self.events.normal(&object_ref(set), "SuccessfulCreate", format!("Created pod: {name}"));
+                        self.events.normal(
+                            &object_ref(set),
+                            "SuccessfulCreate",
+                            format!("Created pod: {name}"),
+                        );
                     }
                     Err(error) => {
-                        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
-                        self.events.warning(&object_ref(set), "FailedCreate", format!("Error creating: {cause}"));
+                        let cause = std::error::Error::source(&error)
+                            .map(ToString::to_string)
+                            .unwrap_or_default();
+                        self.events.warning(
+                            &object_ref(set),
+                            "FailedCreate",
+                            format!("Error creating: {cause}"),
+                        );
                         return Err(error);
                     }
                 }
@@ -116,44 +190,79 @@ impl ReplicaSets {
         Ok(())
     }
 
-    async fn delete(&self, set: &ReplicaSet, owner: &Owner, active: &[Arc<Pod>], surplus: usize) -> Result<(), Error> {
+    async fn delete(
+        &self,
+        set: &ReplicaSet,
+        owner: &Owner,
+        active: &[Arc<Pod>],
+        surplus: usize,
+    ) -> Result<(), Error> {
         let mut pods = active.to_vec();
         sort_for_deletion(&mut pods);
         for chunk in pods[..surplus].chunks(PARALLEL) {
-            futures::future::try_join_all(chunk.iter().map(|pod| owner.delete(&self.client, pod))).await?;
+            futures::future::try_join_all(chunk.iter().map(|pod| owner.delete(&self.client, pod)))
+                .await?;
             for pod in chunk {
                 let name = pod.metadata.name.clone().unwrap_or_default();
-                self.events.normal(&object_ref(set), "SuccessfulDelete", format!("Deleted pod: {name}"));
+                self.events.normal(
+                    &object_ref(set),
+                    "SuccessfulDelete",
+                    format!("Deleted pod: {name}"),
+                );
             }
         }
         Ok(())
     }
 
-    async fn update_status(&self, set: &ReplicaSet, active: &[Arc<Pod>], failure: Option<&Error>) -> Result<(), Error> {
+    async fn update_status(
+        &self,
+        set: &ReplicaSet,
+        active: &[Arc<Pod>],
+        failure: Option<&Error>,
+    ) -> Result<(), Error> {
         let status = status_of(set, active, failure, Timestamp::now());
         if set.status.as_ref() == Some(&status) {
             return Ok(());
         }
         let name = set.metadata.name.clone().unwrap_or_default();
         let namespace = set.metadata.namespace.clone().unwrap_or_default();
-        let changed = ReplicaSet { status: Some(status), ..set.clone() };
+        let changed = ReplicaSet {
+            status: Some(status),
+            ..set.clone()
+        };
         let api: kube::Api<ReplicaSet> = kube::Api::namespaced(self.client.clone(), &namespace);
-        gone_is_none(api.replace_status(&name, &PostParams::default(), &changed).await)
-            .context(|| format!("update status of replica set {namespace}/{name}"))?;
+        gone_is_none(
+            api.replace_status(&name, &PostParams::default(), &changed)
+                .await,
+        )
+        .context(|| format!("update status of replica set {namespace}/{name}"))?;
         Ok(())
     }
 }
 
-fn status_of(set: &ReplicaSet, active: &[Arc<Pod>], failure: Option<&Error>, now: Timestamp) -> ReplicaSetStatus {
+fn status_of(
+    set: &ReplicaSet,
+    active: &[Arc<Pod>],
+    failure: Option<&Error>,
+    now: Timestamp,
+) -> ReplicaSetStatus {
     let spec = set.spec.clone().unwrap_or_default();
-    let template_labels =
-        spec.template.as_ref().and_then(|t| t.metadata.as_ref()).and_then(|m| m.labels.clone()).unwrap_or_default();
+    let template_labels = spec
+        .template
+        .as_ref()
+        .and_then(|t| t.metadata.as_ref())
+        .and_then(|m| m.labels.clone())
+        .unwrap_or_default();
     let has_template_labels = |pod: &Pod| {
         let labels = pod.metadata.labels.clone().unwrap_or_default();
-        template_labels.iter().all(|(k, v)| labels.get(k) == Some(v))
+        template_labels
+            .iter()
+            .all(|(k, v)| labels.get(k) == Some(v))
     };
     let min_ready = spec.min_ready_seconds.unwrap_or(0);
-    let count = |is: &dyn Fn(&Pod) -> bool| i32::try_from(active.iter().filter(|p| is(p)).count()).unwrap_or(i32::MAX);
+    let count = |is: &dyn Fn(&Pod) -> bool| {
+        i32::try_from(active.iter().filter(|p| is(p)).count()).unwrap_or(i32::MAX)
+    };
     let or_none = |n: i32| (n > 0).then_some(n);
     let old = set.status.clone().unwrap_or_default();
     let mut conditions = old.conditions.unwrap_or_default();
@@ -164,7 +273,10 @@ fn status_of(set: &ReplicaSet, active: &[Arc<Pod>], failure: Option<&Error>, now
                 type_: "ReplicaFailure".to_owned(),
                 status: "True".to_owned(),
                 reason: Some("FailedCreate".to_owned()),
-                message: Some(std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)),
+                message: Some(
+                    std::error::Error::source(error)
+                        .map_or_else(|| error.to_string(), ToString::to_string),
+                ),
                 last_transition_time: Some(Time(now)),
             });
         }
@@ -174,7 +286,9 @@ fn status_of(set: &ReplicaSet, active: &[Arc<Pod>], failure: Option<&Error>, now
         replicas: count(&|_| true),
         fully_labeled_replicas: or_none(count(&has_template_labels)),
         ready_replicas: or_none(count(&|p| ready_since(p).is_some())),
-        available_replicas: or_none(count(&|p| until_available(p, min_ready, now) == Some(Duration::ZERO))),
+        available_replicas: or_none(count(&|p| {
+            until_available(p, min_ready, now) == Some(Duration::ZERO)
+        })),
         observed_generation: set.metadata.generation,
         conditions: (!conditions.is_empty()).then_some(conditions),
         terminating_replicas: old.terminating_replicas,
@@ -203,8 +317,20 @@ mod tests {
 
     #[test]
     fn status_counts_ready_and_available_pods() {
-        let status = status_of(&ReplicaSet::default(), &[pod("a", true), pod("b", false)], None, Timestamp::now());
-        assert_eq!((status.replicas, status.ready_replicas, status.available_replicas), (2, Some(1), Some(1)));
+        let status = status_of(
+            &ReplicaSet::default(),
+            &[pod("a", true), pod("b", false)],
+            None,
+            Timestamp::now(),
+        );
+        assert_eq!(
+            (
+                status.replicas,
+                status.ready_replicas,
+                status.available_replicas
+            ),
+            (2, Some(1), Some(1))
+        );
     }
 
     #[test]

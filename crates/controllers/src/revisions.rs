@@ -18,17 +18,34 @@ pub(crate) struct History {
 
 impl History {
     /// Reads the history and makes the revision of the present template the newest.
-    pub(crate) async fn sync(client: &kube::Client, owner: &Owner, template: &PodTemplateSpec) -> Result<Self, Error> {
-        let api: kube::Api<ControllerRevision> = kube::Api::namespaced(client.clone(), &owner.namespace);
-        let about = || format!("{} {}/{}", owner.reference.kind, owner.namespace, owner.reference.name);
-        let listed = api.list(&ListParams::default().labels_from(&owner.selector)).await;
+    pub(crate) async fn sync(
+        client: &kube::Client,
+        owner: &Owner,
+        template: &PodTemplateSpec,
+    ) -> Result<Self, Error> {
+        let api: kube::Api<ControllerRevision> =
+            kube::Api::namespaced(client.clone(), &owner.namespace);
+        let about = || {
+            format!(
+                "{} {}/{}",
+                owner.reference.kind, owner.namespace, owner.reference.name
+            )
+        };
+        let listed = api
+            .list(&ListParams::default().labels_from(&owner.selector))
+            .await;
         let listed = listed.context(|| format!("list revisions of {}", about()))?;
-        let mut revisions: Vec<ControllerRevision> =
-            listed.items.into_iter().filter(|r| owner.controls(&r.metadata)).collect();
+        let mut revisions: Vec<ControllerRevision> = listed
+            .items
+            .into_iter()
+            .filter(|r| owner.controls(&r.metadata))
+            .collect();
         revisions.sort_by_key(|r| r.revision);
         let data = patch_of(template);
         let newest = revisions.last().map_or(0, |r| r.revision);
-        let same = revisions.iter().position(|r| r.data.as_ref().is_some_and(|d| d.0 == data));
+        let same = revisions
+            .iter()
+            .position(|r| r.data.as_ref().is_some_and(|d| d.0 == data));
         let current = match same.map(|at| revisions.remove(at)) {
             Some(current) if current.revision == newest => current,
             Some(mut earlier) => {
@@ -44,7 +61,9 @@ impl History {
                 let name = wanted.metadata.name.clone().unwrap_or_default();
                 exists_is_none(api.create(&PostParams::default(), &wanted).await)
                     .context(|| format!("create revision {name}"))?
-                    .ok_or_else(|| Error::Invalid(format!("revision {name} exists but is not of {}", about())))?
+                    .ok_or_else(|| {
+                        Error::Invalid(format!("revision {name} exists but is not of {}", about()))
+                    })?
             }
         };
         Ok(Self { revisions, current })
@@ -55,17 +74,27 @@ impl History {
         hash_of(&self.current)
     }
 
-
     /// Removes the oldest revisions beyond `limit` that no pod uses any more.
-    pub(crate) async fn truncate(&self, client: &kube::Client, limit: i32, in_use: &[String]) -> Result<(), Error> {
-        let unused: Vec<&ControllerRevision> =
-            self.revisions.iter().filter(|r| !in_use.contains(&hash_of(r))).collect();
+    pub(crate) async fn truncate(
+        &self,
+        client: &kube::Client,
+        limit: i32,
+        in_use: &[String],
+    ) -> Result<(), Error> {
+        let unused: Vec<&ControllerRevision> = self
+            .revisions
+            .iter()
+            .filter(|r| !in_use.contains(&hash_of(r)))
+            .collect();
         let limit = usize::try_from(limit).unwrap_or(0);
         for revision in unused.iter().take(unused.len().saturating_sub(limit)) {
             let meta = &revision.metadata;
-            let (namespace, name) =
-                (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default());
-            let api: kube::Api<ControllerRevision> = kube::Api::namespaced(client.clone(), &namespace);
+            let (namespace, name) = (
+                meta.namespace.clone().unwrap_or_default(),
+                meta.name.clone().unwrap_or_default(),
+            );
+            let api: kube::Api<ControllerRevision> =
+                kube::Api::namespaced(client.clone(), &namespace);
             gone_is_none(api.delete(&name, &DeleteParams::default()).await)
                 .context(|| format!("remove revision {name}"))?;
         }
@@ -74,7 +103,13 @@ impl History {
 }
 
 fn hash_of(revision: &ControllerRevision) -> String {
-    revision.metadata.labels.as_ref().and_then(|l| l.get(HASH)).cloned().unwrap_or_default()
+    revision
+        .metadata
+        .labels
+        .as_ref()
+        .and_then(|l| l.get(HASH))
+        .cloned()
+        .unwrap_or_default()
 }
 
 /// The strategic merge patch that restores a template, which is what `kubectl rollout undo` applies.
@@ -86,9 +121,18 @@ fn patch_of(template: &PodTemplateSpec) -> serde_json::Value {
     serde_json::json!({ "spec": { "template": template } })
 }
 
-fn new_revision(owner: &Owner, template: &PodTemplateSpec, data: serde_json::Value, number: i64) -> ControllerRevision {
+fn new_revision(
+    owner: &Owner,
+    template: &PodTemplateSpec,
+    data: serde_json::Value,
+    number: i64,
+) -> ControllerRevision {
     let hash = crate::deployment::template_hash(template, 0);
-    let mut labels = template.metadata.as_ref().and_then(|m| m.labels.clone()).unwrap_or_default();
+    let mut labels = template
+        .metadata
+        .as_ref()
+        .and_then(|m| m.labels.clone())
+        .unwrap_or_default();
     labels.insert(HASH.to_owned(), hash.clone());
     ControllerRevision {
         metadata: ObjectMeta {

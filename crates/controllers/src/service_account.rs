@@ -16,11 +16,25 @@ struct ServiceAccounts {
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let informers = spawner.informers.clone();
-    let queue = spawner.controller(ServiceAccounts { client: spawner.client.clone(), informers: informers.clone() });
-    spawner.feed(&informers.namespaces, &queue, |ns: &Namespace| vec![ObjectKey::of(ns)]);
-    spawner.feed(&informers.service_accounts, &queue, |account: &ServiceAccount| {
-        account.metadata.namespace.iter().map(|ns| cluster_key(ns)).collect()
+    let queue = spawner.controller(ServiceAccounts {
+        client: spawner.client.clone(),
+        informers: informers.clone(),
     });
+    spawner.feed(&informers.namespaces, &queue, |ns: &Namespace| {
+        vec![ObjectKey::of(ns)]
+    });
+    spawner.feed(
+        &informers.service_accounts,
+        &queue,
+        |account: &ServiceAccount| {
+            account
+                .metadata
+                .namespace
+                .iter()
+                .map(|ns| cluster_key(ns))
+                .collect()
+        },
+    );
 }
 
 /// Whether objects may still be made in the namespace.
@@ -35,7 +49,13 @@ impl Reconcile for ServiceAccounts {
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let namespace = self.informers.namespaces.get(None, &key.name);
         let wanted = namespace.is_some_and(|ns| is_active(&ns));
-        if !wanted || self.informers.service_accounts.get(Some(&key.name), NAME).is_some() {
+        if !wanted
+            || self
+                .informers
+                .service_accounts
+                .get(Some(&key.name), NAME)
+                .is_some()
+        {
             return Ok(Next::Wait);
         }
         let mut account = ServiceAccount::default();

@@ -285,9 +285,14 @@ mod tests {
     fn stable_flags_are_understood() {
         let line = "davit up --data-dir d --port 0 --kubeconfig k --root r --runtime unix:///run/c.sock \
                     --store etcd=http://a:1,http://b:1 --node-name n --demo";
-        let Command::Up(up) = Args::parse_from(line.split_whitespace()).command else { panic!("up expected") };
+        let Command::Up(up) = Args::parse_from(line.split_whitespace()).command else {
+            panic!("up expected")
+        };
         assert_eq!(up.node.runtime, RuntimeKind::Cri("/run/c.sock".into()));
-        assert_eq!(up.server.store, StoreKind::Etcd("http://a:1,http://b:1".into()));
+        assert_eq!(
+            up.server.store,
+            StoreKind::Etcd("http://a:1,http://b:1".into())
+        );
         assert!(Args::try_parse_from(["davit", "up", "--runtime", "docker"]).is_err());
         assert!(Args::try_parse_from(["davit", "up", "--store", "etcd="]).is_err());
     }

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, bail};
 use davit_apiserver::pki::{Kubeconfig, write_kubeconfig};
 use davit_apiserver::{ApiServer, Options, UserInfo, parse_token_file};
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
-use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
 use davit_store::Store;
+use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -45,21 +45,28 @@ pub(crate) async fn start_server(
 ) -> Result<RunningServer> {
     let address = SocketAddr::new(options.bind_address, options.port);
     let listener = TcpListener::bind(address).await.with_context(|| {
-        format!("cannot listen on {address}; another port can be named with --port N (0 = any free one)")
+        format!(
+            "cannot listen on {address}; another port can be named with --port N (0 = any free one)"
+        )
     })?;
     let store = open_store(&options.store, data_dir).await?;
     let mut server_options = Options::new(store);
     server_options.data_dir = Some(data_dir.to_owned());
     server_options.extra_names.clone_from(&options.tls_san);
     if let Some(file) = &options.token_auth_file {
-        let text = std::fs::read_to_string(file).with_context(|| format!("token file {}", file.display()))?;
-        server_options.static_tokens = parse_token_file(&text).with_context(|| format!("token file {}", file.display()))?;
+        let text = std::fs::read_to_string(file)
+            .with_context(|| format!("token file {}", file.display()))?;
+        server_options.static_tokens =
+            parse_token_file(&text).with_context(|| format!("token file {}", file.display()))?;
     }
     let server = ApiServer::new(server_options).await.context("API server")?;
     let port = listener.local_addr().context("listener")?.port();
     let host = reachable(options.bind_address);
     let url = format!("https://{}", SocketAddr::new(host, port));
-    let kubeconfig = options.kubeconfig.clone().unwrap_or_else(|| paths::admin_kubeconfig(data_dir));
+    let kubeconfig = options
+        .kubeconfig
+        .clone()
+        .unwrap_or_else(|| paths::admin_kubeconfig(data_dir));
     let kubeconfig = std::path::absolute(&kubeconfig).context("kubeconfig")?;
     let pki = server.pki().context("the API server has no keys")?;
     let identity = pki.admin().context("administrator's certificate")?;
@@ -70,10 +77,15 @@ pub(crate) async fn start_server(
         ca: pki.ca_certificate(),
         identity: &identity,
     };
-    write_kubeconfig(&kubeconfig, &config).with_context(|| format!("kubeconfig {}", kubeconfig.display()))?;
+    write_kubeconfig(&kubeconfig, &config)
+        .with_context(|| format!("kubeconfig {}", kubeconfig.display()))?;
     let serving = server.clone();
     tasks.spawn(async move { serving.serve(listener, cancel).await.context("API server") });
-    Ok(RunningServer { server, url, kubeconfig })
+    Ok(RunningServer {
+        server,
+        url,
+        kubeconfig,
+    })
 }
 
 /// The address by which a server that listens on `bound` is reached from this machine.
@@ -90,10 +102,14 @@ async fn open_store(kind: &StoreKind, data_dir: &Path) -> Result<Arc<dyn Store>>
         StoreKind::Embedded => {
             let dir = data_dir.join("store");
             let store = EmbeddedStore::open(&dir, StoreOptions::default()).await;
-            Ok(Arc::new(store.with_context(|| format!("store in {}", dir.display()))?))
+            Ok(Arc::new(
+                store.with_context(|| format!("store in {}", dir.display()))?,
+            ))
         }
         StoreKind::Etcd(urls) => {
-            bail!("the etcd store ({urls}) is not built yet; use --store embedded (see docs/status.md)")
+            bail!(
+                "the etcd store ({urls}) is not built yet; use --store embedded (see docs/status.md)"
+            )
         }
     }
 }
@@ -110,7 +126,12 @@ pub(crate) fn lacks_privileges(options: &NodeOptions) -> Option<String> {
 }
 
 /// The container runtime of the node with this address.
-async fn runtime(options: &NodeOptions, data_dir: &Path, address: IpAddr, demo: bool) -> Result<Arc<dyn Runtime>> {
+async fn runtime(
+    options: &NodeOptions,
+    data_dir: &Path,
+    address: IpAddr,
+    demo: bool,
+) -> Result<Arc<dyn Runtime>> {
     Ok(match &options.runtime {
         RuntimeKind::Embedded => {
             let mut embedded = EmbeddedOptions::new(runtime_dir(data_dir));
@@ -154,5 +175,8 @@ pub(crate) async fn run_node(
     node.port = options.node_port;
     node.node_ips = vec![address];
     node.client_ca = client_ca.map(String::into_bytes);
-    davit_node::NodeAgent::new(client, node).run(cancel).await.context("node agent")
+    davit_node::NodeAgent::new(client, node)
+        .run(cancel)
+        .await
+        .context("node agent")
 }

@@ -45,7 +45,10 @@ impl Scratch {
     /// Unmounts what the node left mounted below the directories and removes them.
     pub(crate) fn remove(self) {
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let below = mounts.lines().filter_map(|line| line.split(' ').nth(4)).filter(|m| Path::new(m).starts_with(&self.dir));
+        let below = mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(4))
+            .filter(|m| Path::new(m).starts_with(&self.dir));
         // Later mounts may stand on earlier ones.
         for mount in below.collect::<Vec<_>>().into_iter().rev() {
             if let Err(error) = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH) {
@@ -93,7 +96,10 @@ impl Demo {
         }
         println!("\nWho holds what (davit devices):");
         println!("{}", demo.table().await?);
-        println!("Try: kubectl --kubeconfig {} get pods,nodes", server.kubeconfig.display());
+        println!(
+            "Try: kubectl --kubeconfig {} get pods,nodes",
+            server.kubeconfig.display()
+        );
         println!("Ctrl-C stops and removes everything the demo started.");
         Ok(demo)
     }
@@ -109,7 +115,10 @@ impl Demo {
             // It may have ended meanwhile.
             let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         }
-        if tokio::time::timeout(Duration::from_secs(5), self.plugin.wait()).await.is_err() {
+        if tokio::time::timeout(Duration::from_secs(5), self.plugin.wait())
+            .await
+            .is_err()
+        {
             let _killed = self.plugin.kill().await;
         }
     }
@@ -122,8 +131,14 @@ impl Demo {
         let nodes: kube::Api<Node> = kube::Api::all(self.client.clone());
         let deadline = Instant::now() + STEP;
         while Instant::now() < deadline {
-            let nodes = nodes.list(&kube::api::ListParams::default()).await.context("cannot list nodes")?;
-            let offered = nodes.items.iter().filter_map(|n| n.status.as_ref()?.allocatable.as_ref()?.get(RESOURCE));
+            let nodes = nodes
+                .list(&kube::api::ListParams::default())
+                .await
+                .context("cannot list nodes")?;
+            let offered = nodes
+                .items
+                .iter()
+                .filter_map(|n| n.status.as_ref()?.allocatable.as_ref()?.get(RESOURCE));
             if offered.into_iter().any(|quantity| quantity.0 != "0") {
                 return Ok(());
             }
@@ -133,7 +148,10 @@ impl Demo {
     }
 
     async fn table(&self) -> Result<String> {
-        Ok(devices::text(&devices::collect(&self.client, None).await?, false))
+        Ok(devices::text(
+            &devices::collect(&self.client, None).await?,
+            false,
+        ))
     }
 
     async fn run_pod(&self) -> Result<()> {
@@ -154,7 +172,9 @@ impl Demo {
             match self.pods().create(&PostParams::default(), &pod).await {
                 Ok(_) => return Ok(()),
                 // The namespace's service account is made a moment after the cluster is up.
-                Err(kube::Error::Api(status)) if status.code == 403 && Instant::now() < deadline => {
+                Err(kube::Error::Api(status))
+                    if status.code == 403 && Instant::now() < deadline =>
+                {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 Err(error) => return Err(error).context("cannot create the demo's pod"),
@@ -166,11 +186,18 @@ impl Demo {
         let deadline = Instant::now() + STEP;
         let mut last = String::new();
         while Instant::now() < deadline {
-            let pod = self.pods().get(POD).await.context("cannot read the demo's pod")?;
+            let pod = self
+                .pods()
+                .get(POD)
+                .await
+                .context("cannot read the demo's pod")?;
             let status = pod.status.unwrap_or_default();
             match status.phase.as_deref() {
                 Some("Running") => {
-                    let params = LogParams { container: Some(CONTAINER.to_owned()), ..LogParams::default() };
+                    let params = LogParams {
+                        container: Some(CONTAINER.to_owned()),
+                        ..LogParams::default()
+                    };
                     if let Ok(log) = self.pods().logs(POD, &params).await
                         && log.lines().any(|line| line == "done")
                     {
@@ -178,13 +205,28 @@ impl Demo {
                     }
                 }
                 Some("Failed") => {
-                    bail!("the demo's pod failed: {}", status.message.or(status.reason).unwrap_or_default())
+                    bail!(
+                        "the demo's pod failed: {}",
+                        status.message.or(status.reason).unwrap_or_default()
+                    )
                 }
-                _ => last = format!("{:?}", status.container_statuses.unwrap_or_default().first().map(|c| &c.state)),
+                _ => {
+                    last = format!(
+                        "{:?}",
+                        status
+                            .container_statuses
+                            .unwrap_or_default()
+                            .first()
+                            .map(|c| &c.state)
+                    )
+                }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        bail!("the demo's pod did not run within {} s; `davit explain pod {POD}` says why ({last})", STEP.as_secs())
+        bail!(
+            "the demo's pod did not run within {} s; `davit explain pod {POD}` says why ({last})",
+            STEP.as_secs()
+        )
     }
 
     async fn delete_pod(&self) -> Result<()> {

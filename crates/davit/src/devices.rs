@@ -38,7 +38,8 @@ pub(crate) async fn collect(client: &kube::Client, only: Option<&str>) -> Result
         let client = client.clone();
         asking.spawn(async move {
             let answer = tokio::time::timeout(NODE_DEADLINE, ask(&client, &node)).await;
-            let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {} s", NODE_DEADLINE.as_secs())));
+            let answer = answer
+                .unwrap_or_else(|_| Err(format!("no answer within {} s", NODE_DEADLINE.as_secs())));
             (node, answer)
         });
     }
@@ -52,8 +53,15 @@ async fn node_names(client: &kube::Client, only: Option<&str>) -> Result<Vec<Str
         return Ok(vec![name.to_owned()]);
     }
     let nodes: kube::Api<Node> = kube::Api::all(client.clone());
-    let nodes = nodes.list_metadata(&ListParams::default()).await.context("cannot list nodes")?;
-    Ok(nodes.items.into_iter().filter_map(|node| node.metadata.name).collect())
+    let nodes = nodes
+        .list_metadata(&ListParams::default())
+        .await
+        .context("cannot list nodes")?;
+    Ok(nodes
+        .items
+        .into_iter()
+        .filter_map(|node| node.metadata.name)
+        .collect())
 }
 
 fn path(node: &str, query: &str) -> String {
@@ -61,7 +69,9 @@ fn path(node: &str, query: &str) -> String {
 }
 
 async fn ask(client: &kube::Client, node: &str) -> Result<NodeDevices, String> {
-    let request = http::Request::get(path(node, "")).body(Vec::new()).map_err(|e| e.to_string())?;
+    let request = http::Request::get(path(node, ""))
+        .body(Vec::new())
+        .map_err(|e| e.to_string())?;
     client.request(request).await.map_err(|error| match error {
         kube::Error::Api(status) if status.code == 404 => {
             "its node agent serves no device table (not a davit node)".to_owned()
@@ -102,7 +112,9 @@ async fn watch(client: &kube::Client, args: &Devices) -> Result<()> {
 async fn follow(client: kube::Client, node: String, updates: mpsc::Sender<Answer>) {
     loop {
         let ended = stream(&client, &node, &updates).await;
-        let why = ended.err().map_or_else(|| "connection closed".to_owned(), |e| format!("{e:#}"));
+        let why = ended
+            .err()
+            .map_or_else(|| "connection closed".to_owned(), |e| format!("{e:#}"));
         if updates.send((node.clone(), Err(why))).await.is_err() {
             return;
         }
@@ -112,18 +124,30 @@ async fn follow(client: kube::Client, node: String, updates: mpsc::Sender<Answer
 
 async fn stream(client: &kube::Client, node: &str, updates: &mpsc::Sender<Answer>) -> Result<()> {
     let request = http::Request::get(path(node, "?watch=true")).body(Vec::new())?;
-    let mut lines = client.request_stream(request).await?.lines().map_err(anyhow::Error::from).boxed();
+    let mut lines = client
+        .request_stream(request)
+        .await?
+        .lines()
+        .map_err(anyhow::Error::from)
+        .boxed();
     while let Some(line) = lines.try_next().await? {
-        let devices: NodeDevices = serde_json::from_str(&line).context("device table of the node")?;
+        let devices: NodeDevices =
+            serde_json::from_str(&line).context("device table of the node")?;
         updates.send((node.to_owned(), Ok(devices))).await?;
     }
     Ok(())
 }
 
 fn format(answers: &[Answer], output: Option<Output>) -> Result<String> {
-    let tables: Vec<&NodeDevices> = answers.iter().filter_map(|(_, a)| a.as_ref().ok()).collect();
+    let tables: Vec<&NodeDevices> = answers
+        .iter()
+        .filter_map(|(_, a)| a.as_ref().ok())
+        .collect();
     Ok(match output {
-        Some(Output::Json) => format!("{}\n", serde_json::to_string_pretty(&serde_json::json!({ "nodes": tables }))?),
+        Some(Output::Json) => format!(
+            "{}\n",
+            serde_json::to_string_pretty(&serde_json::json!({ "nodes": tables }))?
+        ),
         Some(Output::Yaml) => serde_saphyr::to_string(&serde_json::json!({ "nodes": tables }))?,
         other => text(answers, other == Some(Output::Wide)),
     })
@@ -135,11 +159,21 @@ pub(crate) fn text(answers: &[Answer], wide: bool) -> String {
     let mut notes = String::new();
     for (node, answer) in answers {
         match answer {
-            Ok(devices) => rows.extend(devices.devices.iter().map(|device| row(node, device, wide))),
+            Ok(devices) => {
+                rows.extend(devices.devices.iter().map(|device| row(node, device, wide)))
+            }
             Err(why) => notes.push_str(&format!("node {node}: {why}\n")),
         }
     }
-    let mut header = vec!["NODE", "RESOURCE", "DEVICE", "HEALTH", "NUMA", "POD", "CONTAINER"];
+    let mut header = vec![
+        "NODE",
+        "RESOURCE",
+        "DEVICE",
+        "HEALTH",
+        "NUMA",
+        "POD",
+        "CONTAINER",
+    ];
     if wide {
         header.extend(["SINCE", "REASON"]);
     }
@@ -150,11 +184,25 @@ pub(crate) fn text(answers: &[Answer], wide: bool) -> String {
 }
 
 fn row(node: &str, device: &davit_api::devices::Device, wide: bool) -> Vec<String> {
-    let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+    let or_dash = |text: String| {
+        if text.is_empty() {
+            "-".to_owned()
+        } else {
+            text
+        }
+    };
     let numa: Vec<String> = device.numa_nodes.iter().map(ToString::to_string).collect();
-    let mut pods: Vec<String> = device.holders.iter().map(|h| format!("{}/{}", h.namespace, h.pod)).collect();
+    let mut pods: Vec<String> = device
+        .holders
+        .iter()
+        .map(|h| format!("{}/{}", h.namespace, h.pod))
+        .collect();
     pods.dedup();
-    let containers: Vec<&str> = device.holders.iter().map(|h| h.container.as_str()).collect();
+    let containers: Vec<&str> = device
+        .holders
+        .iter()
+        .map(|h| h.container.as_str())
+        .collect();
     let mut row = vec![
         node.to_owned(),
         device.resource.clone(),
@@ -165,7 +213,13 @@ fn row(node: &str, device: &davit_api::devices::Device, wide: bool) -> Vec<Strin
         or_dash(containers.join(",")),
     ];
     if wide {
-        row.push(or_dash(device.holders.first().map(|h| h.since.clone()).unwrap_or_default()));
+        row.push(or_dash(
+            device
+                .holders
+                .first()
+                .map(|h| h.since.clone())
+                .unwrap_or_default(),
+        ));
         row.push(or_dash(device.reason.clone()));
     }
     row
@@ -178,7 +232,12 @@ mod tests {
 
     #[test]
     fn table_names_holders_and_nodes_that_did_not_answer() {
-        let holder = Holder { namespace: "default".into(), pod: "p".into(), container: "c".into(), ..Holder::default() };
+        let holder = Holder {
+            namespace: "default".into(),
+            pod: "p".into(),
+            container: "c".into(),
+            ..Holder::default()
+        };
         let device = |id: &str, holders: Vec<Holder>| Device {
             resource: "x.example/foo".into(),
             id: id.into(),
@@ -189,7 +248,14 @@ mod tests {
         };
         let devices = vec![device("foo-0", vec![holder]), device("foo-1", Vec::new())];
         let answers = vec![
-            ("a".to_owned(), Ok(NodeDevices { node: "a".into(), generation: 1, devices })),
+            (
+                "a".to_owned(),
+                Ok(NodeDevices {
+                    node: "a".into(),
+                    generation: 1,
+                    devices,
+                }),
+            ),
             ("b".to_owned(), Err("no answer within 10 s".to_owned())),
         ];
         let expected = "\

@@ -12,7 +12,12 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 
 pub(crate) async fn run(args: Explain) -> Result<()> {
-    let ExplainWhat::Pod { name, namespace, output, cluster } = args.what;
+    let ExplainWhat::Pod {
+        name,
+        namespace,
+        output,
+        cluster,
+    } = args.what;
     let kubeconfig = paths::find_kubeconfig(cluster.kubeconfig.as_deref())?;
     let client = davit_client::from_kubeconfig(&kubeconfig).await?;
     let explanation = explain_pod(&client, &namespace, &name).await?;
@@ -24,7 +29,11 @@ pub(crate) async fn run(args: Explain) -> Result<()> {
     Ok(())
 }
 
-async fn explain_pod(client: &kube::Client, namespace: &str, name: &str) -> Result<pod::Explanation> {
+async fn explain_pod(
+    client: &kube::Client,
+    namespace: &str,
+    name: &str,
+) -> Result<pod::Explanation> {
     let pods: kube::Api<Pod> = kube::Api::namespaced(client.clone(), namespace);
     let Some(pod) = pods.get_opt(name).await.context("cannot read the pod")? else {
         bail!("there is no pod {name} in namespace {namespace}");
@@ -32,8 +41,16 @@ async fn explain_pod(client: &kube::Client, namespace: &str, name: &str) -> Resu
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let events: kube::Api<Event> = kube::Api::namespaced(client.clone(), namespace);
     let about_pod = ListParams::default().fields(&format!("involvedObject.uid={uid}"));
-    let events = events.list(&about_pod).await.context("cannot read the pod's events")?.items;
-    let node = pod.spec.as_ref().and_then(|s| s.node_name.clone()).filter(|n| !n.is_empty());
+    let events = events
+        .list(&about_pod)
+        .await
+        .context("cannot read the pod's events")?
+        .items;
+    let node = pod
+        .spec
+        .as_ref()
+        .and_then(|s| s.node_name.clone())
+        .filter(|n| !n.is_empty());
     let devices = match &node {
         None => Ok(Vec::new()),
         Some(node) => match crate::devices::collect(client, Some(node)).await?.pop() {

@@ -21,11 +21,18 @@ fn main() -> ExitCode {
     // A container's monitor is this binary again; it must begin before any thread exists and never returns.
     davit_oci::monitor::main_if_invoked();
     let args = Args::parse();
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
         eprintln!("davit: another TLS provider is installed already");
     }
     init_log(&args);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().thread_stack_size(1 << 20).build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(1 << 20)
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return fail(&anyhow::Error::new(error).context("cannot start")),
     };
@@ -59,6 +66,11 @@ fn fail(error: &anyhow::Error) -> ExitCode {
 
 fn init_log(args: &Args) {
     use tracing_subscriber::EnvFilter;
-    let filter = EnvFilter::try_from_env("DAVIT_LOG").unwrap_or_else(|_| EnvFilter::new(args.default_log()));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(true).init();
+    let filter =
+        EnvFilter::try_from_env("DAVIT_LOG").unwrap_or_else(|_| EnvFilter::new(args.default_log()));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_target(true)
+        .init();
 }

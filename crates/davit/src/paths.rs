@@ -12,7 +12,8 @@ pub(crate) fn is_root() -> bool {
 pub(crate) fn data_dir(asked: Option<&Path>) -> Result<PathBuf> {
     let dir = match asked {
         Some(dir) => dir.to_owned(),
-        None => default_data_dir().context("no home directory; name a data directory with --data-dir")?,
+        None => default_data_dir()
+            .context("no home directory; name a data directory with --data-dir")?,
     };
     std::path::absolute(&dir).with_context(|| format!("data directory {}", dir.display()))
 }
@@ -22,7 +23,10 @@ fn default_data_dir() -> Option<PathBuf> {
         return Some("/var/lib/davit".into());
     }
     let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".local/share"));
-    std::env::var_os("XDG_DATA_HOME").map(PathBuf::from).or_else(home).map(|dir| dir.join("davit"))
+    std::env::var_os("XDG_DATA_HOME")
+        .map(PathBuf::from)
+        .or_else(home)
+        .map(|dir| dir.join("davit"))
 }
 
 /// The administrator's kubeconfig below a data directory.
@@ -56,7 +60,9 @@ impl NodePaths {
     /// Below `asked`, or `/` as root, or the data directory otherwise.
     pub(crate) fn new(asked: Option<&Path>, data_dir: &Path) -> Result<Self> {
         let root = match asked {
-            Some(root) => std::path::absolute(root).with_context(|| format!("root {}", root.display()))?,
+            Some(root) => {
+                std::path::absolute(root).with_context(|| format!("root {}", root.display()))?
+            }
             None if is_root() => PathBuf::from("/"),
             None => data_dir.join("root"),
         };
@@ -83,6 +89,9 @@ impl NodePaths {
 pub(crate) fn host_name() -> Result<String> {
     let name = nix::unistd::gethostname().context("host name")?;
     let name = name.to_string_lossy().trim().to_ascii_lowercase();
-    anyhow::ensure!(!name.is_empty(), "this host has no name; give the node one with --node-name NAME");
+    anyhow::ensure!(
+        !name.is_empty(),
+        "this host has no name; give the node one with --node-name NAME"
+    );
     Ok(name)
 }

@@ -13,7 +13,10 @@ impl Signals {
     pub(crate) fn new() -> Result<Self> {
         let interrupt = signal(SignalKind::interrupt()).context("SIGINT handler")?;
         let terminate = signal(SignalKind::terminate()).context("SIGTERM handler")?;
-        Ok(Self { interrupt, terminate })
+        Ok(Self {
+            interrupt,
+            terminate,
+        })
     }
 
     /// Resolves at the next signal. Cancel-safe.

@@ -17,7 +17,10 @@ pub(crate) async fn server(args: Server) -> Result<()> {
     let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
     let running = start_server(&args.options, &data_dir, &mut tasks, cancel.clone()).await?;
     let (ms, kubeconfig) = (started.elapsed().as_millis(), running.kubeconfig.display());
-    println!("ready in {ms} ms  kubeconfig={kubeconfig}  server={}", running.url);
+    println!(
+        "ready in {ms} ms  kubeconfig={kubeconfig}  server={}",
+        running.url
+    );
     tokio::select! {
         () = signals.recv() => cancel.cancel(),
         ended = tasks.join_next() => finish(ended)?,
@@ -49,10 +52,18 @@ pub(crate) async fn scheduler(args: Attached) -> Result<()> {
 }
 
 pub(crate) async fn controllers(args: Attached) -> Result<()> {
-    let options = davit_controllers::Options { root_ca: cluster_ca(&args.kubeconfig)? };
-    attached(&args, "kube-controller-manager", |client, cancel| async move {
-        davit_controllers::Controllers::new(client, options).run(cancel).await;
-    })
+    let options = davit_controllers::Options {
+        root_ca: cluster_ca(&args.kubeconfig)?,
+    };
+    attached(
+        &args,
+        "kube-controller-manager",
+        |client, cancel| async move {
+            davit_controllers::Controllers::new(client, options)
+                .run(cancel)
+                .await;
+        },
+    )
     .await
 }
 
@@ -92,7 +103,9 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     }
     let mut signals = Signals::new()?;
     let data_dir = match args.options.runtime {
-        RuntimeKind::Embedded | RuntimeKind::Cri(_) | RuntimeKind::None => paths::data_dir(args.data_dir.as_deref())?,
+        RuntimeKind::Embedded | RuntimeKind::Cri(_) | RuntimeKind::None => {
+            paths::data_dir(args.data_dir.as_deref())?
+        }
     };
     let client = davit_client::from_kubeconfig(&args.kubeconfig).await?;
     let cancel = CancellationToken::new();
@@ -112,13 +125,25 @@ fn cluster_ca(kubeconfig: &Path) -> Result<Option<String>> {
     let unusable = || format!("kubeconfig {}", kubeconfig.display());
     let config = kube::config::Kubeconfig::read_from(kubeconfig).with_context(unusable)?;
     let current = config.current_context.clone().unwrap_or_default();
-    let context = config.contexts.iter().find(|c| c.name == current).and_then(|c| c.context.as_ref());
+    let context = config
+        .contexts
+        .iter()
+        .find(|c| c.name == current)
+        .and_then(|c| c.context.as_ref());
     let cluster = context.and_then(|c| config.clusters.iter().find(|k| k.name == c.cluster));
-    let Some(cluster) = cluster.and_then(|c| c.cluster.as_ref()) else { return Ok(None) };
+    let Some(cluster) = cluster.and_then(|c| c.cluster.as_ref()) else {
+        return Ok(None);
+    };
     if let Some(data) = &cluster.certificate_authority_data {
-        let pem = base64::engine::general_purpose::STANDARD.decode(data).with_context(unusable)?;
+        let pem = base64::engine::general_purpose::STANDARD
+            .decode(data)
+            .with_context(unusable)?;
         return Ok(Some(String::from_utf8(pem).with_context(unusable)?));
     }
-    let Some(file) = &cluster.certificate_authority else { return Ok(None) };
-    Ok(Some(std::fs::read_to_string(file).with_context(|| format!("CA {file}"))?))
+    let Some(file) = &cluster.certificate_authority else {
+        return Ok(None);
+    };
+    Ok(Some(
+        std::fs::read_to_string(file).with_context(|| format!("CA {file}"))?,
+    ))
 }

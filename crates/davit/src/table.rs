@@ -29,7 +29,13 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
 mod tests {
     #[test]
     fn columns_line_up_and_lines_have_no_trailing_blanks() {
-        let rows = vec![vec!["a".to_owned(), "x".to_owned()], vec!["longer".to_owned(), String::new()]];
-        assert_eq!(super::render(&["NAME", "B"], &rows), "NAME     B\na        x\nlonger\n");
+        let rows = vec![
+            vec!["a".to_owned(), "x".to_owned()],
+            vec!["longer".to_owned(), String::new()],
+        ];
+        assert_eq!(
+            super::render(&["NAME", "B"], &rows),
+            "NAME     B\na        x\nlonger\n"
+        );
     }
 }

@@ -19,7 +19,9 @@ const STOPPING: Duration = Duration::from_secs(20);
 
 pub(crate) async fn run(mut args: Up) -> Result<()> {
     let started = Instant::now();
-    if !args.no_node && let Some(lacks) = lacks_privileges(&args.node) {
+    if !args.no_node
+        && let Some(lacks) = lacks_privileges(&args.node)
+    {
         bail!("{lacks}");
     }
     let mut signals = Signals::new()?;
@@ -46,7 +48,8 @@ impl Cluster {
     async fn start(args: &Up, data_dir: &Path) -> Result<Self> {
         let (mut serving, mut components) = (JoinSet::new(), JoinSet::new());
         let (stop_components, stop_serving) = (CancellationToken::new(), CancellationToken::new());
-        let server = start_server(&args.server, data_dir, &mut serving, stop_serving.clone()).await?;
+        let server =
+            start_server(&args.server, data_dir, &mut serving, stop_serving.clone()).await?;
         let scheduler = davit_scheduler::Scheduler::new(
             server.client("system:kube-scheduler", &["system:masters"]),
             davit_scheduler::SchedulerOptions::default(),
@@ -55,7 +58,9 @@ impl Cluster {
         components.spawn(async move { scheduler.run(cancel).await.context("scheduler") });
         let controllers = davit_controllers::Controllers::new(
             server.client("system:kube-controller-manager", &["system:masters"]),
-            davit_controllers::Options { root_ca: server.ca() },
+            davit_controllers::Options {
+                root_ca: server.ca(),
+            },
         );
         let cancel = stop_components.clone();
         components.spawn(async move {
@@ -64,12 +69,23 @@ impl Cluster {
         });
         if !args.no_node {
             let name = node_name(&args.node)?;
-            let client = server.client(&format!("system:node:{name}"), &["system:nodes", "system:masters"]);
+            let client = server.client(
+                &format!("system:node:{name}"),
+                &["system:nodes", "system:masters"],
+            );
             let (options, data_dir, ca) = (args.node.clone(), PathBuf::from(data_dir), server.ca());
             let (demo, cancel) = (args.demo, stop_components.clone());
-            components.spawn(async move { run_node(client, &options, &data_dir, ca, demo, cancel).await });
+            components.spawn(async move {
+                run_node(client, &options, &data_dir, ca, demo, cancel).await
+            });
         }
-        Ok(Self { server, components, serving, stop_components, stop_serving })
+        Ok(Self {
+            server,
+            components,
+            serving,
+            stop_components,
+            stop_serving,
+        })
     }
 
     /// Waits for readiness, runs the demo where asked for, waits for a signal and stops everything.
@@ -78,9 +94,19 @@ impl Cluster {
             if !args.no_node {
                 wait_for_node(&self.server, &node_name(&args.node)?, started).await?;
             }
-            let (ms, kubeconfig) = (started.elapsed().as_millis(), self.server.kubeconfig.display());
-            println!("ready in {ms} ms  kubeconfig={kubeconfig}  server={}", self.server.url);
-            let demo = if args.demo { Some(demo::Demo::start(&self.server, args).await?) } else { None };
+            let (ms, kubeconfig) = (
+                started.elapsed().as_millis(),
+                self.server.kubeconfig.display(),
+            );
+            println!(
+                "ready in {ms} ms  kubeconfig={kubeconfig}  server={}",
+                self.server.url
+            );
+            let demo = if args.demo {
+                Some(demo::Demo::start(&self.server, args).await?)
+            } else {
+                None
+            };
             anyhow::Ok(demo)
         };
         // A component that ends by itself has failed: there is no cluster without it.
@@ -141,7 +167,12 @@ async fn wait_for_node(server: &RunningServer, name: &str, started: Instant) -> 
         if let Some(node) = nodes.get_opt(name).await.context("cannot read the node")? {
             let conditions = node.status.and_then(|s| s.conditions).unwrap_or_default();
             match conditions.into_iter().find(|c| c.type_ == "Ready") {
-                Some(ready) if ready.last_heartbeat_time.as_ref().is_none_or(|t| t.0.as_second() < since) => {
+                Some(ready)
+                    if ready
+                        .last_heartbeat_time
+                        .as_ref()
+                        .is_none_or(|t| t.0.as_second() < since) =>
+                {
                     "its agent has not reported since this start".clone_into(&mut last_seen);
                 }
                 Some(ready) if ready.status == "True" => return Ok(()),
@@ -151,5 +182,8 @@ async fn wait_for_node(server: &RunningServer, name: &str, started: Instant) -> 
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    bail!("node {name} did not become ready within {} s: {last_seen}", NODE_READY.as_secs())
+    bail!(
+        "node {name} did not become ready within {} s: {last_seen}",
+        NODE_READY.as_secs()
+    )
 }

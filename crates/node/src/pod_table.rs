@@ -140,7 +140,9 @@ impl PodTable {
                     requested,
                     used,
                     capacity,
-                    will_suffice: requested + used - ending.get(name.as_str()).copied().unwrap_or(0) <= capacity,
+                    will_suffice: requested + used
+                        - ending.get(name.as_str()).copied().unwrap_or(0)
+                        <= capacity,
                 });
             }
         }
@@ -229,7 +231,12 @@ mod tests {
             }
         );
         table.set_ending("a");
-        assert!(table.reserve(&b, &available, &never).unwrap_err().will_suffice);
+        assert!(
+            table
+                .reserve(&b, &available, &never)
+                .unwrap_err()
+                .will_suffice
+        );
         let c = pod("c", "100m");
         table.set(&c);
         assert_eq!(

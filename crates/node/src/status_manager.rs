@@ -285,7 +285,9 @@ fn diff(old: &PodStatus, new: &PodStatus) -> Option<Value> {
             }
             (before, Some(b)) => {
                 let mut value = b.clone();
-                if let (Some(_), Value::Array(list), "podIPs" | "hostIPs") = (before, &mut value, *name) {
+                if let (Some(_), Value::Array(list), "podIPs" | "hostIPs") =
+                    (before, &mut value, *name)
+                {
                     // These lists merge by address; the whole list is meant. Where there is none yet, the directive
                     // would stay as an element.
                     list.push(json!({"$patch": "replace"}));

@@ -7,8 +7,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use davit_api::kinds::{Field, FieldType, Opaque, TypeBody, TypeId, TypeTable};
 use davit_api::field::quote;
+use davit_api::kinds::{Field, FieldType, Opaque, TypeBody, TypeId, TypeTable};
 use davit_api::time;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -37,7 +37,9 @@ const MAX_DEPTH: usize = 100;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProtobufError {
     /// The four bytes in front are missing.
-    #[error("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")]
+    #[error(
+        "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
+    )]
     Magic,
     /// The bytes end too early or hold an impossible value.
     #[error("proto: {0}")]
@@ -148,7 +150,9 @@ impl<'t> Decoder<'t> {
         let fields = self.types.own_fields(id);
         let mut reader = Reader::new(bytes);
         while let Some((number, value)) = reader.next()? {
-            let field = fields.iter().find(|field| field.proto.map(u32::from) == Some(number));
+            let field = fields
+                .iter()
+                .find(|field| field.proto.map(u32::from) == Some(number));
             if let Some(field) = field {
                 self.field(field, value, out, depth)?;
             }
@@ -175,15 +179,25 @@ impl<'t> Decoder<'t> {
                 out.insert(field.name.to_string(), value);
             }
             Shape::List(item) => {
-                let slot = out.entry(field.name.to_string()).or_insert_with(|| json!([]));
-                let Some(list) = slot.as_array_mut() else { return Err(mismatch(field, wire)) };
+                let slot = out
+                    .entry(field.name.to_string())
+                    .or_insert_with(|| json!([]));
+                let Some(list) = slot.as_array_mut() else {
+                    return Err(mismatch(field, wire));
+                };
                 self.elements(field, item, wire, list, depth)?;
             }
             Shape::Map(item) => {
-                let Wire::Bytes(bytes) = wire else { return Err(mismatch(field, wire)) };
+                let Wire::Bytes(bytes) = wire else {
+                    return Err(mismatch(field, wire));
+                };
                 let (key, value) = self.entry(field, item, bytes, depth)?;
-                let slot = out.entry(field.name.to_string()).or_insert_with(|| json!({}));
-                let Some(map) = slot.as_object_mut() else { return Err(mismatch(field, wire)) };
+                let slot = out
+                    .entry(field.name.to_string())
+                    .or_insert_with(|| json!({}));
+                let Some(map) = slot.as_object_mut() else {
+                    return Err(mismatch(field, wire));
+                };
                 map.insert(key, value);
             }
         }
@@ -247,7 +261,9 @@ impl<'t> Decoder<'t> {
         let value = match value {
             Some(value) => value,
             // an absent value is the empty one
-            None => self.value(field, item, Wire::Bytes(&[]), depth + 1).unwrap_or(Value::Null),
+            None => self
+                .value(field, item, Wire::Bytes(&[]), depth + 1)
+                .unwrap_or(Value::Null),
         };
         Ok((key, value))
     }
@@ -275,7 +291,10 @@ impl<'t> Decoder<'t> {
             }
             (FieldType::Quantity, Wire::Bytes(bytes)) => {
                 let text = wire::bytes_field(bytes, 1)?.map(wire::text).transpose()?;
-                json!(text.filter(|text| !text.is_empty()).unwrap_or_else(|| "0".to_owned()))
+                json!(
+                    text.filter(|text| !text.is_empty())
+                        .unwrap_or_else(|| "0".to_owned())
+                )
             }
             (FieldType::IntOrString, Wire::Bytes(bytes)) => int_or_string(bytes)?,
             (FieldType::RawExtension | FieldType::Any, Wire::Bytes(bytes)) => raw_json(bytes)?,
@@ -297,7 +316,13 @@ impl<'t> Decoder<'t> {
                 self.message(id, bytes, &mut out, depth + 1)?;
                 Ok(Value::Object(out))
             }
-            (TypeBody::Alias { of: FieldType::List(item), .. }, Wire::Bytes(bytes)) => {
+            (
+                TypeBody::Alias {
+                    of: FieldType::List(item),
+                    ..
+                },
+                Wire::Bytes(bytes),
+            ) => {
                 let mut list = Vec::new();
                 let mut reader = Reader::new(bytes);
                 while let Some((number, wire)) = reader.next()? {
@@ -354,7 +379,10 @@ fn is_wrapped(of: &FieldType) -> bool {
 }
 
 fn mismatch(field: &Field, wire: Wire<'_>) -> ProtobufError {
-    ProtobufError::WireType { field: field.name.to_string(), wire: wire.number() }
+    ProtobufError::WireType {
+        field: field.name.to_string(),
+        wire: wire.number(),
+    }
 }
 
 /// Whole numbers have no fraction in JSON, as Go writes them.

@@ -24,7 +24,9 @@ use http_body_util::{BodyExt, Full};
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 pub(crate) fn body(text: impl Into<Bytes>) -> Body {
-    Full::new(text.into()).map_err(|never| match never {}).boxed_unsync()
+    Full::new(text.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
 }
 
 /// A byte source.

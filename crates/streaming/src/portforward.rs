@@ -45,7 +45,14 @@ pub fn negotiate_session<B>(
     let agreed = negotiate(request.headers(), &SPDY_PROTOCOLS, &WEBSOCKET_PROTOCOLS)?;
     let response = switching_protocols(request.headers(), &agreed)?;
     let upgrade = hyper::upgrade::on(request);
-    Ok((response, Pending { agreed, ports, upgrade }))
+    Ok((
+        response,
+        Pending {
+            agreed,
+            ports,
+            upgrade,
+        },
+    ))
 }
 
 impl Pending {
@@ -69,8 +76,11 @@ impl Pending {
                 serve_spdy(spdy::Session::serve(Tunnel::new(io).await), dial).await;
             }
             Framing::WebSocket => {
-                let encoding =
-                    if self.agreed.protocol.contains("base64") { Encoding::Base64 } else { Encoding::Binary };
+                let encoding = if self.agreed.protocol.contains("base64") {
+                    Encoding::Base64
+                } else {
+                    Encoding::Binary
+                };
                 serve_channels(io, encoding, &self.ports, dial).await?;
             }
         }
@@ -107,10 +117,18 @@ where
         let is_data = stream.header("streamType") == Some("data");
         // Clients without request ids open one pair at a time.
         let request = stream.header("requestID").unwrap_or_default().to_owned();
-        let half = Half { stream, is_data, since: Instant::now() };
+        let half = Half {
+            stream,
+            is_data,
+            since: Instant::now(),
+        };
         match waiting.remove(&request) {
             Some(other) if other.is_data != half.is_data => {
-                let (data, error) = if is_data { (half.stream, other.stream) } else { (other.stream, half.stream) };
+                let (data, error) = if is_data {
+                    (half.stream, other.stream)
+                } else {
+                    (other.stream, half.stream)
+                };
                 connections.spawn(forward(data, error, dial.clone()));
             }
             _ => {
@@ -130,7 +148,10 @@ where
     E: std::fmt::Display,
 {
     let (_, mut error) = error.split();
-    let port = data.header("port").and_then(|p| p.parse::<u16>().ok()).filter(|p| *p != 0);
+    let port = data
+        .header("port")
+        .and_then(|p| p.parse::<u16>().ok())
+        .filter(|p| *p != 0);
     let failure = match port {
         None => Some("missing or invalid port header".to_owned()),
         Some(port) => match dial(port).await {
@@ -175,7 +196,12 @@ async fn exchange(data: spdy::Stream, target: impl AsyncRead + AsyncWrite + Unpi
     tracing::debug!(?ended, "forwarded connection ended");
 }
 
-async fn serve_channels<T, D, F, C, E>(io: T, encoding: Encoding, ports: &[u16], dial: Arc<D>) -> Result<(), Error>
+async fn serve_channels<T, D, F, C, E>(
+    io: T,
+    encoding: Encoding,
+    ports: &[u16],
+    dial: Arc<D>,
+) -> Result<(), Error>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     D: Fn(u16) -> F + Send + Sync + 'static,
@@ -183,15 +209,21 @@ where
     C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     E: std::fmt::Display + Send + 'static,
 {
-    let count = u8::try_from(ports.len()).ok().and_then(|n| n.checked_mul(2)).filter(|n| *n > 0);
-    let count = count.ok_or_else(|| Error::Protocol("the query must name 1 to 127 ports".to_owned()))?;
+    let count = u8::try_from(ports.len())
+        .ok()
+        .and_then(|n| n.checked_mul(2))
+        .filter(|n| *n > 0);
+    let count =
+        count.ok_or_else(|| Error::Protocol("the query must name 1 to 127 ports".to_owned()))?;
     let mut channels = Channels::serve(io, count, encoding);
     let mut connections = JoinSet::new();
     for (index, port) in (0u8..).zip(ports.iter().copied()) {
         let (data, error) = (index * 2, index * 2 + 1);
         let mut error_writer = channels.writer(error);
         let mut data_writer = channels.writer(data);
-        let Some(mut data_reader) = channels.reader(data) else { continue };
+        let Some(mut data_reader) = channels.reader(data) else {
+            continue;
+        };
         let dial = dial.clone();
         connections.spawn(async move {
             // Each channel begins with its port, little endian.

@@ -19,13 +19,21 @@ pub async fn upgrade<B, T>(
     request: &mut Request<B>,
     uri: http::Uri,
     target: T,
-) -> Result<(Response<Body>, impl Future<Output = ()> + Send + 'static + use<B, T>), Error>
+) -> Result<
+    (
+        Response<Body>,
+        impl Future<Output = ()> + Send + 'static + use<B, T>,
+    ),
+    Error,
+>
 where
     T: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let failed = |error: hyper::Error| Error::Io(std::io::Error::other(error));
     let (mut sender, connection) =
-        hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(target)).await.map_err(failed)?;
+        hyper::client::conn::http1::handshake::<_, Empty<Bytes>>(TokioIo::new(target))
+            .await
+            .map_err(failed)?;
     let connection = AbortOnDropHandle::new(tokio::spawn(connection.with_upgrades()));
     let mut outgoing = Request::new(Empty::new());
     *outgoing.method_mut() = request.method().clone();
@@ -35,15 +43,24 @@ where
     if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
         let (head, content) = answer.into_parts();
         let content = content.collect().await.map_err(failed)?.to_bytes();
-        return Ok((Response::from_parts(head, body(content)), join(None, connection)));
+        return Ok((
+            Response::from_parts(head, body(content)),
+            join(None, connection),
+        ));
     }
     let theirs = hyper::upgrade::on(&mut answer);
     let ours = hyper::upgrade::on(request);
     let (head, _) = answer.into_parts();
-    Ok((Response::from_parts(head, body("")), join(Some((ours, theirs)), connection)))
+    Ok((
+        Response::from_parts(head, body("")),
+        join(Some((ours, theirs)), connection),
+    ))
 }
 
-async fn join(ends: Option<(OnUpgrade, OnUpgrade)>, connection: AbortOnDropHandle<hyper::Result<()>>) {
+async fn join(
+    ends: Option<(OnUpgrade, OnUpgrade)>,
+    connection: AbortOnDropHandle<hyper::Result<()>>,
+) {
     let Some((ours, theirs)) = ends else { return };
     match tokio::try_join!(ours, theirs) {
         Ok((ours, theirs)) => {

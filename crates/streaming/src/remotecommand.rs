@@ -17,7 +17,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio_util::task::AbortOnDropHandle;
 
-const SPDY_PROTOCOLS: [&str; 4] = ["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"];
+const SPDY_PROTOCOLS: [&str; 4] = [
+    "v4.channel.k8s.io",
+    "v3.channel.k8s.io",
+    "v2.channel.k8s.io",
+    "channel.k8s.io",
+];
 const WEBSOCKET_PROTOCOLS: [&str; 10] = [
     "v5.channel.k8s.io",
     "v4.channel.k8s.io",
@@ -99,7 +104,14 @@ pub fn negotiate_session<B>(
     let agreed = negotiate(request.headers(), &SPDY_PROTOCOLS, &WEBSOCKET_PROTOCOLS)?;
     let response = switching_protocols(request.headers(), &agreed)?;
     let upgrade = hyper::upgrade::on(request);
-    Ok((response, Pending { agreed, streams, upgrade }))
+    Ok((
+        response,
+        Pending {
+            agreed,
+            streams,
+            upgrade,
+        },
+    ))
 }
 
 impl Pending {
@@ -118,12 +130,21 @@ impl Pending {
         let structured = matches!(protocol.split('.').next(), Some("v4" | "v5"));
         match self.agreed.framing {
             Framing::WebSocket => {
-                let encoding = if protocol.contains("base64") { Encoding::Base64 } else { Encoding::Binary };
-                Ok(Session::over_channels(Channels::serve(io, 5, encoding), self.streams, structured))
+                let encoding = if protocol.contains("base64") {
+                    Encoding::Base64
+                } else {
+                    Encoding::Binary
+                };
+                Ok(Session::over_channels(
+                    Channels::serve(io, 5, encoding),
+                    self.streams,
+                    structured,
+                ))
             }
             Framing::Spdy => {
                 let resizes = matches!(protocol.split('.').next(), Some("v3" | "v4"));
-                Session::over_spdy(spdy::Session::serve(io), self.streams, structured, resizes).await
+                Session::over_spdy(spdy::Session::serve(io), self.streams, structured, resizes)
+                    .await
             }
         }
     }
@@ -160,7 +181,8 @@ impl Session {
         };
         let stdin = reader(streams.stdin, STDIN, &mut channels);
         let resize = reader(streams.tty, RESIZE, &mut channels);
-        let writer = |wanted: bool, channel| wanted.then(|| Box::new(channels.writer(channel)) as Writer);
+        let writer =
+            |wanted: bool, channel| wanted.then(|| Box::new(channels.writer(channel)) as Writer);
         Self {
             stdin: stdin.map(|r| Box::new(r) as Reader),
             stdin_reply: None,
@@ -181,13 +203,19 @@ impl Session {
     ) -> Result<Self, Error> {
         let stderr = wanted.stderr && !wanted.tty;
         let resizes = resizes && wanted.tty;
-        let expected =
-            1 + usize::from(wanted.stdin) + usize::from(wanted.stdout) + usize::from(stderr) + usize::from(resizes);
-        let (mut stdin, mut stdout, mut err, mut resize, mut error) = (None, None, None, None, None);
+        let expected = 1
+            + usize::from(wanted.stdin)
+            + usize::from(wanted.stdout)
+            + usize::from(stderr)
+            + usize::from(resizes);
+        let (mut stdin, mut stdout, mut err, mut resize, mut error) =
+            (None, None, None, None, None);
         let mut got = 0;
         let collect = async {
             while got < expected {
-                let Some(stream) = session.accept().await else { break };
+                let Some(stream) = session.accept().await else {
+                    break;
+                };
                 let slot = match stream.header("streamType") {
                     Some("stdin") => &mut stdin,
                     Some("stdout") => &mut stdout,
@@ -206,7 +234,11 @@ impl Session {
         // Running into the deadline leaves `got` below `expected`, which is reported below.
         let _in_time = tokio::time::timeout(STREAM_CREATION, collect).await;
         let Some(error) = error.filter(|_| got == expected) else {
-            return Err(Error::MissingStreams { got, expected, after: STREAM_CREATION });
+            return Err(Error::MissingStreams {
+                got,
+                expected,
+                after: STREAM_CREATION,
+            });
         };
         let (stdin, stdin_reply) = stdin.map(spdy::Stream::split).unzip();
         Ok(Self {
@@ -227,10 +259,22 @@ impl Session {
     where
         F: Future<Output = ExitStatus>,
     {
-        let Self { stdin, stdin_reply, stdout, stderr, resize, mut error, structured, connection } = self;
+        let Self {
+            stdin,
+            stdin_reply,
+            stdout,
+            stderr,
+            resize,
+            mut error,
+            structured,
+            connection,
+        } = self;
         let input = spawn_copy(stdin, process.stdin);
-        let sizes = resize.zip(process.resize).map(|(from, to)| AbortOnDropHandle::new(tokio::spawn(forward_sizes(from, to))));
-        let outputs = async { tokio::join!(copy(process.stdout, stdout), copy(process.stderr, stderr)) };
+        let sizes = resize
+            .zip(process.resize)
+            .map(|(from, to)| AbortOnDropHandle::new(tokio::spawn(forward_sizes(from, to))));
+        let outputs =
+            async { tokio::join!(copy(process.stdout, stdout), copy(process.stderr, stderr)) };
         let mut outputs = Box::pin(outputs);
         let mut exit = std::pin::pin!(process.exit);
         let status = tokio::select! {
@@ -246,7 +290,9 @@ impl Session {
         // With the last writer gone the connection can be closed, whoever still holds the output of the process.
         drop((input, stdin_reply, sizes, outputs));
         let text = status.message(structured);
-        if !text.is_empty() && let Err(failure) = error.write_all(text.as_bytes()).await {
+        if !text.is_empty()
+            && let Err(failure) = error.write_all(text.as_bytes()).await
+        {
             tracing::debug!(%failure, "exit status not delivered");
         }
         // Ending the error stream tells the client that nothing more comes.
@@ -260,18 +306,27 @@ impl Session {
 
     /// Reports that the process could not be started, and closes the connection.
     pub async fn fail(self, status: ExitStatus) {
-        let nothing = Process { stdin: None, stdout: None, stderr: None, resize: None, exit: async { status } };
+        let nothing = Process {
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            resize: None,
+            exit: async { status },
+        };
         self.join(nothing).await;
     }
 }
 
 fn spawn_copy(from: Option<Reader>, to: Option<Writer>) -> Option<AbortOnDropHandle<()>> {
-    from.zip(to).map(|(from, to)| AbortOnDropHandle::new(tokio::spawn(copy(Some(from), Some(to)))))
+    from.zip(to)
+        .map(|(from, to)| AbortOnDropHandle::new(tokio::spawn(copy(Some(from), Some(to)))))
 }
 
 /// Copies until either side ends, then closes the sink.
 async fn copy(from: Option<Reader>, to: Option<Writer>) {
-    let (Some(mut from), Some(mut to)) = (from, to) else { return };
+    let (Some(mut from), Some(mut to)) = (from, to) else {
+        return;
+    };
     if let Err(error) = tokio::io::copy(&mut from, &mut to).await {
         tracing::debug!(%error, "stream ended early");
     }
@@ -305,7 +360,10 @@ async fn forward_sizes(from: Resizes, to: mpsc::Sender<TerminalSize>) {
 
 /// Whether the receiver still listens.
 async fn send_sizes(text: &[u8], to: &mpsc::Sender<TerminalSize>) -> bool {
-    for size in serde_json::Deserializer::from_slice(text).into_iter::<TerminalSize>().map_while(Result::ok) {
+    for size in serde_json::Deserializer::from_slice(text)
+        .into_iter::<TerminalSize>()
+        .map_while(Result::ok)
+    {
         if to.send(size).await.is_err() {
             return false;
         }

@@ -41,7 +41,11 @@ impl Session {
         let (opened, incoming) = mpsc::channel(QUEUE);
         let (to_peer, frames) = mpsc::channel(QUEUE);
         let (reader, writer) = tokio::io::split(io);
-        let receiver = Receiver { opened, to_peer: to_peer.clone(), streams: HashMap::new() };
+        let receiver = Receiver {
+            opened,
+            to_peer: to_peer.clone(),
+            streams: HashMap::new(),
+        };
         let driver = tokio::spawn(async move {
             // Whichever side ends first ends the connection.
             tokio::select! {
@@ -49,7 +53,11 @@ impl Session {
                 result = send(writer, frames) => result,
             }
         });
-        Self { incoming, driver: AbortOnDropHandle::new(driver), to_peer }
+        Self {
+            incoming,
+            driver: AbortOnDropHandle::new(driver),
+            to_peer,
+        }
     }
 
     /// The next stream the client opens; `None` when the connection has ended.
@@ -59,10 +67,21 @@ impl Session {
 
     /// Says good-bye and waits until what was written is on its way or `deadline` has passed.
     pub async fn close(self, deadline: std::time::Duration) {
-        let Self { incoming, mut driver, to_peer } = self;
+        let Self {
+            incoming,
+            mut driver,
+            to_peer,
+        } = self;
         let farewell = async {
             // The peer closes the connection when it has read this; an error means that it has gone already.
-            if to_peer.send(Frame::GoAway { last_good: 0, status: 0 }).await.is_ok() {
+            if to_peer
+                .send(Frame::GoAway {
+                    last_good: 0,
+                    status: 0,
+                })
+                .await
+                .is_ok()
+            {
                 drop(to_peer);
                 let _ended = (&mut driver).await;
             }
@@ -74,7 +93,10 @@ impl Session {
     }
 }
 
-async fn send(mut writer: impl AsyncWrite + Unpin, mut frames: mpsc::Receiver<Frame>) -> io::Result<()> {
+async fn send(
+    mut writer: impl AsyncWrite + Unpin,
+    mut frames: mpsc::Receiver<Frame>,
+) -> io::Result<()> {
     let mut codec = Codec::new();
     let mut out = BytesMut::with_capacity(CHUNK);
     while let Some(frame) = frames.recv().await {
@@ -121,7 +143,12 @@ impl Receiver {
         }
     }
 
-    async fn data(&mut self, reader: &mut (impl AsyncRead + Unpin), id: u32, head: Head) -> io::Result<()> {
+    async fn data(
+        &mut self,
+        reader: &mut (impl AsyncRead + Unpin),
+        id: u32,
+        head: Head,
+    ) -> io::Result<()> {
         let mut left = head.length;
         while left > 0 {
             let mut chunk = BytesMut::zeroed(left.min(CHUNK));
@@ -154,26 +181,47 @@ impl Receiver {
                 Ok(())
             }
             Frame::Ping { id } => self.answer(Frame::Ping { id }).await,
-            Frame::SynReply { .. } | Frame::GoAway { .. } | Frame::Data { .. } | Frame::Other => Ok(()),
+            Frame::SynReply { .. } | Frame::GoAway { .. } | Frame::Data { .. } | Frame::Other => {
+                Ok(())
+            }
         }
     }
 
     async fn open(&mut self, id: u32, headers: frame::Headers, fin: bool) -> io::Result<()> {
         self.streams.retain(|_, stream| !stream.is_closed());
-        if id.is_multiple_of(2) || self.streams.contains_key(&id) || self.streams.len() >= MAX_STREAMS {
-            return self.answer(Frame::Reset { id, status: RESET_REFUSED }).await;
+        if id.is_multiple_of(2)
+            || self.streams.contains_key(&id)
+            || self.streams.len() >= MAX_STREAMS
+        {
+            return self
+                .answer(Frame::Reset {
+                    id,
+                    status: RESET_REFUSED,
+                })
+                .await;
         }
-        self.answer(Frame::SynReply { id, headers: Vec::new(), fin: false }).await?;
+        self.answer(Frame::SynReply {
+            id,
+            headers: Vec::new(),
+            fin: false,
+        })
+        .await?;
         let (feed, chunks) = mpsc::channel(QUEUE);
         if !fin {
             self.streams.insert(id, feed);
         }
         let stream = Stream::new(id, headers, chunks, self.to_peer.clone());
-        self.opened.send(stream).await.map_err(|_| io::ErrorKind::ConnectionAborted.into())
+        self.opened
+            .send(stream)
+            .await
+            .map_err(|_| io::ErrorKind::ConnectionAborted.into())
     }
 
     async fn answer(&self, frame: Frame) -> io::Result<()> {
-        self.to_peer.send(frame).await.map_err(|_| io::ErrorKind::ConnectionAborted.into())
+        self.to_peer
+            .send(frame)
+            .await
+            .map_err(|_| io::ErrorKind::ConnectionAborted.into())
     }
 }
 
@@ -201,36 +249,78 @@ mod tests {
             let mut payload = vec![0; head.length];
             self.io.read_exact(&mut payload).await.unwrap();
             match head.kind {
-                Kind::Data(id) => Frame::Data { id, payload: payload.into(), fin: head.flags & FLAG_FIN != 0 },
-                Kind::Control(kind) => self.codec.decode_control(kind, head.flags, &payload).unwrap(),
+                Kind::Data(id) => Frame::Data {
+                    id,
+                    payload: payload.into(),
+                    fin: head.flags & FLAG_FIN != 0,
+                },
+                Kind::Control(kind) => self
+                    .codec
+                    .decode_control(kind, head.flags, &payload)
+                    .unwrap(),
             }
         }
     }
 
     fn pair() -> (Client, Session) {
         let (ours, theirs) = tokio::io::duplex(1 << 20);
-        (Client { io: ours, codec: Codec::new() }, Session::serve(theirs))
+        (
+            Client {
+                io: ours,
+                codec: Codec::new(),
+            },
+            Session::serve(theirs),
+        )
     }
 
     #[tokio::test]
     async fn stream_carries_bytes_both_ways_and_half_closes() {
         let (mut client, mut session) = pair();
         let headers = vec![("streamtype".to_owned(), "data".to_owned())];
-        client.send(Frame::SynStream { id: 1, headers, fin: false }).await;
+        client
+            .send(Frame::SynStream {
+                id: 1,
+                headers,
+                fin: false,
+            })
+            .await;
         let mut stream = session.accept().await.unwrap();
         assert_eq!(stream.header("streamType"), Some("data"));
-        assert!(matches!(client.receive().await, Frame::SynReply { id: 1, .. }));
+        assert!(matches!(
+            client.receive().await,
+            Frame::SynReply { id: 1, .. }
+        ));
 
         let big = vec![7u8; 100_000];
-        client.send(Frame::Data { id: 1, payload: big.clone().into(), fin: true }).await;
+        client
+            .send(Frame::Data {
+                id: 1,
+                payload: big.clone().into(),
+                fin: true,
+            })
+            .await;
         let mut read = Vec::new();
         stream.read_to_end(&mut read).await.unwrap();
         assert_eq!(read, big);
 
         stream.write_all(b"answer").await.unwrap();
         stream.shutdown().await.unwrap();
-        assert_eq!(client.receive().await, Frame::Data { id: 1, payload: Bytes::from_static(b"answer"), fin: false });
-        assert_eq!(client.receive().await, Frame::Data { id: 1, payload: Bytes::new(), fin: true });
+        assert_eq!(
+            client.receive().await,
+            Frame::Data {
+                id: 1,
+                payload: Bytes::from_static(b"answer"),
+                fin: false
+            }
+        );
+        assert_eq!(
+            client.receive().await,
+            Frame::Data {
+                id: 1,
+                payload: Bytes::new(),
+                fin: true
+            }
+        );
     }
 
     #[tokio::test]
@@ -238,14 +328,32 @@ mod tests {
         let (mut client, _session) = pair();
         client.send(Frame::Ping { id: 9 }).await;
         assert_eq!(client.receive().await, Frame::Ping { id: 9 });
-        client.send(Frame::SynStream { id: 2, headers: Vec::new(), fin: false }).await;
-        assert_eq!(client.receive().await, Frame::Reset { id: 2, status: RESET_REFUSED });
+        client
+            .send(Frame::SynStream {
+                id: 2,
+                headers: Vec::new(),
+                fin: false,
+            })
+            .await;
+        assert_eq!(
+            client.receive().await,
+            Frame::Reset {
+                id: 2,
+                status: RESET_REFUSED
+            }
+        );
     }
 
     #[tokio::test]
     async fn lost_connection_ends_streams() {
         let (mut client, mut session) = pair();
-        client.send(Frame::SynStream { id: 1, headers: Vec::new(), fin: false }).await;
+        client
+            .send(Frame::SynStream {
+                id: 1,
+                headers: Vec::new(),
+                fin: false,
+            })
+            .await;
         let mut stream = session.accept().await.unwrap();
         drop(client);
         let mut rest = Vec::new();

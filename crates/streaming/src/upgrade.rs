@@ -6,7 +6,8 @@ use http::{HeaderMap, Response, StatusCode};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 const STREAM_PROTOCOL: HeaderName = HeaderName::from_static("x-stream-protocol-version");
-const ACCEPTED_PROTOCOLS: HeaderName = HeaderName::from_static("x-accepted-stream-protocol-versions");
+const ACCEPTED_PROTOCOLS: HeaderName =
+    HeaderName::from_static("x-accepted-stream-protocol-versions");
 
 /// Why a request cannot be upgraded; [`UpgradeError::response`] is the answer to give.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +60,9 @@ pub(crate) struct Agreed {
 }
 
 pub(crate) fn framing(headers: &HeaderMap) -> Option<Framing> {
-    let has = |name: &HeaderName, token: &str| tokens(headers, name).any(|t| t.eq_ignore_ascii_case(token));
+    let has = |name: &HeaderName, token: &str| {
+        tokens(headers, name).any(|t| t.eq_ignore_ascii_case(token))
+    };
     if !has(&CONNECTION, "upgrade") {
         return None;
     }
@@ -70,7 +73,11 @@ pub(crate) fn framing(headers: &HeaderMap) -> Option<Framing> {
 }
 
 /// Chooses framing and subprotocol: the first of the client's that is served, as upstream does.
-pub(crate) fn negotiate(headers: &HeaderMap, spdy: &[&str], websocket: &[&str]) -> Result<Agreed, UpgradeError> {
+pub(crate) fn negotiate(
+    headers: &HeaderMap,
+    spdy: &[&str],
+    websocket: &[&str],
+) -> Result<Agreed, UpgradeError> {
     let framing = framing(headers).ok_or(UpgradeError::NotAnUpgrade)?;
     let (header, served) = match framing {
         Framing::Spdy => (&STREAM_PROTOCOL, spdy),
@@ -78,13 +85,21 @@ pub(crate) fn negotiate(headers: &HeaderMap, spdy: &[&str], websocket: &[&str]) 
     };
     let offered: Vec<&str> = tokens(headers, header).collect();
     // A bearer token in the subprotocol list is a credential, not a protocol.
-    let offered: Vec<&str> =
-        offered.into_iter().filter(|p| !p.starts_with("base64url.bearer.authorization.k8s.io.")).collect();
+    let offered: Vec<&str> = offered
+        .into_iter()
+        .filter(|p| !p.starts_with("base64url.bearer.authorization.k8s.io."))
+        .collect();
     if offered.is_empty() {
-        return Ok(Agreed { framing, protocol: String::new() });
+        return Ok(Agreed {
+            framing,
+            protocol: String::new(),
+        });
     }
     match offered.iter().find(|p| served.contains(p)) {
-        Some(protocol) => Ok(Agreed { framing, protocol: (*protocol).to_owned() }),
+        Some(protocol) => Ok(Agreed {
+            framing,
+            protocol: (*protocol).to_owned(),
+        }),
         None => Err(UpgradeError::NoProtocol {
             client: offered.iter().map(|p| (*p).to_owned()).collect(),
             server: served.iter().map(|p| (*p).to_owned()).collect(),
@@ -93,7 +108,10 @@ pub(crate) fn negotiate(headers: &HeaderMap, spdy: &[&str], websocket: &[&str]) 
 }
 
 /// The 101 answer for what was agreed.
-pub(crate) fn switching_protocols(headers: &HeaderMap, agreed: &Agreed) -> Result<Response<Body>, UpgradeError> {
+pub(crate) fn switching_protocols(
+    headers: &HeaderMap,
+    agreed: &Agreed,
+) -> Result<Response<Body>, UpgradeError> {
     let mut response = Response::new(body(""));
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let answer = response.headers_mut();
@@ -105,14 +123,19 @@ pub(crate) fn switching_protocols(headers: &HeaderMap, agreed: &Agreed) -> Resul
         }
         Framing::WebSocket => {
             answer.insert(UPGRADE, HeaderValue::from_static("websocket"));
-            let key = headers.get(http::header::SEC_WEBSOCKET_KEY).ok_or(UpgradeError::NotAnUpgrade)?;
+            let key = headers
+                .get(http::header::SEC_WEBSOCKET_KEY)
+                .ok_or(UpgradeError::NotAnUpgrade)?;
             let accept = derive_accept_key(key.as_bytes());
             let accept = HeaderValue::from_str(&accept).map_err(|_| UpgradeError::NotAnUpgrade)?;
             answer.insert(http::header::SEC_WEBSOCKET_ACCEPT, accept);
             SEC_WEBSOCKET_PROTOCOL
         }
     };
-    if let Some(value) = HeaderValue::from_str(&agreed.protocol).ok().filter(|v| !v.is_empty()) {
+    if let Some(value) = HeaderValue::from_str(&agreed.protocol)
+        .ok()
+        .filter(|v| !v.is_empty())
+    {
         answer.insert(protocol_header, value);
     }
     Ok(response)
@@ -133,18 +156,33 @@ mod tests {
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
-        pairs.iter().map(|(k, v)| (HeaderName::from_static(k), HeaderValue::from_static(v))).collect()
+        pairs
+            .iter()
+            .map(|(k, v)| (HeaderName::from_static(k), HeaderValue::from_static(v)))
+            .collect()
     }
 
     #[test]
     fn first_client_protocol_that_is_served_wins() {
-        let spdy = headers(&[("connection", "keep-alive, Upgrade"), ("upgrade", "SPDY/3.1")]);
-        assert_eq!(negotiate(&spdy, &["v4"], &[]).map(|a| a.protocol), Ok(String::new()));
+        let spdy = headers(&[
+            ("connection", "keep-alive, Upgrade"),
+            ("upgrade", "SPDY/3.1"),
+        ]);
+        assert_eq!(
+            negotiate(&spdy, &["v4"], &[]).map(|a| a.protocol),
+            Ok(String::new())
+        );
         let mut offering = spdy.clone();
         offering.append("x-stream-protocol-version", HeaderValue::from_static("v9"));
-        assert!(matches!(negotiate(&offering, &["v4"], &[]), Err(UpgradeError::NoProtocol { .. })));
+        assert!(matches!(
+            negotiate(&offering, &["v4"], &[]),
+            Err(UpgradeError::NoProtocol { .. })
+        ));
         offering.append("x-stream-protocol-version", HeaderValue::from_static("v4"));
-        assert_eq!(negotiate(&offering, &["v5", "v4"], &[]).map(|a| a.protocol), Ok("v4".to_owned()));
+        assert_eq!(
+            negotiate(&offering, &["v5", "v4"], &[]).map(|a| a.protocol),
+            Ok("v4".to_owned())
+        );
     }
 
     #[test]
@@ -152,10 +190,19 @@ mod tests {
         let ws = headers(&[
             ("connection", "Upgrade"),
             ("upgrade", "websocket"),
-            ("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.dG9r, v5.channel.k8s.io"),
+            (
+                "sec-websocket-protocol",
+                "base64url.bearer.authorization.k8s.io.dG9r, v5.channel.k8s.io",
+            ),
         ]);
         let agreed = negotiate(&ws, &[], &["v5.channel.k8s.io"]).unwrap();
-        assert_eq!(agreed, Agreed { framing: Framing::WebSocket, protocol: "v5.channel.k8s.io".to_owned() });
+        assert_eq!(
+            agreed,
+            Agreed {
+                framing: Framing::WebSocket,
+                protocol: "v5.channel.k8s.io".to_owned()
+            }
+        );
     }
 
     #[test]

@@ -23,8 +23,9 @@ const MAX_WRITE: usize = 32 * 1024;
 const CLOSE_CHANNEL: u8 = 255;
 
 async fn accept<T: AsyncRead + AsyncWrite + Unpin>(io: T) -> WebSocketStream<T> {
-    let config =
-        WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE));
+    let config = WebSocketConfig::default()
+        .max_message_size(Some(MAX_MESSAGE))
+        .max_frame_size(Some(MAX_MESSAGE));
     WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await
 }
 
@@ -54,7 +55,10 @@ impl Channels {
         for _ in 0..count {
             let (feed, chunks) = mpsc::channel(QUEUE);
             feeds.push(Some(feed));
-            readers.push(Some(ChannelReader { chunks, current: Bytes::new() }));
+            readers.push(Some(ChannelReader {
+                chunks,
+                current: Bytes::new(),
+            }));
         }
         let (outgoing, messages) = mpsc::channel(QUEUE);
         let driver = tokio::spawn(async move {
@@ -72,7 +76,11 @@ impl Channels {
                 tracing::debug!(%error, "stream connection ended");
             }
         });
-        Self { readers, outgoing, driver: AbortOnDropHandle::new(driver) }
+        Self {
+            readers,
+            outgoing,
+            driver: AbortOnDropHandle::new(driver),
+        }
     }
 
     /// What the peer sends on a channel; can be taken once.
@@ -82,12 +90,19 @@ impl Channels {
 
     /// Sends on a channel.
     pub(crate) fn writer(&self, channel: u8) -> ChannelWriter {
-        ChannelWriter { channel, outgoing: PollSender::new(self.outgoing.clone()) }
+        ChannelWriter {
+            channel,
+            outgoing: PollSender::new(self.outgoing.clone()),
+        }
     }
 
     /// Lets what was written go out and the peer close, at most until `deadline` has passed.
     pub(crate) async fn close(self, deadline: std::time::Duration) {
-        let Self { readers, outgoing, mut driver } = self;
+        let Self {
+            readers,
+            outgoing,
+            mut driver,
+        } = self;
         drop((readers, outgoing));
         if tokio::time::timeout(deadline, &mut driver).await.is_err() {
             tracing::debug!("client did not close its stream connection in time");
@@ -113,17 +128,26 @@ async fn receive(
         let mut channel = payload.get_u8();
         if encoding == Encoding::Base64 {
             channel = channel.wrapping_sub(b'0');
-            let Some(decoded) = decode_base64(&payload) else { continue };
+            let Some(decoded) = decode_base64(&payload) else {
+                continue;
+            };
             payload = decoded.into();
         }
         if channel == CLOSE_CHANNEL {
-            if let Some(feed) = payload.first().and_then(|closed| feeds.get_mut(usize::from(*closed))) {
+            if let Some(feed) = payload
+                .first()
+                .and_then(|closed| feeds.get_mut(usize::from(*closed)))
+            {
                 *feed = None;
             }
             continue;
         }
-        let Some(feed) = feeds.get_mut(usize::from(channel)) else { continue };
-        let Some(sender) = feed.as_ref().filter(|_| !payload.is_empty()) else { continue };
+        let Some(feed) = feeds.get_mut(usize::from(channel)) else {
+            continue;
+        };
+        let Some(sender) = feed.as_ref().filter(|_| !payload.is_empty()) else {
+            continue;
+        };
         if sender.send(payload).await.is_err() {
             *feed = None;
         }
@@ -153,7 +177,10 @@ async fn send(
 
 /// The end as it should be. Clients take a close without this code for a broken connection.
 fn good_bye() -> Message {
-    Message::Close(Some(CloseFrame { code: CloseCode::Normal, reason: "".into() }))
+    Message::Close(Some(CloseFrame {
+        code: CloseCode::Normal,
+        reason: "".into(),
+    }))
 }
 
 fn encode_base64(bytes: &[u8]) -> String {
@@ -180,7 +207,11 @@ impl ChannelReader {
 }
 
 impl AsyncRead for ChannelReader {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.current.is_empty() {
             match ready!(self.chunks.poll_recv(cx)) {
                 Some(chunk) => self.current = chunk,
@@ -201,12 +232,18 @@ pub(crate) struct ChannelWriter {
 }
 
 impl AsyncWrite for ChannelWriter {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
         ready!(self.outgoing.poll_reserve(cx)).map_err(gone)?;
         let piece = &buf[..buf.len().min(MAX_WRITE)];
         let channel = self.channel;
-        self.outgoing.send_item((channel, Bytes::copy_from_slice(piece))).map_err(gone)?;
+        self.outgoing
+            .send_item((channel, Bytes::copy_from_slice(piece)))
+            .map_err(gone)?;
         Poll::Ready(Ok(piece.len()))
     }
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -227,7 +264,11 @@ pub(crate) struct Tunnel<T> {
 
 impl<T: AsyncRead + AsyncWrite + Unpin> Tunnel<T> {
     pub(crate) async fn new(io: T) -> Self {
-        Self { socket: accept(io).await, current: Bytes::new(), closing: false }
+        Self {
+            socket: accept(io).await,
+            current: Bytes::new(),
+            closing: false,
+        }
     }
 }
 
@@ -240,7 +281,11 @@ fn into_io(error: WsError) -> io::Error {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Tunnel<T> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         while self.current.is_empty() {
             match ready!(self.socket.poll_next_unpin(cx)) {
                 Some(Ok(Message::Binary(bytes))) => self.current = bytes,
@@ -258,10 +303,16 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncRead for Tunnel<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tunnel<T> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         ready!(self.socket.poll_ready_unpin(cx)).map_err(into_io)?;
         let piece = &buf[..buf.len().min(MAX_WRITE)];
-        self.socket.start_send_unpin(Message::Binary(Bytes::copy_from_slice(piece))).map_err(into_io)?;
+        self.socket
+            .start_send_unpin(Message::Binary(Bytes::copy_from_slice(piece)))
+            .map_err(into_io)?;
         Poll::Ready(Ok(piece.len()))
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -26,9 +26,17 @@ pub(super) struct Sets {
 
 impl Sets {
     pub(super) fn sort(template: &PodTemplateSpec, mut all: Vec<ReplicaSet>) -> Self {
-        let age = |rs: &ReplicaSet| (rs.metadata.creation_timestamp.clone(), rs.metadata.name.clone());
+        let age = |rs: &ReplicaSet| {
+            (
+                rs.metadata.creation_timestamp.clone(),
+                rs.metadata.name.clone(),
+            )
+        };
         all.sort_by_key(age);
-        let current = all.iter().position(|rs| has_template(rs, template)).map(|at| all.remove(at));
+        let current = all
+            .iter()
+            .position(|rs| has_template(rs, template))
+            .map(|at| all.remove(at));
         Self { current, old: all }
     }
 
@@ -39,13 +47,19 @@ impl Sets {
 }
 
 fn has_template(set: &ReplicaSet, template: &PodTemplateSpec) -> bool {
-    let Some(mut theirs) = set.spec.as_ref().and_then(|s| s.template.clone()) else { return false };
+    let Some(mut theirs) = set.spec.as_ref().and_then(|s| s.template.clone()) else {
+        return false;
+    };
     if let Some(labels) = theirs.metadata.as_mut().and_then(|m| m.labels.as_mut()) {
         labels.remove(HASH);
     }
     let normal = |template: &PodTemplateSpec| {
         let meta = template.metadata.clone().unwrap_or_default();
-        (meta.labels.unwrap_or_default(), meta.annotations.unwrap_or_default(), template.spec.clone())
+        (
+            meta.labels.unwrap_or_default(),
+            meta.annotations.unwrap_or_default(),
+            template.spec.clone(),
+        )
     };
     normal(&theirs) == normal(template)
 }
@@ -62,38 +76,62 @@ pub(super) fn actual(set: &ReplicaSet) -> i32 {
 
 /// `status.availableReplicas`
 pub(super) fn available(set: &ReplicaSet) -> i32 {
-    set.status.as_ref().and_then(|s| s.available_replicas).unwrap_or(0)
+    set.status
+        .as_ref()
+        .and_then(|s| s.available_replicas)
+        .unwrap_or(0)
 }
 
 /// The revision a set was recorded as; 0 when it was not.
 pub(super) fn revision(set: &ReplicaSet) -> i64 {
-    set.metadata.annotations.as_ref().and_then(|a| a.get(REVISION)).and_then(|r| r.parse().ok()).unwrap_or(0)
+    set.metadata
+        .annotations
+        .as_ref()
+        .and_then(|a| a.get(REVISION))
+        .and_then(|r| r.parse().ok())
+        .unwrap_or(0)
 }
 
 /// Whether a set has and wants no pods.
 pub(super) fn is_idle(set: &ReplicaSet) -> bool {
-    let observed = set.status.as_ref().and_then(|s| s.observed_generation) >= set.metadata.generation;
+    let observed =
+        set.status.as_ref().and_then(|s| s.observed_generation) >= set.metadata.generation;
     wanted(set) == 0 && actual(set) == 0 && observed && set.metadata.deletion_timestamp.is_none()
 }
 
 /// The set for the deployment's present template.
 pub(super) fn new_set(deployment: &Deployment, owner: &Owner, sets: &Sets) -> ReplicaSet {
     let spec = deployment.spec.clone().unwrap_or_default();
-    let collisions = deployment.status.as_ref().and_then(|s| s.collision_count).unwrap_or(0);
+    let collisions = deployment
+        .status
+        .as_ref()
+        .and_then(|s| s.collision_count)
+        .unwrap_or(0);
     let hash = template_hash(&spec.template, collisions);
     let mut template = spec.template.clone();
-    let labels = template.metadata.get_or_insert_default().labels.get_or_insert_default();
+    let labels = template
+        .metadata
+        .get_or_insert_default()
+        .labels
+        .get_or_insert_default();
     labels.insert(HASH.to_owned(), hash.clone());
     let labels = labels.clone();
     let mut selector = spec.selector.clone();
-    selector.match_labels.get_or_insert_default().insert(HASH.to_owned(), hash.clone());
-    let mut annotations: BTreeMap<String, String> = deployment.metadata.annotations.clone().unwrap_or_default();
+    selector
+        .match_labels
+        .get_or_insert_default()
+        .insert(HASH.to_owned(), hash.clone());
+    let mut annotations: BTreeMap<String, String> =
+        deployment.metadata.annotations.clone().unwrap_or_default();
     annotations.retain(|key, _| key != LAST_APPLIED && key != REVISION);
     let desired = spec.replicas.unwrap_or(1);
     let revision = sets.old.iter().map(revision).max().unwrap_or(0) + 1;
     annotations.insert(REVISION.to_owned(), revision.to_string());
     annotations.insert(DESIRED.to_owned(), desired.to_string());
-    annotations.insert(MAX.to_owned(), (desired + super::rollout::max_surge(Some(&spec))).to_string());
+    annotations.insert(
+        MAX.to_owned(),
+        (desired + super::rollout::max_surge(Some(&spec))).to_string(),
+    );
     ReplicaSet {
         metadata: ObjectMeta {
             name: Some(format!("{}-{hash}", owner.reference.name)),
@@ -122,7 +160,10 @@ pub(crate) fn template_hash(template: &PodTemplateSpec, collisions: i32) -> Stri
     for byte in text.bytes().chain(collisions.to_le_bytes()) {
         hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     }
-    hash.to_string().bytes().map(|b| char::from(ALPHABET[usize::from(b - b'0')])).collect()
+    hash.to_string()
+        .bytes()
+        .map(|b| char::from(ALPHABET[usize::from(b - b'0')]))
+        .collect()
 }
 
 #[cfg(test)]
@@ -146,20 +187,36 @@ mod tests {
             let mut set = ReplicaSet::default();
             set.metadata.name = Some(name.to_owned());
             let mut with_hash = template(image);
-            let labels = with_hash.metadata.get_or_insert_default().labels.get_or_insert_default();
+            let labels = with_hash
+                .metadata
+                .get_or_insert_default()
+                .labels
+                .get_or_insert_default();
             labels.insert(HASH.to_owned(), "x".to_owned());
             set.spec.get_or_insert_default().template = Some(with_hash);
             set
         };
         let sets = Sets::sort(&template("new"), vec![set("old", "a"), set("new", "b")]);
-        assert_eq!(sets.current.and_then(|rs| rs.metadata.name).as_deref(), Some("b"));
+        assert_eq!(
+            sets.current.and_then(|rs| rs.metadata.name).as_deref(),
+            Some("b")
+        );
         assert_eq!(sets.old.len(), 1);
     }
 
     #[test]
     fn hash_depends_on_template_and_collisions() {
-        assert_eq!(template_hash(&template("a"), 0), template_hash(&template("a"), 0));
-        assert_ne!(template_hash(&template("a"), 0), template_hash(&template("b"), 0));
-        assert_ne!(template_hash(&template("a"), 0), template_hash(&template("a"), 1));
+        assert_eq!(
+            template_hash(&template("a"), 0),
+            template_hash(&template("a"), 0)
+        );
+        assert_ne!(
+            template_hash(&template("a"), 0),
+            template_hash(&template("b"), 0)
+        );
+        assert_ne!(
+            template_hash(&template("a"), 0),
+            template_hash(&template("a"), 1)
+        );
     }
 }

@@ -20,7 +20,8 @@ impl Limits {
         let recreate = strategy.and_then(|s| s.type_.as_deref()) == Some("Recreate");
         let rolling = strategy.and_then(|s| s.rolling_update.as_ref());
         let quarter = IntOrString::String("25%".to_owned());
-        let share = |value: Option<&IntOrString>, up: bool| resolve(value.unwrap_or(&quarter), desired, up);
+        let share =
+            |value: Option<&IntOrString>, up: bool| resolve(value.unwrap_or(&quarter), desired, up);
         let surge = share(rolling.and_then(|r| r.max_surge.as_ref()), true);
         let mut unavailable = share(rolling.and_then(|r| r.max_unavailable.as_ref()), false);
         // With both at zero nothing could ever move.
@@ -28,9 +29,19 @@ impl Limits {
             unavailable = 1;
         }
         if recreate {
-            return Self { desired, surge: 0, unavailable: desired, recreate };
+            return Self {
+                desired,
+                surge: 0,
+                unavailable: desired,
+                recreate,
+            };
         }
-        Self { desired, surge, unavailable: unavailable.min(desired), recreate }
+        Self {
+            desired,
+            surge,
+            unavailable: unavailable.min(desired),
+            recreate,
+        }
     }
 }
 
@@ -61,7 +72,11 @@ pub(super) fn max_unavailable(spec: Option<&DeploymentSpec>) -> i32 {
 pub(super) fn first_size(spec: &DeploymentSpec, sets: &Sets) -> i32 {
     let limits = Limits::of(spec);
     if limits.recreate {
-        return if sets.old.iter().any(|rs| wanted(rs) > 0 || actual(rs) > 0) { 0 } else { limits.desired };
+        return if sets.old.iter().any(|rs| wanted(rs) > 0 || actual(rs) > 0) {
+            0
+        } else {
+            limits.desired
+        };
     }
     let others: i32 = sets.old.iter().map(wanted).sum();
     grown(0, others, limits)
@@ -70,7 +85,9 @@ pub(super) fn first_size(spec: &DeploymentSpec, sets: &Sets) -> i32 {
 /// The size to which a set of `size` may grow while `others` replicas exist elsewhere.
 fn grown(size: i32, others: i32, limits: Limits) -> i32 {
     let room = (limits.desired + limits.surge - size - others).max(0);
-    (size + room).min(limits.desired).max(size.min(limits.desired))
+    (size + room)
+        .min(limits.desired)
+        .max(size.min(limits.desired))
 }
 
 /// The sets to scale, and to how many replicas.
@@ -79,8 +96,14 @@ pub(super) fn plan(spec: &DeploymentSpec, sets: &Sets) -> Vec<(ReplicaSet, i32)>
     if spec.paused == Some(true) {
         return scale_only(sets, limits);
     }
-    let Some(current) = &sets.current else { return Vec::new() };
-    if limits.recreate { recreate(current, sets, limits) } else { roll(current, sets, limits) }
+    let Some(current) = &sets.current else {
+        return Vec::new();
+    };
+    if limits.recreate {
+        recreate(current, sets, limits)
+    } else {
+        roll(current, sets, limits)
+    }
 }
 
 /// A paused deployment still follows its replica count, in its newest set.
@@ -88,21 +111,39 @@ fn scale_only(sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
     let active: Vec<&ReplicaSet> = sets.all().filter(|rs| wanted(rs) > 0).collect();
     match active.as_slice() {
         [only] => vec![((*only).clone(), limits.desired)],
-        [] => sets.all().last().map(|rs| (rs.clone(), limits.desired)).into_iter().collect(),
+        [] => sets
+            .all()
+            .last()
+            .map(|rs| (rs.clone(), limits.desired))
+            .into_iter()
+            .collect(),
         _ => Vec::new(),
     }
 }
 
 fn recreate(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
-    let down: Vec<(ReplicaSet, i32)> = sets.old.iter().filter(|rs| wanted(rs) > 0).map(|rs| (rs.clone(), 0)).collect();
+    let down: Vec<(ReplicaSet, i32)> = sets
+        .old
+        .iter()
+        .filter(|rs| wanted(rs) > 0)
+        .map(|rs| (rs.clone(), 0))
+        .collect();
     let still_there = sets.old.iter().any(|rs| actual(rs) > 0);
-    if down.is_empty() && !still_there { vec![(current.clone(), limits.desired)] } else { down }
+    if down.is_empty() && !still_there {
+        vec![(current.clone(), limits.desired)]
+    } else {
+        down
+    }
 }
 
 fn roll(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
     let others: i32 = sets.old.iter().map(wanted).sum();
     let size = wanted(current);
-    let target = if size > limits.desired { limits.desired } else { grown(size, others, limits) };
+    let target = if size > limits.desired {
+        limits.desired
+    } else {
+        grown(size, others, limits)
+    };
     let mut plan = vec![(current.clone(), target)];
     if target != size || others == 0 {
         // One direction at a time: the next look sees what this one did.
@@ -122,7 +163,9 @@ fn roll(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i
     let total_available: i32 = sets.all().map(available).sum();
     let mut surplus = (total_available - min_available).max(0).min(removable);
     for set in &sets.old {
-        let planned = plan.iter().position(|(rs, _)| rs.metadata.name == set.metadata.name);
+        let planned = plan
+            .iter()
+            .position(|(rs, _)| rs.metadata.name == set.metadata.name);
         let now = planned.map_or_else(|| wanted(set), |at| plan[at].1);
         let down = now.min(surplus);
         if down > 0 {
@@ -156,27 +199,48 @@ mod tests {
             max_surge: Some(IntOrString::Int(surge)),
             max_unavailable: Some(IntOrString::Int(unavailable)),
         };
-        let strategy = DeploymentStrategy { type_: Some("RollingUpdate".into()), rolling_update: Some(rolling) };
-        DeploymentSpec { replicas: Some(replicas), strategy: Some(strategy), ..DeploymentSpec::default() }
+        let strategy = DeploymentStrategy {
+            type_: Some("RollingUpdate".into()),
+            rolling_update: Some(rolling),
+        };
+        DeploymentSpec {
+            replicas: Some(replicas),
+            strategy: Some(strategy),
+            ..DeploymentSpec::default()
+        }
     }
 
     #[test]
     fn shares_round_surge_up_and_unavailability_down() {
         let quarter = IntOrString::String("25%".into());
-        assert_eq!((resolve(&quarter, 3, true), resolve(&quarter, 3, false)), (1, 0));
+        assert_eq!(
+            (resolve(&quarter, 3, true), resolve(&quarter, 3, false)),
+            (1, 0)
+        );
     }
 
     #[test]
     fn recreate_waits_until_the_old_pods_are_gone() {
         let mut spec = spec(3, 0, 0);
-        spec.strategy = Some(DeploymentStrategy { type_: Some("Recreate".into()), rolling_update: None });
-        let mut sets = Sets { current: Some(set("new", 0, 0)), old: vec![set("old", 3, 3)] };
+        spec.strategy = Some(DeploymentStrategy {
+            type_: Some("Recreate".into()),
+            rolling_update: None,
+        });
+        let mut sets = Sets {
+            current: Some(set("new", 0, 0)),
+            old: vec![set("old", 3, 3)],
+        };
         let names = |plan: Vec<(ReplicaSet, i32)>| -> Vec<(String, i32)> {
-            plan.into_iter().map(|(rs, n)| (rs.metadata.name.unwrap(), n)).collect()
+            plan.into_iter()
+                .map(|(rs, n)| (rs.metadata.name.unwrap(), n))
+                .collect()
         };
         assert_eq!(names(plan(&spec, &sets)), [("old".to_owned(), 0)]);
         sets.old[0].spec.as_mut().unwrap().replicas = Some(0);
-        assert!(plan(&spec, &sets).is_empty(), "pods of the old set still exist");
+        assert!(
+            plan(&spec, &sets).is_empty(),
+            "pods of the old set still exist"
+        );
         sets.old[0].status.as_mut().unwrap().replicas = 0;
         assert_eq!(names(plan(&spec, &sets)), [("new".to_owned(), 3)]);
     }

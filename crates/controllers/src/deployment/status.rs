@@ -2,7 +2,9 @@
 
 use super::MIN_CHECK;
 use super::replica_sets::{Sets, actual, available};
-use k8s_openapi::api::apps::v1::{Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus};
+use k8s_openapi::api::apps::v1::{
+    Deployment, DeploymentCondition, DeploymentSpec, DeploymentStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use std::time::Duration;
@@ -13,7 +15,15 @@ pub(super) fn compute(deployment: &Deployment, sets: &Sets, now: Timestamp) -> D
     let before = deployment.status.clone().unwrap_or_default();
     let or_none = |n: i32| (n > 0).then_some(n);
     let total: i32 = sets.all().map(actual).sum();
-    let ready = sets.all().map(|rs| rs.status.as_ref().and_then(|s| s.ready_replicas).unwrap_or(0)).sum();
+    let ready = sets
+        .all()
+        .map(|rs| {
+            rs.status
+                .as_ref()
+                .and_then(|s| s.ready_replicas)
+                .unwrap_or(0)
+        })
+        .sum();
     let available: i32 = sets.all().map(available).sum();
     let updated = sets.current.as_ref().map_or(0, actual);
     let desired = spec.replicas.unwrap_or(1);
@@ -29,7 +39,11 @@ pub(super) fn compute(deployment: &Deployment, sets: &Sets, now: Timestamp) -> D
         terminating_replicas: before.terminating_replicas,
     };
     let mut conditions = before.conditions.clone().unwrap_or_default();
-    set_condition(&mut conditions, availability(&spec, available, desired), now);
+    set_condition(
+        &mut conditions,
+        availability(&spec, available, desired),
+        now,
+    );
     if let Some(progress) = progress(deployment, &before, &status, sets, now) {
         set_condition(&mut conditions, progress, now);
     }
@@ -49,15 +63,33 @@ struct Verdict {
 fn availability(spec: &DeploymentSpec, available: i32, desired: i32) -> Verdict {
     let tolerated = desired - super::rollout::max_unavailable(Some(spec));
     let (status, reason, message) = if available >= tolerated {
-        ("True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+        (
+            "True",
+            "MinimumReplicasAvailable",
+            "Deployment has minimum availability.",
+        )
     } else {
-        ("False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+        (
+            "False",
+            "MinimumReplicasUnavailable",
+            "Deployment does not have minimum availability.",
+        )
     };
-    Verdict { type_: "Available", status, reason, message: message.to_owned(), moved: false }
+    Verdict {
+        type_: "Available",
+        status,
+        reason,
+        message: message.to_owned(),
+        moved: false,
+    }
 }
 
 fn is_complete(deployment: &Deployment, status: &DeploymentStatus) -> bool {
-    let desired = deployment.spec.as_ref().and_then(|s| s.replicas).unwrap_or(1);
+    let desired = deployment
+        .spec
+        .as_ref()
+        .and_then(|s| s.replicas)
+        .unwrap_or(1);
     let count = |n: Option<i32>| n.unwrap_or(0);
     count(status.updated_replicas) == desired
         && count(status.replicas) == desired
@@ -73,11 +105,29 @@ fn progress(
 ) -> Option<Verdict> {
     let spec = deployment.spec.as_ref()?;
     let deadline = deadline(spec)?;
-    let known = before.conditions.as_ref().and_then(|c| c.iter().find(|c| c.type_ == "Progressing"));
-    let name = sets.current.as_ref().and_then(|rs| rs.metadata.name.clone()).unwrap_or_default();
-    let verdict = |status, reason, message: String, moved| Verdict { type_: "Progressing", status, reason, message, moved };
+    let known = before
+        .conditions
+        .as_ref()
+        .and_then(|c| c.iter().find(|c| c.type_ == "Progressing"));
+    let name = sets
+        .current
+        .as_ref()
+        .and_then(|rs| rs.metadata.name.clone())
+        .unwrap_or_default();
+    let verdict = |status, reason, message: String, moved| Verdict {
+        type_: "Progressing",
+        status,
+        reason,
+        message,
+        moved,
+    };
     if spec.paused == Some(true) {
-        return Some(verdict("Unknown", "DeploymentPaused", "Deployment is paused".to_owned(), false));
+        return Some(verdict(
+            "Unknown",
+            "DeploymentPaused",
+            "Deployment is paused".to_owned(),
+            false,
+        ));
     }
     if is_complete(deployment, status) {
         let text = format!("ReplicaSet \"{name}\" has successfully progressed.");
@@ -94,7 +144,9 @@ fn progress(
         let text = format!("ReplicaSet \"{name}\" is progressing.");
         return Some(verdict("True", "ReplicaSetUpdated", text, true));
     }
-    let since = known.and_then(|c| c.last_update_time.as_ref()).map_or(now, |t| t.0);
+    let since = known
+        .and_then(|c| c.last_update_time.as_ref())
+        .map_or(now, |t| t.0);
     let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     let done = known.is_some_and(|c| c.reason.as_deref() == Some("NewReplicaSetAvailable"));
     (waited > deadline && !done).then(|| {
@@ -113,14 +165,21 @@ fn set_condition(conditions: &mut Vec<DeploymentCondition>, verdict: Verdict, no
     let known = conditions.iter().position(|c| c.type_ == verdict.type_);
     let before = known.map(|at| conditions.remove(at));
     let same_status = before.as_ref().is_some_and(|c| c.status == verdict.status);
-    let same_reason = before.as_ref().is_some_and(|c| c.reason.as_deref() == Some(verdict.reason));
+    let same_reason = before
+        .as_ref()
+        .is_some_and(|c| c.reason.as_deref() == Some(verdict.reason));
     let stamp = |keep: bool, old: Option<&Time>| old.filter(|_| keep).cloned().or(Some(Time(now)));
     let condition = DeploymentCondition {
         type_: verdict.type_.to_owned(),
         status: verdict.status.to_owned(),
         reason: Some(verdict.reason.to_owned()),
         message: Some(verdict.message),
-        last_transition_time: stamp(same_status, before.as_ref().and_then(|c| c.last_transition_time.as_ref())),
+        last_transition_time: stamp(
+            same_status,
+            before
+                .as_ref()
+                .and_then(|c| c.last_transition_time.as_ref()),
+        ),
         last_update_time: stamp(
             same_status && same_reason && !verdict.moved,
             before.as_ref().and_then(|c| c.last_update_time.as_ref()),
@@ -135,7 +194,11 @@ pub(super) fn next_check(deployment: &Deployment, sets: &Sets, now: Timestamp) -
     if is_complete(deployment, &status) {
         return None;
     }
-    let progressing = status.conditions.as_ref()?.iter().find(|c| c.type_ == "Progressing" && c.status == "True")?;
+    let progressing = status
+        .conditions
+        .as_ref()?
+        .iter()
+        .find(|c| c.type_ == "Progressing" && c.status == "True")?;
     let since = progressing.last_update_time.as_ref().map_or(now, |t| t.0);
     let waited = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     Some((deadline(deployment.spec.as_ref()?)?.saturating_sub(waited)).max(MIN_CHECK))

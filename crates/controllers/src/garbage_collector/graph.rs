@@ -40,25 +40,45 @@ pub(super) struct Graph {
 impl Graph {
     /// Notes an object; returns the UIDs to look at because of what is new about it.
     pub(super) fn observe(&mut self, identity: Identity, meta: &ObjectMeta) -> Vec<Uid> {
-        let Some(uid) = meta.uid.clone() else { return Vec::new() };
+        let Some(uid) = meta.uid.clone() else {
+            return Vec::new();
+        };
         let owners = meta.owner_references.clone().unwrap_or_default();
-        let before = self.nodes.insert(uid.clone(), Node { identity, owners: owners.clone() });
+        let before = self.nodes.insert(
+            uid.clone(),
+            Node {
+                identity,
+                owners: owners.clone(),
+            },
+        );
         let owners_before = before.map(|node| node.owners).unwrap_or_default();
         for owner in &owners_before {
             self.unlink(&owner.uid, &uid);
         }
         for owner in &owners {
-            self.dependents.entry(owner.uid.clone()).or_default().insert(uid.clone());
+            self.dependents
+                .entry(owner.uid.clone())
+                .or_default()
+                .insert(uid.clone());
         }
         let mut concerned = Vec::new();
         let deleting = meta.deletion_timestamp.is_some();
-        let held = meta.finalizers.iter().flatten().any(|f| f == FOREGROUND || f == ORPHAN);
+        let held = meta
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|f| f == FOREGROUND || f == ORPHAN);
         let owner_unknown = owners.iter().any(|o| !self.nodes.contains_key(&o.uid));
         if (deleting && held) || owner_unknown || owners != owners_before {
             concerned.push(uid);
         }
         // An owner that waits for its dependents may have one less to wait for.
-        concerned.extend(owners_before.into_iter().filter(|o| !owners.contains(o)).map(|o| o.uid));
+        concerned.extend(
+            owners_before
+                .into_iter()
+                .filter(|o| !owners.contains(o))
+                .map(|o| o.uid),
+        );
         concerned
     }
 
@@ -92,20 +112,39 @@ impl Graph {
     }
 
     pub(super) fn dependent_uids(&self, uid: &str) -> Vec<Uid> {
-        self.dependents.get(uid).into_iter().flatten().cloned().collect()
+        self.dependents
+            .get(uid)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect()
     }
 
     pub(super) fn dependents(&self, uid: &str) -> Vec<Identity> {
-        self.dependent_uids(uid).iter().filter_map(|d| self.identity(d)).collect()
+        self.dependent_uids(uid)
+            .iter()
+            .filter_map(|d| self.identity(d))
+            .collect()
     }
 
     /// How many dependents the owner's foreground deletion must wait for.
     pub(super) fn blocking_dependents(&self, uid: &str) -> usize {
         let blocks = |dependent: &Uid| {
-            let owners = self.nodes.get(dependent).map(|node| node.owners.as_slice()).unwrap_or_default();
-            owners.iter().any(|o| o.uid == uid && o.block_owner_deletion == Some(true))
+            let owners = self
+                .nodes
+                .get(dependent)
+                .map(|node| node.owners.as_slice())
+                .unwrap_or_default();
+            owners
+                .iter()
+                .any(|o| o.uid == uid && o.block_owner_deletion == Some(true))
         };
-        self.dependents.get(uid).into_iter().flatten().filter(|d| blocks(d)).count()
+        self.dependents
+            .get(uid)
+            .into_iter()
+            .flatten()
+            .filter(|d| blocks(d))
+            .count()
     }
 }
 
@@ -127,7 +166,11 @@ mod tests {
     }
 
     fn identity(name: &str) -> Identity {
-        Identity { resource: "pods.".into(), namespace: "ns".into(), name: name.into() }
+        Identity {
+            resource: "pods.".into(),
+            namespace: "ns".into(),
+            name: name.into(),
+        }
     }
 
     #[test]
@@ -135,7 +178,10 @@ mod tests {
         let mut graph = Graph::default();
         assert!(graph.observe(identity("owner"), &meta("o", &[])).is_empty());
         assert_eq!(graph.observe(identity("a"), &meta("a", &["o"])), ["a"]);
-        assert!(graph.observe(identity("a"), &meta("a", &["o"])).is_empty(), "nothing is new");
+        assert!(
+            graph.observe(identity("a"), &meta("a", &["o"])).is_empty(),
+            "nothing is new"
+        );
         assert_eq!(graph.blocking_dependents("o"), 1);
         assert_eq!(graph.remove("o"), ["a"]);
     }
@@ -154,7 +200,13 @@ mod tests {
     #[test]
     fn object_whose_owner_was_never_seen_is_looked_at() {
         let mut graph = Graph::default();
-        assert_eq!(graph.observe(identity("a"), &meta("a", &["missing"])), ["a"]);
-        assert_eq!(graph.observe(identity("a"), &meta("a", &["missing"])), ["a"]);
+        assert_eq!(
+            graph.observe(identity("a"), &meta("a", &["missing"])),
+            ["a"]
+        );
+        assert_eq!(
+            graph.observe(identity("a"), &meta("a", &["missing"])),
+            ["a"]
+        );
     }
 }

@@ -27,16 +27,36 @@ pub(super) struct Resources {
 
 impl Resources {
     pub(super) fn get(&self, key: &str) -> Option<ApiResource> {
-        self.known.read().get(key).map(|(resource, _)| resource.clone())
+        self.known
+            .read()
+            .get(key)
+            .map(|(resource, _)| resource.clone())
     }
 
     /// Where an owner is found: in the dependent's namespace, or nowhere in one.
-    pub(super) fn owner_identity(&self, dependent: &Identity, owner: &OwnerReference) -> Option<Identity> {
-        let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    pub(super) fn owner_identity(
+        &self,
+        dependent: &Identity,
+        owner: &OwnerReference,
+    ) -> Option<Identity> {
+        let group = owner
+            .api_version
+            .split_once('/')
+            .map_or("", |(group, _)| group);
         let known = self.known.read();
-        let (key, (_, scope)) = known.iter().find(|(_, (r, _))| r.kind == owner.kind && r.group == group)?;
-        let namespace = if *scope == Scope::Namespaced { dependent.namespace.clone() } else { String::new() };
-        Some(Identity { resource: key.clone(), namespace, name: owner.name.clone() })
+        let (key, (_, scope)) = known
+            .iter()
+            .find(|(_, (r, _))| r.kind == owner.kind && r.group == group)?;
+        let namespace = if *scope == Scope::Namespaced {
+            dependent.namespace.clone()
+        } else {
+            String::new()
+        };
+        Some(Identity {
+            resource: key.clone(),
+            namespace,
+            name: owner.name.clone(),
+        })
     }
 }
 
@@ -48,15 +68,25 @@ fn key_of(resource: &ApiResource) -> String {
 pub(super) async fn follow(collector: Arc<GarbageCollector>) {
     let mut watches: HashMap<String, AbortOnDropHandle<()>> = HashMap::new();
     loop {
-        let Ok(discovery) = Discovery::new(collector.client.clone()).run_aggregated().await else {
+        let Ok(discovery) = Discovery::new(collector.client.clone())
+            .run_aggregated()
+            .await
+        else {
             tokio::time::sleep(DISCOVERY_RETRY).await;
             continue;
         };
         let mut found = HashMap::new();
-        for (resource, capabilities) in discovery.groups().flat_map(kube::discovery::ApiGroup::recommended_resources) {
+        for (resource, capabilities) in discovery
+            .groups()
+            .flat_map(kube::discovery::ApiGroup::recommended_resources)
+        {
             let needed = [verbs::LIST, verbs::WATCH, verbs::DELETE];
             let key = key_of(&resource);
-            if needed.iter().all(|verb| capabilities.supports_operation(verb)) && !IGNORED.contains(&key.as_str()) {
+            if needed
+                .iter()
+                .all(|verb| capabilities.supports_operation(verb))
+                && !IGNORED.contains(&key.as_str())
+            {
                 found.insert(key, (resource, capabilities.scope));
             }
         }
@@ -73,7 +103,8 @@ pub(super) async fn follow(collector: Arc<GarbageCollector>) {
 }
 
 async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResource) {
-    let api: kube::Api<PartialObjectMeta<DynamicObject>> = kube::Api::all_with(collector.client.clone(), &resource);
+    let api: kube::Api<PartialObjectMeta<DynamicObject>> =
+        kube::Api::all_with(collector.client.clone(), &resource);
     let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
     let mut seen: HashSet<String> = HashSet::new();
     let mut listed: HashSet<String> = HashSet::new();

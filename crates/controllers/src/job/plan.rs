@@ -38,7 +38,8 @@ pub(super) fn plan(job: &Job, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let spec = job.spec.clone().unwrap_or_default();
     let mut status = job.status.clone().unwrap_or_default();
     let mut plan = Plan::default();
-    let finished = has_condition(Some(&status), "Complete") || has_condition(Some(&status), "Failed");
+    let finished =
+        has_condition(Some(&status), "Complete") || has_condition(Some(&status), "Failed");
     let suspended = spec.suspend == Some(true);
     if status.start_time.is_none() && !suspended && !finished {
         status.start_time = Some(Time(now));
@@ -73,7 +74,12 @@ pub(super) fn plan(job: &Job, pods: &[Arc<Pod>], now: Timestamp) -> Plan {
     let remaining = active.len() + plan.create.len() - plan.delete.len().min(active.len());
     status.active = i32::try_from(remaining).ok().filter(|n| *n > 0);
     status.ready = i32::try_from(active.iter().filter(|p| ready_since(p).is_some()).count()).ok();
-    status.terminating = i32::try_from(pods.iter().filter(|p| !is_terminal(p) && !is_active(p)).count()).ok();
+    status.terminating = i32::try_from(
+        pods.iter()
+            .filter(|p| !is_terminal(p) && !is_active(p))
+            .count(),
+    )
+    .ok();
     plan.status = status;
     plan
 }
@@ -100,13 +106,25 @@ fn decide(
     };
     if complete {
         plan.delete = active.to_vec();
-        finish(status, "Complete", "CompletionsReached", "Reached expected number of succeeded pods".to_owned(), now);
+        finish(
+            status,
+            "Complete",
+            "CompletionsReached",
+            "Reached expected number of succeeded pods".to_owned(),
+            now,
+        );
         status.completion_time = Some(Time(now));
         return;
     }
     if spec.suspend == Some(true) {
         plan.delete = active.to_vec();
-        set_condition(status, "Suspended", "JobSuspended", "Job suspended".to_owned(), now);
+        set_condition(
+            status,
+            "Suspended",
+            "JobSuspended",
+            "Job suspended".to_owned(),
+            now,
+        );
         status.start_time = None;
         return;
     }
@@ -123,14 +141,18 @@ fn decide(
     if active.len() > wanted {
         let mut surplus = active.to_vec();
         crate::pod_control::sort_for_deletion(&mut surplus);
-        plan.delete.extend(surplus.into_iter().take(active.len() - wanted));
+        plan.delete
+            .extend(surplus.into_iter().take(active.len() - wanted));
     } else if active.len() < wanted {
         if let Some(pause) = backoff_left(pods, failed, now) {
             plan.look_again = Some(plan.look_again.map_or(pause, |d| d.min(pause)));
             return;
         }
         let missing = wanted - active.len();
-        plan.create = match spec.completions.filter(|_| spec.completion_mode.as_deref() == Some("Indexed")) {
+        plan.create = match spec
+            .completions
+            .filter(|_| spec.completion_mode.as_deref() == Some("Indexed"))
+        {
             None => vec![None; missing],
             Some(completions) => {
                 let taken: BTreeSet<i32> = active.iter().filter_map(|p| index_of(p)).collect();
@@ -171,22 +193,48 @@ fn failure(
 /// How long to wait before a failed pod is replaced.
 fn backoff_left(pods: &[Arc<Pod>], failed: i32, now: Timestamp) -> Option<Duration> {
     let doublings = u32::try_from(failed).ok()?.checked_sub(1)?;
-    let pause = BACKOFF.0.saturating_mul(1u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(BACKOFF.1);
-    let ended = pods.iter().filter(|p| phase(p) == "Failed").filter_map(|p| ended_at(p)).max()?;
+    let pause = BACKOFF
+        .0
+        .saturating_mul(1u32.checked_shl(doublings).unwrap_or(u32::MAX))
+        .min(BACKOFF.1);
+    let ended = pods
+        .iter()
+        .filter(|p| phase(p) == "Failed")
+        .filter_map(|p| ended_at(p))
+        .max()?;
     let elapsed = Duration::try_from(now.duration_since(ended)).unwrap_or_default();
     (elapsed < pause).then(|| pause - elapsed)
 }
 
 fn ended_at(pod: &Pod) -> Option<Timestamp> {
     let statuses = pod.status.as_ref()?.container_statuses.as_ref()?;
-    let ends = statuses.iter().filter_map(|s| s.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
+    let ends = statuses
+        .iter()
+        .filter_map(|s| s.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref());
     ends.map(|t| t.0).max()
 }
 
-fn is_expired(spec: &JobSpec, status: &JobStatus, now: Timestamp, look_again: &mut Option<Duration>) -> bool {
-    let Some(ttl) = spec.ttl_seconds_after_finished else { return false };
-    let finished = status.conditions.iter().flatten().filter(|c| c.type_ == "Complete" || c.type_ == "Failed");
-    let Some(since) = finished.filter_map(|c| c.last_transition_time.as_ref()).map(|t| t.0).max() else { return false };
+fn is_expired(
+    spec: &JobSpec,
+    status: &JobStatus,
+    now: Timestamp,
+    look_again: &mut Option<Duration>,
+) -> bool {
+    let Some(ttl) = spec.ttl_seconds_after_finished else {
+        return false;
+    };
+    let finished = status
+        .conditions
+        .iter()
+        .flatten()
+        .filter(|c| c.type_ == "Complete" || c.type_ == "Failed");
+    let Some(since) = finished
+        .filter_map(|c| c.last_transition_time.as_ref())
+        .map(|t| t.0)
+        .max()
+    else {
+        return false;
+    };
     let elapsed = Duration::try_from(now.duration_since(since)).unwrap_or_default();
     let ttl = Duration::from_secs(u64::try_from(ttl).unwrap_or(0));
     if elapsed >= ttl {
@@ -197,14 +245,27 @@ fn is_expired(spec: &JobSpec, status: &JobStatus, now: Timestamp, look_again: &m
 }
 
 fn finish(status: &mut JobStatus, type_: &str, reason: &str, message: String, now: Timestamp) {
-    let interim = if type_ == "Complete" { "SuccessCriteriaMet" } else { "FailureTarget" };
+    let interim = if type_ == "Complete" {
+        "SuccessCriteriaMet"
+    } else {
+        "FailureTarget"
+    };
     set_condition(status, interim, reason, message.clone(), now);
     set_condition(status, type_, reason, message, now);
 }
 
-fn set_condition(status: &mut JobStatus, type_: &str, reason: &str, message: String, now: Timestamp) {
+fn set_condition(
+    status: &mut JobStatus,
+    type_: &str,
+    reason: &str,
+    message: String,
+    now: Timestamp,
+) {
     let conditions = status.conditions.get_or_insert_default();
-    if conditions.iter().any(|c| c.type_ == type_ && c.status == "True") {
+    if conditions
+        .iter()
+        .any(|c| c.type_ == type_ && c.status == "True")
+    {
         return;
     }
     conditions.retain(|c| c.type_ != type_);
@@ -219,12 +280,20 @@ fn set_condition(status: &mut JobStatus, type_: &str, reason: &str, message: Str
 }
 
 fn is_tracked(pod: &Pod) -> bool {
-    pod.metadata.finalizers.iter().flatten().any(|f| f == TRACKING)
+    pod.metadata
+        .finalizers
+        .iter()
+        .flatten()
+        .any(|f| f == TRACKING)
 }
 
 /// Ended, or gone before it could: a pod that is deleted while it waits for its node counts as failed.
 fn has_ended(pod: &Pod) -> bool {
-    let unscheduled = pod.spec.as_ref().and_then(|s| s.node_name.as_deref()).is_none_or(str::is_empty);
+    let unscheduled = pod
+        .spec
+        .as_ref()
+        .and_then(|s| s.node_name.as_deref())
+        .is_none_or(str::is_empty);
     is_terminal(pod) || (pod.metadata.deletion_timestamp.is_some() && unscheduled)
 }
 
@@ -273,7 +342,10 @@ mod tests {
             backoff_limit: Some(1),
             ..JobSpec::default()
         };
-        Job { spec: Some(spec), ..Job::default() }
+        Job {
+            spec: Some(spec),
+            ..Job::default()
+        }
     }
 
     fn pod(phase: &str) -> Arc<Pod> {
@@ -286,7 +358,11 @@ mod tests {
 
     #[test]
     fn an_end_is_counted_once_and_the_rest_is_created() {
-        let plan = plan(&job(3, 2), &[pod("Succeeded"), pod("Running")], Timestamp::now());
+        let plan = plan(
+            &job(3, 2),
+            &[pod("Succeeded"), pod("Running")],
+            Timestamp::now(),
+        );
         assert_eq!(plan.status.succeeded, Some(1));
         assert_eq!((plan.count.len(), plan.create.len()), (1, 1));
         assert_eq!(plan.status.active, Some(2));
@@ -301,7 +377,11 @@ mod tests {
 
     #[test]
     fn too_many_failures_fail_the_job_and_end_its_pods() {
-        let plan = plan(&job(3, 3), &[pod("Failed"), pod("Failed"), pod("Running")], Timestamp::now());
+        let plan = plan(
+            &job(3, 3),
+            &[pod("Failed"), pod("Failed"), pod("Running")],
+            Timestamp::now(),
+        );
         assert!(has_condition(Some(&plan.status), "Failed"));
         assert_eq!(plan.delete.len(), 1);
         assert_eq!(plan.status.active, None);

@@ -59,22 +59,40 @@ impl Explanation {
     pub(crate) fn new(pod: &Pod, events: &[Event], devices: Result<Vec<Device>, String>) -> Self {
         let status = pod.status.clone().unwrap_or_default();
         let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let node = pod.spec.as_ref().and_then(|s| s.node_name.clone()).unwrap_or_default();
+        let node = pod
+            .spec
+            .as_ref()
+            .and_then(|s| s.node_name.clone())
+            .unwrap_or_default();
         let phase = status.phase.clone().unwrap_or_default();
         let (devices, devices_unknown) = match devices {
-            Ok(devices) => (devices.into_iter().filter(|d| d.holders.iter().any(|h| h.uid == uid)).collect(), None),
+            Ok(devices) => (
+                devices
+                    .into_iter()
+                    .filter(|d| d.holders.iter().any(|h| h.uid == uid))
+                    .collect(),
+                None,
+            ),
             Err(why) => (Vec::new(), Some(why)),
         };
-        let containers: Vec<Container> = [&status.init_container_statuses, &status.container_statuses]
-            .into_iter()
-            .flatten()
-            .flatten()
-            .map(container)
-            .collect();
+        let containers: Vec<Container> =
+            [&status.init_container_statuses, &status.container_statuses]
+                .into_iter()
+                .flatten()
+                .flatten()
+                .map(container)
+                .collect();
         let state = state(pod, &phase, &node);
         let summary = summary(pod, state, &node, &containers);
-        let mut warnings: Vec<&Event> = events.iter().filter(|e| e.type_.as_deref() == Some("Warning")).collect();
-        warnings.sort_by_key(|e| e.last_timestamp.clone().or_else(|| e.metadata.creation_timestamp.clone()));
+        let mut warnings: Vec<&Event> = events
+            .iter()
+            .filter(|e| e.type_.as_deref() == Some("Warning"))
+            .collect();
+        warnings.sort_by_key(|e| {
+            e.last_timestamp
+                .clone()
+                .or_else(|| e.metadata.creation_timestamp.clone())
+        });
         Self {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
@@ -82,7 +100,11 @@ impl Explanation {
             phase,
             state,
             summary,
-            scheduling: if node.is_empty() { latest_record(events) } else { None },
+            scheduling: if node.is_empty() {
+                latest_record(events)
+            } else {
+                None
+            },
             node,
             containers,
             devices,
@@ -99,8 +121,15 @@ impl Explanation {
         }
         if !self.devices.is_empty() {
             out.push_str("\nDevices it holds:\n");
-            let rows: Vec<Vec<String>> = self.devices.iter().flat_map(|d| self.device_rows(d)).collect();
-            out.push_str(&table::render(&["RESOURCE", "DEVICE", "HEALTH", "NUMA", "CONTAINER", "SINCE"], &rows));
+            let rows: Vec<Vec<String>> = self
+                .devices
+                .iter()
+                .flat_map(|d| self.device_rows(d))
+                .collect();
+            out.push_str(&table::render(
+                &["RESOURCE", "DEVICE", "HEALTH", "NUMA", "CONTAINER", "SINCE"],
+                &rows,
+            ));
         }
         if let Some(why) = &self.devices_unknown {
             // The text is built in memory: writing cannot fail.
@@ -110,11 +139,21 @@ impl Explanation {
             .containers
             .iter()
             .filter(|c| !c.reason.is_empty())
-            .map(|c| vec![c.name.clone(), c.state.clone(), c.reason.clone(), c.message.clone()])
+            .map(|c| {
+                vec![
+                    c.name.clone(),
+                    c.state.clone(),
+                    c.reason.clone(),
+                    c.message.clone(),
+                ]
+            })
             .collect();
         if !troubled.is_empty() {
             out.push_str("\nContainers:\n");
-            out.push_str(&table::render(&["CONTAINER", "STATE", "REASON", "MESSAGE"], &troubled));
+            out.push_str(&table::render(
+                &["CONTAINER", "STATE", "REASON", "MESSAGE"],
+                &troubled,
+            ));
         }
         if !self.warnings.is_empty() {
             out.push_str("\nWarnings:\n");
@@ -126,7 +165,13 @@ impl Explanation {
     }
 
     fn device_rows(&self, device: &Device) -> Vec<Vec<String>> {
-        let or_dash = |text: String| if text.is_empty() { "-".to_owned() } else { text };
+        let or_dash = |text: String| {
+            if text.is_empty() {
+                "-".to_owned()
+            } else {
+                text
+            }
+        };
         let numa: Vec<String> = device.numa_nodes.iter().map(ToString::to_string).collect();
         let ours = device.holders.iter().filter(|h| h.uid == self.uid);
         ours.map(|holder| {
@@ -144,7 +189,10 @@ impl Explanation {
 }
 
 fn scheduling_text(record: &Record) -> String {
-    let mut out = format!("\nAttempt {} at {} looked at {} nodes:\n", record.attempt, record.at, record.total_nodes);
+    let mut out = format!(
+        "\nAttempt {} at {} looked at {} nodes:\n",
+        record.attempt, record.at, record.total_nodes
+    );
     if let Some(why) = &record.pre_filter {
         let _infallible = writeln!(out, "  before any node: {why}");
     }
@@ -153,12 +201,25 @@ fn scheduling_text(record: &Record) -> String {
         let numbers: Vec<String> = node
             .shortages
             .iter()
-            .map(|s| format!("{}: requested {}, used {}, capacity {}", s.resource, s.requested, s.used, s.capacity))
+            .map(|s| {
+                format!(
+                    "{}: requested {}, used {}, capacity {}",
+                    s.resource, s.requested, s.used, s.capacity
+                )
+            })
             .collect();
-        rows.push(vec![node.node.clone(), node.plugin.clone(), node.reasons.join("; "), numbers.join("; ")]);
+        rows.push(vec![
+            node.node.clone(),
+            node.plugin.clone(),
+            node.reasons.join("; "),
+            numbers.join("; "),
+        ]);
     }
     if !rows.is_empty() {
-        out.push_str(&table::render(&["NODE", "PLUGIN", "WHY NOT", "NUMBERS"], &rows));
+        out.push_str(&table::render(
+            &["NODE", "PLUGIN", "WHY NOT", "NUMBERS"],
+            &rows,
+        ));
     }
     if record.more_nodes > 0 {
         let _infallible = writeln!(out, "… and {} more nodes; all reasons:", record.more_nodes);
@@ -177,7 +238,11 @@ fn container(status: &ContainerStatus) -> Container {
     let (name, reason, message) = if let Some(waiting) = state.waiting {
         ("waiting", waiting.reason, waiting.message)
     } else if let Some(ended) = state.terminated {
-        ("ended", ended.reason.filter(|r| r != "Completed"), ended.message)
+        (
+            "ended",
+            ended.reason.filter(|r| r != "Completed"),
+            ended.message,
+        )
     } else if state.running.is_some() {
         ("running", None, None)
     } else {
@@ -221,20 +286,38 @@ fn summary(pod: &Pod, state: State, node: &str, containers: &[Container]) -> Str
                 None => "pending, no scheduler has looked at it yet (is one running for its schedulerName?)".to_owned(),
             }
         }
-        State::Refused => format!("refused by node {node}, {}: {}", text(status.reason), text(status.message)),
+        State::Refused => format!(
+            "refused by node {node}, {}: {}",
+            text(status.reason),
+            text(status.message)
+        ),
         State::Ended => {
-            let why = [status.reason, status.message].into_iter().flatten().collect::<Vec<_>>().join(": ");
+            let why = [status.reason, status.message]
+                .into_iter()
+                .flatten()
+                .collect::<Vec<_>>()
+                .join(": ");
             let phase = text(status.phase).to_lowercase();
-            if why.is_empty() { format!("{phase} on node {node}") } else { format!("{phase} on node {node}, {why}") }
+            if why.is_empty() {
+                format!("{phase} on node {node}")
+            } else {
+                format!("{phase} on node {node}, {why}")
+            }
         }
         State::Running => format!("running on node {node}"),
-        State::Terminating => format!("being deleted (node {})", if node.is_empty() { "none" } else { node }),
+        State::Terminating => format!(
+            "being deleted (node {})",
+            if node.is_empty() { "none" } else { node }
+        ),
         State::Waiting => {
             let message = text(status.message);
             let waiting = containers.iter().find(|c| !c.reason.is_empty());
             match (message.is_empty(), waiting) {
                 (false, _) => format!("waiting on node {node}: {message}"),
-                (true, Some(c)) => format!("waiting on node {node}, container {}: {} {}", c.name, c.reason, c.message),
+                (true, Some(c)) => format!(
+                    "waiting on node {node}, container {}: {} {}",
+                    c.name, c.reason, c.message
+                ),
                 (true, None) => format!("bound to node {node}, which has not reported on it yet"),
             }
         }
@@ -243,16 +326,30 @@ fn summary(pod: &Pod, state: State, node: &str, containers: &[Container]) -> Str
 
 fn latest_record(events: &[Event]) -> Option<Record> {
     let annotated = |event: &Event| -> Option<Record> {
-        let text = event.metadata.annotations.as_ref()?.get(VERDICT_ANNOTATION)?;
+        let text = event
+            .metadata
+            .annotations
+            .as_ref()?
+            .get(VERDICT_ANNOTATION)?;
         serde_json::from_str(text).ok()
     };
-    events.iter().filter_map(annotated).max_by_key(|record| record.at)
+    events
+        .iter()
+        .filter_map(annotated)
+        .max_by_key(|record| record.at)
 }
 
 fn warning(event: &Event) -> String {
-    let count = event.count.filter(|n| *n > 1).map(|n| format!(" (×{n})")).unwrap_or_default();
+    let count = event
+        .count
+        .filter(|n| *n > 1)
+        .map(|n| format!(" (×{n})"))
+        .unwrap_or_default();
     let reason = event.reason.clone().unwrap_or_default();
-    format!("{reason}{count}: {}", event.message.clone().unwrap_or_default())
+    format!(
+        "{reason}{count}: {}",
+        event.message.clone().unwrap_or_default()
+    )
 }
 
 #[cfg(test)]
@@ -261,7 +358,10 @@ mod tests {
     use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 
     fn pod(status: PodStatus, node: &str) -> Pod {
-        let mut pod = Pod { status: Some(status), ..Pod::default() };
+        let mut pod = Pod {
+            status: Some(status),
+            ..Pod::default()
+        };
         pod.metadata.name = Some("p".to_owned());
         pod.metadata.namespace = Some("ns".to_owned());
         pod.metadata.uid = Some("u".to_owned());
@@ -278,7 +378,11 @@ mod tests {
             message: Some("0/1 nodes are available: 1 Insufficient x.example/foo.".into()),
             ..PodCondition::default()
         };
-        let status = PodStatus { conditions: Some(vec![condition]), phase: Some("Pending".into()), ..PodStatus::default() };
+        let status = PodStatus {
+            conditions: Some(vec![condition]),
+            phase: Some("Pending".into()),
+            ..PodStatus::default()
+        };
         let explanation = Explanation::new(&pod(status, ""), &[], Ok(Vec::new()));
         assert_eq!(explanation.state, State::Pending);
         let expected = "Pod ns/p: pending, Unschedulable: 0/1 nodes are available: 1 Insufficient x.example/foo.\n";
@@ -296,18 +400,28 @@ mod tests {
         let mut failed = refused.clone();
         failed.container_statuses = Some(vec![ContainerStatus::default()]);
         let state = |status| Explanation::new(&pod(status, "n"), &[], Ok(Vec::new())).state;
-        assert_eq!((state(refused), state(failed)), (State::Refused, State::Ended));
+        assert_eq!(
+            (state(refused), state(failed)),
+            (State::Refused, State::Ended)
+        );
     }
 
     #[test]
     fn only_devices_of_this_pod_are_listed() {
         let held = |uid: &str| Device {
             id: uid.to_owned(),
-            holders: vec![davit_api::devices::Holder { uid: uid.to_owned(), ..Default::default() }],
+            holders: vec![davit_api::devices::Holder {
+                uid: uid.to_owned(),
+                ..Default::default()
+            }],
             ..Device::default()
         };
-        let running = PodStatus { phase: Some("Running".into()), ..PodStatus::default() };
-        let explanation = Explanation::new(&pod(running, "n"), &[], Ok(vec![held("u"), held("other")]));
+        let running = PodStatus {
+            phase: Some("Running".into()),
+            ..PodStatus::default()
+        };
+        let explanation =
+            Explanation::new(&pod(running, "n"), &[], Ok(vec![held("u"), held("other")]));
         assert_eq!(explanation.devices.len(), 1);
     }
 }

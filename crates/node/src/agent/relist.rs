@@ -198,13 +198,30 @@ mod tests {
         let (sender, receiver) = tokio::sync::watch::channel(0);
         let mut told = Some(receiver);
         let short = Duration::from_secs(1);
-        assert!(tokio::time::timeout(short, changed(&mut told)).await.is_err());
+        assert!(
+            tokio::time::timeout(short, changed(&mut told))
+                .await
+                .is_err()
+        );
         sender.send_modify(|n| *n += 1);
-        assert!(tokio::time::timeout(short, changed(&mut told)).await.is_ok());
+        assert!(
+            tokio::time::timeout(short, changed(&mut told))
+                .await
+                .is_ok()
+        );
         drop(sender);
-        assert!(tokio::time::timeout(short, changed(&mut told)).await.is_ok());
+        assert!(
+            tokio::time::timeout(short, changed(&mut told))
+                .await
+                .is_ok()
+        );
         assert!(told.is_none());
-        assert!(tokio::time::timeout(short, changed(&mut told)).await.is_err(), "a runtime that ended tells nothing");
+        assert!(
+            tokio::time::timeout(short, changed(&mut told))
+                .await
+                .is_err(),
+            "a runtime that ended tells nothing"
+        );
     }
 
     #[test]

@@ -241,7 +241,8 @@ impl Manager {
                     draft.reuse.allocated(resource, request.kind, &held);
                 } else {
                     let limit = self.config.allocate_timeout.as_secs();
-                    let call = format!("Allocate of the device plugin of {resource} (at most {limit} s)");
+                    let call =
+                        format!("Allocate of the device plugin of {resource} (at most {limit} s)");
                     *asked.lock() = Some(call);
                     self.allocate(&site, resource, count, &mut draft).await?;
                     *asked.lock() = None;

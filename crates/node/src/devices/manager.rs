@@ -488,9 +488,15 @@ impl Manager {
     pub(crate) fn active_pods(&self) -> Vec<Arc<Pod>> {
         let mut pods = self.pods.active_pods();
         if !self.sources_ready.load(Ordering::Acquire) {
-            let known: BTreeSet<String> = pods.iter().filter_map(|p| p.metadata.uid.clone()).collect();
+            let known: BTreeSet<String> =
+                pods.iter().filter_map(|p| p.metadata.uid.clone()).collect();
             let of_log = self.ledger.read(|t| t.pods().clone());
-            pods.extend(of_log.iter().filter(|(uid, _)| !known.contains(*uid)).map(|(_, h)| Arc::new(pod_of_log(h))));
+            pods.extend(
+                of_log
+                    .iter()
+                    .filter(|(uid, _)| !known.contains(*uid))
+                    .map(|(_, h)| Arc::new(pod_of_log(h))),
+            );
         }
         pods
     }
@@ -498,12 +504,18 @@ impl Manager {
 
 /// What the allocation log knows of a pod, as a pod.
 fn pod_of_log(holdings: &PodHoldings) -> Pod {
-    let container = |name: &String| Container { name: name.clone(), ..Container::default() };
+    let container = |name: &String| Container {
+        name: name.clone(),
+        ..Container::default()
+    };
     let mut pod = Pod::default();
     pod.metadata.name = Some(holdings.pod.name.clone());
     pod.metadata.namespace = Some(holdings.pod.namespace.clone());
     pod.metadata.uid = Some(holdings.pod.uid.clone());
-    pod.spec = Some(PodSpec { containers: holdings.containers.keys().map(container).collect(), ..PodSpec::default() });
+    pod.spec = Some(PodSpec {
+        containers: holdings.containers.keys().map(container).collect(),
+        ..PodSpec::default()
+    });
     pod
 }
 

@@ -67,10 +67,16 @@ impl Worker {
 
     /// Reserves what the pod asks for. Waits while pods that are ending hold it: the scheduler does not see that their
     /// containers have not ended yet. False when the pod has to end first.
-    async fn reserve(&self, available: &Amounts, skip: &(dyn Fn(&str) -> bool + Sync)) -> Result<bool, Refusal> {
+    async fn reserve(
+        &self,
+        available: &Amounts,
+        skip: &(dyn Fn(&str) -> bool + Sync),
+    ) -> Result<bool, Refusal> {
         let deadline = tokio::time::Instant::now() + DEADLINE;
         loop {
-            let Err(shortage) = self.ctx.pods.reserve(&self.pod, available, skip) else { return Ok(true) };
+            let Err(shortage) = self.ctx.pods.reserve(&self.pod, available, skip) else {
+                return Ok(true);
+            };
             if !shortage.will_suffice || tokio::time::Instant::now() > deadline {
                 return Err(Refusal {
                     reason: format!("OutOf{}", shortage.resource),

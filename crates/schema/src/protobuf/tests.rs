@@ -18,7 +18,10 @@ fn a_config_map_in_its_envelope_is_read() {
     let kind = [bytes(1, b"v1"), bytes(2, b"ConfigMap")].concat();
     let body = [MAGIC.to_vec(), bytes(1, &kind), bytes(2, &object)].concat();
     let envelope = envelope(&body).unwrap();
-    assert_eq!((envelope.api_version.as_str(), envelope.kind.as_str()), ("v1", "ConfigMap"));
+    assert_eq!(
+        (envelope.api_version.as_str(), envelope.kind.as_str()),
+        ("v1", "ConfigMap")
+    );
     let table = builtin();
     let root = table.kind_type("", "v1", "ConfigMap").unwrap();
     let value = decode(&table.types, root, envelope.raw).unwrap();
@@ -29,7 +32,10 @@ fn a_config_map_in_its_envelope_is_read() {
 #[test]
 fn special_scalars_take_their_json_form() {
     let time = [vec![1 << 3], vec![0x80, 0x80, 0x80, 0x80, 0x06]].concat();
-    assert_eq!(instant(&time, time::format).unwrap(), json!("2021-01-14T08:25:36Z"));
+    assert_eq!(
+        instant(&time, time::format).unwrap(),
+        json!("2021-01-14T08:25:36Z")
+    );
     assert_eq!(instant(&[], time::format).unwrap(), Value::Null);
     let text = [vec![1 << 3, 1], bytes(3, b"50%")].concat();
     assert_eq!(int_or_string(&text).unwrap(), json!("50%"));

@@ -11,37 +11,45 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 
 /// Serves one connection: an "echo" process that copies stdin to stdout, writes to stderr, and exits with `code`.
 async fn echo_server(io: tokio::io::DuplexStream, code: i32) {
-    let service = service_fn(move |mut request: Request<hyper::body::Incoming>| async move {
-        let streams = Streams { stdin: true, stdout: true, stderr: true, tty: false };
-        let (response, pending) = match negotiate_session(&mut request, streams) {
-            Ok(agreed) => agreed,
-            Err(refusal) => return Ok::<_, std::io::Error>(refusal.response()),
-        };
-        tokio::spawn(async move {
-            let session = pending.accept().await.unwrap();
-            let (input, process_in) = tokio::io::duplex(1024);
-            let (process_out, output) = tokio::io::duplex(1024);
-            let (mut process_err, err_output) = tokio::io::duplex(1024);
-            let exit = tokio::spawn(async move {
-                let (mut from, mut to) = (process_in, process_out);
-                process_err.write_all(b"warning").await.unwrap();
-                drop(process_err);
-                tokio::io::copy(&mut from, &mut to).await.unwrap();
-                ExitStatus::Code(code)
+    let service = service_fn(
+        move |mut request: Request<hyper::body::Incoming>| async move {
+            let streams = Streams {
+                stdin: true,
+                stdout: true,
+                stderr: true,
+                tty: false,
+            };
+            let (response, pending) = match negotiate_session(&mut request, streams) {
+                Ok(agreed) => agreed,
+                Err(refusal) => return Ok::<_, std::io::Error>(refusal.response()),
+            };
+            tokio::spawn(async move {
+                let session = pending.accept().await.unwrap();
+                let (input, process_in) = tokio::io::duplex(1024);
+                let (process_out, output) = tokio::io::duplex(1024);
+                let (mut process_err, err_output) = tokio::io::duplex(1024);
+                let exit = tokio::spawn(async move {
+                    let (mut from, mut to) = (process_in, process_out);
+                    process_err.write_all(b"warning").await.unwrap();
+                    drop(process_err);
+                    tokio::io::copy(&mut from, &mut to).await.unwrap();
+                    ExitStatus::Code(code)
+                });
+                session
+                    .join(Process {
+                        stdin: Some(Box::new(input)),
+                        stdout: Some(Box::new(output)),
+                        stderr: Some(Box::new(err_output)),
+                        resize: None,
+                        exit: async { exit.await.unwrap() },
+                    })
+                    .await;
             });
-            session
-                .join(Process {
-                    stdin: Some(Box::new(input)),
-                    stdout: Some(Box::new(output)),
-                    stderr: Some(Box::new(err_output)),
-                    resize: None,
-                    exit: async { exit.await.unwrap() },
-                })
-                .await;
-        });
-        Ok(response)
-    });
-    let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(io), service);
+            Ok(response)
+        },
+    );
+    let connection =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(io), service);
     connection.with_upgrades().await.unwrap();
 }
 
@@ -49,16 +57,30 @@ async fn run_over_websocket(protocol: &str, code: i32) -> (Vec<u8>, Vec<u8>, Str
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let server = tokio::spawn(echo_server(theirs, code));
     let mut request = "ws://node/exec".into_client_request().unwrap();
-    request.headers_mut().insert("sec-websocket-protocol", protocol.parse().unwrap());
-    let (mut socket, _) = tokio_tungstenite::client_async(request, ours).await.unwrap();
-    socket.send(Message::Binary(Bytes::from_static(b"\x00hello"))).await.unwrap();
-    socket.send(Message::Binary(Bytes::from_static(&[CLOSE, STDIN]))).await.unwrap();
+    request
+        .headers_mut()
+        .insert("sec-websocket-protocol", protocol.parse().unwrap());
+    let (mut socket, _) = tokio_tungstenite::client_async(request, ours)
+        .await
+        .unwrap();
+    socket
+        .send(Message::Binary(Bytes::from_static(b"\x00hello")))
+        .await
+        .unwrap();
+    socket
+        .send(Message::Binary(Bytes::from_static(&[CLOSE, STDIN])))
+        .await
+        .unwrap();
     let (mut out, mut err, mut status) = (Vec::new(), Vec::new(), String::new());
     while let Some(Ok(message)) = socket.next().await {
         let bytes = match message {
             Message::Binary(bytes) => bytes,
             Message::Close(close) => {
-                assert_eq!(u16::from(close.unwrap().code), 1000, "clients take any other close for a failure");
+                assert_eq!(
+                    u16::from(close.unwrap().code),
+                    1000,
+                    "clients take any other close for a failure"
+                );
                 continue;
             }
             _ => continue,
@@ -98,7 +120,9 @@ async fn websocket_success_is_a_status_too() {
 async fn unknown_protocol_is_refused_and_names_what_is_served() {
     let (ours, theirs) = tokio::io::duplex(1 << 16);
     let server = tokio::spawn(echo_server(theirs, 0));
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(ours)).await.unwrap();
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(ours))
+        .await
+        .unwrap();
     let connection = tokio::spawn(connection);
     let request = Request::post("/exec")
         .header("connection", "Upgrade")
@@ -108,7 +132,14 @@ async fn unknown_protocol_is_refused_and_names_what_is_served() {
         .unwrap();
     let response = sender.send_request(request).await.unwrap();
     assert_eq!(response.status(), http::StatusCode::FORBIDDEN);
-    assert_eq!(response.headers().get_all("x-accepted-stream-protocol-versions").iter().count(), 4);
+    assert_eq!(
+        response
+            .headers()
+            .get_all("x-accepted-stream-protocol-versions")
+            .iter()
+            .count(),
+        4
+    );
     drop(sender);
     connection.await.unwrap().unwrap();
     server.await.unwrap();
@@ -118,5 +149,11 @@ async fn unknown_protocol_is_refused_and_names_what_is_served() {
 #[test]
 fn sizes_are_read_in_the_clients_spelling() {
     let size: TerminalSize = serde_json::from_str(r#"{"Width":120,"Height":40}"#).unwrap();
-    assert_eq!(size, TerminalSize { width: 120, height: 40 });
+    assert_eq!(
+        size,
+        TerminalSize {
+            width: 120,
+            height: 40
+        }
+    );
 }

@@ -13,13 +13,36 @@ const VERSION: u16 = 3;
 /// One frame; header blocks are already decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Frame {
-    SynStream { id: u32, headers: Headers, fin: bool },
-    SynReply { id: u32, headers: Headers, fin: bool },
-    Reset { id: u32, status: u32 },
-    Ping { id: u32 },
-    GoAway { last_good: u32, status: u32 },
-    Headers { id: u32, fin: bool },
-    Data { id: u32, payload: Bytes, fin: bool },
+    SynStream {
+        id: u32,
+        headers: Headers,
+        fin: bool,
+    },
+    SynReply {
+        id: u32,
+        headers: Headers,
+        fin: bool,
+    },
+    Reset {
+        id: u32,
+        status: u32,
+    },
+    Ping {
+        id: u32,
+    },
+    GoAway {
+        last_good: u32,
+        status: u32,
+    },
+    Headers {
+        id: u32,
+        fin: bool,
+    },
+    Data {
+        id: u32,
+        payload: Bytes,
+        fin: bool,
+    },
     /// SETTINGS, WINDOW_UPDATE, CREDENTIAL: read and passed over. Peers of this protocol send no windows.
     Other,
 }
@@ -57,7 +80,11 @@ impl Head {
             }
             kind
         };
-        Ok(Self { kind, flags: bytes[4], length })
+        Ok(Self {
+            kind,
+            flags: bytes[4],
+            length,
+        })
     }
 }
 
@@ -69,30 +96,60 @@ pub(crate) struct Codec {
 
 impl Codec {
     pub(crate) fn new() -> Self {
-        Self { inflate: Decompress::new(true), deflate: Compress::new(Compression::fast(), true) }
+        Self {
+            inflate: Decompress::new(true),
+            deflate: Compress::new(Compression::fast(), true),
+        }
     }
 
-    pub(crate) fn decode_control(&mut self, kind: u16, flags: u8, payload: &[u8]) -> io::Result<Frame> {
+    pub(crate) fn decode_control(
+        &mut self,
+        kind: u16,
+        flags: u8,
+        payload: &[u8],
+    ) -> io::Result<Frame> {
         let word = |at: usize| {
-            let bytes = payload.get(at..at + 4).ok_or_else(|| invalid(format!("control frame {kind} cut short")))?;
+            let bytes = payload
+                .get(at..at + 4)
+                .ok_or_else(|| invalid(format!("control frame {kind} cut short")))?;
             Ok::<u32, io::Error>(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
         };
         let fin = flags & FLAG_FIN != 0;
         let id = |at: usize| word(at).map(|w| w & 0x7fff_ffff);
         Ok(match kind {
             1 => {
-                let block = payload.get(10..).ok_or_else(|| invalid("SYN_STREAM cut short"))?;
-                Frame::SynStream { id: id(0)?, headers: self.inflate_headers(block)?, fin }
+                let block = payload
+                    .get(10..)
+                    .ok_or_else(|| invalid("SYN_STREAM cut short"))?;
+                Frame::SynStream {
+                    id: id(0)?,
+                    headers: self.inflate_headers(block)?,
+                    fin,
+                }
             }
             2 => {
-                let block = payload.get(4..).ok_or_else(|| invalid("SYN_REPLY cut short"))?;
-                Frame::SynReply { id: id(0)?, headers: self.inflate_headers(block)?, fin }
+                let block = payload
+                    .get(4..)
+                    .ok_or_else(|| invalid("SYN_REPLY cut short"))?;
+                Frame::SynReply {
+                    id: id(0)?,
+                    headers: self.inflate_headers(block)?,
+                    fin,
+                }
             }
-            3 => Frame::Reset { id: id(0)?, status: word(4)? },
+            3 => Frame::Reset {
+                id: id(0)?,
+                status: word(4)?,
+            },
             6 => Frame::Ping { id: word(0)? },
-            7 => Frame::GoAway { last_good: id(0)?, status: word(4)? },
+            7 => Frame::GoAway {
+                last_good: id(0)?,
+                status: word(4)?,
+            },
             8 => {
-                let block = payload.get(4..).ok_or_else(|| invalid("HEADERS cut short"))?;
+                let block = payload
+                    .get(4..)
+                    .ok_or_else(|| invalid("HEADERS cut short"))?;
                 // Decoded although unused: the compression state runs through all header blocks.
                 self.inflate_headers(block)?;
                 Frame::Headers { id: id(0)?, fin }
@@ -152,20 +209,28 @@ impl Codec {
                 return Err(invalid("headers too large"));
             }
             let (read_before, len_before) = (self.inflate.total_in(), text.len());
-            match self.inflate.decompress_vec(rest, &mut text, FlushDecompress::Sync) {
+            match self
+                .inflate
+                .decompress_vec(rest, &mut text, FlushDecompress::Sync)
+            {
                 Ok(Status::StreamEnd) => break,
                 Ok(Status::Ok | Status::BufError) => {}
                 Err(error) if error.needs_dictionary().is_some() => {
-                    let used = usize::try_from(self.inflate.total_in() - read_before).unwrap_or(rest.len());
+                    let used = usize::try_from(self.inflate.total_in() - read_before)
+                        .unwrap_or(rest.len());
                     rest = rest.get(used..).unwrap_or_default();
-                    self.inflate.set_dictionary(&dictionary()).map_err(|e| invalid(e.to_string()))?;
+                    self.inflate
+                        .set_dictionary(&dictionary())
+                        .map_err(|e| invalid(e.to_string()))?;
                     continue;
                 }
                 Err(error) => return Err(invalid(format!("header block: {error}"))),
             }
             let used = usize::try_from(self.inflate.total_in() - read_before).unwrap_or(rest.len());
             rest = rest.get(used..).unwrap_or_default();
-            if rest.is_empty() && (used == 0 || text.len() == len_before || text.len() < text.capacity()) {
+            if rest.is_empty()
+                && (used == 0 || text.len() == len_before || text.len() < text.capacity())
+            {
                 break;
             }
             if used == 0 && text.len() == len_before {
@@ -190,9 +255,14 @@ impl Codec {
             let used = usize::try_from(self.deflate.total_in() - before).unwrap_or(text.len());
             let free_before = block.capacity() - block.len();
             self.deflate
-                .compress_vec(text.get(used..).unwrap_or_default(), &mut block, FlushCompress::Sync)
+                .compress_vec(
+                    text.get(used..).unwrap_or_default(),
+                    &mut block,
+                    FlushCompress::Sync,
+                )
                 .map_err(|e| invalid(e.to_string()))?;
-            let all_read = usize::try_from(self.deflate.total_in() - before).unwrap_or(text.len()) == text.len();
+            let all_read = usize::try_from(self.deflate.total_in() - before).unwrap_or(text.len())
+                == text.len();
             if all_read && block.len() < block.capacity() {
                 return Ok(block);
             }
@@ -219,7 +289,9 @@ fn flag(fin: bool) -> u8 {
 
 fn parse_headers(text: &[u8]) -> io::Result<Headers> {
     let word = |at: usize| {
-        let bytes = text.get(at..at + 4).ok_or_else(|| invalid("header block cut short"))?;
+        let bytes = text
+            .get(at..at + 4)
+            .ok_or_else(|| invalid("header block cut short"))?;
         Ok::<usize, io::Error>(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]) as usize)
     };
     let (count, mut from) = (word(0)?, 4);
@@ -227,7 +299,9 @@ fn parse_headers(text: &[u8]) -> io::Result<Headers> {
     let string = |from: &mut usize| {
         let length = word(*from)?;
         let start = *from + 4;
-        let bytes = start.checked_add(length).and_then(|end| text.get(start..end));
+        let bytes = start
+            .checked_add(length)
+            .and_then(|end| text.get(start..end));
         let bytes = bytes.ok_or_else(|| invalid("header block cut short"))?;
         *from = start + length;
         String::from_utf8(bytes.to_vec()).map_err(|_| invalid("header is not UTF-8"))
@@ -249,15 +323,71 @@ pub(crate) fn invalid(what: impl Into<String>) -> io::Error {
 /// The compression dictionary that SPDY/3 fixes (section 2.6.10.1): length-prefixed common names, then common text.
 fn dictionary() -> Vec<u8> {
     const WORDS: [&str; 65] = [
-        "options", "head", "post", "put", "delete", "trace", "accept", "accept-charset", "accept-encoding",
-        "accept-language", "accept-ranges", "age", "allow", "authorization", "cache-control", "connection",
-        "content-base", "content-encoding", "content-language", "content-length", "content-location", "content-md5",
-        "content-range", "content-type", "date", "etag", "expect", "expires", "from", "host", "if-match",
-        "if-modified-since", "if-none-match", "if-range", "if-unmodified-since", "last-modified", "location",
-        "max-forwards", "pragma", "proxy-authenticate", "proxy-authorization", "range", "referer", "retry-after",
-        "server", "te", "trailer", "transfer-encoding", "upgrade", "user-agent", "vary", "via", "warning",
-        "www-authenticate", "method", "get", "status", "200 OK", "version", "HTTP/1.1", "url", "public", "set-cookie",
-        "keep-alive", "origin",
+        "options",
+        "head",
+        "post",
+        "put",
+        "delete",
+        "trace",
+        "accept",
+        "accept-charset",
+        "accept-encoding",
+        "accept-language",
+        "accept-ranges",
+        "age",
+        "allow",
+        "authorization",
+        "cache-control",
+        "connection",
+        "content-base",
+        "content-encoding",
+        "content-language",
+        "content-length",
+        "content-location",
+        "content-md5",
+        "content-range",
+        "content-type",
+        "date",
+        "etag",
+        "expect",
+        "expires",
+        "from",
+        "host",
+        "if-match",
+        "if-modified-since",
+        "if-none-match",
+        "if-range",
+        "if-unmodified-since",
+        "last-modified",
+        "location",
+        "max-forwards",
+        "pragma",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "range",
+        "referer",
+        "retry-after",
+        "server",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+        "user-agent",
+        "vary",
+        "via",
+        "warning",
+        "www-authenticate",
+        "method",
+        "get",
+        "status",
+        "200 OK",
+        "version",
+        "HTTP/1.1",
+        "url",
+        "public",
+        "set-cookie",
+        "keep-alive",
+        "origin",
     ];
     const TEXT: &str = "100101201202205206300302303304305306307402405406407408409410411412413414415416417502504505\
         203 Non-Authoritative Information204 No Content301 Moved Permanently400 Bad Request401 Unauthorized\
@@ -287,7 +417,11 @@ mod tests {
             a = (a + u32::from(*byte)) % 65521;
             b = (b + a) % 65521;
         }
-        assert_eq!(b << 16 | a, 0xe3c6_a7c2, "the dictionary id that SPDY/3 header blocks carry");
+        assert_eq!(
+            b << 16 | a,
+            0xe3c6_a7c2,
+            "the dictionary id that SPDY/3 header blocks carry"
+        );
     }
 
     #[test]
@@ -295,14 +429,28 @@ mod tests {
         let (mut sender, mut receiver) = (Codec::new(), Codec::new());
         for id in [1, 3, 5] {
             let long = "x".repeat(id as usize * 5000);
-            let headers = vec![("streamtype".to_owned(), "stdin".to_owned()), ("long".to_owned(), long)];
+            let headers = vec![
+                ("streamtype".to_owned(), "stdin".to_owned()),
+                ("long".to_owned(), long),
+            ];
             let mut wire = BytesMut::new();
-            let frame = Frame::SynStream { id, headers, fin: false };
+            let frame = Frame::SynStream {
+                id,
+                headers,
+                fin: false,
+            };
             sender.encode(&frame, &mut wire).unwrap();
             let head = Head::parse(wire[..8].try_into().unwrap()).unwrap();
             assert_eq!(head.length, wire.len() - 8);
-            let Kind::Control(kind) = head.kind else { panic!("control frame expected") };
-            assert_eq!(receiver.decode_control(kind, head.flags, &wire[8..]).unwrap(), frame);
+            let Kind::Control(kind) = head.kind else {
+                panic!("control frame expected")
+            };
+            assert_eq!(
+                receiver
+                    .decode_control(kind, head.flags, &wire[8..])
+                    .unwrap(),
+                frame
+            );
         }
     }
 
@@ -317,7 +465,9 @@ mod tests {
             text.put_slice(part.as_bytes());
         }
         let mut block = Vec::with_capacity(4096);
-        deflate.compress_vec(&text, &mut block, FlushCompress::Sync).unwrap();
+        deflate
+            .compress_vec(&text, &mut block, FlushCompress::Sync)
+            .unwrap();
         let headers = Codec::new().inflate_headers(&block).unwrap();
         assert_eq!(headers, [("streamtype".to_owned(), "stdin".to_owned())]);
     }

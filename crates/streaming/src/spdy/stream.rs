@@ -21,17 +21,32 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(id: u32, headers: Headers, chunks: mpsc::Receiver<Bytes>, to_peer: mpsc::Sender<Frame>) -> Self {
+    pub(super) fn new(
+        id: u32,
+        headers: Headers,
+        chunks: mpsc::Receiver<Bytes>,
+        to_peer: mpsc::Sender<Frame>,
+    ) -> Self {
         Self {
             headers,
-            reader: StreamReader { chunks, current: Bytes::new() },
-            writer: StreamWriter { id, to_peer: PollSender::new(to_peer), finished: false },
+            reader: StreamReader {
+                chunks,
+                current: Bytes::new(),
+            },
+            writer: StreamWriter {
+                id,
+                to_peer: PollSender::new(to_peer),
+                finished: false,
+            },
         }
     }
 
     /// A header of the stream, by name in any case.
     pub fn header(&self, name: &str) -> Option<&str> {
-        self.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str())
+        self.headers
+            .iter()
+            .find(|(n, _)| n.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.as_str())
     }
 
     /// The two directions apart.
@@ -41,13 +56,21 @@ impl Stream {
 }
 
 impl AsyncRead for Stream {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.reader).poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.writer).poll_write(cx, buf)
     }
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -66,7 +89,11 @@ pub struct StreamReader {
 }
 
 impl AsyncRead for StreamReader {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         if self.current.is_empty() {
             match ready!(self.chunks.poll_recv(cx)) {
                 Some(chunk) => self.current = chunk,
@@ -89,16 +116,29 @@ pub struct StreamWriter {
 }
 
 impl StreamWriter {
-    fn poll_send(&mut self, cx: &mut Context<'_>, payload: Bytes, fin: bool) -> Poll<io::Result<()>> {
+    fn poll_send(
+        &mut self,
+        cx: &mut Context<'_>,
+        payload: Bytes,
+        fin: bool,
+    ) -> Poll<io::Result<()>> {
         let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
         ready!(self.to_peer.poll_reserve(cx)).map_err(gone)?;
-        let frame = Frame::Data { id: self.id, payload, fin };
+        let frame = Frame::Data {
+            id: self.id,
+            payload,
+            fin,
+        };
         Poll::Ready(self.to_peer.send_item(frame).map_err(gone))
     }
 }
 
 impl AsyncWrite for StreamWriter {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         if self.finished {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
@@ -127,7 +167,11 @@ impl Drop for StreamWriter {
     fn drop(&mut self) {
         if let Some(to_peer) = self.to_peer.get_ref().filter(|_| !self.finished) {
             // With a full queue the peer learns of the end when the connection closes.
-            let _full = to_peer.try_send(Frame::Data { id: self.id, payload: Bytes::new(), fin: true });
+            let _full = to_peer.try_send(Frame::Data {
+                id: self.id,
+                payload: Bytes::new(),
+                fin: true,
+            });
         }
     }
 }
