@@ -155,8 +155,12 @@ async fn plugins_that_hang_lie_and_flood_harm_only_their_own_pods() {
     node.delete_now("hung").await;
     flooder.abort();
     node.clean_up().await;
-    let held = node_harness::owners(&mut node.podresources().await).await;
-    assert!(held.is_empty(), "{held:?}");
+    // The API forgets a pod that is deleted without grace before its containers have ended.
+    within(Duration::from_secs(20), "no device is held", async || {
+        let held = node_harness::owners(&mut node.podresources().await).await;
+        held.is_empty().then_some(())
+    })
+    .await;
     for plugin in [hanging, lying, flooding] {
         plugin.stop().await;
     }
