@@ -349,11 +349,11 @@ mod tests {
     #[test]
     fn others_conditions_are_not_touched_and_removed_fields_are_null() {
         let old = status(json!({
-            "phase": "Pending", "reason": "X", "podIP": "1.1.1.1",
+            "phase": "Pending", "reason": "X", "podIP": "1.1.1.1", "podIPs": [{"ip": "1.1.1.1"}],
             "conditions": [{"type": "PodScheduled", "status": "False"}, {"type": "Ready", "status": "False", "reason": "R"}],
         }));
         let new = status(json!({
-            "phase": "Running", "podIP": "1.1.1.2", "podIPs": [{"ip": "1.1.1.2"}],
+            "phase": "Running", "podIP": "1.1.1.2", "podIPs": [{"ip": "1.1.1.2"}], "hostIPs": [{"ip": "9.9.9.9"}],
             "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}],
         }));
         assert_eq!(
@@ -361,6 +361,8 @@ mod tests {
             Some(json!({
                 "phase": "Running", "reason": null, "podIP": "1.1.1.2",
                 "podIPs": [{"ip": "1.1.1.2"}, {"$patch": "replace"}],
+                // Where there was no list the directive would stay as an element.
+                "hostIPs": [{"ip": "9.9.9.9"}],
                 "conditions": [{"type": "Ready", "status": "True", "reason": null}],
             }))
         );
