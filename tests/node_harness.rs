@@ -149,7 +149,13 @@ impl NodeCluster {
     /// Deletes all pods and waits until they are gone, so that no container outlives the test.
     pub async fn clean_up(&self) {
         for pod in self.list().await {
-            self.delete_now(&pod.metadata.name.unwrap()).await;
+            // With a grace period the pod stays in the API until its containers have ended.
+            let name = pod.metadata.name.unwrap();
+            match self.pods().delete(&name, &DeleteParams::default()).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => panic!("delete {name}: {error}"),
+            }
         }
         within(Duration::from_secs(60), "all pods gone", async || {
             self.list().await.is_empty().then_some(())
