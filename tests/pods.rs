@@ -1,5 +1,7 @@
 //! Pods with real containers on a node, driven by the oldest and the newest kubectl that are promised.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod harness;
 #[path = "pods/images.rs"]
 mod images;

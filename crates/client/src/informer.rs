@@ -222,10 +222,10 @@ impl<K: Object> Shared<K> {
                 Ok(watcher::Event::InitDone) => self.finish_list(&std::mem::take(&mut listed)),
                 Ok(watcher::Event::Apply(object)) => self.apply(object),
                 Ok(watcher::Event::Delete(object)) => {
-                    self.delete(&ObjectKey::of(&object), Some(object))
+                    self.delete(&ObjectKey::of(&object), Some(object));
                 }
                 Err(error) => {
-                    tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, trying again")
+                    tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, trying again");
                 }
             }
         }

@@ -105,10 +105,10 @@ async fn delete(client: &kube::Client, pod: &Pod) {
     };
     match api.delete(name, &params).await {
         Ok(_) => {
-            tracing::info!(pod = %format_args!("{namespace}/{name}"), "orphaned or surplus pod deleted")
+            tracing::info!(pod = %format_args!("{namespace}/{name}"), "orphaned or surplus pod deleted");
         }
         Err(error) => {
-            tracing::warn!(pod = %format_args!("{namespace}/{name}"), %error, "pod not deleted")
+            tracing::warn!(pod = %format_args!("{namespace}/{name}"), %error, "pod not deleted");
         }
     }
 }
