@@ -94,7 +94,7 @@ fn benches(criterion: &mut Criterion) {
         ("table", "/api/v1/pods", table),
     ] {
         group.bench_function(name, |b| {
-            b.iter(|| runtime.block_on(call(&server, get(uri, accept))))
+            b.iter(|| runtime.block_on(call(&server, get(uri, accept))));
         });
     }
     group.finish();
