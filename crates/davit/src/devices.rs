@@ -160,7 +160,7 @@ pub(crate) fn text(answers: &[Answer], wide: bool) -> String {
     for (node, answer) in answers {
         match answer {
             Ok(devices) => {
-                rows.extend(devices.devices.iter().map(|device| row(node, device, wide)))
+                rows.extend(devices.devices.iter().map(|device| row(node, device, wide)));
             }
             Err(why) => notes.push_str(&format!("node {node}: {why}\n")),
         }
