@@ -218,7 +218,7 @@ impl Demo {
                             .unwrap_or_default()
                             .first()
                             .map(|c| &c.state)
-                    )
+                    );
                 }
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
