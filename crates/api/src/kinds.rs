@@ -12,7 +12,7 @@ use std::sync::{Arc, LazyLock};
 
 use serde_json::Value;
 
-pub use crate::text::Text;
+pub use crate::text::{Text, intern};
 
 mod embedded;
 mod version;

@@ -1,12 +1,30 @@
 //! Cheap shared strings for tables that are partly built in and partly made at run time.
 
 use std::borrow::Borrow;
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// The one copy of a word that lives as long as the program.
+///
+/// For the names of kinds that are made at run time, which rows of the registry hold beside those
+/// of built-in kinds. A name is kept for ever, however often its kind comes and goes, so this is
+/// for names only: there are as many as there ever were definitions of kinds.
+pub fn intern(word: &str) -> &'static str {
+    static WORDS: LazyLock<Mutex<HashSet<&'static str>>> = LazyLock::new(Mutex::default);
+    // a panic while it is held cannot leave a word half entered
+    let mut words = WORDS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = words.get(word) {
+        return known;
+    }
+    let kept: &'static str = Box::leak(word.to_owned().into_boxed_str());
+    words.insert(kept);
+    kept
+}
 
 /// An immutable string that is either part of the binary or shared by reference count; cloning
 /// never copies characters.

@@ -24,7 +24,7 @@ pub struct ResourceInfo {
     /// The types `row.type_id` refers to.
     pub types: Arc<TypeTable>,
     /// The kind's own rules.
-    pub strategy: &'static dyn Strategy,
+    pub strategy: Arc<dyn Strategy>,
     /// Where the objects are; shared by all versions of the resource.
     pub(crate) storage: Arc<Storage>,
 }
@@ -231,13 +231,13 @@ impl Registry {
     /// version and plural name is replaced.
     pub fn add(
         &self,
-        rows: Vec<(ResourceRow, ResourceRow, &'static dyn Strategy)>,
+        rows: Vec<(ResourceRow, ResourceRow, Arc<dyn Strategy>)>,
         types: &Arc<TypeTable>,
     ) {
         let infos: Vec<Arc<ResourceInfo>> = rows
             .into_iter()
             .map(|(row, storage_row, strategy)| {
-                let storage = self.storage(&storage_row, types, strategy);
+                let storage = self.storage(&storage_row, types, Arc::clone(&strategy));
                 Arc::new(ResourceInfo {
                     row,
                     types: Arc::clone(types),
@@ -276,7 +276,7 @@ impl Registry {
         &self,
         row: &ResourceRow,
         types: &Arc<TypeTable>,
-        strategy: &'static dyn Strategy,
+        strategy: Arc<dyn Strategy>,
     ) -> Arc<Storage> {
         let storage = Storage::new(Arc::clone(&self.store), row, Arc::clone(types), strategy);
         let mut storages = self.storages.lock();

@@ -19,7 +19,7 @@ pub(crate) fn filter(
     labels: &Selector,
     fields: &FieldSelector,
 ) -> Result<Filter, Status> {
-    let strategy = resource.strategy;
+    let strategy = &*resource.strategy;
     let mut name = None;
     let mut conditions: Vec<(String, String, bool)> = Vec::new();
     for term in fields.terms() {

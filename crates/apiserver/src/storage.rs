@@ -59,7 +59,7 @@ pub(crate) struct Storage {
     prefix: String,
     types: Arc<TypeTable>,
     type_id: TypeId,
-    strategy: &'static dyn Strategy,
+    strategy: Arc<dyn Strategy>,
     cache: Cache,
 }
 
@@ -74,7 +74,7 @@ impl Storage {
         store: Arc<dyn Store>,
         row: &ResourceRow,
         types: Arc<TypeTable>,
-        strategy: &'static dyn Strategy,
+        strategy: Arc<dyn Strategy>,
     ) -> Self {
         let group = if row.group.is_empty() {
             "core"
@@ -89,8 +89,9 @@ impl Storage {
         };
         let prefix = format!("/registry/{group}{apart}/{}/", row.plural);
         let (namespaced, cached_prefix) = (row.namespaced, prefix.clone());
+        let rules = Arc::clone(&strategy);
         let decode: Decode =
-            Arc::new(move |pair| selection::cached(pair, &cached_prefix, namespaced, strategy));
+            Arc::new(move |pair| selection::cached(pair, &cached_prefix, namespaced, &*rules));
         Self {
             cache: Cache::new(Arc::clone(&store), prefix.clone(), decode),
             store,
@@ -134,8 +135,8 @@ impl Storage {
         self.type_id
     }
 
-    pub(crate) fn strategy(&self) -> &'static dyn Strategy {
-        self.strategy
+    pub(crate) fn strategy(&self) -> &dyn Strategy {
+        &*self.strategy
     }
 
     /// The objects in memory, for lists and watches.

@@ -17,7 +17,7 @@
 //! shape (no unknown fields, no wrong types). A strategy never sees I/O, clocks or other objects.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use davit_api::field::ErrorList;
 use davit_api::kinds;
@@ -121,7 +121,7 @@ pub trait Strategy: Send + Sync {
     }
 
     /// Names of the selectable fields besides `metadata.name` and `metadata.namespace`.
-    fn field_names(&self) -> &'static [&'static str] {
+    fn field_names(&self) -> &[&'static str] {
         &[]
     }
 
@@ -184,27 +184,28 @@ pub trait Strategy: Send + Sync {
 ///
 /// A kind the table does not know gets rules without peculiarities, those of a namespaced kind
 /// with a status subresource.
-pub fn strategy(group: &str, version: &str, kind: &str) -> &'static dyn Strategy {
-    static FALLBACK: LazyLock<Generic> =
-        LazyLock::new(|| Generic::new(KindInfo::custom("", "", "", true, true)));
+pub fn strategy(group: &str, version: &str, kind: &str) -> Arc<dyn Strategy> {
     let found = BUILT_IN.get(group).into_iter().flatten().find(|strategy| {
         let info = strategy.kind();
         info.version == version && info.kind == kind
     });
     match found {
-        Some(strategy) => &**strategy,
-        None => &*FALLBACK,
+        Some(strategy) => Arc::clone(strategy),
+        None => Arc::new(Generic::new(KindInfo::custom("", "", "", true, true))),
     }
 }
 
-type OfGroup = Vec<Box<dyn Strategy>>;
+type OfGroup = Vec<Arc<dyn Strategy>>;
 
 static BUILT_IN: LazyLock<HashMap<&'static str, OfGroup>> = LazyLock::new(|| {
     let mut groups: HashMap<&'static str, OfGroup> = HashMap::new();
     for row in &kinds::builtin().resources {
         let status = row.subresource("status").is_some();
         let info = KindInfo::built_in(row.group, row.version, row.kind, row.namespaced, status);
-        groups.entry(row.group).or_default().push(build(info));
+        groups
+            .entry(row.group)
+            .or_default()
+            .push(build(info).into());
     }
     groups
 });

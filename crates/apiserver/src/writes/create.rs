@@ -38,7 +38,7 @@ impl Writer<'_> {
         }
         self.place(&mut new)?;
         system_metadata(&mut new);
-        let strategy = self.resource.strategy;
+        let strategy = &*self.resource.strategy;
         strategy.default(&mut new);
         for attempt in 0..GENERATE_ATTEMPTS {
             if generated {
@@ -84,7 +84,7 @@ impl Writer<'_> {
     }
 
     async fn check_create(&self, new: &Value, name: &str) -> Result<(), Status> {
-        let (strategy, storage) = (self.resource.strategy, &self.resource.storage);
+        let (strategy, storage) = (&*self.resource.strategy, &self.resource.storage);
         let mut found = strategy.validate(new);
         add_missing(
             &mut found,

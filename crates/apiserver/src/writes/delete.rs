@@ -276,7 +276,7 @@ impl Writer<'_> {
     }
 
     fn grace(&self, old: &Value, options: &DeleteOptions) -> Grace {
-        let strategy = self.resource.strategy;
+        let strategy = &*self.resource.strategy;
         if object::is_deleting(old) {
             let Some(held) = object::meta_int(old, "deletionGracePeriodSeconds") else {
                 return Grace::None;

@@ -103,7 +103,7 @@ impl Writer<'_> {
                 .mutate(&attributes, Some(&mut new))
                 .await?;
         }
-        let strategy = self.resource.strategy;
+        let strategy = &*self.resource.strategy;
         strategy.default(&mut new);
         let storage = &self.resource.storage;
         let found = match subresource {
