@@ -45,6 +45,7 @@ mod tokens;
 mod user;
 pub mod version;
 mod virtuals;
+mod webhook;
 mod writes;
 
 pub use authn::{StaticToken, TokenFileError, parse_token_file};

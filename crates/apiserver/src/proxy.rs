@@ -2,7 +2,6 @@
 
 mod forward;
 mod target;
-mod tls_client;
 
 use davit_api::status::Status;
 use http::uri::PathAndQuery;

@@ -38,6 +38,7 @@ use crate::service_addresses::{KUBERNETES_SERVICE_IP, ServiceAddresses};
 use crate::tls::{self, ClientCertificates, TlsError};
 use crate::tokens::{TokenError, TokenKeys};
 use crate::user::UserInfo;
+use crate::webhook::Webhooks;
 use crate::{admission, errors, storage};
 
 /// The issuer of service account tokens unless configured otherwise.
@@ -140,6 +141,7 @@ pub struct ApiServer {
     openapi: OpenApiCache,
     service_addresses: ServiceAddresses,
     nodes: NodeClient,
+    webhooks: Webhooks,
     address: parking_lot::RwLock<Option<SocketAddr>>,
     ready: AtomicBool,
     shutdown: CancellationToken,
@@ -185,8 +187,10 @@ impl ApiServer {
         let shutdown = CancellationToken::new();
         let kubelet_ca = options.kubelet_ca.as_deref();
         let nodes = NodeClient::new(kubelet_identity.as_ref(), kubelet_ca, shutdown.clone())?;
+        let registry = Registry::built_in(Arc::clone(&options.store));
+        let webhooks = Webhooks::new(&registry, shutdown.clone());
         let server = Arc::new(Self {
-            registry: Registry::built_in(Arc::clone(&options.store)),
+            registry,
             store: options.store,
             serving_names: api_server_names(&KUBERNETES_SERVICE_IP.to_string(), &names),
             advertise_address: options.advertise_address,
@@ -199,6 +203,7 @@ impl ApiServer {
             openapi: OpenApiCache::default(),
             service_addresses: ServiceAddresses::default(),
             nodes,
+            webhooks,
             pki,
             address: parking_lot::RwLock::new(None),
             ready: AtomicBool::new(false),
@@ -338,6 +343,11 @@ impl ApiServer {
 
     pub(crate) fn nodes(&self) -> &NodeClient {
         &self.nodes
+    }
+
+    /// Calls to servers outside.
+    pub(crate) fn webhooks(&self) -> &Webhooks {
+        &self.webhooks
     }
 
     /// Cancelled when watches must end.

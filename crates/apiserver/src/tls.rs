@@ -5,6 +5,8 @@
 //! key, and whether the certificate counts is decided once for each connection by
 //! [`ClientCertificates::identify`].
 
+mod client;
+
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
@@ -20,6 +22,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::pki::Identity;
 use crate::user::UserInfo;
+
+pub(crate) use client::{Trust, client_config};
 
 /// Keys or certificates that TLS cannot use.
 #[derive(Debug, thiserror::Error)]

@@ -19,12 +19,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::target::Backend;
-use super::tls_client;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::HandlerResult;
 use crate::pki::Identity;
 use crate::server::ApiServer;
-use crate::tls::TlsError;
+use crate::tls::{TlsError, Trust, client_config};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -64,9 +63,10 @@ impl NodeClient {
         ca: Option<&str>,
         cancel: CancellationToken,
     ) -> Result<Self, TlsError> {
+        let trust = ca.map_or(Trust::Any, |pem| Trust::Authorities(pem.to_owned()));
         Ok(Self {
-            node: TlsConnector::from(Arc::new(tls_client::config(identity, ca)?)),
-            plain: TlsConnector::from(Arc::new(tls_client::config(None, None)?)),
+            node: TlsConnector::from(Arc::new(client_config(&trust, identity)?)),
+            plain: TlsConnector::from(Arc::new(client_config(&Trust::Any, None)?)),
             tasks: TaskTracker::new(),
             cancel,
         })
