@@ -9,6 +9,7 @@ mod id;
 mod reuse;
 
 pub use choice::{Ask, Choice, ChoiceError, ChoiceInput, Split, Step, by_node, split_by_affinity};
+pub(crate) use hints::{Group, for_subsets, subset_hints};
 pub use hints::{HINT_LIMIT, HintInput, device_hints};
 pub use id::DeviceId;
 pub use reuse::{ContainerKind, ReuseTable};

@@ -9,14 +9,20 @@
 //! * [`hints`]: topology hints and the merge of the four topology manager policies (KEP-693).
 //! * [`devices`]: hints for devices, the split by affinity and the choice of device IDs (KEP-693,
 //!   KEP-3573 and the device plugin API v1beta1).
+//! * [`hardware`]: what a machine is made of.
+//! * [`cpu`], [`memory`]: the static policies of the CPU and memory managers (KEP-3570, KEP-1769).
 #![forbid(unsafe_code)]
 
+pub mod cpu;
 pub mod cpuset;
 pub mod devices;
+pub mod hardware;
 pub mod hints;
+pub mod memory;
 pub mod numa;
 
 pub use cpuset::CpuSet;
 pub use devices::{Choice, ChoiceError, ChoiceInput, DeviceId, ReuseTable, Step};
+pub use hardware::Hardware;
 pub use hints::{Merged, Policy, PolicyKind, ProviderHints, TopologyHint};
 pub use numa::{Machine, NumaMask};

@@ -45,23 +45,32 @@ pub fn device_hints(input: HintInput<'_>) -> Option<Vec<TopologyHint>> {
         }
         None => (input.available, input.reusable),
     };
-    Some(hints(
-        &input,
-        &Counts::new(input.devices, available, reusable),
-    ))
+    let counts = Counts::new(input.devices, available, reusable);
+    let carrying = counts.nodes() & input.machine.nodes();
+    let nodes = if carrying.is_empty() {
+        input.machine.nodes()
+    } else {
+        carrying
+    };
+    Some(subset_hints(nodes, &counts.groups, input.request).0)
 }
 
-/// Devices grouped by the nodes they sit on; masks are few however many devices there are.
+/// Devices (or CPUs) grouped by the nodes they sit on; masks are few however many devices there
+/// are.
 struct Counts {
     groups: Vec<Group>,
 }
 
-#[derive(Default)]
-struct Group {
-    nodes: NumaMask,
-    all: usize,
-    available: usize,
-    reusable: usize,
+/// What sits on the same nodes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Group {
+    pub(crate) nodes: NumaMask,
+    /// Of any state.
+    pub(crate) all: usize,
+    /// Free, those that can be reused left out.
+    pub(crate) available: usize,
+    /// Of init containers of the pod.
+    pub(crate) reusable: usize,
 }
 
 impl Counts {
@@ -85,84 +94,90 @@ impl Counts {
             .iter()
             .fold(NumaMask::EMPTY, |mask, g| mask | g.nodes)
     }
-
-    /// Devices of any state on `mask`; and the devices a request could get there, or none if a
-    /// reusable device lies outside.
-    fn on(&self, mask: NumaMask) -> (usize, Option<usize>) {
-        let (mut all, mut usable, mut outside) = (0, 0, false);
-        for group in &self.groups {
-            if group.nodes.intersects(mask) {
-                all += group.all;
-                usable += group.available + group.reusable;
-            } else {
-                outside |= group.reusable > 0;
-            }
-        }
-        (all, (!outside).then_some(usable))
-    }
-
-    /// No subset of fewer nodes can hold `request` devices.
-    fn least_size(&self, nodes: NumaMask, request: usize) -> u32 {
-        let mut counts: Vec<usize> = nodes
-            .iter()
-            .map(|n| {
-                self.groups
-                    .iter()
-                    .filter(|g| g.nodes.contains(n))
-                    .map(|g| g.all)
-                    .sum()
-            })
-            .collect();
-        counts.sort_unstable_by(|a, b| b.cmp(a));
-        let mut sum = 0;
-        for (size, count) in (1..).zip(counts) {
-            sum += count;
-            if sum >= request {
-                return size;
-            }
-        }
-        nodes.count()
-    }
 }
 
-fn hints(input: &HintInput<'_>, counts: &Counts) -> Vec<TopologyHint> {
-    let carrying = counts.nodes() & input.machine.nodes();
-    let nodes = if carrying.is_empty() {
-        input.machine.nodes()
-    } else {
-        carrying
-    };
+/// Devices of any state on `mask`; and the devices a request could get there, or none if a
+/// reusable device lies outside.
+fn on(groups: &[Group], mask: NumaMask) -> (usize, Option<usize>) {
+    let (mut all, mut usable, mut outside) = (0, 0, false);
+    for group in groups {
+        if group.nodes.intersects(mask) {
+            all += group.all;
+            usable += group.available + group.reusable;
+        } else {
+            outside |= group.reusable > 0;
+        }
+    }
+    (all, (!outside).then_some(usable))
+}
+
+/// No subset of fewer nodes can hold `request` devices.
+fn least_size(groups: &[Group], nodes: NumaMask, request: usize) -> u32 {
+    let on_node = |n| groups.iter().filter(move |g: &&Group| g.nodes.contains(n));
+    let mut counts: Vec<usize> = nodes
+        .iter()
+        .map(|n| on_node(n).map(|g| g.all).sum())
+        .collect();
+    counts.sort_unstable_by(|a, b| b.cmp(a));
+    let mut sum = 0;
+    for (size, count) in (1..).zip(counts) {
+        sum += count;
+        if sum >= request {
+            return size;
+        }
+    }
+    nodes.count()
+}
+
+/// Hints over the subsets of `nodes`, and the size of the narrowest subset that could hold the
+/// request if nothing were taken.
+pub(crate) fn subset_hints(
+    nodes: NumaMask,
+    groups: &[Group],
+    request: usize,
+) -> (Vec<TopologyHint>, u32) {
     let mut found: Vec<NumaMask> = Vec::new();
     let mut least = nodes.count();
     let mut look = |mask: NumaMask, found: &mut Vec<NumaMask>| {
-        let (all, usable) = counts.on(mask);
-        if all >= input.request {
+        let (all, usable) = on(groups, mask);
+        if all >= request {
             least = least.min(mask.count());
         }
-        if usable.is_some_and(|n| n >= input.request) {
+        if usable.is_some_and(|n| n >= request) {
             found.push(mask);
         }
     };
-    let mut looked = 0;
     // Narrower subsets can neither give a hint nor lower the least size.
-    let first = counts.least_size(nodes, input.request).max(1);
+    let first = least_size(groups, nodes, request).max(1);
+    for_subsets(nodes, first, &mut |mask| {
+        look(mask, &mut found);
+        found.len()
+    });
+    let hints = found
+        .into_iter()
+        .map(|m| TopologyHint::new(m, m.count() == least))
+        .collect();
+    (hints, least)
+}
+
+/// Visits the subsets of `nodes` from `first` members on, by size, then order. On machines with
+/// too many of them it stops once enough were looked at or found (`visit` returns how many were)
+/// and visits the full set.
+pub(crate) fn for_subsets(nodes: NumaMask, first: u32, visit: &mut dyn FnMut(NumaMask) -> usize) {
+    let mut looked = 0;
     let small = nodes.count() < usize::BITS && (1usize << nodes.count()) <= HINT_LIMIT;
-    'sizes: for size in first..=nodes.count() {
+    for size in first..=nodes.count() {
         for mask in subsets(nodes, size) {
-            look(mask, &mut found);
+            let found = visit(mask);
             looked += 1;
-            if !small && (found.len() + 1 >= HINT_LIMIT || looked >= SUBSET_LIMIT) {
+            if !small && (found + 1 >= HINT_LIMIT || looked >= SUBSET_LIMIT) {
                 if mask != nodes {
-                    look(nodes, &mut found);
+                    visit(nodes);
                 }
-                break 'sizes;
+                return;
             }
         }
     }
-    found
-        .into_iter()
-        .map(|m| TopologyHint::new(m, m.count() == least))
-        .collect()
 }
 
 /// The subsets of `nodes` with `size` members, in lexical order of their members.
