@@ -4,7 +4,10 @@ use davit_client::Informer;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Endpoints, Namespace, Node, Pod, Service, ServiceAccount,
+};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::runtime::watcher;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -21,6 +24,9 @@ pub(crate) struct Informers {
     pub(crate) deployments: Informer<Deployment>,
     pub(crate) daemon_sets: Informer<DaemonSet>,
     pub(crate) jobs: Informer<Job>,
+    pub(crate) services: Informer<Service>,
+    pub(crate) endpoints: Informer<Endpoints>,
+    pub(crate) endpoint_slices: Informer<EndpointSlice>,
     /// Only `kube-root-ca.crt` of each namespace.
     pub(crate) root_ca_maps: Informer<ConfigMap>,
     /// Only those of nodes (namespace `kube-node-lease`).
@@ -70,6 +76,19 @@ impl Informers {
                 cancel.clone(),
             ),
             jobs: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            services: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            endpoints: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
+            endpoint_slices: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
             root_ca_maps: Informer::spawn(
                 kube::Api::all(client.clone()),
                 root_ca_maps,
@@ -90,6 +109,9 @@ impl Informers {
             self.deployments.wait_synced(deadline),
             self.daemon_sets.wait_synced(deadline),
             self.jobs.wait_synced(deadline),
+            self.services.wait_synced(deadline),
+            self.endpoints.wait_synced(deadline),
+            self.endpoint_slices.wait_synced(deadline),
             self.root_ca_maps.wait_synced(deadline),
             self.node_leases.wait_synced(deadline),
         )?;

@@ -8,6 +8,8 @@
 mod controller;
 mod daemonset;
 mod deployment;
+mod endpoint_slices;
+mod endpoints;
 mod garbage_collector;
 mod informers;
 mod job;
@@ -78,6 +80,8 @@ impl Controllers {
         deployment::spawn(&mut spawner);
         daemonset::spawn(&mut spawner);
         job::spawn(&mut spawner);
+        endpoints::spawn(&mut spawner);
+        endpoint_slices::spawn(&mut spawner);
         garbage_collector::spawn(&mut spawner);
         cancel.cancelled().await;
         tasks.shutdown().await;
