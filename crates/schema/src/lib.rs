@@ -8,5 +8,6 @@ pub mod openapi;
 pub mod patch;
 pub mod protobuf;
 mod raw;
+pub mod structural;
 pub mod table;
 pub mod validate;
