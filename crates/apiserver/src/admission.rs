@@ -1,22 +1,34 @@
 //! Admission: what may change or refuse a write after authorization.
 //!
-//! Two lists, run in order: mutating plugins see and may change the object before it is
-//! validated, validating plugins see the final object. Webhooks and policies will join the lists.
+//! Plugins have the names and the order of kube-apiserver ([`plugins`]). Mutating plugins see and
+//! may change the object before it is validated, validating plugins see the final object. When a
+//! webhook or policy changed the object the mutating plugins run once more, so that all of them
+//! have seen the outcome ([`Reinvocation`]).
 
+mod config;
+mod connect;
 mod namespace_lifecycle;
+mod plugins;
 mod pod_tolerations;
 mod priority;
+mod reinvocation;
 mod service_account;
+mod webhooks;
 
 use async_trait::async_trait;
 use davit_api::status::Status;
 use serde_json::Value;
 
+use crate::context::Warnings;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::user::UserInfo;
 
+pub use config::{Config, ConfigError};
+pub(crate) use connect::{connected, posted};
+pub use plugins::names as plugin_names;
 pub(crate) use priority::SYSTEM_CLASSES;
+pub(crate) use reinvocation::Reinvocation;
 
 /// What is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +41,18 @@ pub enum Operation {
     Delete,
     /// A connection (exec, attach, port-forward, proxy).
     Connect,
+}
+
+impl Operation {
+    /// As rules of webhooks and policies name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
 }
 
 /// The attributes of a write.
@@ -49,16 +73,62 @@ pub struct Attributes<'a> {
     pub user: &'a UserInfo,
     /// Nothing will be stored.
     pub dry_run: bool,
-    /// The object before the write.
+    /// The object before the write, in the storage version.
     pub old: Option<&'a Value>,
+    /// What the client and the audit log are told.
+    pub(crate) warnings: &'a Warnings,
+    /// Which plugins run again.
+    pub(crate) reinvocation: Reinvocation,
 }
 
 impl Attributes<'_> {
     /// Whether this is about a resource itself, in the storage version of the group given.
     pub fn is(&self, group: &str, plural: &str) -> bool {
-        self.subresource.is_empty()
-            && self.resource.row.group == group
-            && self.resource.row.plural == plural
+        self.subresource.is_empty() && self.about(group, plural)
+    }
+
+    /// As [`Attributes::is`], through whatever subresource.
+    pub fn about(&self, group: &str, plural: &str) -> bool {
+        self.resource.row.group == group && self.resource.row.plural == plural
+    }
+
+    /// Group, version and kind of the request's object: those of the resource, unless the
+    /// subresource has a form of its own (`Eviction`, `PodExecOptions`).
+    pub fn kind(&self) -> (&str, &str, &str) {
+        let row = &self.resource.row;
+        match self.resource.subresource(self.subresource) {
+            Some(sub) => (sub.group, sub.version, sub.kind),
+            None => (row.group, row.version, row.kind),
+        }
+    }
+
+    /// Whether the object is of the resource's own kind, and so in the storage version.
+    pub fn has_own_kind(&self) -> bool {
+        self.kind().2 == self.resource.row.kind
+    }
+
+    /// The namespace the request is in; for Namespace objects their own name, as in Kubernetes.
+    pub fn request_namespace(&self) -> &str {
+        if self.about("", "namespaces") {
+            self.name
+        } else {
+            self.namespace
+        }
+    }
+
+    /// Tells the client something.
+    pub fn warn(&self, text: impl Into<String>) {
+        self.warnings.add(text);
+    }
+
+    /// Tells the audit log something, under a key like `plugin.example.com/key`.
+    pub fn annotate(&self, key: impl Into<String>, value: impl Into<String>) {
+        self.warnings.annotate(key, value);
+    }
+
+    /// Creates or updates, on the resource itself.
+    pub(crate) fn writes(&self) -> bool {
+        matches!(self.operation, Operation::Create | Operation::Update)
     }
 }
 
@@ -84,46 +154,77 @@ pub trait Validating: Send + Sync {
     ) -> Result<(), Status>;
 }
 
+/// A plugin by its name: what it does to objects, and what it says to the outcome.
+pub struct Plugin {
+    name: &'static str,
+    mutating: Option<Box<dyn Mutating>>,
+    validating: Option<Box<dyn Validating>>,
+}
+
+impl Plugin {
+    /// A plugin that may change objects.
+    pub fn mutating(name: &'static str, plugin: impl Mutating + 'static) -> Self {
+        Self {
+            name,
+            mutating: Some(Box::new(plugin)),
+            validating: None,
+        }
+    }
+
+    /// A plugin that only refuses.
+    pub fn validating(name: &'static str, plugin: impl Validating + 'static) -> Self {
+        Self {
+            name,
+            mutating: None,
+            validating: Some(Box::new(plugin)),
+        }
+    }
+
+    /// A plugin that does both.
+    #[must_use]
+    pub fn and_validating(mut self, plugin: impl Validating + 'static) -> Self {
+        self.validating = Some(Box::new(plugin));
+        self
+    }
+}
+
 /// The configured plugins.
 pub struct Chain {
-    mutating: Vec<Box<dyn Mutating>>,
-    validating: Vec<Box<dyn Validating>>,
+    plugins: Vec<Plugin>,
 }
 
 impl std::fmt::Debug for Chain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "Chain({} mutating, {} validating)",
-            self.mutating.len(),
-            self.validating.len()
-        )
+        let names = self.plugins.iter().map(|plugin| plugin.name);
+        f.debug_list().entries(names).finish()
     }
 }
 
 impl Chain {
     /// Runs the given plugins in their order.
-    pub fn new(mutating: Vec<Box<dyn Mutating>>, validating: Vec<Box<dyn Validating>>) -> Self {
-        Self {
-            mutating,
-            validating,
-        }
+    pub fn new(plugins: Vec<Plugin>) -> Self {
+        Self { plugins }
     }
 
     /// The plugins that are on without configuration.
     pub fn standard() -> Self {
-        Self {
-            mutating: vec![
-                Box::new(namespace_lifecycle::NamespaceLifecycle),
-                Box::new(service_account::ServiceAccount),
-                Box::new(priority::Priority),
-                Box::new(pod_tolerations::DefaultTolerationSeconds),
-            ],
-            validating: vec![Box::new(priority::OneDefaultClass)],
-        }
+        Self::new(plugins::standard())
     }
 
-    /// Runs the mutating plugins.
+    /// The plugins that `config` leaves on, with their configuration.
+    ///
+    /// # Errors
+    /// When a name is unknown or a plugin's configuration cannot be used.
+    pub fn configured(config: &Config) -> Result<Self, ConfigError> {
+        plugins::configured(config).map(Self::new)
+    }
+
+    /// Names of the plugins, in their order.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.plugins.iter().map(|plugin| plugin.name)
+    }
+
+    /// Runs the mutating plugins, twice if one asks for it.
     ///
     /// # Errors
     /// The first refusal.
@@ -132,7 +233,19 @@ impl Chain {
         attributes: &Attributes<'_>,
         mut object: Option<&mut Value>,
     ) -> Result<(), Status> {
-        for plugin in &self.mutating {
+        self.mutate_once(attributes, object.as_deref_mut()).await?;
+        if attributes.reinvocation.begin_second_round() {
+            self.mutate_once(attributes, object).await?;
+        }
+        Ok(())
+    }
+
+    async fn mutate_once(
+        &self,
+        attributes: &Attributes<'_>,
+        mut object: Option<&mut Value>,
+    ) -> Result<(), Status> {
+        for plugin in self.plugins.iter().filter_map(|p| p.mutating.as_ref()) {
             plugin.admit(attributes, object.as_deref_mut()).await?;
         }
         Ok(())
@@ -147,7 +260,7 @@ impl Chain {
         attributes: &Attributes<'_>,
         object: Option<&Value>,
     ) -> Result<(), Status> {
-        for plugin in &self.validating {
+        for plugin in self.plugins.iter().filter_map(|p| p.validating.as_ref()) {
             plugin.validate(attributes, object).await?;
         }
         Ok(())

@@ -1,10 +1,12 @@
 //! What the pipeline knows of a request and the handlers need.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use davit_api::status::Status;
 use http::{HeaderMap, Method, Response};
 use parking_lot::Mutex;
+use serde_json::Value;
 
 use crate::body::ResponseBody;
 use crate::query::Query;
@@ -37,22 +39,48 @@ impl Context {
 const TOTAL_RUNES: usize = 4096;
 const CUT_RUNES: usize = 256;
 
-/// Warnings for the client, each sent once.
+/// What a request leaves behind while it is worked on: warnings for the client, each sent once,
+/// annotations for the audit log, and the options the client sent.
 #[derive(Debug, Default)]
-pub(crate) struct Warnings(Mutex<Vec<String>>);
+pub(crate) struct Warnings {
+    texts: Mutex<Vec<String>>,
+    annotations: Mutex<BTreeMap<String, String>>,
+    options: Mutex<Option<Value>>,
+}
 
 impl Warnings {
     pub(crate) fn add(&self, text: impl Into<String>) {
         let text = text.into();
-        let mut held = self.0.lock();
+        let mut held = self.texts.lock();
         if !text.is_empty() && !held.contains(&text) {
             held.push(text);
         }
     }
 
+    /// Adds an audit annotation; the first value of a key stays.
+    pub(crate) fn annotate(&self, key: impl Into<String>, value: impl Into<String>) {
+        let mut held = self.annotations.lock();
+        held.entry(key.into()).or_insert_with(|| value.into());
+    }
+
+    /// The audit annotations so far.
+    pub(crate) fn annotations(&self) -> BTreeMap<String, String> {
+        self.annotations.lock().clone()
+    }
+
+    /// Keeps the request's options (`CreateOptions` and its relatives), which webhooks are shown.
+    pub(crate) fn set_options(&self, options: Value) {
+        *self.options.lock() = Some(options);
+    }
+
+    /// The request's options, if it has any.
+    pub(crate) fn options(&self) -> Option<Value> {
+        self.options.lock().clone()
+    }
+
     /// The `Warning` header values, cut to the total budget.
     pub(crate) fn header_values(&self) -> Vec<String> {
-        let held = self.0.lock();
+        let held = self.texts.lock();
         let total: usize = held.iter().map(|text| text.chars().count()).sum();
         let cut = total > TOTAL_RUNES;
         let mut left = TOTAL_RUNES;

@@ -21,7 +21,9 @@ use crate::registry::{ResourceInfo, Snapshot};
 use crate::server::ApiServer;
 use crate::{respond, subresources, virtuals};
 
-pub(crate) use body::{Expected, decode as decode_body, format, read_body, read_object};
+pub(crate) use body::{
+    Expected, decode as decode_body, format, read_body, read_object, stored_form,
+};
 pub(crate) use create::create;
 pub(crate) use options::WriteOptions;
 pub(crate) use patch::{kind as patch_kind, patch};

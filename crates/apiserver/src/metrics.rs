@@ -1,5 +1,7 @@
 //! Metrics under the names of Kubernetes.
 
+mod webhooks;
+
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use self::webhooks::WebhookMetrics;
 use crate::request_info::RequestInfo;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -49,6 +52,7 @@ pub(crate) struct Metrics {
     durations: Family<DurationLabels, Histogram>,
     long_running: Family<DurationLabels, Gauge>,
     in_flight: Family<InFlightLabels, Gauge>,
+    pub(crate) webhooks: WebhookMetrics,
     pub(crate) watch_events: Counter,
     pub(crate) tls_handshake_errors: Counter,
     pub(crate) panics: Counter,
@@ -77,6 +81,7 @@ impl Metrics {
             durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             long_running: Family::default(),
             in_flight: Family::default(),
+            webhooks: WebhookMetrics::new(),
             watch_events: Counter::default(),
             tls_handshake_errors: Counter::default(),
             panics: Counter::default(),
@@ -93,6 +98,7 @@ impl Metrics {
 
     fn registered(mut self) -> Self {
         let r = &mut self.registry;
+        self.webhooks.register(r);
         r.register(
             "apiserver_request",
             "Requests by what they asked for and how they ended",

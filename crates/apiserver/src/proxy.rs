@@ -23,6 +23,7 @@ pub(crate) async fn handle(
     request: Request<RequestBody>,
 ) -> HandlerResult {
     let info = &context.info;
+    crate::admission::connected(server, context, resource).await?;
     let backend = target::of_proxy(server, context, resource).await?;
     let path = if info.rest.is_empty() {
         "/"

@@ -16,7 +16,7 @@ use davit_api::field::FieldError;
 use davit_api::status::Status;
 use serde_json::Value;
 
-use crate::admission::{Attributes, Operation};
+use crate::admission::{Attributes, Operation, Reinvocation};
 use crate::context::Warnings;
 use crate::errors;
 use crate::registry::ResourceInfo;
@@ -58,6 +58,8 @@ impl Writer<'_> {
             user: self.user,
             dry_run: self.dry_run,
             old,
+            warnings: self.warnings,
+            reinvocation: Reinvocation::default(),
         }
     }
 

@@ -111,7 +111,7 @@ async fn read_options(context: &Context, body: RequestBody) -> Result<DeleteOpti
     let format = format(&context.headers);
     let bytes: Bytes = read_body(body).await?;
     if bytes.is_empty() {
-        return DeleteOptions::from_value(&options_of_query(context)?);
+        return options(context, options_of_query(context)?);
     }
     let table = davit_api::kinds::builtin();
     let Some(type_id) = table.kind_type("meta.k8s.io", "v1", "DeleteOptions") else {
@@ -129,7 +129,14 @@ async fn read_options(context: &Context, body: RequestBody) -> Result<DeleteOpti
         kind: "DeleteOptions",
     };
     let value = decode(context, &bytes, format, &expected, Validation::Ignore)?;
-    DeleteOptions::from_value(&value)
+    options(context, value)
+}
+
+fn options(context: &Context, mut value: Value) -> Result<DeleteOptions, Status> {
+    let options = DeleteOptions::from_value(&value)?;
+    crate::object::set_type(&mut value, "meta.k8s.io/v1", "DeleteOptions");
+    context.warnings.set_options(value);
+    Ok(options)
 }
 
 fn options_of_query(context: &Context) -> Result<Value, Status> {

@@ -2,7 +2,7 @@
 
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::{Qualified, Status};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::context::Context;
 
@@ -67,11 +67,31 @@ impl WriteOptions {
                 &faults,
             ));
         }
+        context
+            .warnings
+            .set_options(shown(context, kind, !dry_run.is_empty()));
         Ok(Self {
             dry_run: !dry_run.is_empty(),
             validation,
         })
     }
+}
+
+/// The options in the form in which webhooks see them.
+fn shown(context: &Context, kind: &str, dry_run: bool) -> Value {
+    let mut options = json!({ "kind": kind, "apiVersion": "meta.k8s.io/v1" });
+    if dry_run {
+        options["dryRun"] = json!(["All"]);
+    }
+    for key in ["fieldManager", "fieldValidation"] {
+        if let Some(value) = context.query.text(key) {
+            options[key] = json!(value);
+        }
+    }
+    if context.query.flag("force") {
+        options["force"] = json!(true);
+    }
+    options
 }
 
 fn check_manager(manager: Option<&str>, is_apply: bool, faults: &mut ErrorList) {

@@ -5,6 +5,7 @@ use davit_api::status::{Qualified, Status};
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
+use crate::admission::{Operation, posted};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
@@ -23,7 +24,7 @@ pub(crate) async fn handle(
     let expected = Expected::built_in("", "v1", "Binding")?;
     let format = format(&context.headers)?;
     let bytes = read_body(request.into_body()).await?;
-    let binding = decode_body(context, &bytes, format, &expected, options.validation)?;
+    let mut binding = decode_body(context, &bytes, format, &expected, options.validation)?;
     let namespace = object::namespace(&binding);
     if !namespace.is_empty() && namespace != context.namespace() {
         return Err(Status::bad_request(errors::NAMESPACE_MISMATCH));
@@ -39,11 +40,28 @@ pub(crate) async fn handle(
             "name in URL does not match name in Binding object",
         ));
     }
-    let node = target(name, &binding)?;
     let snapshot = server.registry().snapshot();
     let pods = snapshot
         .get("", "v1", "pods")
         .ok_or_else(|| Status::internal("pods are not served"))?;
+    let name = name.to_owned();
+    let name = name.as_str();
+    let through = if context.info.resource == "bindings" {
+        snapshot.get("", "v1", "bindings").unwrap_or(pods)
+    } else {
+        pods
+    };
+    posted(
+        server,
+        context,
+        through,
+        Operation::Create,
+        name,
+        options.dry_run,
+        &mut binding,
+    )
+    .await?;
+    let node = target(name, &binding)?;
     let writer = Writer {
         server,
         resource: pods,

@@ -7,6 +7,7 @@ use davit_api::status::{Qualified, Reason, Status};
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
+use crate::admission::{Operation, posted};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
@@ -34,7 +35,7 @@ pub(super) async fn handle(
     let expected = Expected::built_in(GROUP, "v1", "Eviction")?;
     let format = format(&context.headers)?;
     let bytes = read_body(request.into_body()).await?;
-    let eviction = decode_body(context, &bytes, format, &expected, options.validation)?;
+    let mut eviction = decode_body(context, &bytes, format, &expected, options.validation)?;
     let name = context.info.name.as_str();
     let named = object::name(&eviction);
     if !named.is_empty() && named != name {
@@ -42,6 +43,16 @@ pub(super) async fn handle(
             "name in URL does not match name in Eviction object",
         ));
     }
+    posted(
+        server,
+        context,
+        pods,
+        Operation::Create,
+        name,
+        options.dry_run,
+        &mut eviction,
+    )
+    .await?;
     let mut delete = DeleteOptions::from_value(&eviction["deleteOptions"])?;
     delete.dry_run |= options.dry_run;
     let Some(pod) = server.object("", "pods", context.namespace(), name).await? else {

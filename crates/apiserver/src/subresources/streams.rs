@@ -13,7 +13,7 @@ use crate::handlers::not_allowed_on;
 use crate::proxy::{Forward, node_backend, uri};
 use crate::query::{Query, encode};
 use crate::server::ApiServer;
-use crate::{object, pipeline, respond};
+use crate::{admission, object, pipeline, respond};
 
 const ERROR_BYTES: usize = 10_000;
 const PODS: Qualified<'static> = Qualified {
@@ -47,6 +47,12 @@ pub(super) async fn handle(
     let Some(pod) = pod else {
         return Err(Status::not_found(PODS, pod_name));
     };
+    if name != "log" {
+        let snapshot = server.registry().snapshot();
+        if let Some(pods) = snapshot.get("", "v1", "pods") {
+            admission::connected(server, context, pods).await?;
+        }
+    }
     let (path, query) = match name {
         "log" => log(context, &pod)?,
         "portforward" => port_forward(context),

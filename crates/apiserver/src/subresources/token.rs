@@ -38,6 +38,16 @@ pub(super) async fn handle(
         return Err(Status::not_found(resource.qualified(), name));
     };
     check_place(&wanted, namespace, name)?;
+    crate::admission::posted(
+        server,
+        context,
+        resource,
+        crate::admission::Operation::Create,
+        name,
+        options.dry_run,
+        &mut wanted,
+    )
+    .await?;
     let keys = server.authenticator().token_keys();
     let seconds = expiration(&wanted)?;
     let audiences = audiences(&wanted, keys.audiences());

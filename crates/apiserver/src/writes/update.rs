@@ -95,7 +95,9 @@ impl Writer<'_> {
         object::keep_meta(&mut new, &old.value, "name");
         object::keep_meta(&mut new, &old.value, "namespace");
         object::remove_meta(&mut new, &["selfLink", "managedFields"]);
-        {
+        // of a binding it was the Binding that was asked about
+        let asks = subresource != "binding";
+        if asks {
             let attributes =
                 self.attributes(Operation::Update, subresource, name, Some(&old.value));
             self.server
@@ -124,11 +126,14 @@ impl Writer<'_> {
         if !found.is_empty() {
             return Err(self.invalid(name, &found));
         }
-        let attributes = self.attributes(Operation::Update, subresource, name, Some(&old.value));
-        self.server
-            .admission()
-            .validate(&attributes, Some(&new))
-            .await?;
+        if asks {
+            let attributes =
+                self.attributes(Operation::Update, subresource, name, Some(&old.value));
+            self.server
+                .admission()
+                .validate(&attributes, Some(&new))
+                .await?;
+        }
         if subresource.is_empty() {
             for warning in strategy.warnings(&new) {
                 self.warnings.add(warning);
