@@ -1,0 +1,112 @@
+//! All slices of a cluster, by pool and by node.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::device::{PoolId, Reach, Slice};
+
+/// The slices of one pool, of all generations, in order of their names.
+#[derive(Debug, Clone)]
+pub(crate) struct PoolSlices {
+    pub(crate) slices: Vec<Arc<Slice>>,
+}
+
+impl PoolSlices {
+    /// Whether every node sees the pool alike.
+    pub(crate) fn is_uniform(&self) -> bool {
+        let all = |s: &Arc<Slice>| matches!(s.reach, Reach::All);
+        self.slices.iter().all(all)
+    }
+}
+
+/// The slices of a cluster. Changing one costs what its pool costs; reading is by node.
+#[derive(Debug, Clone, Default)]
+pub struct Inventory {
+    pools: HashMap<PoolId, Arc<PoolSlices>>,
+    by_node: HashMap<Arc<str>, BTreeSet<PoolId>>,
+    shared: BTreeSet<PoolId>,
+    names: HashMap<Arc<str>, PoolId>,
+}
+
+impl Inventory {
+    /// Adds a slice, or puts it in the place of the one of the same name.
+    pub fn set(&mut self, slice: Arc<Slice>) {
+        self.remove(&slice.name);
+        let id = slice.pool.clone();
+        self.names.insert(slice.name.clone(), id.clone());
+        match &slice.reach {
+            Reach::Node(node) => {
+                let pools = self.by_node.entry(node.clone()).or_default();
+                pools.insert(id.clone());
+            }
+            _ => {
+                self.shared.insert(id.clone());
+            }
+        }
+        let none = || Arc::new(PoolSlices { slices: Vec::new() });
+        let pool = Arc::make_mut(self.pools.entry(id).or_insert_with(none));
+        let at = pool.slices.partition_point(|s| s.name < slice.name);
+        pool.slices.insert(at, slice);
+    }
+
+    /// Removes the slice of this name.
+    pub fn remove(&mut self, name: &str) {
+        let Some(id) = self.names.remove(name) else {
+            return;
+        };
+        let Some(entry) = self.pools.get_mut(&id) else {
+            return;
+        };
+        let pool = Arc::make_mut(entry);
+        let Some(at) = pool.slices.iter().position(|s| &*s.name == name) else {
+            return;
+        };
+        let gone = pool.slices.remove(at);
+        let same = |s: &Arc<Slice>| match (&s.reach, &gone.reach) {
+            (Reach::Node(a), Reach::Node(b)) => a == b,
+            (Reach::Node(_), _) | (_, Reach::Node(_)) => false,
+            _ => true,
+        };
+        if !pool.slices.iter().any(same) {
+            match &gone.reach {
+                Reach::Node(node) => {
+                    if let Some(pools) = self.by_node.get_mut(node) {
+                        pools.remove(&id);
+                        if pools.is_empty() {
+                            self.by_node.remove(node);
+                        }
+                    }
+                }
+                _ => {
+                    self.shared.remove(&id);
+                }
+            }
+        }
+        if pool.slices.is_empty() {
+            self.pools.remove(&id);
+        }
+    }
+
+    /// Every slice.
+    pub fn slices(&self) -> impl Iterator<Item = &Arc<Slice>> {
+        self.pools.values().flat_map(|p| &p.slices)
+    }
+
+    /// How many slices there are.
+    pub fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Whether there is no slice.
+    pub fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// The pools that a node may reach, in the order of their ids.
+    pub(crate) fn pools_of(&self, node: &str) -> Vec<(&PoolId, &Arc<PoolSlices>)> {
+        let local = self.by_node.get(node).into_iter().flatten();
+        let ids: BTreeSet<&PoolId> = local.chain(&self.shared).collect();
+        let pool = |id| self.pools.get(id).map(|p| (id, p));
+        ids.into_iter().filter_map(pool).collect()
+    }
+}

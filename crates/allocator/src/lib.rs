@@ -1,0 +1,44 @@
+//! Structured allocation of devices to resource claims (KEP-4381 and those that build on it).
+//!
+//! Inventory, usage and claims in; devices or the reasons against them out. No I/O, no clock, no
+//! randomness: time budgets and share ids are given by the caller. With equal input the devices are
+//! those that kube-scheduler 1.36 chooses with its default feature gates, in the same order; where
+//! this differs on purpose, docs/differences.md says so.
+//!
+//! - [`Inventory`] holds the slices, indexed by pool and node.
+//! - [`Usage`] holds what allocated claims hold.
+//! - [`Allocator`] looks for devices for the claims of a pod on one node after the other.
+//! - [`explain`](Allocator::explain) says for every device why it was not chosen.
+#![forbid(unsafe_code)]
+
+mod allocate;
+mod capacity;
+mod classes;
+mod constraint;
+mod device;
+mod inventory;
+mod node;
+mod plan;
+mod pool;
+mod refusal;
+mod result;
+mod search;
+mod selector;
+mod taint;
+mod usage;
+
+pub use allocate::{AllocateError, Allocation, Allocator, Call, Features, Stop};
+pub use classes::{Class, Classes};
+pub use device::{
+    Attribute, Capacity, CapacityPolicy, Device, DeviceId, DeviceView, PoolId, Slice, SliceError,
+};
+pub use inventory::Inventory;
+pub use node::{NodeMatcher, NodeSelectorError, NodeView};
+pub use plan::Plan;
+pub use refusal::{Cause, DeviceRefusal, PoolFault, Refusal, RequestRefusal};
+pub use selector::{CompileSelector, EvaluateSelector, Selectors};
+pub use taint::{Effect, Taint, TaintRule, Toleration};
+pub use usage::{DeviceUse, Usage};
+
+/// Most devices that one claim can be given.
+pub const MOST_RESULTS: usize = 32;

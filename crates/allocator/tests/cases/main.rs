@@ -1,0 +1,12 @@
+//! The cases of spec section 3.10 (checklist 51), by the names they have there, as our own tests.
+
+mod basics;
+mod bed;
+mod sharing;
+
+/// Names of cases stand above the tests that hold them.
+#[test]
+fn the_bed_reads_selectors() {
+    use davit_allocator::CompileSelector;
+    assert!(bed::Words.compile("nonsense").is_err());
+}
