@@ -7,7 +7,15 @@ use std::process::Command;
 /// The table of the design: layers from the bottom up, crates of a layer in the order in which they may use each other.
 const LAYERS: &[(&str, &[&str])] = &[
     ("words", &["davit-api", "davit-proto"]),
-    ("cores", &["davit-schema", "davit-topology", "davit-allocator"]),
+    (
+        "cores",
+        &[
+            "davit-schema",
+            "davit-cel",
+            "davit-topology",
+            "davit-allocator",
+        ],
+    ),
     (
         "mechanisms",
         &[

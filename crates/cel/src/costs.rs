@@ -1,0 +1,82 @@
+//! What operations cost while they run, in the units of the reference implementation.
+
+use crate::value::Value;
+
+/// Walking over text costs a tenth a character.
+pub(crate) fn traversal(size: u64) -> u64 {
+    size.div_ceil(10)
+}
+
+/// A quarter a character of a pattern.
+fn pattern(size: u64) -> u64 {
+    size.div_ceil(4)
+}
+
+/// The cost of a call; none where it follows from the size of the result (`join`).
+pub(crate) fn call_cost(function: &str, member: bool, args: &[Value]) -> Option<u64> {
+    let size = |n: usize| args.get(n).map_or(0, Value::cost_size);
+    let text = |n: usize| matches!(args.get(n), Some(Value::String(_) | Value::Bytes(_)));
+    Some(match function {
+        "check" => 350_000,
+        "isSorted" | "sum" | "max" | "min" | "indexOf" | "lastIndexOf" => {
+            args.first().map_or(1, walk)
+        }
+        "url" | "lowerAscii" | "upperAscii" | "substring" | "trim" | "cidr" | "isIP" | "isCIDR"
+        | "quantity" | "isQuantity" => traversal(size(0)),
+        "replace" | "split" | "ip.isCanonical" => traversal(2 * size(0)),
+        "join" => return None,
+        "find" | "findAll" => traversal(size(0).saturating_add(1)).saturating_mul(pattern(size(1))),
+        "ip" if member => 1,
+        "ip" => traversal(size(0)),
+        "containsIP" => traversal(2 * size(0)) + if text(1) { traversal(size(1)) } else { 0 },
+        "containsCIDR" => {
+            let other = if text(1) { traversal(size(1)) } else { 0 };
+            traversal(2 * size(0)) + traversal(size(0)) + 1 + other
+        }
+        "validate" | "semver" | "isSemver" if args.len() > 1 || function != "validate" => {
+            let n = usize::from(function == "validate");
+            match &args[0] {
+                Value::Format(format) => format.cost(size(n)),
+                _ => traversal(size(n)).max(1),
+            }
+        }
+        "startsWith" | "endsWith" => traversal(size(0)),
+        "bytes" | "string" if text(0) && !same_kind(function, &args[0]) => traversal(size(0)),
+        "@in" if matches!(args.get(1), Some(Value::List(_))) => size(1),
+        "sets.contains" | "sets.intersects" => size(0).saturating_mul(size(1)).saturating_add(1),
+        "sets.equivalent" => size(0)
+            .saturating_mul(size(1))
+            .saturating_mul(2)
+            .saturating_add(1),
+        "_==_" | "_!=_" => traversal(size(0).min(size(1))),
+        "_<_" | "_<=_" | "_>_" | "_>=_" if text(0) => traversal(size(0).min(size(1))),
+        "_+_" if text(0) => traversal(size(0).saturating_add(size(1))),
+        "matches" => traversal(size(0).saturating_add(1)).saturating_mul(pattern(size(1))),
+        "contains" => traversal(size(0)).saturating_mul(traversal(size(1))),
+        "includes" => size(0).max(1),
+        _ => 1,
+    })
+}
+
+/// `string("…")` and `bytes(b"…")` only hand their argument through.
+fn same_kind(function: &str, value: &Value) -> bool {
+    matches!(
+        (function, value),
+        ("string", Value::String(_)) | ("bytes", Value::Bytes(_))
+    )
+}
+
+/// The cost of walking over a value as a tree.
+fn walk(value: &Value) -> u64 {
+    match value {
+        Value::String(text) => text.len() as u64 / 10,
+        Value::Bytes(bytes) => bytes.len() as u64 / 10,
+        Value::List(list) => list.items.iter().map(walk).sum(),
+        Value::Map(map) => map
+            .entries
+            .iter()
+            .map(|(key, value)| walk(&key.value()) + walk(value))
+            .sum(),
+        _ => 1,
+    }
+}

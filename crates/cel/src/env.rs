@@ -1,0 +1,325 @@
+//! Environments and compiled expressions.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use regex::Regex;
+
+use crate::Library;
+use crate::activation::Activation;
+use crate::ast::{Expr, Id, Kind};
+use crate::checker::{self, Checked, Scope};
+use crate::declarations::{Functions, functions};
+use crate::error::{CompileError, EvalError};
+use crate::estimate::{CostEstimate, estimate};
+use crate::interpreter::{Context, Machine};
+use crate::library::{self, Native, regexes};
+use crate::parser;
+use crate::types::{DeclType, Type};
+use crate::value::{Map, Value};
+
+/// What expressions can refer to: variables, functions, constructible objects.
+#[derive(Clone)]
+pub struct Env {
+    variables: Arc<HashMap<Arc<str>, DeclType>>,
+    functions: Arc<Functions>,
+    structs: Arc<HashMap<Arc<str>, Type>>,
+    open_objects: bool,
+}
+
+impl fmt::Debug for Env {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut names: Vec<&str> = self.variables.keys().map(|name| &**name).collect();
+        names.sort_unstable();
+        f.debug_struct("Env")
+            .field("variables", &names)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Puts an environment together.
+#[derive(Debug, Default)]
+pub struct EnvBuilder {
+    libraries: Vec<Library>,
+    variables: HashMap<Arc<str>, DeclType>,
+    structs: HashMap<Arc<str>, Type>,
+    open_objects: bool,
+}
+
+impl EnvBuilder {
+    /// Adds a library.
+    #[must_use]
+    pub fn library(mut self, library: Library) -> Self {
+        if !self.libraries.contains(&library) {
+            self.libraries.push(library);
+        }
+        self
+    }
+
+    /// Declares a variable by its type.
+    #[must_use]
+    pub fn variable(self, name: &str, ty: Type) -> Self {
+        self.declare(name, DeclType::simple(ty))
+    }
+
+    /// Declares a variable whose sizes are known, for estimates.
+    #[must_use]
+    pub fn declare(mut self, name: &str, decl: DeclType) -> Self {
+        self.variables.insert(name.into(), decl);
+        self
+    }
+
+    /// Lets expressions construct `Name{field: …}` of an object type.
+    #[must_use]
+    pub fn constructible(mut self, decl: &DeclType) -> Self {
+        if let Type::Object(object) = &decl.ty {
+            self.structs
+                .insert(Arc::clone(&object.name), decl.ty.clone());
+        }
+        self
+    }
+
+    /// Lets expressions construct `Object{}` and `Object.spec{}` with any fields.
+    #[must_use]
+    pub fn open_objects(mut self) -> Self {
+        self.open_objects = true;
+        self
+    }
+
+    /// The environment.
+    pub fn build(self) -> Env {
+        Env {
+            functions: Arc::new(functions(self.libraries)),
+            variables: Arc::new(self.variables),
+            structs: Arc::new(self.structs),
+            open_objects: self.open_objects,
+        }
+    }
+}
+
+impl Env {
+    /// An empty environment.
+    pub fn builder() -> EnvBuilder {
+        EnvBuilder::default()
+    }
+
+    /// The language and the libraries of a Kubernetes API server.
+    pub fn kubernetes() -> EnvBuilder {
+        Library::KUBERNETES
+            .into_iter()
+            .fold(EnvBuilder::default(), EnvBuilder::library)
+    }
+
+    /// This environment with one more variable.
+    #[must_use]
+    pub fn with_variable(&self, name: &str, decl: DeclType) -> Self {
+        let mut variables = (*self.variables).clone();
+        variables.insert(name.into(), decl);
+        Self {
+            variables: Arc::new(variables),
+            ..self.clone()
+        }
+    }
+
+    /// Parses and checks an expression.
+    ///
+    /// # Errors
+    /// All faults that were found; [`crate::join_errors`] makes the usual text of them.
+    pub fn compile(&self, source: &str) -> Result<Program, Vec<CompileError>> {
+        let chars: Vec<char> = source.chars().collect();
+        let mut parsed = parser::parse(&chars)?;
+        let scope = Scope {
+            variables: &self.variables,
+            functions: &self.functions,
+            structs: &self.structs,
+            open_objects: self.open_objects,
+        };
+        let checked = checker::check(&mut parsed.root, parsed.ids, &chars, &scope)?;
+        let mut prepared = Prepared::default();
+        prepared
+            .visit(&parsed.root)
+            .map_err(|error| vec![CompileError::whole(error)])?;
+        Ok(Program {
+            inner: Arc::new(Inner {
+                root: parsed.root,
+                checked,
+                prepared,
+                variables: Arc::clone(&self.variables),
+            }),
+        })
+    }
+}
+
+/// A compiled expression. Cheap to clone, may be used by many threads at once.
+#[derive(Clone)]
+pub struct Program {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    root: Expr,
+    checked: Checked,
+    prepared: Prepared,
+    variables: Arc<HashMap<Arc<str>, DeclType>>,
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Program")
+            .field("output", self.output_type())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Program {
+    /// The type of the result; `dyn` when it is known only when the expression runs.
+    pub fn output_type(&self) -> &Type {
+        &self.inner.checked.types[self.inner.root.id]
+    }
+
+    /// What evaluating it can cost, by the sizes of the declared variables.
+    pub fn cost_estimate(&self) -> CostEstimate {
+        estimate(&self.inner.root, &self.inner.checked, &self.inner.variables)
+    }
+
+    /// Whether the expression mentions a variable.
+    pub fn uses(&self, variable: &str) -> bool {
+        let mut found = false;
+        walk(&self.inner.root, &mut |expr| {
+            found |= matches!(&expr.kind, Kind::Ident(name) if &**name == variable);
+        });
+        found
+    }
+
+    /// Evaluates it. The second part of the result is what it cost.
+    ///
+    /// # Errors
+    /// The expression's own fault, or that it would have cost more than `budget`.
+    pub fn eval(
+        &self,
+        activation: &dyn Activation,
+        budget: u64,
+    ) -> Result<(Value, u64), EvalError> {
+        let (result, cost) = self.run(activation, budget);
+        result.map(|value| (value, cost))
+    }
+
+    /// Like [`Program::eval`], but tells the cost of failed evaluations, too.
+    pub fn run(&self, activation: &dyn Activation, budget: u64) -> (Result<Value, EvalError>, u64) {
+        let prepared = &self.inner.prepared;
+        let mut machine = Machine {
+            context: Context {
+                regexes: &prepared.regexes,
+            },
+            activation,
+            constants: &prepared.constants,
+            natives: &prepared.natives,
+            locals: Vec::new(),
+            cost: 0,
+            limit: budget,
+        };
+        let result = machine.eval(&self.inner.root);
+        (result, machine.cost)
+    }
+}
+
+/// What can be settled before the expression runs.
+#[derive(Default)]
+struct Prepared {
+    constants: HashMap<Id, Value>,
+    natives: HashMap<Id, Native>,
+    regexes: HashMap<String, Regex>,
+}
+
+impl Prepared {
+    fn visit(&mut self, expr: &Expr) -> Result<(), String> {
+        for child in children(expr) {
+            self.visit(child)?;
+        }
+        match &expr.kind {
+            Kind::Call {
+                function,
+                target,
+                args,
+            } => {
+                if let Some(native) = library::find(function, target.is_some()) {
+                    self.natives.insert(expr.id, native);
+                }
+                let pattern = match (&**function, target) {
+                    ("matches", None) => args.get(1),
+                    ("matches" | "find" | "findAll", Some(_)) => args.first(),
+                    _ => None,
+                };
+                if let Some(Expr {
+                    kind: Kind::Const(Value::String(pattern)),
+                    ..
+                }) = pattern
+                    && !self.regexes.contains_key(&**pattern)
+                {
+                    self.regexes
+                        .insert(pattern.to_string(), regexes::compile(pattern)?);
+                }
+            }
+            Kind::List { items } => {
+                let values: Option<Vec<Value>> = items
+                    .iter()
+                    .map(|item| self.constant(&item.value).filter(|_| !item.optional))
+                    .collect();
+                if let Some(values) = values {
+                    self.constants.insert(expr.id, Value::list(values));
+                }
+            }
+            Kind::Map { entries } => {
+                let mut map = Map::default();
+                let constant = entries.iter().all(|entry| {
+                    let pair = (self.constant(&entry.key), self.constant(&entry.value));
+                    let (false, (Some(key), Some(value))) = (entry.optional, pair) else {
+                        return false;
+                    };
+                    crate::interpreter::insert(&mut map, &key, value).is_ok()
+                });
+                if constant {
+                    self.constants.insert(expr.id, Value::Map(Arc::new(map)));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn constant(&self, expr: &Expr) -> Option<Value> {
+        match &expr.kind {
+            Kind::Const(value) => Some(value.clone()),
+            _ => self.constants.get(&expr.id).cloned(),
+        }
+    }
+}
+
+fn children(expr: &Expr) -> Vec<&Expr> {
+    match &expr.kind {
+        Kind::Const(_) | Kind::Ident(_) => Vec::new(),
+        Kind::Select { operand, .. } => vec![operand],
+        Kind::Call { target, args, .. } => target.as_deref().into_iter().chain(args).collect(),
+        Kind::List { items } => items.iter().map(|item| &item.value).collect(),
+        Kind::Map { entries } => entries
+            .iter()
+            .flat_map(|entry| [&entry.key, &entry.value])
+            .collect(),
+        Kind::Struct { fields, .. } => fields.iter().map(|field| &field.value).collect(),
+        Kind::Fold(fold) => vec![
+            &fold.range,
+            &fold.init,
+            &fold.condition,
+            &fold.step,
+            &fold.result,
+        ],
+    }
+}
+
+fn walk(expr: &Expr, visit: &mut impl FnMut(&Expr)) {
+    visit(expr);
+    for child in children(expr) {
+        walk(child, visit);
+    }
+}

@@ -1,0 +1,432 @@
+//! Runs checked expressions and counts what they cost.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use regex::Regex;
+
+use crate::activation::Activation;
+use crate::ast::{ACCUMULATOR, Entry, Expr, Field, Fold, Id, Item, Kind};
+use crate::costs::call_cost;
+use crate::error::EvalError;
+use crate::library::Native;
+use crate::value::{Key, Map, Value};
+
+/// What natives may look at besides their arguments.
+pub(crate) struct Context<'a> {
+    pub(crate) regexes: &'a HashMap<String, Regex>,
+}
+
+pub(crate) struct Machine<'a> {
+    pub(crate) context: Context<'a>,
+    pub(crate) activation: &'a dyn Activation,
+    /// Lists and maps made of nothing but constants cost nothing.
+    pub(crate) constants: &'a HashMap<Id, Value>,
+    pub(crate) natives: &'a HashMap<Id, Native>,
+    pub(crate) locals: Vec<Local<'a>>,
+    pub(crate) cost: u64,
+    pub(crate) limit: u64,
+}
+
+pub(crate) struct Local<'a> {
+    name: Arc<str>,
+    slot: Slot<'a>,
+}
+
+enum Slot<'a> {
+    Ready(Eval),
+    /// Evaluated when first used.
+    Lazy(&'a Expr),
+}
+
+type Eval<T = Value> = Result<T, EvalError>;
+
+impl<'a> Machine<'a> {
+    fn charge(&mut self, cost: u64) -> Eval<()> {
+        self.cost = self.cost.saturating_add(cost);
+        if self.cost > self.limit {
+            return Err(EvalError::CostLimitExceeded);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn eval(&mut self, expr: &'a Expr) -> Eval {
+        match &expr.kind {
+            Kind::Const(value) => Ok(value.clone()),
+            Kind::Ident(name) => {
+                self.charge(1)?;
+                self.ident(name)
+            }
+            Kind::Select {
+                operand,
+                field,
+                test,
+            } => self.select(operand, field, *test),
+            Kind::Call {
+                function,
+                target,
+                args,
+            } => self.call(expr.id, function, target.as_deref(), args),
+            Kind::List { items } => match self.constants.get(&expr.id) {
+                Some(value) => Ok(value.clone()),
+                None => self.list(items),
+            },
+            Kind::Map { entries } => match self.constants.get(&expr.id) {
+                Some(value) => Ok(value.clone()),
+                None => self.map(entries),
+            },
+            Kind::Struct { name, fields } => self.construct(name, fields),
+            Kind::Fold(fold) if fold.is_bind() => self.bind(fold),
+            Kind::Fold(fold) => self.fold(fold),
+        }
+    }
+
+    fn ident(&mut self, name: &Arc<str>) -> Eval {
+        let found = self.locals.iter().rposition(|local| local.name == *name);
+        if let Some(index) = found {
+            let expr = match &self.locals[index].slot {
+                Slot::Ready(value) => return value.clone(),
+                Slot::Lazy(expr) => *expr,
+            };
+            // the value is computed among the variables that were there when it was bound
+            let inner = self.locals.split_off(index);
+            let value = self.eval(expr);
+            self.locals.extend(inner);
+            self.locals[index].slot = Slot::Ready(value.clone());
+            return value;
+        }
+        let name = name.strip_prefix('.').unwrap_or(name);
+        self.activation
+            .variable(name)
+            .unwrap_or_else(|| Err(EvalError::new(format!("no such attribute(s): {name}"))))
+    }
+
+    fn select(&mut self, operand: &'a Expr, field: &Arc<str>, test: bool) -> Eval {
+        if let Kind::Ident(name) = &operand.kind
+            && !self.locals.iter().any(|local| local.name == *name)
+            && let Some(found) = self.activation.member(name, field)
+        {
+            self.charge(1)?;
+            if test {
+                return Ok(Value::Bool(found.is_ok()));
+            }
+            let (value, cost) = found?;
+            self.charge(1u64.saturating_add(cost))?;
+            return Ok(value);
+        }
+        let operand = self.eval(operand)?;
+        if test {
+            return has(&operand, field).map(Value::Bool);
+        }
+        self.charge(1)?;
+        get_field(&operand, field)
+    }
+
+    fn list(&mut self, items: &'a [Item]) -> Eval {
+        let mut values = Vec::with_capacity(items.len());
+        for item in items {
+            match (self.eval(&item.value)?, item.optional) {
+                (Value::Optional(inner), true) => {
+                    values.extend(inner.map(|value| (*value).clone()));
+                }
+                (_, true) => return Err(EvalError::no_overload()),
+                (value, false) => values.push(value),
+            }
+        }
+        self.charge(10)?;
+        Ok(Value::list(values))
+    }
+
+    fn map(&mut self, entries: &'a [Entry]) -> Eval {
+        let mut map = Map::default();
+        for entry in entries {
+            let key = self.eval(&entry.key)?;
+            let value = self.eval(&entry.value)?;
+            let value = match (value, entry.optional) {
+                (Value::Optional(None), true) => continue,
+                (Value::Optional(Some(inner)), true) => (*inner).clone(),
+                (_, true) => return Err(EvalError::no_overload()),
+                (value, false) => value,
+            };
+            insert(&mut map, &key, value)?;
+        }
+        self.charge(30)?;
+        Ok(Value::Map(Arc::new(map)))
+    }
+
+    fn construct(&mut self, name: &Arc<str>, fields: &'a [Field]) -> Eval {
+        let mut map = Map {
+            object: Some(name.trim_start_matches('.').into()),
+            ..Map::default()
+        };
+        for field in fields {
+            let value = match (self.eval(&field.value)?, field.optional) {
+                (Value::Optional(None), true) => continue,
+                (Value::Optional(Some(inner)), true) => (*inner).clone(),
+                (value, _) => value,
+            };
+            map.entries
+                .insert(Key::String(Arc::clone(&field.name)), value);
+        }
+        self.charge(40)?;
+        Ok(Value::Map(Arc::new(map)))
+    }
+
+    fn bind(&mut self, fold: &'a Fold) -> Eval {
+        self.locals.push(Local {
+            name: Arc::clone(&fold.accu),
+            slot: Slot::Lazy(&fold.init),
+        });
+        let result = self.eval(&fold.result);
+        self.locals.pop();
+        result
+    }
+
+    fn fold(&mut self, fold: &'a Fold) -> Eval {
+        let range = self.eval(&fold.range)?;
+        let items: Vec<(Value, Value)> = match &range {
+            Value::List(list) if fold.var2.is_some() => (0..)
+                .map(Value::Int)
+                .zip(list.items.iter().cloned())
+                .collect(),
+            Value::List(list) => list
+                .items
+                .iter()
+                .map(|item| (item.clone(), Value::Null))
+                .collect(),
+            Value::Map(map) => map
+                .entries
+                .iter()
+                .map(|(key, value)| (key.value(), value.clone()))
+                .collect(),
+            _ => return Err(EvalError::no_overload()),
+        };
+        let accu = self.eval(&fold.init);
+        let base = self.locals.len();
+        self.locals.push(Local {
+            name: Arc::clone(&fold.accu),
+            slot: Slot::Ready(accu),
+        });
+        let result = self.iterate(fold, base, items);
+        self.locals.truncate(base + 1);
+        let result = result.and_then(|()| self.eval(&fold.result));
+        self.locals.truncate(base);
+        result
+    }
+
+    fn iterate(&mut self, fold: &'a Fold, base: usize, items: Vec<(Value, Value)>) -> Eval<()> {
+        for (first, second) in items {
+            self.locals.truncate(base + 1);
+            self.locals.push(Local {
+                name: Arc::clone(&fold.var),
+                slot: Slot::Ready(Ok(first)),
+            });
+            if let Some(name) = &fold.var2 {
+                self.locals.push(Local {
+                    name: Arc::clone(name),
+                    slot: Slot::Ready(Ok(second)),
+                });
+            }
+            match self.eval(&fold.condition) {
+                Ok(Value::Bool(false)) => break,
+                Err(EvalError::CostLimitExceeded) => return Err(EvalError::CostLimitExceeded),
+                _ => {}
+            }
+            let step = self.eval(&fold.step);
+            if step == Err(EvalError::CostLimitExceeded) {
+                return Err(EvalError::CostLimitExceeded);
+            }
+            let lost = step.is_err() && matches!(fold.condition.kind, Kind::Const(_));
+            self.locals[base].slot = Slot::Ready(step);
+            if lost {
+                // only logical folds can recover from a fault
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn call(&mut self, id: Id, function: &str, target: Option<&'a Expr>, args: &'a [Expr]) -> Eval {
+        match function {
+            "_&&_" => return self.logical(args, false),
+            "_||_" => return self.logical(args, true),
+            "_?_:_" => {
+                return match self.eval(&args[0])? {
+                    Value::Bool(true) => self.eval(&args[1]),
+                    Value::Bool(false) => self.eval(&args[2]),
+                    _ => Err(EvalError::no_overload()),
+                };
+            }
+            "@not_strictly_false" => {
+                let value = self.eval(&args[0]);
+                if value == Err(EvalError::CostLimitExceeded) {
+                    return value;
+                }
+                self.charge(1)?;
+                return Ok(Value::Bool(!matches!(value, Ok(Value::Bool(false)))));
+            }
+            "@in" if self.constants.contains_key(&args[1].id) => {
+                let value = self.eval(&args[0])?;
+                let list = self.eval(&args[1])?;
+                return crate::library::operators::contains(&value, &list);
+            }
+            "_?._" | "_[_]" | "_[?_]" => {
+                let operand = self.eval(&args[0])?;
+                let index = self.eval(&args[1])?;
+                self.charge(1)?;
+                return crate::library::operators::index(&operand, &index, function != "_[_]");
+            }
+            "or" | "orValue" if target.is_some() => {
+                if let Some(result) = self.optional_or(function, target, args) {
+                    return result;
+                }
+            }
+            _ => {}
+        }
+        let Some(native) = self.natives.get(&id).copied() else {
+            return Err(EvalError::no_overload());
+        };
+        let mut values = Vec::with_capacity(args.len() + 1);
+        if let Some(target) = target {
+            values.push(self.eval(target)?);
+        }
+        for arg in args {
+            let value = if values.is_empty() && target.is_none() {
+                self.accumulator(arg)?
+            } else {
+                self.eval(arg)?
+            };
+            values.push(value);
+        }
+        self.apply(function, target.is_some(), native, values)
+    }
+
+    fn apply(&mut self, function: &str, member: bool, native: Native, values: Vec<Value>) -> Eval {
+        // the accumulator moves into the call, so that it grows in place
+        let before = call_cost(function, member, &values);
+        let result = match (function, native) {
+            ("_+_", _) if matches!(values.as_slice(), [Value::List(_), Value::List(_)]) => {
+                Ok(crate::library::operators::concat(values))
+            }
+            ("cel.@mapInsert", _) => crate::library::operators::map_insert(values),
+            _ => native(&self.context, &values),
+        };
+        let cost = before.unwrap_or_else(|| {
+            let size = result.as_ref().map_or(0, Value::cost_size);
+            crate::costs::traversal(2 * size)
+        });
+        self.charge(cost)?;
+        result
+    }
+
+    /// The first argument; an accumulator is taken out of its variable, which is about to be
+    /// replaced by the result.
+    fn accumulator(&mut self, expr: &'a Expr) -> Eval {
+        if let Kind::Ident(name) = &expr.kind
+            && &**name == ACCUMULATOR
+            && let Some(local) = self.locals.iter_mut().rev().find(|l| l.name == *name)
+            && matches!(local.slot, Slot::Ready(Ok(Value::List(_) | Value::Map(_))))
+        {
+            let slot = std::mem::replace(&mut local.slot, Slot::Ready(Ok(Value::Null)));
+            self.charge(1)?;
+            if let Slot::Ready(value) = slot {
+                return value;
+            }
+        }
+        self.eval(expr)
+    }
+
+    fn logical(&mut self, args: &'a [Expr], decisive: bool) -> Eval {
+        let mut fault = None;
+        for arg in args {
+            match self.eval(arg) {
+                Ok(Value::Bool(value)) if value == decisive => return Ok(Value::Bool(decisive)),
+                Ok(Value::Bool(_)) => {}
+                Ok(_) => {
+                    fault.get_or_insert(EvalError::no_overload());
+                }
+                Err(EvalError::CostLimitExceeded) => return Err(EvalError::CostLimitExceeded),
+                Err(error) => {
+                    fault.get_or_insert(error);
+                }
+            }
+        }
+        fault.map_or(Ok(Value::Bool(!decisive)), Err)
+    }
+
+    /// The alternative is evaluated only when there is no value.
+    fn optional_or(
+        &mut self,
+        function: &str,
+        target: Option<&'a Expr>,
+        args: &'a [Expr],
+    ) -> Option<Eval> {
+        let target = match self.eval(target?) {
+            Ok(target) => target,
+            Err(error) => return Some(Err(error)),
+        };
+        let (Value::Optional(held), [other]) = (&target, args) else {
+            return Some(Err(EvalError::no_overload()));
+        };
+        Some(match held {
+            Some(_) if function == "or" => Ok(target),
+            Some(value) => Ok((**value).clone()),
+            None => self.eval(other),
+        })
+    }
+}
+
+pub(crate) fn insert(map: &mut Map, key: &Value, value: Value) -> Eval<()> {
+    let Some(key) = Key::of(key) else {
+        return Err(EvalError::new("unsupported key type"));
+    };
+    let shown = key.to_string();
+    if map.entries.insert(key, value).is_some() {
+        return Err(EvalError::new(format!(
+            "insert failed: key {shown} already exists"
+        )));
+    }
+    Ok(())
+}
+
+fn has(operand: &Value, field: &str) -> Eval<bool> {
+    match operand {
+        Value::Map(map) => Ok(map.entries.contains_key(&Key::from(field))
+            || (map.object.is_some()
+                && map
+                    .entries
+                    .contains_key(&Key::String(format!("__{field}__").into())))),
+        Value::Optional(None) => Ok(false),
+        Value::Optional(Some(inner)) => has(inner, field),
+        _ => Err(EvalError::no_overload()),
+    }
+}
+
+pub(crate) fn get_field(operand: &Value, field: &str) -> Eval {
+    match operand {
+        Value::Map(map) => {
+            if let Some(found) = map.get(field) {
+                return Ok(found.clone());
+            }
+            if map.object.is_some()
+                && let Some(found) = map.get(&format!("__{field}__"))
+            {
+                return Ok(found.clone());
+            }
+            Err(EvalError::no_such_key(field))
+        }
+        // selection goes on inside an optional value
+        Value::Optional(None) => Ok(Value::Optional(None)),
+        Value::Optional(Some(inner)) => Ok(match &**inner {
+            Value::Map(map) => Value::Optional(map.get(field).cloned().map(Arc::new)),
+            _ => return Err(EvalError::no_overload()),
+        }),
+        _ => Err(EvalError::no_overload()),
+    }
+}
+
+impl PartialEq for Value {
+    fn eq(&self, other: &Self) -> bool {
+        self.equals(other)
+    }
+}

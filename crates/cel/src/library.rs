@@ -1,0 +1,48 @@
+//! The functions themselves, found by name when an expression is compiled.
+
+pub(crate) mod authorizer;
+mod conversions;
+pub(crate) mod format;
+mod lists;
+mod net;
+pub(crate) mod operators;
+mod optional;
+mod quantity;
+pub(crate) mod regexes;
+mod semver;
+mod sets;
+mod strings;
+pub(crate) mod time;
+pub(crate) mod urls;
+
+use crate::error::EvalError;
+use crate::interpreter::Context;
+use crate::value::Value;
+
+pub(crate) type Native = fn(&Context<'_>, &[Value]) -> Result<Value, EvalError>;
+
+/// The implementation of a function for all its overloads.
+pub(crate) fn find(name: &str, member: bool) -> Option<Native> {
+    operators::find(name, member)
+        .or_else(|| conversions::find(name, member))
+        .or_else(|| strings::find(name, member))
+        .or_else(|| lists::find(name, member))
+        .or_else(|| regexes::find(name, member))
+        .or_else(|| urls::find(name, member))
+        .or_else(|| sets::find(name, member))
+        .or_else(|| optional::find(name, member))
+        .or_else(|| quantity::find(name, member))
+        .or_else(|| semver::find(name, member))
+        .or_else(|| net::find(name, member))
+        .or_else(|| format::find(name, member))
+        .or_else(|| time::find(name, member))
+        .or_else(|| authorizer::find(name, member))
+}
+
+fn no_overload() -> Result<Value, EvalError> {
+    Err(EvalError::no_overload())
+}
+
+fn failed(message: impl Into<String>) -> Result<Value, EvalError> {
+    Err(EvalError::new(message))
+}

@@ -1,0 +1,229 @@
+//! Arithmetic, comparison, indexes, membership.
+
+use std::cmp::Ordering;
+use std::sync::Arc;
+
+use super::{Native, failed, no_overload, time};
+use crate::error::EvalError;
+use crate::interpreter::insert;
+use crate::value::{Key, List, ListKind, Value, same_keys};
+
+pub(super) fn find(name: &str, member: bool) -> Option<Native> {
+    if member {
+        return None;
+    }
+    Some(match name {
+        "_+_" => |_, args| add(args),
+        "_-_" => |_, args| subtract(args),
+        "_*_" => |_, args| match args {
+            [Value::Int(a), Value::Int(b)] => int(a.checked_mul(*b)),
+            [Value::Uint(a), Value::Uint(b)] => uint(a.checked_mul(*b)),
+            [Value::Double(a), Value::Double(b)] => Ok(Value::Double(a * b)),
+            _ => no_overload(),
+        },
+        "_/_" => |_, args| match args {
+            [Value::Int(_), Value::Int(0)] | [Value::Uint(_), Value::Uint(0)] => {
+                failed("division by zero")
+            }
+            [Value::Int(a), Value::Int(b)] => int(a.checked_div(*b)),
+            [Value::Uint(a), Value::Uint(b)] => uint(a.checked_div(*b)),
+            [Value::Double(a), Value::Double(b)] => Ok(Value::Double(a / b)),
+            _ => no_overload(),
+        },
+        "_%_" => |_, args| match args {
+            [Value::Int(_), Value::Int(0)] | [Value::Uint(_), Value::Uint(0)] => {
+                failed("modulus by zero")
+            }
+            [Value::Int(a), Value::Int(b)] => int(a.checked_rem(*b)),
+            [Value::Uint(a), Value::Uint(b)] => uint(a.checked_rem(*b)),
+            _ => no_overload(),
+        },
+        "-_" => |_, args| match args {
+            [Value::Int(a)] => int(a.checked_neg()),
+            [Value::Double(a)] => Ok(Value::Double(-a)),
+            _ => no_overload(),
+        },
+        "!_" => |_, args| match args {
+            [Value::Bool(a)] => Ok(Value::Bool(!a)),
+            _ => no_overload(),
+        },
+        "_==_" => |_, args| Ok(Value::Bool(args[0].equals(&args[1]))),
+        "_!=_" => |_, args| Ok(Value::Bool(!args[0].equals(&args[1]))),
+        "_<_" => |_, args| compare(args, Ordering::is_lt),
+        "_<=_" => |_, args| compare(args, Ordering::is_le),
+        "_>_" => |_, args| compare(args, Ordering::is_gt),
+        "_>=_" => |_, args| compare(args, Ordering::is_ge),
+        "@in" => |_, args| contains(&args[0], &args[1]),
+        "cel.@mapInsert" => |_, args| map_insert(args.to_vec()),
+        _ => return None,
+    })
+}
+
+fn int(value: Option<i64>) -> Result<Value, EvalError> {
+    value.map_or_else(|| failed("integer overflow"), |v| Ok(Value::Int(v)))
+}
+
+fn uint(value: Option<u64>) -> Result<Value, EvalError> {
+    value.map_or_else(
+        || failed("unsigned integer overflow"),
+        |v| Ok(Value::Uint(v)),
+    )
+}
+
+fn add(args: &[Value]) -> Result<Value, EvalError> {
+    match args {
+        [Value::Int(a), Value::Int(b)] => int(a.checked_add(*b)),
+        [Value::Uint(a), Value::Uint(b)] => uint(a.checked_add(*b)),
+        [Value::Double(a), Value::Double(b)] => Ok(Value::Double(a + b)),
+        [Value::String(a), Value::String(b)] => Ok(Value::string(format!("{a}{b}"))),
+        [Value::Bytes(a), Value::Bytes(b)] => Ok(Value::Bytes([&**a, &**b].concat().into())),
+        [Value::List(_), Value::List(_)] => Ok(concat(args.to_vec())),
+        [Value::Duration(a), Value::Duration(b)] => a
+            .checked_add(*b)
+            .map_or_else(|| failed("duration overflow"), |d| Ok(Value::Duration(d))),
+        [Value::Timestamp(t), Value::Duration(d)] | [Value::Duration(d), Value::Timestamp(t)] => {
+            time::shift(*t, Some(*d))
+        }
+        _ => no_overload(),
+    }
+}
+
+fn subtract(args: &[Value]) -> Result<Value, EvalError> {
+    match args {
+        [Value::Int(a), Value::Int(b)] => int(a.checked_sub(*b)),
+        [Value::Uint(a), Value::Uint(b)] => uint(a.checked_sub(*b)),
+        [Value::Double(a), Value::Double(b)] => Ok(Value::Double(a - b)),
+        [Value::Duration(a), Value::Duration(b)] => a
+            .checked_sub(*b)
+            .map_or_else(|| failed("duration overflow"), |d| Ok(Value::Duration(d))),
+        [Value::Timestamp(t), Value::Duration(d)] => time::shift(*t, d.checked_neg()),
+        [Value::Timestamp(a), Value::Timestamp(b)] => {
+            let nanos = a.as_nanosecond() - b.as_nanosecond();
+            i64::try_from(nanos)
+                .map_or_else(|_| failed("duration overflow"), |d| Ok(Value::Duration(d)))
+        }
+        _ => no_overload(),
+    }
+}
+
+/// Joins two lists. The left one decides how: sets keep one of equal elements, in lists by keys
+/// the right one's elements replace theirs.
+pub(crate) fn concat(values: Vec<Value>) -> Value {
+    let mut values = values.into_iter();
+    let (Some(Value::List(mut left)), Some(Value::List(right))) = (values.next(), values.next())
+    else {
+        return Value::Null;
+    };
+    let joined: &mut List = Arc::make_mut(&mut left);
+    for item in &right.items {
+        match &joined.kind {
+            ListKind::Atomic => joined.items.push(item.clone()),
+            ListKind::Set => {
+                if !joined.items.iter().any(|known| known.equals(item)) {
+                    joined.items.push(item.clone());
+                }
+            }
+            ListKind::Map(keys) => {
+                let place = joined
+                    .items
+                    .iter()
+                    .position(|known| same_keys(known, item, keys));
+                match place {
+                    Some(n) => joined.items[n] = item.clone(),
+                    None => joined.items.push(item.clone()),
+                }
+            }
+        }
+    }
+    Value::List(left)
+}
+
+pub(crate) fn map_insert(values: Vec<Value>) -> Result<Value, EvalError> {
+    let mut values = values.into_iter();
+    match (values.next(), values.next(), values.next()) {
+        (Some(Value::Map(mut map)), Some(key), Some(value)) => {
+            insert(Arc::make_mut(&mut map), &key, value)?;
+            Ok(Value::Map(map))
+        }
+        (Some(Value::Map(mut map)), Some(Value::Map(more)), None) => {
+            let into = Arc::make_mut(&mut map);
+            for (key, value) in &more.entries {
+                insert(into, &key.value(), value.clone())?;
+            }
+            Ok(Value::Map(map))
+        }
+        _ => no_overload(),
+    }
+}
+
+fn compare(args: &[Value], wanted: fn(Ordering) -> bool) -> Result<Value, EvalError> {
+    let nan = |value: &Value| matches!(value, Value::Double(d) if d.is_nan());
+    match args[0].order(&args[1]) {
+        Some(order) => Ok(Value::Bool(wanted(order))),
+        None if nan(&args[0]) || nan(&args[1]) => Ok(Value::Bool(false)),
+        None => no_overload(),
+    }
+}
+
+pub(crate) fn contains(item: &Value, container: &Value) -> Result<Value, EvalError> {
+    match container {
+        Value::List(list) => Ok(Value::Bool(
+            list.items.iter().any(|known| known.equals(item)),
+        )),
+        Value::Map(map) => Ok(Value::Bool(
+            Key::of(item).is_some_and(|key| map.entries.contains_key(&key)),
+        )),
+        _ => no_overload(),
+    }
+}
+
+/// `a[b]`, `a[?b]` and `a.?b`.
+pub(crate) fn index(operand: &Value, index: &Value, optional: bool) -> Result<Value, EvalError> {
+    let found = match operand {
+        Value::Optional(None) => return Ok(Value::Optional(None)),
+        Value::Optional(Some(inner)) => lookup(inner, index).map(|found| match found {
+            Ok(value) => Value::some(value),
+            Err(_) => Value::Optional(None),
+        }),
+        _ => match lookup(operand, index)? {
+            Ok(value) if optional => Ok(Value::some(value)),
+            Ok(value) => Ok(value),
+            Err(_) if optional => Ok(Value::Optional(None)),
+            Err(error) => Err(error),
+        },
+    }?;
+    Ok(found)
+}
+
+/// The outer fault is one of types, the inner one that nothing is there.
+fn lookup(operand: &Value, index: &Value) -> Result<Result<Value, EvalError>, EvalError> {
+    match (operand, index) {
+        (Value::List(list), Value::Int(_) | Value::Uint(_) | Value::Double(_)) => {
+            let Some(Key::Int(n)) = Key::of(index).map(|key| match key {
+                Key::Uint(u) => i64::try_from(u).map_or(Key::Uint(u), Key::Int),
+                other => other,
+            }) else {
+                return Err(EvalError::new("invalid list index"));
+            };
+            let item = usize::try_from(n).ok().and_then(|n| list.items.get(n));
+            Ok(item
+                .cloned()
+                .ok_or_else(|| EvalError::new(format!("index out of bounds: {n}"))))
+        }
+        (Value::Map(map), _) => {
+            let Some(key) = Key::of(index) else {
+                return Ok(Err(EvalError::new("unsupported key type")));
+            };
+            if let Some(found) = map.find(&key) {
+                return Ok(Ok(found.clone()));
+            }
+            if let (Some(_), Key::String(name)) = (&map.object, &key)
+                && let Some(found) = map.get(&format!("__{name}__"))
+            {
+                return Ok(Ok(found.clone()));
+            }
+            Ok(Err(EvalError::no_such_key(&key.to_string())))
+        }
+        _ => Err(EvalError::no_overload()),
+    }
+}

@@ -1,0 +1,42 @@
+//! Optional values.
+
+use super::{Native, failed, no_overload};
+use crate::value::Value;
+
+pub(super) fn find(name: &str, member: bool) -> Option<Native> {
+    Some(match (name, member) {
+        ("optional.of", false) => |_, args| Ok(Value::some(args[0].clone())),
+        ("optional.none", false) => |_, _| Ok(Value::Optional(None)),
+        ("optional.ofNonZeroValue", false) => |_, args| {
+            Ok(if is_zero(&args[0]) {
+                Value::Optional(None)
+            } else {
+                Value::some(args[0].clone())
+            })
+        },
+        ("value", true) => |_, args| match &args[0] {
+            Value::Optional(Some(inner)) => Ok((**inner).clone()),
+            Value::Optional(None) => failed("optional.none() dereference"),
+            _ => no_overload(),
+        },
+        ("hasValue", true) => |_, args| match &args[0] {
+            Value::Optional(inner) => Ok(Value::Bool(inner.is_some())),
+            _ => no_overload(),
+        },
+        _ => return None,
+    })
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) | Value::Int(0) | Value::Uint(0) => true,
+        Value::Double(d) => *d == 0.0,
+        Value::String(s) => s.is_empty(),
+        Value::Bytes(b) => b.is_empty(),
+        Value::List(list) => list.items.is_empty(),
+        Value::Map(map) => map.entries.is_empty(),
+        Value::Duration(nanos) => *nanos == 0,
+        Value::Optional(inner) => inner.is_none(),
+        _ => false,
+    }
+}

@@ -1,0 +1,450 @@
+//! Values.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use davit_api::quantity::Quantity;
+use jiff::Timestamp;
+
+use crate::library::authorizer::Handle;
+use crate::library::format::NamedFormat;
+use crate::library::urls::Url;
+use crate::types::Type;
+
+/// A value of CEL. Cheap to clone.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A signed integer.
+    Int(i64),
+    /// An unsigned integer.
+    Uint(u64),
+    /// A floating-point number.
+    Double(f64),
+    /// Text.
+    String(Arc<str>),
+    /// Octets.
+    Bytes(Arc<[u8]>),
+    /// A list.
+    List(Arc<List>),
+    /// A map, or an object, whose keys are its fields.
+    Map(Arc<Map>),
+    /// A point in time.
+    Timestamp(Timestamp),
+    /// A span of time in nanoseconds.
+    Duration(i64),
+    /// A type.
+    Type(Type),
+    /// A value or nothing.
+    Optional(Option<Arc<Value>>),
+    /// A Kubernetes quantity.
+    Quantity(Quantity),
+    /// A parsed URL.
+    Url(Arc<Url>),
+    /// An IP address.
+    Ip(IpAddr),
+    /// A block of IP addresses.
+    Cidr(Cidr),
+    /// A semantic version.
+    Semver(Arc<semver::Version>),
+    /// A named format.
+    Format(NamedFormat),
+    /// The authorizer, or a check that is being put together.
+    Authorizer(Handle),
+}
+
+/// A list and how lists like it are compared.
+#[derive(Debug, Clone, Default)]
+pub struct List {
+    /// The elements.
+    pub items: Vec<Value>,
+    /// How equality and concatenation treat the elements.
+    pub kind: ListKind,
+}
+
+/// The `x-kubernetes-list-type` of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum ListKind {
+    /// The order matters.
+    #[default]
+    Atomic,
+    /// The order does not matter.
+    Set,
+    /// Elements correspond by these (escaped) keys; the order does not matter.
+    Map(Arc<[Arc<str>]>),
+}
+
+/// A map or an object.
+#[derive(Debug, Clone, Default)]
+pub struct Map {
+    /// The entries in the order of their keys.
+    pub entries: BTreeMap<Key, Value>,
+    /// The type of an object; none for maps.
+    pub object: Option<Arc<str>>,
+    /// A value for absent keys that reads as present but is not counted, as
+    /// `device.attributes["unknown"]` is an empty map.
+    pub fallback: Option<Value>,
+}
+
+/// A key of a map. Numbers are equal across their types.
+#[derive(Debug, Clone)]
+pub enum Key {
+    /// A truth value.
+    Bool(bool),
+    /// A signed integer.
+    Int(i64),
+    /// An unsigned integer.
+    Uint(u64),
+    /// Text.
+    String(Arc<str>),
+}
+
+/// An address and the length of its prefix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cidr {
+    /// The address as written, bits behind the prefix included.
+    pub ip: IpAddr,
+    /// The length of the prefix in bits.
+    pub prefix: u8,
+}
+
+impl Key {
+    fn rank(&self) -> (u8, i128, bool, &str) {
+        match self {
+            Self::Bool(b) => (0, 0, *b, ""),
+            Self::Int(i) => (1, i128::from(*i), false, ""),
+            Self::Uint(u) => (1, i128::from(*u), false, ""),
+            Self::String(s) => (2, 0, false, s),
+        }
+    }
+
+    /// The key as a value.
+    pub fn value(&self) -> Value {
+        match self {
+            Self::Bool(b) => Value::Bool(*b),
+            Self::Int(i) => Value::Int(*i),
+            Self::Uint(u) => Value::Uint(*u),
+            Self::String(s) => Value::String(Arc::clone(s)),
+        }
+    }
+
+    /// A value as a key; a double counts if it is a whole number.
+    pub fn of(value: &Value) -> Option<Self> {
+        match value {
+            Value::Bool(b) => Some(Self::Bool(*b)),
+            Value::Int(i) => Some(Self::Int(*i)),
+            Value::Uint(u) => Some(Self::Uint(*u)),
+            Value::String(s) => Some(Self::String(Arc::clone(s))),
+            // the bounds are exact in floating point
+            Value::Double(d)
+                if d.fract() == 0.0
+                    && (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(d) =>
+            {
+                Some(Self::Int(*d as i64))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.rank() == other.rank()
+    }
+}
+impl Eq for Key {}
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self::String(text.into())
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bool(b) => write!(f, "{b}"),
+            Self::Int(i) => write!(f, "{i}"),
+            Self::Uint(u) => write!(f, "{u}"),
+            Self::String(s) => f.write_str(s),
+        }
+    }
+}
+
+impl fmt::Display for Cidr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.ip, self.prefix)
+    }
+}
+
+impl Map {
+    /// The entry under a text key.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        self.find(&Key::from(key))
+    }
+
+    pub(crate) fn find(&self, key: &Key) -> Option<&Value> {
+        self.entries.get(key).or(self.fallback.as_ref())
+    }
+}
+
+impl Value {
+    /// Text.
+    pub fn string(text: impl Into<Arc<str>>) -> Self {
+        Self::String(text.into())
+    }
+
+    /// A list whose order matters.
+    pub fn list(items: Vec<Value>) -> Self {
+        Self::List(Arc::new(List {
+            items,
+            kind: ListKind::Atomic,
+        }))
+    }
+
+    /// A map with text keys.
+    pub fn map<K: Into<Arc<str>>>(entries: impl IntoIterator<Item = (K, Value)>) -> Self {
+        Self::Map(Arc::new(Map {
+            entries: entries
+                .into_iter()
+                .map(|(key, value)| (Key::String(key.into()), value))
+                .collect(),
+            ..Map::default()
+        }))
+    }
+
+    /// An optional with a value.
+    pub fn some(value: Value) -> Self {
+        Self::Optional(Some(Arc::new(value)))
+    }
+
+    /// The type as `type(x)` gives it.
+    pub fn type_of(&self) -> Type {
+        match self {
+            Self::Null => Type::Null,
+            Self::Bool(_) => Type::Bool,
+            Self::Int(_) => Type::Int,
+            Self::Uint(_) => Type::Uint,
+            Self::Double(_) => Type::Double,
+            Self::String(_) => Type::String,
+            Self::Bytes(_) => Type::Bytes,
+            Self::List(_) => Type::list(Type::Dyn),
+            Self::Map(map) => match &map.object {
+                Some(name) => Type::Opaque(Arc::clone(name)),
+                None => Type::map(Type::Dyn, Type::Dyn),
+            },
+            Self::Timestamp(_) => Type::Timestamp,
+            Self::Duration(_) => Type::Duration,
+            Self::Type(_) => Type::Type(Arc::new(Type::Dyn)),
+            Self::Optional(_) => Type::optional(Type::Dyn),
+            Self::Quantity(_) => Type::opaque("kubernetes.Quantity"),
+            Self::Url(_) => Type::opaque("kubernetes.URL"),
+            Self::Ip(_) => Type::opaque("net.IP"),
+            Self::Cidr(_) => Type::opaque("net.CIDR"),
+            Self::Semver(_) => Type::opaque("kubernetes.Semver"),
+            Self::Format(_) => Type::opaque("kubernetes.NamedFormat"),
+            Self::Authorizer(handle) => Type::opaque(handle.type_name()),
+        }
+    }
+
+    /// What the cost of working on the value is counted by: 1 for scalars.
+    pub(crate) fn cost_size(&self) -> u64 {
+        match self {
+            Self::String(text) => text.chars().count() as u64,
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::List(list) => list.items.len() as u64,
+            Self::Map(map) => map.entries.len() as u64,
+            Self::Ip(ip) => address_bytes(*ip),
+            Self::Cidr(cidr) => address_bytes(cidr.ip),
+            _ => 1,
+        }
+    }
+
+    /// The value under a key or field of a map, or none.
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        match self {
+            Self::Map(map) => map.get(key),
+            _ => None,
+        }
+    }
+
+    /// The text of a string.
+    pub fn as_str(&self) -> Option<&str> {
+        match self {
+            Self::String(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The truth of a bool.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Self::Bool(b) => Some(*b),
+            _ => None,
+        }
+    }
+
+    /// CEL's `==`: numbers across types, lists and maps by their elements.
+    pub fn equals(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Self::Null, Self::Null) => true,
+            (Self::Bool(a), Self::Bool(b)) => a == b,
+            (
+                Self::Int(_) | Self::Uint(_) | Self::Double(_),
+                Self::Int(_) | Self::Uint(_) | Self::Double(_),
+            ) => number_order(self, other) == Some(Ordering::Equal),
+            (Self::String(a), Self::String(b)) => a == b,
+            (Self::Bytes(a), Self::Bytes(b)) => a == b,
+            (Self::List(a), Self::List(b)) => lists_equal(a, b),
+            (Self::Map(a), Self::Map(b)) => {
+                a.entries.len() == b.entries.len()
+                    && a.entries.iter().all(|(key, value)| {
+                        b.entries.get(key).is_some_and(|other| value.equals(other))
+                    })
+            }
+            (Self::Timestamp(a), Self::Timestamp(b)) => a == b,
+            (Self::Duration(a), Self::Duration(b)) => a == b,
+            (Self::Type(a), Self::Type(b)) => types_equal(a, b),
+            (Self::Optional(a), Self::Optional(b)) => match (a, b) {
+                (None, None) => true,
+                (Some(a), Some(b)) => a.equals(b),
+                _ => false,
+            },
+            (Self::Quantity(a), Self::Quantity(b)) => a == b,
+            (Self::Url(a), Self::Url(b)) => a == b,
+            (Self::Ip(a), Self::Ip(b)) => a == b,
+            (Self::Cidr(a), Self::Cidr(b)) => a == b,
+            (Self::Semver(a), Self::Semver(b)) => a.cmp_precedence(b) == Ordering::Equal,
+            (Self::Format(a), Self::Format(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// The order of two values of an ordered type.
+    pub(crate) fn order(&self, other: &Value) -> Option<Ordering> {
+        match (self, other) {
+            (Self::Bool(a), Self::Bool(b)) => Some(a.cmp(b)),
+            (Self::String(a), Self::String(b)) => Some(a.cmp(b)),
+            (Self::Bytes(a), Self::Bytes(b)) => Some(a.cmp(b)),
+            (Self::Timestamp(a), Self::Timestamp(b)) => Some(a.cmp(b)),
+            (Self::Duration(a), Self::Duration(b)) => Some(a.cmp(b)),
+            _ => number_order(self, other),
+        }
+    }
+}
+
+fn address_bytes(ip: IpAddr) -> u64 {
+    match ip {
+        IpAddr::V4(_) => 4,
+        IpAddr::V6(_) => 16,
+    }
+}
+
+/// Types are compared by their outermost name, as values do not know their elements' types.
+fn types_equal(a: &Type, b: &Type) -> bool {
+    match (a, b) {
+        (Type::List(_), Type::List(_))
+        | (Type::Map(..), Type::Map(..))
+        | (Type::Optional(_), Type::Optional(_)) => true,
+        (Type::Object(a), Type::Opaque(b)) | (Type::Opaque(b), Type::Object(a)) => a.name == *b,
+        _ => a == b,
+    }
+}
+
+fn lists_equal(a: &List, b: &List) -> bool {
+    if a.items.len() != b.items.len() {
+        return false;
+    }
+    match &a.kind {
+        ListKind::Atomic => a.items.iter().zip(&b.items).all(|(a, b)| a.equals(b)),
+        ListKind::Set => a
+            .items
+            .iter()
+            .all(|item| b.items.iter().any(|other| item.equals(other))),
+        ListKind::Map(keys) => a.items.iter().all(|item| {
+            b.items
+                .iter()
+                .find(|other| same_keys(item, other, keys))
+                .is_some_and(|other| item.equals(other))
+        }),
+    }
+}
+
+/// Whether two elements of a `map` list are the same one.
+pub(crate) fn same_keys(a: &Value, b: &Value, keys: &[Arc<str>]) -> bool {
+    keys.iter().all(|key| match (a.get(key), b.get(key)) {
+        (Some(a), Some(b)) => a.equals(b),
+        (None, None) => true,
+        _ => false,
+    })
+}
+
+fn number_order(a: &Value, b: &Value) -> Option<Ordering> {
+    let whole = |value: &Value| match value {
+        Value::Int(i) => Some(i128::from(*i)),
+        Value::Uint(u) => Some(i128::from(*u)),
+        _ => None,
+    };
+    match (whole(a), whole(b), a, b) {
+        (Some(a), Some(b), ..) => Some(a.cmp(&b)),
+        (_, _, Value::Double(a), Value::Double(b)) => a.partial_cmp(b),
+        (Some(a), _, _, Value::Double(b)) => whole_to_double(a, *b),
+        (_, Some(b), Value::Double(a), _) => whole_to_double(b, *a).map(Ordering::reverse),
+        _ => None,
+    }
+}
+
+fn whole_to_double(a: i128, b: f64) -> Option<Ordering> {
+    if b.is_nan() {
+        return None;
+    }
+    // beyond these bounds the double is larger or smaller than every 64-bit integer
+    if b >= 36_893_488_147_419_103_232.0 {
+        return Some(Ordering::Less);
+    }
+    if b <= -36_893_488_147_419_103_232.0 {
+        return Some(Ordering::Greater);
+    }
+    let floor = b.floor();
+    Some(match a.cmp(&(floor as i128)) {
+        Ordering::Equal if b > floor => Ordering::Less,
+        order => order,
+    })
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Self::Bool(value)
+    }
+}
+impl From<i64> for Value {
+    fn from(value: i64) -> Self {
+        Self::Int(value)
+    }
+}
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Self::String(value.into())
+    }
+}
+impl From<String> for Value {
+    fn from(value: String) -> Self {
+        Self::String(value.into())
+    }
+}
