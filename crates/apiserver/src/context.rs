@@ -24,6 +24,8 @@ pub(crate) struct Context {
     pub(crate) query: Query,
     pub(crate) headers: HeaderMap,
     pub(crate) user: UserInfo,
+    /// The caller is a component in the same process.
+    pub(crate) in_process: bool,
     pub(crate) warnings: Warnings,
     /// When the request is given up; none for long-running requests.
     pub(crate) deadline: Option<Instant>,

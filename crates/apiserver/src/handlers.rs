@@ -26,7 +26,7 @@ pub(crate) use body::{
 };
 pub(crate) use create::create;
 pub(crate) use options::WriteOptions;
-pub(crate) use patch::{kind as patch_kind, patch};
+pub(crate) use patch::{PatchKind, configuration, kind as patch_kind, patch};
 pub(crate) use read::get;
 pub(crate) use update::update;
 

@@ -26,6 +26,7 @@ mod metrics;
 mod negotiate;
 mod object;
 mod openapi;
+mod ownership;
 mod pipeline;
 pub mod pki;
 mod proxy;

@@ -64,6 +64,7 @@ pub(crate) async fn run(
         query,
         headers: parts.headers.clone(),
         user: UserInfo::anonymous(),
+        in_process: matches!(caller, Caller::InProcess(_)),
         warnings: Warnings::default(),
         deadline: None,
     };

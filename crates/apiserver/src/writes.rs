@@ -18,11 +18,12 @@ use serde_json::Value;
 
 use crate::admission::{Attributes, Operation, Reinvocation};
 use crate::context::Warnings;
-use crate::errors;
+use crate::ownership::{Owners, Tracking};
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::storage::StorageError;
 use crate::user::UserInfo;
+use crate::{errors, object};
 
 pub(crate) use delete::{DeleteOptions, Deletion};
 
@@ -38,6 +39,8 @@ pub(crate) struct Writer<'a> {
     pub(crate) user: &'a UserInfo,
     pub(crate) warnings: &'a Warnings,
     pub(crate) dry_run: bool,
+    /// Who comes to own what changes.
+    pub(crate) tracking: Tracking,
 }
 
 impl Writer<'_> {
@@ -60,6 +63,26 @@ impl Writer<'_> {
             old,
             warnings: self.warnings,
             reinvocation: Reinvocation::default(),
+        }
+    }
+
+    /// Enters what `new` changes into its `managedFields`. Storage versions.
+    fn tracked(
+        &self,
+        subresource: &str,
+        live: Option<&Value>,
+        mut new: Value,
+    ) -> Result<Value, Status> {
+        match (&self.tracking, live) {
+            (Tracking::Applied, _) => Ok(new),
+            (Tracking::Keep, live) => {
+                object::keep_meta(&mut new, live.unwrap_or(&Value::Null), "managedFields");
+                Ok(new)
+            }
+            (Tracking::Update(manager), live) => {
+                let snapshot = self.server.registry().snapshot();
+                Owners::new(self.resource, &snapshot, subresource).track(live, new, manager)
+            }
         }
     }
 

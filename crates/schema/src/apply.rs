@@ -24,10 +24,12 @@ mod filter;
 mod managers;
 mod merge;
 mod path;
+mod scale;
 mod set;
 mod typed;
 mod updater;
 mod validate;
+mod versions;
 
 pub use compare::Comparison;
 pub use conflict::{Conflict, Conflicts};
@@ -35,8 +37,10 @@ pub use fields_v1::ParseFieldsError;
 pub use filter::Filter;
 pub use managers::{ManagedFieldsError, strip, validate_managed_fields};
 pub use path::{Path, PathElement, display};
+pub use scale::ScaleFields;
 pub use set::Set;
 pub use typed::Schema;
+pub use versions::Versions;
 
 use fields_v1::escaped;
 use managers::{Manager, Managers};
@@ -93,9 +97,9 @@ pub struct FieldManager<'a> {
     pub subresource: &'a str,
     /// Which fields count; see [`Filter::of`].
     pub filter: &'a Filter,
-    /// The versions (`apps/v1`) in which the kind is known; entries of others are dropped. None
-    /// keeps all.
-    pub versions: Option<&'a [&'a str]>,
+    /// The other versions of the kind, when their shapes may differ or entries of versions that are
+    /// gone are to be dropped. None takes all versions for alike.
+    pub versions: Option<&'a dyn Versions>,
     /// The time of the request, RFC 3339 with whole seconds.
     pub now: &'a str,
 }
@@ -199,7 +203,6 @@ impl FieldManager<'_> {
         let (new, owned) = self.updater().apply(
             live,
             applied,
-            self.api_version,
             managers.owned,
             &manager,
             force,
@@ -224,7 +227,7 @@ impl FieldManager<'_> {
         let owned = std::mem::take(&mut managers.owned);
         managers.owned = self
             .updater()
-            .update(&old, new, self.api_version, owned, &current);
+            .update(&old, new, owned, &current);
         managers.strip_untracked(&current);
         if let Some(mut mine) = managers.owned.remove(&current) {
             let manager = Manager::new(name, false, self.api_version, self.subresource);
@@ -241,6 +244,7 @@ impl FieldManager<'_> {
         Updater {
             schema: self.schema,
             filter: self.filter,
+            api_version: self.api_version,
             versions: self.versions,
         }
     }

@@ -8,10 +8,11 @@ use super::{namespace_of, read_object};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
+use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{errors, object, respond};
+use crate::{errors, object, ownership, respond};
 
 /// `POST` on a collection.
 pub(crate) async fn create(
@@ -32,6 +33,7 @@ pub(crate) async fn create(
         user: &context.user,
         warnings: &context.warnings,
         dry_run: options.dry_run,
+        tracking: Tracking::Update(ownership::manager(context)),
     };
     let mut stored = writer.create(new).await?;
     if options.dry_run {

@@ -13,6 +13,7 @@ use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::convert;
 use crate::negotiate::{Form, Offer};
+use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::respond::{self, Item, ListMeta};
 use crate::server::ApiServer;
@@ -62,6 +63,7 @@ fn writer<'a>(
         user: &context.user,
         warnings: &context.warnings,
         dry_run: options.dry_run,
+        tracking: Tracking::Keep,
     }
 }
 

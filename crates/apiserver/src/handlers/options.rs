@@ -21,6 +21,8 @@ pub(crate) enum Validation {
 pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
     pub(crate) validation: Validation,
+    /// An apply takes over what others own.
+    pub(crate) force: bool,
 }
 
 impl WriteOptions {
@@ -54,7 +56,6 @@ impl WriteOptions {
                 Validation::Warn
             }
         };
-        // checked now, recorded once field ownership is tracked
         check_manager(query.text("fieldManager"), is_apply, &mut faults);
         if !is_apply && query.get("force").is_some() {
             let why = "may not be specified for non-apply patch";
@@ -73,6 +74,7 @@ impl WriteOptions {
         Ok(Self {
             dry_run: !dry_run.is_empty(),
             validation,
+            force: query.flag("force"),
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Patching objects.
 
-use davit_api::status::Status;
-use davit_schema::decode;
+use davit_api::status::{Reason, Status};
+use davit_schema::decode::{self, Encoding};
 use davit_schema::patch::PatchType;
 use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::body::{Expected, judge_strictness, stored_form};
 use super::options::{Validation, WriteOptions};
+use super::create::check_namespace;
 use super::update::check_name;
 use super::{namespace_of, read_body};
 use crate::body::RequestBody;
@@ -16,17 +17,31 @@ use crate::codec::{self, Patch};
 use crate::context::{Context, HandlerResult};
 use crate::convert;
 use crate::negotiate::Offer;
+use crate::ownership::{Owners, Tracking};
 use crate::registry::ResourceInfo;
+use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{object, respond};
+use crate::{object, ownership, pipeline, respond};
 
 const APPLY: &str = "application/apply-patch+yaml";
-const ACCEPTED: [&str; 3] = [
+const ACCEPTED: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
+    APPLY,
 ];
+/// How often an apply that finds nothing, and something when it creates, starts again.
+const APPLY_ATTEMPTS: u32 = 5;
+
+/// What a PATCH asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PatchKind {
+    /// A change to the current object.
+    Patch(PatchType),
+    /// Server-side apply of a configuration.
+    Apply,
+}
 
 /// `PATCH` of an object, or of a subresource that has the object's form.
 pub(crate) async fn patch(
@@ -37,28 +52,39 @@ pub(crate) async fn patch(
 ) -> HandlerResult {
     let accepted = respond::accepted(context, Offer::Objects)?;
     let kind = kind(context)?;
-    let options = WriteOptions::parse(context, "PatchOptions", false)?;
+    let options = WriteOptions::parse(context, "PatchOptions", kind == PatchKind::Apply)?;
     let bytes = read_body(request.into_body()).await?;
     let name = context.info.name.as_str();
-    let writer = Writer {
+    let mut writer = Writer {
         server,
         resource,
         namespace: namespace_of(context, resource),
         user: &context.user,
         warnings: &context.warnings,
         dry_run: options.dry_run,
+        tracking: Tracking::Update(ownership::manager(context)),
     };
-    let patch = Patch::parse(kind, &bytes).map_err(|error| error.status())?;
-    let mut transform =
-        |current: &Value| patched(context, resource, options.validation, &patch, current);
-    let updated = writer
-        .update(name, &context.info.subresource, &mut transform)
-        .await?;
-    respond::object(context, accepted, resource, StatusCode::OK, updated.value)
+    let (code, value) = match kind {
+        PatchKind::Patch(kind) => {
+            let patch = Patch::parse(kind, &bytes).map_err(|error| error.status())?;
+            let mut transform =
+                |current: &Value| patched(context, resource, options.validation, &patch, current);
+            let subresource = &context.info.subresource;
+            let updated = writer.update(name, subresource, &mut transform).await?;
+            (StatusCode::OK, updated.value)
+        }
+        PatchKind::Apply => {
+            writer.tracking = Tracking::Applied;
+            let expected = Expected::of(resource);
+            let configuration = configuration(context, &bytes, &expected, options.validation)?;
+            apply(context, &writer, &options, &configuration).await?
+        }
+    };
+    respond::object(context, accepted, resource, code, value)
 }
 
 /// The kind of patch of a request.
-pub(crate) fn kind(context: &Context) -> Result<PatchType, Status> {
+pub(crate) fn kind(context: &Context) -> Result<PatchKind, Status> {
     let value = context
         .headers
         .get(CONTENT_TYPE)
@@ -70,19 +96,110 @@ pub(crate) fn kind(context: &Context) -> Result<PatchType, Status> {
         .unwrap_or_default()
         .trim();
     match media.to_ascii_lowercase().as_str() {
-        "application/json-patch+json" => Ok(PatchType::Json),
-        "application/merge-patch+json" => Ok(PatchType::Merge),
-        "application/strategic-merge-patch+json" => Ok(PatchType::StrategicMerge),
-        APPLY => {
-            WriteOptions::parse(context, "PatchOptions", true)?;
-            let mut status = Status::unsupported_media_type(&ACCEPTED);
-            status.message = format!(
-                "server-side apply ({APPLY}) is not built into this version; {}",
-                status.message
-            );
-            Err(status)
-        }
+        "application/json-patch+json" => Ok(PatchKind::Patch(PatchType::Json)),
+        "application/merge-patch+json" => Ok(PatchKind::Patch(PatchType::Merge)),
+        "application/strategic-merge-patch+json" => Ok(PatchKind::Patch(PatchType::StrategicMerge)),
+        APPLY => Ok(PatchKind::Apply),
         _ => Err(Status::unsupported_media_type(&ACCEPTED)),
+    }
+}
+
+/// The body of an apply as it was written: what it does not say stays unsaid.
+pub(crate) fn configuration(
+    context: &Context,
+    bytes: &[u8],
+    expected: &Expected<'_>,
+    validation: Validation,
+) -> Result<Value, Status> {
+    let malformed =
+        |error: &dyn std::fmt::Display| Status::bad_request(format!("error decoding YAML: {error}"));
+    let parsed = decode::parse(bytes, Encoding::Yaml).map_err(|error| malformed(&error))?;
+    if !parsed.is_object() {
+        return Err(malformed(&"the configuration is not an object"));
+    }
+    if validation != Validation::Ignore
+        && let Ok(decoded) =
+            decode::decode(expected.types, expected.type_id, bytes, Encoding::Yaml)
+    {
+        // fields nobody knows are refused by the apply itself
+        let duplicates = decoded
+            .strict
+            .into_iter()
+            .filter(|fault| fault.starts_with("duplicate"));
+        let duplicates: Vec<String> = duplicates.collect();
+        judge_strictness(context, expected, validation, &duplicates)?;
+    }
+    Ok(parsed)
+}
+
+/// Applies a configuration to the object, which is made when there is none.
+async fn apply(
+    context: &Context,
+    writer: &Writer<'_>,
+    options: &WriteOptions,
+    configuration: &Value,
+) -> Result<(StatusCode, Value), Status> {
+    let (resource, info) = (writer.resource, &context.info);
+    let snapshot = writer.server.registry().snapshot();
+    let owners = Owners::new(resource, &snapshot, &info.subresource);
+    let manager = ownership::manager(context);
+    let merged = |live: Option<&Value>| {
+        let result = owners.apply(live, configuration, &manager, options.force)?;
+        received(context, resource, options.validation, result)
+    };
+    let mut transform = |current: &Value| {
+        let live = convert::from_storage(resource, current.clone())?;
+        merged(Some(&live))
+    };
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let status = match writer
+            .update(&info.name, &info.subresource, &mut transform)
+            .await
+        {
+            Ok(updated) => return Ok((StatusCode::OK, updated.value)),
+            Err(status) => status,
+        };
+        let missing = status.reason == Reason::NotFound
+            && info.subresource.is_empty()
+            && status
+                .details
+                .as_ref()
+                .is_some_and(|details| details.kind == resource.row.plural);
+        if !missing {
+            return Err(status);
+        }
+        let request = RequestInfo {
+            verb: "create".to_owned(),
+            ..info.clone()
+        };
+        pipeline::authorize(writer.server, &context.user, &request).await?;
+        let new = merged(None)?;
+        if !object::uid(configuration).is_empty() {
+            return Err(Status::uid_precondition(
+                resource.qualified(),
+                &info.name,
+                object::uid(configuration),
+                "",
+            ));
+        }
+        check_namespace(
+            resource.row.namespaced,
+            writer.namespace,
+            object::namespace(&new),
+        )?;
+        match writer.create(new).await {
+            Ok(mut stored) => {
+                if options.dry_run {
+                    object::remove_meta(&mut stored.value, &["resourceVersion"]);
+                }
+                return Ok((StatusCode::CREATED, stored.value));
+            }
+            Err(status)
+                if status.reason == Reason::AlreadyExists && attempt < APPLY_ATTEMPTS => {}
+            Err(status) => return Err(status),
+        }
     }
 }
 
@@ -94,12 +211,23 @@ pub(crate) fn patched(
     patch: &Patch,
     current: &Value,
 ) -> Result<Value, Status> {
-    let name = context.info.name.as_str();
     let expected = Expected::of(resource);
     let versioned = convert::from_storage(resource, current.clone())?;
     let result = patch
         .apply(expected.types, expected.type_id, versioned)
         .map_err(|error| error.status())?;
+    received(context, resource, validation, result)
+}
+
+/// Decodes the result of a patch as a body would be, and brings it into the storage version.
+fn received(
+    context: &Context,
+    resource: &ResourceInfo,
+    validation: Validation,
+    result: Value,
+) -> Result<Value, Status> {
+    let name = context.info.name.as_str();
+    let expected = Expected::of(resource);
     let decoded = decode::decode_value(expected.types, expected.type_id, result)
         .map_err(|error| error.status(expected.kind, expected.version, b""))?;
     judge_strictness(context, &expected, validation, &decoded.strict)?;

@@ -10,12 +10,13 @@ use super::{namespace_of, read_object};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
+use crate::ownership::Tracking;
 use crate::pipeline;
 use crate::registry::ResourceInfo;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{object, respond};
+use crate::{object, ownership, respond};
 
 /// `PUT` of an object, or of a subresource that has the object's form.
 pub(crate) async fn update(
@@ -39,6 +40,7 @@ pub(crate) async fn update(
         user: &context.user,
         warnings: &context.warnings,
         dry_run: options.dry_run,
+        tracking: Tracking::Update(ownership::manager(context)),
     };
     let mut transform = |_: &Value| Ok(new.clone());
     let (code, value) = match writer.update(name, subresource, &mut transform).await {

@@ -10,12 +10,15 @@ use super::{ApiServer, Error};
 use crate::admission::SYSTEM_CLASSES;
 use crate::context::Warnings;
 use crate::object;
+use crate::ownership::Tracking;
 use crate::service_addresses::KUBERNETES_SERVICE_IP;
 use crate::user::UserInfo;
 use crate::writes::Writer;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 const KUBERNETES: &str = "kubernetes";
+/// The manager under which the server writes its own objects.
+const MANAGER: &str = "kube-apiserver";
 /// The address endpoints name when the server listens on loopback only, which endpoints may not.
 const DOCUMENTATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
@@ -150,6 +153,7 @@ async fn ensure(
         user: &user,
         warnings: &warnings,
         dry_run: false,
+        tracking: Tracking::Update(MANAGER.to_owned()),
     };
     let held = server
         .object(group, plural, namespace, &name)

@@ -9,6 +9,7 @@ use crate::admission::{Operation, posted};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
+use crate::ownership::Tracking;
 use crate::server::ApiServer;
 use crate::writes::Writer;
 use crate::{errors, object, respond};
@@ -69,6 +70,7 @@ pub(crate) async fn handle(
         user: &context.user,
         warnings: &context.warnings,
         dry_run: options.dry_run,
+        tracking: Tracking::Keep,
     };
     let mut transform = |pod: &Value| bound(name, pod, &binding, &node);
     writer.update(name, "binding", &mut transform).await?;

@@ -12,6 +12,7 @@ use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
 use crate::registry::ResourceInfo;
+use crate::ownership::Tracking;
 use crate::server::ApiServer;
 use crate::user::UserInfo;
 use crate::writes::{DeleteOptions, Writer};
@@ -65,6 +66,7 @@ pub(super) async fn handle(
         user: &context.user,
         warnings: &context.warnings,
         dry_run: delete.dry_run,
+        tracking: Tracking::Keep,
     };
     if !ignores_budgets(&pod) {
         let budget = budget_of(server, context.namespace(), &pod).await?;
@@ -141,6 +143,7 @@ async fn spend(
         user: &user,
         warnings: &context.warnings,
         dry_run,
+        tracking: Tracking::Keep,
     };
     for attempt in 0..RETRIES {
         let mut transform = |current: &Value| spent(current, budget, pod);

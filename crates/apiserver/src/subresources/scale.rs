@@ -3,6 +3,7 @@
 use davit_api::field::{FieldError, Path};
 use davit_api::labels::Selector;
 use davit_api::status::{Qualified, Status};
+use davit_schema::apply::{FieldManager, Filter, ScaleFields, Schema};
 use davit_schema::decode;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
@@ -11,17 +12,21 @@ use crate::body::RequestBody;
 use crate::codec::Patch;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{
-    Expected, WriteOptions, decode_body, format, not_allowed, patch_kind, read_body,
+    Expected, PatchKind, WriteOptions, configuration, decode_body, format, not_allowed, patch_kind,
+    read_body,
 };
 use crate::negotiate::{Form, Offer};
+use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{object, respond};
+use crate::{object, ownership, respond};
 
 const GROUP: &str = "autoscaling";
 const VERSION: &str = "v1";
 const KIND: &str = "Scale";
+/// Where workloads keep the count.
+const REPLICAS: [&str; 2] = ["spec", "replicas"];
 
 /// GET, PUT and PATCH.
 pub(super) async fn handle(
@@ -44,7 +49,7 @@ pub(super) async fn handle(
             let Some(stored) = found else {
                 return Err(Status::not_found(resource.qualified(), name));
             };
-            of(&stored.value)
+            scale_of(resource, &stored.value)
         }
         verb @ ("update" | "patch") => {
             let kind = if verb == "update" {
@@ -52,7 +57,8 @@ pub(super) async fn handle(
             } else {
                 "PatchOptions"
             };
-            let options = WriteOptions::parse(context, kind, false)?;
+            let is_apply = verb == "patch" && patch_kind(context)? == PatchKind::Apply;
+            let options = WriteOptions::parse(context, kind, is_apply)?;
             let writer = Writer {
                 server,
                 resource,
@@ -60,6 +66,8 @@ pub(super) async fn handle(
                 user: &context.user,
                 warnings: &context.warnings,
                 dry_run: options.dry_run,
+                // the scale's own ownership is translated
+                tracking: Tracking::Applied,
             };
             change(context, &writer, name, &options, request).await?
         }
@@ -77,6 +85,11 @@ async fn change(
 ) -> Result<Value, Status> {
     let resource = writer.resource;
     let expected = Expected::built_in(GROUP, VERSION, KIND)?;
+    let owners = ScaleOwners {
+        manager: ownership::manager(context),
+        now: object::now(),
+        expected: &expected,
+    };
     let updated = if context.info.verb == "update" {
         let format = format(&context.headers)?;
         let bytes = read_body(request.into_body()).await?;
@@ -87,23 +100,90 @@ async fn change(
                 "the name of the object ({named}) does not match the name on the URL ({name})"
             )));
         }
-        let mut transform = |current: &Value| with_scale(resource, current, &wanted);
+        let mut transform = |current: &Value| {
+            let live = scale_of(resource, current);
+            let scale = owners.update(&live, wanted.clone());
+            with_scale(resource, current, &scale)
+        };
         writer.update(name, "", &mut transform).await?
     } else {
         let kind = patch_kind(context)?;
         let bytes = read_body(request.into_body()).await?;
-        let patch = Patch::parse(kind, &bytes).map_err(|error| error.status())?;
+        let change = match kind {
+            PatchKind::Patch(kind) => {
+                Change::Patch(Patch::parse(kind, &bytes).map_err(|error| error.status())?)
+            }
+            PatchKind::Apply => Change::Apply(configuration(
+                context,
+                &bytes,
+                &expected,
+                options.validation,
+            )?),
+        };
         let mut transform = |current: &Value| {
-            let patched = patch
-                .apply(expected.types, expected.type_id, of(current))
-                .map_err(|error| error.status())?;
-            let decoded = decode::decode_value(expected.types, expected.type_id, patched)
+            let live = scale_of(resource, current);
+            let changed = match &change {
+                Change::Patch(patch) => patch
+                    .apply(expected.types, expected.type_id, live.clone())
+                    .map_err(|error| error.status())?,
+                Change::Apply(applied) => owners.apply(&live, applied, options.force)?,
+            };
+            let decoded = decode::decode_value(expected.types, expected.type_id, changed)
                 .map_err(|error| error.status(KIND, VERSION, b""))?;
-            with_scale(resource, current, &decoded.object)
+            let scale = match &change {
+                Change::Patch(_) => owners.update(&live, decoded.object),
+                Change::Apply(_) => decoded.object,
+            };
+            with_scale(resource, current, &scale)
         };
         writer.update(name, "", &mut transform).await?
     };
-    Ok(of(&updated.value))
+    Ok(scale_of(resource, &updated.value))
+}
+
+/// What a PATCH of a scale does.
+enum Change {
+    Patch(Patch),
+    Apply(Value),
+}
+
+/// Tracks who owns the replica count, as a field of the scale.
+struct ScaleOwners<'a> {
+    manager: String,
+    now: String,
+    expected: &'a Expected<'a>,
+}
+
+impl ScaleOwners<'_> {
+    fn fields(&self) -> FieldManager<'_> {
+        FieldManager {
+            schema: Schema::new(self.expected.types, self.expected.type_id),
+            api_version: "autoscaling/v1",
+            kind: KIND,
+            subresource: "scale",
+            filter: &Filter::All,
+            versions: None,
+            now: &self.now,
+        }
+    }
+
+    fn update(&self, live: &Value, new: Value) -> Value {
+        self.fields().update(Some(live), new, &self.manager)
+    }
+
+    fn apply(&self, live: &Value, applied: &Value, force: bool) -> Result<Value, Status> {
+        self.fields()
+            .apply(Some(live), applied, &self.manager, force)
+            .map_err(|error| error.status())
+    }
+}
+
+/// The scale of a workload with the entries of those who own the replica count.
+fn scale_of(resource: &ResourceInfo, workload: &Value) -> Value {
+    let mut scale = of(workload);
+    let api_version = resource.storage.api_version();
+    ScaleFields::new(&api_version, &REPLICAS).to_scale(workload, &mut scale);
+    scale
 }
 
 /// The workload with the replicas of a scale; the scale's uid and revision are preconditions.
@@ -127,6 +207,8 @@ fn with_scale(resource: &ResourceInfo, current: &Value, scale: &Value) -> Result
         )));
     }
     new["spec"]["replicas"] = json!(replicas);
+    let api_version = resource.storage.api_version();
+    ScaleFields::new(&api_version, &REPLICAS).to_parent(scale, &mut new);
     object::keep_meta(&mut new, scale, "resourceVersion");
     if !object::uid(scale).is_empty() {
         object::keep_meta(&mut new, scale, "uid");

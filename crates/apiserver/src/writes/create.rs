@@ -1,13 +1,16 @@
 //! Creating an object.
 
 use davit_api::status::Status;
+use davit_schema::apply::strip;
 use davit_schema::decode::decode_value;
 use davit_schema::validate::validate;
+use davit_store::Error as StoreError;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
 use super::{Writer, add_missing};
 use crate::admission::Operation;
+use crate::ownership::BeforeAdmission;
 use crate::storage::{StorageError, Stored};
 use crate::{errors, object};
 
@@ -29,12 +32,15 @@ impl Writer<'_> {
         let given = object::name(&new).to_owned();
         let base = object::meta_str(&new, "generateName").to_owned();
         let generated = given.is_empty() && !base.is_empty();
+        new = self.tracked("", None, new)?;
         {
+            let before = BeforeAdmission::remember(&new);
             let attributes = self.attributes(Operation::Create, "", &given, None);
             self.server
                 .admission()
                 .mutate(&attributes, Some(&mut new))
                 .await?;
+            self.warnings.add(before.check(&mut new).unwrap_or_default());
         }
         self.place(&mut new)?;
         system_metadata(&mut new);
@@ -121,7 +127,13 @@ impl Writer<'_> {
                 revision: 0,
             });
         }
-        let stored = storage.create(self.namespace, name, new).await?;
+        let stored = match storage.create(self.namespace, name, new).await {
+            Err(StorageError::Store(StoreError::TooLarge { .. })) if is_tracked(new) => {
+                strip(new);
+                storage.create(self.namespace, name, new).await?
+            }
+            result => result?,
+        };
         reserved.keep();
         Ok(stored)
     }
@@ -138,6 +150,11 @@ impl Writer<'_> {
     }
 }
 
+/// Whether an object too large to be stored would be smaller without its `managedFields`.
+pub(super) fn is_tracked(object: &Value) -> bool {
+    object.pointer("/metadata/managedFields").is_some()
+}
+
 /// What only the server decides.
 fn system_metadata(new: &mut Value) {
     object::remove_meta(
@@ -146,7 +163,6 @@ fn system_metadata(new: &mut Value) {
             "deletionTimestamp",
             "deletionGracePeriodSeconds",
             "selfLink",
-            "managedFields",
             "generation",
         ],
     );

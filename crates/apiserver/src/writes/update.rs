@@ -2,12 +2,16 @@
 
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
+use davit_schema::apply::{ignore_times, strip};
 use davit_schema::validate::validate_update;
+use davit_store::Error as StoreError;
 use serde_json::{Value, json};
 
+use super::create::is_tracked;
 use super::{Race, Writer, add_missing};
 use crate::admission::Operation;
 use crate::object;
+use crate::ownership::BeforeAdmission;
 use crate::storage::{StorageError, Stored};
 
 /// Makes the wanted object out of the current one. Runs again when a race was lost, so it must
@@ -64,10 +68,20 @@ impl Writer<'_> {
                 .service_addresses()
                 .reserve(self, &mut new)
                 .await?;
-            match storage
+            let mut written = storage
                 .update(self.namespace, name, old.revision, &new)
-                .await
+                .await;
+            if matches!(
+                &written,
+                Err(StorageError::Store(StoreError::TooLarge { .. }))
+            ) && is_tracked(&new)
             {
+                strip(&mut new);
+                written = storage
+                    .update(self.namespace, name, old.revision, &new)
+                    .await;
+            }
+            match written {
                 Ok(stored) => {
                     reserved.keep();
                     self.server
@@ -94,17 +108,22 @@ impl Writer<'_> {
         }
         object::keep_meta(&mut new, &old.value, "name");
         object::keep_meta(&mut new, &old.value, "namespace");
-        object::remove_meta(&mut new, &["selfLink", "managedFields"]);
+        object::remove_meta(&mut new, &["selfLink"]);
+        new = self.tracked(subresource, Some(&old.value), new)?;
         // of a binding it was the Binding that was asked about
         let asks = subresource != "binding";
         if asks {
+            let before = BeforeAdmission::remember(&new);
             let attributes =
                 self.attributes(Operation::Update, subresource, name, Some(&old.value));
             self.server
                 .admission()
                 .mutate(&attributes, Some(&mut new))
                 .await?;
+            self.warnings.add(before.check(&mut new).unwrap_or_default());
         }
+        // strategies that keep the old metadata keep its writer's entries
+        let entries = new.pointer("/metadata/managedFields").cloned();
         let strategy = &*self.resource.strategy;
         strategy.default(&mut new);
         let storage = &self.resource.storage;
@@ -139,7 +158,12 @@ impl Writer<'_> {
                 self.warnings.add(warning);
             }
         }
+        match entries {
+            Some(entries) => object::set_meta(&mut new, "managedFields", entries),
+            None => strip(&mut new),
+        }
         object::set_meta(&mut new, "resourceVersion", json!(old.revision.to_string()));
+        ignore_times(&old.value, &mut new);
         Ok(new)
     }
 
