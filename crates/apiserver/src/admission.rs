@@ -7,12 +7,23 @@
 
 mod config;
 mod connect;
+mod defaults;
+mod event_rate_limit;
+mod image_policy;
+mod limit_ranger;
 mod namespace_lifecycle;
+mod nodes;
+mod owners;
+mod placement;
 mod plugins;
+mod pod_fields;
+mod pod_security;
 mod pod_tolerations;
+mod pods;
 mod priority;
 mod reinvocation;
 mod service_account;
+mod switches;
 mod webhooks;
 
 use async_trait::async_trait;

@@ -1,0 +1,76 @@
+//! Plugins about nodes: TaintNodesByCondition and PodTopologyLabels.
+
+use async_trait::async_trait;
+use davit_api::status::Status;
+use serde_json::{Value, json};
+
+use super::{Attributes, Mutating, Operation};
+
+const NOT_READY: &str = "node.kubernetes.io/not-ready";
+const TOPOLOGY: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
+
+/// A new node gets no pods before it has said that it is ready.
+pub(super) struct TaintNodesByCondition;
+
+#[async_trait]
+impl Mutating for TaintNodesByCondition {
+    async fn admit(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+    ) -> Result<(), Status> {
+        let creates = attributes.is("", "nodes") && attributes.operation == Operation::Create;
+        let Some(node) = object.filter(|_| creates) else {
+            return Ok(());
+        };
+        if !node["spec"].is_object() {
+            node["spec"] = json!({});
+        }
+        let taints = &mut node["spec"]["taints"];
+        if !taints.is_array() {
+            *taints = json!([]);
+        }
+        if let Some(taints) = taints.as_array_mut() {
+            let is_there = |taint: &Value| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule";
+            if !taints.iter().any(is_there) {
+                taints.push(json!({ "key": NOT_READY, "effect": "NoSchedule" }));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A pod learns the zone and region of its node when it is bound to it.
+/// KEP-4742.
+pub(super) struct PodTopologyLabels;
+
+#[async_trait]
+impl Mutating for PodTopologyLabels {
+    async fn admit(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&mut Value>,
+    ) -> Result<(), Status> {
+        let binds = attributes.operation == Operation::Create && attributes.kind().2 == "Binding";
+        let Some(binding) = object.filter(|_| binds) else {
+            return Ok(());
+        };
+        let node = binding.pointer("/target/name").and_then(Value::as_str);
+        let Some(node) = node.filter(|name| !name.is_empty()) else {
+            return Ok(());
+        };
+        let Some(node) = attributes.server.object("", "nodes", "", node).await? else {
+            return Ok(());
+        };
+        let labels = davit_api::meta::labels(&node);
+        for key in TOPOLOGY {
+            if let Some(value) = labels.and_then(|labels| labels.get(key)) {
+                if !binding["metadata"]["labels"].is_object() {
+                    binding["metadata"]["labels"] = json!({});
+                }
+                binding["metadata"]["labels"][key] = value.clone();
+            }
+        }
+        Ok(())
+    }
+}
