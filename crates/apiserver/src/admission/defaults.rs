@@ -23,12 +23,10 @@ fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
 /// The newest of the default classes; of those of one second the first by name.
 fn newest(mut classes: Vec<Value>) -> Option<Value> {
     classes.sort_by(|a, b| {
-        let at = |class: &Value| {
-            crate::object::meta_str(class, "creationTimestamp").to_owned()
-        };
-        at(b).cmp(&at(a)).then_with(|| {
-            crate::object::name(a).cmp(crate::object::name(b))
-        })
+        let at = |class: &Value| crate::object::meta_str(class, "creationTimestamp").to_owned();
+        at(b)
+            .cmp(&at(a))
+            .then_with(|| crate::object::name(a).cmp(crate::object::name(b)))
     });
     classes.into_iter().next()
 }
@@ -49,7 +47,9 @@ impl Mutating for DefaultStorageClass {
             return Ok(());
         };
         // an empty name asks for none
-        if claim["spec"].get("storageClassName").is_some_and(Value::is_string)
+        if claim["spec"]
+            .get("storageClassName")
+            .is_some_and(Value::is_string)
             || annotation(claim, BETA_CLASS).is_some()
         {
             return Ok(());
@@ -85,7 +85,9 @@ impl Mutating for DefaultIngressClass {
         let Some(ingress) = object.filter(|_| creates) else {
             return Ok(());
         };
-        if ingress["spec"].get("ingressClassName").is_some_and(Value::is_string)
+        if ingress["spec"]
+            .get("ingressClassName")
+            .is_some_and(Value::is_string)
             || annotation(ingress, INGRESS_ANNOTATION).is_some()
         {
             return Ok(());
@@ -164,18 +166,23 @@ impl Validating for PersistentVolumeClaimResize {
             return Ok(());
         }
         if old.pointer("/status/phase").and_then(Value::as_str) != Some("Bound") {
-            return Err(forbidden(attributes, object, "Only bound persistent volume claims can be expanded"));
+            return Err(forbidden(
+                attributes,
+                object,
+                "Only bound persistent volume claims can be expanded",
+            ));
         }
         let class = annotation(new, BETA_CLASS)
-            .or_else(|| new.pointer("/spec/storageClassName").and_then(Value::as_str))
+            .or_else(|| {
+                new.pointer("/spec/storageClassName")
+                    .and_then(Value::as_str)
+            })
             .unwrap_or_default();
         let found = attributes
             .server
             .object("storage.k8s.io", "storageclasses", "", class)
             .await?;
-        if !class.is_empty()
-            && found.is_some_and(|class| class["allowVolumeExpansion"] == true)
-        {
+        if !class.is_empty() && found.is_some_and(|class| class["allowVolumeExpansion"] == true) {
             return Ok(());
         }
         let why = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize";

@@ -43,7 +43,9 @@ impl EventRateLimit {
         };
         let entries = config.of(NAME).and_then(|value| value["limits"].as_array());
         let Some(entries) = entries.filter(|entries| !entries.is_empty()) else {
-            return Err(fault("limits: Required value: must have at least one limit".to_owned()));
+            return Err(fault(
+                "limits: Required value: must have at least one limit".to_owned(),
+            ));
         };
         let limits = entries.iter().map(|entry| {
             let scope = match entry["type"].as_str().unwrap_or_default() {
@@ -57,7 +59,10 @@ impl EventRateLimit {
             let (Some(qps), Some(burst)) = (number("qps"), number("burst")) else {
                 return Err(fault("limits: qps and burst must be positive".to_owned()));
             };
-            let entries = entry["cacheSize"].as_u64().filter(|n| *n > 0).unwrap_or(CACHE);
+            let entries = entry["cacheSize"]
+                .as_u64()
+                .filter(|n| *n > 0)
+                .unwrap_or(CACHE);
             Ok(Limit {
                 scope,
                 qps,
@@ -93,7 +98,11 @@ impl Limit {
 
     fn key(&self, attributes: &Attributes<'_>, event: &Value) -> String {
         let text = |pointer: &str| {
-            event.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned()
+            event
+                .pointer(pointer)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+                .to_owned()
         };
         match self.scope {
             Scope::Server => String::new(),
@@ -135,7 +144,10 @@ impl Validating for EventRateLimit {
                     Scope::User => "User",
                     Scope::SourceAndObject => "SourceAndObject",
                 };
-                refused.push(format!("limit reached on type {scope} for key {}", limit.key(attributes, event)));
+                refused.push(format!(
+                    "limit reached on type {scope} for key {}",
+                    limit.key(attributes, event)
+                ));
             }
         }
         if refused.is_empty() {

@@ -50,7 +50,10 @@ impl ImagePolicy {
         };
         let value = config.of(NAME).map(|value| &value["imagePolicy"]);
         let Some(value) = value.filter(|value| value.is_object()) else {
-            return Err(fault("no imagePolicy is configured; name a file with --admission-control-config-file".to_owned()));
+            return Err(fault(
+                "no imagePolicy is configured; name a file with --admission-control-config-file"
+                    .to_owned(),
+            ));
         };
         let second = Duration::from_secs(1);
         let minutes = |n: u64| Duration::from_secs(60 * n);
@@ -60,10 +63,22 @@ impl ImagePolicy {
         };
         let (allow, deny) = (
             time("allowTTL", second, minutes(5), second, minutes(30))?,
-            time("denyTTL", second, Duration::from_secs(30), second, minutes(30))?,
+            time(
+                "denyTTL",
+                second,
+                Duration::from_secs(30),
+                second,
+                minutes(30),
+            )?,
         );
         let milli = Duration::from_millis(1);
-        let backoff = time("retryBackoff", milli, Duration::from_millis(500), milli, minutes(5))?;
+        let backoff = time(
+            "retryBackoff",
+            milli,
+            Duration::from_millis(500),
+            milli,
+            minutes(5),
+        )?;
         let file = value["kubeConfigFile"].as_str().unwrap_or_default();
         if file.is_empty() {
             return Err(fault("kubeConfigFile is required".to_owned()));
@@ -202,7 +217,9 @@ fn duration(
             let n = u32::try_from(n).map_err(|_| format!("{n} is out of range"))?;
             let value = unit * n;
             if value < least || value > most {
-                Err(format!("valid value is between {least:?} and {most:?}, got {value:?}"))
+                Err(format!(
+                    "valid value is between {least:?} and {most:?}, got {value:?}"
+                ))
             } else {
                 Ok(value)
             }
@@ -212,7 +229,10 @@ fn duration(
 
 /// What the server is asked.
 fn spec(attributes: &Attributes<'_>, pod: &Value) -> Value {
-    let images = containers(&pod["spec"], &["containers", "initContainers", "ephemeralContainers"]);
+    let images = containers(
+        &pod["spec"],
+        &["containers", "initContainers", "ephemeralContainers"],
+    );
     let images: Vec<Value> = images.map(|c| json!({ "image": c["image"] })).collect();
     let annotations = pod["metadata"]["annotations"].as_object();
     let annotations: Map<String, Value> = annotations

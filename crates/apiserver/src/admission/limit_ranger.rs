@@ -30,7 +30,10 @@ fn concerns(attributes: &Attributes<'_>) -> bool {
 
 async fn ranges(attributes: &Attributes<'_>) -> Result<Vec<Value>, Status> {
     let namespace = Some(attributes.namespace);
-    attributes.server.objects("", "limitranges", namespace).await
+    attributes
+        .server
+        .objects("", "limitranges", namespace)
+        .await
 }
 
 fn limits(range: &Value) -> impl Iterator<Item = &Value> {
@@ -91,16 +94,25 @@ fn fill(pod: &mut Value, range: &Value) {
     let mut requests = serde_json::Map::new();
     let mut caps = serde_json::Map::new();
     for limit in limits(range).filter(|limit| limit["type"] == "Container") {
-        requests.extend(limit["defaultRequest"].as_object().cloned().unwrap_or_default());
+        requests.extend(
+            limit["defaultRequest"]
+                .as_object()
+                .cloned()
+                .unwrap_or_default(),
+        );
         caps.extend(limit["default"].as_object().cloned().unwrap_or_default());
     }
     let mut notes = Vec::new();
-    for (list, what) in [("containers", "container"), ("initContainers", "init container")] {
+    for (list, what) in [
+        ("containers", "container"),
+        ("initContainers", "init container"),
+    ] {
         for container in containers_mut(&mut pod["spec"], &[list]) {
             let name = container["name"].as_str().unwrap_or_default().to_owned();
-            for (which, defaults, word) in
-                [("requests", &requests, "request"), ("limits", &caps, "limit")]
-            {
+            for (which, defaults, word) in [
+                ("requests", &requests, "request"),
+                ("limits", &caps, "limit"),
+            ] {
                 let set = fill_one(container, which, defaults);
                 if !set.is_empty() {
                     notes.push(format!("{} {word} for {what} {name}", set.join(", ")));
@@ -196,7 +208,9 @@ fn bounds(limit: &Value, what: &str, requests: &Amounts, caps: &Amounts, faults:
         let usage = format!("{name} max limit to request ratio per {what} is {bound}");
         let given = |held: Option<&Quantity>| held.copied().filter(|value| !value.is_zero());
         let Some(request) = given(requests.get(&name)) else {
-            faults.push(format!("{usage}, but no request is specified or request is 0"));
+            faults.push(format!(
+                "{usage}, but no request is specified or request is 0"
+            ));
             continue;
         };
         let Some(cap) = given(caps.get(&name)) else {
@@ -220,7 +234,9 @@ fn claim_faults(claim: &Value, range: &Value) -> Vec<String> {
                 let usage = format!("{word} {name} usage per {WHAT} is {bound}");
                 match requests.get(&name) {
                     None => faults.push(format!("{usage}.  No request is specified")),
-                    Some(held) if (key == "min" && *held < bound) || (key == "max" && *held > bound) => {
+                    Some(held)
+                        if (key == "min" && *held < bound) || (key == "max" && *held > bound) =>
+                    {
                         faults.push(format!("{usage}, but request is {held}"));
                     }
                     Some(_) => {}
@@ -250,7 +266,10 @@ mod tests {
         fill(&mut pod, &range());
         let resources = &pod["spec"]["containers"][0]["resources"];
         assert_eq!(resources["limits"], json!({ "cpu": "200m" }));
-        assert_eq!(resources["requests"], json!({ "cpu": "100m", "memory": "1Mi" }));
+        assert_eq!(
+            resources["requests"],
+            json!({ "cpu": "100m", "memory": "1Mi" })
+        );
         assert_eq!(
             pod["metadata"]["annotations"][ANNOTATION],
             "LimitRanger plugin set: cpu, memory request for container c; cpu limit for container c"
@@ -262,7 +281,8 @@ mod tests {
     fn item_177_what_is_out_of_bounds_is_told() {
         let faults = |request: &str, limit: &str| {
             let resources = json!({ "requests": { "cpu": request }, "limits": { "cpu": limit } });
-            let pod = json!({ "spec": { "containers": [{ "name": "c", "resources": resources }] } });
+            let pod =
+                json!({ "spec": { "containers": [{ "name": "c", "resources": resources }] } });
             pod_faults(&pod, &range())
         };
         assert_eq!(

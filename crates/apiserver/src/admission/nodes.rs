@@ -7,7 +7,10 @@ use serde_json::{Value, json};
 use super::{Attributes, Mutating, Operation};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
-const TOPOLOGY: [&str; 2] = ["topology.kubernetes.io/zone", "topology.kubernetes.io/region"];
+const TOPOLOGY: [&str; 2] = [
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+];
 
 /// A new node gets no pods before it has said that it is ready.
 pub(super) struct TaintNodesByCondition;
@@ -31,7 +34,8 @@ impl Mutating for TaintNodesByCondition {
             *taints = json!([]);
         }
         if let Some(taints) = taints.as_array_mut() {
-            let is_there = |taint: &Value| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule";
+            let is_there =
+                |taint: &Value| taint["key"] == NOT_READY && taint["effect"] == "NoSchedule";
             if !taints.iter().any(is_there) {
                 taints.push(json!({ "key": NOT_READY, "effect": "NoSchedule" }));
             }

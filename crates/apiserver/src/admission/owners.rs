@@ -60,14 +60,16 @@ impl Validating for OwnerReferences {
         }
         let blocks = |reference: &&Value| reference["blockOwnerDeletion"] == true;
         for reference in new.iter().filter(blocks) {
-            let before = old.iter().any(|held| {
-                held["uid"] == reference["uid"] && held["blockOwnerDeletion"] == true
-            });
+            let before = old
+                .iter()
+                .any(|held| held["uid"] == reference["uid"] && held["blockOwnerDeletion"] == true);
             if before {
                 continue;
             }
             let text = |key: &str| reference[key].as_str().unwrap_or_default();
-            let (group, version) = text("apiVersion").split_once('/').unwrap_or(("", text("apiVersion")));
+            let (group, version) = text("apiVersion")
+                .split_once('/')
+                .unwrap_or(("", text("apiVersion")));
             let snapshot = attributes.server.registry().snapshot();
             let owner = snapshot
                 .of_group_version(group, version)
@@ -75,7 +77,8 @@ impl Validating for OwnerReferences {
             let Some(owner) = owner else {
                 let why = format!(
                     "cannot set blockOwnerDeletion in this case because cannot find RESTMapping for APIVersion {} Kind {}",
-                    text("apiVersion"), text("kind")
+                    text("apiVersion"),
+                    text("kind")
                 );
                 return Err(forbidden(attributes, Some(object), why));
             };
@@ -108,7 +111,8 @@ impl Mutating for ClusterTrustBundleAttest {
         attributes: &Attributes<'_>,
         object: Option<&mut Value>,
     ) -> Result<(), Status> {
-        let writes = attributes.is("certificates.k8s.io", "clustertrustbundles") && attributes.writes();
+        let writes =
+            attributes.is("certificates.k8s.io", "clustertrustbundles") && attributes.writes();
         let Some(bundle) = object.filter(|_| writes) else {
             return Ok(());
         };
@@ -118,7 +122,9 @@ impl Mutating for ClusterTrustBundleAttest {
         };
         let name = signer(bundle);
         // metadata may change without a right to attest
-        let same = attributes.old.is_some_and(|old| old["spec"] == bundle["spec"]);
+        let same = attributes
+            .old
+            .is_some_and(|old| old["spec"] == bundle["spec"]);
         if name.is_empty() || same {
             return Ok(());
         }

@@ -23,8 +23,11 @@ async fn namespace_annotation(
         .server
         .object("", "namespaces", "", attributes.namespace)
         .await?;
-    Ok(namespace
-        .and_then(|namespace| namespace["metadata"]["annotations"][key].as_str().map(str::to_owned)))
+    Ok(namespace.and_then(|namespace| {
+        namespace["metadata"]["annotations"][key]
+            .as_str()
+            .map(str::to_owned)
+    }))
 }
 
 /// Pods get their namespace's node selector.
@@ -52,20 +55,28 @@ impl PodNodeSelector {
         Ok(Self { selectors })
     }
 
-    async fn wanted(&self, attributes: &Attributes<'_>) -> Result<BTreeMap<String, String>, Status> {
+    async fn wanted(
+        &self,
+        attributes: &Attributes<'_>,
+    ) -> Result<BTreeMap<String, String>, Status> {
         let annotated = namespace_annotation(attributes, SELECTOR).await?;
         let text = annotated
             .or_else(|| self.selectors.get(CLUSTER_DEFAULT).cloned())
             .unwrap_or_default();
         parse(&text).ok_or_else(|| {
-            Status::internal(format!("node selector {text:?} of the namespace is malformed"))
+            Status::internal(format!(
+                "node selector {text:?} of the namespace is malformed"
+            ))
         })
     }
 }
 
 /// `key=value,key=value`.
 fn parse(text: &str) -> Option<BTreeMap<String, String>> {
-    let pairs = text.split(',').map(str::trim).filter(|pair| !pair.is_empty());
+    let pairs = text
+        .split(',')
+        .map(str::trim)
+        .filter(|pair| !pair.is_empty());
     pairs
         .map(|pair| {
             let (key, value) = pair.split_once('=')?;
@@ -91,7 +102,8 @@ impl Mutating for PodNodeSelector {
             }
             let held = &pod["spec"]["nodeSelector"][&key];
             if held.as_str().is_some_and(|held| held != value) {
-                let why = "pod node label selector conflicts with its namespace node label selector";
+                let why =
+                    "pod node label selector conflicts with its namespace node label selector";
                 return Err(forbidden(attributes, Some(pod), why));
             }
             pod["spec"]["nodeSelector"][&key] = json!(value);
@@ -116,9 +128,10 @@ impl Validating for PodNodeSelector {
         };
         let allowed = parse(allowed).unwrap_or_default();
         let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
-        let fits = selector.into_iter().flatten().all(|(key, value)| {
-            allowed.get(key).map(String::as_str) == value.as_str()
-        });
+        let fits = selector
+            .into_iter()
+            .flatten()
+            .all(|(key, value)| allowed.get(key).map(String::as_str) == value.as_str());
         if fits {
             return Ok(());
         }
@@ -164,7 +177,8 @@ impl PodTolerationRestriction {
 
 fn covers(allowed: &Value, toleration: &Value) -> bool {
     let text = |value: &Value, key: &str| value[key].as_str().unwrap_or_default().to_owned();
-    let same = |key: &str| text(allowed, key).is_empty() || text(allowed, key) == text(toleration, key);
+    let same =
+        |key: &str| text(allowed, key).is_empty() || text(allowed, key) == text(toleration, key);
     let exists = text(allowed, "operator") == "Exists";
     same("key")
         && same("effect")
@@ -185,10 +199,15 @@ impl Mutating for PodTolerationRestriction {
             return Ok(());
         };
         let defaults = self.list(attributes, DEFAULTS, &self.defaults).await?;
-        let mut held = pod["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+        let mut held = pod["spec"]["tolerations"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         for wanted in defaults {
             let same = |toleration: &Value| {
-                ["key", "effect", "operator", "value"].iter().all(|k| toleration[*k] == wanted[*k])
+                ["key", "effect", "operator", "value"]
+                    .iter()
+                    .all(|k| toleration[*k] == wanted[*k])
             };
             if !held.iter().any(same) {
                 held.push(wanted);
@@ -212,12 +231,18 @@ impl Validating for PodTolerationRestriction {
         let Some(pod) = object.filter(|_| writes) else {
             return Ok(());
         };
-        let held = pod["spec"]["tolerations"].as_array().cloned().unwrap_or_default();
+        let held = pod["spec"]["tolerations"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         let allowed = self.list(attributes, WHITELIST, &self.whitelist).await?;
         if allowed.is_empty() || held.is_empty() {
             return Ok(());
         }
-        if held.iter().all(|toleration| allowed.iter().any(|a| covers(a, toleration))) {
+        if held
+            .iter()
+            .all(|toleration| allowed.iter().any(|a| covers(a, toleration)))
+        {
             return Ok(());
         }
         let why = "pod tolerations (possibly merged with namespace default tolerations) conflict with its namespace whitelist";

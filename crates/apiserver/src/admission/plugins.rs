@@ -1,7 +1,11 @@
 //! The plugins by name, in the order in which they run.
 
 use super::config::{Config, ConfigError};
-use super::{Plugin, namespace_lifecycle, pod_tolerations, priority, service_account, webhooks};
+use super::{
+    Plugin, defaults, event_rate_limit, image_policy, limit_ranger, namespace_lifecycle, nodes,
+    owners, placement, pod_fields, pod_security, pod_tolerations, priority, service_account,
+    switches, webhooks,
+};
 
 type Make = fn(&Config) -> Result<Plugin, ConfigError>;
 
@@ -15,35 +19,162 @@ struct Known {
 
 /// All plugins in the order of kube-apiserver: webhooks, quota and AlwaysDeny last.
 const KNOWN: &[Known] = &[
-    off("AlwaysAdmit", |_| { Ok(Plugin::validating("AlwaysAdmit", switches::AlwaysAdmit)) }),
-    off("NamespaceAutoProvision", |_| { Ok(Plugin::mutating("NamespaceAutoProvision", switches::NamespaceAutoProvision)) }),
-    on("NamespaceLifecycle", |_| { Ok(Plugin::mutating("NamespaceLifecycle", namespace_lifecycle::NamespaceLifecycle)) }),
-    off("NamespaceExists", |_| { Ok(Plugin::validating("NamespaceExists", switches::NamespaceExists)) }),
-    off("LimitPodHardAntiAffinityTopology", |_| { Ok(Plugin::validating("LimitPodHardAntiAffinityTopology", switches::LimitPodHardAntiAffinityTopology)) }),
-    on("LimitRanger", |_| { Ok(Plugin::mutating("LimitRanger", limit_ranger::LimitRanger).and_validating(limit_ranger::LimitRanger)) }),
-    on("ServiceAccount", |_| { Ok(Plugin::mutating("ServiceAccount", service_account::ServiceAccount)) }),
-    on("TaintNodesByCondition", |_| { Ok(Plugin::mutating("TaintNodesByCondition", nodes::TaintNodesByCondition)) }),
-    off("AlwaysPullImages", |_| { Ok(Plugin::mutating("AlwaysPullImages", pod_fields::AlwaysPullImages).and_validating(pod_fields::AlwaysPullImages)) }),
-    off("ImagePolicyWebhook", |config| { let plugin = image_policy::ImagePolicy::new(config)?; Ok(Plugin::mutating("ImagePolicyWebhook", plugin.clone()).and_validating(plugin)) }),
-    on("PodSecurity", |config| { Ok(Plugin::validating("PodSecurity", pod_security::PodSecurity::new(config)?)) }),
-    off("PodNodeSelector", |config| { let plugin = placement::PodNodeSelector::new(config)?; Ok(Plugin::mutating("PodNodeSelector", plugin.clone()).and_validating(plugin)) }),
-    on("Priority", |_| { Ok(Plugin::mutating("Priority", priority::Priority).and_validating(priority::OneDefaultClass)) }),
-    on("DefaultTolerationSeconds", |_| { Ok(Plugin::mutating("DefaultTolerationSeconds", pod_tolerations::DefaultTolerationSeconds)) }),
-    off("PodTolerationRestriction", |config| { let plugin = placement::PodTolerationRestriction::new(config); Ok(Plugin::mutating("PodTolerationRestriction", plugin.clone()).and_validating(plugin)) }),
-    off("EventRateLimit", |config| { Ok(Plugin::validating("EventRateLimit", event_rate_limit::EventRateLimit::new(config)?)) }),
-    off("ExtendedResourceToleration", |_| { Ok(Plugin::mutating("ExtendedResourceToleration", pod_fields::ExtendedResourceToleration)) }),
-    on("DefaultStorageClass", |_| { Ok(Plugin::mutating("DefaultStorageClass", defaults::DefaultStorageClass)) }),
-    on("StorageObjectInUseProtection", |_| { Ok(Plugin::mutating("StorageObjectInUseProtection", defaults::StorageObjectInUseProtection)) }),
-    off("OwnerReferencesPermissionEnforcement", |_| { Ok(Plugin::validating("OwnerReferencesPermissionEnforcement", owners::OwnerReferences)) }),
-    on("PersistentVolumeClaimResize", |_| { Ok(Plugin::validating("PersistentVolumeClaimResize", defaults::PersistentVolumeClaimResize)) }),
-    on("RuntimeClass", |_| { Ok(Plugin::mutating("RuntimeClass", pod_fields::RuntimeClass).and_validating(pod_fields::RuntimeClass)) }),
-    on("ClusterTrustBundleAttest", |_| { Ok(Plugin::mutating("ClusterTrustBundleAttest", owners::ClusterTrustBundleAttest)) }),
-    on("DefaultIngressClass", |_| { Ok(Plugin::mutating("DefaultIngressClass", defaults::DefaultIngressClass)) }),
-    off("DenyServiceExternalIPs", |_| { Ok(Plugin::validating("DenyServiceExternalIPs", switches::DenyServiceExternalIps)) }),
-    on("PodTopologyLabels", |_| { Ok(Plugin::mutating("PodTopologyLabels", nodes::PodTopologyLabels)) }),
-    on("MutatingAdmissionWebhook", |config| { Ok(Plugin::mutating("MutatingAdmissionWebhook", webhooks::Mutators::new(config)?)) }),
-    on("ValidatingAdmissionWebhook", |config| { Ok(Plugin::validating("ValidatingAdmissionWebhook", webhooks::Validators::new(config)?)) }),
-    off("AlwaysDeny", |_| { Ok(Plugin::mutating("AlwaysDeny", switches::AlwaysDeny)) }),
+    off("AlwaysAdmit", |_| {
+        Ok(Plugin::validating("AlwaysAdmit", switches::AlwaysAdmit))
+    }),
+    off("NamespaceAutoProvision", |_| {
+        Ok(Plugin::mutating(
+            "NamespaceAutoProvision",
+            switches::NamespaceAutoProvision,
+        ))
+    }),
+    on("NamespaceLifecycle", |_| {
+        Ok(Plugin::mutating(
+            "NamespaceLifecycle",
+            namespace_lifecycle::NamespaceLifecycle,
+        ))
+    }),
+    off("NamespaceExists", |_| {
+        Ok(Plugin::validating(
+            "NamespaceExists",
+            switches::NamespaceExists,
+        ))
+    }),
+    off("LimitPodHardAntiAffinityTopology", |_| {
+        Ok(Plugin::validating(
+            "LimitPodHardAntiAffinityTopology",
+            switches::LimitPodHardAntiAffinityTopology,
+        ))
+    }),
+    on("LimitRanger", |_| {
+        Ok(Plugin::mutating("LimitRanger", limit_ranger::LimitRanger)
+            .and_validating(limit_ranger::LimitRanger))
+    }),
+    on("ServiceAccount", |_| {
+        Ok(Plugin::mutating(
+            "ServiceAccount",
+            service_account::ServiceAccount,
+        ))
+    }),
+    on("TaintNodesByCondition", |_| {
+        Ok(Plugin::mutating(
+            "TaintNodesByCondition",
+            nodes::TaintNodesByCondition,
+        ))
+    }),
+    off("AlwaysPullImages", |_| {
+        Ok(
+            Plugin::mutating("AlwaysPullImages", pod_fields::AlwaysPullImages)
+                .and_validating(pod_fields::AlwaysPullImages),
+        )
+    }),
+    off("ImagePolicyWebhook", |config| {
+        let plugin = image_policy::ImagePolicy::new(config)?;
+        Ok(Plugin::mutating("ImagePolicyWebhook", plugin.clone()).and_validating(plugin))
+    }),
+    on("PodSecurity", |config| {
+        Ok(Plugin::validating(
+            "PodSecurity",
+            pod_security::PodSecurity::new(config)?,
+        ))
+    }),
+    off("PodNodeSelector", |config| {
+        let plugin = placement::PodNodeSelector::new(config)?;
+        Ok(Plugin::mutating("PodNodeSelector", plugin.clone()).and_validating(plugin))
+    }),
+    on("Priority", |_| {
+        Ok(Plugin::mutating("Priority", priority::Priority)
+            .and_validating(priority::OneDefaultClass))
+    }),
+    on("DefaultTolerationSeconds", |_| {
+        Ok(Plugin::mutating(
+            "DefaultTolerationSeconds",
+            pod_tolerations::DefaultTolerationSeconds,
+        ))
+    }),
+    off("PodTolerationRestriction", |config| {
+        let plugin = placement::PodTolerationRestriction::new(config);
+        Ok(Plugin::mutating("PodTolerationRestriction", plugin.clone()).and_validating(plugin))
+    }),
+    off("EventRateLimit", |config| {
+        Ok(Plugin::validating(
+            "EventRateLimit",
+            event_rate_limit::EventRateLimit::new(config)?,
+        ))
+    }),
+    off("ExtendedResourceToleration", |_| {
+        Ok(Plugin::mutating(
+            "ExtendedResourceToleration",
+            pod_fields::ExtendedResourceToleration,
+        ))
+    }),
+    on("DefaultStorageClass", |_| {
+        Ok(Plugin::mutating(
+            "DefaultStorageClass",
+            defaults::DefaultStorageClass,
+        ))
+    }),
+    on("StorageObjectInUseProtection", |_| {
+        Ok(Plugin::mutating(
+            "StorageObjectInUseProtection",
+            defaults::StorageObjectInUseProtection,
+        ))
+    }),
+    off("OwnerReferencesPermissionEnforcement", |_| {
+        Ok(Plugin::validating(
+            "OwnerReferencesPermissionEnforcement",
+            owners::OwnerReferences,
+        ))
+    }),
+    on("PersistentVolumeClaimResize", |_| {
+        Ok(Plugin::validating(
+            "PersistentVolumeClaimResize",
+            defaults::PersistentVolumeClaimResize,
+        ))
+    }),
+    on("RuntimeClass", |_| {
+        Ok(Plugin::mutating("RuntimeClass", pod_fields::RuntimeClass)
+            .and_validating(pod_fields::RuntimeClass))
+    }),
+    on("ClusterTrustBundleAttest", |_| {
+        Ok(Plugin::mutating(
+            "ClusterTrustBundleAttest",
+            owners::ClusterTrustBundleAttest,
+        ))
+    }),
+    on("DefaultIngressClass", |_| {
+        Ok(Plugin::mutating(
+            "DefaultIngressClass",
+            defaults::DefaultIngressClass,
+        ))
+    }),
+    off("DenyServiceExternalIPs", |_| {
+        Ok(Plugin::validating(
+            "DenyServiceExternalIPs",
+            switches::DenyServiceExternalIps,
+        ))
+    }),
+    on("PodTopologyLabels", |_| {
+        Ok(Plugin::mutating(
+            "PodTopologyLabels",
+            nodes::PodTopologyLabels,
+        ))
+    }),
+    on("MutatingAdmissionWebhook", |config| {
+        Ok(Plugin::mutating(
+            "MutatingAdmissionWebhook",
+            webhooks::Mutators::new(config)?,
+        ))
+    }),
+    on("ValidatingAdmissionWebhook", |config| {
+        Ok(Plugin::validating(
+            "ValidatingAdmissionWebhook",
+            webhooks::Validators::new(config)?,
+        ))
+    }),
+    off("AlwaysDeny", |_| {
+        Ok(Plugin::mutating("AlwaysDeny", switches::AlwaysDeny))
+    }),
 ];
 
 const fn on(name: &'static str, make: Make) -> Known {

@@ -64,7 +64,10 @@ impl Validating for AlwaysPullImages {
             for (i, container) in containers(&pod["spec"], &[list]).enumerate() {
                 let policy = container["imagePullPolicy"].as_str().unwrap_or_default();
                 if policy != "Always" {
-                    let path = Path::new("spec").child(list).index(i).child("imagePullPolicy");
+                    let path = Path::new("spec")
+                        .child(list)
+                        .index(i)
+                        .child("imagePullPolicy");
                     let fault = FieldError::not_supported(&path, policy, &["Always"]);
                     return Err(forbidden(attributes, object, fault.to_string()));
                 }
@@ -137,7 +140,9 @@ pub(super) fn is_extended(name: &str) -> bool {
 pub(super) struct RuntimeClass;
 
 async fn class_of(attributes: &Attributes<'_>, pod: &Value) -> Result<Option<Value>, Status> {
-    let name = pod.pointer("/spec/runtimeClassName").and_then(Value::as_str);
+    let name = pod
+        .pointer("/spec/runtimeClassName")
+        .and_then(Value::as_str);
     let Some(name) = name.filter(|name| !name.is_empty()) else {
         return Ok(None);
     };
@@ -146,8 +151,7 @@ async fn class_of(attributes: &Attributes<'_>, pod: &Value) -> Result<Option<Val
         .object("node.k8s.io", "runtimeclasses", "", name)
         .await?;
     if found.is_none() {
-        let why =
-            format!("pod rejected: RuntimeClass \"{name}\" not found");
+        let why = format!("pod rejected: RuntimeClass \"{name}\" not found");
         return Err(forbidden(attributes, Some(pod), why));
     }
     Ok(found)
@@ -167,12 +171,16 @@ impl Mutating for RuntimeClass {
         let Some(class) = class_of(attributes, pod).await? else {
             return Ok(());
         };
-        if let Some(overhead) = class.pointer("/overhead/podFixed").filter(|v| v.is_object()) {
-            let held = pod["spec"].get("overhead").filter(|held| {
-                held.as_object().is_some_and(|map| !map.is_empty())
-            });
+        if let Some(overhead) = class
+            .pointer("/overhead/podFixed")
+            .filter(|v| v.is_object())
+        {
+            let held = pod["spec"]
+                .get("overhead")
+                .filter(|held| held.as_object().is_some_and(|map| !map.is_empty()));
             if held.is_some_and(|held| !same_amounts(held, overhead)) {
-                let why = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
+                let why =
+                    "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
                 return Err(forbidden(attributes, Some(pod), why));
             }
             pod["spec"]["overhead"] = overhead.clone();
@@ -185,7 +193,11 @@ fn same_amounts(a: &Value, b: &Value) -> bool {
     super::pods::amounts(Some(a)) == super::pods::amounts(Some(b))
 }
 
-fn schedule(attributes: &Attributes<'_>, pod: &mut Value, scheduling: &Value) -> Result<(), Status> {
+fn schedule(
+    attributes: &Attributes<'_>,
+    pod: &mut Value,
+    scheduling: &Value,
+) -> Result<(), Status> {
     for (key, value) in scheduling["nodeSelector"].as_object().into_iter().flatten() {
         if !pod["spec"]["nodeSelector"].is_object() {
             pod["spec"]["nodeSelector"] = json!({});
@@ -227,9 +239,9 @@ impl Validating for RuntimeClass {
             return Ok(());
         };
         let class = class_of(attributes, pod).await?;
-        let held = pod["spec"].get("overhead").filter(|held| {
-            held.as_object().is_some_and(|map| !map.is_empty())
-        });
+        let held = pod["spec"]
+            .get("overhead")
+            .filter(|held| held.as_object().is_some_and(|map| !map.is_empty()));
         let wanted = class
             .as_ref()
             .and_then(|class| class.pointer("/overhead/podFixed"));
@@ -239,7 +251,8 @@ impl Validating for RuntimeClass {
                 Err(forbidden(attributes, object, why))
             }
             (Some(held), Some(wanted)) if !same_amounts(held, wanted) => {
-                let why = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
+                let why =
+                    "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead";
                 Err(forbidden(attributes, object, why))
             }
             _ => Ok(()),

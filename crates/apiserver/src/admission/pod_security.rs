@@ -21,7 +21,14 @@ const NAME: &str = "PodSecurity";
 const PREFIX: &str = "pod-security.kubernetes.io/";
 /// Subresources of pods that do not change what runs.
 const IGNORED: [&str; 8] = [
-    "exec", "attach", "binding", "eviction", "log", "portforward", "proxy", "status",
+    "exec",
+    "attach",
+    "binding",
+    "eviction",
+    "log",
+    "portforward",
+    "proxy",
+    "status",
 ];
 /// Pods of a namespace that are looked at when its level is raised.
 const MAX_PODS: usize = 3000;
@@ -46,7 +53,10 @@ impl PodSecurity {
         }
         let list = |key: &str| {
             let entries = value["exemptions"][key].as_array().into_iter().flatten();
-            entries.filter_map(Value::as_str).map(str::to_owned).collect()
+            entries
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect()
         };
         Ok(Self {
             defaults,
@@ -69,7 +79,10 @@ impl PodSecurity {
         if attributes.operation == Operation::Create {
             return refuse(attributes, name, &faults);
         }
-        let (before, old_faults) = attributes.old.map(|old| self.policy_of(old)).unwrap_or_default();
+        let (before, old_faults) = attributes
+            .old
+            .map(|old| self.policy_of(old))
+            .unwrap_or_default();
         if faults != old_faults {
             refuse(attributes, name, &faults)?;
         }
@@ -89,7 +102,10 @@ impl PodSecurity {
         namespace: &str,
         enforce: LevelVersion,
     ) -> Result<(), Status> {
-        let pods = attributes.server.objects("", "pods", Some(namespace)).await?;
+        let pods = attributes
+            .server
+            .objects("", "pods", Some(namespace))
+            .await?;
         let mut warnings: Vec<(String, Vec<&str>)> = Vec::new();
         for pod in pods.iter().take(MAX_PODS) {
             if self.class_is_exempt(&pod["spec"]) {
@@ -163,7 +179,10 @@ impl PodSecurity {
             );
         }
         if enforces {
-            attributes.annotate(format!("{PREFIX}enforce-policy"), policy.enforce.to_string());
+            attributes.annotate(
+                format!("{PREFIX}enforce-policy"),
+                policy.enforce.to_string(),
+            );
             if let Some(text) = violations(policy.enforce, metadata, spec) {
                 let level = quote(&policy.enforce.to_string());
                 let why = format!("violates PodSecurity {level}: {text}");
@@ -225,7 +244,9 @@ fn template<'a>(attributes: &Attributes<'_>, object: &'a Value) -> Option<(&'a V
         ("batch", "cronjobs") => &object["spec"]["jobTemplate"]["spec"]["template"],
         _ => return None,
     };
-    template.is_object().then(|| (&template["metadata"], &template["spec"]))
+    template
+        .is_object()
+        .then(|| (&template["metadata"], &template["spec"]))
 }
 
 /// Whether an update of a pod changes what is judged.
@@ -235,7 +256,11 @@ fn is_significant(new: &Value, old: &Value) -> bool {
         for list in super::pods::CONTAINERS {
             for container in super::pods::containers(&pod["spec"], &[list]) {
                 let ephemeral = (list == "ephemeralContainers").then(|| container.clone());
-                found.push((container["name"].clone(), container["image"].clone(), ephemeral));
+                found.push((
+                    container["name"].clone(),
+                    container["image"].clone(),
+                    ephemeral,
+                ));
             }
         }
         found
@@ -266,14 +291,17 @@ impl Validating for PodSecurity {
                 return Ok(());
             }
             let (metadata, spec) = (&object["metadata"], &object["spec"]);
-            return self.evaluate(attributes, object, metadata, spec, true).await;
+            return self
+                .evaluate(attributes, object, metadata, spec, true)
+                .await;
         }
         if !attributes.subresource.is_empty() || self.is_exempt(attributes) {
             return Ok(());
         }
         match template(attributes, object) {
             Some((metadata, spec)) => {
-                self.evaluate(attributes, object, metadata, spec, false).await
+                self.evaluate(attributes, object, metadata, spec, false)
+                    .await
             }
             None => Ok(()),
         }

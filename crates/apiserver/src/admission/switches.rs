@@ -6,6 +6,7 @@ use davit_api::status::{Qualified, Reason, Status};
 use serde_json::{Value, json};
 
 use super::{Attributes, Mutating, Operation, Validating, forbidden};
+use crate::ownership::Tracking;
 use crate::user::UserInfo;
 use crate::writes::Writer;
 
@@ -87,7 +88,15 @@ impl Mutating for NamespaceAutoProvision {
             return Ok(());
         }
         let user = UserInfo::system("system:apiserver");
-        let writer = Writer::of_server(server, resource, "", &user, attributes.warnings);
+        let writer = Writer {
+            server,
+            resource,
+            namespace: "",
+            user: &user,
+            warnings: attributes.warnings,
+            dry_run: false,
+            tracking: Tracking::Keep,
+        };
         let new = json!({
             "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace },
         });
@@ -108,15 +117,15 @@ impl Validating for DenyServiceExternalIps {
         attributes: &Attributes<'_>,
         object: Option<&Value>,
     ) -> Result<(), Status> {
-        let (true, true, Some(service)) = (
-            attributes.is("", "services"),
-            attributes.writes(),
-            object,
-        ) else {
+        let (true, true, Some(service)) =
+            (attributes.is("", "services"), attributes.writes(), object)
+        else {
             return Ok(());
         };
         let of = |service: &Value| {
-            let list = service.pointer("/spec/externalIPs").and_then(Value::as_array);
+            let list = service
+                .pointer("/spec/externalIPs")
+                .and_then(Value::as_array);
             list.cloned().unwrap_or_default()
         };
         let held = attributes.old.map(of).unwrap_or_default();
@@ -144,7 +153,9 @@ impl Validating for LimitPodHardAntiAffinityTopology {
         }
         let terms = object
             .and_then(|pod| {
-                pod.pointer("/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution")
+                pod.pointer(
+                    "/spec/affinity/podAntiAffinity/requiredDuringSchedulingIgnoredDuringExecution",
+                )
             })
             .and_then(Value::as_array);
         for term in terms.into_iter().flatten() {

@@ -8,8 +8,8 @@ use http::{Request, StatusCode};
 use serde_json::Value;
 
 use super::body::{Expected, judge_strictness, stored_form};
-use super::options::{Validation, WriteOptions};
 use super::create::check_namespace;
+use super::options::{Validation, WriteOptions};
 use super::update::check_name;
 use super::{namespace_of, read_body};
 use crate::body::RequestBody;
@@ -111,15 +111,15 @@ pub(crate) fn configuration(
     expected: &Expected<'_>,
     validation: Validation,
 ) -> Result<Value, Status> {
-    let malformed =
-        |error: &dyn std::fmt::Display| Status::bad_request(format!("error decoding YAML: {error}"));
+    let malformed = |error: &dyn std::fmt::Display| {
+        Status::bad_request(format!("error decoding YAML: {error}"))
+    };
     let parsed = decode::parse(bytes, Encoding::Yaml).map_err(|error| malformed(&error))?;
     if !parsed.is_object() {
         return Err(malformed(&"the configuration is not an object"));
     }
     if validation != Validation::Ignore
-        && let Ok(decoded) =
-            decode::decode(expected.types, expected.type_id, bytes, Encoding::Yaml)
+        && let Ok(decoded) = decode::decode(expected.types, expected.type_id, bytes, Encoding::Yaml)
     {
         // fields nobody knows are refused by the apply itself
         let duplicates = decoded
@@ -196,8 +196,7 @@ async fn apply(
                 }
                 return Ok((StatusCode::CREATED, stored.value));
             }
-            Err(status)
-                if status.reason == Reason::AlreadyExists && attempt < APPLY_ATTEMPTS => {}
+            Err(status) if status.reason == Reason::AlreadyExists && attempt < APPLY_ATTEMPTS => {}
             Err(status) => return Err(status),
         }
     }

@@ -40,7 +40,8 @@ impl Writer<'_> {
                 .admission()
                 .mutate(&attributes, Some(&mut new))
                 .await?;
-            self.warnings.add(before.check(&mut new).unwrap_or_default());
+            self.warnings
+                .add(before.check(&mut new).unwrap_or_default());
         }
         self.place(&mut new)?;
         system_metadata(&mut new);

@@ -120,7 +120,8 @@ impl Writer<'_> {
                 .admission()
                 .mutate(&attributes, Some(&mut new))
                 .await?;
-            self.warnings.add(before.check(&mut new).unwrap_or_default());
+            self.warnings
+                .add(before.check(&mut new).unwrap_or_default());
         }
         // strategies that keep the old metadata keep its writer's entries
         let entries = new.pointer("/metadata/managedFields").cloned();

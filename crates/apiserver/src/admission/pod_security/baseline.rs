@@ -61,7 +61,9 @@ pub(super) fn app_armor(pod: Pod<'_>) -> Option<Fault> {
     if pod.wanted.since(30) {
         let mut values = BTreeSet::new();
         let mut is_bad = |context: &Value| {
-            let kind = context["appArmorProfile"]["type"].as_str().unwrap_or_default();
+            let kind = context["appArmorProfile"]["type"]
+                .as_str()
+                .unwrap_or_default();
             let bad = !matches!(kind, "" | "RuntimeDefault" | "Localhost");
             if bad {
                 values.insert(kind.to_owned());
@@ -209,7 +211,11 @@ pub(super) fn host_probes(pod: Pod<'_>) -> Option<Fault> {
             "{} {} {} {}",
             named(&bad),
             plural("uses", "use", bad.len()),
-            plural("probe or lifecycle host", "probe or lifecycle hosts", hosts.len()),
+            plural(
+                "probe or lifecycle host",
+                "probe or lifecycle hosts",
+                hosts.len()
+            ),
             quoted(&hosts)
         );
         Fault::new("probe or lifecycle host", detail)
@@ -219,7 +225,10 @@ pub(super) fn host_probes(pod: Pod<'_>) -> Option<Fault> {
 pub(super) fn privileged(pod: Pod<'_>) -> Option<Fault> {
     let bad = pod.bad(|container| security(container)["privileged"] == true);
     (!bad.is_empty()).then(|| {
-        let detail = format!("{} must not set securityContext.privileged=true", named(&bad));
+        let detail = format!(
+            "{} must not set securityContext.privileged=true",
+            named(&bad)
+        );
         Fault::new("privileged", detail)
     })
 }
@@ -280,7 +289,11 @@ pub(super) fn se_linux(pod: Pod<'_>) -> Option<Fault> {
     }
     let mut data = Vec::new();
     if !kinds.is_empty() {
-        data.push(format!("{} {}", plural("type", "types", kinds.len()), quoted(&kinds)));
+        data.push(format!(
+            "{} {}",
+            plural("type", "types", kinds.len()),
+            quoted(&kinds)
+        ));
     }
     if user {
         data.push("user may not be set".to_owned());
@@ -332,7 +345,10 @@ fn seccomp_annotations(pod: Pod<'_>) -> Option<Fault> {
         matches!(value, "runtime/default" | "docker/default") || value.starts_with("localhost/")
     };
     let of_containers = pod.containers().map(|container| {
-        format!("container.seccomp.security.alpha.kubernetes.io/{}", text(container, "name"))
+        format!(
+            "container.seccomp.security.alpha.kubernetes.io/{}",
+            text(container, "name")
+        )
     });
     let keys = std::iter::once("seccomp.security.alpha.kubernetes.io/pod".to_owned());
     let bad: BTreeSet<String> = keys
@@ -345,7 +361,10 @@ fn seccomp_annotations(pod: Pod<'_>) -> Option<Fault> {
     (!bad.is_empty()).then(|| {
         let many = plural("annotation", "annotations", bad.len());
         let list: Vec<String> = bad.into_iter().collect();
-        Fault::new("seccompProfile", format!("forbidden {many} {}", list.join(", ")))
+        Fault::new(
+            "seccompProfile",
+            format!("forbidden {many} {}", list.join(", ")),
+        )
     })
 }
 

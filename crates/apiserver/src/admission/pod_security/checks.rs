@@ -147,7 +147,10 @@ mod tests {
     fn found(level: Level, version: Option<u32>, spec: &Value) -> Vec<String> {
         let wanted = LevelVersion { level, version };
         let faults = evaluate(wanted, &json!({}), spec);
-        faults.iter().map(|f| format!("{} ({})", f.reason, f.detail)).collect()
+        faults
+            .iter()
+            .map(|f| format!("{} ({})", f.reason, f.detail))
+            .collect()
     }
 
     #[test]

@@ -70,7 +70,9 @@ fn version(text: &str) -> Result<Option<u32>, String> {
     if text == "latest" {
         return Ok(None);
     }
-    let minor = text.strip_prefix("v1.").and_then(|minor| minor.parse().ok());
+    let minor = text
+        .strip_prefix("v1.")
+        .and_then(|minor| minor.parse().ok());
     match minor {
         Some(minor) if format!("v1.{minor}") == text => Ok(Some(minor)),
         _ => Err("must be \"latest\" or \"v1.x\"".to_owned()),
@@ -83,7 +85,11 @@ impl Policy {
     pub(super) fn of_labels(namespace: &Value, defaults: Self) -> (Self, Vec<FieldError>) {
         let labels = &namespace["metadata"]["labels"];
         let read = |key: &str| labels[format!("{PREFIX}{key}").as_str()].as_str();
-        let path = |key: &str| Path::new("metadata").child("labels").key(&format!("{PREFIX}{key}"));
+        let path = |key: &str| {
+            Path::new("metadata")
+                .child("labels")
+                .key(&format!("{PREFIX}{key}"))
+        };
         Self::read(read, path, defaults)
     }
 
@@ -160,7 +166,11 @@ mod tests {
         assert!(faults.is_empty());
         assert_eq!(policy.enforce.to_string(), "baseline:v1.25");
         assert_eq!(policy.audit.to_string(), "restricted:latest");
-        assert_eq!(policy.warn.to_string(), "baseline:v1.25", "as what is enforced");
+        assert_eq!(
+            policy.warn.to_string(),
+            "baseline:v1.25",
+            "as what is enforced"
+        );
         assert!(!policy.enforce.since(26) && policy.enforce.since(25));
     }
 

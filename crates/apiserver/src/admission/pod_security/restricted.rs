@@ -95,7 +95,11 @@ pub(super) fn volumes(pod: Pod<'_>) -> Option<Fault> {
             plural("volume", "volumes", bad.len()),
             quoted(&bad),
             plural("uses", "use", bad.len()),
-            plural("restricted volume type", "restricted volume types", kinds.len()),
+            plural(
+                "restricted volume type",
+                "restricted volume types",
+                kinds.len()
+            ),
             quoted(&kinds)
         );
         Fault::new("restricted volume types", detail)
@@ -149,8 +153,7 @@ pub(super) fn seccomp(pod: Pod<'_>) -> Option<Fault> {
     }
     let of_pod = &pod.spec["securityContext"];
     let is_set = of_pod["seccompProfile"].is_object() && bad_seccomp(of_pod).is_none();
-    let silent =
-        pod.bad(|container| !is_set && !security(container)["seccompProfile"].is_object());
+    let silent = pod.bad(|container| !is_set && !security(container)["seccompProfile"].is_object());
     (!silent.is_empty()).then(|| {
         let detail = format!(
             "pod or {} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\"",
