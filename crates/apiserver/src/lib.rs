@@ -15,6 +15,7 @@ mod authn;
 pub mod authz;
 mod body;
 mod cache;
+mod cel_conditions;
 mod codec;
 mod context;
 mod convert;

@@ -1,0 +1,622 @@
+//! CEL expressions about a write: their environments, their variables, `matchConditions`.
+//!
+//! Webhooks and policies evaluate the same way: [`Inputs`] holds what the variables are for one
+//! request, [`Conditions`] the compiled `matchConditions` of one configuration. Expressions may ask
+//! the authorizer; as asking can take a call to a webhook while evaluation never waits, an
+//! expression that asks is evaluated again once the answer is there.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::status::Status;
+use davit_cel::{
+    Activation, Authorizer, AuthorizerHandle, Check, Decision, DeclType, Env, EnvBuilder,
+    EvalError, Library, Program, Type, Value as Cel, join_errors,
+};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::admission::Attributes;
+use crate::authz;
+use crate::request_info::RequestInfo;
+use crate::server::ApiServer;
+use crate::user::UserInfo;
+
+/// What one expression may cost.
+pub(crate) const CALL_LIMIT: u64 = 1_000_000;
+/// What all `matchConditions` of one webhook or policy may cost together.
+const CONDITIONS_BUDGET: u64 = 2_500_000;
+/// Most `matchConditions` of one webhook or policy.
+const CONDITIONS_MAX: usize = 64;
+/// Questions to the authorizer before an evaluation is given up; the cost limit allows two for
+/// each expression.
+const QUESTIONS_MAX: usize = 32;
+
+pub(crate) const OUT_OF_BUDGET: &str = "validation failed due to running out of cost budget, no \
+                                        further validation rules will be run";
+
+/// Which variables expressions see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Scope {
+    /// `params`
+    pub(crate) params: bool,
+    /// `authorizer`, `authorizer.requestResource`
+    pub(crate) authorizer: bool,
+    /// `Object{}`, `JSONPatch{}` can be made.
+    pub(crate) patches: bool,
+}
+
+impl Scope {
+    /// What `matchConditions` of webhooks see.
+    pub(crate) const WEBHOOK: Scope = Scope {
+        params: false,
+        authorizer: true,
+        patches: false,
+    };
+}
+
+/// The environment of a scope.
+pub(crate) fn environment(scope: Scope) -> Env {
+    static WEBHOOK: LazyLock<Env> = LazyLock::new(|| build(Scope::WEBHOOK));
+    if scope == Scope::WEBHOOK {
+        WEBHOOK.clone()
+    } else {
+        build(scope)
+    }
+}
+
+fn build(scope: Scope) -> Env {
+    let mut env: EnvBuilder = Env::kubernetes()
+        .variable("object", Type::Dyn)
+        .variable("oldObject", Type::Dyn)
+        .declare("request", request_type())
+        .declare("namespaceObject", namespace_type());
+    if scope.params {
+        env = env.variable("params", Type::Dyn);
+    }
+    if scope.authorizer {
+        env = env
+            .library(Library::Authorizer)
+            .variable(
+                "authorizer",
+                Type::opaque("kubernetes.authorization.Authorizer"),
+            )
+            .variable(
+                "authorizer.requestResource",
+                Type::opaque("kubernetes.authorization.ResourceCheck"),
+            );
+    }
+    if scope.patches {
+        env = env
+            .library(Library::JsonPatch)
+            .constructible(&patch_type())
+            .open_objects();
+    }
+    env.build()
+}
+
+fn object_type(name: &str, fields: &[(&str, Type)]) -> DeclType {
+    let fields = fields
+        .iter()
+        .map(|(name, ty)| (Arc::from(*name), DeclType::simple(ty.clone())));
+    DeclType::object(name, fields)
+}
+
+pub(crate) fn patch_type() -> DeclType {
+    object_type(
+        "JSONPatch",
+        &[
+            ("op", Type::String),
+            ("path", Type::String),
+            ("from", Type::String),
+            ("value", Type::Dyn),
+        ],
+    )
+}
+
+fn request_type() -> DeclType {
+    let text = Type::String;
+    let kind = object_type(
+        "kubernetes.GroupVersionKind",
+        &[
+            ("group", text.clone()),
+            ("version", text.clone()),
+            ("kind", text.clone()),
+        ],
+    );
+    let resource = object_type(
+        "kubernetes.GroupVersionResource",
+        &[
+            ("group", text.clone()),
+            ("version", text.clone()),
+            ("resource", text.clone()),
+        ],
+    );
+    let user = object_type(
+        "kubernetes.UserInfo",
+        &[
+            ("username", text.clone()),
+            ("uid", text.clone()),
+            ("groups", Type::list(text.clone())),
+            ("extra", Type::map(text.clone(), Type::list(text.clone()))),
+        ],
+    );
+    object_type(
+        "kubernetes.AdmissionRequest",
+        &[
+            ("kind", kind.ty.clone()),
+            ("resource", resource.ty.clone()),
+            ("subResource", text.clone()),
+            ("requestKind", kind.ty),
+            ("requestResource", resource.ty),
+            ("requestSubResource", text.clone()),
+            ("name", text.clone()),
+            ("namespace", text.clone()),
+            ("operation", text),
+            ("userInfo", user.ty),
+            ("dryRun", Type::Bool),
+            ("options", Type::Dyn),
+        ],
+    )
+}
+
+fn namespace_type() -> DeclType {
+    let text = Type::String;
+    let texts = Type::map(text.clone(), text.clone());
+    let metadata = object_type(
+        "kubernetes.NamespaceMetadata",
+        &[
+            ("name", text.clone()),
+            ("generateName", text.clone()),
+            ("namespace", text.clone()),
+            ("labels", texts.clone()),
+            ("annotations", texts),
+            ("uid", text.clone()),
+            ("resourceVersion", text.clone()),
+            ("generation", Type::Int),
+            ("creationTimestamp", text.clone()),
+            ("deletionTimestamp", text.clone()),
+            ("deletionGracePeriodSeconds", Type::Int),
+            ("finalizers", Type::list(text.clone())),
+        ],
+    );
+    let spec = object_type(
+        "kubernetes.NamespaceSpec",
+        &[("finalizers", Type::list(text.clone()))],
+    );
+    let status = object_type("kubernetes.NamespaceStatus", &[("phase", text)]);
+    object_type(
+        "kubernetes.Namespace",
+        &[
+            ("metadata", metadata.ty),
+            ("spec", spec.ty),
+            ("status", status.ty),
+        ],
+    )
+}
+
+/// Compiles an expression whose result is to be of one of the types given (or `dyn`).
+///
+/// # Errors
+/// The text of the refusal.
+pub(crate) fn compile(env: &Env, expression: &str, wanted: &[Type]) -> Result<Program, String> {
+    let program = env
+        .compile(expression)
+        .map_err(|errors| format!("compilation failed: {}", join_errors(&errors)))?;
+    let found = program.output_type();
+    if wanted.is_empty() || matches!(found, Type::Dyn) || wanted.contains(found) {
+        return Ok(program);
+    }
+    let names: Vec<String> = wanted.iter().map(ToString::to_string).collect();
+    Err(match names.as_slice() {
+        [one] => format!("must evaluate to {one}"),
+        several => format!("must evaluate to one of [{}]", several.join(" ")),
+    })
+}
+
+/// The values of the variables for one request.
+pub(crate) struct Inputs<'a> {
+    server: &'a ApiServer,
+    user: &'a UserInfo,
+    variables: HashMap<&'static str, Cel>,
+    answers: Arc<Answers>,
+}
+
+impl<'a> Inputs<'a> {
+    /// `object` and `old` as the webhook or policy is shown them (null when there is none),
+    /// `request` as in an AdmissionReview, `namespace` the object of the request's namespace.
+    pub(crate) fn new(
+        attributes: &Attributes<'a>,
+        request: &Value,
+        object: &Value,
+        old: &Value,
+        namespace: Option<&Value>,
+    ) -> Self {
+        let answers = Arc::new(Answers::default());
+        let authorizer: Arc<dyn Authorizer> = Arc::<Answers>::clone(&answers);
+        let text = |key: &str| request[key].as_str().unwrap_or_default().to_owned();
+        let resource = &request["requestResource"];
+        let check = Check {
+            group: resource["group"].as_str().unwrap_or_default().to_owned(),
+            resource: resource["resource"].as_str().unwrap_or_default().to_owned(),
+            subresource: text("requestSubResource"),
+            namespace: text("namespace"),
+            name: text("name"),
+            ..Check::default()
+        };
+        let mut request = request.clone();
+        if let Some(fields) = request.as_object_mut() {
+            for hidden in ["object", "oldObject", "uid"] {
+                fields.remove(hidden);
+            }
+        }
+        let variables = HashMap::from([
+            ("object", davit_cel::value(object)),
+            ("oldObject", davit_cel::value(old)),
+            ("request", davit_cel::value(&request)),
+            (
+                "namespaceObject",
+                namespace.map_or(Cel::Null, |held| davit_cel::value(&shown_namespace(held))),
+            ),
+            ("params", Cel::Null),
+            (
+                "authorizer",
+                Cel::Authorizer(AuthorizerHandle::new(Arc::clone(&authorizer))),
+            ),
+            (
+                "authorizer.requestResource",
+                Cel::Authorizer(AuthorizerHandle::for_resource(authorizer, check)),
+            ),
+        ]);
+        Self {
+            server: attributes.server,
+            user: attributes.user,
+            variables,
+            answers,
+        }
+    }
+
+    /// Sets `params`.
+    pub(crate) fn set_params(&mut self, params: Option<&Value>) {
+        let value = params.map_or(Cel::Null, davit_cel::value);
+        self.variables.insert("params", value);
+    }
+
+    /// Sets `object`, which a mutation changed.
+    pub(crate) fn set_object(&mut self, object: &Value) {
+        self.variables.insert("object", davit_cel::value(object));
+    }
+
+    /// Evaluates within `budget`, of which the cost is taken.
+    ///
+    /// # Errors
+    /// The text of the failure.
+    pub(crate) async fn eval(
+        &self,
+        program: &Program,
+        expression: &str,
+        variables: &Variables<'_>,
+        budget: &mut u64,
+    ) -> Result<Cel, String> {
+        for _ in 0..QUESTIONS_MAX {
+            let (result, cost) = {
+                let activation = With {
+                    inputs: self,
+                    variables,
+                };
+                program.run(&activation, CALL_LIMIT.min(*budget))
+            };
+            if let Some(question) = self.answers.take_question() {
+                let answer = self.ask(&question).await;
+                self.answers.learn(question, answer);
+                variables.forget();
+                continue;
+            }
+            if result == Err(EvalError::CostLimitExceeded) && CALL_LIMIT >= *budget {
+                *budget = 0;
+                return Err(OUT_OF_BUDGET.to_owned());
+            }
+            *budget = budget.saturating_sub(cost);
+            return result
+                .map_err(|error| format!("expression '{expression}' resulted in error: {error}"));
+        }
+        Err(format!(
+            "expression '{expression}' resulted in error: too many authorization checks"
+        ))
+    }
+
+    async fn ask(&self, check: &Check) -> Decision {
+        let account = check.service_account.as_ref().map(|(namespace, name)| {
+            let groups = [
+                "system:serviceaccounts".to_owned(),
+                format!("system:serviceaccounts:{namespace}"),
+            ];
+            let groups: Vec<&str> = groups.iter().map(String::as_str).collect();
+            UserInfo::new(format!("system:serviceaccount:{namespace}:{name}"), &groups)
+        });
+        let request = match &check.path {
+            Some(path) => RequestInfo {
+                path: path.clone(),
+                verb: check.verb.clone(),
+                ..RequestInfo::default()
+            },
+            None => RequestInfo {
+                is_resource: true,
+                verb: check.verb.clone(),
+                group: check.group.clone(),
+                version: "*".to_owned(),
+                resource: check.resource.clone(),
+                subresource: check.subresource.clone(),
+                namespace: Some(check.namespace.clone()).filter(|n| !n.is_empty()),
+                name: check.name.clone(),
+                ..RequestInfo::default()
+            },
+        };
+        let decision = self
+            .server
+            .authorizer()
+            .decide(&authz::Attributes {
+                user: account.as_ref().unwrap_or(self.user),
+                request: &request,
+            })
+            .await;
+        let (allowed, reason) = match decision {
+            authz::Decision::Allow(reason) => (true, reason),
+            authz::Decision::Deny(reason) | authz::Decision::NoOpinion(reason) => (false, reason),
+        };
+        Decision {
+            allowed,
+            reason,
+            error: String::new(),
+        }
+    }
+}
+
+/// What `namespaceObject` shows of a namespace.
+fn shown_namespace(namespace: &Value) -> Value {
+    let mut metadata = namespace["metadata"].clone();
+    if let Some(fields) = metadata.as_object_mut() {
+        for hidden in ["managedFields", "ownerReferences", "selfLink"] {
+            fields.remove(hidden);
+        }
+    }
+    let mut shown = json!({ "metadata": metadata, "spec": {}, "status": {} });
+    if let Some(finalizers) = namespace.pointer("/spec/finalizers") {
+        shown["spec"]["finalizers"] = finalizers.clone();
+    }
+    if let Some(phase) = namespace.pointer("/status/phase") {
+        shown["status"]["phase"] = phase.clone();
+    }
+    shown
+}
+
+/// The authorizer's answers so far, and the question an expression stopped at.
+#[derive(Debug, Default)]
+struct Answers {
+    known: Mutex<Vec<(Check, Decision)>>,
+    question: Mutex<Option<Check>>,
+}
+
+impl Answers {
+    fn take_question(&self) -> Option<Check> {
+        self.question.lock().take()
+    }
+
+    fn learn(&self, check: Check, decision: Decision) {
+        self.known.lock().push((check, decision));
+    }
+}
+
+impl Authorizer for Answers {
+    fn check(&self, check: &Check) -> Decision {
+        let known = self.known.lock();
+        if let Some((_, decision)) = known.iter().find(|(asked, _)| asked == check) {
+            return decision.clone();
+        }
+        // the evaluation that gets this goes on to its end, but nobody looks at its result
+        self.question.lock().get_or_insert_with(|| check.clone());
+        Decision::default()
+    }
+}
+
+/// A policy's `variables`: evaluated when first used, once for each evaluation of the policy.
+#[derive(Default)]
+pub(crate) struct Variables<'a> {
+    programs: &'a [(String, Result<Program, String>)],
+    values: Mutex<HashMap<String, Result<Cel, EvalError>>>,
+}
+
+impl<'a> Variables<'a> {
+    pub(crate) fn new(programs: &'a [(String, Result<Program, String>)]) -> Self {
+        Self {
+            programs,
+            values: Mutex::default(),
+        }
+    }
+
+    fn forget(&self) {
+        self.values.lock().clear();
+    }
+}
+
+/// The variables of a request together with those of a policy.
+struct With<'a> {
+    inputs: &'a Inputs<'a>,
+    variables: &'a Variables<'a>,
+}
+
+impl Activation for With<'_> {
+    fn variable(&self, name: &str) -> Option<Result<Cel, EvalError>> {
+        self.inputs.variables.get(name).cloned().map(Ok)
+    }
+
+    fn member(&self, name: &str, field: &str) -> Option<Result<(Cel, u64), EvalError>> {
+        if name != "variables" {
+            return None;
+        }
+        if let Some(known) = self.variables.values.lock().get(field) {
+            return Some(known.clone().map(|value| (value, 0)));
+        }
+        let (_, program) = self
+            .variables
+            .programs
+            .iter()
+            .find(|(known, _)| known == field)?;
+        let (result, cost) = match program {
+            Ok(program) => program.run(self, CALL_LIMIT),
+            Err(why) => (Err(EvalError::Failed(why.clone())), 0),
+        };
+        let result = result.map_err(|error| match error {
+            EvalError::Failed(why) => EvalError::Failed(format!(
+                "composited variable \"{field}\" fails to evaluate: {why}"
+            )),
+            other => other,
+        });
+        self.variables
+            .values
+            .lock()
+            .insert(field.to_owned(), result.clone());
+        Some(result.map(|value| (value, cost)))
+    }
+}
+
+/// The `matchConditions` of a webhook or policy.
+#[derive(Debug, Default)]
+pub(crate) struct Conditions(Vec<Condition>);
+
+#[derive(Debug)]
+struct Condition {
+    expression: String,
+    program: Result<Program, String>,
+}
+
+impl Conditions {
+    /// Compiles; what does not compile fails when it is evaluated.
+    pub(crate) fn new(list: &Value, env: &Env) -> Self {
+        let list = list.as_array().into_iter().flatten();
+        Self(
+            list.map(|condition| {
+                let expression = condition["expression"].as_str().unwrap_or_default();
+                Condition {
+                    expression: expression.trim().to_owned(),
+                    program: compile(env, expression, &[Type::Bool]),
+                }
+            })
+            .collect(),
+        )
+    }
+
+    /// Whether all conditions hold. A single false one decides, whatever the others do.
+    ///
+    /// # Errors
+    /// The texts of the failures, when none was false.
+    pub(crate) async fn hold(
+        &self,
+        inputs: &Inputs<'_>,
+        variables: &Variables<'_>,
+    ) -> Result<bool, String> {
+        let mut budget = CONDITIONS_BUDGET;
+        let mut faults = Vec::new();
+        for condition in &self.0 {
+            let result = match &condition.program {
+                Ok(program) => {
+                    inputs
+                        .eval(program, &condition.expression, variables, &mut budget)
+                        .await
+                }
+                Err(why) => Err(format!("compilation error: {why}")),
+            };
+            match result {
+                Ok(Cel::Bool(false)) => return Ok(false),
+                Ok(Cel::Bool(true)) => {}
+                Ok(_) => faults.push(format!(
+                    "expression '{}' resulted in no bool",
+                    condition.expression
+                )),
+                Err(why) => faults.push(why),
+            }
+        }
+        match faults.len() {
+            0 => Ok(true),
+            1 => Err(faults.remove(0)),
+            _ => Err(format!("[{}]", faults.join(", "))),
+        }
+    }
+
+    /// Whether a webhook with these conditions is to be called. `request` is the `request` of its
+    /// AdmissionReview, with the object and the old object in it.
+    ///
+    /// # Errors
+    /// 403 when the conditions cannot be evaluated, unless failures are ignored.
+    pub(crate) async fn want_call(
+        &self,
+        attributes: &Attributes<'_>,
+        request: &Value,
+        ignores_failure: bool,
+    ) -> Result<bool, Status> {
+        if self.0.is_empty() {
+            return Ok(true);
+        }
+        let object = &request["object"];
+        let inputs = Inputs::new(attributes, request, object, &request["oldObject"], None);
+        match self.hold(&inputs, &Variables::default()).await {
+            Ok(wanted) => Ok(wanted),
+            Err(_) if ignores_failure => Ok(false),
+            Err(why) => Err(Status::forbidden(
+                attributes.resource.qualified(),
+                attributes.name,
+                why,
+            )),
+        }
+    }
+}
+
+/// All errors of a list of `matchConditions`.
+pub(crate) fn validate_conditions(list: &Value, path: &Path, env: &Env) -> ErrorList {
+    let mut errors = ErrorList::new();
+    let list = list.as_array().map_or(&[][..], Vec::as_slice);
+    if list.len() > CONDITIONS_MAX {
+        errors.push(FieldError::too_many(path, list.len(), CONDITIONS_MAX));
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for (n, condition) in list.iter().enumerate() {
+        let path = path.index(n);
+        let name = condition["name"].as_str().unwrap_or_default();
+        if name.is_empty() {
+            errors.push(FieldError::required(&path.child("name"), ""));
+        } else {
+            for why in davit_api::names::check_qualified_name(name) {
+                errors.push(FieldError::invalid(&path.child("name"), name, why));
+            }
+            if names.contains(&name) {
+                errors.push(FieldError::duplicate(&path.child("name"), name));
+            }
+            names.push(name);
+        }
+        let expression = condition["expression"].as_str().unwrap_or_default();
+        errors.extend(validate_expression(
+            expression,
+            &path.child("expression"),
+            env,
+            &[Type::Bool],
+        ));
+    }
+    errors
+}
+
+/// The errors of one expression.
+pub(crate) fn validate_expression(
+    expression: &str,
+    path: &Path,
+    env: &Env,
+    wanted: &[Type],
+) -> ErrorList {
+    if expression.trim().is_empty() {
+        return vec![FieldError::required(path, "")];
+    }
+    match compile(env, expression, wanted) {
+        Ok(_) => Vec::new(),
+        Err(why) => vec![FieldError::invalid(path, expression, why)],
+    }
+}
