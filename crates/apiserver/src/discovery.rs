@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256, Sha512};
 
+use crate::aggregation::{RemoteVersion, View};
 use crate::registry::{ResourceInfo, Snapshot};
 
 /// A document with its entity tag.
@@ -55,9 +56,9 @@ pub(crate) fn api_versions(server_address: &str) -> Value {
 }
 
 /// `GET /apis`.
-pub(crate) fn api_groups(snapshot: &Snapshot) -> Value {
-    let groups: Vec<Value> = snapshot
-        .groups()
+pub(crate) fn api_groups(snapshot: &Snapshot, view: &View) -> Value {
+    let groups: Vec<Value> = view
+        .groups(snapshot)
         .iter()
         .filter(|(group, _)| !group.is_empty())
         .map(|(group, versions)| group_value(group, versions))
@@ -66,8 +67,8 @@ pub(crate) fn api_groups(snapshot: &Snapshot) -> Value {
 }
 
 /// `GET /apis/{group}`.
-pub(crate) fn api_group(snapshot: &Snapshot, group: &str) -> Option<Value> {
-    let groups = snapshot.groups();
+pub(crate) fn api_group(snapshot: &Snapshot, view: &View, group: &str) -> Option<Value> {
+    let groups = view.groups(snapshot);
     let (group, versions) = groups
         .iter()
         .find(|(name, _)| name == group && !name.is_empty())?;
@@ -181,15 +182,18 @@ impl AggregatedVersion {
     }
 }
 
-fn aggregated(snapshot: &Snapshot, core: bool, version: AggregatedVersion) -> Value {
-    let items: Vec<Value> = snapshot
-        .groups()
+fn aggregated(snapshot: &Snapshot, view: &View, core: bool, version: AggregatedVersion) -> Value {
+    let items: Vec<Value> = view
+        .groups(snapshot)
         .iter()
         .filter(|(group, _)| group.is_empty() == core)
         .map(|(group, versions)| {
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|version| {
+                    if let Some(remote) = view.find(group, version) {
+                        return aggregated_remote(remote);
+                    }
                     let resources: Vec<Value> = snapshot
                         .of_group_version(group, version)
                         .map(|info| aggregated_resource(info))
@@ -211,6 +215,16 @@ fn aggregated(snapshot: &Snapshot, core: bool, version: AggregatedVersion) -> Va
         "metadata": {},
         "items": items,
     })
+}
+
+/// A version that another server answers: as that server describes it, stale when it no longer does.
+fn aggregated_remote(remote: &RemoteVersion) -> Value {
+    let freshness = if remote.fresh { "Current" } else { "Stale" };
+    let mut version = json!({ "version": remote.version, "freshness": freshness });
+    if !remote.resources.is_empty() {
+        version["resources"] = json!(*remote.resources);
+    }
+    version
 }
 
 fn aggregated_resource(info: &ResourceInfo) -> Value {
@@ -262,7 +276,7 @@ pub(crate) struct AggregatedCache(Mutex<Vec<CachedDocument>>);
 
 #[derive(Debug)]
 struct CachedDocument {
-    generation: u64,
+    generation: (u64, u64),
     core: bool,
     version: AggregatedVersion,
     document: Arc<Tagged>,
@@ -273,19 +287,24 @@ impl AggregatedCache {
     pub(crate) fn get(
         &self,
         snapshot: &Snapshot,
+        view: &View,
         core: bool,
         version: AggregatedVersion,
     ) -> Arc<Tagged> {
-        let generation = snapshot.generation();
+        let generation = (snapshot.generation(), view.generation);
         let mut held = self.0.lock();
-        held.retain(|cached| cached.generation >= generation);
+        held.retain(|cached| {
+            cached.generation.0 >= generation.0 && cached.generation.1 >= generation.1
+        });
         let found = held.iter().find(|cached| {
             cached.generation == generation && cached.core == core && cached.version == version
         });
         if let Some(cached) = found {
             return Arc::clone(&cached.document);
         }
-        let mut body = aggregated(snapshot, core, version).to_string().into_bytes();
+        let mut body = aggregated(snapshot, view, core, version)
+            .to_string()
+            .into_bytes();
         body.push(b'\n');
         let document = Arc::new(Tagged::new(body));
         let shared = Arc::clone(&document);

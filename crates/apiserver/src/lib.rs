@@ -11,6 +11,7 @@
 #![allow(clippy::result_large_err)]
 
 pub mod admission;
+mod aggregation;
 mod authn;
 pub mod authz;
 mod body;

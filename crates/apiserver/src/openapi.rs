@@ -36,14 +36,14 @@ const YEAR_SECONDS: u64 = 365 * 24 * 3600;
 
 /// A compressed document.
 #[derive(Debug)]
-struct Document {
+pub(crate) struct Document {
     gzip: Bytes,
     /// Upper-case hex SHA-512 of the uncompressed document.
-    hash: String,
+    pub(crate) hash: String,
 }
 
 impl Document {
-    fn new(body: &[u8]) -> Self {
+    pub(crate) fn new(body: &[u8]) -> Self {
         let hash = upper_hex(&Sha512::digest(body));
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
         // writing to a Vec cannot fail
@@ -162,6 +162,18 @@ pub(crate) async fn v3_index(server: &ApiServer, context: &Context) -> HandlerRe
         let url = document_url(path, &document.hash);
         paths.insert(path.clone(), json!({ "serverRelativeURL": url }));
     }
+    for remote in &server.aggregation().view().versions {
+        let path = format!("apis/{}/{}", remote.group, remote.version);
+        match &remote.openapi {
+            Some(document) => {
+                let url = document_url(&path, &document.hash);
+                paths.insert(path, json!({ "serverRelativeURL": url }));
+            }
+            None => {
+                paths.remove(&path);
+            }
+        }
+    }
     respond::document(
         context,
         StatusCode::OK,
@@ -180,7 +192,13 @@ pub(crate) async fn v3_document(
     path: &str,
 ) -> HandlerResult {
     let documents = server.openapi().v3().await?;
-    let Some(document) = documents.get(path) else {
+    let view = server.aggregation().view();
+    let remote = split(path).and_then(|(group, version)| view.find(group, version));
+    let found = match remote {
+        Some(remote) => remote.openapi.as_deref(),
+        None => documents.get(path),
+    };
+    let Some(document) = found else {
         return Ok(respond::page_not_found());
     };
     let asked = context.query.text("hash");

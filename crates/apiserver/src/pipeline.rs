@@ -19,6 +19,7 @@ use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, WARNING};
 use http::request::Parts;
 use http::{Request, Response};
 
+use crate::aggregation::{self, Peer};
 use crate::authn::ConnectionIdentity;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult, Warnings};
@@ -141,6 +142,10 @@ async fn inner(
     body: RequestBody,
     caller: Caller,
 ) -> HandlerResult {
+    let peer = match &caller {
+        Caller::Connection(connection) => connection.peer,
+        Caller::InProcess(_) => None,
+    };
     context.user = match caller {
         Caller::InProcess(user) => user,
         Caller::Connection(connection) => server
@@ -159,7 +164,13 @@ async fn inner(
         server.in_flight().enter(context, server.metrics())?
     };
     authorize::check(server, &context.user, &context.info).await?;
+    if let Some(peer) = peer {
+        parts.extensions.insert(Peer(peer));
+    }
     let request = Request::from_parts(parts, body);
+    if let Some(backend) = server.aggregation().backend(&context.info) {
+        return aggregation::handle(server, context, &backend, request).await;
+    }
     if context.info.is_resource {
         handlers::resource(server, context, request).await
     } else {

@@ -87,12 +87,43 @@ impl std::fmt::Debug for Pki {
     }
 }
 
+/// The authority whose clients may say who the caller is, and the client certificate the API
+/// server shows to aggregated API servers.
+#[derive(Debug)]
+pub struct FrontProxy {
+    /// The authority's certificate, PEM: `requestheader-client-ca-file`.
+    pub ca: String,
+    /// The certificate shown, for [`FRONT_PROXY_CLIENT`].
+    pub client: Identity,
+}
+
+/// The name in the front proxy's certificate: the one of `requestheader-allowed-names`.
+pub const FRONT_PROXY_CLIENT: &str = "front-proxy-client";
+
 impl Pki {
     /// Opens the PKI in `dir`, creating the directory and the authority when they are missing.
     ///
     /// # Errors
     /// When files cannot be read or written, or hold something else than PEM keys and certificates.
     pub fn open(dir: &Path) -> Result<Self, PkiError> {
+        Self::open_as(dir, "davit-ca")
+    }
+
+    /// The front proxy's own authority and certificate, kept in `front-proxy/` and made on first
+    /// use. It is an authority apart: who holds its certificates may claim to be anybody.
+    ///
+    /// # Errors
+    /// As [`Pki::client`].
+    pub fn front_proxy(&self) -> Result<FrontProxy, PkiError> {
+        let own = Self::open_as(&self.dir.join("front-proxy"), "davit-front-proxy-ca")?;
+        let client = own.client(FRONT_PROXY_CLIENT, FRONT_PROXY_CLIENT, &[])?;
+        Ok(FrontProxy {
+            ca: own.ca_pem,
+            client,
+        })
+    }
+
+    fn open_as(dir: &Path, authority: &str) -> Result<Self, PkiError> {
         store::create_dir(dir)?;
         let certificate_path = dir.join("ca.crt");
         let key_path = dir.join("ca.key");
@@ -103,7 +134,10 @@ impl Pki {
             }
             _ => {
                 let key = KeyPair::generate().map_err(generate("ca"))?;
-                let certificate = ca_params().self_signed(&key).map_err(generate("ca"))?.pem();
+                let certificate = ca_params(authority)
+                    .self_signed(&key)
+                    .map_err(generate("ca"))?
+                    .pem();
                 write_private(&key_path, &key.serialize_pem())?;
                 write_public(&certificate_path, &certificate)?;
                 (certificate, key)
@@ -306,12 +340,12 @@ fn host_name() -> Option<String> {
     fits.then_some(name)
 }
 
-fn ca_params() -> CertificateParams {
+fn ca_params(authority: &str) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params
         .distinguished_name
-        .push(DnType::CommonName, "davit-ca");
+        .push(DnType::CommonName, authority);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     params.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,

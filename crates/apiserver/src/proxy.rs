@@ -12,7 +12,7 @@ use crate::context::{Context, HandlerResult};
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 
-pub(crate) use forward::{Forward, NodeClient};
+pub(crate) use forward::{Forward, NodeClient, remove_hop_headers};
 pub(crate) use target::node_backend;
 
 /// Requests to `pods/{name}/proxy`, `services/{name}/proxy` and `nodes/{name}/proxy`.

@@ -12,6 +12,7 @@ use davit_api::kinds::{self, ResourceRow, SubresourceRow, TypeId, TypeTable, com
 use davit_api::status::Qualified;
 use davit_store::Store;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::storage::Storage;
 use crate::strategy::{Strategy, strategy};
@@ -157,7 +158,7 @@ impl Snapshot {
 }
 
 /// Order of groups in discovery, highest first.
-fn group_priority(group: &str) -> i32 {
+pub(crate) fn group_priority(group: &str) -> i32 {
     const PRIORITIES: &[(&str, i32)] = &[
         ("", 18000),
         ("apps", 17800),
@@ -196,6 +197,8 @@ pub struct Registry {
     current: ArcSwap<Snapshot>,
     store: Arc<dyn Store>,
     storages: Mutex<HashMap<String, Arc<Storage>>>,
+    /// Says that rows came or went.
+    changed: watch::Sender<()>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -211,6 +214,7 @@ impl Registry {
             current: ArcSwap::from_pointee(Snapshot::default()),
             store,
             storages: Mutex::new(HashMap::new()),
+            changed: watch::channel(()).0,
         };
         let table = kinds::builtin();
         let rows = table.resources.iter().map(|row| {
@@ -270,6 +274,12 @@ impl Registry {
                 resources,
             }
         });
+        self.changed.send_replace(());
+    }
+
+    /// Tells when rows come or go.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changed.subscribe()
     }
 
     fn storage(

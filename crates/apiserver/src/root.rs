@@ -31,7 +31,7 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
         ["api", version] => group_version(server, context, "", version),
         ["apis", group] => {
             let snapshot = server.registry().snapshot();
-            match discovery::api_group(&snapshot, group) {
+            match discovery::api_group(&snapshot, &server.aggregation().view(), group) {
                 Some(document) => respond::document(context, StatusCode::OK, &document),
                 None => Ok(respond::page_not_found()),
             }
@@ -60,6 +60,7 @@ fn known(server: &ApiServer, path: &str) -> bool {
 
 fn api_root(server: &ApiServer, context: &Context, core: bool) -> HandlerResult {
     let snapshot = server.registry().snapshot();
+    let view = server.aggregation().view();
     for clause in clauses(&context.headers) {
         if clause.media == "application/json"
             && clause.param("g") == Some("apidiscovery.k8s.io")
@@ -76,7 +77,7 @@ fn api_root(server: &ApiServer, context: &Context, core: bool) -> HandlerResult 
                 ),
                 _ => continue,
             };
-            let document = server.aggregated().get(&snapshot, core, version);
+            let document = server.aggregated().get(&snapshot, &view, core, version);
             return Ok(tagged(context, &document, content_type));
         }
         if matches!(
@@ -90,7 +91,7 @@ fn api_root(server: &ApiServer, context: &Context, core: bool) -> HandlerResult 
     let document = if core {
         discovery::api_versions(&server.advertised())
     } else {
-        discovery::api_groups(&snapshot)
+        discovery::api_groups(&snapshot, &view)
     };
     let mut response = respond::document(context, StatusCode::OK, &document)?;
     response
@@ -208,7 +209,8 @@ fn paths(server: &ApiServer) -> Vec<String> {
                 .map(|check| format!("/{endpoint}/{check}")),
         );
     }
-    for (group, versions) in server.registry().snapshot().groups() {
+    let view = server.aggregation().view();
+    for (group, versions) in view.groups(&server.registry().snapshot()) {
         if group.is_empty() {
             paths.extend(versions.iter().map(|version| format!("/api/{version}")));
         } else {

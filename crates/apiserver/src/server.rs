@@ -23,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+use crate::aggregation::{self, Aggregation};
 use crate::authn::{Authenticator, ConnectionIdentity, StaticToken};
 use crate::authz;
 use crate::body::{BoxError, RequestBody, ResponseBody, request_body};
@@ -30,7 +31,7 @@ use crate::discovery::AggregatedCache;
 use crate::metrics::Metrics;
 use crate::openapi::OpenApiCache;
 use crate::pipeline::{self, Caller, InFlight};
-use crate::pki::{Pki, PkiError, api_server_names};
+use crate::pki::{Identity, Pki, PkiError, api_server_names};
 use crate::proxy::NodeClient;
 use crate::registry::Registry;
 use crate::request_info::RequestInfo;
@@ -65,6 +66,10 @@ pub struct Options {
     pub api_audiences: Vec<String>,
     /// The authority of node serving certificates, PEM. Without it they are not verified.
     pub kubelet_ca: Option<String>,
+    /// What aggregated API servers are shown, so that they believe the identities they are told
+    /// (`--proxy-client-cert-file`). Without it a certificate of the cluster's own front-proxy
+    /// authority.
+    pub proxy_client: Option<Identity>,
     /// Who may do what.
     pub authorizer: authz::Chain,
     /// What may change or refuse writes.
@@ -83,6 +88,7 @@ impl Options {
             service_account_issuer: DEFAULT_ISSUER.to_owned(),
             api_audiences: Vec::new(),
             kubelet_ca: None,
+            proxy_client: None,
             authorizer: authz::Chain::standard(),
             admission: admission::Chain::standard(),
         }
@@ -142,6 +148,7 @@ pub struct ApiServer {
     service_addresses: ServiceAddresses,
     nodes: NodeClient,
     webhooks: Webhooks,
+    aggregation: Aggregation,
     address: parking_lot::RwLock<Option<SocketAddr>>,
     ready: AtomicBool,
     shutdown: CancellationToken,
@@ -188,6 +195,11 @@ impl ApiServer {
         let kubelet_ca = options.kubelet_ca.as_deref();
         let nodes = NodeClient::new(kubelet_identity.as_ref(), kubelet_ca, shutdown.clone())?;
         let registry = Registry::built_in(Arc::clone(&options.store));
+        let proxy_client = match (&options.proxy_client, &pki) {
+            (Some(identity), _) => Some(identity.clone()),
+            (None, Some(pki)) => Some(pki.front_proxy()?.client),
+            (None, None) => None,
+        };
         let webhooks = Webhooks::new(&registry, shutdown.clone());
         let server = Arc::new(Self {
             registry,
@@ -204,6 +216,7 @@ impl ApiServer {
             service_addresses: ServiceAddresses::default(),
             nodes,
             webhooks,
+            aggregation: Aggregation::new(proxy_client),
             pki,
             address: parking_lot::RwLock::new(None),
             ready: AtomicBool::new(false),
@@ -211,6 +224,8 @@ impl ApiServer {
         });
         bootstrap::objects(&server).await?;
         server.ready.store(true, Ordering::Release);
+        let aggregator = aggregation::run(Arc::downgrade(&server));
+        server.nodes.track(aggregator);
         Ok(server)
     }
 
@@ -346,6 +361,10 @@ impl ApiServer {
     }
 
     /// Calls to servers outside.
+    pub(crate) fn aggregation(&self) -> &Aggregation {
+        &self.aggregation
+    }
+
     pub(crate) fn webhooks(&self) -> &Webhooks {
         &self.webhooks
     }

@@ -24,6 +24,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::registry::Registry;
 
+pub(crate) use self::client::root_cause as go_cause;
 #[allow(
     unused_imports,
     reason = "the parts of the interface that its users pick from"
@@ -35,7 +36,7 @@ pub(crate) use self::config::{ClientConfig, ServiceReference, Target};
     reason = "the parts of the interface that its users pick from"
 )]
 pub(crate) use self::credentials::{Credentials, HostCredentials};
-pub(crate) use self::dial::Dial;
+pub(crate) use self::dial::{Connector, Dial};
 pub(crate) use self::kubeconfig::{Kubeconfig, KubeconfigError};
 pub(crate) use self::service::Services;
 

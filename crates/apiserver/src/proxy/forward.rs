@@ -175,7 +175,7 @@ impl NodeClient {
     }
 
     /// Answers 101 and joins both sides once they are upgraded.
-    fn pipe(
+    pub(crate) fn pipe(
         &self,
         mut response: Response<hyper::body::Incoming>,
         client_side: hyper::upgrade::OnUpgrade,
@@ -224,7 +224,7 @@ fn dial_error(backend: &Backend, error: &dyn std::fmt::Display) -> Status {
     ))
 }
 
-fn remove_hop_headers(headers: &mut HeaderMap) {
+pub(crate) fn remove_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()

@@ -11,6 +11,7 @@ use crate::admission::SYSTEM_CLASSES;
 use crate::context::Warnings;
 use crate::object;
 use crate::ownership::Tracking;
+use crate::pki::FRONT_PROXY_CLIENT;
 use crate::service_addresses::KUBERNETES_SERVICE_IP;
 use crate::user::UserInfo;
 use crate::writes::Writer;
@@ -22,7 +23,7 @@ const MANAGER: &str = "kube-apiserver";
 /// The address endpoints name when the server listens on loopback only, which endpoints may not.
 const DOCUMENTATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
-/// Namespaces, system priority classes, the `kubernetes` Service.
+/// Namespaces, system priority classes, what aggregated API servers need to know.
 pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
     for name in NAMESPACES {
         let namespace = json!({
@@ -49,7 +50,29 @@ pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
         )
         .await?;
     }
-    Ok(())
+    extension_authentication(server).await
+}
+
+/// The ConfigMap from which aggregated API servers learn whom to believe.
+async fn extension_authentication(server: &Arc<ApiServer>) -> Result<(), Error> {
+    let Some(pki) = server.pki() else {
+        return Ok(());
+    };
+    let front_proxy = pki.front_proxy()?;
+    let map = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": "extension-apiserver-authentication", "namespace": "kube-system" },
+        "data": {
+            "client-ca-file": pki.ca_certificate(),
+            "requestheader-client-ca-file": front_proxy.ca,
+            "requestheader-allowed-names": json!([FRONT_PROXY_CLIENT]).to_string(),
+            "requestheader-username-headers": r#"["X-Remote-User"]"#,
+            "requestheader-uid-headers": r#"["X-Remote-Uid"]"#,
+            "requestheader-group-headers": r#"["X-Remote-Group"]"#,
+            "requestheader-extra-headers-prefix": r#"["X-Remote-Extra-"]"#,
+        },
+    });
+    ensure(server, "", "configmaps", "kube-system", map, true).await
 }
 
 /// The Service `default/kubernetes` and the addresses behind it.

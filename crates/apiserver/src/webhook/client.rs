@@ -384,7 +384,7 @@ fn words_for(code: u16, body: &[u8]) -> String {
 }
 
 /// The innermost reason in the words of Go's network stack.
-fn root_cause(error: &legacy::Error) -> String {
+pub(crate) fn root_cause(error: &legacy::Error) -> String {
     let mut cause: &(dyn std::error::Error + 'static) = error;
     let mut text = error.to_string();
     while let Some(inner) = cause.source() {

@@ -44,14 +44,14 @@ pub(crate) enum Dial {
 
 /// Connects for the HTTP client.
 #[derive(Clone)]
-pub(super) struct Connector {
+pub(crate) struct Connector {
     dial: Dial,
     tls: Option<Arc<ClientConfig>>,
     server_name: Option<String>,
 }
 
 impl Connector {
-    pub(super) fn new(
+    pub(crate) fn new(
         dial: Dial,
         tls: Option<Arc<ClientConfig>>,
         server_name: Option<String>,
@@ -168,7 +168,7 @@ pub(super) fn go_text(error: &io::Error) -> String {
 }
 
 /// A connection, with or without TLS.
-pub(super) enum Stream {
+pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<tokio_rustls::client::TlsStream<TcpStream>>),
 }

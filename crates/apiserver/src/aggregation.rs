@@ -1,0 +1,179 @@
+//! API aggregation: groups and versions that other servers answer.
+//!
+//! An `APIService` with a service is a [`backend::Backend`]: its requests are forwarded with the
+//! front-proxy certificate and the caller's identity in `X-Remote-*` headers. Each backend has a
+//! task of its own that checks it and fetches its discovery and OpenAPI documents, so that a slow
+//! or dead one harms no other. Requests read a table that never waits for a backend.
+//! For everything served here `APIService` objects are kept automatically ([`register`]).
+//! <https://kubernetes.io/docs/concepts/extend-kubernetes/api-extension/apiserver-aggregation/>
+
+mod availability;
+mod backend;
+mod documents;
+mod forward;
+mod register;
+mod supervisor;
+mod view;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::ArcSwap;
+use davit_api::status::Status;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::context::Warnings;
+use crate::pki::Identity;
+use crate::request_info::RequestInfo;
+use crate::server::ApiServer;
+use crate::user::UserInfo;
+use crate::writes::Writer;
+
+use backend::Backend;
+pub(crate) use forward::{Peer, handle};
+pub(crate) use supervisor::run;
+pub(crate) use view::{RemoteVersion, View};
+
+pub(super) const GROUP: &str = "apiregistration.k8s.io";
+pub(super) const PLURAL: &str = "apiservices";
+
+/// Group and version.
+pub(super) type GroupVersion = (String, String);
+
+/// What is aggregated now.
+pub(crate) struct Aggregation {
+    table: ArcSwap<HashMap<GroupVersion, Arc<Backend>>>,
+    view: ArcSwap<View>,
+    generation: AtomicU64,
+    /// Publishing reads all backends and replaces the view: one at a time.
+    publishing: Mutex<()>,
+    identity: Option<Identity>,
+}
+
+impl std::fmt::Debug for Aggregation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Aggregation({} backends)", self.table.load().len())
+    }
+}
+
+impl Aggregation {
+    /// Nothing is aggregated yet; backends are shown `identity`.
+    pub(crate) fn new(identity: Option<Identity>) -> Self {
+        Self {
+            table: ArcSwap::default(),
+            view: ArcSwap::default(),
+            generation: AtomicU64::new(0),
+            publishing: Mutex::new(()),
+            identity,
+        }
+    }
+
+    /// The backend that answers a request, if it is not for this server.
+    pub(crate) fn backend(&self, info: &RequestInfo) -> Option<Arc<Backend>> {
+        let table = self.table.load();
+        if table.is_empty() {
+            return None;
+        }
+        if info.is_resource {
+            if info.prefix != "apis" {
+                return None;
+            }
+            let key = (info.group.clone(), info.version.clone());
+            return table.get(&key).cloned();
+        }
+        let mut parts = info.path.split('/').filter(|part| !part.is_empty());
+        if parts.next() != Some("apis") {
+            return None;
+        }
+        let key = (parts.next()?.to_owned(), parts.next()?.to_owned());
+        table.get(&key).cloned()
+    }
+
+    /// What discovery and OpenAPI tell of the backends.
+    pub(crate) fn view(&self) -> Arc<View> {
+        self.view.load_full()
+    }
+
+    fn backends(&self) -> Arc<HashMap<GroupVersion, Arc<Backend>>> {
+        self.table.load_full()
+    }
+
+    fn replace(&self, table: HashMap<GroupVersion, Arc<Backend>>) {
+        self.table.store(Arc::new(table));
+        self.publish();
+    }
+
+    /// Makes what the backends say now visible in discovery.
+    fn publish(&self) {
+        let _one = self.publishing.lock();
+        let mut versions: Vec<RemoteVersion> =
+            self.table.load().values().map(|b| b.describe()).collect();
+        versions.sort_by(|a, b| (&a.group, &a.version).cmp(&(&b.group, &b.version)));
+        if self.view.load().versions == versions {
+            return;
+        }
+        let generation = self.generation.fetch_add(1, Ordering::Relaxed) + 1;
+        self.view.store(Arc::new(View {
+            generation,
+            versions,
+        }));
+    }
+}
+
+/// Runs `write` with a writer of APIServices on behalf of the aggregator.
+async fn with_writer<T, F>(server: &ApiServer, write: F) -> Result<T, Status>
+where
+    F: AsyncFnOnce(&Writer<'_>) -> Result<T, Status>,
+{
+    let snapshot = server.registry().snapshot();
+    let Some(resource) = snapshot.by_group_resource(GROUP, PLURAL) else {
+        return Err(Status::internal("APIServices are not served"));
+    };
+    let user = UserInfo::system(availability::USER);
+    let warnings = Warnings::default();
+    let writer = Writer {
+        server,
+        resource,
+        namespace: "",
+        user: &user,
+        warnings: &warnings,
+        dry_run: false,
+    };
+    write(&writer).await
+}
+
+/// Sets the Available condition if it says something else.
+async fn set_available(
+    server: &ApiServer,
+    name: &str,
+    (status, reason, message): (&str, &str, String),
+) -> Result<(), Status> {
+    let mut transform = |current: &Value| {
+        let mut new = current.clone();
+        let mut conditions = current
+            .pointer("/status/conditions")
+            .and_then(Value::as_array)
+            .cloned()
+            .unwrap_or_default();
+        let mut condition = serde_json::json!({
+            "type": "Available", "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": crate::object::now(),
+        });
+        let at = conditions.iter().position(|c| c["type"] == "Available");
+        if let Some(held) = at.map(|at| conditions.remove(at))
+            && held["status"] == status
+        {
+            condition["lastTransitionTime"] = held["lastTransitionTime"].clone();
+        }
+        conditions.insert(at.unwrap_or(0), condition);
+        new["status"]["conditions"] = Value::Array(conditions);
+        Ok(new)
+    };
+    with_writer(server, async |writer| {
+        writer.update(name, "status", &mut transform).await
+    })
+    .await
+    .map(|_| ())
+}

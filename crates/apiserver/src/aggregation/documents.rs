@@ -1,0 +1,237 @@
+//! Discovery and OpenAPI documents of a backend.
+
+use std::sync::Arc;
+
+use http::header::CONTENT_TYPE;
+use serde_json::{Map, Value, json};
+
+use super::backend::Backend;
+use crate::openapi::Document;
+
+const DISCOVERY_ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
+     application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
+const JSON: &str = "application/json";
+const DISCOVERY_LIMIT: usize = 8 << 20;
+const OPENAPI_LIMIT: usize = 32 << 20;
+
+/// What was read of a backend last.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Documents {
+    /// Entries of aggregated discovery.
+    pub(super) resources: Arc<Vec<Value>>,
+    /// The last attempt to read them succeeded.
+    pub(super) fresh: bool,
+    pub(super) openapi: Option<OpenApi>,
+}
+
+/// An OpenAPI v3 document and where it was read.
+#[derive(Debug, Clone)]
+pub(super) struct OpenApi {
+    /// With the hash of its content.
+    url: String,
+    pub(super) document: Arc<Document>,
+}
+
+/// Reads the documents anew; what cannot be read stays as it was.
+pub(super) async fn refresh(backend: &Backend) {
+    let mut documents = Documents::clone(&backend.documents.load());
+    match discovery(backend).await {
+        Ok(resources) => {
+            documents.fresh = true;
+            if *documents.resources != resources {
+                documents.resources = Arc::new(resources);
+            }
+        }
+        Err(error) => {
+            documents.fresh = false;
+            tracing::debug!(
+                apiservice = backend.name,
+                error,
+                "reading discovery of a backend"
+            );
+        }
+    }
+    match openapi(backend, documents.openapi.as_ref()).await {
+        Ok(Some(openapi)) => documents.openapi = Some(openapi),
+        Ok(None) => {}
+        Err(error) => {
+            tracing::debug!(
+                apiservice = backend.name,
+                error,
+                "reading OpenAPI of a backend"
+            );
+        }
+    }
+    backend.documents.store(Arc::new(documents));
+}
+
+/// The backend cannot be asked: what is known of it is old.
+pub(super) fn mark_stale(backend: &Backend) {
+    let documents = backend.documents.load();
+    if documents.fresh {
+        backend.documents.store(Arc::new(Documents {
+            fresh: false,
+            ..Documents::clone(&documents)
+        }));
+    }
+}
+
+async fn read(
+    backend: &Backend,
+    path: &str,
+    accept: &'static str,
+    limit: usize,
+) -> Result<(String, Value), String> {
+    let (status, headers, body) = backend.get(path, accept, limit).await?;
+    if !status.is_success() {
+        return Err(format!("{path}: {status}"));
+    }
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok());
+    let kind = kind.unwrap_or_default().to_owned();
+    let value = serde_json::from_slice(&body).map_err(|error| format!("{path}: {error}"))?;
+    Ok((kind, value))
+}
+
+async fn discovery(backend: &Backend) -> Result<Vec<Value>, String> {
+    let (kind, value) = read(backend, "/apis", DISCOVERY_ACCEPT, DISCOVERY_LIMIT).await?;
+    if kind.contains("g=apidiscovery.k8s.io") {
+        return Ok(of_version(&value, &backend.group, &backend.version));
+    }
+    let path = format!("/apis/{}/{}", backend.group, backend.version);
+    let (_, list) = read(backend, &path, JSON, DISCOVERY_LIMIT).await?;
+    Ok(from_legacy(&list, &backend.group, &backend.version))
+}
+
+/// The entries of a version in an `APIGroupDiscoveryList`.
+fn of_version(list: &Value, group: &str, version: &str) -> Vec<Value> {
+    let groups = list["items"].as_array().into_iter().flatten();
+    groups
+        .filter(|item| item["metadata"]["name"] == group)
+        .flat_map(|item| item["versions"].as_array().into_iter().flatten())
+        .filter(|item| item["version"] == version)
+        .flat_map(|item| item["resources"].as_array().into_iter().flatten().cloned())
+        .collect()
+}
+
+/// An `APIResourceList` in the form of aggregated discovery.
+fn from_legacy(list: &Value, group: &str, version: &str) -> Vec<Value> {
+    let all = list["resources"]
+        .as_array()
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let kind = |resource: &Value| {
+        let own = |key: &str, default: &str| match resource[key].as_str() {
+            Some(text) if !text.is_empty() => text.to_owned(),
+            _ => default.to_owned(),
+        };
+        json!({ "group": own("group", group), "version": own("version", version), "kind": resource["kind"] })
+    };
+    let is_sub = |resource: &&Value| resource["name"].as_str().is_some_and(|n| n.contains('/'));
+    let name_of = |resource: &Value| resource["name"].as_str().unwrap_or_default().to_owned();
+    all.iter()
+        .filter(|resource| !is_sub(resource))
+        .map(|resource| {
+            let name = name_of(resource);
+            let scope = match resource["namespaced"].as_bool() {
+                Some(true) => "Namespaced",
+                _ => "Cluster",
+            };
+            let mut entry = Map::new();
+            entry.insert("resource".into(), json!(name));
+            entry.insert("responseKind".into(), kind(resource));
+            entry.insert("scope".into(), json!(scope));
+            for (key, from) in [
+                ("singularResource", "singularName"),
+                ("verbs", "verbs"),
+                ("shortNames", "shortNames"),
+                ("categories", "categories"),
+            ] {
+                if let Some(value) = resource.get(from) {
+                    entry.insert(key.into(), value.clone());
+                }
+            }
+            let subresources: Vec<Value> = all
+                .iter()
+                .filter(is_sub)
+                .filter_map(|sub| {
+                    let of = name_of(sub);
+                    let (parent, rest) = of.split_once('/')?;
+                    (parent == name).then(|| {
+                        json!({ "subresource": rest, "responseKind": kind(sub), "verbs": sub["verbs"] })
+                    })
+                })
+                .collect();
+            if !subresources.is_empty() {
+                entry.insert("subresources".into(), json!(subresources));
+            }
+            Value::Object(entry)
+        })
+        .collect()
+}
+
+/// The OpenAPI v3 document of the version; `None` when it is still the one that is held, or the
+/// backend has none.
+async fn openapi(backend: &Backend, held: Option<&OpenApi>) -> Result<Option<OpenApi>, String> {
+    let (_, index) = read(backend, "/openapi/v3", JSON, DISCOVERY_LIMIT).await?;
+    let path = format!("apis/{}/{}", backend.group, backend.version);
+    let url = index["paths"][path.as_str()]["serverRelativeURL"].as_str();
+    let Some(url) = url.filter(|url| held.is_none_or(|held| held.url != *url)) else {
+        return Ok(None);
+    };
+    let (status, _, body) = backend.get(url, JSON, OPENAPI_LIMIT).await?;
+    if !status.is_success() {
+        return Err(format!("{url}: {status}"));
+    }
+    // Clients parse it: nothing that is not JSON is passed on.
+    let document = tokio::task::spawn_blocking(move || {
+        serde_json::from_slice::<serde::de::IgnoredAny>(&body)
+            .map(|_| Document::new(&body))
+            .map_err(|error| error.to_string())
+    });
+    let document = document.await.map_err(|error| error.to_string())??;
+    Ok(Some(OpenApi {
+        url: url.to_owned(),
+        document: Arc::new(document),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn legacy_discovery_becomes_aggregated_discovery() {
+        let list = json!({ "resources": [
+            { "name": "gauges", "singularName": "gauge", "namespaced": true, "kind": "Gauge",
+              "verbs": ["get", "list"], "shortNames": ["gg"] },
+            { "name": "gauges/scale", "singularName": "", "namespaced": true, "kind": "Scale",
+              "group": "autoscaling", "version": "v1", "verbs": ["get"] },
+        ] });
+        let found = from_legacy(&list, "g.test", "v1");
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            found[0]["responseKind"],
+            json!({ "group": "g.test", "version": "v1", "kind": "Gauge" })
+        );
+        assert_eq!(found[0]["scope"], "Namespaced");
+        assert_eq!(
+            found[0]["subresources"][0]["responseKind"]["group"],
+            "autoscaling"
+        );
+        assert_eq!(found[0]["shortNames"], json!(["gg"]));
+    }
+
+    #[test]
+    fn only_the_version_asked_for_is_taken() {
+        let list = json!({ "items": [
+            { "metadata": { "name": "other" }, "versions": [{ "version": "v1", "resources": [{ "resource": "x" }] }] },
+            { "metadata": { "name": "g" }, "versions": [
+                { "version": "v1", "resources": [{ "resource": "a" }] },
+                { "version": "v2", "resources": [{ "resource": "b" }] } ] },
+        ] });
+        assert_eq!(of_version(&list, "g", "v1"), [json!({ "resource": "a" })]);
+        assert!(of_version(&list, "g", "v3").is_empty());
+    }
+}

@@ -1,0 +1,221 @@
+//! Passing a request on to a backend, with the caller's identity.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, UPGRADE};
+use http::request::Parts;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+use super::backend::Backend;
+use crate::body::{RequestBody, ResponseBody};
+use crate::context::{Context, HandlerResult};
+use crate::proxy::remove_hop_headers;
+use crate::respond;
+use crate::server::ApiServer;
+use crate::user::UserInfo;
+
+const USER: HeaderName = HeaderName::from_static("x-remote-user");
+const UID: HeaderName = HeaderName::from_static("x-remote-uid");
+const GROUP: HeaderName = HeaderName::from_static("x-remote-group");
+const EXTRA: &str = "x-remote-extra-";
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+const FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+/// What may stand in a header's name as it is.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'!')
+    .remove(b'#')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'^')
+    .remove(b'_')
+    .remove(b'`')
+    .remove(b'|')
+    .remove(b'~');
+
+/// The other end of the caller's connection, as an extension of the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer(pub(crate) SocketAddr);
+
+/// Answers with what the backend answers; bodies stream both ways, upgrades are joined.
+pub(crate) async fn handle(
+    server: &ApiServer,
+    context: &Context,
+    backend: &Arc<Backend>,
+    mut request: Request<RequestBody>,
+) -> HandlerResult {
+    if !backend.is_available() {
+        return Ok(unavailable("service unavailable"));
+    }
+    let upgrade = request.headers().contains_key(UPGRADE);
+    let client_side = upgrade.then(|| hyper::upgrade::on(&mut request));
+    let (mut parts, body) = request.into_parts();
+    if let Err(error) = readdress(&mut parts, &context.user, backend, upgrade) {
+        return Ok(unavailable(&error));
+    }
+    let response = match backend.send(Request::from_parts(parts, body)).await {
+        Ok(response) => response,
+        Err(error) => {
+            // What a caller finds out first the next check confirms.
+            backend.recheck.notify_one();
+            return Ok(unavailable(&format!(
+                "error trying to reach service: {error}"
+            )));
+        }
+    };
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(client_side) = client_side
+    {
+        return Ok(server.nodes().pipe(response, client_side));
+    }
+    let (mut parts, body) = response.into_parts();
+    remove_hop_headers(&mut parts.headers);
+    let ended = server.shutdown().clone().cancelled_owned();
+    let stream = futures::StreamExt::take_until(body.into_data_stream(), ended);
+    let stream = futures::TryStreamExt::map_err(stream, Into::into);
+    Ok(Response::from_parts(parts, ResponseBody::stream(stream)))
+}
+
+fn unavailable(text: &str) -> Response<ResponseBody> {
+    respond::text(StatusCode::SERVICE_UNAVAILABLE, format!("{text}\n"))
+}
+
+/// Turns a request to this server into one to the backend.
+fn readdress(
+    parts: &mut Parts,
+    user: &UserInfo,
+    backend: &Backend,
+    upgrade: bool,
+) -> Result<(), String> {
+    let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
+    let uri = backend.url(path)?;
+    let host = parts.headers.get(HOST).cloned().or_else(|| {
+        let authority = parts.uri.authority()?;
+        HeaderValue::from_str(authority.as_str()).ok()
+    });
+    let peer = parts.extensions.get::<Peer>().copied();
+    let headers = &mut parts.headers;
+    if !upgrade {
+        remove_hop_headers(headers);
+    }
+    headers.remove(AUTHORIZATION);
+    identity_headers(headers, user);
+    forwarded_headers(headers, host, path, peer);
+    let authority = HeaderValue::from_str(&backend.authority()).map_err(|e| e.to_string())?;
+    headers.insert(HOST, authority);
+    parts.uri = uri;
+    parts.version = http::Version::HTTP_11;
+    parts.extensions.clear();
+    Ok(())
+}
+
+/// Says who the caller is; what the caller said of itself goes.
+pub(super) fn identity_headers(headers: &mut HeaderMap, user: &UserInfo) {
+    let claimed: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| {
+            let name = name.as_str();
+            name.starts_with("x-remote-") || name.starts_with("impersonate-")
+        })
+        .cloned()
+        .collect();
+    for name in claimed {
+        headers.remove(name);
+    }
+    let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).ok();
+    if let Some(name) = value(&user.name) {
+        headers.insert(USER, name);
+    }
+    if let Some(uid) = value(&user.uid).filter(|uid| !uid.is_empty()) {
+        headers.insert(UID, uid);
+    }
+    for group in user.groups.iter().filter_map(|group| value(group)) {
+        headers.append(GROUP, group);
+    }
+    for (key, values) in &user.extra {
+        let escaped = utf8_percent_encode(key, ESCAPED).to_string();
+        let Ok(name) = format!("{EXTRA}{}", escaped.to_ascii_lowercase()).parse::<HeaderName>()
+        else {
+            continue;
+        };
+        for value in values.iter().filter_map(|text| value(text)) {
+            headers.append(name.clone(), value);
+        }
+    }
+}
+
+fn forwarded_headers(
+    headers: &mut HeaderMap,
+    host: Option<HeaderValue>,
+    path: &str,
+    peer: Option<Peer>,
+) {
+    if let Some(host) = host {
+        headers.insert(FORWARDED_HOST, host);
+    }
+    headers.insert(FORWARDED_PROTO, HeaderValue::from_static("https"));
+    if let Ok(path) = HeaderValue::from_str(path) {
+        headers.insert(FORWARDED_URI, path);
+    }
+    let Some(Peer(peer)) = peer else { return };
+    let chain = headers.get_all(FORWARDED_FOR).iter();
+    let mut chain: Vec<String> = chain
+        .filter_map(|value| value.to_str().ok().map(str::to_owned))
+        .collect();
+    chain.push(peer.ip().to_string());
+    if let Ok(chain) = HeaderValue::from_str(&chain.join(", ")) {
+        headers.insert(FORWARDED_FOR, chain);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn item_164_identity_replaces_what_the_caller_claims() {
+        let mut headers = HeaderMap::new();
+        headers.insert("x-remote-user", HeaderValue::from_static("root"));
+        headers.insert("x-remote-group", HeaderValue::from_static("system:masters"));
+        headers.insert("x-remote-extra-scopes", HeaderValue::from_static("all"));
+        headers.insert("impersonate-user", HeaderValue::from_static("root"));
+        let mut user = UserInfo::new("jane", &["a", "b"]);
+        user.uid = "u1".to_owned();
+        user.extra.insert(
+            "example.com/Some Key%".to_owned(),
+            vec!["1".to_owned(), "2".to_owned()],
+        );
+        identity_headers(&mut headers, &user);
+        let all = |name: &str| -> Vec<String> {
+            let values = headers.get_all(name).iter();
+            values.map(|v| v.to_str().unwrap().to_owned()).collect()
+        };
+        assert_eq!(all("x-remote-user"), ["jane"]);
+        assert_eq!(all("x-remote-uid"), ["u1"]);
+        assert_eq!(all("x-remote-group"), ["a", "b", "system:authenticated"]);
+        assert!(all("x-remote-extra-scopes").is_empty() && all("impersonate-user").is_empty());
+        assert_eq!(
+            all("x-remote-extra-example.com%2fsome%20key%25"),
+            ["1", "2"]
+        );
+    }
+
+    #[test]
+    fn the_callers_address_joins_the_chain() {
+        let mut headers = HeaderMap::new();
+        headers.insert(FORWARDED_FOR, HeaderValue::from_static("192.0.2.1"));
+        let peer = Some(Peer("198.51.100.7:1234".parse().unwrap()));
+        forwarded_headers(&mut headers, None, "/apis/g/v1?x=y", peer);
+        assert_eq!(headers[FORWARDED_FOR], "192.0.2.1, 198.51.100.7");
+        assert_eq!(headers[FORWARDED_URI], "/apis/g/v1?x=y");
+    }
+}
