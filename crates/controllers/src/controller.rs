@@ -44,6 +44,11 @@ impl<T> Context<T> for Result<T, kube::Error> {
     }
 }
 
+/// What the API server said, or the error itself: the words that events carry.
+pub(crate) fn cause_of(error: &Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}
+
 /// Turns "not found" into `None`: the object has gone meanwhile, which is what was wanted or changes nothing.
 pub(crate) fn gone_is_none<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {

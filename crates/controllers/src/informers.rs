@@ -1,13 +1,15 @@
 //! The informers that controllers share: one list and watch a kind.
 
 use davit_client::Informer;
-use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet};
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
+use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Endpoints, Namespace, Node, Pod, Service, ServiceAccount,
+    ConfigMap, Endpoints, Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod,
+    ReplicationController, Service, ServiceAccount,
 };
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::runtime::watcher;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -27,6 +29,12 @@ pub(crate) struct Informers {
     pub(crate) services: Informer<Service>,
     pub(crate) endpoints: Informer<Endpoints>,
     pub(crate) endpoint_slices: Informer<EndpointSlice>,
+    pub(crate) stateful_sets: Informer<StatefulSet>,
+    pub(crate) cron_jobs: Informer<CronJob>,
+    pub(crate) disruption_budgets: Informer<PodDisruptionBudget>,
+    pub(crate) replication_controllers: Informer<ReplicationController>,
+    pub(crate) claims: Informer<PersistentVolumeClaim>,
+    pub(crate) volumes: Informer<PersistentVolume>,
     /// Only `kube-root-ca.crt` of each namespace.
     pub(crate) root_ca_maps: Informer<ConfigMap>,
     /// Only those of nodes (namespace `kube-node-lease`).
@@ -89,6 +97,32 @@ impl Informers {
                 tasks,
                 cancel.clone(),
             ),
+            stateful_sets: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
+            cron_jobs: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
+            disruption_budgets: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
+            replication_controllers: Informer::spawn(
+                kube::Api::all(client.clone()),
+                all(),
+                tasks,
+                cancel.clone(),
+            ),
+            claims: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            volumes: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
             root_ca_maps: Informer::spawn(
                 kube::Api::all(client.clone()),
                 root_ca_maps,
@@ -112,6 +146,12 @@ impl Informers {
             self.services.wait_synced(deadline),
             self.endpoints.wait_synced(deadline),
             self.endpoint_slices.wait_synced(deadline),
+            self.stateful_sets.wait_synced(deadline),
+            self.cron_jobs.wait_synced(deadline),
+            self.disruption_budgets.wait_synced(deadline),
+            self.replication_controllers.wait_synced(deadline),
+            self.claims.wait_synced(deadline),
+            self.volumes.wait_synced(deadline),
             self.root_ca_maps.wait_synced(deadline),
             self.node_leases.wait_synced(deadline),
         )?;

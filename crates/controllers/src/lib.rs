@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 mod controller;
+mod cronjob;
 mod daemonset;
 mod deployment;
+mod disruption;
 mod endpoint_slices;
 mod endpoints;
 mod garbage_collector;
@@ -18,10 +20,14 @@ mod node_fit;
 mod node_lifecycle;
 mod pod_control;
 mod pod_gc;
+mod replicas;
 mod replicaset;
+mod replication_controller;
 mod revisions;
 mod root_ca;
 mod service_account;
+mod statefulset;
+mod volume_protection;
 
 use controller::Spawner;
 use informers::Informers;
@@ -80,6 +86,11 @@ impl Controllers {
         deployment::spawn(&mut spawner);
         daemonset::spawn(&mut spawner);
         job::spawn(&mut spawner);
+        cronjob::spawn(&mut spawner);
+        statefulset::spawn(&mut spawner);
+        replication_controller::spawn(&mut spawner);
+        disruption::spawn(&mut spawner);
+        volume_protection::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
         garbage_collector::spawn(&mut spawner);

@@ -2,9 +2,8 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
-use crate::pod_control::{
-    Owner, controller_key, is_active, ready_since, sort_for_deletion, until_available,
-};
+use crate::pod_control::{Owner, controller_key, is_active, ready_since, until_available};
+use crate::replicas::Replicas;
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use k8s_openapi::api::apps::v1::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus};
@@ -15,11 +14,6 @@ use kube::api::PostParams;
 use kube::core::SelectorExt;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Pods created or deleted in one round, as upstream.
-const BURST: usize = 500;
-/// Calls in flight at a time.
-const PARALLEL: usize = 16;
 
 struct ReplicaSets {
     client: kube::Client,
@@ -107,7 +101,14 @@ impl Reconcile for ReplicaSets {
                     .into_iter()
                     .filter(|p| is_active(p))
                     .collect();
-                failure = self.scale(&set, &owner, &active, wanted).await.err();
+                let replicas = Replicas {
+                    client: &self.client,
+                    events: &self.events,
+                    about: object_ref(&*set),
+                    owner: &owner,
+                };
+                let template = spec.template.clone().unwrap_or_default();
+                failure = replicas.scale(&template, &active, wanted).await.err();
             }
         }
         self.update_status(&set, &active, failure.as_ref()).await?;
@@ -126,94 +127,6 @@ impl Reconcile for ReplicaSets {
 }
 
 impl ReplicaSets {
-    async fn scale(
-        &self,
-        set: &ReplicaSet,
-        owner: &Owner,
-        active: &[Arc<Pod>],
-        wanted: usize,
-    ) -> Result<(), Error> {
-        if active.len() < wanted {
-            self.create(set, owner, (wanted - active.len()).min(BURST))
-                .await
-        } else {
-            self.delete(set, owner, active, (active.len() - wanted).min(BURST))
-                .await
-        }
-    }
-
-    /// Creates in batches of 1, 2, 4, … so that a quota or an admission that refuses is asked only once.
-    async fn create(
-        &self,
-        set: &ReplicaSet,
-        owner: &Owner,
-        mut missing: usize,
-    ) -> Result<(), Error> {
-        let template = set
-            .spec
-            .as_ref()
-            .and_then(|s| s.template.clone())
-            .unwrap_or_default();
-        let pod = owner.pod(&template, None);
-        let mut batch = 1;
-        while missing > 0 {
-            let count = batch.min(missing).min(PARALLEL);
-            let created =
-                futures::future::join_all((0..count).map(|_| owner.create(&self.client, &pod)))
-                    .await;
-            for result in created {
-                match result {
-                    Ok(pod) => {
-                        let name = pod.metadata.name.unwrap_or_default();
-                        self.events.normal(
-                            &object_ref(set),
-                            "SuccessfulCreate",
-                            format!("Created pod: {name}"),
-                        );
-                    }
-                    Err(error) => {
-                        let cause = std::error::Error::source(&error)
-                            .map(ToString::to_string)
-                            .unwrap_or_default();
-                        self.events.warning(
-                            &object_ref(set),
-                            "FailedCreate",
-                            format!("Error creating: {cause}"),
-                        );
-                        return Err(error);
-                    }
-                }
-            }
-            missing -= count;
-            batch *= 2;
-        }
-        Ok(())
-    }
-
-    async fn delete(
-        &self,
-        set: &ReplicaSet,
-        owner: &Owner,
-        active: &[Arc<Pod>],
-        surplus: usize,
-    ) -> Result<(), Error> {
-        let mut pods = active.to_vec();
-        sort_for_deletion(&mut pods);
-        for chunk in pods[..surplus].chunks(PARALLEL) {
-            futures::future::try_join_all(chunk.iter().map(|pod| owner.delete(&self.client, pod)))
-                .await?;
-            for pod in chunk {
-                let name = pod.metadata.name.clone().unwrap_or_default();
-                self.events.normal(
-                    &object_ref(set),
-                    "SuccessfulDelete",
-                    format!("Deleted pod: {name}"),
-                );
-            }
-        }
-        Ok(())
-    }
-
     async fn update_status(
         &self,
         set: &ReplicaSet,
@@ -298,6 +211,7 @@ fn status_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pod_control::sort_for_deletion;
     use k8s_openapi::api::core::v1::PodCondition;
 
     fn pod(name: &str, ready: bool) -> Arc<Pod> {

@@ -74,6 +74,19 @@ impl History {
         hash_of(&self.current)
     }
 
+    /// The name of the revision of the present template.
+    pub(crate) fn name(&self) -> String {
+        self.current.metadata.name.clone().unwrap_or_default()
+    }
+
+    /// The template that a revision of the history holds.
+    pub(crate) fn template(&self, name: &str) -> Option<PodTemplateSpec> {
+        let all = self.revisions.iter().chain([&self.current]);
+        let mut found = all.filter(|r| r.metadata.name.as_deref() == Some(name));
+        let data = found.next()?.data.as_ref()?;
+        serde_json::from_value(data.0.pointer("/spec/template")?.clone()).ok()
+    }
+
     /// Removes the oldest revisions beyond `limit` that no pod uses any more.
     pub(crate) async fn truncate(
         &self,

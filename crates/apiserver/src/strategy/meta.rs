@@ -18,6 +18,7 @@ pub(super) fn name_rule(group: &str, kind: &str) -> NameRule {
         ("rbac.authorization.k8s.io", _)
         | ("certificates.k8s.io", "ClusterTrustBundle")
         | ("networking.k8s.io", "IPAddress")
+        | ("apiregistration.k8s.io", "APIService")
         | ("", "ComponentStatus") => NameRule::PathSegment,
         _ => NameRule::Subdomain,
     }

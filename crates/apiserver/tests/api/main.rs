@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod apply;
+mod aggregation;
 mod cluster;
 mod delete;
 mod discovery;

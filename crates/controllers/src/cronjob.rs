@@ -1,0 +1,351 @@
+//! Makes Jobs on a schedule.
+//! <https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/>
+
+mod schedule;
+
+use crate::controller::{
+    Context, Error, Next, Reconcile, Spawner, cause_of, exists_is_none, gone_is_none,
+};
+use crate::informers::Informers;
+use crate::pod_control::{controller_key, controller_of};
+use async_trait::async_trait;
+use davit_client::{EventRecorder, ObjectKey, object_ref};
+use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use kube::Resource;
+use kube::api::{DeleteParams, PostParams};
+use schedule::Schedule;
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SCHEDULED: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+/// More missed times than this are worth a warning: the clock may be wrong.
+const MANY_MISSED: usize = 100;
+/// Longest look back for missed times, in steps of the schedule.
+const MAX_STEPS: usize = 100_000;
+/// Added to the wait for the next time, so that it has come when we look.
+const SLACK: Duration = Duration::from_millis(100);
+
+struct CronJobs {
+    client: kube::Client,
+    informers: Informers,
+    events: EventRecorder,
+}
+
+pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let informers = spawner.informers.clone();
+    let events = spawner.events("cronjob-controller");
+    let queue = spawner.controller(CronJobs {
+        client: spawner.client.clone(),
+        informers: informers.clone(),
+        events,
+    });
+    spawner.feed(&informers.cron_jobs, &queue, |cron: &CronJob| {
+        vec![ObjectKey::of(cron)]
+    });
+    spawner.feed(&informers.jobs, &queue, |job: &Job| {
+        controller_key(&job.metadata, "CronJob")
+            .into_iter()
+            .collect()
+    });
+}
+
+/// `Complete` or `Failed`, when the job has ended.
+fn outcome(job: &Job) -> Option<&str> {
+    let conditions = job.status.as_ref()?.conditions.as_ref()?;
+    let ended = conditions
+        .iter()
+        .find(|c| c.status == "True" && matches!(c.type_.as_str(), "Complete" | "Failed"))?;
+    Some(&ended.type_)
+}
+
+/// The times to catch up with: the last of them, and how many there are.
+fn missed(schedule: &Schedule, since: Timestamp, now: Timestamp) -> (Option<Timestamp>, usize) {
+    let (mut last, mut count, mut at) = (None, 0, since);
+    while let Some(next) = schedule.next(at).filter(|next| *next <= now) {
+        (last, at) = (Some(next), next);
+        count += 1;
+        if count == MAX_STEPS {
+            break;
+        }
+    }
+    (last, count)
+}
+
+#[async_trait]
+impl Reconcile for CronJobs {
+    const NAME: &'static str = "cronjob";
+
+    async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
+        let api: kube::Api<CronJob> = kube::Api::namespaced(self.client.clone(), &key.namespace);
+        // Read live: what was started last is in the status.
+        let read =
+            gone_is_none(api.get(&key.name).await).context(|| format!("read cron job {key}"))?;
+        let Some(cron) = read else {
+            return Ok(Next::Wait);
+        };
+        if cron.metadata.deletion_timestamp.is_some() {
+            return Ok(Next::Wait);
+        }
+        let jobs: Vec<Arc<Job>> = self
+            .informers
+            .jobs
+            .list_namespace(&key.namespace)
+            .into_iter()
+            .filter(|job| {
+                controller_of(&job.metadata).map(|r| &r.uid) == cron.metadata.uid.as_ref()
+            })
+            .collect();
+        let mut status = self.account(&cron, &jobs);
+        self.trim(&cron, &jobs).await?;
+        let next = self.start(&cron, &jobs, &mut status).await;
+        if cron.status.as_ref() != Some(&status) {
+            let changed = CronJob {
+                status: Some(status),
+                ..cron
+            };
+            gone_is_none(
+                api.replace_status(&key.name, &PostParams::default(), &changed)
+                    .await,
+            )
+            .context(|| format!("update status of cron job {key}"))?;
+        }
+        next
+    }
+}
+
+impl CronJobs {
+    /// What the jobs say about the cron job.
+    fn account(&self, cron: &CronJob, jobs: &[Arc<Job>]) -> CronJobStatus {
+        let mut status = cron.status.clone().unwrap_or_default();
+        let was_active = status.active.take().unwrap_or_default();
+        for job in jobs {
+            let listed = was_active.iter().any(|r| r.uid == job.metadata.uid);
+            match outcome(job) {
+                None => status
+                    .active
+                    .get_or_insert_default()
+                    .push(object_ref(&**job)),
+                Some(how) if listed => {
+                    let name = job.metadata.name.clone().unwrap_or_default();
+                    let text = format!("Saw completed job: {name}, condition: {how}");
+                    self.events
+                        .normal(&object_ref(cron), "SawCompletedJob", text);
+                }
+                Some(_) => {}
+            }
+            let ended = job.status.as_ref().and_then(|s| s.completion_time.clone());
+            if outcome(job) == Some("Complete")
+                && ended.as_ref().map(|t| t.0) > status.last_successful_time.as_ref().map(|t| t.0)
+            {
+                status.last_successful_time = ended;
+            }
+        }
+        for gone in &was_active {
+            if !jobs.iter().any(|job| job.metadata.uid == gone.uid) {
+                let name = gone.name.clone().unwrap_or_default();
+                // A job just made may not have been seen yet: it keeps its place for a moment.
+                if self
+                    .informers
+                    .jobs
+                    .get(gone.namespace.as_deref(), &name)
+                    .is_none()
+                {
+                    tracing::debug!(job = name, "active job is not (or no longer) there");
+                }
+            }
+        }
+        if let Some(active) = status.active.as_mut() {
+            active.sort_by(|a, b| a.name.cmp(&b.name));
+        }
+        status
+    }
+
+    /// Removes ended jobs beyond the history limits, the oldest first.
+    async fn trim(&self, cron: &CronJob, jobs: &[Arc<Job>]) -> Result<(), Error> {
+        let spec = cron.spec.clone();
+        let limits = [
+            ("Complete", spec.successful_jobs_history_limit.unwrap_or(3)),
+            ("Failed", spec.failed_jobs_history_limit.unwrap_or(1)),
+        ];
+        for (how, limit) in limits {
+            let mut ended: Vec<&Arc<Job>> = jobs
+                .iter()
+                .filter(|job| outcome(job) == Some(how))
+                .collect();
+            ended
+                .sort_by_key(|job| Reverse(job.status.as_ref().and_then(|s| s.start_time.clone())));
+            for job in ended.into_iter().skip(usize::try_from(limit).unwrap_or(0)) {
+                self.delete(cron, job).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, cron: &CronJob, job: &Job) -> Result<(), Error> {
+        let key = ObjectKey::of(job);
+        let api: kube::Api<Job> = kube::Api::namespaced(self.client.clone(), &key.namespace);
+        let gone = gone_is_none(api.delete(&key.name, &DeleteParams::background()).await);
+        if gone.context(|| format!("delete job {key}"))?.is_some() {
+            let text = format!("Deleted job {}", key.name);
+            self.events
+                .normal(&object_ref(cron), "SuccessfulDelete", text);
+        }
+        Ok(())
+    }
+
+    /// Starts the job whose time has come.
+    async fn start(
+        &self,
+        cron: &CronJob,
+        jobs: &[Arc<Job>],
+        status: &mut CronJobStatus,
+    ) -> Result<Next, Error> {
+        let spec = cron.spec.clone();
+        if spec.suspend == Some(true) {
+            return Ok(Next::Wait);
+        }
+        let reference = object_ref(cron);
+        let schedule = match Schedule::parse(&spec.schedule, spec.time_zone.as_deref()) {
+            Ok(schedule) => schedule,
+            Err(error) => {
+                let text = format!("unparseable schedule {:?} : {error}", spec.schedule);
+                self.events.warning(&reference, "UnparseableSchedule", text);
+                return Ok(Next::Wait);
+            }
+        };
+        let now = Timestamp::now();
+        let wait = |from: Timestamp| match schedule.next(from) {
+            Some(at) => {
+                let left = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+                Next::After(left + SLACK)
+            }
+            None => Next::Wait,
+        };
+        let created = cron
+            .metadata
+            .creation_timestamp
+            .as_ref()
+            .map_or(now, |t| t.0);
+        let mut since = status.last_schedule_time.as_ref().map_or(created, |t| t.0);
+        if let Some(deadline) = spec.starting_deadline_seconds {
+            since = since.max(now - SignedDuration::from_secs(deadline));
+        }
+        let (due, count) = missed(&schedule, since, now);
+        if count > MANY_MISSED {
+            let text = format!(
+                "too many missed start times: {count}. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+            );
+            self.events.warning(&reference, "TooManyMissedTimes", text);
+        }
+        let Some(due) = due else {
+            return Ok(wait(now));
+        };
+        let running: Vec<&Arc<Job>> = jobs.iter().filter(|job| outcome(job).is_none()).collect();
+        match spec.concurrency_policy.as_deref() {
+            Some("Forbid") if !running.is_empty() => {
+                let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
+                self.events.normal(&reference, "JobAlreadyActive", text);
+                return Ok(wait(now));
+            }
+            Some("Replace") => {
+                for job in running {
+                    self.delete(cron, job).await?;
+                }
+            }
+            _ => {}
+        }
+        let job = job_for(cron, &schedule, due);
+        let name = job.metadata.name.clone().unwrap_or_default();
+        let namespace = cron.metadata.namespace.clone().unwrap_or_default();
+        let api: kube::Api<Job> = kube::Api::namespaced(self.client.clone(), &namespace);
+        match exists_is_none(api.create(&PostParams::default(), &job).await) {
+            Ok(Some(made)) => {
+                let text = format!("Created job {name}");
+                self.events.normal(&reference, "SuccessfulCreate", text);
+                status
+                    .active
+                    .get_or_insert_default()
+                    .push(object_ref(&made));
+            }
+            // Made by an earlier attempt whose status update failed.
+            Ok(None) => {}
+            Err(error) => {
+                let error = Err::<(), _>(error).context(|| format!("create job {name}"));
+                if let Err(error) = &error {
+                    let text = format!("Error creating job: {}", cause_of(error));
+                    self.events.warning(&reference, "FailedCreate", text);
+                }
+                error?;
+            }
+        }
+        status.last_schedule_time = Some(Time(due));
+        Ok(wait(now))
+    }
+}
+
+fn job_for(cron: &CronJob, schedule: &Schedule, due: Timestamp) -> Job {
+    let template = cron.spec.clone().job_template;
+    let meta = template.metadata.unwrap_or_default();
+    let mut annotations = meta.annotations.unwrap_or_default();
+    annotations.insert(SCHEDULED.to_owned(), schedule.local_text(due));
+    let name = cron.metadata.name.clone().unwrap_or_default();
+    Job {
+        metadata: ObjectMeta {
+            name: Some(format!("{name}-{}", due.as_second() / 60)),
+            namespace: cron.metadata.namespace.clone(),
+            labels: meta.labels,
+            annotations: Some(annotations),
+            owner_references: cron.controller_owner_ref(&()).map(|mut owner| {
+                owner.block_owner_deletion = Some(true);
+                vec![owner]
+            }),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec,
+        status: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_last_missed_time_counts() {
+        let schedule = Schedule::parse("*/10 * * * *", None).unwrap();
+        let at = |text: &str| text.parse::<Timestamp>().unwrap();
+        let (last, count) = missed(
+            &schedule,
+            at("2026-01-01T10:05:00Z"),
+            at("2026-01-01T10:35:00Z"),
+        );
+        assert_eq!((last, count), (Some(at("2026-01-01T10:30:00Z")), 3));
+        let (last, count) = missed(
+            &schedule,
+            at("2026-01-01T10:30:00Z"),
+            at("2026-01-01T10:35:00Z"),
+        );
+        assert_eq!((last, count), (None, 0));
+    }
+
+    #[test]
+    fn a_job_is_named_after_its_minute() {
+        let cron: CronJob = serde_json::from_value(json!({
+            "metadata": { "name": "c", "namespace": "n", "uid": "u" },
+            "spec": { "schedule": "* * * * *", "jobTemplate": { "metadata": { "labels": { "a": "b" } } } },
+        }))
+        .unwrap();
+        let schedule = Schedule::parse("* * * * *", None).unwrap();
+        let job = job_for(&cron, &schedule, "2026-01-01T10:30:00Z".parse().unwrap());
+        assert_eq!(job.metadata.name.as_deref(), Some("c-29454390"));
+        assert_eq!(
+            job.metadata.annotations.unwrap()[SCHEDULED],
+            "2026-01-01T10:30:00Z"
+        );
+        assert_eq!(job.metadata.owner_references.unwrap()[0].kind, "CronJob");
+    }
+}

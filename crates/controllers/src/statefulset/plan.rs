@@ -1,0 +1,274 @@
+//! What a StatefulSet does next, as a pure function of the set and its pods.
+
+use crate::pod_control::{is_terminal, ready_since, until_available};
+use crate::revisions::HASH;
+use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::jiff::Timestamp;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The revisions a set is between, by the names of their ControllerRevisions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Revisions {
+    pub(super) current: String,
+    pub(super) update: String,
+}
+
+/// One step.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Action {
+    /// Make the pod of an ordinal from the template of a revision.
+    Create { ordinal: i32, revision: String },
+    /// Delete a pod: it has ended, is too many, or has an old revision.
+    Delete(Arc<Pod>),
+}
+
+/// The shape of a set.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) start: i32,
+    pub(super) replicas: i32,
+    pub(super) min_ready: i32,
+    parallel: bool,
+    on_delete: bool,
+    partition: Option<i32>,
+    current_replicas: i32,
+}
+
+impl Shape {
+    pub(super) fn of(set: &StatefulSet) -> Self {
+        let spec = set.spec.clone().unwrap_or_default();
+        let strategy = spec.update_strategy.unwrap_or_default();
+        Self {
+            start: spec.ordinals.and_then(|o| o.start).unwrap_or(0),
+            replicas: spec.replicas.unwrap_or(1),
+            min_ready: spec.min_ready_seconds.unwrap_or(0),
+            parallel: spec.pod_management_policy.as_deref() == Some("Parallel"),
+            on_delete: strategy.type_.as_deref() == Some("OnDelete"),
+            partition: strategy.rolling_update.and_then(|r| r.partition),
+            current_replicas: set
+                .status
+                .as_ref()
+                .and_then(|s| s.current_replicas)
+                .unwrap_or(0),
+        }
+    }
+
+    /// One past the last ordinal.
+    pub(super) fn end(&self) -> i32 {
+        self.start.saturating_add(self.replicas)
+    }
+
+    /// The revision of a pod that is made now.
+    fn revision_of(&self, ordinal: i32, revisions: &Revisions) -> String {
+        let old = !self.on_delete
+            && match self.partition {
+                None | Some(0) => ordinal < self.start + self.current_replicas,
+                Some(partition) => ordinal < self.start + partition,
+            };
+        let name = if old {
+            &revisions.current
+        } else {
+            &revisions.update
+        };
+        name.clone()
+    }
+}
+
+/// The ordinal in a pod's name, if it is one of the set's names.
+pub(super) fn ordinal_of(set: &str, pod: &Pod) -> Option<i32> {
+    let name = pod.metadata.name.as_deref()?;
+    let number = name.strip_prefix(set)?.strip_prefix('-')?;
+    let plain = number.len() == 1 || !number.starts_with('0');
+    number.parse().ok().filter(|n| plain && *n >= 0)
+}
+
+pub(super) fn revision_of(pod: &Pod) -> &str {
+    let labels = pod.metadata.labels.as_ref();
+    labels.and_then(|l| l.get(HASH)).map_or("", String::as_str)
+}
+
+fn is_terminating(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+
+fn is_available(pod: &Pod, shape: &Shape, now: Timestamp) -> bool {
+    !is_terminating(pod) && until_available(pod, shape.min_ready, now) == Some(Duration::ZERO)
+}
+
+/// The steps to take now; what comes after them is decided when they show.
+pub(super) fn plan(
+    shape: &Shape,
+    pods: &BTreeMap<i32, Arc<Pod>>,
+    revisions: &Revisions,
+    now: Timestamp,
+) -> Vec<Action> {
+    let mut actions = Vec::new();
+    let ordinals = shape.start..shape.end();
+    for ordinal in ordinals.clone() {
+        let Some(pod) = pods.get(&ordinal) else {
+            let revision = shape.revision_of(ordinal, revisions);
+            actions.push(Action::Create { ordinal, revision });
+            if shape.parallel {
+                continue;
+            }
+            return actions;
+        };
+        if is_terminal(pod) && !is_terminating(pod) {
+            // Its successor is made when the name is free.
+            actions.push(Action::Delete(Arc::clone(pod)));
+        }
+        if !shape.parallel && (is_terminal(pod) || !is_available(pod, shape, now)) {
+            return actions;
+        }
+    }
+    let condemned = pods
+        .iter()
+        .rev()
+        .filter(|(ordinal, _)| !ordinals.contains(ordinal));
+    let first_unhealthy = pods
+        .iter()
+        .find(|(_, pod)| is_terminating(pod) || ready_since(pod).is_none())
+        .map(|(ordinal, _)| *ordinal);
+    for (ordinal, pod) in condemned {
+        if is_terminating(pod) {
+            if shape.parallel {
+                continue;
+            }
+            return actions;
+        }
+        let unhealthy = ready_since(pod).is_none();
+        if !shape.parallel && unhealthy && first_unhealthy != Some(*ordinal) {
+            return actions;
+        }
+        actions.push(Action::Delete(Arc::clone(pod)));
+        if !shape.parallel {
+            return actions;
+        }
+    }
+    if shape.on_delete || !actions.is_empty() {
+        return actions;
+    }
+    update(shape, pods, revisions, now).into_iter().collect()
+}
+
+/// The next pod to replace, from the last to the partition, each when those after it are well.
+fn update(
+    shape: &Shape,
+    pods: &BTreeMap<i32, Arc<Pod>>,
+    revisions: &Revisions,
+    now: Timestamp,
+) -> Option<Action> {
+    let from = shape.start + shape.partition.unwrap_or(0);
+    for ordinal in (from..shape.end()).rev() {
+        let pod = pods.get(&ordinal)?;
+        if is_terminating(pod) {
+            return None;
+        }
+        if revision_of(pod) != revisions.update {
+            return Some(Action::Delete(Arc::clone(pod)));
+        }
+        if !is_available(pod, shape, now) {
+            return None;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn set(spec: serde_json::Value) -> Shape {
+        let set = json!({ "metadata": { "name": "web" }, "spec": spec });
+        Shape::of(&serde_json::from_value(set).unwrap())
+    }
+
+    fn pod(ordinal: i32, ready: bool, revision: &str) -> (i32, Arc<Pod>) {
+        let ready = if ready { "True" } else { "False" };
+        let pod = json!({
+            "metadata": { "name": format!("web-{ordinal}"), "labels": { HASH: revision } },
+            "status": { "phase": "Running", "conditions": [
+                { "type": "Ready", "status": ready, "lastTransitionTime": "2020-01-01T00:00:00Z" }] },
+        });
+        (ordinal, Arc::new(serde_json::from_value(pod).unwrap()))
+    }
+
+    fn names(actions: &[Action]) -> Vec<String> {
+        let name = |action: &Action| match action {
+            Action::Create { ordinal, revision } => format!("+{ordinal}@{revision}"),
+            Action::Delete(pod) => format!("-{}", pod.metadata.name.as_deref().unwrap()),
+        };
+        actions.iter().map(name).collect()
+    }
+
+    fn next(shape: &Shape, pods: &[(i32, Arc<Pod>)], current: &str, update: &str) -> Vec<String> {
+        let revisions = Revisions {
+            current: current.to_owned(),
+            update: update.to_owned(),
+        };
+        let pods = pods.iter().cloned().collect();
+        names(&plan(shape, &pods, &revisions, Timestamp::now()))
+    }
+
+    #[test]
+    fn pods_come_one_after_the_other_unless_parallel() {
+        let ordered = set(json!({ "replicas": 3 }));
+        assert_eq!(next(&ordered, &[], "a", "a"), ["+0@a"]);
+        assert!(next(&ordered, &[pod(0, false, "a")], "a", "a").is_empty());
+        assert_eq!(next(&ordered, &[pod(0, true, "a")], "a", "a"), ["+1@a"]);
+        let parallel = set(json!({ "replicas": 3, "podManagementPolicy": "Parallel" }));
+        assert_eq!(
+            next(&parallel, &[pod(1, false, "a")], "a", "a"),
+            ["+0@a", "+2@a"]
+        );
+        let shifted = set(json!({ "replicas": 1, "ordinals": { "start": 5 } }));
+        assert_eq!(next(&shifted, &[], "a", "a"), ["+5@a"]);
+    }
+
+    #[test]
+    fn scaling_down_takes_the_last_and_waits_for_the_others() {
+        let one = set(json!({ "replicas": 1 }));
+        let three = [pod(0, true, "a"), pod(1, true, "a"), pod(2, true, "a")];
+        assert_eq!(next(&one, &three, "a", "a"), ["-web-2"]);
+        let sick = [pod(0, true, "a"), pod(1, false, "a"), pod(2, true, "a")];
+        assert_eq!(next(&one, &sick, "a", "a"), ["-web-2"]);
+        let both = [pod(0, true, "a"), pod(1, false, "a"), pod(2, false, "a")];
+        assert!(next(&one, &both, "a", "a").is_empty());
+    }
+
+    #[test]
+    fn updates_go_from_the_last_to_the_partition() {
+        let all = set(json!({ "replicas": 3, "updateStrategy": { "type": "RollingUpdate" } }));
+        let old = [pod(0, true, "a"), pod(1, true, "a"), pod(2, true, "a")];
+        assert_eq!(next(&all, &old, "a", "b"), ["-web-2"]);
+        let half = [pod(0, true, "a"), pod(1, true, "a"), pod(2, true, "b")];
+        assert_eq!(next(&all, &half, "a", "b"), ["-web-1"]);
+        let waiting = [pod(0, true, "a"), pod(1, true, "a"), pod(2, false, "b")];
+        assert!(next(&all, &waiting, "a", "b").is_empty());
+        let partition = set(
+            json!({ "replicas": 3, "updateStrategy": { "rollingUpdate": { "partition": 2 } } }),
+        );
+        assert!(next(&partition, &half, "a", "b").is_empty());
+        // Below the partition a lost pod comes back as it was.
+        assert_eq!(next(&partition, &half[1..], "a", "b"), ["+0@a"]);
+        let manual = set(json!({ "replicas": 3, "updateStrategy": { "type": "OnDelete" } }));
+        assert!(next(&manual, &old, "a", "b").is_empty());
+    }
+
+    #[test]
+    fn only_the_sets_own_names_have_ordinals() {
+        let named = |name: &str| {
+            let pod = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+            ordinal_of("web", &pod)
+        };
+        assert_eq!(named("web-10"), Some(10));
+        assert_eq!(named("web-0"), Some(0));
+        assert_eq!(named("web-01"), None);
+        assert_eq!(named("web-x"), None);
+        assert_eq!(named("other-1"), None);
+    }
+}
