@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::context::Warnings;
+use crate::ownership::Tracking;
 use crate::pki::Identity;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
@@ -38,6 +39,9 @@ pub(crate) use view::{RemoteVersion, View};
 
 pub(super) const GROUP: &str = "apiregistration.k8s.io";
 pub(super) const PLURAL: &str = "apiservices";
+
+/// The field manager of what is kept automatically.
+const MANAGER: &str = "kube-aggregator";
 
 /// Group and version.
 pub(super) type GroupVersion = (String, String);
@@ -140,6 +144,7 @@ where
         user: &user,
         warnings: &warnings,
         dry_run: false,
+        tracking: Tracking::Update(MANAGER.to_owned()),
     };
     write(&writer).await
 }

@@ -22,6 +22,7 @@ mod context;
 mod convert;
 mod discovery;
 mod errors;
+mod event_ttl;
 mod handlers;
 mod health;
 mod metrics;

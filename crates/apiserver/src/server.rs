@@ -40,7 +40,7 @@ use crate::tls::{self, ClientCertificates, TlsError};
 use crate::tokens::{TokenError, TokenKeys};
 use crate::user::UserInfo;
 use crate::webhook::Webhooks;
-use crate::{admission, errors, storage};
+use crate::{admission, errors, event_ttl, storage};
 
 /// The issuer of service account tokens unless configured otherwise.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -226,6 +226,7 @@ impl ApiServer {
         server.ready.store(true, Ordering::Release);
         let aggregator = aggregation::run(Arc::downgrade(&server));
         server.nodes.track(aggregator);
+        server.nodes.track(event_ttl::run(Arc::downgrade(&server)));
         Ok(server)
     }
 

@@ -1,6 +1,6 @@
 //! The command line. Names are stable; `docs/` and scripts rely on them.
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -16,7 +16,47 @@ pub(crate) struct Args {
     verbose: u8,
 }
 
+/// The name under which kubectl finds this binary as its plugin: `kubectl davit …`.
+const PLUGIN: &str = "kubectl-davit";
+/// What the plugin offers; everything else runs a cluster and is no matter of kubectl.
+const PLUGIN_COMMANDS: [&str; 2] = ["devices", "explain"];
+
+/// Whether this process was started under the plugin's name.
+pub(crate) fn is_plugin() -> bool {
+    std::env::args_os()
+        .next()
+        .as_deref()
+        .map(std::path::Path::new)
+        .and_then(|path| path.file_stem()?.to_str())
+        .is_some_and(|name| name == PLUGIN || name == "kubectl_davit")
+}
+
 impl Args {
+    /// The command line of this process; ends the process when it cannot be understood.
+    pub(crate) fn of_process() -> Self {
+        if !is_plugin() {
+            return Self::parse();
+        }
+        let matches = Self::plugin().get_matches();
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The commands as kubectl's users see them.
+    fn plugin() -> clap::Command {
+        let command = Self::command()
+            .name(PLUGIN)
+            .bin_name("kubectl davit")
+            .about("Devices of a cluster, and why pods got them or not");
+        let names: Vec<String> = command
+            .get_subcommands()
+            .map(|c| c.get_name().to_owned())
+            .filter(|name| !PLUGIN_COMMANDS.contains(&name.as_str()))
+            .collect();
+        names.into_iter().fold(command, |command, name| {
+            command.mut_subcommand(name, |c| c.hide(true))
+        })
+    }
+
     /// The log filter when DAVIT_LOG is not set.
     pub(crate) fn default_log(&self) -> &'static str {
         match self.verbose {
@@ -230,9 +270,9 @@ pub(crate) enum ExplainWhat {
     Pod {
         /// Name of the pod
         name: String,
-        /// Namespace of the pod
-        #[arg(short, long, default_value = "default")]
-        namespace: String,
+        /// Namespace of the pod [default: the kubeconfig's]
+        #[arg(short, long)]
+        namespace: Option<String>,
         /// `json` for programs
         #[arg(short, long, value_enum)]
         output: Option<Output>,

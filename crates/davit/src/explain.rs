@@ -20,6 +20,7 @@ pub(crate) async fn run(args: Explain) -> Result<()> {
     } = args.what;
     let kubeconfig = paths::find_kubeconfig(cluster.kubeconfig.as_deref())?;
     let client = davit_client::from_kubeconfig(&kubeconfig).await?;
+    let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     let explanation = explain_pod(&client, &namespace, &name).await?;
     match output {
         Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&explanation)?),

@@ -14,13 +14,12 @@ mod table;
 mod up;
 
 use args::{Args, Command};
-use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // A container's monitor is this binary again; it must begin before any thread exists and never returns.
     davit_oci::monitor::main_if_invoked();
-    let args = Args::parse();
+    let args = Args::of_process();
     if rustls::crypto::ring::default_provider()
         .install_default()
         .is_err()

@@ -43,8 +43,15 @@ pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
     let first_of_env = from_env.and_then(|list| std::env::split_paths(&list).next());
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
     let local = default_data_dir().map(|dir| admin_kubeconfig(&dir));
-    [first_of_env, local, home]
+    // Under kubectl the same cluster is asked as kubectl asks.
+    let after_env = if crate::args::is_plugin() {
+        [home, local]
+    } else {
+        [local, home]
+    };
+    [first_of_env]
         .into_iter()
+        .chain(after_env)
         .flatten()
         .find(|path| path.is_file())
         .context("no kubeconfig found; start a cluster with `davit up`, or name one with --kubeconfig FILE")

@@ -1,0 +1,120 @@
+//! Events go an hour after they were last written, as `--event-ttl` of kube-apiserver has it.
+//!
+//! The store has no leases; a sweep reads the events once a minute and deletes those whose time
+//! is over. An event written meanwhile stays: the deletion is for the revision that was read.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use davit_store::ListOptions;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+
+use crate::server::ApiServer;
+use crate::storage::{self, Storage};
+
+const TTL: SignedDuration = SignedDuration::from_hours(1);
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// Sweeps until the server is gone; whoever spawns it ends it with the server.
+pub(crate) async fn run(server: Weak<ApiServer>) {
+    loop {
+        tokio::time::sleep(SWEEP).await;
+        let Some(server) = server.upgrade() else {
+            return;
+        };
+        let snapshot = server.registry().snapshot();
+        let Some(resource) = snapshot.by_group_resource("", "events") else {
+            return;
+        };
+        let storage = Arc::clone(&resource.storage);
+        drop(server);
+        match sweep(&storage, Timestamp::now()).await {
+            Ok(0) => {}
+            Ok(count) => tracing::debug!(count, "expired events deleted"),
+            Err(error) => tracing::warn!(error, "deleting expired events"),
+        }
+    }
+}
+
+/// Deletes what has expired at `now`; answers how many.
+async fn sweep(storage: &Storage, now: Timestamp) -> Result<usize, String> {
+    let listing = storage.list(None, ListOptions::default()).await;
+    let listing = listing.map_err(|error| error.to_string())?;
+    let mut count = 0;
+    for pair in &listing.items {
+        let Ok(event) = storage::decode(pair) else {
+            continue;
+        };
+        if last_written(&event.value).is_none_or(|at| now.duration_since(at) < TTL) {
+            continue;
+        }
+        let namespace = davit_api::meta::namespace(&event.value);
+        let name = crate::object::name(&event.value);
+        // A writer that was faster keeps its event.
+        if storage
+            .delete(namespace, name, event.revision)
+            .await
+            .is_ok()
+        {
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+/// The latest of the times that writers of events set.
+fn last_written(event: &Value) -> Option<Timestamp> {
+    let times = [
+        "/metadata/creationTimestamp",
+        "/lastTimestamp",
+        "/eventTime",
+        "/series/lastObservedTime",
+    ];
+    times
+        .iter()
+        .filter_map(|at| event.pointer(at)?.as_str()?.parse().ok())
+        .max()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_last_write_counts() {
+        let event = json!({
+            "metadata": { "creationTimestamp": "2026-01-01T00:00:00Z" },
+            "lastTimestamp": "2026-01-01T02:00:00Z", "eventTime": null,
+            "series": { "lastObservedTime": "2026-01-01T01:00:00.000001Z" },
+        });
+        let at = last_written(&event).unwrap();
+        assert_eq!(at.to_string(), "2026-01-01T02:00:00Z");
+        assert_eq!(last_written(&json!({})), None);
+    }
+
+    #[tokio::test]
+    async fn only_expired_events_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let backend = davit_store::Backend::Embedded;
+        let store = davit_store::open(&backend, dir.path()).await.unwrap();
+        let registry = crate::registry::Registry::built_in(store);
+        let snapshot = registry.snapshot();
+        let storage = &snapshot.by_group_resource("", "events").unwrap().storage;
+        for (name, time) in [
+            ("old", "2026-01-01T00:00:00Z"),
+            ("new", "2026-01-01T00:30:00Z"),
+        ] {
+            let event = json!({
+                "apiVersion": "v1", "kind": "Event", "lastTimestamp": time,
+                "metadata": { "name": name, "namespace": "default", "creationTimestamp": time },
+            });
+            storage.create("default", name, &event).await.unwrap();
+        }
+        let now = "2026-01-01T01:10:00Z".parse().unwrap();
+        assert_eq!(sweep(storage, now).await, Ok(1));
+        assert!(storage.get("default", "old").await.unwrap().is_none());
+        assert!(storage.get("default", "new").await.unwrap().is_some());
+    }
+}
