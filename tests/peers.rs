@@ -1,0 +1,43 @@
+//! Programs of others against the real binary: built on client-go, controller-runtime, the official Python client,
+//! kube-rs, and the official gRPC modules of the node agent. Their sources are below `tests/peers`.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod harness;
+mod node_harness;
+
+#[path = "peers/kube-rs/controller.rs"]
+mod kube_rs;
+#[path = "peers/node.rs"]
+mod node;
+#[path = "peers/operator.rs"]
+mod operator;
+#[path = "peers/parts.rs"]
+mod parts;
+
+use harness::{Cluster, run};
+use std::process::Command;
+
+#[test]
+fn a_client_go_program_finds_its_ways() {
+    let Some(program) = parts::go_peer("clientgo") else {
+        return;
+    };
+    let cluster = Cluster::up(&["--no-node"]);
+    let told = run(Command::new(program)
+        .arg("--kubeconfig")
+        .arg(&cluster.kubeconfig));
+    println!("{told}");
+}
+
+#[test]
+fn the_python_client_finds_its_ways() {
+    let Some(python) = parts::python() else {
+        return;
+    };
+    let cluster = Cluster::up(&["--no-node"]);
+    let told = run(Command::new(python)
+        .arg(harness::tests_dir().join("peers/python/client.py"))
+        .arg(&cluster.kubeconfig));
+    println!("{told}");
+}

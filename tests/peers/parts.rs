@@ -1,0 +1,96 @@
+//! Building the peers with their own package managers, into `tests/.cache`.
+
+use crate::harness::{part, tests_dir};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A program below `tests/peers/go`, built when its sources are newer than it.
+pub(crate) fn go_peer(name: &str) -> Option<PathBuf> {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let sources = tests_dir().join("peers/go");
+    let target = tests_dir().join(format!(".cache/peer-{name}"));
+    if modified(&target) < newest(&sources.join(name)).max(modified(&sources.join("go.mod"))) {
+        let mut command = Command::new("go");
+        command.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]);
+        command
+            .arg(&target)
+            .arg(format!("./{name}"))
+            .current_dir(&sources);
+        attempt(&mut command);
+    }
+    part(&format!("peer-{name}"), target.is_file().then_some(target))
+}
+
+/// A Python interpreter with what `tests/peers/python/requirements.txt` names.
+pub(crate) fn python() -> Option<PathBuf> {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let environment = tests_dir().join(".cache/python");
+    let wanted = tests_dir().join("peers/python/requirements.txt");
+    let mark = environment.join("requirements.txt");
+    if std::fs::read(&wanted).ok() != std::fs::read(&mark).ok()
+        && attempt(Command::new("python3").args(["-m", "venv"]).arg(&environment))
+        && attempt(
+            Command::new(environment.join("bin/pip"))
+                .args(["install", "--quiet", "--disable-pip-version-check", "-r"])
+                .arg(&wanted),
+        )
+    {
+        std::fs::copy(&wanted, &mark).unwrap();
+    }
+    part("python", mark.is_file().then(|| environment.join("bin/python")))
+}
+
+/// Python code of our own .proto file, generated into a folder.
+pub(crate) fn python_proto(python: &Path, proto: &str, into: &Path) {
+    let protos = tests_dir().join("../crates/proto/protos");
+    let file = protos.join(proto);
+    let folder = file.parent().unwrap();
+    let made = Command::new(python)
+        .args(["-m", "grpc_tools.protoc"])
+        .arg(format!("-I{}", folder.display()))
+        .arg(format!("--python_out={}", into.display()))
+        .arg(format!("--grpc_python_out={}", into.display()))
+        .arg(&file)
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+}
+
+/// Runs a step of a build; what went wrong is printed, the missing part is reported by the caller.
+fn attempt(command: &mut Command) -> bool {
+    match command.output() {
+        Ok(output) if output.status.success() => true,
+        Ok(output) => {
+            println!("{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+            false
+        }
+        Err(error) => {
+            println!("{command:?}: {error}");
+            false
+        }
+    }
+}
+
+fn modified(path: &Path) -> SystemTime {
+    std::fs::metadata(path)
+        .and_then(|m| m.modified())
+        .unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+fn newest(folder: &Path) -> SystemTime {
+    std::fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| modified(&entry.path()))
+        .max()
+        .unwrap_or(SystemTime::UNIX_EPOCH)
+}
