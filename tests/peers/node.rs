@@ -103,7 +103,9 @@ async fn a_python_device_plugin_serves_a_pod() {
     );
     node.wait_for_devices(2).await;
     let check = r#"test "$PY_THINGS" = py-0,py-1"#;
-    node.create(&pod("user", check, 2)).await;
+    let mut user = pod("user", check, 2);
+    user.spec.as_mut().unwrap().restart_policy = Some("Never".to_owned());
+    node.create(&user).await;
     within(WAIT, "the pod to end", async || {
         let pod = node.pods().get("user").await.ok()?;
         let phase = pod.status?.phase?;
