@@ -141,12 +141,15 @@ func lifecycle(ctx context.Context, client kubernetes.Interface, name string) er
 	if read.Spec.Strategy.RollingUpdate == nil || *read.Spec.RevisionHistoryLimit != 10 {
 		return fmt.Errorf("defaults are missing: %+v", read.Spec)
 	}
-	scale, err := deployments.GetScale(ctx, name, metav1.GetOptions{})
-	if err != nil {
+	if err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		scale, err := deployments.GetScale(ctx, name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		scale.Spec.Replicas = 0
+		_, err = deployments.UpdateScale(ctx, name, scale, metav1.UpdateOptions{})
 		return err
-	}
-	scale.Spec.Replicas = 0
-	if _, err := deployments.UpdateScale(ctx, name, scale, metav1.UpdateOptions{}); err != nil {
+	}); err != nil {
 		return fmt.Errorf("scale: %w", err)
 	}
 	list, err := deployments.List(ctx, metav1.ListOptions{FieldSelector: "metadata.name=" + name})
