@@ -20,6 +20,7 @@ mod pod_fields;
 mod pod_security;
 mod pod_tolerations;
 mod pods;
+mod policies;
 mod priority;
 mod reinvocation;
 mod service_account;
@@ -38,6 +39,7 @@ use crate::user::UserInfo;
 pub use config::{Config, ConfigError};
 pub(crate) use connect::{connected, posted};
 pub use plugins::names as plugin_names;
+pub(crate) use policies::expressions as policy_expressions;
 pub(crate) use priority::SYSTEM_CLASSES;
 pub(crate) use reinvocation::Reinvocation;
 

@@ -58,12 +58,9 @@ impl Scope {
 
 /// The environment of a scope.
 pub(crate) fn environment(scope: Scope) -> Env {
-    static WEBHOOK: LazyLock<Env> = LazyLock::new(|| build(Scope::WEBHOOK));
-    if scope == Scope::WEBHOOK {
-        WEBHOOK.clone()
-    } else {
-        build(scope)
-    }
+    static BUILT: LazyLock<Mutex<HashMap<Scope, Env>>> = LazyLock::new(Mutex::default);
+    let mut built = BUILT.lock();
+    built.entry(scope).or_insert_with(|| build(scope)).clone()
 }
 
 fn build(scope: Scope) -> Env {

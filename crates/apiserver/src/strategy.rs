@@ -36,6 +36,7 @@ mod nodes;
 mod pod_defaults;
 mod pod_spec;
 mod pods;
+mod policies;
 mod resource;
 mod resources;
 mod scheduling;

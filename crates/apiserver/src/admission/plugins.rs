@@ -3,8 +3,8 @@
 use super::config::{Config, ConfigError};
 use super::{
     Plugin, defaults, event_rate_limit, image_policy, limit_ranger, namespace_lifecycle, nodes,
-    owners, placement, pod_fields, pod_security, pod_tolerations, priority, service_account,
-    switches, webhooks,
+    owners, placement, pod_fields, pod_security, pod_tolerations, policies, priority,
+    service_account, switches, webhooks,
 };
 
 type Make = fn(&Config) -> Result<Plugin, ConfigError>;
@@ -160,10 +160,22 @@ const KNOWN: &[Known] = &[
             nodes::PodTopologyLabels,
         ))
     }),
+    on("MutatingAdmissionPolicy", |_| {
+        Ok(Plugin::mutating(
+            "MutatingAdmissionPolicy",
+            policies::Mutators::new(),
+        ))
+    }),
     on("MutatingAdmissionWebhook", |config| {
         Ok(Plugin::mutating(
             "MutatingAdmissionWebhook",
             webhooks::Mutators::new(config)?,
+        ))
+    }),
+    on("ValidatingAdmissionPolicy", |_| {
+        Ok(Plugin::validating(
+            "ValidatingAdmissionPolicy",
+            policies::Validators::new(),
         ))
     }),
     on("ValidatingAdmissionWebhook", |config| {

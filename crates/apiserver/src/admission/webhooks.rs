@@ -7,11 +7,11 @@
 
 mod call;
 mod configurations;
-mod matching;
+pub(super) mod matching;
 mod mutate;
-mod review;
+pub(super) mod review;
 mod validate;
-mod versions;
+pub(super) mod versions;
 
 use std::time::Instant;
 

@@ -10,7 +10,7 @@ use super::json::{
     same, set, str_at,
 };
 use super::storage::Fixed;
-use super::{Generic, KindInfo, Strategy, access, meta, resources, selectors};
+use super::{Generic, KindInfo, Strategy, access, meta, policies, resources, selectors};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -22,7 +22,10 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
             Box::new(Webhooks(info))
         }
         ("admissionregistration.k8s.io", kind) if kind.ends_with("Policy") => {
-            Box::new(AdmissionPolicy(info))
+            Box::new(policies::Policy(info))
+        }
+        ("admissionregistration.k8s.io", kind) if kind.ends_with("PolicyBinding") => {
+            Box::new(policies::Binding(info))
         }
         ("coordination.k8s.io", "Lease") => Box::new(Lease(info)),
         ("scheduling.k8s.io", "PriorityClass") => Box::new(PriorityClass(info)),
@@ -186,7 +189,7 @@ impl RoleBinding {
 }
 
 /// Defaults of `matchConstraints` and webhooks: selectors, policy, scope of rules.
-fn match_defaults(of: &mut Value) {
+pub(super) fn match_defaults(of: &mut Value) {
     default(of, "matchPolicy", "Equivalent");
     for key in ["namespaceSelector", "objectSelector"] {
         default_unset(of, key, json!({}));
@@ -300,24 +303,6 @@ fn webhooks(obj: &Value, errors: &mut ErrorList) {
                 &path,
                 "exactly one of url or service is required",
             ));
-        }
-    }
-}
-
-struct AdmissionPolicy(KindInfo);
-
-impl Strategy for AdmissionPolicy {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else {
-            return;
-        };
-        default(spec, "failurePolicy", "Fail");
-        if let Some(constraints) = at_mut(spec, &["matchConstraints"]) {
-            match_defaults(constraints);
         }
     }
 }

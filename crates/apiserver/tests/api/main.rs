@@ -15,6 +15,7 @@ mod list_watch;
 mod metadata;
 mod negotiation;
 mod nodes;
+mod policies;
 mod serve;
 mod subresources;
 mod webhooks;

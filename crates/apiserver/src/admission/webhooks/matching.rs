@@ -12,7 +12,7 @@ use crate::registry::ResourceInfo;
 
 /// One of a webhook's `rules`.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Rule {
+pub(in crate::admission) struct Rule {
     operations: Vec<String>,
     groups: Vec<String>,
     versions: Vec<String>,
@@ -22,18 +22,18 @@ pub(super) struct Rule {
 
 /// What the rules are held against.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Subject<'a> {
-    pub(super) operation: Operation,
-    pub(super) group: &'a str,
-    pub(super) version: &'a str,
-    pub(super) resource: &'a str,
-    pub(super) subresource: &'a str,
+pub(in crate::admission) struct Subject<'a> {
+    pub(in crate::admission) operation: Operation,
+    pub(in crate::admission) group: &'a str,
+    pub(in crate::admission) version: &'a str,
+    pub(in crate::admission) resource: &'a str,
+    pub(in crate::admission) subresource: &'a str,
     /// Whether the object lives in a namespace.
-    pub(super) namespaced: bool,
+    pub(in crate::admission) namespaced: bool,
 }
 
 impl Rule {
-    pub(super) fn from_value(value: &Value) -> Self {
+    pub(in crate::admission) fn from_value(value: &Value) -> Self {
         let list = |key: &str| {
             let texts = value[key].as_array().into_iter().flatten();
             texts.filter_map(Value::as_str).map(str::to_owned).collect()
@@ -47,7 +47,7 @@ impl Rule {
         }
     }
 
-    pub(super) fn matches(&self, subject: &Subject<'_>) -> bool {
+    pub(in crate::admission) fn matches(&self, subject: &Subject<'_>) -> bool {
         let named = |list: &[String], value: &str| list.iter().any(|v| v == "*" || v == value);
         let scoped = match self.scope.as_str() {
             "Namespaced" => subject.namespaced,
@@ -114,7 +114,7 @@ fn by_rules(webhook: &Webhook, attributes: &Attributes<'_>) -> Option<Arc<Resour
 }
 
 /// The selector chooses the new object or the old one.
-fn by_object(
+pub(in crate::admission) fn by_object(
     selector: Option<&Selector>,
     attributes: &Attributes<'_>,
     object: Option<&Value>,
@@ -129,7 +129,7 @@ fn by_object(
     object.is_some_and(chosen) || attributes.old.is_some_and(chosen)
 }
 
-async fn by_namespace(
+pub(in crate::admission) async fn by_namespace(
     selector: Option<&Selector>,
     attributes: &Attributes<'_>,
     object: Option<&Value>,

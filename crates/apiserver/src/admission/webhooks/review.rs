@@ -28,7 +28,7 @@ pub(crate) struct Response {
 }
 
 /// The body of a call.
-pub(super) fn request(
+pub(in crate::admission) fn request(
     attributes: &Attributes<'_>,
     resource: &ResourceInfo,
     version: &str,

@@ -9,7 +9,7 @@ use crate::registry::ResourceInfo;
 use crate::{codec, convert};
 
 /// An object of the request in the version of `resource`.
-pub(super) fn shown(
+pub(in crate::admission) fn shown(
     attributes: &Attributes<'_>,
     resource: &ResourceInfo,
     object: Option<&Value>,
@@ -25,7 +25,7 @@ pub(super) fn shown(
 
 /// An object as a webhook left it, in the storage version: decoded and with defaults as if a
 /// client had sent it.
-pub(super) fn taken(
+pub(in crate::admission) fn taken(
     attributes: &Attributes<'_>,
     resource: &ResourceInfo,
     object: Value,
