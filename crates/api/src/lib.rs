@@ -3,6 +3,7 @@
 //! Everything here is pure: no I/O, no clock, no async.
 #![forbid(unsafe_code)]
 
+pub mod amounts;
 pub mod devices;
 pub mod field;
 pub mod fields;
@@ -11,6 +12,7 @@ pub mod labels;
 pub mod meta;
 pub mod names;
 pub mod quantity;
+pub mod quota;
 pub mod status;
 mod text;
 pub mod time;

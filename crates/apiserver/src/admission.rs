@@ -22,6 +22,7 @@ mod pod_tolerations;
 mod pods;
 mod policies;
 mod priority;
+mod quota;
 mod reinvocation;
 mod service_account;
 mod switches;

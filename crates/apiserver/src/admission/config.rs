@@ -18,11 +18,11 @@ pub struct Config {
     pub enable: Vec<String>,
     /// Plugins to switch off.
     pub disable: Vec<String>,
-    plugins: BTreeMap<String, PluginConfig>,
+    pub(super) plugins: BTreeMap<String, PluginConfig>,
 }
 
 #[derive(Debug, Clone)]
-struct PluginConfig {
+pub(super) struct PluginConfig {
     value: Value,
     /// Paths in the configuration are relative to it.
     dir: PathBuf,

@@ -3,7 +3,7 @@
 use super::config::{Config, ConfigError};
 use super::{
     Plugin, defaults, event_rate_limit, image_policy, limit_ranger, namespace_lifecycle, nodes,
-    owners, placement, pod_fields, pod_security, pod_tolerations, policies, priority,
+    owners, placement, pod_fields, pod_security, pod_tolerations, policies, priority, quota,
     service_account, switches, webhooks,
 };
 
@@ -182,6 +182,12 @@ const KNOWN: &[Known] = &[
         Ok(Plugin::validating(
             "ValidatingAdmissionWebhook",
             webhooks::Validators::new(config)?,
+        ))
+    }),
+    on("ResourceQuota", |config| {
+        Ok(Plugin::validating(
+            "ResourceQuota",
+            quota::ResourceQuota::new(config)?,
         ))
     }),
     off("AlwaysDeny", |_| {

@@ -1,0 +1,339 @@
+//! ResourceQuota: what is about to be made is charged to the quotas of its namespace first.
+//!
+//! A charge is a compare-and-swap of the quota's status, so that any number of writers together
+//! never exceed a quota. A quota whose status does not yet tell what is used is counted here, so
+//! that it holds from the moment it is written. What is charged for a write that then fails is
+//! given back by the controller's next count.
+
+use async_trait::async_trait;
+use davit_api::amounts::{Amounts, add, of_map};
+use davit_api::quota;
+use davit_api::status::Status;
+use serde_json::{Map, Value, json};
+
+use super::config::{Config, ConfigError};
+use super::{Attributes, Operation, Validating, forbidden};
+use crate::registry::ResourceInfo;
+use crate::storage::{StorageError, Stored};
+use crate::{errors, object};
+
+const NAME: &str = "ResourceQuota";
+/// Races for one quota that a write loses before it gives up.
+const ATTEMPTS: u32 = 100;
+
+/// The plugin.
+pub(super) struct ResourceQuota {
+    /// Resources that may only be used where a quota counts them: group, plural name, parts of
+    /// resource names.
+    limited: Vec<(String, String, Vec<String>)>,
+}
+
+impl ResourceQuota {
+    pub(super) fn new(config: &Config) -> Result<Self, ConfigError> {
+        let entries = config
+            .of(NAME)
+            .and_then(|v| v["limitedResources"].as_array());
+        let limited = entries.into_iter().flatten().map(|entry| {
+            let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
+            if entry["matchScopes"]
+                .as_array()
+                .is_some_and(|list| !list.is_empty())
+            {
+                return Err(ConfigError::Plugin {
+                    plugin: NAME,
+                    detail: "limitedResources with matchScopes are not built into this version"
+                        .to_owned(),
+                });
+            }
+            let parts = entry["matchContains"].as_array().into_iter().flatten();
+            let parts = parts.filter_map(Value::as_str).map(str::to_owned).collect();
+            Ok((text("apiGroup"), text("resource"), parts))
+        });
+        Ok(Self {
+            limited: limited.collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+/// What the request adds, if quotas are asked about it at all.
+fn charge(attributes: &Attributes<'_>, object: &Value) -> Amounts {
+    let row = &attributes.resource.row;
+    let (group, plural) = (row.group, row.plural);
+    let grows = matches!(plural, "services" | "persistentvolumeclaims") && group.is_empty();
+    let counted = match (attributes.operation, attributes.subresource) {
+        (Operation::Create, "") => !attributes.resource.is_virtual(),
+        (Operation::Update, "") => grows,
+        (Operation::Update, "resize") => group.is_empty() && plural == "pods",
+        _ => false,
+    };
+    if !counted || attributes.namespace.is_empty() {
+        return Amounts::new();
+    }
+    let mut used = quota::usage(group, plural, object);
+    if attributes.operation == Operation::Update
+        && let Some(old) = attributes.old
+    {
+        for (name, value) in quota::usage(group, plural, old) {
+            let held = used.entry(name).or_default();
+            *held = *held - value;
+        }
+    }
+    used.retain(|_, value| !value.is_zero());
+    used
+}
+
+fn only<'a>(amounts: &'a Amounts, like: &'a Amounts) -> impl Iterator<Item = String> + 'a {
+    amounts
+        .iter()
+        .filter(|(name, _)| like.contains_key(*name))
+        .map(|(name, value)| format!("{name}={value}"))
+}
+
+fn shown(amounts: &Amounts, like: &Amounts) -> String {
+    only(amounts, like).collect::<Vec<_>>().join(",")
+}
+
+#[async_trait]
+impl Validating for ResourceQuota {
+    async fn validate(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        let Some(object) = object else { return Ok(()) };
+        let added = charge(attributes, object);
+        if added.is_empty() {
+            return Ok(());
+        }
+        let snapshot = attributes.server.registry().snapshot();
+        let Some(quotas) = snapshot.by_group_resource("", "resourcequotas") else {
+            return Ok(());
+        };
+        let names = interesting(attributes, object, &added).await?;
+        self.check_limited(attributes, object, &added, &names)?;
+        let mut charged: Vec<(&str, Amounts)> = Vec::new();
+        for (name, _) in &names {
+            match charge_one(attributes, quotas, name, object, &added).await {
+                Ok(Some(paid)) => charged.push((name, paid)),
+                Ok(None) => {}
+                Err(status) => {
+                    for (name, paid) in charged {
+                        give_back(attributes, quotas, name, &paid).await;
+                    }
+                    return Err(status);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ResourceQuota {
+    fn check_limited(
+        &self,
+        attributes: &Attributes<'_>,
+        object: &Value,
+        added: &Amounts,
+        quotas: &[(String, Amounts)],
+    ) -> Result<(), Status> {
+        let row = &attributes.resource.row;
+        let mine = self
+            .limited
+            .iter()
+            .filter(|(group, resource, _)| group == row.group && resource == row.plural);
+        let limited: Vec<&str> = mine
+            .flat_map(|(_, _, parts)| {
+                added
+                    .keys()
+                    .filter(|name| parts.iter().any(|part| name.contains(part.as_str())))
+            })
+            .filter(|name| !quotas.iter().any(|(_, hard)| hard.contains_key(*name)))
+            .map(String::as_str)
+            .collect();
+        if limited.is_empty() {
+            return Ok(());
+        }
+        let why = format!("insufficient quota to consume: {}", limited.join(","));
+        Err(forbidden(attributes, Some(object), why))
+    }
+}
+
+/// Names and bounds of the quotas that count something of what is added.
+async fn interesting(
+    attributes: &Attributes<'_>,
+    object: &Value,
+    added: &Amounts,
+) -> Result<Vec<(String, Amounts)>, Status> {
+    let row = &attributes.resource.row;
+    let namespace = Some(attributes.namespace);
+    let quotas = attributes
+        .server
+        .objects("", "resourcequotas", namespace)
+        .await?;
+    let found = quotas.iter().filter_map(|quota| {
+        let hard = of_map(quota.pointer("/spec/hard"));
+        let counts = hard.keys().any(|name| {
+            added.contains_key(name) || quota::counted_kind(name) == Some((row.group, row.plural))
+        });
+        let chosen = counts && quota::in_scope(quota, row.group, row.plural, object);
+        chosen.then(|| (object::name(quota).to_owned(), hard))
+    });
+    Ok(found.collect())
+}
+
+/// Charges one quota; what was charged, if anything was stored.
+async fn charge_one(
+    attributes: &Attributes<'_>,
+    quotas: &ResourceInfo,
+    name: &str,
+    object: &Value,
+    added: &Amounts,
+) -> Result<Option<Amounts>, Status> {
+    let refuse = |why: String| Err(forbidden(attributes, Some(object), why));
+    for _ in 0..ATTEMPTS {
+        let Some(mut quota) = read(attributes, quotas, name).await? else {
+            return Ok(None);
+        };
+        let hard = of_map(quota.value.pointer("/spec/hard"));
+        if attributes.about("", "pods")
+            && let Some(why) = quota::missing(object, &hard)
+        {
+            return refuse(format!("failed quota: {name}: {why}"));
+        }
+        let used = used(attributes, &quota.value, &hard).await?;
+        let paid: Amounts = added
+            .iter()
+            .filter(|(name, _)| hard.contains_key(*name))
+            .map(|(name, value)| (name.clone(), *value))
+            .collect();
+        let mut sum = used.clone();
+        add(&mut sum, &paid);
+        let exceeded: Amounts = paid
+            .iter()
+            .filter(|(name, value)| value.signum() > 0 && sum.get(*name) > hard.get(*name))
+            .map(|(name, value)| (name.clone(), *value))
+            .collect();
+        if !exceeded.is_empty() {
+            return refuse(format!(
+                "exceeded quota: {name}, requested: {}, used: {}, limited: {}",
+                shown(&paid, &exceeded),
+                shown(&used, &exceeded),
+                shown(&hard, &exceeded)
+            ));
+        }
+        if attributes.dry_run || paid.is_empty() {
+            return Ok(None);
+        }
+        set_status(&mut quota.value, &hard, &sum);
+        match write(attributes, quotas, name, &quota).await {
+            Ok(true) => return Ok(Some(paid)),
+            Ok(false) => {}
+            Err(status) => return Err(status),
+        }
+    }
+    Err(Status::conflict_modified(quotas.qualified(), name))
+}
+
+async fn read(
+    attributes: &Attributes<'_>,
+    quotas: &ResourceInfo,
+    name: &str,
+) -> Result<Option<Stored>, Status> {
+    let found = quotas.storage.get(attributes.namespace, name).await;
+    found.map_err(|error| errors::storage(error, quotas, name))
+}
+
+/// Whether the write won.
+async fn write(
+    attributes: &Attributes<'_>,
+    quotas: &ResourceInfo,
+    name: &str,
+    quota: &Stored,
+) -> Result<bool, Status> {
+    let stored = quotas
+        .storage
+        .update(attributes.namespace, name, quota.revision, &quota.value)
+        .await;
+    match stored {
+        Ok(_) => Ok(true),
+        Err(StorageError::Changed(_)) => Ok(false),
+        Err(error) => Err(errors::storage(error, quotas, name)),
+    }
+}
+
+fn set_status(quota: &mut Value, hard: &Amounts, used: &Amounts) {
+    let map = |amounts: &Amounts| -> Map<String, Value> {
+        amounts
+            .iter()
+            .map(|(name, value)| (name.clone(), json!(value.to_string())))
+            .collect()
+    };
+    let used: Amounts = used
+        .iter()
+        .filter(|(name, _)| hard.contains_key(*name))
+        .map(|(name, value)| (name.clone(), *value))
+        .collect();
+    quota["status"] = json!({ "hard": map(hard), "used": map(&used) });
+}
+
+/// What is used, by the status where it knows, else by a count.
+async fn used(
+    attributes: &Attributes<'_>,
+    quota: &Value,
+    hard: &Amounts,
+) -> Result<Amounts, Status> {
+    let mut used = of_map(quota.pointer("/status/used"));
+    let mut kinds: Vec<(&str, &str)> = hard
+        .keys()
+        .filter(|name| !used.contains_key(*name))
+        .filter_map(|name| quota::counted_kind(name))
+        .collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    for name in hard.keys() {
+        used.entry(name.clone()).or_default();
+    }
+    let unknown: Vec<String> = {
+        let known = of_map(quota.pointer("/status/used"));
+        let unknown = hard.keys().filter(|name| !known.contains_key(*name));
+        unknown.cloned().collect()
+    };
+    for (group, plural) in kinds {
+        let objects = attributes
+            .server
+            .objects(group, plural, Some(attributes.namespace))
+            .await?;
+        for object in &objects {
+            if !quota::in_scope(quota, group, plural, object) {
+                continue;
+            }
+            for (name, value) in quota::usage(group, plural, object) {
+                if unknown.contains(&name) {
+                    let held = used.entry(name).or_default();
+                    *held = *held + value;
+                }
+            }
+        }
+    }
+    Ok(used)
+}
+
+/// Takes a charge back after another quota refused. What fails here the controller repairs.
+async fn give_back(attributes: &Attributes<'_>, quotas: &ResourceInfo, name: &str, paid: &Amounts) {
+    for _ in 0..ATTEMPTS {
+        let Ok(Some(mut quota)) = read(attributes, quotas, name).await else {
+            return;
+        };
+        let hard = of_map(quota.value.pointer("/status/hard"));
+        let mut used = of_map(quota.value.pointer("/status/used"));
+        for (name, value) in paid {
+            if let Some(held) = used.get_mut(name) {
+                *held = *held - *value;
+            }
+        }
+        set_status(&mut quota.value, &hard, &used);
+        if !matches!(write(attributes, quotas, name, &quota).await, Ok(false)) {
+            return;
+        }
+    }
+}
