@@ -172,6 +172,15 @@ pub(crate) struct ServerOptions {
     /// File of static bearer tokens, as kube-apiserver takes it: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     pub(crate) token_auth_file: Option<PathBuf>,
+    /// Admission plugins to switch on besides those that are on anyway
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) enable_admission_plugins: Vec<String>,
+    /// Admission plugins to switch off
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) disable_admission_plugins: Vec<String>,
+    /// Configuration of admission plugins, as kube-apiserver takes it (kind AdmissionConfiguration)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) admission_control_config_file: Option<PathBuf>,
     /// Further names and addresses for the serving certificate
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_san: Vec<String>,

@@ -4,7 +4,7 @@ use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
 use crate::paths::{self, NodePaths};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::pki::{Kubeconfig, write_kubeconfig};
-use davit_apiserver::{ApiServer, Options, UserInfo, parse_token_file};
+use davit_apiserver::{ApiServer, Options, UserInfo, admission, parse_token_file};
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_store::Store;
 use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
@@ -59,6 +59,7 @@ pub(crate) async fn start_server(
         server_options.static_tokens =
             parse_token_file(&text).with_context(|| format!("token file {}", file.display()))?;
     }
+    server_options.admission = admission(options)?;
     let server = ApiServer::new(server_options).await.context("API server")?;
     let port = listener.local_addr().context("listener")?.port();
     let host = reachable(options.bind_address);
@@ -86,6 +87,18 @@ pub(crate) async fn start_server(
         url,
         kubeconfig,
     })
+}
+
+/// The admission plugins that the flags leave on.
+fn admission(options: &ServerOptions) -> Result<admission::Chain> {
+    let mut config = admission::Config::switched(
+        options.enable_admission_plugins.clone(),
+        options.disable_admission_plugins.clone(),
+    );
+    if let Some(file) = &options.admission_control_config_file {
+        config.read_file(file).context("admission configuration")?;
+    }
+    admission::Chain::configured(&config).context("admission plugins")
 }
 
 /// The address by which a server that listens on `bound` is reached from this machine.

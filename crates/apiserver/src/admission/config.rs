@@ -18,6 +18,7 @@ pub struct Config {
     pub enable: Vec<String>,
     /// Plugins to switch off.
     pub disable: Vec<String>,
+    /// Configurations by plugin.
     pub(super) plugins: BTreeMap<String, PluginConfig>,
 }
 
@@ -77,6 +78,15 @@ pub enum ConfigError {
 }
 
 impl Config {
+    /// Those switched on and off.
+    pub fn switched(enable: Vec<String>, disable: Vec<String>) -> Self {
+        Self {
+            enable,
+            disable,
+            plugins: BTreeMap::new(),
+        }
+    }
+
     /// Reads an `AdmissionConfiguration` file: configurations of plugins, inline or by path.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod aggregation;
+mod admission;
 mod apply;
 mod cluster;
 mod delete;
