@@ -181,7 +181,7 @@ fn device_claim(object: &Value, used: &mut Amounts) {
         wanted.extend(devices(exact.unwrap_or(request)));
         // of alternatives only one is taken, whichever it is
         for alternative in request["firstAvailable"].as_array().into_iter().flatten() {
-            for (class, count) in devices(alternative) {
+            if let Some((class, count)) = devices(alternative) {
                 match wanted.iter_mut().find(|(held, _)| *held == class) {
                     Some((_, held)) => *held = count.max(*held),
                     None => wanted.push((class, count)),

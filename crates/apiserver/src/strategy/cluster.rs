@@ -1,5 +1,7 @@
 //! Kinds around the cluster: access rules, admission, leases, classes, certificates, extensions.
 
+mod webhooks;
+
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
 use serde_json::{Value, json};
@@ -225,85 +227,18 @@ impl Strategy for Webhooks {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        webhooks(obj, &mut errors);
+        webhooks::validate(obj, &mut errors);
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        webhooks(new, &mut errors);
+        webhooks::validate(new, &mut errors);
         errors
     }
 
     fn allow_unconditional_update(&self) -> bool {
         false
-    }
-}
-
-fn webhooks(obj: &Value, errors: &mut ErrorList) {
-    let mut seen = Vec::new();
-    for (i, hook) in list_at(obj, &["webhooks"]).iter().enumerate() {
-        let path = Path::new("webhooks").index(i);
-        let name = str_at(hook, &["name"]);
-        let at_name = path.child("name");
-        if name.is_empty() {
-            errors.push(FieldError::required(&at_name, ""));
-        } else {
-            errors.extend(invalid_each(
-                &at_name,
-                name,
-                names::check_dns1123_subdomain(name),
-            ));
-            if name.split('.').count() < 3 {
-                let fault = "should be a domain with at least three segments separated by dots";
-                errors.push(FieldError::invalid(&at_name, name, fault));
-            }
-            if seen.contains(&name) {
-                errors.push(FieldError::duplicate(&at_name, name));
-            }
-            seen.push(name);
-        }
-        if list_at(hook, &["admissionReviewVersions"]).is_empty() {
-            let why = "must specify one of v1, v1beta1";
-            errors.push(FieldError::required(
-                &path.child("admissionReviewVersions"),
-                why,
-            ));
-        }
-        if str_at(hook, &["sideEffects"]).is_empty() {
-            let why = "must specify one of None, NoneOnDryRun";
-            errors.push(FieldError::required(&path.child("sideEffects"), why));
-        } else {
-            choice(
-                hook,
-                "sideEffects",
-                &["None", "NoneOnDryRun"],
-                &path,
-                errors,
-            );
-        }
-        choice(hook, "failurePolicy", &["Fail", "Ignore"], &path, errors);
-        choice(hook, "matchPolicy", &["Equivalent", "Exact"], &path, errors);
-        let timeout = int_at(hook, &["timeoutSeconds"]);
-        if let Some(timeout) = timeout.filter(|t| !(1..=30).contains(t)) {
-            let fault = "the timeout value must be between 1 and 30 seconds";
-            errors.push(FieldError::invalid(
-                &path.child("timeoutSeconds"),
-                timeout,
-                fault,
-            ));
-        }
-        for key in ["namespaceSelector", "objectSelector"] {
-            selectors::label_selector(at(hook, &[key]), &path.child(key), errors);
-        }
-        let path = path.child("clientConfig");
-        let config = at(hook, &["clientConfig"]);
-        if has(config, &["url"]) == has(config, &["service"]) {
-            errors.push(FieldError::required(
-                &path,
-                "exactly one of url or service is required",
-            ));
-        }
     }
 }
 

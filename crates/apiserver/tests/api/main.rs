@@ -3,8 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-mod aggregation;
 mod admission;
+mod aggregation;
 mod apply;
 mod cluster;
 mod delete;

@@ -395,3 +395,31 @@ async fn deletions_evictions_and_scales_are_put_to_webhooks() {
     assert_eq!(eviction["kind"]["kind"], "Eviction");
     assert_eq!(eviction["operation"], "CREATE");
 }
+
+#[tokio::test]
+async fn item_174_match_conditions_choose_the_calls() {
+    let c = Cluster::new().await;
+    let hook = Hook::new(&[], allow).await;
+    let mut chosen = webhook(&hook, "h.example.com", "configmaps");
+    chosen["matchConditions"] =
+        json!([{ "name": "chosen", "expression": "object.metadata.name.startsWith('yes')" }]);
+    configure(&c, VALIDATING, "v", &[chosen.clone()]).await;
+    c.config_map("no", &json!({})).await;
+    c.config_map("yes-1", &json!({})).await;
+    let names: Vec<Value> = hook.heard().iter().map(|r| r["name"].clone()).collect();
+    assert_eq!(names, ["yes-1"]);
+    // what cannot be evaluated refuses, by the policy
+    chosen["matchConditions"][0]["expression"] = json!("object.data.missing == 'x'");
+    configure(&c, VALIDATING, "w", &[chosen.clone()]).await;
+    c.post(CONFIG_MAPS, &config_map("no-2", &json!({})))
+        .await
+        .error(403, "Forbidden");
+    chosen["matchConditions"][0]["expression"] = json!("object.");
+    let body = json!({ "metadata": { "name": "x" }, "webhooks": [chosen] });
+    let status = c.post(VALIDATING, &body).await.error(422, "Invalid");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("webhooks[0].matchConditions[0].expression: Invalid value"),
+        "{message}"
+    );
+}

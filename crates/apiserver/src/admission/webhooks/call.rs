@@ -114,15 +114,20 @@ pub(super) async fn ask(
     }
 }
 
-/// Whether `matchConditions` want the webhook called.
-pub(super) fn conditions_hold(
+/// Whether `matchConditions` want the webhook called: they see what it would see.
+pub(super) async fn conditions_hold(
     webhook: &Webhook,
-    _attributes: &Attributes<'_>,
-    _object: Option<&Value>,
+    attributes: &Attributes<'_>,
+    resource: &ResourceInfo,
+    object: Option<&Value>,
 ) -> Result<bool, Status> {
-    debug_assert!(
-        webhook.conditions.is_empty(),
-        "refused when the configuration is written"
-    );
-    Ok(true)
+    let Some(conditions) = &webhook.conditions else {
+        return Ok(true);
+    };
+    let new = shown(attributes, resource, object)?;
+    let old = shown(attributes, resource, attributes.old)?;
+    let review = review::request(attributes, resource, "v1", "", new, old);
+    conditions
+        .want_call(attributes, &review["request"], webhook.ignores_failure)
+        .await
 }

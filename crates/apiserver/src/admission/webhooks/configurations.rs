@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::GROUP;
 use super::matching::Rule;
+use crate::cel_conditions::{Conditions, Scope, environment};
 use crate::errors;
 use crate::server::ApiServer;
 use crate::storage;
@@ -36,8 +37,7 @@ pub(super) struct Webhook {
     /// The newest review version both sides know.
     pub(super) version: Option<&'static str>,
     pub(super) repeats: bool,
-    /// `matchConditions` as they were written.
-    pub(super) conditions: Vec<Value>,
+    pub(super) conditions: Option<Conditions>,
 }
 
 /// All webhooks in the order in which they run.
@@ -131,9 +131,12 @@ fn webhook(configuration: &str, index: usize, hook: &Value) -> Webhook {
         timeout: Duration::from_secs(hook["timeoutSeconds"].as_u64().unwrap_or(TIMEOUT_SECONDS)),
         version,
         repeats: text("reinvocationPolicy") == "IfNeeded",
-        conditions: hook["matchConditions"]
-            .as_array()
-            .cloned()
-            .unwrap_or_default(),
+        conditions: conditions(&hook["matchConditions"]),
     }
+}
+
+/// Compiled once; most webhooks have none.
+fn conditions(list: &Value) -> Option<Conditions> {
+    let some = list.as_array().is_some_and(|list| !list.is_empty());
+    some.then(|| Conditions::new(list, &environment(Scope::WEBHOOK)))
 }

@@ -59,7 +59,7 @@ impl Mutating for Mutators {
             if second && !rounds.of(NAME, |state| state.repeats(&webhook.id)) {
                 continue;
             }
-            if !conditions_hold(webhook, attributes, object.as_deref())? {
+            if !conditions_hold(webhook, attributes, &resource, object.as_deref()).await? {
                 continue;
             }
             let changed = self

@@ -41,7 +41,7 @@ impl Validating for Validators {
         for webhook in webhooks.iter() {
             let resource = matched(webhook, attributes, object).await?;
             let Some(resource) = resource else { continue };
-            if conditions_hold(webhook, attributes, object)? {
+            if conditions_hold(webhook, attributes, &resource, object).await? {
                 calls.push((webhook, resource));
             }
         }
