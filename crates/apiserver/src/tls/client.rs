@@ -235,7 +235,9 @@ fn told(
     };
     let wanted = server_name.to_str();
     match fault {
-        CertificateError::UnknownIssuer | CertificateError::BadSignature => refusal("x509: certificate signed by unknown authority"),
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+            refusal("x509: certificate signed by unknown authority")
+        }
         CertificateError::Expired
         | CertificateError::ExpiredContext { .. }
         | CertificateError::NotValidYet
