@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use davit_api::status::Status;
-use http::{HeaderMap, Method, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use parking_lot::Mutex;
 use serde_json::Value;
 
@@ -29,6 +29,8 @@ pub(crate) struct Context {
     pub(crate) warnings: Warnings,
     /// When the request is given up; none for long-running requests.
     pub(crate) deadline: Option<Instant>,
+    /// Headers the answer gets, whatever it is.
+    pub(crate) answer_headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 impl Context {

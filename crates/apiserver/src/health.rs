@@ -33,7 +33,7 @@ async fn passes(server: &ApiServer, check: &str) -> bool {
             let asked = server.store().current_revision();
             matches!(tokio::time::timeout(STORE_DEADLINE, asked).await, Ok(Ok(_)))
         }
-        "shutdown" => !server.shutdown().is_cancelled(),
+        "shutdown" => !server.is_stopping() && !server.shutdown().is_cancelled(),
         "poststarthook/bootstrap-objects" | "informer-sync" => {
             server.is_ready() || server.shutdown().is_cancelled()
         }

@@ -12,6 +12,7 @@
 
 pub mod admission;
 mod aggregation;
+pub mod audit;
 mod authn;
 pub mod authz;
 mod body;
@@ -21,8 +22,10 @@ mod codec;
 mod context;
 mod convert;
 mod discovery;
+pub mod encryption;
 mod errors;
 mod event_ttl;
+mod flowcontrol;
 mod handlers;
 mod health;
 mod metrics;
@@ -54,6 +57,7 @@ mod writes;
 
 pub use authn::{StaticToken, TokenFileError, parse_token_file};
 pub use body::{BoxError, ResponseBody};
+pub use flowcontrol::FlowOptions;
 pub use request_info::RequestInfo;
 pub use server::{ApiServer, DEFAULT_ISSUER, Error, InProcess, Options};
 pub use service_addresses::KUBERNETES_SERVICE_IP;

@@ -1,5 +1,6 @@
 //! Metrics under the names of Kubernetes.
 
+mod flow;
 mod webhooks;
 
 use std::sync::atomic::{AtomicI64, AtomicU64};
@@ -13,6 +14,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub(crate) use self::flow::FlowMetrics;
 use self::webhooks::WebhookMetrics;
 use crate::request_info::RequestInfo;
 
@@ -56,6 +58,9 @@ pub(crate) struct Metrics {
     pub(crate) watch_events: Counter,
     pub(crate) tls_handshake_errors: Counter,
     pub(crate) panics: Counter,
+    pub(crate) audit_events: Counter,
+    pub(crate) audit_errors: Counter,
+    pub(crate) flow: FlowMetrics,
     resident: Gauge<i64, AtomicI64>,
     virtual_memory: Gauge<i64, AtomicI64>,
     open_files: Gauge<i64, AtomicI64>,
@@ -85,6 +90,9 @@ impl Metrics {
             watch_events: Counter::default(),
             tls_handshake_errors: Counter::default(),
             panics: Counter::default(),
+            audit_events: Counter::default(),
+            audit_errors: Counter::default(),
+            flow: FlowMetrics::default(),
             resident: Gauge::default(),
             virtual_memory: Gauge::default(),
             open_files: Gauge::default(),
@@ -134,6 +142,17 @@ impl Metrics {
             "Requests that ended in a panic",
             self.panics.clone(),
         );
+        r.register(
+            "apiserver_audit_event",
+            "Audit events made",
+            self.audit_events.clone(),
+        );
+        r.register(
+            "apiserver_audit_error",
+            "Audit events that were lost",
+            self.audit_errors.clone(),
+        );
+        self.flow.register(r);
         r.register(
             "process_resident_memory_bytes",
             "Resident memory",

@@ -14,15 +14,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use davit_api::status::Status;
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt};
 use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, WARNING};
 use http::request::Parts;
 use http::{Request, Response};
+use http_body_util::BodyExt;
 
 use crate::aggregation::{self, Peer};
+use crate::audit::{self, Stage};
 use crate::authn::ConnectionIdentity;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult, Warnings};
+use crate::flowcontrol::Seat;
 use crate::query::Query;
 use crate::request_info::RequestInfo;
 use crate::respond;
@@ -32,6 +35,7 @@ use crate::{handlers, root};
 
 pub(crate) use authorize::check as authorize;
 pub(crate) use in_flight::InFlight;
+use in_flight::Place;
 
 /// How the caller is known.
 #[derive(Debug, Clone)]
@@ -44,6 +48,8 @@ pub(crate) enum Caller {
 
 const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 const MAX_AUDIT_ID: usize = 64;
+const FLOW_SCHEMA: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const PRIORITY_LEVEL: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
 /// Answers one request. Never fails and never panics.
 pub(crate) async fn run(
@@ -53,6 +59,16 @@ pub(crate) async fn run(
 ) -> Response<ResponseBody> {
     let started = Instant::now();
     let audit_id = audit_id(&request);
+    let arrival = Arrival {
+        audit_id: audit_id.to_str().unwrap_or_default().to_owned(),
+        uri: request
+            .uri()
+            .path_and_query()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        received: jiff::Timestamp::now(),
+        slot: Arc::default(),
+    };
     let query = Query::parse(request.uri().query().unwrap_or_default());
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
     let verb = metric_verb(&info, request.method());
@@ -68,9 +84,14 @@ pub(crate) async fn run(
         in_process: matches!(caller, Caller::InProcess(_)),
         warnings: Warnings::default(),
         deadline: None,
+        answer_headers: Vec::new(),
     };
-    let staged = AssertUnwindSafe(staged(server, &mut context, parts, body, caller)).catch_unwind();
-    let result = staged.await.unwrap_or_else(|panic| {
+    let staged = staged(server, &mut context, &arrival, parts, body, caller);
+    let staged = audit::scope(Arc::clone(&arrival.slot), staged);
+    let mut panicked = false;
+    let result = AssertUnwindSafe(staged).catch_unwind().await;
+    let result = result.unwrap_or_else(|panic| {
+        panicked = true;
         server.metrics().panics.inc();
         tracing::error!(
             path = context.info.path,
@@ -81,10 +102,21 @@ pub(crate) async fn run(
             "this request caused the apiserver to panic. Look in the logs for details.",
         ))
     });
-    let mut response = match result {
-        Ok(response) => response,
-        Err(status) => respond::status(&context.headers, &context.query, &status),
+    let (mut response, failure) = match result {
+        Ok(response) => (response, None),
+        Err(status) => (
+            respond::status(&context.headers, &context.query, &status),
+            Some(status),
+        ),
     };
+    recorded(
+        server,
+        &context,
+        &arrival,
+        &mut response,
+        failure.as_ref(),
+        panicked,
+    );
     if context.method == http::Method::GET && !context.info.is_long_running() {
         respond::compress(&context.headers, &mut response);
     }
@@ -113,16 +145,76 @@ pub(crate) async fn run(
     response
 }
 
+/// What the audit log wants to know of a request's coming.
+struct Arrival {
+    audit_id: String,
+    uri: String,
+    received: jiff::Timestamp,
+    slot: Arc<audit::Slot>,
+}
+
+/// Makes the audit events of an answer; that of the end of a stream comes when the stream ends.
+fn recorded(
+    server: &Arc<ApiServer>,
+    context: &Context,
+    arrival: &Arrival,
+    response: &mut Response<ResponseBody>,
+    failure: Option<&Status>,
+    panicked: bool,
+) {
+    let (Some(auditor), Some(record)) = (server.auditor(), arrival.slot.record()) else {
+        return;
+    };
+    for (key, value) in context.warnings.annotations() {
+        record.annotate(&key, &value);
+    }
+    record.outcome(response.status().as_u16(), failure);
+    let streams = http_body::Body::size_hint(response.body())
+        .exact()
+        .is_none();
+    if panicked {
+        auditor.stage(record, Stage::Panic);
+    } else if streams {
+        auditor.stage(record, Stage::ResponseStarted);
+        let completion = Completion {
+            server: Arc::clone(server),
+            slot: Arc::clone(&arrival.slot),
+        };
+        let body = std::mem::replace(response.body_mut(), ResponseBody::empty());
+        let body = body.into_data_stream().inspect(move |_| {
+            let _alive = &completion;
+        });
+        *response.body_mut() = ResponseBody::stream(body);
+    } else {
+        auditor.stage(record, Stage::ResponseComplete);
+    }
+}
+
+/// Makes the last event of a stream when the stream is dropped.
+struct Completion {
+    server: Arc<ApiServer>,
+    slot: Arc<audit::Slot>,
+}
+
+impl Drop for Completion {
+    fn drop(&mut self) {
+        if let (Some(auditor), Some(record)) = (self.server.auditor(), self.slot.record()) {
+            auditor.stage(record, Stage::ResponseComplete);
+        }
+    }
+}
+
 async fn staged(
     server: &Arc<ApiServer>,
     context: &mut Context,
+    arrival: &Arrival,
     parts: Parts,
     body: RequestBody,
     caller: Caller,
 ) -> HandlerResult {
     let limit = deadline::of(&context.info, &context.query)?;
     context.deadline = limit.map(|limit| Instant::now() + limit);
-    let inner = inner(server, context, parts, body, caller);
+    let inner = inner(server, context, arrival, parts, body, caller);
     match limit {
         None => inner.await,
         Some(limit) => match tokio::time::timeout(limit, inner).await {
@@ -138,6 +230,7 @@ async fn staged(
 async fn inner(
     server: &Arc<ApiServer>,
     context: &mut Context,
+    arrival: &Arrival,
     mut parts: Parts,
     body: RequestBody,
     caller: Caller,
@@ -146,24 +239,46 @@ async fn inner(
         Caller::Connection(connection) => connection.peer,
         Caller::InProcess(_) => None,
     };
+    let connection = match &caller {
+        Caller::InProcess(_) => None,
+        Caller::Connection(connection) => Some(Arc::clone(connection)),
+    };
+    let begin = |context: &Context, user: &UserInfo| {
+        if let Some(auditor) = server.auditor() {
+            let request = audit::Request {
+                audit_id: &arrival.audit_id,
+                uri: &arrival.uri,
+                headers: &context.headers,
+                info: &context.info,
+                user,
+                connection: connection.as_deref(),
+                received: arrival.received,
+            };
+            auditor.begin(&arrival.slot, &request);
+        }
+    };
     context.user = match caller {
         Caller::InProcess(user) => user,
-        Caller::Connection(connection) => server
-            .authenticator()
-            .request(server, &context.headers, &connection)
-            .await
-            .map_err(|_| Status::unauthorized())?,
+        Caller::Connection(connection) => {
+            let user = server
+                .authenticator()
+                .request(server, &context.headers, &connection)
+                .await;
+            user.map_err(|_| {
+                begin(context, &UserInfo::default());
+                Status::unauthorized()
+            })?
+        }
     };
+    begin(context, &context.user);
+    if let (Some(auditor), Some(record)) = (server.auditor(), arrival.slot.record()) {
+        auditor.stage(record, Stage::RequestReceived);
+    }
     crate::authn::strip_credentials(&mut parts.headers);
     crate::authn::strip_credentials(&mut context.headers);
     impersonate::apply(server, context).await?;
-    let long_running = context.info.is_long_running();
-    let _place = if long_running {
-        None
-    } else {
-        server.in_flight().enter(context, server.metrics())?
-    };
-    authorize::check(server, &context.user, &context.info).await?;
+    let _place = admitted(server, context).await?;
+    authorize::request(server, &context.user, &context.info).await?;
     if let Some(peer) = peer {
         parts.extensions.insert(Peer(peer));
     }
@@ -176,6 +291,43 @@ async fn inner(
     } else {
         root::handle(server, context).await
     }
+}
+
+/// Waits until the server has room. Watches take room while they begin, other long-running
+/// requests none.
+async fn admitted(
+    server: &Arc<ApiServer>,
+    context: &mut Context,
+) -> Result<(Option<Seat>, Option<Place>), Status> {
+    let long_running = context.info.is_long_running();
+    let flow = server.flow_control();
+    let mut seat = None;
+    if flow.is_enabled() && (!long_running || context.info.verb == "watch") {
+        seat = flow
+            .enter(&context.user, &context.info, context.deadline)
+            .await?;
+        if let Some(seat) = &seat {
+            tracing::trace!(level = seat.level(), path = context.info.path, "seated");
+            for (name, uid) in [
+                (FLOW_SCHEMA, &seat.schema_uid),
+                (PRIORITY_LEVEL, &seat.level_uid),
+            ] {
+                if let Some(uid) = uid {
+                    context.answer_headers.push((name, uid.clone()));
+                }
+            }
+        }
+    }
+    let place = if long_running {
+        None
+    } else {
+        Some(
+            server
+                .in_flight()
+                .enter(context, server.metrics(), !flow.is_enabled())?,
+        )
+    };
+    Ok((seat, place))
 }
 
 fn audit_id(request: &Request<RequestBody>) -> HeaderValue {
@@ -193,6 +345,9 @@ fn audit_id(request: &Request<RequestBody>) -> HeaderValue {
 fn finish_headers(response: &mut Response<ResponseBody>, context: &Context, audit_id: HeaderValue) {
     let headers = response.headers_mut();
     headers.insert(AUDIT_ID, audit_id);
+    for (name, value) in &context.answer_headers {
+        headers.insert(name.clone(), value.clone());
+    }
     headers
         .entry(CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-cache, private"));

@@ -13,6 +13,7 @@ use http::header::{
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
+use crate::audit;
 use crate::body::ResponseBody;
 use crate::context::Context;
 use crate::convert;
@@ -97,6 +98,7 @@ pub(crate) fn shaped(
     code: StatusCode,
     value: Value,
 ) -> Result<Response<ResponseBody>, Status> {
+    audit::response_object(|| value.clone());
     let value = match accepted.form {
         Form::Object => value,
         Form::Partial(version) => partial(&value, version),
@@ -119,6 +121,13 @@ pub(crate) fn list(
     items: Vec<Item>,
     meta: &ListMeta,
 ) -> Result<Response<ResponseBody>, Status> {
+    audit::response_object(|| {
+        let items = items
+            .iter()
+            .cloned()
+            .filter_map(|item| item.into_value().ok());
+        list_value(resource, items.collect(), meta)
+    });
     match accepted.form {
         Form::Object if accepted.media == Media::Json && !accepted.pretty => Ok(json_response(
             StatusCode::OK,
@@ -129,12 +138,7 @@ pub(crate) fn list(
                 .into_iter()
                 .map(Item::into_value)
                 .collect::<Result<_, _>>()?;
-            let list = json!({
-                "kind": format!("{}List", resource.row.kind),
-                "apiVersion": resource.api_version(),
-                "metadata": meta.to_value(),
-                "items": items,
-            });
+            let list = list_value(resource, items, meta);
             Ok(encoded(accepted, StatusCode::OK, &list))
         }
         Form::Partial(version) => {
@@ -164,6 +168,15 @@ pub(crate) fn list(
             Ok(encoded(accepted, StatusCode::OK, &table))
         }
     }
+}
+
+fn list_value(resource: &ResourceInfo, items: Vec<Value>, meta: &ListMeta) -> Value {
+    json!({
+        "kind": format!("{}List", resource.row.kind),
+        "apiVersion": resource.api_version(),
+        "metadata": meta.to_value(),
+        "items": items,
+    })
 }
 
 /// A gather of ready bytes.

@@ -42,6 +42,7 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
         ["openapi", "v3", rest @ ..] => {
             openapi::v3_document(server, context, &rest.join("/")).await
         }
+        ["debug", "api_priority_and_fairness", what] => Ok(flow_dump(server, context, what)),
         ["metrics"] => Ok(metrics(server)),
         ["metrics", "slis"] => Ok(metrics(server)),
         [".well-known", "openid-configuration"] => openid_configuration(server),
@@ -51,6 +52,20 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
         }
         _ => Ok(respond::page_not_found()),
     }
+}
+
+fn flow_dump(server: &ApiServer, context: &Context, what: &str) -> Response<ResponseBody> {
+    let flow = server.flow_control();
+    let text = match what {
+        "dump_priority_levels" => flow.dump_levels(),
+        "dump_queues" => flow.dump_queues(),
+        "dump_requests" => {
+            let details = context.query.text("includeRequestDetails");
+            flow.dump_requests(details.is_some_and(|flag| flag == "1" || flag == "true"))
+        }
+        _ => return respond::page_not_found(),
+    };
+    respond::text(StatusCode::OK, text)
 }
 
 fn known(server: &ApiServer, path: &str) -> bool {

@@ -5,8 +5,8 @@ mod listen;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -22,12 +22,16 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::aggregation::{self, Aggregation};
+use crate::audit::{AuditError, AuditOptions, Auditor};
 use crate::authn::{Authenticator, ConnectionIdentity, StaticToken};
 use crate::authz;
 use crate::body::{BoxError, RequestBody, ResponseBody, request_body};
 use crate::discovery::AggregatedCache;
+use crate::encryption::{EncryptedStore, Encryption};
+use crate::flowcontrol::{self, FlowControl, FlowOptions};
 use crate::metrics::Metrics;
 use crate::openapi::OpenApiCache;
 use crate::pipeline::{self, Caller, InFlight};
@@ -74,6 +78,14 @@ pub struct Options {
     pub authorizer: authz::Chain,
     /// What may change or refuse writes.
     pub admission: admission::Chain,
+    /// What is recorded of requests, and where.
+    pub audit: AuditOptions,
+    /// How values are encrypted before they are stored.
+    pub encryption: Option<Arc<Encryption>>,
+    /// Priority and fairness.
+    pub flow_control: FlowOptions,
+    /// How long requests are still taken after `/readyz` has begun to fail at a shutdown.
+    pub shutdown_delay: Duration,
 }
 
 impl Options {
@@ -91,6 +103,10 @@ impl Options {
             proxy_client: None,
             authorizer: authz::Chain::standard(),
             admission: admission::Chain::standard(),
+            audit: AuditOptions::default(),
+            encryption: None,
+            flow_control: FlowOptions::default(),
+            shutdown_delay: Duration::ZERO,
         }
     }
 }
@@ -126,6 +142,9 @@ pub enum Error {
     /// Serving needs keys, which need a data directory.
     #[error("serving needs a data directory for keys and certificates")]
     NoDataDir,
+    /// The audit log.
+    #[error(transparent)]
+    Audit(#[from] AuditError),
     /// The listener has no address.
     #[error("reading the listener's address: {0}")]
     Listener(std::io::Error),
@@ -143,6 +162,12 @@ pub struct ApiServer {
     admission: admission::Chain,
     metrics: Metrics,
     in_flight: InFlight,
+    flow_control: Arc<FlowControl>,
+    flow_task: OnceLock<AbortOnDropHandle<()>>,
+    auditor: Option<Auditor>,
+    encrypted: Option<Arc<EncryptedStore>>,
+    shutdown_delay: Duration,
+    stopping: AtomicBool,
     aggregated: AggregatedCache,
     openapi: OpenApiCache,
     service_addresses: ServiceAddresses,
@@ -194,23 +219,39 @@ impl ApiServer {
         let shutdown = CancellationToken::new();
         let kubelet_ca = options.kubelet_ca.as_deref();
         let nodes = NodeClient::new(kubelet_identity.as_ref(), kubelet_ca, shutdown.clone())?;
-        let registry = Registry::built_in(Arc::clone(&options.store));
         let proxy_client = match (&options.proxy_client, &pki) {
             (Some(identity), _) => Some(identity.clone()),
             (None, Some(pki)) => Some(pki.front_proxy()?.client),
             (None, None) => None,
         };
+        let encrypted = options.encryption.map(|encryption| {
+            Arc::new(EncryptedStore::new(Arc::clone(&options.store), encryption))
+        });
+        let store: Arc<dyn Store> = match &encrypted {
+            Some(encrypted) => Arc::clone(encrypted) as Arc<dyn Store>,
+            None => options.store,
+        };
+        let registry = Registry::built_in(Arc::clone(&store));
         let webhooks = Webhooks::new(&registry, shutdown.clone());
+        let metrics = Metrics::new();
+        let (events, lost) = (metrics.audit_events.clone(), metrics.audit_errors.clone());
+        let auditor = Auditor::new(options.audit, webhooks.tasks(), events, lost)?;
         let server = Arc::new(Self {
             registry,
-            store: options.store,
+            store,
             serving_names: api_server_names(&KUBERNETES_SERVICE_IP.to_string(), &names),
             advertise_address: options.advertise_address,
             authenticator: Authenticator::new(certificates, &options.static_tokens, keys),
             authorizer: options.authorizer,
             admission: options.admission,
-            metrics: Metrics::new(),
-            in_flight: InFlight::new(),
+            flow_control: Arc::new(FlowControl::new(options.flow_control, metrics.flow.clone())),
+            flow_task: OnceLock::new(),
+            auditor,
+            encrypted,
+            shutdown_delay: options.shutdown_delay,
+            stopping: AtomicBool::new(false),
+            metrics,
+            in_flight: InFlight::new(options.flow_control),
             aggregated: AggregatedCache::default(),
             openapi: OpenApiCache::default(),
             service_addresses: ServiceAddresses::default(),
@@ -223,6 +264,19 @@ impl ApiServer {
             shutdown,
         });
         bootstrap::objects(&server).await?;
+        if server.flow_control.is_enabled() {
+            let control = Arc::clone(&server.flow_control);
+            let kept = flowcontrol::ensure(&server, &control).await;
+            kept.map_err(|status| Error::Bootstrap {
+                what: "priority and fairness objects".to_owned(),
+                status: Box::new(status),
+            })?;
+            let cancel = server.shutdown.clone();
+            let follow = flowcontrol::follow(Arc::downgrade(&server), control, cancel);
+            let task = AbortOnDropHandle::new(tokio::spawn(follow));
+            // set once, here
+            let _ = server.flow_task.set(task);
+        }
         server.ready.store(true, Ordering::Release);
         let aggregator = aggregation::run(Arc::downgrade(&server));
         server.nodes.track(aggregator);
@@ -248,15 +302,20 @@ impl ApiServer {
         bootstrap::endpoints(&self, address).await?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let stopping = Arc::clone(&self);
-        let ended = cancel.clone();
+        let closing = CancellationToken::new();
+        let close = closing.clone();
         let end_watches = async move {
-            ended.cancelled().await;
+            cancel.cancelled().await;
+            // load balancers learn of it before anybody is turned away
+            stopping.stopping.store(true, Ordering::Release);
+            tokio::time::sleep(stopping.shutdown_delay).await;
             stopping.ready.store(false, Ordering::Release);
             stopping.shutdown.cancel();
+            close.cancel();
         };
         let server = Arc::clone(&self);
         tokio::join!(
-            listen::serve(server, listener, acceptor, cancel),
+            listen::serve(server, listener, acceptor, closing),
             end_watches
         );
         if tokio::time::timeout(DRAIN, self.nodes.drained())
@@ -264,6 +323,9 @@ impl ApiServer {
             .is_err()
         {
             tracing::debug!("forwarded connections still open after the drain time");
+        }
+        if let Some(auditor) = &self.auditor {
+            auditor.close(DRAIN).await;
         }
         Ok(())
     }
@@ -302,6 +364,7 @@ impl ApiServer {
     /// Ends watches and makes `/readyz` fail, as the first step of a shutdown of a server that is
     /// used in process only.
     pub fn shut_down(&self) {
+        self.stopping.store(true, Ordering::Release);
         self.ready.store(false, Ordering::Release);
         self.shutdown.cancel();
     }
@@ -343,6 +406,24 @@ impl ApiServer {
 
     pub(crate) fn in_flight(&self) -> &InFlight {
         &self.in_flight
+    }
+
+    pub(crate) fn flow_control(&self) -> &Arc<FlowControl> {
+        &self.flow_control
+    }
+
+    pub(crate) fn auditor(&self) -> Option<&Auditor> {
+        self.auditor.as_ref()
+    }
+
+    /// The store, where values are encrypted.
+    pub(crate) fn encrypted_store(&self) -> Option<&EncryptedStore> {
+        self.encrypted.as_deref()
+    }
+
+    /// Whether a shutdown has begun; requests may still be taken.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
     }
 
     pub(crate) fn aggregated(&self) -> &AggregatedCache {

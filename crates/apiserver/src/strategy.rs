@@ -28,6 +28,7 @@ mod cluster;
 mod config;
 mod containers;
 mod events;
+mod flowcontrol;
 mod json;
 mod meta;
 mod namespaces;

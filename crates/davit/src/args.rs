@@ -181,6 +181,8 @@ pub(crate) struct ServerOptions {
     /// Configuration of admission plugins, as kube-apiserver takes it (kind AdmissionConfiguration)
     #[arg(long, value_name = "FILE")]
     pub(crate) admission_control_config_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) protection: crate::protection::ProtectionOptions,
     /// Further names and addresses for the serving certificate
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_san: Vec<String>,

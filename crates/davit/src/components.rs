@@ -60,6 +60,9 @@ pub(crate) async fn start_server(
             parse_token_file(&text).with_context(|| format!("token file {}", file.display()))?;
     }
     server_options.admission = admission(options)?;
+    options
+        .protection
+        .apply(&mut server_options, tasks, &cancel)?;
     let server = ApiServer::new(server_options).await.context("API server")?;
     let port = listener.local_addr().context("listener")?.port();
     let host = reachable(options.bind_address);

@@ -8,6 +8,7 @@ mod devices;
 mod explain;
 mod image;
 mod paths;
+mod protection;
 mod shutdown;
 mod single;
 mod table;

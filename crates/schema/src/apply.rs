@@ -200,13 +200,9 @@ impl FieldManager<'_> {
             return Err(error);
         }
         let manager = Manager::new(name, true, "", self.subresource);
-        let (new, owned) = self.updater().apply(
-            live,
-            applied,
-            managers.owned,
-            &manager,
-            force,
-        )?;
+        let (new, owned) = self
+            .updater()
+            .apply(live, applied, managers.owned, &manager, force)?;
         managers.owned = owned;
         managers.strip_untracked(&manager);
         if new.is_some() {
@@ -225,9 +221,7 @@ impl FieldManager<'_> {
         let mut old = live.clone();
         strip(&mut old);
         let owned = std::mem::take(&mut managers.owned);
-        managers.owned = self
-            .updater()
-            .update(&old, new, owned, &current);
+        managers.owned = self.updater().update(&old, new, owned, &current);
         managers.strip_untracked(&current);
         if let Some(mut mine) = managers.owned.remove(&current) {
             let manager = Manager::new(name, false, self.api_version, self.subresource);

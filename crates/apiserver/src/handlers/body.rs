@@ -136,6 +136,7 @@ pub(crate) fn decode(
     judge_strictness(context, expected, validation, &decoded.strict)?;
     let mut value = decoded.object;
     crate::object::set_type(&mut value, &expected.api_version(), expected.kind);
+    crate::audit::request_object(&value);
     codec::default(expected.types, expected.type_id, &mut value);
     Ok(value)
 }

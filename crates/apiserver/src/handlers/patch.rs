@@ -12,6 +12,7 @@ use super::create::check_namespace;
 use super::options::{Validation, WriteOptions};
 use super::update::check_name;
 use super::{namespace_of, read_body};
+use crate::audit;
 use crate::body::RequestBody;
 use crate::codec::{self, Patch};
 use crate::context::{Context, HandlerResult};
@@ -67,6 +68,9 @@ pub(crate) async fn patch(
     let (code, value) = match kind {
         PatchKind::Patch(kind) => {
             let patch = Patch::parse(kind, &bytes).map_err(|error| error.status())?;
+            if let Ok(sent) = decode::parse(&bytes, Encoding::Json) {
+                audit::request_object(&sent);
+            }
             let mut transform =
                 |current: &Value| patched(context, resource, options.validation, &patch, current);
             let subresource = &context.info.subresource;
@@ -77,6 +81,7 @@ pub(crate) async fn patch(
             writer.tracking = Tracking::Applied;
             let expected = Expected::of(resource);
             let configuration = configuration(context, &bytes, &expected, options.validation)?;
+            audit::request_object(&configuration);
             apply(context, &writer, &options, &configuration).await?
         }
     };

@@ -2,6 +2,7 @@
 
 use davit_api::status::{Qualified, Status};
 
+use crate::audit;
 use crate::authz::{self, Attributes, Decision};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
@@ -13,16 +14,38 @@ pub(crate) async fn check(
     user: &UserInfo,
     request: &RequestInfo,
 ) -> Result<(), Status> {
-    match server
-        .authorizer()
-        .decide(&Attributes { user, request })
-        .await
-    {
+    match decide(server, user, request).await {
         Decision::Allow(_) => Ok(()),
         Decision::Deny(reason) | Decision::NoOpinion(reason) => {
             Err(refused(user, request, &reason))
         }
     }
+}
+
+/// As [`check`], for the request itself: the audit log learns of the decision.
+pub(super) async fn request(
+    server: &ApiServer,
+    user: &UserInfo,
+    request: &RequestInfo,
+) -> Result<(), Status> {
+    let decision = decide(server, user, request).await;
+    let (word, reason) = match &decision {
+        Decision::Allow(reason) => ("allow", reason),
+        Decision::Deny(reason) | Decision::NoOpinion(reason) => ("forbid", reason),
+    };
+    audit::annotate("authorization.k8s.io/decision", word);
+    audit::annotate("authorization.k8s.io/reason", reason);
+    match &decision {
+        Decision::Allow(_) => Ok(()),
+        Decision::Deny(reason) | Decision::NoOpinion(reason) => Err(refused(user, request, reason)),
+    }
+}
+
+async fn decide(server: &ApiServer, user: &UserInfo, request: &RequestInfo) -> Decision {
+    server
+        .authorizer()
+        .decide(&Attributes { user, request })
+        .await
 }
 
 pub(super) fn refused(user: &UserInfo, request: &RequestInfo, reason: &str) -> Status {

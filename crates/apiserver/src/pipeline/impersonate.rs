@@ -29,6 +29,7 @@ pub(super) async fn apply(server: &ApiServer, context: &mut Context) -> Result<(
     authorize_all(server, &context.user, &wanted).await?;
     tracing::debug!(by = context.user.name, user = wanted.name, "impersonation");
     context.user = complete(wanted);
+    crate::audit::impersonated(&context.user);
     let names: Vec<_> = context
         .headers
         .keys()

@@ -1,50 +1,85 @@
-//! Bounds how many requests are answered at once (400 that read, 200 that write).
+//! Counts the requests that are being answered, and bounds them where priority and fairness is off.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use davit_api::status::Status;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::context::Context;
+use crate::flowcontrol::FlowOptions;
 use crate::metrics::Metrics;
 use crate::user::MASTERS;
-
-const READ_ONLY: usize = 400;
-const MUTATING: usize = 200;
 
 /// The places.
 #[derive(Debug)]
 pub(crate) struct InFlight {
-    read_only: Arc<Semaphore>,
-    mutating: Arc<Semaphore>,
+    limits: FlowOptions,
+    held: Arc<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    reads: AtomicUsize,
+    writes: AtomicUsize,
+}
+
+/// A request's place; given back on drop.
+#[derive(Debug)]
+pub(crate) struct Place {
+    held: Arc<Held>,
+    reads: bool,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let count = if self.reads {
+            &self.held.reads
+        } else {
+            &self.held.writes
+        };
+        count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl InFlight {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(limits: FlowOptions) -> Self {
         Self {
-            read_only: Arc::new(Semaphore::new(READ_ONLY)),
-            mutating: Arc::new(Semaphore::new(MUTATING)),
+            limits,
+            held: Arc::default(),
         }
     }
 
-    /// Takes a place, or refuses (429). Administrators and health checks are never refused.
+    /// How many requests are being answered.
+    pub(crate) fn active(&self) -> usize {
+        self.held.reads.load(Ordering::Relaxed) + self.held.writes.load(Ordering::Relaxed)
+    }
+
+    /// Takes a place, or refuses (429) if `bounded`. Administrators and health checks are never
+    /// refused.
     pub(crate) fn enter(
         &self,
         context: &Context,
         metrics: &Metrics,
-    ) -> Result<Option<OwnedSemaphorePermit>, Status> {
+        bounded: bool,
+    ) -> Result<Place, Status> {
         let exempt = !context.info.is_resource || context.user.in_group(MASTERS);
-        let places = if context.info.is_read_only() {
-            &self.read_only
+        let reads = context.info.is_read_only();
+        let (count, limit) = if reads {
+            (&self.held.reads, self.limits.max_reads)
         } else {
-            &self.mutating
+            (&self.held.writes, self.limits.max_writes)
         };
-        let place = Arc::clone(places).try_acquire_owned().ok();
+        let before = count.fetch_add(1, Ordering::Relaxed);
+        let place = Place {
+            held: Arc::clone(&self.held),
+            reads,
+        };
         metrics.set_in_flight(
-            READ_ONLY - self.read_only.available_permits(),
-            MUTATING - self.mutating.available_permits(),
+            self.held.reads.load(Ordering::Relaxed),
+            self.held.writes.load(Ordering::Relaxed),
         );
-        if place.is_none() && !exempt {
+        if bounded && before >= limit && !exempt {
+            drop(place);
             return Err(Status::too_many_requests(
                 "too many requests, please try again later.",
                 1,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http::Request;
 use hyper::body::Incoming;
@@ -28,6 +28,9 @@ const HTTP2_STREAMS: u32 = 250;
 const HTTP2_WINDOW: u32 = 256 * 1024;
 const HTTP2_PING: Duration = Duration::from_secs(30);
 const DRAIN: Duration = Duration::from_secs(5);
+/// How long requests that are no streams may still take: their own time limit.
+const DRAIN_REQUESTS: Duration = Duration::from_secs(60);
+const DRAIN_LOOK: Duration = Duration::from_millis(50);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) async fn serve(
@@ -63,9 +66,21 @@ pub(super) async fn serve(
         }
     }
     drop(listener);
+    let started = Instant::now();
     let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(DRAIN, drained).await.is_err() {
-        tracing::debug!("connections still open after the drain time are closed");
+    let patience = async {
+        // requests under way are finished; streams of others end soon or are cut
+        while started.elapsed() < DRAIN
+            || (server.in_flight().active() > 0 && started.elapsed() < DRAIN_REQUESTS)
+        {
+            tokio::time::sleep(DRAIN_LOOK).await;
+        }
+    };
+    tokio::select! {
+        () = drained => {}
+        () = patience => {
+            tracing::debug!("connections still open after the drain time are closed");
+        }
     }
 }
 

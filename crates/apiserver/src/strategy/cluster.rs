@@ -8,11 +8,12 @@ use serde_json::{Value, json};
 
 use super::containers::{choice, optional_choice, required};
 use super::json::{
-    at, at_mut, default, default_nonzero, default_unset, has, int_at, keep, list_at, list_mut,
-    same, set, str_at,
+    at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, same, set, str_at,
 };
 use super::storage::Fixed;
-use super::{Generic, KindInfo, Strategy, access, meta, policies, resources, selectors};
+use super::{
+    Generic, KindInfo, Strategy, access, flowcontrol, meta, policies, resources, selectors,
+};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -37,7 +38,7 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("certificates.k8s.io", "PodCertificateRequest") => Box::new(BySigner(info)),
         ("apiregistration.k8s.io", _) => Box::new(ApiService(info)),
         ("apiextensions.k8s.io", _) => Box::new(CustomResourceDefinition(info)),
-        ("flowcontrol.apiserver.k8s.io", "FlowSchema") => Box::new(FlowSchema(info)),
+        ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::build(info),
         ("scheduling.k8s.io", "Workload") => Box::new(Fixed {
             info,
             paths: &[&["spec"]],
@@ -692,27 +693,5 @@ fn definition(obj: &Value, errors: &mut ErrorList) {
             let path = path.child("schema").child("openAPIV3Schema");
             errors.push(FieldError::required(&path, "schemas are required"));
         }
-    }
-}
-
-struct FlowSchema(KindInfo);
-
-impl Strategy for FlowSchema {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        if let Some(spec) = at_mut(obj, &["spec"]) {
-            default_nonzero(spec, "matchingPrecedence", 1000);
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        let path = Path::new("spec").child("priorityLevelConfiguration");
-        let level = at(obj, &["spec", "priorityLevelConfiguration"]);
-        required(level, "name", &path, &mut errors);
-        errors
     }
 }

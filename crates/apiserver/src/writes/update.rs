@@ -56,7 +56,8 @@ impl Writer<'_> {
                     Err(error) => return Err(self.storage_error(error, name)),
                 }
             }
-            if new == old.value || self.dry_run {
+            let unchanged = new == old.value && !self.is_stale(name).await?;
+            if unchanged || self.dry_run {
                 return Ok(Stored {
                     value: new,
                     revision: old.revision,
@@ -93,6 +94,19 @@ impl Writer<'_> {
                 Err(error) => return Err(self.storage_error(error, name)),
             }
         }
+    }
+
+    /// Whether the object would be encrypted otherwise if it were written now: then it is written,
+    /// though nothing changes. This is how keys are rotated.
+    async fn is_stale(&self, name: &str) -> Result<bool, Status> {
+        let Some(store) = self.server.encrypted_store() else {
+            return Ok(false);
+        };
+        let key = self.resource.storage.key(self.namespace, name);
+        store
+            .is_stale(&key)
+            .await
+            .map_err(|error| self.storage_error(StorageError::Store(error), name))
     }
 
     async fn prepared(

@@ -29,9 +29,14 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) async fn new(cluster: &Cluster) -> Self {
+        Self::with(cluster, |_| {}).await
+    }
+
+    pub(crate) async fn with(cluster: &Cluster, change: impl FnOnce(&mut Options)) -> Self {
         let mut options = Options::new(cluster.store());
         options.data_dir = Some(cluster.dir.path().join("data"));
         options.static_tokens = parse_token_file("secret,alice,u1,\"system:masters\"").unwrap();
+        change(&mut options);
         let server = ApiServer::new(options).await.unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -84,7 +89,7 @@ impl Served {
     }
 
     /// One request on a connection of its own: code and body.
-    async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
+    pub(crate) async fn get(&self, path: &str, headers: &[(&str, &str)]) -> (u16, String) {
         let mut io = self.connect().await;
         let mut request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n");
         for (name, value) in headers {
@@ -98,6 +103,11 @@ impl Served {
         let answer = String::from_utf8(answer).unwrap();
         let code = answer.split(' ').nth(1).unwrap().parse().unwrap();
         (code, answer)
+    }
+
+    /// Begins the shutdown without waiting for its end.
+    pub(crate) fn begin_stop(&self) {
+        self.cancel.cancel();
     }
 
     pub(crate) async fn stop(self) {
