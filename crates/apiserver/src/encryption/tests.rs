@@ -121,7 +121,10 @@ fn faults_of_the_configuration_are_named() {
         (config("\"*\"", &identity), "core group"),
         (config("Secrets", &identity), "lower case"),
         (config("", &identity), "at least one"),
-        (config("secrets", &[]), "providers"),
+        (
+            config("secrets", &[]).replace("providers:", "providers: []"),
+            "providers: at least one",
+        ),
         (
             config("secrets", &["kms: {name: k}".to_owned()]),
             "not built into this version",
