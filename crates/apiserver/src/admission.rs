@@ -40,7 +40,6 @@ use crate::user::UserInfo;
 pub use config::{Config, ConfigError};
 pub(crate) use connect::{connected, posted};
 pub use plugins::names as plugin_names;
-pub(crate) use policies::expressions as policy_expressions;
 pub(crate) use priority::SYSTEM_CLASSES;
 pub(crate) use reinvocation::Reinvocation;
 

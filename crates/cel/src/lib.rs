@@ -33,6 +33,7 @@
 //! * [`Activation`] gives variables their values; slices of pairs and hash maps are activations,
 //!   and [`Activation::member`] computes fields when they are asked for.
 //! * [`value()`] converts JSON as it is, [`value_with_schema`] by a schema; [`to_json`] goes back.
+//! * [`policy`] has the environments of admission.
 //! * Properties whose names are not CEL identifiers are reached by [`escape`]d names.
 
 #![forbid(unsafe_code)]
@@ -49,6 +50,7 @@ mod interpreter;
 mod lexer;
 mod library;
 mod parser;
+pub mod policy;
 mod schema;
 mod types;
 mod value;

@@ -21,6 +21,7 @@ mod node_lifecycle;
 mod pod_control;
 mod pod_gc;
 mod replicas;
+mod policy_status;
 mod replicaset;
 mod replication_controller;
 mod revisions;
@@ -82,6 +83,7 @@ impl Controllers {
         }
         node_lifecycle::spawn(&mut spawner);
         pod_gc::spawn(&mut spawner);
+        policy_status::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);
         deployment::spawn(&mut spawner);
         daemonset::spawn(&mut spawner);

@@ -25,11 +25,6 @@ use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::{errors, storage};
 
-/// How expressions of policies are compiled, for those who check policies when they are written.
-pub(crate) mod expressions {
-    pub(crate) use super::policy::{Environments, mutation_types};
-}
-
 pub(super) use self::mutate::Mutators;
 pub(super) use self::validate::Validators;
 

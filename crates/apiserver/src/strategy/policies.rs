@@ -2,12 +2,12 @@
 
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::labels::validate_label_selector;
+use davit_cel::policy::{Environments, mutation_types};
 use davit_cel::{Env, Type};
 use serde_json::Value;
 
 use super::json::{at, at_mut, default, has, list_at, same, str_at};
 use super::{KindInfo, Strategy, cluster, meta};
-use crate::admission::policy_expressions::{Environments, mutation_types};
 use crate::cel_conditions::{validate_conditions, validate_expression};
 
 /// Of a policy, the expressions of which are compiled when it is written.
@@ -49,7 +49,7 @@ impl Strategy for Policy {
 
 fn policy(kind: &KindInfo, spec: &Value, errors: &mut ErrorList) {
     let path = Path::new("spec");
-    let envs = Environments::of(spec);
+    let envs = Environments::of(spec, &Type::Dyn);
     let failure = str_at(spec, &["failurePolicy"]);
     if !matches!(failure, "" | "Fail" | "Ignore") {
         errors.push(FieldError::not_supported(

@@ -1,13 +1,12 @@
 //! Policies and bindings, read and compiled.
 
-use std::sync::Arc;
-
 use davit_api::labels::Selector;
-use davit_cel::{DeclType, Env, Program, Type};
+use davit_cel::policy::{Environments, compile, mutation_types};
+use davit_cel::{Env, Program, Type};
 use serde_json::Value;
 
 use super::matching::Matching;
-use crate::cel_conditions::{Conditions, Scope, compile, environment};
+use crate::cel_conditions::Conditions;
 
 /// A policy with the bindings that name it.
 #[derive(Debug)]
@@ -71,7 +70,7 @@ impl Policy {
     pub(super) fn new(policy: &Value, bindings: &[Value]) -> Self {
         let spec = &policy["spec"];
         let name = crate::object::name(policy).to_owned();
-        let envs = Environments::of(spec);
+        let envs = Environments::of(spec, &Type::Dyn);
         let list = |key: &str| spec[key].as_array().into_iter().flatten();
         let bindings = bindings
             .iter()
@@ -130,64 +129,6 @@ impl Policy {
             variables: envs.variables,
             bindings: bindings.map(Binding::new).collect(),
             name,
-        }
-    }
-}
-
-/// What the expression of a mutation evaluates to.
-pub(crate) fn mutation_types(is_patch: bool) -> Vec<Type> {
-    let object = |name: &str| DeclType::object(name, []).ty;
-    vec![if is_patch {
-        Type::list(object("JSONPatch"))
-    } else {
-        object("Object")
-    }]
-}
-
-/// The environments of a policy's expressions.
-pub(crate) struct Environments {
-    /// Of match conditions, which see no `variables`.
-    pub(crate) plain: Env,
-    pub(crate) full: Env,
-    /// Of message expressions, which do not see the authorizer.
-    pub(crate) message: Env,
-    pub(crate) variables: Vec<(String, Result<Program, String>)>,
-}
-
-impl Environments {
-    /// For the `spec` of a policy of either kind.
-    pub(crate) fn of(spec: &Value) -> Self {
-        let scope = Scope {
-            params: spec["paramKind"].is_object(),
-            authorizer: true,
-            patches: spec["mutations"].is_array(),
-        };
-        let plain = environment(scope);
-        let message = environment(Scope {
-            authorizer: false,
-            ..scope
-        });
-        let declared = |env: &Env, fields: &[(Arc<str>, DeclType)]| {
-            let decl = DeclType::object("kubernetes.variables", fields.iter().cloned());
-            env.with_variable("variables", decl)
-        };
-        let mut fields: Vec<(Arc<str>, DeclType)> = Vec::new();
-        let mut variables = Vec::new();
-        for variable in spec["variables"].as_array().into_iter().flatten() {
-            let name = text(variable, "name");
-            let expression = text(variable, "expression");
-            let program = compile(&declared(&plain, &fields), &expression, &[]);
-            let ty = program
-                .as_ref()
-                .map_or(Type::Dyn, |program| program.output_type().clone());
-            fields.push((name.as_str().into(), DeclType::simple(ty)));
-            variables.push((name, program));
-        }
-        Self {
-            full: declared(&plain, &fields),
-            message: declared(&message, &fields),
-            plain,
-            variables,
         }
     }
 }
