@@ -384,30 +384,30 @@ impl Parser<'_> {
                 let Token::Ident(name) = self.peek().clone() else {
                     return Err(self.unexpected("IDENTIFIER"));
                 };
-                self.named(at, format!(".{name}"))
+                self.named(at, &format!(".{name}"))
             }
-            Token::Ident(name) => self.named(at, name),
+            Token::Ident(name) => self.named(at, &name),
             Token::Symbol(_) | Token::End => Err(self.unexpected(EXPECTED)),
         }
     }
 
     /// An identifier, a call of a function or a struct.
-    fn named(&mut self, at: usize, name: String) -> Parse {
+    fn named(&mut self, at: usize, name: &str) -> Parse {
         self.advance();
-        if let Some(fields) = self.struct_fields(&name) {
+        if let Some(fields) = self.struct_fields(name) {
             return fields;
         }
         if self.is("(") {
             let call_at = self.at();
             self.advance();
             let args = self.args(")")?;
-            return self.expand_global(call_at, &name, args);
+            return self.expand_global(call_at, name, args);
         }
-        if RESERVED.contains(&name.as_str()) {
+        if RESERVED.contains(&name) {
             let error = self.error(at, format!("reserved identifier: {name}"));
             self.errors.push(error);
         }
-        Ok(self.ident(at, &name))
+        Ok(self.ident(at, name))
     }
 
     /// `a.b.Name{…}` when the tokens after the first name say so.

@@ -6,6 +6,10 @@ use std::sync::Arc;
 
 /// A type of CEL.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::enum_variant_names,
+    reason = "types are values in CEL and have the type `type`"
+)]
 pub enum Type {
     /// Anything; checked when the expression runs.
     Dyn,

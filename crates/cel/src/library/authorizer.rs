@@ -153,7 +153,7 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
         "serviceAccount" => |_, args| {
             let account = (text(args, 1)?.to_owned(), text(args, 2)?.to_owned());
             handle(args, Stage::Authorizer)?.next(Stage::Authorizer, |check| {
-                check.service_account = Some(account)
+                check.service_account = Some(account);
             })
         },
         "resource" => |_, args| {

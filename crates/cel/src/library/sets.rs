@@ -9,7 +9,7 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
         return None;
     }
     Some(match name {
-        "sets.contains" => |_, args| two(args, |a, b| holds(a, b)),
+        "sets.contains" => |_, args| two(args, holds),
         "sets.equivalent" => |_, args| two(args, |a, b| holds(a, b) && holds(b, a)),
         "sets.intersects" => {
             |_, args| two(args, |a, b| b.iter().any(|x| a.iter().any(|y| y.equals(x))))
