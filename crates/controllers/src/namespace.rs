@@ -86,6 +86,14 @@ impl Remains {
                 ),
             ),
             condition(
+                "NamespaceDeletionGroupVersionParsingFailure",
+                None,
+                (
+                    "ParsedGroupVersions",
+                    "All legacy kube types successfully parsed",
+                ),
+            ),
+            condition(
                 "NamespaceDeletionContentFailure",
                 (!self.failures.is_empty()).then(|| {
                     let text = format!(
@@ -172,8 +180,15 @@ impl Namespaces {
                 return Ok(remains);
             }
         };
+        let stale = self.stale().await?;
+        if !stale.is_empty() {
+            remains.undiscovered = Some(discovery_failure(&stale));
+        }
         for group in discovery.groups() {
             for (resource, capabilities) in group.recommended_resources() {
+                if stale.contains(&resource.api_version) {
+                    continue;
+                }
                 if is_deletable(&resource, &capabilities) {
                     self.empty_resource(namespace, &resource, &capabilities, &mut remains)
                         .await;
@@ -181,6 +196,23 @@ impl Namespaces {
             }
         }
         Ok(remains)
+    }
+
+    /// The versions of groups whose servers cannot be asked what they have.
+    async fn stale(&self) -> Result<Vec<String>, Error> {
+        let invalid = |error: String| Error::Invalid(format!("cannot read discovery: {error}"));
+        let accept =
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+        let request = http::Request::get("/apis")
+            .header("accept", accept)
+            .body(Vec::new())
+            .map_err(|e| invalid(e.to_string()))?;
+        let list: serde_json::Value = self
+            .client
+            .request(request)
+            .await
+            .context(|| "read discovery".to_owned())?;
+        Ok(stale_versions(&list))
     }
 
     async fn empty_resource(
@@ -293,6 +325,34 @@ impl Namespaces {
     }
 }
 
+/// Versions that aggregated discovery marks as stale; a list in the old form marks none.
+fn stale_versions(list: &serde_json::Value) -> Vec<String> {
+    let groups = list["items"].as_array().into_iter().flatten();
+    groups
+        .flat_map(|group| {
+            let name = group["metadata"]["name"].as_str().unwrap_or_default();
+            let versions = group["versions"].as_array().into_iter().flatten();
+            versions
+                .filter(|version| version["freshness"] == "Stale")
+                .map(move |version| {
+                    format!("{name}/{}", version["version"].as_str().unwrap_or_default())
+                })
+        })
+        .collect()
+}
+
+fn discovery_failure(stale: &[String]) -> String {
+    let each: Vec<String> = stale
+        .iter()
+        .map(|version| format!("{version}: stale GroupVersion discovery: {version}"))
+        .collect();
+    format!(
+        "Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}",
+        stale.len(),
+        each.join(", ")
+    )
+}
+
 fn is_deletable(resource: &ApiResource, capabilities: &ApiCapabilities) -> bool {
     capabilities.scope == Scope::Namespaced
         && capabilities.supports_operation(verbs::LIST)
@@ -304,6 +364,21 @@ fn is_deletable(resource: &ApiResource, capabilities: &ApiCapabilities) -> bool 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn stale_groups_are_named() {
+        let list = serde_json::json!({ "items": [
+            { "metadata": { "name": "apps" }, "versions": [{ "version": "v1", "freshness": "Current" }] },
+            { "metadata": { "name": "m.test" }, "versions": [{ "version": "v1beta1", "freshness": "Stale" }] },
+        ] });
+        let stale = stale_versions(&list);
+        assert_eq!(stale, ["m.test/v1beta1"]);
+        assert_eq!(
+            discovery_failure(&stale),
+            "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server \
+             APIs: m.test/v1beta1: stale GroupVersion discovery: m.test/v1beta1"
+        );
+    }
 
     #[test]
     fn conditions_name_what_holds_the_namespace() {
@@ -323,7 +398,7 @@ mod tests {
         assert_eq!(status("NamespaceContentRemaining"), Some("True"));
         assert_eq!(status("NamespaceFinalizersRemaining"), Some("True"));
         assert_eq!(status("NamespaceDeletionDiscoveryFailure"), Some("False"));
-        let message = conditions[2].message.clone().unwrap();
+        let message = conditions[3].message.clone().unwrap();
         assert_eq!(
             message,
             "Some resources are remaining: pods. has 2 resource instances"

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -32,9 +33,8 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
         if changes.is_none() {
             changes = Changes::open(&live).await;
         }
-        let complete = reconcile(&live, &server, &mut tasks).await;
         let mut registry = live.registry().changes();
-        registry.mark_unchanged();
+        let complete = reconcile(&live, &server, &mut tasks).await;
         drop(live);
         let pause = if complete {
             RESYNC
@@ -65,6 +65,10 @@ pub(crate) async fn run(server: Weak<ApiServer>) {
             }
         }
         tokio::time::sleep(SETTLE).await;
+        let Some(live) = server.upgrade() else { return };
+        if changes.as_mut().is_some_and(|open| !open.drain(&live)) {
+            changes = None;
+        }
     }
 }
 
@@ -187,6 +191,18 @@ impl Changes {
             services: watch(server, "", "services").await?,
             slices: watch(server, "discovery.k8s.io", "endpointslices").await?,
         })
+    }
+
+    /// Takes what has come meanwhile; false when a watch has ended.
+    fn drain(&mut self, server: &ApiServer) -> bool {
+        while let Some(change) = self.next().now_or_never() {
+            match change {
+                Some(Change::ApiService) => {}
+                Some(Change::Service(namespace, name)) => recheck(server, &namespace, &name),
+                None => return false,
+            }
+        }
+        true
     }
 
     /// The next change; `None` when a watch has ended and all must be opened again.

@@ -3,7 +3,9 @@
 use super::GarbageCollector;
 use super::graph::Identity;
 use futures::StreamExt;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{DynamicObject, PartialObjectMeta};
 use kube::discovery::{ApiResource, Discovery, Scope, verbs};
 use kube::runtime::{WatchStreamExt, watcher};
@@ -11,11 +13,14 @@ use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
-/// How often to look for new kinds.
+/// How often to look for new kinds when nothing says that there are some.
 const DISCOVERY: Duration = Duration::from_secs(30);
 const DISCOVERY_RETRY: Duration = Duration::from_secs(2);
+/// Discovery follows a change of what is served with some delay; changes come together.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Kinds that own nothing and are owned by nothing, and change all the time.
 const IGNORED: [&str; 2] = ["events.", "events.events.k8s.io"];
 
@@ -66,6 +71,11 @@ fn key_of(resource: &ApiResource) -> String {
 
 /// Follows discovery for ever; each kind has a watch for as long as it exists.
 pub(super) async fn follow(collector: Arc<GarbageCollector>) {
+    let changed = Arc::new(Notify::new());
+    let _tellers = [
+        tell::<CustomResourceDefinition>(&collector.client, &changed),
+        tell::<APIService>(&collector.client, &changed),
+    ];
     let mut watches: HashMap<String, AbortOnDropHandle<()>> = HashMap::new();
     loop {
         let Ok(discovery) = Discovery::new(collector.client.clone())
@@ -98,8 +108,32 @@ pub(super) async fn follow(collector: Arc<GarbageCollector>) {
             }
         }
         *collector.resources.known.write() = found;
-        tokio::time::sleep(DISCOVERY).await;
+        tokio::select! {
+            () = changed.notified() => tokio::time::sleep(SETTLE).await,
+            () = tokio::time::sleep(DISCOVERY) => {}
+        }
     }
+}
+
+/// Tells of changes of the objects by which kinds come and go.
+fn tell<K>(client: &kube::Client, changed: &Arc<Notify>) -> AbortOnDropHandle<()>
+where
+    K: kube::Resource<DynamicType = ()> + 'static,
+{
+    let api: kube::Api<PartialObjectMeta<DynamicObject>> =
+        kube::Api::all_with(client.clone(), &ApiResource::erase::<K>(&()));
+    let changed = Arc::clone(changed);
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+        while let Some(event) = events.next().await {
+            if matches!(
+                event,
+                Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_))
+            ) {
+                changed.notify_one();
+            }
+        }
+    }))
 }
 
 async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResource) {

@@ -1,0 +1,297 @@
+//! Controllers that clients take for granted, through kubectl, on a control plane without a node: the test plays the
+//! kubelet and says that pods are ready (items 85, 118, 197, 198).
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod harness;
+
+use harness::{Cluster, any_kubectl, eventually, kubectl, kubectl_stdin, output};
+use std::path::Path;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The pod runs and is ready, at an address.
+fn make_ready(cluster: &Cluster, k: &Path, pod: &str, ip: &str) {
+    let status = format!(
+        r#"{{"status":{{"phase":"Running","podIP":"{ip}","podIPs":[{{"ip":"{ip}"}}],"conditions":[{{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}}]}}}}"#
+    );
+    kubectl(
+        cluster,
+        k,
+        [
+            "patch",
+            "pod",
+            pod,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+            &status,
+        ],
+    );
+}
+
+fn names(cluster: &Cluster, k: &Path, what: &[&str]) -> Vec<String> {
+    let mut args = vec!["get"];
+    args.extend(what);
+    args.extend(["-o", "jsonpath={.items[*].metadata.name}"]);
+    let text = kubectl(cluster, k, args);
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn value(cluster: &Cluster, k: &Path, object: &str, path: &str) -> String {
+    kubectl(
+        cluster,
+        k,
+        ["get", object, "-o", &format!("jsonpath={{{path}}}")],
+    )
+}
+
+#[test]
+fn services_have_endpoints_and_slices_of_their_ready_pods() {
+    let Some(k) = any_kubectl() else { return };
+    let cluster = Cluster::up(&["--no-node"]);
+    let manifest = "apiVersion: v1
+kind: ReplicationController
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {app: web}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: example.test/c:1, ports: [{name: http, containerPort: 8080}]}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web, labels: {tier: front}}
+spec: {selector: {app: web}, ports: [{name: main, port: 80, targetPort: http}]}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: outside}
+spec: {ports: [{port: 443}]}
+---
+apiVersion: v1
+kind: Endpoints
+metadata: {name: outside}
+subsets: [{addresses: [{ip: 192.0.2.7}], ports: [{port: 8443}]}]
+";
+    kubectl_stdin(&cluster, &k, &["create", "-f", "-"], manifest);
+    eventually("two pods", SOON, || {
+        names(&cluster, &k, &["pods"]).len() == 2
+    });
+    let slices = "-l=kubernetes.io/service-name=web";
+    eventually("a slice without endpoints", SOON, || {
+        names(&cluster, &k, &["endpointslices", slices]).len() == 1
+    });
+    for (i, pod) in names(&cluster, &k, &["pods"]).iter().enumerate() {
+        make_ready(&cluster, &k, pod, &format!("10.1.0.{}", i + 1));
+    }
+    eventually("both addresses", SOON, || {
+        let ips = value(&cluster, &k, "endpoints/web", ".subsets[*].addresses[*].ip");
+        ips == "10.1.0.1 10.1.0.2"
+    });
+    assert_eq!(
+        value(&cluster, &k, "endpoints/web", ".subsets[0].ports[0].port"),
+        "8080"
+    );
+    eventually("both endpoints", SOON, || {
+        let args = [
+            "get",
+            "endpointslices",
+            slices,
+            "-o",
+            "jsonpath={.items[*].endpoints[*].addresses[0]}",
+        ];
+        kubectl(&cluster, &k, args).split_whitespace().count() == 2
+    });
+    let slice = format!(
+        "endpointslices/{}",
+        names(&cluster, &k, &["endpointslices", slices])[0]
+    );
+    assert_eq!(
+        value(&cluster, &k, &slice, ".metadata.labels.tier"),
+        "front"
+    );
+    assert_eq!(
+        value(&cluster, &k, &slice, ".metadata.ownerReferences[0].kind"),
+        "Service"
+    );
+    assert_eq!(value(&cluster, &k, &slice, ".ports[0].name"), "main");
+    assert!(
+        value(&cluster, &k, &slice, ".metadata.annotations").contains("last-change-trigger-time")
+    );
+    eventually("the mirror of hand-made endpoints", SOON, || {
+        let args = [
+            "get",
+            "endpointslices",
+            "-l=kubernetes.io/service-name=outside",
+            "-o",
+            "jsonpath={.items[*].endpoints[*].addresses[0]}:{.items[*].ports[*].port}",
+        ];
+        kubectl(&cluster, &k, args) == "192.0.2.7:8443"
+    });
+    kubectl(&cluster, &k, ["delete", "service", "web"]);
+    eventually("both go with the service", SOON, || {
+        names(&cluster, &k, &["endpointslices", slices]).is_empty()
+            && !names(&cluster, &k, &["endpoints"]).contains(&"web".to_owned())
+    });
+}
+
+#[test]
+fn item_198_stateful_sets_are_ordered_and_keep_their_claims() {
+    let Some(k) = any_kubectl() else { return };
+    let cluster = Cluster::up(&["--no-node"]);
+    let manifest = "apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  replicas: 2
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec: {containers: [{name: c, image: example.test/c:1, volumeMounts: [{name: data, mountPath: /data}]}]}
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+";
+    kubectl_stdin(&cluster, &k, &["create", "-f", "-"], manifest);
+    eventually("the first pod", SOON, || {
+        names(&cluster, &k, &["pods"]) == ["db-0"]
+    });
+    assert_eq!(value(&cluster, &k, "pod/db-0", ".spec.hostname"), "db-0");
+    assert_eq!(
+        value(
+            &cluster,
+            &k,
+            "pod/db-0",
+            ".spec.volumes[0].persistentVolumeClaim.claimName"
+        ),
+        "data-db-0"
+    );
+    make_ready(&cluster, &k, "db-0", "10.1.0.1");
+    eventually("then the second", SOON, || {
+        names(&cluster, &k, &["pods"]) == ["db-0", "db-1"]
+    });
+    make_ready(&cluster, &k, "db-1", "10.1.0.2");
+    assert_eq!(names(&cluster, &k, &["pvc"]), ["data-db-0", "data-db-1"]);
+    kubectl(
+        &cluster,
+        &k,
+        ["rollout", "status", "statefulset/db", "--timeout=30s"],
+    );
+
+    kubectl(
+        &cluster,
+        &k,
+        ["set", "image", "statefulset/db", "c=example.test/c:2"],
+    );
+    let image = |pod: &str| {
+        let got = output(cluster.kubectl(&k).args([
+            "get",
+            "pod",
+            pod,
+            "-o",
+            "jsonpath={.spec.containers[0].image}",
+        ]));
+        String::from_utf8_lossy(&got.stdout).into_owned()
+    };
+    eventually("the last is replaced first", SOON, || {
+        image("db-1") == "example.test/c:2"
+    });
+    assert_eq!(image("db-0"), "example.test/c:1");
+    make_ready(&cluster, &k, "db-1", "10.1.0.3");
+    eventually("then the first", SOON, || {
+        image("db-0") == "example.test/c:2"
+    });
+    make_ready(&cluster, &k, "db-0", "10.1.0.4");
+    kubectl(
+        &cluster,
+        &k,
+        ["rollout", "status", "statefulset/db", "--timeout=30s"],
+    );
+    kubectl(&cluster, &k, ["rollout", "undo", "statefulset/db"]);
+    eventually("back again", SOON, || image("db-1") == "example.test/c:1");
+
+    kubectl(&cluster, &k, ["scale", "statefulset/db", "--replicas=0"]);
+    eventually("no pods", SOON, || {
+        // Those that came back are ready, so that none is waited for.
+        for pod in names(&cluster, &k, &["pods"]) {
+            if value(&cluster, &k, "pods", ".items[*].metadata.name").contains(&pod) {
+                let _gone = output(cluster.kubectl(&k).args(["patch", "pod", &pod, "--subresource=status", "--type=merge", "-p",
+                    r#"{"status":{"phase":"Running","conditions":[{"type":"Ready","status":"True","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#]));
+            }
+        }
+        names(&cluster, &k, &["pods"]).is_empty()
+    });
+    assert_eq!(names(&cluster, &k, &["pvc"]), ["data-db-0", "data-db-1"]);
+}
+
+#[test]
+fn item_118_and_198_budgets_refuse_and_cron_jobs_start() {
+    let Some(k) = any_kubectl() else { return };
+    let cluster = Cluster::up(&["--no-node"]);
+    let manifest = "apiVersion: batch/v1
+kind: CronJob
+metadata: {name: tick}
+spec:
+  schedule: '* * * * *'
+  jobTemplate:
+    spec:
+      template:
+        spec: {restartPolicy: Never, containers: [{name: c, image: example.test/c:1}]}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  replicas: 2
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: c, image: example.test/c:1}]}
+---
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: web}
+spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
+";
+    kubectl_stdin(&cluster, &k, &["create", "-f", "-"], manifest);
+    let web = ["pods", "-l=app=web"];
+    eventually("two pods", SOON, || names(&cluster, &k, &web).len() == 2);
+    let pods = names(&cluster, &k, &web);
+    make_ready(&cluster, &k, &pods[0], "10.1.0.1");
+    make_ready(&cluster, &k, &pods[1], "10.1.0.2");
+    eventually("one disruption is allowed", SOON, || {
+        value(&cluster, &k, "pdb/web", ".status.disruptionsAllowed") == "1"
+    });
+    assert_eq!(value(&cluster, &k, "pdb/web", ".status.expectedPods"), "2");
+    let evict = |pod: &str| {
+        let body = cluster.dir.path().join("eviction.json");
+        let text = format!(
+            r#"{{"apiVersion":"policy/v1","kind":"Eviction","metadata":{{"name":"{pod}","namespace":"default"}}}}"#
+        );
+        std::fs::write(&body, text).unwrap();
+        let path = format!("/api/v1/namespaces/default/pods/{pod}/eviction");
+        output(
+            cluster
+                .kubectl(&k)
+                .args(["create", "--raw", &path, "-f"])
+                .arg(&body),
+        )
+    };
+    assert!(evict(&pods[0]).status.success());
+    let refused = evict(&pods[1]);
+    assert!(!refused.status.success());
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("disruption budget"));
+    eventually("a job at the next minute", Duration::from_secs(75), || {
+        !names(&cluster, &k, &["jobs"]).is_empty()
+    });
+    let job = names(&cluster, &k, &["jobs"])[0].clone();
+    assert!(job.starts_with("tick-"), "{job}");
+    eventually("it is active", SOON, || {
+        value(&cluster, &k, "cronjob/tick", ".status.active[0].name") == job
+    });
+    assert!(!value(&cluster, &k, "cronjob/tick", ".status.lastScheduleTime").is_empty());
+}
