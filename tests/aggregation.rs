@@ -3,15 +3,42 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
-mod peers;
 
-use harness::{Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output};
+use harness::{
+    Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output, part, tests_dir,
+};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const NAME: &str = "v1alpha1.instruments.davit.test";
+
+/// A Go program of `tests/peers/{folder}`, built once into `tests/.cache/{name}` when there is a Go toolchain.
+fn go_program(folder: &str, name: &str) -> Option<PathBuf> {
+    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _guard = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let built = tests_dir().join(".cache").join(name);
+    if !built.is_file() {
+        let output = Command::new("go")
+            .args(["build", "-trimpath", "-ldflags", "-s -w", "-o"])
+            .arg(&built)
+            .arg(".")
+            .current_dir(tests_dir().join("peers").join(folder))
+            .output();
+        match output {
+            Ok(output) if !output.status.success() => {
+                let why = String::from_utf8_lossy(&output.stderr).into_owned();
+                println!("{name} was not built: {why}");
+            }
+            Ok(_) => {}
+            Err(error) => println!("{name} was not built: {error}"),
+        }
+    }
+    part(name, built.is_file().then_some(built))
+}
 
 /// The server as a process of its own, outside of the cluster.
 struct Gauges {
@@ -103,7 +130,7 @@ fn available(cluster: &Cluster, k: &Path) -> String {
 
 #[test]
 fn item_163_165_166_a_server_of_the_official_library_is_used_through_kubectl() {
-    let Some(binary) = peers::go_program("aggregated", "aggregated-apiserver") else {
+    let Some(binary) = go_program("aggregated", "aggregated-apiserver") else {
         return;
     };
     let releases = ["1.27", "1.33"];
@@ -300,11 +327,19 @@ fn item_194_plugins_of_kubectl_work() {
             said.contains("there is no pod none in namespace default"),
             "{said}"
         );
-        credential_plugin(&cluster, &k);
+        credential_plugin(&cluster, &k, release);
     }
 }
 
-fn credential_plugin(cluster: &Cluster, k: &Path) {
+fn credential_plugin(cluster: &Cluster, k: &Path, release: &str) {
+    // Flags of the older kubectl know only the beta of the protocol.
+    let (version, mode) = match release {
+        "1.27" => ("client.authentication.k8s.io/v1beta1", None),
+        _ => (
+            "client.authentication.k8s.io/v1",
+            Some("--exec-interactive-mode=Never"),
+        ),
+    };
     let token = kubectl(
         cluster,
         k,
@@ -312,14 +347,11 @@ fn credential_plugin(cluster: &Cluster, k: &Path) {
     );
     let script = cluster.dir.path().join("login");
     let answer = format!(
-        r#"{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{{"token":"{}"}}}}"#,
+        r#"{{"apiVersion":"{version}","kind":"ExecCredential","status":{{"token":"{}"}}}}"#,
         token.trim()
     );
-    std::fs::write(
-        &script,
-        format!("#!/bin/sh\n[ -n \"$KUBERNETES_EXEC_INFO\" ] || exit 1\necho '{answer}'\n"),
-    )
-    .unwrap();
+    let text = format!("#!/bin/sh\n[ -n \"$KUBERNETES_EXEC_INFO\" ] || exit 1\necho '{answer}'\n");
+    std::fs::write(&script, text).unwrap();
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
     let config = cluster.dir.path().join("exec.kubeconfig");
@@ -329,14 +361,10 @@ fn credential_plugin(cluster: &Cluster, k: &Path) {
         harness::run(command.env("KUBECONFIG", &config).args(args))
     };
     let command = format!("--exec-command={}", script.display());
-    run(&[
-        "config",
-        "set-credentials",
-        "by-plugin",
-        &command,
-        "--exec-api-version=client.authentication.k8s.io/v1",
-        "--exec-interactive-mode=Never",
-    ]);
+    let version = format!("--exec-api-version={version}");
+    let mut login = vec!["config", "set-credentials", "by-plugin", &command, &version];
+    login.extend(mode);
+    run(&login);
     run(&["config", "set-context", "--current", "--user=by-plugin"]);
     let who = run(&[
         "auth",
