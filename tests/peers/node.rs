@@ -75,7 +75,8 @@ async fn a_go_device_plugin_and_a_go_monitor_agree() {
     let answer = read_podresources(&monitor, &node);
     // the plugin prefers its last devices
     assert_eq!(devices_of(&answer, "holder"), ["thing-2", "thing-3"]);
-    let numa = &answer["list"]["pod_resources"][0]["containers"][0]["devices"][0]["topology"]["nodes"];
+    let numa =
+        &answer["list"]["pod_resources"][0]["containers"][0]["devices"][0]["topology"]["nodes"];
     assert!(numa.as_array().is_some_and(|n| n.len() == 1), "{answer}");
 
     running.signal(nix::sys::signal::Signal::SIGUSR1);

@@ -86,15 +86,32 @@ fn an_operator_with_webhooks_behaves() {
         kubectl(
             &cluster,
             &k,
-            ["get", resource, "one", "-o", &format!("jsonpath={{{path}}}")],
+            [
+                "get",
+                resource,
+                "one",
+                "-o",
+                &format!("jsonpath={{{path}}}"),
+            ],
         )
     };
-    assert_eq!(field("fleets.v1.operator.davit.dev", ".spec"), r#"{"color":"blue","replicas":1}"#);
-    assert_eq!(field("fleets.v1alpha1.operator.davit.dev", ".spec"), r#"{"count":1,"paint":"blue"}"#);
+    assert_eq!(
+        field("fleets.v1.operator.davit.dev", ".spec"),
+        r#"{"color":"blue","replicas":1}"#
+    );
+    assert_eq!(
+        field("fleets.v1alpha1.operator.davit.dev", ".spec"),
+        r#"{"count":1,"paint":"blue"}"#
+    );
     kubectl(
         &cluster,
         &k,
-        ["wait", "--for=condition=Ready", "fleet/one", "--timeout=60s"],
+        [
+            "wait",
+            "--for=condition=Ready",
+            "fleet/one",
+            "--timeout=60s",
+        ],
     );
     assert!(kubectl(&cluster, &k, ["get", "fl"]).starts_with("NAME   COLOR   THERE"));
     assert!(kubectl(&cluster, &k, ["get", "events"]).contains("launched one-0"));
@@ -115,7 +132,10 @@ fn an_operator_with_webhooks_behaves() {
     let told = refused(&cluster, &k, &fleet("v1", "two", "color: Blue"));
     assert!(told.contains("colors are written small"), "{told}");
     let told = refused(&cluster, &k, &fleet("v1", "two", "replicas: 21"));
-    assert!(told.contains("should be less than or equal to 20"), "{told}");
+    assert!(
+        told.contains("should be less than or equal to 20"),
+        "{told}"
+    );
     let file = cluster.dir.path().join("yellow.yaml");
     std::fs::write(&file, fleet("v1", "yellow", "color: yellow")).unwrap();
     let warned = output(cluster.kubectl(&k).args(["create", "-f"]).arg(&file));

@@ -32,7 +32,11 @@ pub(crate) fn python() -> Option<PathBuf> {
     let wanted = tests_dir().join("peers/python/requirements.txt");
     let mark = environment.join("requirements.txt");
     if std::fs::read(&wanted).ok() != std::fs::read(&mark).ok()
-        && attempt(Command::new("python3").args(["-m", "venv"]).arg(&environment))
+        && attempt(
+            Command::new("python3")
+                .args(["-m", "venv"])
+                .arg(&environment),
+        )
         && attempt(
             Command::new(environment.join("bin/pip"))
                 .args(["install", "--quiet", "--disable-pip-version-check", "-r"])
@@ -41,7 +45,10 @@ pub(crate) fn python() -> Option<PathBuf> {
     {
         std::fs::copy(&wanted, &mark).unwrap();
     }
-    part("python", mark.is_file().then(|| environment.join("bin/python")))
+    part(
+        "python",
+        mark.is_file().then(|| environment.join("bin/python")),
+    )
 }
 
 /// Python code of our own .proto file, generated into a folder.

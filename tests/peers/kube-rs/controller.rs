@@ -69,7 +69,8 @@ async fn light(lamp: &DynamicObject, client: &Client) -> Result<Action, kube::Er
     maps.patch(&lamp.name_any(), &params, &Patch::Apply(glow))
         .await?;
     let all: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &lamps());
-    let status = json!({ "apiVersion": "kube-rs.davit.dev/v1", "kind": "Lamp", "status": { "lit": true } });
+    let status =
+        json!({ "apiVersion": "kube-rs.davit.dev/v1", "kind": "Lamp", "status": { "lit": true } });
     all.patch_status(&lamp.name_any(), &params, &Patch::Apply(status))
         .await?;
     Ok(Action::await_change())
@@ -134,9 +135,12 @@ async fn a_kube_rs_controller_behaves() {
     assert_eq!(glow.data.unwrap()["watts"], "40");
     assert_eq!(glow.metadata.owner_references.unwrap()[0].kind, "Lamp");
 
-    all.delete("desk", &DeleteParams::background()).await.unwrap();
+    all.delete("desk", &DeleteParams::background())
+        .await
+        .unwrap();
     within(WAIT, "the lamp and its glow to be gone", async || {
-        let gone = all.get_opt("desk").await.ok()?.is_none() && maps.get_opt("desk").await.ok()?.is_none();
+        let gone =
+            all.get_opt("desk").await.ok()?.is_none() && maps.get_opt("desk").await.ok()?.is_none();
         gone.then_some(())
     })
     .await;
