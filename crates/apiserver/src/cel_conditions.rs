@@ -10,9 +10,10 @@ use std::sync::Arc;
 
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::Status;
+use davit_cel::policy::compile;
 use davit_cel::{
-    Activation, Authorizer, AuthorizerHandle, Check, Decision, DeclType, Env, EnvBuilder,
-    EvalError, Library, Program, Type, Value as Cel, join_errors,
+    Activation, Authorizer, AuthorizerHandle, Check, Decision, Env, EvalError, Program, Type,
+    Value as Cel,
 };
 use parking_lot::Mutex;
 use serde_json::{Value, json};

@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use super::GROUP;
 use super::matching::Rule;
-use crate::cel_conditions::{Conditions, Scope, environment};
+use crate::cel_conditions::Conditions;
 use crate::errors;
 use crate::server::ApiServer;
 use crate::storage;
 use crate::webhook::{CallError, ClientConfig};
+use davit_cel::policy::{Scope, environment};
 
 const TIMEOUT_SECONDS: u64 = 10;
 

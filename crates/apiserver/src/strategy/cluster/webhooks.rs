@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::super::containers::{choice, optional_choice};
 use super::super::json::{at, has, int_at, list_at, str_at};
 use super::super::selectors;
-use crate::cel_conditions::{Scope, environment, validate_conditions};
+use crate::cel_conditions::validate_conditions;
+use davit_cel::policy::{Scope, environment};
 
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
 const OPERATIONS: [&str; 5] = ["*", "CONNECT", "CREATE", "DELETE", "UPDATE"];
