@@ -12,7 +12,11 @@ const SETS: &[(&str, &[&str])] = &[
     ("pluginregistration", &["pluginregistration/v1.proto"]),
     (
         "podresources",
-        &["podresources/v1.proto", "podresources/v1alpha1.proto"],
+        &[
+            "podresources/v1.proto",
+            "podresources/v1alpha1.proto",
+            "podresources/davit.proto",
+        ],
     ),
     ("cri", &["cri/runtime.proto", "cri/image.proto"]),
 ];

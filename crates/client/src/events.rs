@@ -46,6 +46,7 @@ struct Note {
     warning: bool,
     reason: String,
     message: String,
+    annotation: Option<(String, String)>,
 }
 
 impl EventRecorder {
@@ -81,7 +82,30 @@ impl EventRecorder {
         self.record(object, true, reason, message.into());
     }
 
+    /// Records an event of type Warning that carries a record for programs in an annotation.
+    pub fn warning_with(
+        &self,
+        object: &ObjectReference,
+        reason: &str,
+        message: impl Into<String>,
+        annotation: (&str, String),
+    ) {
+        let annotation = Some((annotation.0.to_owned(), annotation.1));
+        self.send(object, true, reason, message.into(), annotation);
+    }
+
     fn record(&self, object: &ObjectReference, warning: bool, reason: &str, message: String) {
+        self.send(object, warning, reason, message, None);
+    }
+
+    fn send(
+        &self,
+        object: &ObjectReference,
+        warning: bool,
+        reason: &str,
+        message: String,
+        annotation: Option<(String, String)>,
+    ) {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let note = Note {
             kind: text(&object.kind),
@@ -94,6 +118,7 @@ impl EventRecorder {
             warning,
             reason: reason.to_owned(),
             message,
+            annotation,
         };
         if let Err(error) = self.queue.try_send(note) {
             tracing::warn!(%error, "event dropped");
@@ -210,6 +235,7 @@ impl Writer {
             metadata: ObjectMeta {
                 name: Some(format!("{}.{:x}", note.name, now.as_nanosecond())),
                 namespace: Some(namespace),
+                annotations: note.annotation.clone().map(|a| [a].into()),
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {

@@ -1,5 +1,6 @@
 //! The command line. Names are stable; `docs/` and scripts rely on them.
 
+use crate::kubelet_flags::KubeletFlags;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -205,6 +206,8 @@ pub(crate) struct NodeOptions {
     /// Allow the image `davit.local/host`: the host's root, read-only
     #[arg(long)]
     pub(crate) allow_host_image: bool,
+    #[command(flatten)]
+    pub(crate) kubelet: KubeletFlags,
 }
 
 #[derive(Debug, Clone, clap::Args)]

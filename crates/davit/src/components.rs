@@ -191,6 +191,7 @@ pub(crate) async fn run_node(
     node.port = options.node_port;
     node.node_ips = vec![address];
     node.client_ca = client_ca.map(String::into_bytes);
+    options.kubelet.apply(&mut node)?;
     davit_node::NodeAgent::new(client, node)
         .run(cancel)
         .await

@@ -7,6 +7,7 @@ mod demo;
 mod devices;
 mod explain;
 mod image;
+mod kubelet_flags;
 mod paths;
 mod protection;
 mod shutdown;

@@ -55,11 +55,13 @@ fn table(pods: usize) -> Table {
 }
 
 fn bench(c: &mut Criterion) {
-    let pods: Vec<Arc<Pod>> = (0..1000).map(pod).collect();
-    let table = table(1000);
-    c.bench_function("podresources_list_1000x8", |b| {
-        b.iter(|| podresources::list(&pods, &table).encode_to_vec().len());
-    });
+    for count in [110, 500, 1000] {
+        let pods: Vec<Arc<Pod>> = (0..count).map(pod).collect();
+        let table = table(count);
+        c.bench_function(&format!("podresources_list_{count}x8"), |b| {
+            b.iter(|| podresources::list(&pods, &table).encode_to_vec().len());
+        });
+    }
 }
 
 criterion_group!(benches, bench);

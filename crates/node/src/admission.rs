@@ -13,12 +13,15 @@ pub struct Refusal {
     pub reason: String,
     /// Human readable, without the prefix of the status message.
     pub message: String,
+    /// What could not be placed, and what would have to be freed for it.
+    pub misfit: Option<crate::compute::Misfit>,
 }
 
 fn refuse(reason: &str, message: impl Into<String>) -> Result<(), Refusal> {
     Err(Refusal {
         reason: reason.to_owned(),
         message: message.into(),
+        misfit: None,
     })
 }
 

@@ -1,12 +1,15 @@
 //! The node agent: puts the parts together and runs them.
 
+mod cpu_sets;
 mod dispatch;
 mod lease;
 mod node_status;
 mod orphans;
 mod relist;
 mod static_pods;
+mod topology_report;
 
+use crate::compute::Settings;
 use crate::containermanager::{
     Config as DeviceConfig, ContainerManager, FoundContainer, StartError,
 };
@@ -19,6 +22,7 @@ use crate::metrics::Metrics;
 use crate::objects::{ApiObjects, ObjectSource};
 use crate::paths::Paths;
 use crate::pod_table::PodTable;
+use crate::resources::Amounts;
 use crate::runtime_state::{State, keys};
 use crate::server;
 use crate::status_manager::StatusManager;
@@ -26,6 +30,7 @@ use crate::volumes::Volumes;
 use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
 use davit_client::{EventRecorder, Informer};
 use davit_oci::runtime::Runtime;
+use davit_topology::Hardware;
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use kube::Api;
 use kube::runtime::watcher;
@@ -76,6 +81,10 @@ pub struct NodeOptions {
     pub log_rotation: LogRotation,
     /// How long admission waits for a device plugin that is coming back.
     pub plugin_wait: Duration,
+    /// The CPU, memory and topology managers. Without a description of the machine the one at hand is read.
+    pub resources: Settings,
+    /// What is kept for the system and the agent, by resource name (`kubeReserved`, `systemReserved`, eviction).
+    pub reserved: Amounts,
 }
 
 impl NodeOptions {
@@ -107,6 +116,8 @@ impl NodeOptions {
             mounts: rustix::process::geteuid().is_root(),
             log_rotation: LogRotation::default(),
             plugin_wait: Duration::from_secs(5 * 60),
+            resources: Settings::default(),
+            reserved: Amounts::new(),
         }
     }
 }
@@ -168,6 +179,8 @@ impl NodeAgent {
         tasks.spawn(server.run(cancel.clone()));
         tasks.spawn(relist::run(ctx.clone(), inputs.clone(), cancel.clone()));
         tasks.spawn(relist::watch_devices(ctx.clone(), inputs, cancel.clone()));
+        tasks.spawn(cpu_sets::run(ctx.clone(), cancel.clone()));
+        tasks.spawn(topology_report::run(ctx.clone(), cancel.clone()));
         tasks.spawn(relist::rotate_logs(ctx.clone(), cancel.clone()));
         dispatcher.run().await;
         cancel.cancel();
@@ -211,7 +224,15 @@ impl NodeAgent {
         {
             tracing::warn!(%error, "cannot make the volume directory a shared mount; mount propagation will not work");
         }
-        let machine = Machine::discover(paths.root());
+        let mut machine = Machine::discover(paths.root());
+        let mut resources = options.resources.clone();
+        if resources.hardware == Hardware::default() {
+            let memory = u64::try_from(machine.memory).unwrap_or(0);
+            resources.hardware = crate::machine::read_hardware(Path::new("/sys"), memory);
+        } else {
+            machine.describe(&resources.hardware);
+        }
+        machine.reserved.clone_from(&options.reserved);
         let version = runtime_version(&*options.runtime).await?;
         let listener = server::bind(SocketAddr::new(options.address, options.port)).await?;
 
@@ -240,6 +261,7 @@ impl NodeAgent {
         let pods = Arc::new(PodTable::default());
         let config = DeviceConfig {
             plugin_wait: options.plugin_wait,
+            resources,
             ..DeviceConfig::new(&root)
         };
         let devices = ContainerManager::start(config, pods.clone()).await?;

@@ -5,9 +5,9 @@
 //! in memory ([`Table`]) is what the log says, plus claims of admissions under way. Invariant:
 //! one device never has two exclusive owners; [`Table::claim`] is where that is enforced.
 //!
-//! Device plugin devices are the first kind of thing recorded. CPUs, memory and claims of
-//! dynamic resource allocation get variants of [`Change`] and fields of [`ContainerHoldings`]
-//! of their own; the file format carries them without change.
+//! Recorded are devices of plugins, and CPUs and memory for exclusive use. Claims of dynamic
+//! resource allocation get a variant of [`Change`] and a field of [`ContainerHoldings`] of their
+//! own; the file format carries them without change.
 
 mod file;
 mod ledger;
@@ -17,5 +17,7 @@ mod table;
 pub use file::Error;
 pub use ledger::{CommitError, Ledger, Reservation};
 pub(crate) use record::base64_bytes;
-pub use record::{Change, DeviceHold, PodName};
-pub use table::{Conflict, ContainerHoldings, HeldDevices, PodHoldings, ResourceRecord, Table};
+pub use record::{Change, ComputeHold, DeviceHold, PodName};
+pub use table::{
+    CPU, Conflict, ContainerHoldings, HeldDevices, PodHoldings, ResourceRecord, Table,
+};

@@ -242,7 +242,7 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
         parts.devices.annotations.clone().into_iter().collect();
     annotations.extend(container_annotations(pod, container, restart_count));
     let machine = &ctx.machine;
-    let limits = resources::linux_resources(
+    let mut limits = resources::linux_resources(
         pod,
         role,
         container,
@@ -250,6 +250,7 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
         &machine.hugepage_sizes(),
         machine.unified_cgroup,
     );
+    parts.devices.compute.apply(&mut limits);
     Ok(cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata {
             name: container.name.clone(),

@@ -1,4 +1,5 @@
-//! The node agent's view of everything a pod holds exclusively: today device plugin devices.
+//! The node agent's view of everything a pod holds exclusively: device plugin devices, CPUs and
+//! memory.
 //!
 //! The pod workers talk to [`ContainerManager`] only. Behind it stand the allocation log
 //! ([`crate::allocation`]), the device manager ([`crate::devices`]), the plugin registry
@@ -18,7 +19,6 @@ use std::time::Duration;
 
 use davit_api::devices::Device;
 use davit_proto::cri::v1 as cri;
-use davit_topology::{Machine, Policy};
 use k8s_openapi::api::core::v1::{Pod, ResourceStatus};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -26,8 +26,9 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::compute::{ComputeOptions, Misfit, Settings, SettingsError, StateError};
 use crate::devices::Manager;
-use crate::{allocation, devices, plugins, podresources};
+use crate::{allocation, compute, devices, plugins, podresources};
 
 /// The pods of this node, as its pod workers know them.
 pub trait ActivePods: Send + Sync + 'static {
@@ -65,10 +66,10 @@ pub struct Config {
     pub allocate_timeout: Duration,
     /// Limit of one PreStartContainer call.
     pub pre_start_timeout: Duration,
-    /// The machine's NUMA nodes; without it no hints are computed.
-    pub machine: Option<Machine>,
-    /// Topology manager policy, applied per container.
-    pub topology_policy: Policy,
+    /// The machine, and what the CPU, memory and topology managers are to do with it.
+    pub resources: Settings,
+    /// How many calls the podresources socket takes.
+    pub podresources_rate: podresources::Rate,
 }
 
 impl Config {
@@ -83,8 +84,8 @@ impl Config {
             preferred_timeout: Duration::from_secs(30),
             allocate_timeout: Duration::from_secs(60),
             pre_start_timeout: Duration::from_secs(30),
-            machine: None,
-            topology_policy: Policy::default(),
+            resources: Settings::default(),
+            podresources_rate: podresources::Rate::default(),
         }
     }
 }
@@ -94,7 +95,7 @@ impl Config {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}: {message}")]
 pub struct Rejection {
-    /// `UnexpectedAdmissionError` or `TopologyAffinityError`.
+    /// `UnexpectedAdmissionError`, `TopologyAffinityError` or `SMTAlignmentError`.
     pub reason: String,
     /// Human readable, without the prefix.
     pub message: String,
@@ -102,6 +103,8 @@ pub struct Rejection {
     pub container: Option<String>,
     /// The resource it was about, if it is about one.
     pub resource: Option<String>,
+    /// What could not be placed, and what would have to be freed for it.
+    pub misfit: Option<Misfit>,
 }
 
 /// Why a container cannot be created now (waiting reason `CreateContainerConfigError`); the
@@ -123,6 +126,8 @@ pub struct ContainerOptions {
     pub annotations: BTreeMap<String, String>,
     /// Names for `CDI_devices`.
     pub cdi_devices: Vec<cri::CdiDevice>,
+    /// CPUs and memory nodes.
+    pub compute: ComputeOptions,
 }
 
 /// A container the runtime reported when the agent started.
@@ -154,6 +159,12 @@ pub enum StartError {
     /// A socket cannot be served.
     #[error(transparent)]
     Socket(#[from] davit_proto::unix::Error),
+    /// The settings do not fit the machine.
+    #[error(transparent)]
+    Resources(#[from] SettingsError),
+    /// A state file does not fit the settings or the machine.
+    #[error(transparent)]
+    State(#[from] StateError),
 }
 
 /// Everything pods hold exclusively on this node. Stops its servers when dropped; containers
@@ -176,6 +187,8 @@ impl ContainerManager {
         let cancel = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let inner = Manager::open(config, pods, cancel.clone())?;
+        compute::migrate(&inner.ledger, &inner.compute).await;
+        tasks.spawn(compute::keep(inner.clone()));
         devices::serve(&inner, &mut tasks)?;
         plugins::serve(&inner, &mut tasks)?;
         podresources::serve(&inner, &mut tasks)?;
@@ -229,6 +242,32 @@ impl ContainerManager {
         container: &str,
     ) -> Result<ContainerOptions, OptionsError> {
         self.inner.container_options(pod, container).await
+    }
+
+    /// Where a container may run now: exclusive CPUs, or the shared pool, which changes as others
+    /// come and go. Nothing where the node does not manage CPUs.
+    pub fn compute_options(&self, pod_uid: &str, container: &str) -> ComputeOptions {
+        self.inner.compute_options(pod_uid, container)
+    }
+
+    /// Whether the node manages the CPUs of its containers.
+    pub fn manages_cpus(&self) -> bool {
+        self.inner.compute.cpu().is_some()
+    }
+
+    /// The topology manager's policy.
+    pub fn topology_policy(&self) -> davit_topology::PolicyKind {
+        self.inner.topology_policy()
+    }
+
+    /// What schedulers are told about the NUMA nodes: everything the decision about a pod depends on.
+    pub fn published(&self) -> davit_topology::published::NodeState {
+        self.inner.published()
+    }
+
+    /// How often the CPU sets of running containers are to be looked at without a reason.
+    pub fn reconcile_period(&self) -> Duration {
+        self.inner.config.resources.reconcile_period
     }
 
     /// Frees everything the pod holds. To be called when all its containers have ended and it

@@ -25,6 +25,7 @@ pub(crate) use metrics::{PluginLabel, Rising};
 pub use names::InvalidName;
 pub(crate) use names::check as check_name;
 pub(crate) use registration::serve;
+pub(crate) use requests::{Request, pod_total};
 
 /// The folder of plugin sockets and the checkpoint, below the agent's root.
 pub const DEVICE_PLUGINS_DIR: &str = "device-plugins";

@@ -1,6 +1,11 @@
 //! What the machine has: processors, memory, disk, identity.
 
-use crate::resources::{Quantities, hugepage_resource};
+mod sysfs;
+
+pub use sysfs::read as read_hardware;
+
+use crate::resources::{Amounts, Quantities, amount, hugepage_resource, quantity};
+use davit_topology::Hardware;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::path::Path;
@@ -18,6 +23,8 @@ pub struct Machine {
     pub hugepages: Vec<(u64, u64)>,
     /// Whether cgroups are mounted as a single v2 tree.
     pub unified_cgroup: bool,
+    /// What is kept for the system and the agent, by resource name; not allocatable.
+    pub reserved: Amounts,
     /// `status.nodeInfo` without the runtime's version.
     pub info: NodeSystemInfo,
 }
@@ -53,6 +60,7 @@ impl Machine {
             disk,
             hugepages: hugepages(Path::new("/sys/kernel/mm/hugepages")),
             unified_cgroup: unified,
+            reserved: Amounts::new(),
             info: NodeSystemInfo {
                 architecture: architecture().to_owned(),
                 boot_id,
@@ -70,6 +78,13 @@ impl Machine {
                 ..NodeSystemInfo::default()
             },
         }
+    }
+
+    /// Shows another machine than the one at hand: its CPUs, memory and huge pages.
+    pub fn describe(&mut self, hardware: &Hardware) {
+        self.cpus = hardware.all_cpus().len();
+        self.memory = i64::try_from(hardware.memory()).unwrap_or(i64::MAX);
+        self.hugepages = hardware.hugepages().into_iter().collect();
     }
 
     /// Sizes of huge pages in bytes.
@@ -120,6 +135,16 @@ impl Machine {
             "ephemeral-storage".to_owned(),
             Quantity((self.disk / 10 * 9).to_string()),
         );
+        for (name, kept) in &self.reserved {
+            if let Some(all) = out.get_mut(name) {
+                let left = (amount(name, all) - kept).max(0);
+                *all = if name == "memory" {
+                    Quantity(format!("{}Ki", left / 1024))
+                } else {
+                    quantity(name, left)
+                };
+            }
+        }
         out
     }
 }
@@ -187,6 +212,18 @@ mod tests {
         let capacity = machine.capacity(110);
         assert_eq!(capacity["pods"].0, "110");
         assert!(capacity["memory"].0.ends_with("Ki"));
+    }
+
+    #[test]
+    fn another_machine_can_be_described_and_parts_kept_back() {
+        let mut machine = Machine::discover(Path::new("/"));
+        machine.describe(&Hardware::grid(2, 1, 4, 2, 8 << 30));
+        machine.reserved =
+            Amounts::from([("cpu".to_owned(), 1500), ("memory".to_owned(), 1 << 30)]);
+        assert_eq!(machine.capacity(110)["cpu"].0, "16");
+        let allocatable = machine.allocatable(110);
+        assert_eq!(allocatable["cpu"].0, "14500m");
+        assert_eq!(allocatable["memory"].0, format!("{}Ki", 15 << 20));
     }
 
     #[test]

@@ -59,6 +59,22 @@ pub mod podresources {
     }
 }
 
+/// davit's additions to the interfaces of the node agent.
+pub mod davit {
+    /// List of podresources as a push.
+    pub mod podresources {
+        /// Version 1.
+        #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+        pub mod v1 {
+            include!("generated/podresources/davit.podresources.v1.rs");
+        }
+    }
+}
+
+/// Generated code of davit's own services names the messages of other packages by their place
+/// from the root of the packages.
+pub use podresources::v1;
+
 /// Container runtime interface.
 pub mod cri {
     /// Version 1, protobuf package `runtime.v1`.

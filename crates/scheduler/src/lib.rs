@@ -18,6 +18,7 @@ pub mod pod;
 pub mod queue;
 pub mod resources;
 pub mod selector;
+pub mod topology;
 pub mod verdict;
 
 mod metrics;

@@ -23,10 +23,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::framework::{ClusterEvent, EventObject, Hint, Profile, Status};
 use crate::metrics::Metrics;
-use crate::plugins::{Budgets, default_profile};
+use crate::plugins::{Budgets, NodeResourceTopology, default_profile};
 use crate::pod::{DEFAULT_SCHEDULER_NAME, PodInfo};
 use crate::queue::{QueueOptions, Rules};
 use crate::reporter::Reporter;
+use crate::topology::Topologies;
 use crate::verdict::Verdicts;
 use crate::waiting::WaitingPods;
 use engine::Engine;
@@ -78,6 +79,7 @@ pub struct Scheduler {
     verdicts: Verdicts,
     metrics: Metrics,
     waiting: WaitingPods,
+    topologies: Topologies,
 }
 
 impl fmt::Debug for Scheduler {
@@ -123,11 +125,16 @@ impl Scheduler {
     /// A scheduler that reaches its cluster through `client`.
     pub fn new(client: kube::Client, options: SchedulerOptions) -> Self {
         let budgets = Budgets::default();
+        let topologies = Topologies::default();
         let mut profiles = options.profiles.clone();
         if profiles.is_empty() {
             let default =
                 |name: &String| default_profile(name, Some(client.clone()), budgets.clone());
-            profiles = options.names.iter().map(default).collect();
+            let aligned = |p: Profile| {
+                let plugin = NodeResourceTopology::new(topologies.clone());
+                p.with(Arc::new(plugin), 0)
+            };
+            profiles = options.names.iter().map(default).map(aligned).collect();
         }
         let by_name = profiles.into_iter().map(|mut p| {
             if p.percentage_of_nodes_to_score == 0 {
@@ -145,6 +152,7 @@ impl Scheduler {
             verdicts: Verdicts::default(),
             metrics: Metrics::default(),
             waiting: WaitingPods::default(),
+            topologies,
         }
     }
 
@@ -209,6 +217,10 @@ impl Scheduler {
                 .run(client.clone(), component.to_owned(), stop.clone()),
         );
 
+        let mut topology_changes = self.topologies.subscribe();
+        let topologies = self.topologies.clone();
+        tasks.spawn(topologies.follow(client.clone(), stop.clone()));
+
         let mut engine = Engine::new(self, recorder, reporter);
         let mut pod_changes = pods.subscribe();
         let mut node_changes = nodes.subscribe();
@@ -253,6 +265,7 @@ impl Scheduler {
                     while budget_changes.try_next().is_some() {}
                     self.budgets.replace(budgets.list());
                 }
+                Ok(()) = topology_changes.changed() => engine.topologies(),
                 Some(done) = engine.work.join_next_with_id() => engine.done(done),
                 () = tokio::time::sleep_until(wake) => {}
                 Some(_) = tasks.join_next() => {

@@ -10,6 +10,7 @@
 //! * [`devices`]: hints for devices, the split by affinity and the choice of device IDs (KEP-693,
 //!   KEP-3573 and the device plugin API v1beta1).
 //! * [`hardware`]: what a machine is made of.
+//! * [`pod`], [`published`]: what a pod asks for, what a node publishes, and whether it would take it.
 //! * [`cpu`], [`memory`]: the static policies of the CPU and memory managers (KEP-3570, KEP-1769).
 #![forbid(unsafe_code)]
 
@@ -20,6 +21,8 @@ pub mod hardware;
 pub mod hints;
 pub mod memory;
 pub mod numa;
+pub mod pod;
+pub mod published;
 
 pub use cpuset::CpuSet;
 pub use devices::{Choice, ChoiceError, ChoiceInput, DeviceId, ReuseTable, Step};

@@ -20,7 +20,8 @@ pub const MEMORY: &str = "memory";
 pub type MemoryAmounts = BTreeMap<String, u64>;
 
 /// Bytes of one memory type on one node.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct MemoryTable {
     /// What the node has.
     pub total: u64,
@@ -35,7 +36,7 @@ pub struct MemoryTable {
 }
 
 /// One node.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeMemory {
     /// Blocks that touch the node.
     pub assignments: usize,
@@ -82,7 +83,8 @@ pub enum MemoryError {
 }
 
 /// Memory of all nodes: what there is and what is given out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct MemoryState {
     nodes: BTreeMap<u32, NodeMemory>,
 }

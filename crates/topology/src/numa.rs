@@ -171,6 +171,19 @@ impl Machine {
         self.nodes
     }
 
+    /// The distances, a row a node, both in ascending order of the nodes.
+    pub fn distances(&self) -> Vec<Vec<u32>> {
+        let row = |a: u32| {
+            let of = self.distances.get(a as usize);
+            let each = self
+                .nodes
+                .iter()
+                .filter_map(|b| of?.get(b as usize).copied());
+            each.collect()
+        };
+        self.nodes.iter().map(row).collect()
+    }
+
     /// Sum of the distances over all ordered pairs of nodes of `mask`, each node with itself
     /// included. Among masks of equal size this orders like the average.
     pub fn distance_sum(&self, mask: NumaMask) -> u64 {

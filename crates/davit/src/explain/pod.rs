@@ -2,6 +2,7 @@
 
 use crate::table;
 use davit_api::devices::Device;
+use davit_node::compute::{Misfit, REFUSAL_ANNOTATION};
 use davit_scheduler::{Record, VERDICT_ANNOTATION};
 use k8s_openapi::api::core::v1::{ContainerStatus, Event, Pod};
 use serde::Serialize;
@@ -30,6 +31,9 @@ pub(crate) struct Explanation {
     /// Why the node could not be asked for its devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     devices_unknown: Option<String>,
+    /// Why the node could not place the pod's resources, and what would have to be freed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<Misfit>,
     /// Warnings about the pod, oldest first.
     warnings: Vec<String>,
 }
@@ -53,6 +57,19 @@ struct Container {
     reason: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     message: String,
+}
+
+/// The record of the latest event that carries one.
+fn refusal(warnings: &[&Event]) -> Option<Misfit> {
+    let record = |e: &&Event| {
+        e.metadata
+            .annotations
+            .as_ref()?
+            .get(REFUSAL_ANNOTATION)
+            .cloned()
+    };
+    let latest = warnings.iter().rev().find_map(record)?;
+    serde_json::from_str(&latest).ok()
 }
 
 impl Explanation {
@@ -109,6 +126,7 @@ impl Explanation {
             containers,
             devices,
             devices_unknown,
+            refusal: refusal(&warnings),
             warnings: warnings.into_iter().map(warning).collect(),
         }
     }
@@ -118,6 +136,12 @@ impl Explanation {
         let mut out = format!("Pod {}/{}: {}\n", self.namespace, self.name, self.summary);
         if let Some(record) = &self.scheduling {
             out.push_str(&scheduling_text(record));
+        }
+        if let Some(refusal) = &self.refusal {
+            out.push_str(
+                "\nWhat the node could not place together, and what would have to be freed:\n",
+            );
+            out.push_str(&refusal.text());
         }
         if !self.devices.is_empty() {
             out.push_str("\nDevices it holds:\n");

@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 use super::file::{Error, LogFile};
 use super::record::Change;
-use super::table::{Conflict, Table};
+use super::table::{CPU, Conflict, Table};
 
 /// Commits waiting to be written; more wait in their callers.
 const QUEUE: usize = 1024;
@@ -157,15 +157,17 @@ impl Ledger {
         mut claims: Reservation,
     ) -> Result<(), CommitError> {
         for change in &changes {
-            if let Change::Hold(hold) = change {
-                let devices = hold.devices.keys().cloned().collect();
-                claims.add_for(
-                    &hold.pod.uid,
-                    &hold.container,
-                    hold.kind,
-                    &hold.resource,
-                    &devices,
-                )?;
+            match change {
+                Change::Hold(hold) => {
+                    let devices = hold.devices.keys().cloned().collect();
+                    let (uid, container) = (&hold.pod.uid, &hold.container);
+                    claims.add_for(uid, container, hold.kind, &hold.resource, &devices)?;
+                }
+                Change::Compute(hold) => {
+                    let (uid, container) = (&hold.pod.uid, &hold.container);
+                    claims.add_for(uid, container, hold.kind, CPU, &hold.cpu_ids())?;
+                }
+                Change::Release { .. } | Change::Learned { .. } | Change::Forgotten { .. } => {}
             }
         }
         if changes.is_empty() {

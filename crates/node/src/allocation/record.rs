@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use davit_topology::NumaMask;
-use davit_topology::devices::{ContainerKind, DeviceId, DeviceMap};
+use davit_topology::devices::{ContainerKind, DeviceId, DeviceMap, DeviceSet};
+use davit_topology::memory::MemoryBlock;
+use davit_topology::{CpuSet, NumaMask};
 use serde::{Deserialize, Serialize};
 
 /// Who a pod is.
@@ -23,6 +24,8 @@ pub struct PodName {
 pub enum Change {
     /// A container holds devices of one resource; replaces what it held of that resource.
     Hold(DeviceHold),
+    /// A container holds CPUs and memory; replaces what it held of them.
+    Compute(ComputeHold),
     /// A pod holds nothing any more.
     Release {
         /// UID of the pod.
@@ -62,6 +65,38 @@ pub struct DeviceHold {
     pub response: Vec<u8>,
     /// When it was allocated, milliseconds since 1970.
     pub since: i64,
+}
+
+/// CPUs and memory in the hands of one container.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ComputeHold {
+    /// The pod.
+    pub pod: PodName,
+    /// The container's name.
+    pub container: String,
+    /// What kind of container it is; decides whether its CPUs are handed on.
+    #[serde(with = "kind")]
+    pub kind: ContainerKind,
+    /// CPUs for its exclusive use; empty for the shared pool.
+    #[serde(default)]
+    pub cpus: CpuSet,
+    /// Memory set aside for it.
+    #[serde(default)]
+    pub memory: Vec<MemoryBlock>,
+    /// When it was allocated, milliseconds since 1970.
+    pub since: i64,
+}
+
+impl ComputeHold {
+    /// The CPUs by the names under which the table keeps their owners.
+    pub(super) fn cpu_ids(&self) -> DeviceSet {
+        cpu_ids(&self.cpus)
+    }
+}
+
+/// CPU numbers as the table keeps them.
+pub(super) fn cpu_ids(cpus: &CpuSet) -> DeviceSet {
+    cpus.iter().map(|c| DeviceId::from(c.to_string())).collect()
 }
 
 mod kind {

@@ -3,9 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use davit_topology::CpuSet;
 use davit_topology::devices::{ContainerKind, DeviceId, DeviceMap};
+use davit_topology::memory::MemoryBlock;
 
-use super::record::{Change, DeviceHold, PodName};
+use super::record::{Change, ComputeHold, DeviceHold, PodName, cpu_ids};
+
+/// The name under which the owners of CPUs are kept; no device plugin can have it.
+pub const CPU: &str = "cpu";
 
 /// A device is in other hands.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +42,24 @@ pub struct ContainerHoldings {
     pub kind: ContainerKind,
     /// Devices by resource name.
     pub devices: BTreeMap<String, HeldDevices>,
+    /// CPUs for its exclusive use.
+    pub cpus: CpuSet,
+    /// Memory set aside for it.
+    pub memory: Vec<MemoryBlock>,
+    /// When CPUs and memory were allocated, milliseconds since 1970.
+    pub compute_since: i64,
+}
+
+impl ContainerHoldings {
+    fn new(kind: ContainerKind) -> Self {
+        Self {
+            kind,
+            devices: BTreeMap::new(),
+            cpus: CpuSet::new(),
+            memory: Vec::new(),
+            compute_since: 0,
+        }
+    }
 }
 
 /// Everything one pod holds.
@@ -126,9 +149,13 @@ impl Table {
         resource: &str,
         device: &DeviceId,
     ) {
-        let held = self
-            .held(uid, container, resource)
-            .is_some_and(|h| h.devices.contains_key(device));
+        let held = if resource == CPU {
+            let holdings = self.pods.get(uid).and_then(|p| p.containers.get(container));
+            holdings.is_some_and(|h| cpu_ids(&h.cpus).contains(device))
+        } else {
+            self.held(uid, container, resource)
+                .is_some_and(|h| h.devices.contains_key(device))
+        };
         if !held {
             self.disown(uid, container, resource, device);
         }
@@ -161,6 +188,7 @@ impl Table {
     pub fn apply(&mut self, change: &Change) -> Result<(), Conflict> {
         match change {
             Change::Hold(hold) => self.hold(hold)?,
+            Change::Compute(hold) => self.hold_compute(hold)?,
             Change::Release { uid } => self.release(uid),
             Change::Learned {
                 resource,
@@ -194,19 +222,7 @@ impl Table {
             }
             claimed.push(device);
         }
-        let pod = self.pods.entry(uid.clone()).or_insert_with(|| {
-            Arc::new(PodHoldings {
-                pod: hold.pod.clone(),
-                containers: BTreeMap::new(),
-            })
-        });
-        let container = Arc::make_mut(pod)
-            .containers
-            .entry(hold.container.clone())
-            .or_insert_with(|| ContainerHoldings {
-                kind: hold.kind,
-                devices: BTreeMap::new(),
-            });
+        let container = self.container(&hold.pod, &hold.container, hold.kind);
         let new = HeldDevices {
             devices: hold.devices.clone(),
             response: hold.response.clone(),
@@ -220,6 +236,47 @@ impl Table {
         Ok(())
     }
 
+    fn hold_compute(&mut self, hold: &ComputeHold) -> Result<(), Conflict> {
+        let uid = &hold.pod.uid;
+        let ids = hold.cpu_ids();
+        let mut claimed = Vec::new();
+        for cpu in &ids {
+            if let Err(conflict) = self.claim(uid, &hold.container, hold.kind, CPU, cpu) {
+                for cpu in claimed {
+                    self.unclaim(uid, &hold.container, CPU, cpu);
+                }
+                return Err(conflict);
+            }
+            claimed.push(cpu);
+        }
+        let container = self.container(&hold.pod, &hold.container, hold.kind);
+        let old = std::mem::replace(&mut container.cpus, hold.cpus.clone());
+        container.memory.clone_from(&hold.memory);
+        container.compute_since = hold.since;
+        for cpu in cpu_ids(&old.difference(&hold.cpus)) {
+            self.disown(uid, &hold.container, CPU, &cpu);
+        }
+        Ok(())
+    }
+
+    fn container(
+        &mut self,
+        pod: &PodName,
+        container: &str,
+        kind: ContainerKind,
+    ) -> &mut ContainerHoldings {
+        let holdings = self.pods.entry(pod.uid.clone()).or_insert_with(|| {
+            Arc::new(PodHoldings {
+                pod: pod.clone(),
+                containers: BTreeMap::new(),
+            })
+        });
+        Arc::make_mut(holdings)
+            .containers
+            .entry(container.to_owned())
+            .or_insert_with(|| ContainerHoldings::new(kind))
+    }
+
     fn release(&mut self, uid: &str) {
         let Some(pod) = self.pods.remove(uid) else {
             return;
@@ -229,6 +286,9 @@ impl Table {
                 for device in held.devices.keys() {
                     self.disown(uid, name, resource, device);
                 }
+            }
+            for cpu in cpu_ids(&container.cpus) {
+                self.disown(uid, name, CPU, &cpu);
             }
         }
     }
@@ -266,9 +326,17 @@ impl Table {
         owners.map(|(_, owner)| owner.pod.as_str())
     }
 
-    /// Resources of which some device has an owner.
+    /// Resources of device plugins of which some device has an owner.
     pub fn owned_resources(&self) -> impl Iterator<Item = (&String, usize)> {
-        self.owners.iter().map(|(r, o)| (r, o.len()))
+        let devices = self.owners.iter().filter(|(r, _)| *r != CPU);
+        devices.map(|(r, o)| (r, o.len()))
+    }
+
+    /// Every container with what it holds.
+    pub fn containers(&self) -> impl Iterator<Item = (&PodName, &String, &ContainerHoldings)> {
+        self.pods
+            .values()
+            .flat_map(|p| p.containers.iter().map(|(name, c)| (&p.pod, name, c)))
     }
 
     /// Resources whose plugins have registered and not gone for good.
@@ -299,6 +367,16 @@ impl Table {
                         since: held.since,
                     })
                 }));
+                if !container.cpus.is_empty() || !container.memory.is_empty() {
+                    changes.push(Change::Compute(ComputeHold {
+                        pod: pod.pod.clone(),
+                        container: name.clone(),
+                        kind: container.kind,
+                        cpus: container.cpus.clone(),
+                        memory: container.memory.clone(),
+                        since: container.compute_since,
+                    }));
+                }
             }
         }
         changes

@@ -1,10 +1,10 @@
 //! Giving a pod its devices.
 
 use davit_proto::deviceplugin::v1beta1 as pb;
-use davit_topology::NumaMask;
 use davit_topology::devices::{
     Choice, ChoiceError, ChoiceInput, DeviceMap, DeviceSet, ReuseTable, Step,
 };
+use davit_topology::{NumaMask, TopologyHint};
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use prost::Message as _;
@@ -14,6 +14,7 @@ use super::inventory::Presence;
 use super::manager::Manager;
 use super::requests::{self, Request};
 use crate::allocation::{Change, CommitError, DeviceHold, PodName, Reservation};
+use crate::compute::{ComputeOptions, Reuse, Ticket};
 use crate::containermanager::{ContainerOptions, OptionsError, Rejection};
 
 /// How often a choice is made anew because another pod was faster, before the plugin is no
@@ -65,7 +66,7 @@ enum AllocError {
 }
 
 /// How an attempt ended without success.
-enum Failure {
+pub(super) enum Failure {
     /// The pod cannot run here.
     Rejected(Rejection),
     /// A plugin is not there, but may come back until then.
@@ -101,6 +102,7 @@ impl Site<'_> {
             message: format!("Allocate failed due to {error}, which is unexpected"),
             container: Some(self.request.container.clone()),
             resource: Some(resource.to_owned()),
+            misfit: None,
         }
     }
 
@@ -110,8 +112,12 @@ impl Site<'_> {
 }
 
 /// What one attempt has gathered.
-struct Draft {
-    reuse: ReuseTable,
+pub(super) struct Draft<'a> {
+    pub(super) reuse: ReuseTable,
+    pub(super) compute_reuse: Reuse,
+    pub(super) ticket: Ticket<'a>,
+    /// The hint of the whole pod, once it is merged (scope `pod`).
+    pub(super) pod_hint: Option<TopologyHint>,
     claims: Reservation,
     changes: Vec<Change>,
 }
@@ -200,7 +206,8 @@ impl Manager {
     /// `asked` names the call to a plugin that is under way.
     async fn attempt(&self, pod: &Pod, asked: &Mutex<Option<String>>) -> Result<(), Failure> {
         let requests = requests::of(pod);
-        if requests.iter().all(|r| r.resources.is_empty()) {
+        let wants = |r: &Request| !r.resources.is_empty() || self.compute.concerns(r);
+        if !requests.iter().any(wants) {
             return Ok(());
         }
         let name = PodName {
@@ -223,14 +230,15 @@ impl Manager {
         }
         let mut draft = Draft {
             reuse: ReuseTable::default(),
+            compute_reuse: Reuse::default(),
+            ticket: self.compute.begin(),
+            pod_hint: None,
             claims: self.ledger.reservation(&name.uid),
             changes: Vec::new(),
         };
         draft.reuse.begin(&name.uid);
-        for request in &requests {
-            let affinity = self
-                .affinity(&name.uid, request, &draft.reuse)
-                .map_err(Failure::Rejected)?;
+        for request in requests.iter().filter(|r| wants(r)) {
+            let affinity = self.decide(&name, request, &requests, &mut draft)?;
             let site = Site {
                 pod: &name,
                 request,
@@ -250,12 +258,18 @@ impl Manager {
             }
         }
         let Draft {
-            claims, changes, ..
+            claims,
+            mut changes,
+            ticket,
+            ..
         } = draft;
+        changes.extend(ticket.changes());
         if changes.is_empty() {
             return Ok(());
         }
         let result = self.ledger.commit(changes, claims).await;
+        // From here on the log speaks for what was chosen.
+        drop(ticket);
         self.touch();
         result.map_err(|e: CommitError| {
             let site = Site {
@@ -335,7 +349,7 @@ impl Manager {
         site: &Site<'_>,
         resource: &str,
         count: usize,
-        draft: &mut Draft,
+        draft: &mut Draft<'_>,
     ) -> Result<(), Failure> {
         let Some(endpoint) = self.serving(resource) else {
             return Err(site.reject(resource, &AllocError::NoPlugin(resource.to_owned())));
@@ -392,7 +406,7 @@ impl Manager {
         resource: &str,
         count: usize,
         endpoint: &super::endpoint::Endpoint,
-        draft: &mut Draft,
+        draft: &mut Draft<'_>,
     ) -> Result<DeviceMap, (AllocError, bool)> {
         let request = site.request;
         for attempt in 0.. {
@@ -450,7 +464,10 @@ impl Manager {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let requests = requests::of(pod);
         let Some(request) = requests.iter().find(|r| r.container == container) else {
-            return Ok(ContainerOptions::default());
+            return Ok(ContainerOptions {
+                compute: self.compute_options(&uid, container),
+                ..ContainerOptions::default()
+            });
         };
         let held = |resource: &str| {
             self.ledger
@@ -497,7 +514,16 @@ impl Manager {
                 "device plugins contradict each other"
             );
         }
-        Ok(merged.options)
+        Ok(ContainerOptions {
+            compute: self.compute_options(&uid, container),
+            ..merged.options
+        })
+    }
+
+    /// CPUs and memory nodes of a container, by what the log says now.
+    pub(crate) fn compute_options(&self, uid: &str, container: &str) -> ComputeOptions {
+        self.ledger
+            .read(|t| self.compute.options(t, uid, container))
     }
 
     /// Calls PreStartContainer if the plugin of the resource wants that.

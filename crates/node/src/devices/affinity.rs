@@ -1,64 +1,296 @@
-//! The hint a container's devices are to honour.
+//! The hint a container's devices, CPUs and memory are to honour, and the choice of the latter
+//! two: one decision over everything the container (or pod) asks for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use davit_topology::devices::{DeviceMap, DeviceSet, HintInput, ReuseTable, device_hints};
-use davit_topology::{NumaMask, PolicyKind, ProviderHints};
+use davit_topology::{NumaMask, PolicyKind, ProviderHints, TopologyHint};
 
+use super::admission::{Draft, Failure};
 use super::manager::Manager;
-use super::requests::Request;
+use super::requests::{Request, pod_total};
+use crate::allocation::{PodName, Table};
+use crate::compute::{ComputeError, Desk, Misfit, Need, Part};
 use crate::containermanager::Rejection;
 
 impl Manager {
-    /// Merges the hints for everything the container asks for; `None` means no preference.
+    /// Decides where the container's resources come from and chooses its CPUs and memory.
+    /// `requests` are those of the whole pod.
     ///
     /// # Errors
-    /// The policy refuses the best placement there is.
-    pub(super) fn affinity(
+    /// The policy refuses the best placement there is, or there is too little.
+    pub(super) fn decide(
+        &self,
+        pod: &PodName,
+        request: &Request,
+        requests: &[Request],
+        draft: &mut Draft<'_>,
+    ) -> Result<Option<NumaMask>, Failure> {
+        let mut desk = self.compute.desk(&self.ledger, &draft.ticket, &pod.uid);
+        let hint = self.hint(pod, request, requests, draft, &desk)?;
+        let given = desk.give(pod, request, hint, &mut draft.compute_reuse);
+        self.metrics.pinned(
+            self.compute.cpu().is_some() && request.cpus > 0,
+            self.compute.memory().is_some() && !request.memory.is_empty(),
+            given.as_ref().err(),
+        );
+        if let Err(error) = given {
+            let misfit = self.misfit(&desk, Some(request), std::slice::from_ref(request));
+            drop(desk);
+            let rejection = Rejection {
+                misfit: Some(misfit),
+                ..refusal(request, &error)
+            };
+            return Err(self.refuse_or_wait(rejection));
+        }
+        Ok(hint.mask)
+    }
+
+    fn hint(
+        &self,
+        pod: &PodName,
+        request: &Request,
+        requests: &[Request],
+        draft: &mut Draft<'_>,
+        desk: &Desk<'_>,
+    ) -> Result<TopologyHint, Failure> {
+        let (policy, machine) = (self.compute.topology, &self.compute.machine);
+        if policy.kind == PolicyKind::None || machine.nodes().is_empty() {
+            return Ok(TopologyHint::any(false));
+        }
+        let pod_scope = self.compute.pod_scope;
+        if let Some(hint) = draft.pod_hint.filter(|_| pod_scope) {
+            return Ok(hint);
+        }
+        let (devices, others) = if pod_scope {
+            (
+                self.pod_device_hints(&pod.uid, requests),
+                desk.pod_hints(requests),
+            )
+        } else {
+            (
+                self.container_device_hints(&pod.uid, request, &draft.reuse),
+                desk.hints(request, &draft.compute_reuse),
+            )
+        };
+        let mut providers = vec![devices];
+        providers.extend(others);
+        let merged = policy.merge(machine, &providers);
+        self.metrics.topology_request(merged.admit);
+        if !merged.admit {
+            let (container, concerned) = if pod_scope {
+                (None, requests)
+            } else {
+                (Some(request), std::slice::from_ref(request))
+            };
+            return Err(self.refuse_or_wait(Rejection {
+                reason: "TopologyAffinityError".to_owned(),
+                message: "Resources cannot be allocated with Topology locality".to_owned(),
+                container: container.map(|r| r.container.clone()),
+                resource: None,
+                misfit: Some(self.misfit(desk, container, concerned)),
+            }));
+        }
+        draft.pod_hint = Some(merged.hint);
+        Ok(merged.hint)
+    }
+
+    /// What is lacking may be in the hands of pods that are ending: then it is waited for.
+    fn refuse_or_wait(&self, rejection: Rejection) -> Failure {
+        let ending = self.ending_pods();
+        let holds = |t: &Table| ending.iter().any(|uid| t.pods().contains_key(uid));
+        if !ending.is_empty() && self.ledger.read(holds) {
+            Failure::Held(rejection)
+        } else {
+            Failure::Rejected(rejection)
+        }
+    }
+
+    fn container_device_hints(
         &self,
         uid: &str,
         request: &Request,
         reuse: &ReuseTable,
-    ) -> Result<Option<NumaMask>, Rejection> {
-        let policy = self.config.topology_policy;
-        let Some(machine) = self
-            .config
-            .machine
-            .as_ref()
-            .filter(|_| policy.kind != PolicyKind::None)
-        else {
-            return Ok(None);
-        };
-        let mut hints: ProviderHints = BTreeMap::new();
-        for (resource, &count) in &request.resources {
-            let Some(list) = self.list_of(resource) else {
-                continue;
-            };
-            let devices: DeviceMap = list.iter().map(|(id, d)| (id.clone(), d.numa)).collect();
-            let free: DeviceSet = self.free(resource).into_keys().collect();
+    ) -> ProviderHints {
+        let hints = request.resources.iter().filter_map(|(resource, &count)| {
             let held: Option<DeviceSet> = self.ledger.read(|t| {
                 let held = t.held(uid, &request.container, resource)?;
                 Some(held.devices.keys().cloned().collect())
             });
-            let input = HintInput {
-                machine,
-                devices: &devices,
-                available: &free,
-                reusable: &reuse.reusable(resource),
-                held: held.as_ref(),
-                request: count,
-            };
-            hints.insert(resource.clone(), device_hints(input));
-        }
-        let merged = policy.merge(machine, &[hints]);
-        if !merged.admit {
-            return Err(Rejection {
-                reason: "TopologyAffinityError".to_owned(),
-                message: "Resources cannot be allocated with Topology locality".to_owned(),
-                container: Some(request.container.clone()),
-                resource: None,
+            self.resource_hints(resource, count, held.as_ref(), &reuse.reusable(resource))
+        });
+        hints.collect()
+    }
+
+    fn pod_device_hints(&self, uid: &str, requests: &[Request]) -> ProviderHints {
+        let names: BTreeSet<&String> = requests.iter().flat_map(|r| r.resources.keys()).collect();
+        let hints = names.into_iter().filter_map(|resource| {
+            let of = |r: &Request| r.resources.get(resource).copied().unwrap_or(0);
+            let count = pod_total(requests.iter().map(|r| (r.kind, of(r))));
+            let held: DeviceSet = self.ledger.read(|t| {
+                let containers = t.pods().get(uid).into_iter().flat_map(|p| &p.containers);
+                let held = containers.filter_map(|(_, c)| c.devices.get(resource));
+                held.flat_map(|h| h.devices.keys().cloned()).collect()
             });
+            let held = (!held.is_empty()).then_some(&held);
+            self.resource_hints(resource, count, held, &DeviceSet::new())
+        });
+        hints.collect()
+    }
+
+    fn resource_hints(
+        &self,
+        resource: &str,
+        request: usize,
+        held: Option<&DeviceSet>,
+        reusable: &DeviceSet,
+    ) -> Option<(String, Option<Vec<TopologyHint>>)> {
+        let list = self.list_of(resource)?;
+        let devices: DeviceMap = list.iter().map(|(id, d)| (id.clone(), d.numa)).collect();
+        let free: DeviceSet = self.free(resource).into_keys().collect();
+        let input = HintInput {
+            machine: &self.compute.machine,
+            devices: &devices,
+            available: &free,
+            reusable,
+            held,
+            request,
+        };
+        Some((resource.to_owned(), device_hints(input)))
+    }
+
+    /// What is lacking where, for the people who have to free it.
+    fn misfit(&self, desk: &Desk<'_>, container: Option<&Request>, requests: &[Request]) -> Misfit {
+        let mut needs = Vec::new();
+        let total =
+            |of: &dyn Fn(&Request) -> u64| pod_total(requests.iter().map(|r| (r.kind, of(r))));
+        let cpus = total(&|r| r.cpus as u64);
+        let kinds: BTreeSet<&String> = requests.iter().flat_map(|r| r.memory.keys()).collect();
+        let names: BTreeSet<&String> = requests.iter().flat_map(|r| r.resources.keys()).collect();
+        self.ledger.read(|t| {
+            if cpus > 0 && self.compute.cpu().is_some() {
+                needs.push(self.cpu_need(desk, t, cpus));
+            }
+            for kind in kinds.into_iter().filter(|_| desk.memory().is_some()) {
+                let requested = total(&|r| r.memory.get(kind).copied().unwrap_or(0));
+                needs.push(memory_need(desk, t, kind, requested));
+            }
+        });
+        for resource in names {
+            let requested = total(&|r| r.resources.get(resource).map_or(0, |n| *n as u64));
+            needs.push(self.device_need(resource, requested));
         }
-        Ok(merged.hint.mask)
+        Misfit::new(
+            self.compute.topology.kind,
+            container.is_none(),
+            container.map(|r| r.container.clone()),
+            self.compute.machine.nodes(),
+            &needs,
+        )
+    }
+
+    fn cpu_need(&self, desk: &Desk<'_>, table: &Table, requested: u64) -> Need {
+        let mut need = Need {
+            name: "cpu".to_owned(),
+            requested,
+            parts: Vec::new(),
+        };
+        let Some(policy) = self.compute.cpu() else {
+            return need;
+        };
+        let free = desk.free_cpus();
+        for node in policy.topology.node_mask().iter() {
+            let nodes = NumaMask::from_bits(1 << node);
+            let cpus = policy.topology.in_nodes(nodes);
+            let mut add = |amount: usize, holder| {
+                if amount > 0 {
+                    need.parts.push(Part {
+                        nodes,
+                        amount: amount as u64,
+                        holder,
+                    });
+                }
+            };
+            add(free.intersection(&cpus).len(), None);
+            for (pod, name, held) in table.containers() {
+                let who = (pod.namespace.clone(), pod.name.clone(), name.clone());
+                add(held.cpus.intersection(&cpus).len(), Some(who));
+            }
+        }
+        need
+    }
+
+    fn device_need(&self, resource: &str, requested: u64) -> Need {
+        let mut holders = BTreeMap::new();
+        self.ledger.read(|t| {
+            for (pod, name, held) in t.containers() {
+                for id in held
+                    .devices
+                    .get(resource)
+                    .iter()
+                    .flat_map(|h| h.devices.keys())
+                {
+                    let who = (pod.namespace.clone(), pod.name.clone(), name.clone());
+                    holders.insert(id.clone(), who);
+                }
+            }
+        });
+        let healthy = self.healthy_of(resource).into_iter();
+        let part = |(id, nodes)| Part {
+            nodes,
+            amount: 1,
+            holder: holders.remove(&id),
+        };
+        Need {
+            name: resource.to_owned(),
+            requested,
+            parts: healthy.map(part).collect(),
+        }
+    }
+}
+
+fn memory_need(desk: &Desk<'_>, table: &Table, kind: &str, requested: u64) -> Need {
+    let nodes = desk.memory().into_iter().flat_map(|m| m.nodes());
+    let free = nodes.filter_map(|(id, n)| {
+        Some(Part {
+            nodes: NumaMask::single(*id).ok()?,
+            amount: n.memory.get(kind)?.free,
+            holder: None,
+        })
+    });
+    let held = table.containers().flat_map(|(pod, name, c)| {
+        let blocks = c.memory.iter().filter(|b| b.kind == kind && b.size > 0);
+        blocks.map(move |b| Part {
+            nodes: b.nodes,
+            amount: b.size,
+            holder: Some((pod.namespace.clone(), pod.name.clone(), name.clone())),
+        })
+    });
+    Need {
+        name: kind.to_owned(),
+        requested,
+        parts: free.chain(held).collect(),
+    }
+}
+
+fn refusal(request: &Request, error: &ComputeError) -> Rejection {
+    use davit_topology::cpu::CpuError;
+    let (reason, message) = match error {
+        ComputeError::Cpu(CpuError::Smt(e)) => ("SMTAlignmentError", e.to_string()),
+        e => (
+            "UnexpectedAdmissionError",
+            format!("Allocate failed due to {e}, which is unexpected"),
+        ),
+    };
+    let resource = match error {
+        ComputeError::Cpu(_) => "cpu",
+        ComputeError::Memory(_) => "memory",
+    };
+    Rejection {
+        reason: reason.to_owned(),
+        message,
+        container: Some(request.container.clone()),
+        resource: Some(resource.to_owned()),
+        misfit: None,
     }
 }

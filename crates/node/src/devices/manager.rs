@@ -19,7 +19,8 @@ use super::inventory::{InstanceId, Inventory, List, Outcome, Presence};
 use super::metrics::Metrics;
 use super::{DEVICE_PLUGINS_DIR, InvalidName, checkpoint};
 use crate::allocation::{self, Change, Ledger, PodHoldings};
-use crate::containermanager::{ActivePods, Config, FoundContainer, ResourceCount};
+use crate::compute::{self, Compute};
+use crate::containermanager::{ActivePods, Config, FoundContainer, ResourceCount, StartError};
 
 /// A plugin in service: its connection and the task that reads its lists.
 struct Plugin {
@@ -48,6 +49,7 @@ struct HealthQueue {
 /// See the module's description.
 pub(crate) struct Manager {
     pub(crate) config: Config,
+    pub(crate) compute: Compute,
     pub(crate) pods: Arc<dyn ActivePods>,
     pub(crate) ledger: Ledger,
     pub(crate) metrics: Metrics,
@@ -79,7 +81,8 @@ impl Manager {
         config: Config,
         pods: Arc<dyn ActivePods>,
         cancel: CancellationToken,
-    ) -> Result<Arc<Self>, allocation::Error> {
+    ) -> Result<Arc<Self>, StartError> {
+        let compute = Compute::new(&config.resources)?;
         let dir = config.root_dir.join(DEVICE_PLUGINS_DIR);
         for dir in [&config.root_dir, &dir] {
             davit_proto::unix::create_dir(dir).map_err(|e| allocation::Error::Io {
@@ -88,11 +91,14 @@ impl Manager {
                 source: std::io::Error::other(e.to_string()),
             })?;
         }
+        compute::check_states(&config.root_dir, &compute)?;
         let log = config.root_dir.join("allocations.log");
         let imported = if log.exists() {
             Vec::new()
         } else {
-            checkpoint::import(&dir)
+            let mut changes = checkpoint::import(&dir);
+            changes.extend(compute::import(&config.root_dir, &compute));
+            changes
         };
         let ledger = Ledger::open(&log, imported)?;
         let mut state = State::default();
@@ -104,6 +110,7 @@ impl Manager {
         });
         Ok(Arc::new(Self {
             config,
+            compute,
             pods,
             ledger,
             metrics: Metrics::new(),
@@ -314,6 +321,14 @@ impl Manager {
         self.state.lock().inventory.devices(resource)
     }
 
+    /// The last device lists of all resources: devices with their NUMA nodes.
+    pub(crate) fn lists(&self) -> Vec<(String, DeviceMap)> {
+        let state = self.state.lock();
+        let places = |list: &List| list.iter().map(|(id, d)| (id.clone(), d.numa)).collect();
+        let all = state.inventory.all();
+        all.map(|(r, list, _)| (r.clone(), places(list))).collect()
+    }
+
     /// Healthy devices of a resource.
     pub(super) fn healthy_of(&self, resource: &str) -> DeviceMap {
         self.state.lock().inventory.healthy(resource)
@@ -333,7 +348,7 @@ impl Manager {
     }
 
     /// Healthy devices nobody holds or is about to hold.
-    pub(super) fn free(&self, resource: &str) -> DeviceMap {
+    pub(crate) fn free(&self, resource: &str) -> DeviceMap {
         let mut devices = self.healthy_of(resource);
         self.ledger
             .read(|t| devices.retain(|id, _| !t.is_owned(resource, id)));

@@ -8,6 +8,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+use crate::compute::ComputeError;
+
 /// Label `resource_name`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct ResourceLabel {
@@ -44,6 +46,14 @@ pub(crate) struct Metrics {
     pub(crate) get_errors: Rising,
     pub(crate) allocatable: Rising,
     pub(crate) allocatable_errors: Rising,
+    topology_requests: Counter,
+    topology_errors: Counter,
+    cpu_requests: Counter,
+    cpu_errors: Counter,
+    memory_requests: Counter,
+    memory_errors: Counter,
+    shared_pool: Gauge,
+    exclusive_cpus: Gauge,
 }
 
 impl Metrics {
@@ -64,7 +74,90 @@ impl Metrics {
             get_errors: Family::default(),
             allocatable: Family::default(),
             allocatable_errors: Family::default(),
+            topology_requests: Counter::default(),
+            topology_errors: Counter::default(),
+            cpu_requests: Counter::default(),
+            cpu_errors: Counter::default(),
+            memory_requests: Counter::default(),
+            memory_errors: Counter::default(),
+            shared_pool: Gauge::default(),
+            exclusive_cpus: Gauge::default(),
         }
+    }
+
+    /// Counts one decision of the topology manager.
+    pub(crate) fn topology_request(&self, admitted: bool) {
+        self.topology_requests.inc();
+        if !admitted {
+            self.topology_errors.inc();
+        }
+    }
+
+    /// Counts one choice of CPUs, memory, or both.
+    pub(crate) fn pinned(&self, cpus: bool, memory: bool, error: Option<&ComputeError>) {
+        if cpus {
+            self.cpu_requests.inc();
+        }
+        if memory {
+            self.memory_requests.inc();
+        }
+        match error {
+            Some(ComputeError::Cpu(_)) => drop(self.cpu_errors.inc()),
+            Some(ComputeError::Memory(_)) => drop(self.memory_errors.inc()),
+            None => {}
+        }
+    }
+
+    /// Shows the CPUs of the shared pool and those in exclusive use.
+    pub(crate) fn cpus(&self, shared: usize, exclusive: usize) {
+        self.shared_pool.set(shared as i64 * 1000);
+        self.exclusive_cpus.set(exclusive as i64);
+    }
+
+    fn register_managers(&self, registry: &mut Registry) {
+        let mut counter = |name: &str, help: &str, metric: &Counter| {
+            registry.register(name, help, metric.clone());
+        };
+        counter(
+            "topology_manager_admission_requests",
+            "The number of admission requests where resources have to be aligned",
+            &self.topology_requests,
+        );
+        counter(
+            "topology_manager_admission_errors",
+            "The number of admission request failures where resources could not be aligned",
+            &self.topology_errors,
+        );
+        counter(
+            "cpu_manager_pinning_requests",
+            "The number of cpu core allocations which required pinning",
+            &self.cpu_requests,
+        );
+        counter(
+            "cpu_manager_pinning_errors",
+            "The number of cpu core allocations which required pinning failed",
+            &self.cpu_errors,
+        );
+        counter(
+            "memory_manager_pinning_requests",
+            "The number of memory pages allocations which required pinning",
+            &self.memory_requests,
+        );
+        counter(
+            "memory_manager_pinning_errors",
+            "The number of memory pages allocations which required pinning that failed",
+            &self.memory_errors,
+        );
+        registry.register(
+            "cpu_manager_shared_pool_size_millicores",
+            "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores",
+            self.shared_pool.clone(),
+        );
+        registry.register(
+            "cpu_manager_exclusive_cpu_allocation_count",
+            "The total number of CPUs exclusively allocated to containers running on this node",
+            self.exclusive_cpus.clone(),
+        );
     }
 
     pub(crate) fn registered(&self, resource: &str) {
@@ -103,6 +196,7 @@ impl Metrics {
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
+        self.register_managers(registry);
         registry.register(
             "device_plugin_registration",
             "Cumulative number of device plugin registrations. Broken down by resource name",

@@ -4,46 +4,48 @@ use std::collections::BTreeMap;
 
 use davit_api::quantity::Quantity;
 use davit_topology::devices::ContainerKind;
+use davit_topology::memory::MemoryAmounts;
+use davit_topology::pod::{ContainerAsk, asks};
+pub(crate) use davit_topology::published::pod_total;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-/// The limits of one container that a device plugin may be responsible for.
+/// What one container asks for exclusively.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Request {
-    pub(super) container: String,
-    pub(super) kind: ContainerKind,
+pub(crate) struct Request {
+    pub(crate) container: String,
+    pub(crate) kind: ContainerKind,
     /// An ordinary init container that has ended well; it will not run again.
-    pub(super) finished: bool,
-    /// Counts by resource name, in order of names; zeros are left out.
-    pub(super) resources: BTreeMap<String, usize>,
+    pub(crate) finished: bool,
+    /// The limits that a device plugin may be responsible for: counts by resource name, in order
+    /// of names; zeros are left out.
+    pub(crate) resources: BTreeMap<String, usize>,
+    /// Whole CPUs of a container of class Guaranteed; 0 for the shared pool.
+    pub(crate) cpus: usize,
+    /// Memory and huge pages of a container of class Guaranteed.
+    pub(crate) memory: MemoryAmounts,
 }
 
 /// The requests of a pod, containers in the order in which they start. Names that cannot be
 /// device plugin resources are left out, so are those that dynamic allocation serves.
-pub(super) fn of(pod: &Pod) -> Vec<Request> {
-    let Some(spec) = &pod.spec else {
-        return Vec::new();
+pub(crate) fn of(pod: &Pod) -> Vec<Request> {
+    let containers: BTreeMap<&str, &Container> = pod
+        .spec
+        .iter()
+        .flat_map(|s| s.init_containers.iter().flatten().chain(&s.containers))
+        .map(|c| (c.name.as_str(), c))
+        .collect();
+    let request = |ask: ContainerAsk| Request {
+        finished: ask.kind == ContainerKind::Init && has_finished(pod, &ask.container),
+        resources: containers
+            .get(ask.container.as_str())
+            .map(|c| resources(pod, c))
+            .unwrap_or_default(),
+        container: ask.container,
+        kind: ask.kind,
+        cpus: ask.cpus,
+        memory: ask.memory,
     };
-    let inits = spec.init_containers.iter().flatten().map(|c| {
-        let sidecar = c.restart_policy.as_deref() == Some("Always");
-        (
-            c,
-            if sidecar {
-                ContainerKind::Sidecar
-            } else {
-                ContainerKind::Init
-            },
-        )
-    });
-    let apps = spec.containers.iter().map(|c| (c, ContainerKind::App));
-    inits
-        .chain(apps)
-        .map(|(c, kind)| Request {
-            container: c.name.clone(),
-            kind,
-            finished: kind == ContainerKind::Init && has_finished(pod, &c.name),
-            resources: resources(pod, c),
-        })
-        .collect()
+    asks(pod).into_iter().map(request).collect()
 }
 
 fn resources(pod: &Pod, container: &Container) -> BTreeMap<String, usize> {

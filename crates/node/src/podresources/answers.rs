@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use davit_proto::podresources::{v1, v1alpha1};
-use davit_topology::NumaMask;
+use davit_topology::memory::{MemoryBlock, MemoryState, NodeMemory};
+use davit_topology::{CpuSet, NumaMask};
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::allocation::Table;
@@ -50,7 +51,10 @@ pub(super) fn pod(pod: &Pod, table: &Table) -> v1::PodResources {
                     each.flat_map(move |(id, numa)| entries(resource, id.as_str(), *numa))
                 })
                 .collect(),
-            ..Default::default()
+            cpu_ids: held.map_or_else(Vec::new, |h| cpu_ids(&h.cpus)),
+            memory: held.map_or_else(Vec::new, |h| h.memory.iter().map(block).collect()),
+            // Claims of dynamic resource allocation come here once they are recorded in the log.
+            dynamic_resources: Vec::new(),
         }
     });
     v1::PodResources {
@@ -75,6 +79,40 @@ pub(super) fn entries(resource: &str, id: &str, numa: NumaMask) -> Vec<v1::Conta
         nodes: vec![v1::NumaNode { id: i64::from(n) }],
     };
     numa.iter().map(|n| entry(Some(node(n)))).collect()
+}
+
+/// CPU numbers as the API has them.
+pub(super) fn cpu_ids(cpus: &CpuSet) -> Vec<i64> {
+    cpus.iter().map(i64::from).collect()
+}
+
+/// One block of memory with all its NUMA nodes.
+fn block(block: &MemoryBlock) -> v1::ContainerMemory {
+    memory(&block.kind, block.size, block.nodes)
+}
+
+pub(super) fn memory(kind: &str, size: u64, nodes: NumaMask) -> v1::ContainerMemory {
+    let node = |n| v1::NumaNode { id: i64::from(n) };
+    v1::ContainerMemory {
+        memory_type: kind.to_owned(),
+        size,
+        topology: Some(v1::TopologyInfo {
+            nodes: nodes.iter().map(node).collect(),
+        }),
+    }
+}
+
+/// The answer to GetAllocatableResources for CPUs and memory: what could be given out, node by
+/// node and type by type.
+pub(super) fn allocatable_memory(state: &MemoryState) -> Vec<v1::ContainerMemory> {
+    let of_node = |(id, node): (&u32, &NodeMemory)| {
+        let mask = NumaMask::single(*id).unwrap_or(NumaMask::EMPTY);
+        let given = node.memory.iter().filter(|(_, t)| t.allocatable > 0);
+        given
+            .map(|(kind, t)| memory(kind, t.allocatable, mask))
+            .collect::<Vec<_>>()
+    };
+    state.nodes().iter().flat_map(of_node).collect()
 }
 
 /// The answer to v1alpha1 List: app containers only.

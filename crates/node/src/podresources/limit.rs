@@ -4,21 +4,36 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Status;
 
-/// Calls per second, as the kubelet has it.
-const RATE: f64 = 100.0;
-/// Calls at once.
-const BURST: f64 = 10.0;
+/// How many calls the socket takes; [`Rate::default`] is the kubelet's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rate {
+    /// Calls per second.
+    pub per_second: u32,
+    /// Calls at once.
+    pub burst: u32,
+}
+
+impl Default for Rate {
+    fn default() -> Self {
+        Self {
+            per_second: 100,
+            burst: 10,
+        }
+    }
+}
 
 /// One token bucket for all callers and versions.
 #[derive(Debug)]
 pub(super) struct Limit {
+    rate: Rate,
     bucket: Mutex<(f64, Instant)>,
 }
 
 impl Limit {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(rate: Rate) -> Self {
         Self {
-            bucket: Mutex::new((BURST, Instant::now())),
+            rate,
+            bucket: Mutex::new((f64::from(rate.burst), Instant::now())),
         }
     }
 
@@ -30,7 +45,8 @@ impl Limit {
         let mut bucket = self.bucket.lock();
         let now = Instant::now();
         let (tokens, since) = *bucket;
-        let tokens = (tokens + now.duration_since(since).as_secs_f64() * RATE).min(BURST);
+        let (rate, burst) = (f64::from(self.rate.per_second), f64::from(self.rate.burst));
+        let tokens = (tokens + now.duration_since(since).as_secs_f64() * rate).min(burst);
         if tokens < 1.0 {
             *bucket = (tokens, now);
             return Err(Status::resource_exhausted("rejected by rate limit"));
@@ -47,7 +63,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn item_133_ten_at_once_then_a_hundred_a_second() {
-        let limit = Limit::new();
+        let limit = Limit::new(Rate::default());
         assert_eq!((0..100).filter(|_| limit.take().is_ok()).count(), 10);
         tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!((0..100).filter(|_| limit.take().is_ok()).count(), 10);

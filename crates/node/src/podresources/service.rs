@@ -42,14 +42,30 @@ pub(super) struct Service {
 
 impl Service {
     pub(super) fn new(manager: Arc<Manager>) -> Self {
+        let limit = Limit::new(manager.config.podresources_rate);
         Self {
             manager,
-            limit: Arc::new(Limit::new()),
+            limit: Arc::new(limit),
             snapshot: Arc::default(),
         }
     }
 
-    async fn list(&self) -> Bytes {
+    /// Takes a call from the socket's limit.
+    pub(super) fn take(&self) -> Result<(), Status> {
+        self.limit.take()
+    }
+
+    /// Watches for changes of what List says.
+    pub(super) fn changes(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.manager.subscribe()
+    }
+
+    /// Waits until the agent stops.
+    pub(super) async fn stopped(&self) {
+        self.manager.cancel.cancelled().await;
+    }
+
+    pub(super) async fn list(&self) -> Bytes {
         self.manager.free_inactive().await;
         let pods = self.manager.active_pods();
         let print = fingerprint(&pods);
@@ -96,9 +112,15 @@ impl Service {
         let entries = self.manager.allocatable_devices().into_iter();
         let devices =
             entries.flat_map(|(resource, id, numa)| answers::entries(&resource, id.as_str(), numa));
+        let compute = &self.manager.compute;
         let answer = v1::AllocatableResourcesResponse {
             devices: devices.collect(),
-            ..Default::default()
+            cpu_ids: compute
+                .cpu()
+                .map_or_else(Vec::new, |p| answers::cpu_ids(&p.allocatable())),
+            memory: compute
+                .memory()
+                .map_or_else(Vec::new, answers::allocatable_memory),
         };
         answer.encode_to_vec().into()
     }

@@ -2,6 +2,7 @@
 
 use super::{Next, Stage, Worker};
 use crate::admission::{Refusal, check_node};
+use crate::compute::REFUSAL_ANNOTATION;
 use crate::containermanager::Rejection;
 use crate::machine::Machine;
 use crate::metrics::Reason;
@@ -84,6 +85,7 @@ impl Worker {
                         "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
                         shortage.resource, shortage.requested, shortage.used, shortage.capacity
                     ),
+                    misfit: None,
                 });
             }
             if self.input.must_end() {
@@ -113,7 +115,7 @@ impl Worker {
                 result = &mut admission => {
                     return match result {
                         Ok(()) => Ok(true),
-                        Err(Rejection { reason, message, .. }) => Err(Refusal { reason, message }),
+                        Err(Rejection { reason, message, misfit, .. }) => Err(Refusal { reason, message, misfit }),
                     };
                 }
                 () = changed.notified() => {
@@ -142,11 +144,20 @@ impl Worker {
     }
 
     fn refuse(&mut self, runtime: &PodRuntime, refusal: Refusal) {
-        let Refusal { reason, message } = refusal;
+        let Refusal {
+            reason,
+            message,
+            misfit,
+        } = refusal;
         tracing::info!(pod = %self.pod.format(), %reason, %message, "pod refused");
-        self.ctx
-            .recorder
-            .warning(&self.pod.reference(), &reason, &message);
+        let (recorder, reference) = (&self.ctx.recorder, self.pod.reference());
+        match misfit.and_then(|m| serde_json::to_string(&m).ok()) {
+            Some(record) => {
+                let annotation = (REFUSAL_ANNOTATION, record);
+                recorder.warning_with(&reference, &reason, &message, annotation);
+            }
+            None => recorder.warning(&reference, &reason, &message),
+        }
         let extended = reason
             .strip_prefix("OutOf")
             .is_some_and(|r| r.contains('/'));

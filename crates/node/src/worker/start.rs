@@ -150,7 +150,11 @@ impl Worker {
             return Err(waiting("CreateContainerError", "the pod's sandbox is gone"));
         };
         let devices = match role {
-            Role::Ephemeral => crate::containermanager::ContainerOptions::default(),
+            // It has no devices, but stays off the CPUs of others.
+            Role::Ephemeral => crate::containermanager::ContainerOptions {
+                compute: ctx.devices.compute_options(pod.uid(), &container.name),
+                ..Default::default()
+            },
             _ => ctx
                 .devices
                 .container_options(pod, &container.name)

@@ -3,8 +3,10 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod compute;
 mod model;
 mod plugin;
+mod upgrades;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -6,13 +6,19 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use davit_topology::{CpuSet, PolicyKind};
+
+use crate::compute::machine;
 use crate::plugin::{Node, Plugin, R, Serving, device, pod};
 
 const DEVICES: usize = 5;
 
 #[derive(Debug, Clone)]
 enum Step {
-    Admit(u8, u8),
+    /// Pod, devices, CPUs of its own (0: shared pool).
+    Admit(u8, u8, u8),
+    /// The agent is killed while the admission of the pod is under way.
+    Crash(u8, u8, u8),
     Finish(u8, bool),
     Health([bool; DEVICES]),
     PluginDies,
@@ -22,7 +28,8 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0u8..6, 0u8..4).prop_map(|(pod, n)| Step::Admit(pod, n)),
+        6 => (0u8..6, 0u8..4, 0u8..4).prop_map(|(pod, n, cpus)| Step::Admit(pod, n, cpus)),
+        1 => (0u8..6, 0u8..4, 0u8..4).prop_map(|(pod, n, cpus)| Step::Crash(pod, n, cpus)),
         3 => (0u8..6, any::<bool>()).prop_map(|(pod, now)| Step::Finish(pod, now)),
         2 => any::<[bool; DEVICES]>().prop_map(Step::Health),
         1 => Just(Step::PluginDies),
@@ -51,9 +58,39 @@ fn holdings(node: &Node) -> Given {
     given
 }
 
+/// A pod with devices and, if it is of class Guaranteed, CPUs and memory of its own.
+fn asking(name: &str, devices: u8, cpus: u8) -> k8s_openapi::api::core::v1::Pod {
+    let mut limits = vec![(R, u64::from(devices))];
+    if cpus > 0 {
+        limits.extend([("cpu", u64::from(cpus)), ("memory", u64::from(cpus) << 29)]);
+    }
+    pod(name, &limits)
+}
+
+/// CPUs by pod; nobody else has them, and the shared pool has none of them.
+fn cpus(node: &Node, names: impl Iterator<Item = String>) -> BTreeMap<String, CpuSet> {
+    let shared = node.manager().compute_options("nobody", "main").cpus;
+    let mut taken = CpuSet::new();
+    let mut found = BTreeMap::new();
+    for name in names {
+        let options = node
+            .manager()
+            .compute_options(&format!("uid-{name}"), "main");
+        if options.exclusive {
+            assert!(taken.is_disjoint(&options.cpus), "two owners of {taken}");
+            taken = taken.union(&options.cpus);
+            found.insert(name, options.cpus);
+        }
+    }
+    assert!(shared.is_disjoint(&taken), "{shared} and {taken}");
+    assert_eq!(shared.len() + taken.len(), 8);
+    found
+}
+
 async fn run(steps: Vec<Step>) {
-    let wait = |c: &mut davit_node::containermanager::Config| c.plugin_wait = Duration::ZERO;
-    let mut node = Node::start_with(wait).await;
+    // Two NUMA nodes of four CPUs; devices, CPUs and memory are aligned where that is possible.
+    let wait = machine(PolicyKind::BestEffort);
+    let mut node = Node::start_with(wait.clone()).await;
     let plugin = Plugin::new("p.sock").with(
         (0..DEVICES)
             .map(|n| device(&format!("d{n}"), "Healthy"))
@@ -61,7 +98,8 @@ async fn run(steps: Vec<Step>) {
     );
     let mut serving: Option<Serving> = None;
     let mut given = Given::new();
-    let mut requests: BTreeMap<u8, u8> = BTreeMap::new();
+    let mut requests: BTreeMap<u8, (u8, u8)> = BTreeMap::new();
+    let mut pinned: BTreeMap<String, CpuSet> = BTreeMap::new();
     // A pod that comes again is another pod.
     let mut lives: BTreeMap<u8, u32> = BTreeMap::new();
     let name_of = |lives: &BTreeMap<u8, u32>, n: u8| {
@@ -69,12 +107,39 @@ async fn run(steps: Vec<Step>) {
     };
     for step in steps {
         match step {
-            Step::Admit(n, count) => {
-                let count = *requests.entry(n).or_insert(count);
+            Step::Crash(n, count, own) => {
+                let (count, own) = *requests.entry(n).or_insert((count, own));
                 let name = name_of(&lives, n);
-                let pod = pod(&name, &[(R, u64::from(count))]);
+                let pod = asking(&name, count, own);
+                // Polled a few times, then gone with the agent.
+                let half = tokio::time::timeout(Duration::from_micros(300), node.admit(&pod)).await;
+                if let Some(old) = serving.take() {
+                    old.stop().await;
+                }
+                node = node.restart_with(wait.clone()).await;
+                // Either all of it counts or nothing does.
+                let now = holdings(&node);
+                let own_now = cpus(&node, [name.clone()].into_iter());
+                let whole = now.get(&name).map_or(0, BTreeSet::len) == usize::from(count)
+                    && own_now.get(&name).map_or(0, CpuSet::len) == usize::from(own);
+                let nothing = !now.contains_key(&name) && own_now.is_empty();
+                assert!(whole || nothing || given.contains_key(&name), "{half:?}");
+                if let Some(devices) = now.get(&name) {
+                    given.insert(name.clone(), devices.clone());
+                }
+                pinned.extend(own_now);
+            }
+            Step::Admit(n, count, own) => {
+                let (count, own) = *requests.entry(n).or_insert((count, own));
+                let name = name_of(&lives, n);
+                let pod = asking(&name, count, own);
                 let admitted = node.admit(&pod).await.is_ok();
                 let now = holdings(&node);
+                if admitted {
+                    let has = cpus(&node, [name.clone()].into_iter());
+                    assert_eq!(has.get(&name).map_or(0, CpuSet::len), usize::from(own));
+                    pinned.extend(has);
+                }
                 match given.get(&name) {
                     // Refused or admitted again: what it has stays as it was.
                     Some(before) => assert_eq!(now.get(&name), Some(before)),
@@ -89,6 +154,7 @@ async fn run(steps: Vec<Step>) {
                 let name = name_of(&lives, n);
                 node.finish(&pod(&name, &[]), now).await;
                 given.remove(&name);
+                pinned.remove(&name);
                 requests.remove(&n);
                 *lives.entry(n).or_default() += 1;
             }
@@ -119,12 +185,20 @@ async fn run(steps: Vec<Step>) {
                 if let Some(old) = serving.take() {
                     old.stop().await;
                 }
-                node = node.restart_with(wait).await;
+                node = node.restart_with(wait.clone()).await;
             }
         }
         let now = holdings(&node);
         for (name, devices) in &given {
             assert_eq!(now.get(name), Some(devices), "pod {name}");
+        }
+        let everybody = (0..6u8).flat_map(|n| {
+            let last = lives.get(&n).copied().unwrap_or_default();
+            (0..=last).map(move |life| format!("{n}-{life}"))
+        });
+        let has = cpus(&node, everybody.collect::<Vec<_>>().into_iter());
+        for (name, own) in &pinned {
+            assert_eq!(has.get(name), Some(own), "cpus of pod {name}");
         }
     }
 }

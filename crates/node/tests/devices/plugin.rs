@@ -490,6 +490,13 @@ impl Node {
         self.dir.path()
     }
 
+    /// Ends the manager; its folder stays.
+    pub(crate) async fn into_dir(self) -> tempfile::TempDir {
+        let Self { dir, manager, .. } = self;
+        manager.shutdown().await;
+        dir
+    }
+
     pub(crate) fn manager(&self) -> &ContainerManager {
         &self.manager
     }

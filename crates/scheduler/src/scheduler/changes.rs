@@ -73,6 +73,12 @@ impl Engine {
         self.event("NamespaceChange", event, &EventObject::Other);
     }
 
+    /// Some node publishes another topology.
+    pub(super) fn topologies(&mut self) {
+        let event = ClusterEvent::new(EventResource::NodeResourceTopology, Action::UPDATE_OTHER);
+        self.event("NodeResourceTopologyChange", event, &EventObject::Other);
+    }
+
     pub(super) fn pod(&mut self, change: Change<Pod>) {
         match change {
             Change::Synced => self.synced[PODS] = true,

@@ -137,10 +137,15 @@ impl CpuPolicy {
         }
         let mut chosen = CpuSet::new();
         // What init containers of the pod held is taken first, it is of no use to anybody else.
+        let reusable = request.reusable;
+        let fits = affinity.is_none_or(|m| reusable.is_subset(&self.aligned(m)));
+        if fits && !self.options.distribute_across_numa {
+            chosen = self.take(reusable, request.count.min(reusable.len()))?;
+        }
         if let Some(mask) = affinity {
-            let aligned = self.aligned(mask).intersection(&usable);
-            let count = request.count.min(aligned.len());
-            chosen = self.take(&aligned, count)?;
+            let aligned = self.aligned(mask).intersection(&usable).difference(&chosen);
+            let count = (request.count - chosen.len()).min(aligned.len());
+            chosen = chosen.union(&self.take(&aligned, count)?);
         }
         let rest = self.take(&usable.difference(&chosen), request.count - chosen.len())?;
         Ok(chosen.union(&rest))

@@ -177,6 +177,27 @@ fn the_hint_comes_first_and_the_rest_from_elsewhere() {
 }
 
 #[test]
+fn item_124_cpus_of_init_containers_come_first() {
+    let p = policy(two_sockets(), CpuOptions::default(), "0");
+    let choose = |reusable: &str, count, mask| {
+        let reusable = set(reusable);
+        let free = p.free(&reusable);
+        let request = CpuRequest {
+            count,
+            free: &free,
+            reusable: &reusable,
+        };
+        let mask: Option<u64> = mask;
+        p.choose(&request, mask.map(NumaMask::from_bits))
+            .unwrap()
+            .to_string()
+    };
+    assert_eq!(choose("5,13", 2, None), "5,13");
+    assert_eq!(choose("5,13", 4, Some(2)), "4-5,12-13");
+    assert_eq!(choose("5-6,13-14", 2, None), "5,13");
+}
+
+#[test]
 fn pools() {
     let mut p = policy(two_sockets(), CpuOptions::default(), "0,8");
     assert_eq!(p.shared(&set("1,9")).to_string(), "0,2-8,10-15");

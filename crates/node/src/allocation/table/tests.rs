@@ -29,9 +29,26 @@ fn hold(pod: u8, container: u8, kind: usize, devices: &[u8]) -> Change {
     })
 }
 
+fn compute(pod: u8, container: u8, kind: usize, cpus: &[u8]) -> Change {
+    Change::Compute(ComputeHold {
+        pod: PodName {
+            uid: format!("p{pod}"),
+            namespace: "default".into(),
+            name: format!("p{pod}"),
+        },
+        container: format!("c{container}-{kind}"),
+        kind: KINDS[kind],
+        cpus: cpus.iter().map(|c| u32::from(*c)).collect(),
+        memory: Vec::new(),
+        since: 1,
+    })
+}
+
 fn change() -> impl Strategy<Value = Change> {
     let devices = prop::collection::vec(0u8..6, 0..4);
+    let cpus = prop::collection::vec(0u8..6, 0..4);
     prop_oneof![
+        4 => (0u8..4, 0u8..3, 0usize..3, cpus).prop_map(|(p, c, k, d)| compute(p, c, k, &d)),
         6 => (0u8..4, 0u8..3, 0usize..3, devices).prop_map(|(p, c, k, d)| hold(p, c, k, &d)),
         2 => (0u8..4).prop_map(|p| Change::Release { uid: format!("p{p}") }),
         1 => any::<bool>().prop_map(|pre_start| Change::Learned { resource: R.into(), pre_start }),
@@ -44,6 +61,15 @@ fn check(table: &Table) {
     let mut keepers: BTreeMap<DeviceId, Vec<(String, String)>> = BTreeMap::new();
     for (uid, pod) in table.pods() {
         for (name, container) in &pod.containers {
+            for cpu in cpu_ids(&container.cpus) {
+                assert_eq!(table.owner(CPU, &cpu), Some(uid.as_str()));
+                if container.kind != ContainerKind::Init {
+                    keepers
+                        .entry(format!("cpu {cpu}").into())
+                        .or_default()
+                        .push((uid.clone(), name.clone()));
+                }
+            }
             for held in container.devices.values() {
                 for id in held.devices.keys() {
                     assert_eq!(table.owner(R, id), Some(uid.as_str()));

@@ -1,0 +1,208 @@
+//! The node's resource managers on the command line, under the kubelet's flag names.
+
+use anyhow::{Context, Result, bail};
+use davit_node::kubelet_config::KubeletConfig;
+use davit_topology::Hardware;
+use serde_json::{Map, Value, json};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Node resources")]
+pub(crate) struct KubeletFlags {
+    /// KubeletConfiguration file (kubelet.config.k8s.io/v1beta1); flags win over it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Show and divide the machine this file describes instead of the one at hand
+    #[arg(long, value_name = "FILE")]
+    machine_file: Option<PathBuf>,
+    /// Most pods on the node
+    #[arg(long, value_name = "N")]
+    max_pods: Option<u32>,
+    /// `none` or `static`
+    #[arg(long, value_name = "POLICY")]
+    cpu_manager_policy: Option<String>,
+    /// full-pcpus-only=true,...
+    #[arg(long, value_name = "K=V,...")]
+    cpu_manager_policy_options: Option<String>,
+    /// How often CPU sets of running containers are looked at
+    #[arg(long, value_name = "DURATION")]
+    cpu_manager_reconcile_period: Option<String>,
+    /// CPUs nobody gets, for example 0-1
+    #[arg(long, value_name = "CPUS")]
+    reserved_cpus: Option<String>,
+    /// `None` or `Static`
+    #[arg(long, value_name = "POLICY")]
+    memory_manager_policy: Option<String>,
+    /// Memory the system keeps on a NUMA node: 0:memory=1Gi,hugepages-2Mi=100Mi (repeatable)
+    #[arg(long, value_name = "NODE:K=V,...")]
+    reserved_memory: Vec<String>,
+    /// `none`, `best-effort`, `restricted` or `single-numa-node`
+    #[arg(long, value_name = "POLICY")]
+    topology_manager_policy: Option<String>,
+    /// `container` or `pod`
+    #[arg(long, value_name = "SCOPE")]
+    topology_manager_scope: Option<String>,
+    /// prefer-closest-numa-nodes=true,max-allowable-numa-nodes=16
+    #[arg(long, value_name = "K=V,...")]
+    topology_manager_policy_options: Option<String>,
+    /// cpu=500m,memory=1Gi: kept for the node agent
+    #[arg(long, value_name = "K=V,...")]
+    kube_reserved: Option<String>,
+    /// cpu=500m,memory=1Gi: kept for the system
+    #[arg(long, value_name = "K=V,...")]
+    system_reserved: Option<String>,
+    /// memory.available<100Mi: not allocatable
+    #[arg(long, value_name = "SIGNAL<AMOUNT,...")]
+    eviction_hard: Option<String>,
+    /// CPUManagerPolicyAlphaOptions=true
+    #[arg(long, value_name = "K=V,...")]
+    feature_gates: Option<String>,
+    /// How long a pod waits for a device plugin that is coming back, in seconds (0 refuses at once, as the kubelet does)
+    #[arg(long, value_name = "SECONDS")]
+    device_plugin_wait: Option<u64>,
+}
+
+impl KubeletFlags {
+    /// Puts file and flags into the agent's options.
+    pub(crate) fn apply(&self, options: &mut davit_node::NodeOptions) -> Result<()> {
+        let text = match &self.config {
+            Some(file) => std::fs::read_to_string(file)
+                .with_context(|| format!("kubelet configuration {}", file.display()))?,
+            None => String::new(),
+        };
+        let config = KubeletConfig::parse(&text, self.fields()?)?;
+        config.apply(self.hardware()?, options)?;
+        if let Some(seconds) = self.device_plugin_wait {
+            options.plugin_wait = Duration::from_secs(seconds);
+        }
+        Ok(())
+    }
+
+    fn hardware(&self) -> Result<Option<Hardware>> {
+        let Some(file) = &self.machine_file else {
+            return Ok(None);
+        };
+        let what = || format!("machine file {}", file.display());
+        let text = std::fs::read_to_string(file).with_context(what)?;
+        let hardware: Hardware = serde_saphyr::from_str(&text).with_context(what)?;
+        hardware.validate().with_context(what)?;
+        Ok(Some(hardware))
+    }
+
+    /// The flags as fields of a KubeletConfiguration.
+    fn fields(&self) -> Result<Map<String, Value>> {
+        let mut fields = Map::new();
+        for (name, text) in [
+            ("cpuManagerPolicy", &self.cpu_manager_policy),
+            (
+                "cpuManagerReconcilePeriod",
+                &self.cpu_manager_reconcile_period,
+            ),
+            ("reservedSystemCPUs", &self.reserved_cpus),
+            ("memoryManagerPolicy", &self.memory_manager_policy),
+            ("topologyManagerPolicy", &self.topology_manager_policy),
+            ("topologyManagerScope", &self.topology_manager_scope),
+        ] {
+            if let Some(text) = text {
+                fields.insert(name.to_owned(), json!(text));
+            }
+        }
+        for (name, list, separator) in [
+            (
+                "cpuManagerPolicyOptions",
+                &self.cpu_manager_policy_options,
+                '=',
+            ),
+            (
+                "topologyManagerPolicyOptions",
+                &self.topology_manager_policy_options,
+                '=',
+            ),
+            ("kubeReserved", &self.kube_reserved, '='),
+            ("systemReserved", &self.system_reserved, '='),
+            ("evictionHard", &self.eviction_hard, '<'),
+        ] {
+            if let Some(list) = list {
+                fields.insert(
+                    name.to_owned(),
+                    Value::Object(pairs(name, list, separator)?),
+                );
+            }
+        }
+        if let Some(list) = &self.feature_gates {
+            let mut gates = pairs("feature-gates", list, '=')?;
+            for (name, value) in &mut gates {
+                let parsed = value.as_str().and_then(|v| v.parse::<bool>().ok());
+                let Some(on) = parsed else {
+                    bail!("--feature-gates: {name} is neither true nor false");
+                };
+                *value = json!(on);
+            }
+            fields.insert("featureGates".to_owned(), Value::Object(gates));
+        }
+        if let Some(max) = self.max_pods {
+            fields.insert("maxPods".to_owned(), json!(max));
+        }
+        if !self.reserved_memory.is_empty() {
+            let reservation = |text: &String| -> Result<Value> {
+                let Some((node, list)) = text.split_once(':') else {
+                    bail!("--reserved-memory {text}: expected NODE:K=V,...");
+                };
+                let node: u32 = node
+                    .parse()
+                    .with_context(|| format!("--reserved-memory {text}"))?;
+                let limits = pairs("reserved-memory", list, '=')?;
+                Ok(json!({"numaNode": node, "limits": limits}))
+            };
+            let list: Result<Vec<Value>> = self.reserved_memory.iter().map(reservation).collect();
+            fields.insert("reservedMemory".to_owned(), Value::Array(list?));
+        }
+        Ok(fields)
+    }
+}
+
+/// `a=1,b=2` as an object of texts.
+fn pairs(what: &str, list: &str, separator: char) -> Result<Map<String, Value>> {
+    list.split(',')
+        .filter(|p| !p.trim().is_empty())
+        .map(|pair| match pair.split_once(separator) {
+            Some((key, value)) => Ok((key.trim().to_owned(), json!(value.trim()))),
+            None => bail!("{what}: {pair:?} is not of the form KEY{separator}VALUE"),
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_become_fields() {
+        let flags = KubeletFlags {
+            reserved_cpus: Some("0-1".to_owned()),
+            kube_reserved: Some("cpu=1,memory=1Gi".to_owned()),
+            eviction_hard: Some("memory.available<100Mi".to_owned()),
+            reserved_memory: vec!["1:memory=1Gi".to_owned()],
+            feature_gates: Some("CPUManagerPolicyAlphaOptions=true".to_owned()),
+            ..KubeletFlags::default()
+        };
+        let fields = Value::Object(flags.fields().unwrap());
+        assert_eq!(
+            fields,
+            json!({
+                "reservedSystemCPUs": "0-1",
+                "kubeReserved": {"cpu": "1", "memory": "1Gi"},
+                "evictionHard": {"memory.available": "100Mi"},
+                "reservedMemory": [{"numaNode": 1, "limits": {"memory": "1Gi"}}],
+                "featureGates": {"CPUManagerPolicyAlphaOptions": true},
+            })
+        );
+        KubeletConfig::parse("", flags.fields().unwrap()).unwrap();
+        let wrong = KubeletFlags {
+            kube_reserved: Some("cpu".to_owned()),
+            ..KubeletFlags::default()
+        };
+        assert!(wrong.fields().is_err());
+    }
+}

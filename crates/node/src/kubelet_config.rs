@@ -1,0 +1,631 @@
+//! `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1): the fields this agent follows. Fields
+//! it knows but has not built, and fields nobody knows, are errors that say which of the two.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use davit_api::quantity::Quantity;
+use davit_topology::cpu::CpuOptions;
+use davit_topology::memory::{MEMORY, MemoryAmounts};
+use davit_topology::{CpuSet, Hardware, Policy, PolicyKind};
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use crate::agent::NodeOptions;
+use crate::compute::{DEFAULT_MAX_NUMA_NODES, Settings, SettingsError, option};
+use crate::resources::Amounts;
+
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+
+/// Fields of the API that have no effect here yet; each would change what the node does.
+const NOT_BUILT: &[&str] = &[
+    "allowedUnsafeSysctls",
+    "authentication",
+    "authorization",
+    "cgroupDriver",
+    "cgroupsPerQOS",
+    "configMapAndSecretChangeDetectionStrategy",
+    "containerLogMaxWorkers",
+    "containerLogMonitorInterval",
+    "containerRuntimeEndpoint",
+    "contentType",
+    "cpuCFSQuota",
+    "cpuCFSQuotaPeriod",
+    "crashLoopBackOff",
+    "enableContentionProfiling",
+    "enableControllerAttachDetach",
+    "enableDebugFlagsHandler",
+    "enableDebuggingHandlers",
+    "enableProfilingHandler",
+    "enableServer",
+    "enableSystemLogHandler",
+    "enableSystemLogQuery",
+    "enforceNodeAllocatable",
+    "eventBurst",
+    "eventRecordQPS",
+    "evictionMaxPodGracePeriod",
+    "evictionMinimumReclaim",
+    "evictionPressureTransitionPeriod",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
+    "failCgroupV1",
+    "failSwapOn",
+    "fileCheckFrequency",
+    "hairpinMode",
+    "healthzBindAddress",
+    "healthzPort",
+    "httpCheckFrequency",
+    "imageGCHighThresholdPercent",
+    "imageGCLowThresholdPercent",
+    "imageMaximumGCAge",
+    "imageMinimumGCAge",
+    "imagePullCredentialsVerificationPolicy",
+    "imageServiceEndpoint",
+    "iptablesDropBit",
+    "iptablesMasqueradeBit",
+    "kernelMemcgNotification",
+    "kubeAPIBurst",
+    "kubeAPIQPS",
+    "kubeReservedCgroup",
+    "kubeletCgroups",
+    "localStorageCapacityIsolation",
+    "logging",
+    "makeIPTablesUtilChains",
+    "maxOpenFiles",
+    "maxParallelImagePulls",
+    "memorySwap",
+    "memoryThrottlingFactor",
+    "mergeDefaultEvictionSettings",
+    "nodeLeaseDurationSeconds",
+    "nodeStatusMaxImages",
+    "nodeStatusReportFrequency",
+    "nodeStatusUpdateFrequency",
+    "oomScoreAdj",
+    "podCIDR",
+    "podPidsLimit",
+    "podsPerCore",
+    "preloadedImagesVerificationAllowlist",
+    "protectKernelDefaults",
+    "providerID",
+    "qosReserved",
+    "readOnlyPort",
+    "registerNode",
+    "registerWithTaints",
+    "registryBurst",
+    "registryPullQPS",
+    "reservedSystemCgroup",
+    "rotateCertificates",
+    "runOnce",
+    "runtimeRequestTimeout",
+    "seccompDefault",
+    "serializeImagePulls",
+    "serverTLSBootstrap",
+    "showHiddenMetricsForVersion",
+    "shutdownGracePeriod",
+    "shutdownGracePeriodByPodPriority",
+    "shutdownGracePeriodCriticalPods",
+    "singleProcessOOMKill",
+    "staticPodURL",
+    "staticPodURLHeader",
+    "streamingConnectionIdleTimeout",
+    "syncFrequency",
+    "systemCgroups",
+    "systemReservedCgroup",
+    "tlsCertFile",
+    "tlsCipherSuites",
+    "tlsMinVersion",
+    "tlsPrivateKeyFile",
+    "tracing",
+    "userNamespaces",
+    "volumePluginDir",
+    "volumeStatsAggPeriod",
+];
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Not YAML or JSON.
+    #[error("kubelet configuration: {0}")]
+    Syntax(String),
+    /// Another kind or version.
+    #[error(
+        "kubelet configuration: {api_version:?} {kind:?} is not \"kubelet.config.k8s.io/v1beta1\" \"KubeletConfiguration\""
+    )]
+    Kind {
+        /// `apiVersion`.
+        api_version: String,
+        /// `kind`.
+        kind: String,
+    },
+    /// A field nobody knows.
+    #[error("kubelet configuration: strict decoding error: unknown field {0:?}")]
+    Unknown(String),
+    /// A field that has no effect here yet.
+    #[error("kubelet configuration: {0} is not built in davit yet (docs/status.md); leave it out")]
+    NotBuilt(String),
+    /// A value that makes no sense.
+    #[error("kubelet configuration: {field}: {cause}")]
+    Value {
+        /// The field.
+        field: &'static str,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// The resource managers' settings.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+}
+
+/// The fields that are followed.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+pub struct KubeletConfig {
+    api_version: String,
+    kind: String,
+    address: Option<String>,
+    cgroup_root: Option<String>,
+    #[serde(rename = "clusterDNS")]
+    cluster_dns: Option<Vec<String>>,
+    cluster_domain: Option<String>,
+    container_log_max_files: Option<usize>,
+    container_log_max_size: Option<String>,
+    cpu_manager_policy: Option<String>,
+    cpu_manager_policy_options: BTreeMap<String, String>,
+    cpu_manager_reconcile_period: Option<String>,
+    eviction_hard: Option<BTreeMap<String, String>>,
+    feature_gates: BTreeMap<String, bool>,
+    kube_reserved: BTreeMap<String, String>,
+    max_pods: Option<u32>,
+    memory_manager_policy: Option<String>,
+    pod_logs_dir: Option<PathBuf>,
+    port: Option<u16>,
+    reserved_memory: Vec<MemoryReservation>,
+    #[serde(rename = "reservedSystemCPUs")]
+    reserved_system_cpus: Option<String>,
+    resolv_conf: Option<PathBuf>,
+    static_pod_path: Option<PathBuf>,
+    system_reserved: BTreeMap<String, String>,
+    topology_manager_policy: Option<String>,
+    topology_manager_policy_options: BTreeMap<String, String>,
+    topology_manager_scope: Option<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct MemoryReservation {
+    numa_node: u32,
+    #[serde(default)]
+    limits: BTreeMap<String, String>,
+}
+
+impl KubeletConfig {
+    /// Reads a configuration file (YAML or JSON; empty for none). `flags` are fields that were
+    /// given on the command line; they win.
+    ///
+    /// # Errors
+    /// See [`ConfigError`].
+    pub fn parse(text: &str, flags: Map<String, Value>) -> Result<Self, ConfigError> {
+        let syntax = |e: &dyn std::fmt::Display| ConfigError::Syntax(e.to_string());
+        let file: Value = if text.trim().is_empty() {
+            Value::Null
+        } else {
+            serde_saphyr::from_str(text).map_err(|e| syntax(&e))?
+        };
+        let mut fields = match file {
+            Value::Null => Map::from_iter([
+                ("apiVersion".to_owned(), API_VERSION.into()),
+                ("kind".to_owned(), "KubeletConfiguration".into()),
+            ]),
+            Value::Object(fields) => fields,
+            _ => return Err(ConfigError::Syntax("not an object".to_owned())),
+        };
+        fields.extend(flags);
+        // What is null was not given.
+        fields.retain(|_, v| !v.is_null());
+        if let Some(name) = fields.keys().find(|k| NOT_BUILT.contains(&k.as_str())) {
+            return Err(ConfigError::NotBuilt(name.clone()));
+        }
+        let config: Self = serde_json::from_value(Value::Object(fields)).map_err(|e| {
+            let text = e.to_string();
+            let unknown = text.strip_prefix("unknown field `");
+            match unknown.and_then(|t| t.split('`').next()) {
+                Some(field) => ConfigError::Unknown(field.to_owned()),
+                None => ConfigError::Syntax(text),
+            }
+        })?;
+        if config.api_version != API_VERSION || config.kind != "KubeletConfiguration" {
+            return Err(ConfigError::Kind {
+                api_version: config.api_version,
+                kind: config.kind,
+            });
+        }
+        Ok(config)
+    }
+
+    /// Puts the configuration into the agent's options. `hardware` describes the machine when it
+    /// is not the one at hand.
+    ///
+    /// # Errors
+    /// A value that makes no sense, or not on this machine.
+    pub fn apply(
+        &self,
+        hardware: Option<Hardware>,
+        options: &mut NodeOptions,
+    ) -> Result<(), ConfigError> {
+        self.check_gates()?;
+        if let Some(address) = &self.address {
+            options.address = value("address", address.parse())?;
+        }
+        if let Some(dns) = &self.cluster_dns {
+            options.cluster_dns.servers.clone_from(dns);
+        }
+        if let Some(size) = &self.container_log_max_size {
+            options.log_rotation.max_bytes = bytes("containerLogMaxSize", size)?;
+        }
+        let set = |to: &mut PathBuf, from: &Option<PathBuf>| {
+            if let Some(path) = from {
+                to.clone_from(path);
+            }
+        };
+        set(&mut options.resolv_conf, &self.resolv_conf);
+        set(&mut options.log_dir, &self.pod_logs_dir);
+        if self.static_pod_path.is_some() {
+            options.static_pod_dir.clone_from(&self.static_pod_path);
+        }
+        options.port = self.port.unwrap_or(options.port);
+        options.max_pods = self.max_pods.unwrap_or(options.max_pods);
+        let files = self.container_log_max_files;
+        options.log_rotation.max_files = files.unwrap_or(options.log_rotation.max_files);
+        if let Some(domain) = &self.cluster_domain {
+            options.cluster_dns.domain.clone_from(domain);
+        }
+        if let Some(root) = &self.cgroup_root {
+            options.cgroup_root.clone_from(root);
+        }
+        let (settings, reserved) = self.settings(hardware)?;
+        options.resources = settings;
+        options.reserved = reserved;
+        Ok(())
+    }
+
+    fn gate(&self, name: &str, default: bool) -> bool {
+        self.feature_gates.get(name).copied().unwrap_or(default)
+    }
+
+    fn check_gates(&self) -> Result<(), ConfigError> {
+        const KNOWN: [&str; 2] = [
+            "CPUManagerPolicyAlphaOptions",
+            "CPUManagerPolicyBetaOptions",
+        ];
+        let unknown = self
+            .feature_gates
+            .keys()
+            .find(|g| !KNOWN.contains(&g.as_str()));
+        unknown.map_or(Ok(()), |gate| {
+            Err(ConfigError::NotBuilt(format!("featureGates.{gate}")))
+        })
+    }
+
+    /// The settings of the resource managers, and what is not allocatable.
+    fn settings(&self, hardware: Option<Hardware>) -> Result<(Settings, Amounts), ConfigError> {
+        let mut reserved = Amounts::new();
+        for (field, list) in [
+            ("kubeReserved", &self.kube_reserved),
+            ("systemReserved", &self.system_reserved),
+        ] {
+            for (name, text) in list {
+                let quantity: Quantity = value(field, text.parse())?;
+                let amount = if name == "cpu" {
+                    quantity.milli_value()
+                } else {
+                    quantity.value()
+                };
+                *reserved.entry(name.clone()).or_default() += amount;
+            }
+        }
+        let cpus: Option<CpuSet> = match &self.reserved_system_cpus {
+            Some(text) if !text.is_empty() => {
+                let set: CpuSet = value("reservedSystemCPUs", text.parse())?;
+                // It stands in the place of what the other two reserve.
+                reserved.insert("cpu".to_owned(), set.len() as i64 * 1000);
+                Some(set)
+            }
+            _ => None,
+        };
+        let memory = self.memory_static()?;
+        if let Some(bytes) = self.eviction_memory(memory.is_some())? {
+            *reserved.entry(MEMORY.to_owned()).or_default() +=
+                i64::try_from(bytes).unwrap_or(i64::MAX);
+        }
+        let node_reserved = reserved
+            .iter()
+            .filter(|(name, _)| *name == MEMORY || name.starts_with("hugepages-"))
+            .map(|(name, n)| (name.clone(), u64::try_from(*n).unwrap_or(0)))
+            .collect();
+        let (topology, max_numa_nodes) = self.topology()?;
+        let settings = Settings {
+            hardware: hardware.unwrap_or_default(),
+            cpu: self.cpu_options()?,
+            reserved_cpus: cpus,
+            reserved_cpu_millis: reserved
+                .get("cpu")
+                .and_then(|n| u64::try_from(*n).ok())
+                .unwrap_or(0),
+            reconcile_period: match &self.cpu_manager_reconcile_period {
+                Some(text) => value("cpuManagerReconcilePeriod", duration(text))?,
+                None => Duration::from_secs(10),
+            },
+            memory,
+            node_reserved,
+            topology,
+            pod_scope: match self.topology_manager_scope.as_deref() {
+                None | Some("container") => false,
+                Some("pod") => true,
+                Some(other) => {
+                    return Err(wrong(
+                        "topologyManagerScope",
+                        format!("unknown scope: {other:?}"),
+                    ));
+                }
+            },
+            max_numa_nodes,
+        };
+        Ok((settings, reserved))
+    }
+
+    fn cpu_options(&self) -> Result<Option<CpuOptions>, ConfigError> {
+        let policy = self.cpu_manager_policy.as_deref();
+        let field = "cpuManagerPolicyOptions";
+        match policy {
+            None | Some("" | "none") if self.cpu_manager_policy_options.is_empty() => {
+                return Ok(None);
+            }
+            None | Some("" | "none") => {
+                let names = self.cpu_manager_policy_options.keys();
+                let names: Vec<&str> = names.map(String::as_str).collect();
+                return Err(wrong(
+                    field,
+                    format!(
+                        "none policy: received unsupported options={}",
+                        names.join(",")
+                    ),
+                ));
+            }
+            Some("static") => {}
+            Some(other) => {
+                return Err(wrong(
+                    "cpuManagerPolicy",
+                    format!("unknown policy: {other:?}"),
+                ));
+            }
+        }
+        let alpha = self.gate("CPUManagerPolicyAlphaOptions", false);
+        let beta = self.gate("CPUManagerPolicyBetaOptions", true);
+        let mut options = CpuOptions::default();
+        for (name, text) in &self.cpu_manager_policy_options {
+            let (slot, level) = match name.as_str() {
+                option::FULL_PCPUS => (&mut options.full_pcpus_only, None),
+                option::STRICT => (&mut options.strict_reservation, None),
+                option::UNCORE => (&mut options.prefer_uncore_cache, None),
+                option::ACROSS_NUMA => (&mut options.distribute_across_numa, Some(("Beta", beta))),
+                option::BY_SOCKET => (&mut options.align_by_socket, Some(("Alpha", alpha))),
+                option::ACROSS_CORES => {
+                    (&mut options.distribute_across_cores, Some(("Alpha", alpha)))
+                }
+                _ => {
+                    return Err(wrong(
+                        field,
+                        format!("unknown CPU Manager Policy option: {name:?}"),
+                    ));
+                }
+            };
+            if let Some((level, false)) = level {
+                return Err(wrong(
+                    field,
+                    format!(
+                        "CPU Manager Policy {level}-level Options not enabled, but option {name:?} provided"
+                    ),
+                ));
+            }
+            *slot = boolean(field, name, text)?;
+        }
+        Ok(Some(options))
+    }
+
+    fn memory_static(&self) -> Result<Option<BTreeMap<u32, MemoryAmounts>>, ConfigError> {
+        match self.memory_manager_policy.as_deref() {
+            None | Some("" | "None") => return Ok(None),
+            Some("Static") => {}
+            Some(other) => {
+                return Err(wrong(
+                    "memoryManagerPolicy",
+                    format!("unknown policy: {other:?}"),
+                ));
+            }
+        }
+        let mut nodes: BTreeMap<u32, MemoryAmounts> = BTreeMap::new();
+        for reservation in &self.reserved_memory {
+            let node = nodes.entry(reservation.numa_node).or_default();
+            for (kind, text) in &reservation.limits {
+                *node.entry(kind.clone()).or_default() += bytes("reservedMemory", text)?;
+            }
+        }
+        Ok(Some(nodes))
+    }
+
+    /// The hard eviction threshold for memory, which is not allocatable. The kubelet's default of
+    /// 100 MiB counts where memory is divided, so that its configurations add up here too.
+    fn eviction_memory(&self, divided: bool) -> Result<Option<u64>, ConfigError> {
+        let Some(signals) = &self.eviction_hard else {
+            return Ok(divided.then_some(100 << 20));
+        };
+        if let Some(other) = signals.keys().find(|s| *s != "memory.available") {
+            return Err(ConfigError::NotBuilt(format!("evictionHard[{other}]")));
+        }
+        let threshold = signals.get("memory.available");
+        threshold
+            .map(|text| bytes("evictionHard", text))
+            .transpose()
+    }
+
+    fn topology(&self) -> Result<(Policy, usize), ConfigError> {
+        let kind = match self.topology_manager_policy.as_deref() {
+            None | Some("" | "none") => PolicyKind::None,
+            Some("best-effort") => PolicyKind::BestEffort,
+            Some("restricted") => PolicyKind::Restricted,
+            Some("single-numa-node") => PolicyKind::SingleNumaNode,
+            Some(other) => {
+                return Err(wrong(
+                    "topologyManagerPolicy",
+                    format!("unknown policy: {other:?}"),
+                ));
+            }
+        };
+        let field = "topologyManagerPolicyOptions";
+        let (mut policy, mut nodes) = (Policy::new(kind), DEFAULT_MAX_NUMA_NODES);
+        for (name, text) in &self.topology_manager_policy_options {
+            match name.as_str() {
+                "prefer-closest-numa-nodes" => policy.prefer_closest = boolean(field, name, text)?,
+                "max-allowable-numa-nodes" => nodes = value(field, text.parse())?,
+                _ => {
+                    return Err(wrong(
+                        field,
+                        format!("unknown Topology Manager Policy option: {name:?}"),
+                    ));
+                }
+            }
+        }
+        Ok((policy, nodes))
+    }
+}
+
+fn wrong(field: &'static str, cause: impl Into<String>) -> ConfigError {
+    ConfigError::Value {
+        field,
+        cause: cause.into(),
+    }
+}
+
+fn value<T, E: std::fmt::Display>(
+    field: &'static str,
+    parsed: Result<T, E>,
+) -> Result<T, ConfigError> {
+    parsed.map_err(|e| wrong(field, e.to_string()))
+}
+
+fn bytes(field: &'static str, text: &str) -> Result<u64, ConfigError> {
+    let quantity: Quantity = value(field, text.parse())?;
+    u64::try_from(quantity.value()).map_err(|_| wrong(field, format!("{text:?} is negative")))
+}
+
+fn boolean(field: &'static str, name: &str, text: &str) -> Result<bool, ConfigError> {
+    match text {
+        "true" | "1" | "t" | "T" | "TRUE" | "True" => Ok(true),
+        "false" | "0" | "f" | "F" | "FALSE" | "False" => Ok(false),
+        _ => Err(wrong(
+            field,
+            format!("bad value for option {name:?}: {text:?} is not a boolean"),
+        )),
+    }
+}
+
+/// A duration as Go writes it: `10s`, `1m30s`, `500ms`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let bad = || format!("{text:?} is not a duration");
+    let (mut rest, mut sum) = (text, Duration::ZERO);
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
+        let number: u64 = rest[..digits].parse().map_err(|_| bad())?;
+        let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
+        let tail = &rest[digits..];
+        let (unit, millis) = units
+            .into_iter()
+            .find(|(unit, _)| tail.starts_with(unit))
+            .ok_or_else(bad)?;
+        sum += Duration::from_millis(number.checked_mul(millis).ok_or_else(bad)?);
+        rest = &tail[unit.len()..];
+    }
+    if sum.is_zero() {
+        return Err(bad());
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+    fn settings(text: &str) -> Result<(Settings, Amounts), ConfigError> {
+        let config = KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new())?;
+        config.check_gates()?;
+        config.settings(Some(Hardware::grid(2, 1, 8, 2, 8 << 30)))
+    }
+
+    #[test]
+    fn a_configuration_of_all_managers() {
+        let (s, reserved) = settings(
+            "cpuManagerPolicy: static\n\
+             cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}\n\
+             cpuManagerReconcilePeriod: 1m5s\n\
+             reservedSystemCPUs: 0,16\n\
+             memoryManagerPolicy: Static\n\
+             kubeReserved: {cpu: 500m, memory: 500Mi}\n\
+             systemReserved: {memory: 424Mi}\n\
+             reservedMemory:\n- {numaNode: 0, limits: {memory: 1Gi}}\n\
+             topologyManagerPolicy: single-numa-node\n\
+             topologyManagerScope: pod\n\
+             topologyManagerPolicyOptions: {prefer-closest-numa-nodes: \"true\"}\n",
+        )
+        .unwrap();
+        s.validate().unwrap();
+        assert!(s.cpu.unwrap().full_pcpus_only && s.pod_scope && s.topology.prefer_closest);
+        assert_eq!(s.reserved_cpus.unwrap().to_string(), "0,16");
+        assert_eq!(s.reconcile_period, Duration::from_secs(65));
+        assert_eq!(reserved["cpu"], 2000);
+        assert_eq!(reserved["memory"], 1 << 30, "100Mi of eviction included");
+    }
+
+    #[test]
+    fn what_is_unknown_or_not_built_is_refused() {
+        let refused = |text: &str| settings(text).unwrap_err().to_string();
+        assert_eq!(
+            refused("noSuchField: 1\n"),
+            "kubelet configuration: strict decoding error: unknown field \"noSuchField\""
+        );
+        assert_eq!(
+            refused("seccompDefault: true\n"),
+            "kubelet configuration: seccompDefault is not built in davit yet (docs/status.md); leave it out"
+        );
+        assert!(refused("cpuManagerPolicy: best\n").contains("unknown policy: \"best\""));
+        assert!(refused("topologyManagerScope: node\n").contains("unknown scope: \"node\""));
+        assert!(
+            refused("topologyManagerPolicyOptions: {x: \"1\"}\n")
+                .contains("unknown Topology Manager Policy option: \"x\"")
+        );
+        let alpha =
+            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: \"true\"}\n";
+        assert!(refused(alpha).contains("Alpha-level Options not enabled"));
+        let gate = format!("{alpha}featureGates: {{CPUManagerPolicyAlphaOptions: true}}\n");
+        assert!(settings(&gate).unwrap().0.cpu.unwrap().align_by_socket);
+        assert!(KubeletConfig::parse("kind: Pod\napiVersion: v1\n", Map::new()).is_err());
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let flags = Map::from_iter([("maxPods".to_owned(), 7.into())]);
+        let config = KubeletConfig::parse(&format!("{HEAD}maxPods: 9\n"), flags.clone()).unwrap();
+        assert_eq!(config.max_pods, Some(7));
+        assert_eq!(KubeletConfig::parse("", flags).unwrap().max_pods, Some(7));
+    }
+
+    #[test]
+    fn durations() {
+        assert_eq!(duration("1h2m3s4ms").unwrap().as_millis(), 3_723_004);
+        for bad in ["", "10", "s", "1x", "0s"] {
+            assert!(duration(bad).is_err(), "{bad:?}");
+        }
+    }
+}
