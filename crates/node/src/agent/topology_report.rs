@@ -50,13 +50,10 @@ pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
             }
         }
         changes.borrow_and_update();
-        if pause == RESYNC {
-            let body = content(&ctx.devices.published());
-            if written.as_ref() == Some(&body) {
-                continue;
-            }
-        }
         let body = content(&ctx.devices.published());
+        if pause == RESYNC && written.as_ref() == Some(&body) {
+            continue;
+        }
         let work = publish(&ctx, &api, &body);
         let published = tokio::select! {
             () = cancel.cancelled() => return,

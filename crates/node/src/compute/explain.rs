@@ -137,6 +137,13 @@ impl Need {
     }
 }
 
+impl MisfitOption {
+    /// Whether nothing is missing by count: then it is not for lack of something.
+    pub(crate) fn is_met(&self) -> bool {
+        self.resources.iter().all(|r| r.missing == 0)
+    }
+}
+
 impl Misfit {
     pub(crate) fn new(
         policy: PolicyKind,

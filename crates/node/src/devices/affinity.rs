@@ -97,9 +97,12 @@ impl Manager {
 
     /// What is lacking may be in the hands of pods that are ending: then it is waited for.
     fn refuse_or_wait(&self, rejection: Rejection) -> Failure {
+        // Nothing that anybody gives back helps a request that can never be met.
+        let misfit = rejection.misfit.as_ref();
+        let possible = misfit.is_none_or(|m| m.options.iter().any(|o| o.possible && !o.is_met()));
         let ending = self.ending_pods();
         let holds = |t: &Table| ending.iter().any(|uid| t.pods().contains_key(uid));
-        if !ending.is_empty() && self.ledger.read(holds) {
+        if possible && !ending.is_empty() && self.ledger.read(holds) {
             Failure::Held(rejection)
         } else {
             Failure::Rejected(rejection)

@@ -66,15 +66,9 @@ impl Filter for NodeResourceTopology {
         }
         let mut state = (*published).clone();
         // Pods that were bound since the node has last published come first.
-        for other in node
-            .pods
-            .iter()
-            .filter(|p| !state.pods.contains(&*p.uid))
-            .cloned()
-            .collect::<Vec<_>>()
-        {
+        for other in &node.pods {
             let earlier = asks(&other.pod);
-            if wants(&earlier) {
+            if !published.pods.contains(&*other.uid) && wants(&earlier) {
                 // If the node is going to refuse that one, it takes nothing.
                 let mut with = state.clone();
                 if with.place(&earlier).is_ok() {
