@@ -25,7 +25,7 @@ pub fn of_map(value: Option<&Value>) -> Amounts {
 pub fn add(sum: &mut Amounts, other: &Amounts) {
     for (name, value) in other {
         let held = sum.entry(name.clone()).or_default();
-        *held = *held + *value;
+        *held += *value;
     }
 }
 
@@ -76,7 +76,7 @@ pub fn of_pod(pod: &Value, which: &str) -> Amounts {
             if let Some(held) = sum.get_mut(&name)
                 && !held.is_zero()
             {
-                *held = *held + value;
+                *held += value;
             }
         }
     }

@@ -190,7 +190,7 @@ fn device_claim(object: &Value, used: &mut Amounts) {
         }
         for (class, count) in wanted {
             let held = used.entry(format!("{class}.{DEVICES}")).or_default();
-            *held = *held + one(count);
+            *held += one(count);
         }
     }
 }

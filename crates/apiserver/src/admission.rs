@@ -280,6 +280,20 @@ impl Chain {
     }
 }
 
+/// Whether the AdmissionReview with which a webhook answered the request `uid` is believed: what
+/// fuzzing tries on arbitrary answers.
+///
+/// # Errors
+/// What is wrong with it, in the words of kube-apiserver.
+pub fn check_webhook_answer(
+    answer: &Value,
+    version: &str,
+    uid: &str,
+    mutating: bool,
+) -> Result<(), String> {
+    webhooks::check(answer, version, uid, mutating)
+}
+
 /// A refusal in the usual form: `pods "x" is forbidden: why`.
 fn forbidden(
     attributes: &Attributes<'_>,

@@ -24,6 +24,7 @@ mod policy_status;
 mod replicas;
 mod replicaset;
 mod replication_controller;
+mod resource_quota;
 mod revisions;
 mod root_ca;
 mod service_account;
@@ -93,6 +94,7 @@ impl Controllers {
         replication_controller::spawn(&mut spawner);
         disruption::spawn(&mut spawner);
         volume_protection::spawn(&mut spawner);
+        resource_quota::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
         garbage_collector::spawn(&mut spawner);

@@ -75,7 +75,7 @@ fn charge(attributes: &Attributes<'_>, object: &Value) -> Amounts {
     {
         for (name, value) in quota::usage(group, plural, old) {
             let held = used.entry(name).or_default();
-            *held = *held - value;
+            *held -= value;
         }
     }
     used.retain(|_, value| !value.is_zero());
@@ -310,7 +310,7 @@ async fn used(
             for (name, value) in quota::usage(group, plural, object) {
                 if unknown.contains(&name) {
                     let held = used.entry(name).or_default();
-                    *held = *held + value;
+                    *held += value;
                 }
             }
         }
@@ -328,7 +328,7 @@ async fn give_back(attributes: &Attributes<'_>, quotas: &ResourceInfo, name: &st
         let mut used = of_map(quota.value.pointer("/status/used"));
         for (name, value) in paid {
             if let Some(held) = used.get_mut(name) {
-                *held = *held - *value;
+                *held -= *value;
             }
         }
         set_status(&mut quota.value, &hard, &used);

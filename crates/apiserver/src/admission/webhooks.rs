@@ -25,8 +25,6 @@ use super::{Attributes, Operation};
 use crate::webhook::{HostCredentials, Kubeconfig};
 
 pub(super) use self::mutate::Mutators;
-#[cfg(test)]
-pub(crate) use self::review::{MUTATING as MUTATING_REVIEW, read as read_response};
 pub(super) use self::validate::Validators;
 
 const GROUP: &str = "admissionregistration.k8s.io";
@@ -117,4 +115,25 @@ fn observe(
         code,
         started.elapsed(),
     );
+}
+
+/// Reads an answer and everything in it that the server acts on.
+pub(super) fn check(
+    answer: &serde_json::Value,
+    version: &str,
+    uid: &str,
+    mutating: bool,
+) -> Result<(), String> {
+    let response = review::read(answer, version, uid, mutating)?;
+    let denied = review::denial("fuzz.example.com", &response.status);
+    if denied.code < 400 {
+        return Err(format!("a denial with code {}", denied.code));
+    }
+    if !response.patch.is_empty() {
+        let patch = davit_schema::patch::JsonPatch::parse(&response.patch);
+        let patch = patch.map_err(|error| error.to_string())?;
+        let object = serde_json::json!({ "metadata": { "name": "x", "labels": { "a": "b" } } });
+        patch.apply(&object).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }

@@ -1,7 +1,7 @@
 //! One destination: connections, credentials, one call.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use bytes::Bytes;
@@ -102,8 +102,6 @@ pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
     /// The whole body.
     pub(crate) body: Bytes,
-    /// How long the call took.
-    pub(crate) took: Duration,
 }
 
 /// Why a call failed.
@@ -202,7 +200,6 @@ impl Client {
     /// # Errors
     /// When no whole answer came in time or it is too long.
     pub(crate) async fn send(&self, call: Call) -> Result<Answer, CallError> {
-        let started = Instant::now();
         let uri = self.uri(&call)?;
         let url = quote(&uri.to_string());
         let method = go_method(&call.method);
@@ -234,7 +231,6 @@ impl Client {
                 status: parts.status,
                 headers: parts.headers,
                 body: body.to_bytes(),
-                took: started.elapsed(),
             })
         };
         match tokio::time::timeout(call.timeout, answered).await {
@@ -440,7 +436,6 @@ mod tests {
             status: StatusCode::from_u16(code).unwrap(),
             headers: HeaderMap::new(),
             body: Bytes::from_static(body.as_bytes()),
-            took: Duration::ZERO,
         };
         let text = |code, body| parse(&answer(code, body)).unwrap_err().to_string();
         assert_eq!(

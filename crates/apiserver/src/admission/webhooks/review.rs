@@ -12,9 +12,6 @@ use crate::registry::ResourceInfo;
 const GROUP: &str = "admission.k8s.io";
 const KIND: &str = "AdmissionReview";
 
-/// The response is of a webhook that may change the object.
-pub(crate) const MUTATING: bool = true;
-
 /// What a webhook said.
 #[derive(Debug)]
 pub(crate) struct Response {
@@ -208,7 +205,32 @@ pub(super) fn denial(name: &str, given: &Value) -> Status {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    proptest! {
+        /// Whatever a server answers is either understood or refused.
+        #[test]
+        fn any_answer_is_understood_or_refused(
+            allowed in any::<Option<bool>>(),
+            patch in "[ -~]{0,40}",
+            kind in proptest::option::of("[A-Za-z]{0,10}"),
+            rest in "\\PC{0,20}",
+            mutating in any::<bool>(),
+        ) {
+            let response = json!({
+                "uid": "u", "allowed": allowed, "patch": patch, "patchType": kind,
+                "status": rest, "warnings": [rest, 1], "auditAnnotations": { rest.clone(): 1 },
+            });
+            let review = answer(&response);
+            if let Ok(read) = read(&review, "v1", "u", mutating) {
+                prop_assert!(mutating || read.patch.is_empty());
+                let _ = denial("n", &read.status);
+                let _ = davit_schema::patch::JsonPatch::parse(&read.patch);
+            }
+        }
+    }
 
     fn answer(response: &Value) -> Value {
         json!({ "apiVersion": "admission.k8s.io/v1", "kind": KIND, "response": response })
