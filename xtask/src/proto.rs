@@ -18,6 +18,15 @@ const SETS: &[(&str, &[&str])] = &[
             "podresources/davit.proto",
         ],
     ),
+    ("dra", &["dra/v1.proto", "dra/v1beta1.proto"]),
+    (
+        "drahealth",
+        &["drahealth/v1.proto", "drahealth/v1alpha1.proto"],
+    ),
+    (
+        "draclassic",
+        &["draclassic/v1alpha1.proto", "draclassic/v1alpha2.proto"],
+    ),
     ("cri", &["cri/runtime.proto", "cri/image.proto"]),
 ];
 

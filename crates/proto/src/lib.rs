@@ -75,6 +75,66 @@ pub mod davit {
 /// from the root of the packages.
 pub use podresources::v1;
 
+/// Dynamic resource allocation on the node: served by DRA drivers, called by the node agent (KEP-4381).
+pub mod dra {
+    /// Version 1.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1 {
+        include!("generated/dra/k8s.io.kubelet.pkg.apis.dra.v1.rs");
+
+        /// Name of the service in `supported_versions`.
+        pub const SERVICE: &str = "v1.DRAPlugin";
+    }
+
+    /// The form of 1.32 and 1.33: [`v1`] without share IDs.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1beta1 {
+        include!("generated/dra/k8s.io.kubelet.pkg.apis.dra.v1beta1.rs");
+
+        /// Name of the service in `supported_versions`.
+        pub const SERVICE: &str = "v1beta1.DRAPlugin";
+    }
+}
+
+/// Health of the devices of DRA drivers, as a stream served by them (KEP-4680).
+pub mod drahealth {
+    /// Version 1.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1 {
+        include!("generated/drahealth/v1.rs");
+
+        /// Name of the service in `supported_versions`.
+        pub const SERVICE: &str = "v1.DRAResourceHealth";
+    }
+
+    /// The same messages under the first name.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1alpha1 {
+        include!("generated/drahealth/v1alpha1.rs");
+
+        /// Name of the service in `supported_versions`.
+        pub const SERVICE: &str = "v1alpha1.DRAResourceHealth";
+    }
+}
+
+/// Node plugins of classic DRA drivers, one claim a call (KEP-3063).
+pub mod draclassic {
+    /// Kubernetes 1.26.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1alpha1 {
+        include!("generated/draclassic/v1alpha1.rs");
+
+        /// The only entry of `supported_versions` of classic drivers, those of 1.27 included.
+        pub const VERSION: &str = "1.0.0";
+    }
+
+    /// Kubernetes 1.27.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1alpha2 {
+        include!("generated/draclassic/v1alpha2.rs");
+    }
+}
+
 /// Container runtime interface.
 pub mod cri {
     /// Version 1, protobuf package `runtime.v1`.
