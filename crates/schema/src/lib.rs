@@ -4,9 +4,11 @@
 pub mod apply;
 pub mod decode;
 pub mod defaults;
+pub mod jsonpath;
 pub mod openapi;
 pub mod patch;
 pub mod protobuf;
+
 mod raw;
 pub mod structural;
 pub mod table;

@@ -11,12 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use davit_api::kinds::{KindTable, TypeId};
 use serde_json::{Value, json};
 
+mod custom;
 mod definitions;
 mod descriptions;
 mod gnostic;
 mod names;
 mod paths;
 
+pub use custom::CustomDocument;
 pub use names::definition_name;
 
 use definitions::Definitions;
@@ -99,8 +101,42 @@ pub fn v3_json(
     Some(doc.finish())
 }
 
+/// The version 3 document of a group and version of custom kinds as JSON.
+pub fn v3_custom_json(
+    table: &KindTable,
+    custom: &[CustomDocument<'_>],
+    server_version: &str,
+) -> Vec<u8> {
+    let definitions = Definitions::new(table, Dialect::V3);
+    let reachable = definitions.reachable(custom::roots(table));
+    let mut doc = Pieces::new();
+    doc.member("openapi", &json!("3.0.0"));
+    doc.member("info", &info(server_version));
+    doc.open("paths");
+    for kind in custom {
+        for (path, item) in kind.paths(table, Dialect::V3) {
+            doc.member(&path, &item);
+        }
+    }
+    doc.close();
+    doc.open("components");
+    doc.open("schemas");
+    for kind in custom {
+        for (name, schema) in kind.definitions(Dialect::V3) {
+            doc.member(&name, &schema);
+        }
+    }
+    for (name, schema) in definitions.all(&reachable) {
+        doc.member(&name, &schema);
+    }
+    doc.close();
+    doc.member("securitySchemes", &security());
+    doc.close();
+    doc.finish()
+}
+
 /// The version 2 document of everything served, as JSON.
-pub fn v2_json(table: &KindTable, server_version: &str) -> Vec<u8> {
+pub fn v2_json(table: &KindTable, custom: &[CustomDocument<'_>], server_version: &str) -> Vec<u8> {
     let definitions = Definitions::new(table, Dialect::V2);
     let reachable = definitions.reachable(roots(table, None));
     let mut doc = Pieces::new();
@@ -112,10 +148,20 @@ pub fn v2_json(table: &KindTable, server_version: &str) -> Vec<u8> {
             doc.member(&path, &item);
         }
     }
+    for kind in custom {
+        for (path, item) in kind.paths(table, Dialect::V2) {
+            doc.member(&path, &item);
+        }
+    }
     doc.close();
     doc.open("definitions");
     for (name, schema) in definitions.all(&reachable) {
         doc.member(&name, &schema);
+    }
+    for kind in custom {
+        for (name, schema) in kind.definitions(Dialect::V2) {
+            doc.member(&name, &schema);
+        }
     }
     doc.close();
     doc.member("securityDefinitions", &security());
@@ -125,7 +171,11 @@ pub fn v2_json(table: &KindTable, server_version: &str) -> Vec<u8> {
 
 /// The version 2 document as the message `openapi.v2.Document` of gnostic, the form
 /// `application/com.github.proto-openapi.spec.v2@v1.0+protobuf`.
-pub fn v2_protobuf(table: &KindTable, server_version: &str) -> Vec<u8> {
+pub fn v2_protobuf(
+    table: &KindTable,
+    custom: &[CustomDocument<'_>],
+    server_version: &str,
+) -> Vec<u8> {
     let definitions = Definitions::new(table, Dialect::V2);
     let reachable = definitions.reachable(roots(table, None));
     let mut doc = gnostic::Document::new(&info(server_version));
@@ -135,10 +185,20 @@ pub fn v2_protobuf(table: &KindTable, server_version: &str) -> Vec<u8> {
             paths.add(&path, &item);
         }
     }
+    for kind in custom {
+        for (path, item) in kind.paths(table, Dialect::V2) {
+            paths.add(&path, &item);
+        }
+    }
     doc.paths(&paths);
     let mut schemas = gnostic::Definitions::default();
     for (name, schema) in definitions.all(&reachable) {
         schemas.add(&name, &schema);
+    }
+    for kind in custom {
+        for (name, schema) in kind.definitions(Dialect::V2) {
+            schemas.add(&name, &schema);
+        }
     }
     doc.definitions(&schemas);
     doc.finish()

@@ -17,6 +17,13 @@ const PATCH_TYPES: [&str; 4] = [
     "application/apply-patch+yaml",
 ];
 
+/// Custom kinds have no strategic merge.
+const CUSTOM_PATCH_TYPES: [&str; 3] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/apply-patch+yaml",
+];
+
 /// One query parameter: name, type, what it does.
 type Param = (&'static str, &'static str, &'static str);
 
@@ -94,7 +101,35 @@ pub(super) fn of_resource(
         table,
         row,
         dialect,
+        custom: None,
     };
+    writer.paths()
+}
+
+/// The paths of a custom resource, whose kind and list have these definitions.
+pub(super) fn of_custom(
+    table: &KindTable,
+    row: &ResourceRow,
+    dialect: Dialect,
+    names: &CustomNames,
+) -> Vec<(String, Value)> {
+    let writer = Writer {
+        table,
+        row,
+        dialect,
+        custom: Some(names),
+    };
+    writer.paths()
+}
+
+/// The definitions of a custom kind.
+pub(super) struct CustomNames {
+    pub(super) object: String,
+    pub(super) list: String,
+}
+
+fn paths_of(writer: &Writer<'_>) -> Vec<(String, Value)> {
+    let row = writer.row;
     let root = if row.group.is_empty() {
         format!("/api/{}", row.version)
     } else {
@@ -143,10 +178,24 @@ struct Writer<'a> {
     table: &'a KindTable,
     row: &'a ResourceRow,
     dialect: Dialect,
+    custom: Option<&'a CustomNames>,
 }
 
 impl<'a> Writer<'a> {
+    fn paths(&self) -> Vec<(String, Value)> {
+        paths_of(self)
+    }
+
     fn definition(&self, group: &str, version: &str, kind: &str) -> String {
+        if let Some(names) = self.custom
+            && (group, version) == (self.row.group, self.row.version)
+        {
+            return if kind == self.row.kind {
+                names.object.clone()
+            } else {
+                names.list.clone()
+            };
+        }
         self.table
             .kind_type(group, version, kind)
             .map(|id| definition_name(&self.table.types.get(id).name))
@@ -154,6 +203,9 @@ impl<'a> Writer<'a> {
     }
 
     fn own(&self) -> String {
+        if let Some(names) = self.custom {
+            return names.object.clone();
+        }
         definition_name(&self.table.types.get(self.row.type_id).name)
     }
 
@@ -264,7 +316,11 @@ impl<'a> Writer<'a> {
         let mut patch = self.operation("patch", "patch", "patch");
         patch.query.extend([DRY_RUN, MANAGER, VALIDATION, FORCE]);
         patch.body = names::PATCH.to_owned();
-        patch.body_types = &PATCH_TYPES;
+        patch.body_types = if self.custom.is_some() {
+            &CUSTOM_PATCH_TYPES
+        } else {
+            &PATCH_TYPES
+        };
         patch
     }
 
