@@ -18,6 +18,7 @@ mod ring;
 mod state;
 mod watch;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ use davit_store::{Error as StoreError, KeyValue, ListOptions, Store};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-pub(crate) use self::event::Delivery;
+pub(crate) use self::event::{Delivery, EventType};
 pub(crate) use self::object::{CachedObject, Decode, Filter, Header, Predicate};
 pub(crate) use self::resource_version::with_resource_version;
 pub(crate) use self::ring::RingLimits;
@@ -150,6 +151,7 @@ pub(crate) struct Cache {
     decode: Decode,
     config: CacheConfig,
     running: OnceLock<Running>,
+    retired: AtomicBool,
 }
 
 struct Running {
@@ -184,6 +186,7 @@ impl Cache {
             decode,
             config,
             running: OnceLock::new(),
+            retired: AtomicBool::new(false),
         }
     }
 
@@ -282,13 +285,24 @@ impl Cache {
             WatchStart::After(_) => Freshness::Any,
         };
         self.wait(shared, freshness, deadline).await?;
-        Watch::open(shared, &self.prefix, options, &self.config)
+        let watch = Watch::open(shared, &self.prefix, options, &self.config);
+        if self.retired.load(Ordering::Acquire) {
+            // opened by a request that found the cache before it was replaced
+            self.close_watches();
+        }
+        watch
     }
 
     /// Ends all watches, cleanly, so that clients list again: when the meaning of the
-    /// objects changes, as that of custom resources does with their definition.
-    #[cfg_attr(not(test), allow(dead_code, reason = "for custom resources"))]
-    pub(crate) fn close_watches(&self) {
+    /// objects changes, as that of custom resources does with their definition. Watches that are
+    /// opened later end at once too.
+    pub(crate) fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+        self.close_watches();
+    }
+
+    /// Ends all watches, cleanly.
+    fn close_watches(&self) {
         if let Some(running) = self.running.get() {
             running.shared.close_watches();
         }

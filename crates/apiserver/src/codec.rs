@@ -1,14 +1,72 @@
 //! Defaults and patches of a kind, by its schema.
 
+use davit_api::field::ErrorList;
 use davit_api::kinds::{TypeId, TypeTable};
-use davit_schema::decode::{self, Encoding};
-use davit_schema::defaults;
+use davit_schema::decode::{self, DecodeError, Decoded, Encoding};
 use davit_schema::patch::{JsonPatch, PatchError, PatchType, merge_patch, strategic_merge_patch};
+use davit_schema::structural::Structural;
+use davit_schema::{defaults, validate};
 use serde_json::Value;
 
 /// Fills in the static defaults.
 pub(crate) fn default(types: &TypeTable, root: TypeId, value: &mut Value) {
     defaults::apply(types, root, value);
+}
+
+/// What the objects of a kind look like: the types of a built-in kind, or the structural schema of
+/// a custom one. Decoding, defaults, limits and patches are asked of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shape<'a> {
+    Typed(&'a TypeTable, TypeId),
+    Custom(&'a Structural),
+}
+
+impl Shape<'_> {
+    /// Decodes a text body.
+    pub(crate) fn decode(self, body: &[u8], encoding: Encoding) -> Result<Decoded, DecodeError> {
+        match self {
+            Self::Typed(types, root) => decode::decode(types, root, body, encoding),
+            Self::Custom(schema) => schema.decode(body, encoding),
+        }
+    }
+
+    /// Decodes what already is JSON.
+    pub(crate) fn decode_value(self, value: Value) -> Result<Decoded, DecodeError> {
+        match self {
+            Self::Typed(types, root) => decode::decode_value(types, root, value),
+            Self::Custom(schema) => schema.decode_value(value),
+        }
+    }
+
+    /// Fills in the defaults the kind declares.
+    pub(crate) fn default(self, value: &mut Value) {
+        match self {
+            Self::Typed(types, root) => default(types, root, value),
+            Self::Custom(schema) => {
+                schema.default(value);
+            }
+        }
+    }
+
+    /// Declared limits. Those of custom kinds are the business of their strategy.
+    pub(crate) fn validate(self, new: &Value, old: Option<&Value>) -> ErrorList {
+        match (self, old) {
+            (Self::Typed(types, root), None) => validate::validate(types, root, new),
+            (Self::Typed(types, root), Some(old)) => {
+                validate::validate_update(types, root, new, old)
+            }
+            (Self::Custom(_), _) => ErrorList::new(),
+        }
+    }
+
+    /// Applies a patch.
+    pub(crate) fn patch(self, patch: &Patch, document: Value) -> Result<Value, PatchError> {
+        match self {
+            Self::Typed(types, root) => patch.apply(types, root, document),
+            // strategic merge is refused before
+            Self::Custom(_) => patch.apply(&TypeTable::default(), TypeId(0), document),
+        }
+    }
 }
 
 /// A patch, parsed once and applied as often as races are lost.

@@ -125,7 +125,7 @@ fn resource_value(info: &ResourceInfo) -> Value {
         "singularName": row.singular,
         "namespaced": row.namespaced,
         "kind": row.kind,
-        "verbs": row.verbs,
+        "verbs": info.discovered_verbs(),
     });
     if !row.short_names.is_empty() {
         value["shortNames"] = json!(row.short_names);
@@ -144,7 +144,7 @@ fn storage_version_hash(info: &ResourceInfo) -> String {
     let name = format!(
         "{}/{}/{}",
         storage.group(),
-        storage.version(),
+        storage.stored_version(),
         storage.kind()
     );
     STANDARD.encode(&Sha256::digest(name.as_bytes())[..8])
@@ -242,7 +242,7 @@ fn aggregated_resource(info: &ResourceInfo) -> Value {
     };
     value.insert("scope".into(), json!(scope));
     value.insert("singularResource".into(), json!(row.singular));
-    value.insert("verbs".into(), json!(row.verbs));
+    value.insert("verbs".into(), json!(info.discovered_verbs()));
     if !row.short_names.is_empty() {
         value.insert("shortNames".into(), json!(row.short_names));
     }

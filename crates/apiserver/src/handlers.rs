@@ -17,6 +17,7 @@ use http::Request;
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
+use crate::crd::CustomVersion;
 use crate::registry::{ResourceInfo, Snapshot};
 use crate::server::ApiServer;
 use crate::{respond, subresources, virtuals};
@@ -66,6 +67,9 @@ pub(crate) async fn resource(
     if !resource.row.has_verb(verb) {
         return Err(not_allowed(resource, verb));
     }
+    if let Some(custom) = &resource.custom {
+        check_custom(context, resource, custom, verb)?;
+    }
     match verb {
         "get" => get(server, context, resource).await,
         "list" => list::list(server, context, resource).await,
@@ -77,6 +81,28 @@ pub(crate) async fn resource(
         "deletecollection" => delete::collection(server, context, resource, request).await,
         _ => Err(not_allowed(resource, verb)),
     }
+}
+
+/// What is particular to requests for custom kinds.
+pub(crate) fn check_custom(
+    context: &Context,
+    resource: &ResourceInfo,
+    custom: &CustomVersion,
+    verb: &str,
+) -> Result<(), Status> {
+    if let Some(warning) = &custom.deprecation {
+        context.warnings.add(warning.clone());
+    }
+    if verb == "create" && custom.definition.terminating {
+        let mut status = not_allowed(resource, verb);
+        status.message =
+            format!("{verb} not allowed while custom resource definition is terminating");
+        return Err(status);
+    }
+    if verb == "patch" {
+        patch::refuse_strategic(context)?;
+    }
+    Ok(())
 }
 
 /// The refusal of a verb a resource does not have.

@@ -21,6 +21,7 @@ mod cel_conditions;
 mod codec;
 mod context;
 mod convert;
+mod crd;
 mod discovery;
 pub mod encryption;
 mod errors;

@@ -1,8 +1,10 @@
 //! Metrics under the names of Kubernetes.
 
+mod conversion;
 mod flow;
 mod webhooks;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub(crate) use self::conversion::ConversionMetrics;
 pub(crate) use self::flow::FlowMetrics;
 use self::webhooks::WebhookMetrics;
 use crate::request_info::RequestInfo;
@@ -55,6 +58,7 @@ pub(crate) struct Metrics {
     long_running: Family<DurationLabels, Gauge>,
     in_flight: Family<InFlightLabels, Gauge>,
     pub(crate) webhooks: WebhookMetrics,
+    pub(crate) conversions: Arc<ConversionMetrics>,
     pub(crate) watch_events: Counter,
     pub(crate) tls_handshake_errors: Counter,
     pub(crate) panics: Counter,
@@ -87,6 +91,7 @@ impl Metrics {
             long_running: Family::default(),
             in_flight: Family::default(),
             webhooks: WebhookMetrics::new(),
+            conversions: Arc::new(ConversionMetrics::new()),
             watch_events: Counter::default(),
             tls_handshake_errors: Counter::default(),
             panics: Counter::default(),
@@ -107,6 +112,7 @@ impl Metrics {
     fn registered(mut self) -> Self {
         let r = &mut self.registry;
         self.webhooks.register(r);
+        self.conversions.register(r);
         r.register(
             "apiserver_request",
             "Requests by what they asked for and how they ended",

@@ -56,6 +56,10 @@ pub(crate) enum Offer {
     Objects,
     /// The same as a stream: no YAML.
     Stream,
+    /// Objects of custom kinds: no protobuf for the objects themselves.
+    Custom,
+    /// Objects of custom kinds as a stream.
+    CustomStream,
     /// One fixed document.
     Document,
 }
@@ -148,11 +152,16 @@ pub(crate) fn negotiate(
 fn accept(clause: &Clause, offer: Offer, pretty: bool) -> Option<Accepted> {
     let media = match clause.media.as_str() {
         "application/json" | "*/*" | "application/*" => Media::Json,
-        "application/yaml" if offer != Offer::Stream => Media::Yaml,
+        "application/yaml" if !matches!(offer, Offer::Stream | Offer::CustomStream) => Media::Yaml,
         PROTOBUF if offer != Offer::Document => Media::Protobuf,
         _ => return None,
     };
     let form = match clause.param("as") {
+        None if media == Media::Protobuf
+            && matches!(offer, Offer::Custom | Offer::CustomStream) =>
+        {
+            return None;
+        }
         None => Form::Object,
         Some(_) if offer == Offer::Document => return None,
         Some(kind) => {

@@ -10,12 +10,13 @@ use std::sync::Arc;
 use bytes::Bytes;
 use davit_api::kinds;
 use davit_api::status::Status;
-use davit_schema::openapi;
+use davit_schema::openapi::{self, CustomDocument};
 use http::header::{
     ACCEPT_ENCODING, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_TYPE, ETAG, EXPIRES, HeaderValue,
     IF_NONE_MATCH, LOCATION, VARY,
 };
 use http::{HeaderMap, Response, StatusCode};
+use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
 use tokio::sync::OnceCell;
@@ -24,6 +25,7 @@ use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
 use crate::discovery::upper_hex;
 use crate::negotiate::clauses;
+use crate::registry::{ResourceInfo, Snapshot};
 use crate::respond;
 use crate::server::ApiServer;
 use crate::version::GIT_VERSION;
@@ -66,12 +68,56 @@ impl Document {
     }
 }
 
+/// Documents of version 3 by their path.
+type Documents = BTreeMap<String, Arc<Document>>;
+
 /// The documents made so far.
 #[derive(Debug, Default)]
 pub(crate) struct OpenApiCache {
+    /// Built-in kinds do not change.
+    v3: OnceCell<Arc<Documents>>,
+    custom: Mutex<Option<Arc<State>>>,
+}
+
+/// The documents of one state of the registry.
+#[derive(Debug)]
+struct State {
+    generation: u64,
     v2: OnceCell<Arc<Document>>,
     v2_protobuf: OnceCell<Arc<Document>>,
-    v3: OnceCell<Arc<BTreeMap<String, Document>>>,
+    v3: OnceCell<Arc<Documents>>,
+    /// What the version 3 documents of custom kinds were made from, to keep those that stay.
+    custom: Mutex<CustomDocuments>,
+}
+
+/// A custom kind as documents are made from it.
+struct Kind {
+    info: Arc<ResourceInfo>,
+    schema: Value,
+}
+
+fn custom_kinds(infos: &[Arc<ResourceInfo>]) -> Vec<Kind> {
+    let kind = |info: &Arc<ResourceInfo>| {
+        let schema = info.custom.as_ref().and_then(|custom| custom.raw_schema());
+        Kind {
+            info: Arc::clone(info),
+            schema: schema.unwrap_or_default(),
+        }
+    };
+    infos.iter().map(kind).collect()
+}
+
+fn documents(kinds: &[Kind]) -> Vec<CustomDocument<'_>> {
+    fn document(kind: &Kind) -> CustomDocument<'_> {
+        let Kind { info, schema } = kind;
+        let list_kind = info.custom.as_ref().map(|c| c.definition.list_kind);
+        CustomDocument {
+            row: &info.row,
+            list_kind: list_kind.unwrap_or_default(),
+            schema,
+        }
+    }
+    kinds.iter().map(document).collect()
 }
 
 async fn build<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, Status> {
@@ -81,27 +127,79 @@ async fn build<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> 
 }
 
 impl OpenApiCache {
-    async fn v2(&self, protobuf: bool) -> Result<&Arc<Document>, Status> {
+    /// The documents of the present state of the registry.
+    fn state(&self, snapshot: &Snapshot) -> Arc<State> {
+        let mut held = self.custom.lock();
+        if let Some(state) = held.as_ref()
+            && state.generation >= snapshot.generation()
+        {
+            return Arc::clone(state);
+        }
+        let kept = held
+            .take()
+            .map(|old| std::mem::take(&mut *old.custom.lock()));
+        let state = Arc::new(State {
+            generation: snapshot.generation(),
+            v2: OnceCell::new(),
+            v2_protobuf: OnceCell::new(),
+            v3: OnceCell::new(),
+            custom: Mutex::new(kept.unwrap_or_default()),
+        });
+        *held = Some(Arc::clone(&state));
+        state
+    }
+
+    async fn v2(&self, snapshot: &Snapshot, protobuf: bool) -> Result<Arc<Document>, Status> {
+        let state = self.state(snapshot);
         let cell = if protobuf {
-            &self.v2_protobuf
+            &state.v2_protobuf
         } else {
-            &self.v2
+            &state.v2
         };
-        cell.get_or_try_init(|| {
+        let infos: Vec<_> = custom_rows(snapshot).cloned().collect();
+        let made = cell.get_or_try_init(|| {
             build(move || {
                 let table = kinds::builtin();
+                let kinds = custom_kinds(&infos);
+                let custom = documents(&kinds);
                 let body = if protobuf {
-                    openapi::v2_protobuf(table, GIT_VERSION)
+                    openapi::v2_protobuf(table, &custom, GIT_VERSION)
                 } else {
-                    openapi::v2_json(table, GIT_VERSION)
+                    openapi::v2_json(table, &custom, GIT_VERSION)
                 };
                 Arc::new(Document::new(&body))
             })
-        })
-        .await
+        });
+        made.await.cloned()
     }
 
-    async fn v3(&self) -> Result<&Arc<BTreeMap<String, Document>>, Status> {
+    async fn v3(&self, snapshot: &Snapshot) -> Result<Arc<Documents>, Status> {
+        let built_in = self.built_in_v3().await?;
+        let state = self.state(snapshot);
+        let mut groups: BTreeMap<String, Vec<Arc<ResourceInfo>>> = BTreeMap::new();
+        for info in custom_rows(snapshot) {
+            let path = format!("apis/{}/{}", info.row.group, info.row.version);
+            groups.entry(path).or_default().push(Arc::clone(info));
+        }
+        if groups.is_empty() {
+            return Ok(Arc::clone(built_in));
+        }
+        let (built_in, state) = (Arc::clone(built_in), &state);
+        let kept = std::mem::take(&mut *state.custom.lock());
+        let made = state.v3.get_or_try_init(|| async move {
+            let made = build(move || custom_v3(groups, kept)).await?;
+            let mut all = (*built_in).clone();
+            for (path, (_, document)) in &made {
+                all.entry(path.clone())
+                    .or_insert_with(|| Arc::clone(document));
+            }
+            *state.custom.lock() = made;
+            Ok(Arc::new(all))
+        });
+        made.await.cloned()
+    }
+
+    async fn built_in_v3(&self) -> Result<&Arc<Documents>, Status> {
         self.v3
             .get_or_try_init(|| {
                 build(|| {
@@ -109,7 +207,7 @@ impl OpenApiCache {
                     let documents = openapi::v3_paths(table).into_iter().filter_map(|path| {
                         let (group, version) = split(&path)?;
                         let body = openapi::v3_json(table, group, version, GIT_VERSION)?;
-                        let document = Document::new(&body);
+                        let document = Arc::new(Document::new(&body));
                         Some((path, document))
                     });
                     Arc::new(documents.collect())
@@ -117,6 +215,33 @@ impl OpenApiCache {
             })
             .await
     }
+}
+
+fn custom_rows(snapshot: &Snapshot) -> impl Iterator<Item = &Arc<ResourceInfo>> {
+    snapshot.all().filter(|info| info.custom.is_some())
+}
+
+type CustomDocuments = BTreeMap<String, (Vec<Arc<ResourceInfo>>, Arc<Document>)>;
+
+/// Makes the documents of custom kinds; those whose rows are the same are kept.
+fn custom_v3(
+    groups: BTreeMap<String, Vec<Arc<ResourceInfo>>>,
+    mut kept: CustomDocuments,
+) -> CustomDocuments {
+    let same = |a: &[Arc<ResourceInfo>], b: &[Arc<ResourceInfo>]| {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| Arc::ptr_eq(a, b))
+    };
+    let document = |(path, infos): (String, Vec<Arc<ResourceInfo>>)| {
+        if let Some((rows, document)) = kept.remove(&path)
+            && same(&rows, &infos)
+        {
+            return (path, (rows, document));
+        }
+        let kinds = custom_kinds(&infos);
+        let body = openapi::v3_custom_json(kinds::builtin(), &documents(&kinds), GIT_VERSION);
+        (path, (infos, Arc::new(Document::new(&body))))
+    };
+    groups.into_iter().map(document).collect()
 }
 
 /// `api/v1` or `apis/{group}/{version}` as group and version.
@@ -146,8 +271,9 @@ pub(crate) async fn v2(server: &ApiServer, context: &Context) -> HandlerResult {
     else {
         return Err(Status::not_acceptable(&["application/json", V2_PROTOBUF]));
     };
-    let document = server.openapi().v2(protobuf).await?;
-    let mut response = send(&context.headers, document, content_type)?;
+    let snapshot = server.registry().snapshot();
+    let document = server.openapi().v2(&snapshot, protobuf).await?;
+    let mut response = send(&context.headers, &document, content_type)?;
     response
         .headers_mut()
         .append(VARY, HeaderValue::from_static("Accept"));
@@ -156,7 +282,8 @@ pub(crate) async fn v2(server: &ApiServer, context: &Context) -> HandlerResult {
 
 /// `GET /openapi/v3`.
 pub(crate) async fn v3_index(server: &ApiServer, context: &Context) -> HandlerResult {
-    let documents = server.openapi().v3().await?;
+    let snapshot = server.registry().snapshot();
+    let documents = server.openapi().v3(&snapshot).await?;
     let mut paths = Map::new();
     for (path, document) in documents.iter() {
         let url = document_url(path, &document.hash);
@@ -191,12 +318,13 @@ pub(crate) async fn v3_document(
     context: &Context,
     path: &str,
 ) -> HandlerResult {
-    let documents = server.openapi().v3().await?;
+    let snapshot = server.registry().snapshot();
+    let documents = server.openapi().v3(&snapshot).await?;
     let view = server.aggregation().view();
     let remote = split(path).and_then(|(group, version)| view.find(group, version));
     let found = match remote {
         Some(remote) => remote.openapi.as_deref(),
-        None => documents.get(path),
+        None => documents.get(path).map(|document| &**document),
     };
     let Some(document) = found else {
         return Ok(respond::page_not_found());

@@ -90,7 +90,7 @@ impl Served<'_> {
 impl Versions for Served<'_> {
     fn schema(&self, api_version: &str) -> Option<Schema<'_>> {
         let row = self.row(api_version)?;
-        Some(Schema::new(&row.types, row.type_id()))
+        Some(row.apply_schema())
     }
 
     fn convert(&self, object: &Value, from: &str, to: &str) -> Option<Value> {
@@ -128,7 +128,7 @@ impl<'a> Owners<'a> {
     fn fields(&self) -> FieldManager<'_> {
         let resource = self.served.resource;
         FieldManager {
-            schema: Schema::new(&resource.types, resource.type_id()),
+            schema: resource.apply_schema(),
             api_version: &self.api_version,
             kind: &resource.row.kind,
             subresource: self.subresource,

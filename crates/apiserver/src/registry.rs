@@ -1,7 +1,7 @@
 //! What is served: rows that map a group, version and plural name to a kind.
 //!
-//! Rows are data. Built-in kinds come from the kinds table; custom kinds will add and remove rows
-//! of the same form while the server runs. Readers take a snapshot ([`Registry::snapshot`]) and
+//! Rows are data. Built-in kinds come from the kinds table; custom kinds add and remove rows of
+//! the same form while the server runs. Readers take a snapshot ([`Registry::snapshot`]) and
 //! never wait for writers.
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,10 +10,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use davit_api::kinds::{self, ResourceRow, SubresourceRow, TypeId, TypeTable, compare_versions};
 use davit_api::status::Qualified;
+use davit_schema::apply::Schema;
 use davit_store::Store;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::codec::Shape;
+use crate::crd::{CustomVersion, TERMINATING_VERBS};
 use crate::storage::Storage;
 use crate::strategy::{Strategy, strategy};
 
@@ -28,6 +31,8 @@ pub struct ResourceInfo {
     pub strategy: Arc<dyn Strategy>,
     /// Where the objects are; shared by all versions of the resource.
     pub(crate) storage: Arc<Storage>,
+    /// What the definition of a custom kind says; none for built-in kinds.
+    pub(crate) custom: Option<Arc<CustomVersion>>,
 }
 
 impl std::fmt::Debug for ResourceInfo {
@@ -69,6 +74,30 @@ impl ResourceInfo {
     /// The subresource of a name.
     pub fn subresource(&self, name: &str) -> Option<&SubresourceRow> {
         self.row.subresource(name)
+    }
+
+    /// What objects look like in this version.
+    pub(crate) fn shape(&self) -> Shape<'_> {
+        match &self.custom {
+            Some(custom) => Shape::Custom(custom.schema()),
+            None => Shape::Typed(&self.types, self.row.type_id),
+        }
+    }
+
+    /// How objects of this version merge under server-side apply.
+    pub(crate) fn apply_schema(&self) -> Schema<'_> {
+        match &self.custom {
+            Some(custom) => custom.apply_schema(),
+            None => Schema::new(&self.types, self.row.type_id),
+        }
+    }
+
+    /// The verbs discovery tells: of a kind that is going only those that do not add to it.
+    pub(crate) fn discovered_verbs(&self) -> &[&'static str] {
+        match &self.custom {
+            Some(custom) if custom.definition.terminating => &TERMINATING_VERBS,
+            _ => &self.row.verbs,
+        }
     }
 
     /// Whether the kind is only posted, never stored (reviews, bindings).
@@ -247,6 +276,7 @@ impl Registry {
                     types: Arc::clone(types),
                     strategy,
                     storage,
+                    custom: None,
                 })
             })
             .collect();
@@ -263,6 +293,42 @@ impl Registry {
         self.change(|resources| {
             resources.remove(&key);
         });
+    }
+
+    /// Serves these rows as the custom resource `plural` of a group, and no others. Rows of
+    /// built-in kinds stay what they are. Answers the rows that were replaced.
+    pub(crate) fn set_custom(
+        &self,
+        group: &str,
+        plural: &str,
+        rows: &[Arc<ResourceInfo>],
+    ) -> Vec<Arc<ResourceInfo>> {
+        let is_old = |info: &ResourceInfo| {
+            info.custom.is_some() && info.row.group == group && info.row.plural == plural
+        };
+        let snapshot = self.snapshot();
+        let old: Vec<_> = snapshot
+            .all()
+            .filter(|info| is_old(info))
+            .cloned()
+            .collect();
+        if old.is_empty() && rows.is_empty() {
+            return old;
+        }
+        self.change(|resources| {
+            resources.retain(|_, info| !is_old(info));
+            for info in rows {
+                resources
+                    .entry(key(&info.row))
+                    .or_insert_with(|| Arc::clone(info));
+            }
+        });
+        old
+    }
+
+    /// Where objects are kept.
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
+        &self.store
     }
 
     fn change(&self, edit: impl Fn(&mut BTreeMap<Key, Arc<ResourceInfo>>)) {

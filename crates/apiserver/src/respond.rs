@@ -33,6 +33,23 @@ pub(crate) fn accepted(context: &Context, offer: Offer) -> Result<Accepted, Stat
     })
 }
 
+/// As [`accepted`] for objects of a resource: those of custom kinds have no protobuf form.
+pub(crate) fn accepted_for(
+    context: &Context,
+    resource: &ResourceInfo,
+    offer: Offer,
+) -> Result<Accepted, Status> {
+    if resource.custom.is_none() {
+        return accepted(context, offer);
+    }
+    let offer = match offer {
+        Offer::Stream => Offer::CustomStream,
+        _ => Offer::Custom,
+    };
+    negotiate(&context.headers, &context.query, offer)
+        .map_err(|NotAcceptable| Status::not_acceptable(&["application/json", "application/yaml"]))
+}
+
 /// An object of a list or an answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
@@ -244,6 +261,9 @@ impl Include {
 /// A table without rows.
 pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: &Value) -> Value {
     let row = &resource.row;
+    if let Some(custom) = &resource.custom {
+        return table_of(version, metadata, custom.columns.definitions());
+    }
     let columns: Vec<Value> = table::columns(row.group, row.version, row.kind)
         .iter()
         .map(|column| {
@@ -253,6 +273,10 @@ pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: &Val
             })
         })
         .collect();
+    table_of(version, metadata, columns)
+}
+
+fn table_of(version: &str, metadata: &Value, columns: Vec<Value>) -> Value {
     json!({
         "kind": "Table",
         "apiVersion": format!("meta.k8s.io/{version}"),
@@ -266,7 +290,10 @@ pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: &Val
 pub(crate) fn row(resource: &ResourceInfo, value: Value, version: &str, include: Include) -> Value {
     let info = &resource.row;
     let now = jiff::Timestamp::now();
-    let cells = table::cells(info.group, info.version, info.kind, &value, now);
+    let cells = match &resource.custom {
+        Some(custom) => custom.columns.cells(&value, now),
+        None => table::cells(info.group, info.version, info.kind, &value, now),
+    };
     let conditions = table::row_conditions(info.group, info.kind, &value);
     let object = match include {
         Include::None => Value::Null,

@@ -9,6 +9,7 @@ use davit_store::KeyValue;
 use serde_json::Value;
 
 use crate::cache::{CachedObject, Filter, Header, Predicate};
+use crate::crd::{Normal, View};
 use crate::registry::ResourceInfo;
 use crate::strategy::Strategy;
 
@@ -66,21 +67,50 @@ pub(crate) fn cached(
     namespaced: bool,
     strategy: &dyn Strategy,
 ) -> CachedObject {
-    let rest = pair.key.strip_prefix(prefix).unwrap_or(&pair.key);
-    let (namespace, name) = match rest.split_once('/') {
-        Some((namespace, name)) if namespaced => (namespace, name),
-        _ => ("", rest),
-    };
-    let mut header = Header {
-        namespace: namespace.into(),
-        name: name.into(),
-        ..Header::default()
-    };
+    let mut header = header(pair, prefix, namespaced);
     match serde_json::from_slice::<Value>(&pair.value) {
         Ok(value) => fill(&mut header, &value, strategy),
         Err(error) => tracing::error!(key = %pair.key, %error, "stored object cannot be read"),
     }
     CachedObject::new(pair, header)
+}
+
+/// As [`cached`] for a custom kind: the object is brought into the storage version first.
+pub(crate) fn cached_custom(
+    pair: &KeyValue,
+    prefix: &str,
+    namespaced: bool,
+    strategy: &dyn Strategy,
+    view: &View,
+) -> CachedObject {
+    let Ok(mut value) = serde_json::from_slice::<Value>(&pair.value) else {
+        return cached(pair, prefix, namespaced, strategy);
+    };
+    let state = view.normalize(&mut value);
+    let mut header = header(pair, prefix, namespaced);
+    fill(&mut header, &value, strategy);
+    header.foreign = state == Normal::Foreign;
+    if state == Normal::Changed {
+        let pair = KeyValue {
+            value: crate::storage::encode(&value),
+            ..pair.clone()
+        };
+        return CachedObject::new(&pair, header);
+    }
+    CachedObject::new(pair, header)
+}
+
+fn header(pair: &KeyValue, prefix: &str, namespaced: bool) -> Header {
+    let rest = pair.key.strip_prefix(prefix).unwrap_or(&pair.key);
+    let (namespace, name) = match rest.split_once('/') {
+        Some((namespace, name)) if namespaced => (namespace, name),
+        _ => ("", rest),
+    };
+    Header {
+        namespace: namespace.into(),
+        name: name.into(),
+        ..Header::default()
+    }
 }
 
 fn fill(header: &mut Header, value: &Value, strategy: &dyn Strategy) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use davit_api::status::Status;
-use davit_store::{ListOptions, Store};
+use davit_store::Store;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -44,7 +44,7 @@ use crate::tls::{self, ClientCertificates, TlsError};
 use crate::tokens::{TokenError, TokenKeys};
 use crate::user::UserInfo;
 use crate::webhook::Webhooks;
-use crate::{admission, errors, event_ttl, storage};
+use crate::{admission, crd, errors, event_ttl};
 
 /// The issuer of service account tokens unless configured otherwise.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -172,8 +172,9 @@ pub struct ApiServer {
     openapi: OpenApiCache,
     service_addresses: ServiceAddresses,
     nodes: NodeClient,
-    webhooks: Webhooks,
+    webhooks: Arc<Webhooks>,
     aggregation: Aggregation,
+    custom_kinds: OnceLock<crd::Controller>,
     address: parking_lot::RwLock<Option<SocketAddr>>,
     ready: AtomicBool,
     shutdown: CancellationToken,
@@ -232,7 +233,7 @@ impl ApiServer {
             None => options.store,
         };
         let registry = Registry::built_in(Arc::clone(&store));
-        let webhooks = Webhooks::new(&registry, shutdown.clone());
+        let webhooks = Arc::new(Webhooks::new(&registry, shutdown.clone()));
         let metrics = Metrics::new();
         let (events, lost) = (metrics.audit_events.clone(), metrics.audit_errors.clone());
         let auditor = Auditor::new(options.audit, webhooks.tasks(), events, lost)?;
@@ -258,6 +259,7 @@ impl ApiServer {
             nodes,
             webhooks,
             aggregation: Aggregation::new(proxy_client),
+            custom_kinds: OnceLock::new(),
             pki,
             address: parking_lot::RwLock::new(None),
             ready: AtomicBool::new(false),
@@ -277,6 +279,13 @@ impl ApiServer {
             // set once, here
             let _ = server.flow_task.set(task);
         }
+        let controller = crd::Controller::start(&server).await;
+        let controller = controller.map_err(|status| Error::Bootstrap {
+            what: "custom kinds".to_owned(),
+            status: Box::new(status),
+        })?;
+        // set once, right here
+        let _ = server.custom_kinds.set(controller);
         server.ready.store(true, Ordering::Release);
         let aggregator = aggregation::run(Arc::downgrade(&server));
         server.nodes.track(aggregator);
@@ -447,7 +456,7 @@ impl ApiServer {
         &self.aggregation
     }
 
-    pub(crate) fn webhooks(&self) -> &Webhooks {
+    pub(crate) fn webhooks(&self) -> &Arc<Webhooks> {
         &self.webhooks
     }
 
@@ -515,17 +524,8 @@ impl ApiServer {
         let Some(resource) = snapshot.by_group_resource(group, plural) else {
             return Ok(Vec::new());
         };
-        let listing = resource
-            .storage
-            .list(namespace, ListOptions::default())
-            .await;
-        let listing = listing.map_err(|error| errors::storage(error, resource, ""))?;
-        let objects = listing.items.iter().map(|pair| {
-            storage::decode(pair)
-                .map(|stored| stored.value)
-                .map_err(|error| errors::storage(error, resource, ""))
-        });
-        objects.collect()
+        let objects = resource.storage.all(namespace).await;
+        objects.map_err(|error| errors::storage(error, resource, ""))
     }
 }
 

@@ -13,6 +13,8 @@ use davit_store::{Error as StoreError, KeyValue, ListOptions, Listing, Store, Wr
 use serde_json::{Value, json};
 
 use crate::cache::{Cache, Decode};
+use crate::codec::Shape;
+use crate::crd::View;
 use crate::selection;
 use crate::strategy::Strategy;
 
@@ -60,7 +62,9 @@ pub(crate) struct Storage {
     types: Arc<TypeTable>,
     type_id: TypeId,
     strategy: Arc<dyn Strategy>,
-    cache: Cache,
+    cache: Arc<Cache>,
+    /// For custom kinds: what stands between stored objects and this version.
+    view: Option<View>,
 }
 
 impl std::fmt::Debug for Storage {
@@ -93,7 +97,8 @@ impl Storage {
         let decode: Decode =
             Arc::new(move |pair| selection::cached(pair, &cached_prefix, namespaced, &*rules));
         Self {
-            cache: Cache::new(Arc::clone(&store), prefix.clone(), decode),
+            cache: Arc::new(Cache::new(Arc::clone(&store), prefix.clone(), decode)),
+            view: None,
             store,
             group: row.group,
             version: row.version,
@@ -104,6 +109,94 @@ impl Storage {
             types,
             type_id: row.type_id,
             strategy,
+        }
+    }
+
+    /// The objects of a custom kind in the version of `row`. All versions share `cache`, which
+    /// [`Storage::custom_cache`] makes.
+    pub(crate) fn custom(
+        store: Arc<dyn Store>,
+        row: &ResourceRow,
+        types: Arc<TypeTable>,
+        strategy: Arc<dyn Strategy>,
+        view: View,
+        cache: Arc<Cache>,
+    ) -> Self {
+        Self {
+            store,
+            group: row.group,
+            version: row.version,
+            kind: row.kind,
+            plural: row.plural,
+            namespaced: row.namespaced,
+            prefix: format!("/registry/{}/{}/", row.group, row.plural),
+            types,
+            type_id: row.type_id,
+            strategy,
+            cache,
+            view: Some(view),
+        }
+    }
+
+    /// The watch cache of a custom kind: objects of the storage version, as far as they can be
+    /// brought into it without asking anybody.
+    pub(crate) fn custom_cache(
+        store: &Arc<dyn Store>,
+        row: &ResourceRow,
+        strategy: Arc<dyn Strategy>,
+        view: View,
+    ) -> Arc<Cache> {
+        let prefix = format!("/registry/{}/{}/", row.group, row.plural);
+        let (namespaced, cached_prefix) = (row.namespaced, prefix.clone());
+        let decode: Decode = Arc::new(move |pair| {
+            selection::cached_custom(pair, &cached_prefix, namespaced, &*strategy, &view)
+        });
+        Arc::new(Cache::new(Arc::clone(store), prefix, decode))
+    }
+
+    /// For custom kinds: what stands between stored objects and this version.
+    pub(crate) fn view(&self) -> Option<&View> {
+        self.view.as_ref()
+    }
+
+    /// The version objects are stored in, which for custom kinds need not be the one this storage
+    /// shows.
+    pub(crate) fn stored_version(&self) -> &'static str {
+        self.view
+            .as_ref()
+            .map_or(self.version, View::storage_version)
+    }
+
+    /// What objects look like.
+    pub(crate) fn shape(&self) -> Shape<'_> {
+        match &self.view {
+            Some(view) => Shape::Custom(view.version().schema()),
+            None => Shape::Typed(&self.types, self.type_id),
+        }
+    }
+
+    /// A stored object as this version shows it.
+    async fn shown(&self, stored: Option<Stored>) -> Result<Option<Stored>, StorageError> {
+        let (Some(view), Some(stored)) = (&self.view, &stored) else {
+            return Ok(stored);
+        };
+        let value = view.read_one(stored.value.clone()).await;
+        let value = value.map_err(|status| StorageError::Refused(Box::new(status)))?;
+        Ok(Some(Stored {
+            value,
+            revision: stored.revision,
+        }))
+    }
+
+    /// The bytes of an object of this version.
+    async fn bytes(&self, value: &Value) -> Result<Bytes, StorageError> {
+        match &self.view {
+            None => Ok(encode(value)),
+            Some(view) => {
+                let value = view.write(value).await;
+                let value = value.map_err(|status| StorageError::Refused(Box::new(status)))?;
+                Ok(encode(&value))
+            }
         }
     }
 
@@ -181,7 +274,25 @@ impl Storage {
             .get(&self.key(namespace, name))
             .await
             .map_err(StorageError::Store)?;
-        found.as_ref().map(decode).transpose()
+        let found = found.as_ref().map(decode).transpose()?;
+        self.shown(found).await
+    }
+
+    /// All objects of a namespace, or of all, as this version shows them.
+    pub(crate) async fn all(&self, namespace: Option<&str>) -> Result<Vec<Value>, StorageError> {
+        let listing = self.list(namespace, ListOptions::default()).await?;
+        let values = listing
+            .items
+            .iter()
+            .map(|pair| decode(pair).map(|stored| stored.value))
+            .collect::<Result<Vec<_>, _>>()?;
+        match &self.view {
+            None => Ok(values),
+            Some(view) => view
+                .read(values)
+                .await
+                .map_err(|status| StorageError::Refused(Box::new(status))),
+        }
     }
 
     /// Stores a new object.
@@ -191,7 +302,7 @@ impl Storage {
         name: &str,
         value: &Value,
     ) -> Result<Stored, StorageError> {
-        let write = Write::create(self.key(namespace, name), encode(value));
+        let write = Write::create(self.key(namespace, name), self.bytes(value).await?);
         match self.store.commit(write).await {
             Ok(committed) => Ok(with_revision(value.clone(), committed.revision)),
             Err(StoreError::Conflict { current, .. }) => {
@@ -210,7 +321,11 @@ impl Storage {
         revision: u64,
         value: &Value,
     ) -> Result<Stored, StorageError> {
-        let write = Write::update(self.key(namespace, name), revision, encode(value));
+        let write = Write::update(
+            self.key(namespace, name),
+            revision,
+            self.bytes(value).await?,
+        );
         self.replace(write)
             .await
             .map(|revision| with_revision(value.clone(), revision))

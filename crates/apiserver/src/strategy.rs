@@ -27,6 +27,7 @@ mod access;
 mod cluster;
 mod config;
 mod containers;
+mod crd;
 mod events;
 mod flowcontrol;
 mod json;
@@ -47,6 +48,8 @@ mod volumes;
 mod workloads;
 
 pub use access::KindInfo;
+pub(crate) use crd::{approval, ca_bundle_fault, is_protected};
+pub(crate) use meta::{validate as validate_metadata, validate_update as validate_metadata_update};
 
 /// Deletion propagation that applies when the caller asks for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

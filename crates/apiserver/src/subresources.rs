@@ -47,6 +47,10 @@ pub(crate) async fn handle(
     if connects && context.query.text("dryRun").is_some() {
         return Err(Status::bad_request("dryRun is not supported"));
     }
+    if let Some(custom) = &resource.custom {
+        // a scale is a built-in kind, but merging it is not what custom kinds offer
+        handlers::check_custom(context, resource, custom, verb)?;
+    }
     match (name, verb) {
         ("scale", _) => scale::handle(server, context, resource, request).await,
         ("binding", "create") => binding::handle(server, context, &info.name, request).await,

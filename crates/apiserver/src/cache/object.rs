@@ -30,6 +30,9 @@ pub(crate) struct Header {
     pub(crate) fields: Box<[(Box<str>, Box<str>)]>,
     /// The uids of the owners.
     pub(crate) owners: Box<[Box<str>]>,
+    /// The object of a custom kind is stored in another version than the one objects are stored in
+    /// today.
+    pub(crate) foreign: bool,
 }
 
 impl Header {

@@ -35,6 +35,7 @@ fn header_of(pair: &KeyValue) -> Header {
             .collect(),
         fields: Box::default(),
         owners: Box::default(),
+        foreign: false,
     }
 }
 
@@ -619,7 +620,7 @@ async fn watches_can_be_closed() {
     let mut one = world.watch(WatchStart::Latest).await;
     world.put("a/1", "x").await;
     event(&mut one).await;
-    world.cache.close_watches();
+    world.cache.retire();
     assert!(one.next().await.is_none());
     let mut two = world.watch(WatchStart::Latest).await;
     let revision = world.put("a/1", "x").await;

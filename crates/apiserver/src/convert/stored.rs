@@ -6,8 +6,8 @@ use serde_json::Value;
 use super::convert;
 use crate::registry::ResourceInfo;
 
-/// An object in the version of `resource`, in the version it is stored in. Conversion webhooks of
-/// custom kinds, which can fail, will be called here.
+/// An object in the version of `resource`, in the version it is stored in. Objects of
+/// custom kinds are converted by their storage.
 pub(crate) fn to_storage(resource: &ResourceInfo, mut value: Value) -> Result<Value, Status> {
     if resource.is_converted() {
         convert(

@@ -5,6 +5,7 @@ use davit_api::kinds::{TypeId, TypeTable};
 use davit_api::status::Status;
 use davit_schema::decode::{self, Encoding};
 use davit_schema::protobuf;
+use davit_schema::structural::Structural;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use serde::Deserialize;
@@ -12,7 +13,7 @@ use serde_json::Value;
 
 use super::options::Validation;
 use crate::body::{ReadError, RequestBody, read_limited};
-use crate::codec;
+use crate::codec::Shape;
 use crate::context::Context;
 use crate::convert;
 use crate::negotiate::PROTOBUF;
@@ -21,6 +22,7 @@ use crate::registry::ResourceInfo;
 /// The largest request body.
 pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
 const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
+const CUSTOM_ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
 
 /// How a body is serialized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,6 +70,8 @@ pub(crate) struct Expected<'a> {
     pub(crate) group: &'a str,
     pub(crate) version: &'a str,
     pub(crate) kind: &'a str,
+    /// The schema of a custom kind, which has no types.
+    pub(crate) custom: Option<&'a Structural>,
 }
 
 impl<'a> Expected<'a> {
@@ -79,6 +83,15 @@ impl<'a> Expected<'a> {
             group: resource.row.group,
             version: resource.row.version,
             kind: resource.row.kind,
+            custom: resource.custom.as_ref().map(|custom| custom.schema()),
+        }
+    }
+
+    /// What objects of the kind look like.
+    pub(crate) fn shape(&self) -> Shape<'a> {
+        match self.custom {
+            Some(schema) => Shape::Custom(schema),
+            None => Shape::Typed(self.types, self.type_id),
         }
     }
 
@@ -98,6 +111,7 @@ impl<'a> Expected<'a> {
             group,
             version,
             kind,
+            custom: None,
         })
     }
 
@@ -123,7 +137,10 @@ pub(crate) fn decode(
         meta.check(expected)?;
     }
     let decoded = match format {
-        Format::Text(encoding) => decode::decode(expected.types, expected.type_id, bytes, encoding),
+        Format::Text(encoding) => expected.shape().decode(bytes, encoding),
+        Format::Protobuf if expected.custom.is_some() => {
+            return Err(Status::unsupported_media_type(&CUSTOM_ACCEPTED));
+        }
         Format::Protobuf => {
             let message = protobuf::envelope(bytes)
                 .and_then(|e| protobuf::decode(expected.types, expected.type_id, e.raw));
@@ -137,7 +154,7 @@ pub(crate) fn decode(
     let mut value = decoded.object;
     crate::object::set_type(&mut value, &expected.api_version(), expected.kind);
     crate::audit::request_object(&value);
-    codec::default(expected.types, expected.type_id, &mut value);
+    expected.shape().default(&mut value);
     Ok(value)
 }
 
@@ -251,7 +268,7 @@ pub(crate) fn stored_form(resource: &ResourceInfo, value: Value) -> Result<Value
     let mut value = convert::to_storage(resource, value)?;
     let storage = &resource.storage;
     if resource.is_converted() {
-        codec::default(storage.types(), storage.type_id(), &mut value);
+        storage.shape().default(&mut value);
     }
     storage.strategy().default(&mut value);
     Ok(value)

@@ -21,7 +21,7 @@ pub(crate) async fn create(
     resource: &ResourceInfo,
     request: Request<RequestBody>,
 ) -> HandlerResult {
-    let accepted = respond::accepted(context, Offer::Objects)?;
+    let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     let options = WriteOptions::parse(context, "CreateOptions", false)?;
     let new = read_object(context, resource, request.into_body(), options.validation).await?;
     let namespace = namespace_of(context, resource);

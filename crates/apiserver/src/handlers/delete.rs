@@ -28,7 +28,7 @@ pub(super) async fn delete(
     resource: &ResourceInfo,
     request: Request<RequestBody>,
 ) -> HandlerResult {
-    let accepted = respond::accepted(context, Offer::Objects)?;
+    let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     let options = read_options(context, request.into_body()).await?;
     let writer = writer(server, context, resource, &options);
     let deletion = writer.delete(&context.info.name, &options).await?;
@@ -74,7 +74,7 @@ pub(super) async fn collection(
     resource: &ResourceInfo,
     request: Request<RequestBody>,
 ) -> HandlerResult {
-    let accepted = respond::accepted(context, Offer::Objects)?;
+    let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     let mut query = ListQuery::parse(context, false)?;
     let options = read_options(context, request.into_body()).await?;
     query.limit = query.limit.or(Some(COLLECTION_PAGE));
@@ -129,6 +129,7 @@ async fn read_options(context: &Context, body: RequestBody) -> Result<DeleteOpti
         group,
         version,
         kind: "DeleteOptions",
+        custom: None,
     };
     let value = decode(context, &bytes, format, &expected, Validation::Ignore)?;
     options(context, value)

@@ -7,6 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use davit_api::status::Status;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::options::{ListQuery, VersionMatch};
 use crate::cache::{
@@ -76,12 +77,39 @@ pub(super) async fn list(
     context: &Context,
     resource: &ResourceInfo,
 ) -> HandlerResult {
-    let accepted = respond::accepted(context, Offer::Objects)?;
+    let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     let query = ListQuery::parse(context, false)?;
     let found = find(server, context, resource, &query).await?;
-    let items = found.items.iter().map(|object| item(resource, object));
-    let items = items.collect::<Result<Vec<_>, _>>()?;
+    let items = items(resource, &found.items).await?;
     respond::list(context, accepted, resource, items, &found.meta)
+}
+
+/// Objects in the version that was asked for; those of a custom kind that must be converted are
+/// converted together.
+async fn items(
+    resource: &ResourceInfo,
+    objects: &[Arc<CachedObject>],
+) -> Result<Vec<Item>, Status> {
+    let Some(view) = resource.storage.view() else {
+        return objects
+            .iter()
+            .map(|object| item(resource, object))
+            .collect();
+    };
+    let is_ready = |object: &CachedObject| view.shows_stored() && !object.header().foreign;
+    let rest = objects.iter().filter(|object| !is_ready(object));
+    let rest = rest.map(|object| serde_json::from_slice(object.json()).map_err(Status::internal));
+    let rest: Vec<Value> = rest.collect::<Result<_, _>>()?;
+    let mut rest = view.read(rest).await?.into_iter();
+    let item = |object: &Arc<CachedObject>| {
+        if is_ready(object) {
+            return Ok(Item::Raw(object.json().clone()));
+        }
+        let value = rest.next();
+        let lost = || Status::internal("a conversion lost an object");
+        value.map(Item::Value).ok_or_else(lost)
+    };
+    objects.iter().map(item).collect()
 }
 
 /// An object in the version that was asked for; the cache's own bytes when that is the stored one.

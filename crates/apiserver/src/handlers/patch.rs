@@ -14,7 +14,7 @@ use super::update::check_name;
 use super::{namespace_of, read_body};
 use crate::audit;
 use crate::body::RequestBody;
-use crate::codec::{self, Patch};
+use crate::codec::Patch;
 use crate::context::{Context, HandlerResult};
 use crate::convert;
 use crate::negotiate::Offer;
@@ -51,7 +51,7 @@ pub(crate) async fn patch(
     resource: &ResourceInfo,
     request: Request<RequestBody>,
 ) -> HandlerResult {
-    let accepted = respond::accepted(context, Offer::Objects)?;
+    let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     let kind = kind(context)?;
     let options = WriteOptions::parse(context, "PatchOptions", kind == PatchKind::Apply)?;
     let bytes = read_body(request.into_body()).await?;
@@ -124,7 +124,7 @@ pub(crate) fn configuration(
         return Err(malformed(&"the configuration is not an object"));
     }
     if validation != Validation::Ignore
-        && let Ok(decoded) = decode::decode(expected.types, expected.type_id, bytes, Encoding::Yaml)
+        && let Ok(decoded) = expected.shape().decode(bytes, Encoding::Yaml)
     {
         // fields nobody knows are refused by the apply itself
         let duplicates = decoded
@@ -207,6 +207,23 @@ async fn apply(
     }
 }
 
+/// Custom kinds have no merge strategies: strategic merge patches are refused.
+pub(crate) fn refuse_strategic(context: &Context) -> Result<(), Status> {
+    const ACCEPTED: [&str; 3] = [
+        "application/json-patch+json",
+        "application/merge-patch+json",
+        APPLY,
+    ];
+    let value = context.headers.get(CONTENT_TYPE);
+    let media = value
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    if media.starts_with("application/strategic-merge-patch+json") {
+        return Err(Status::unsupported_media_type(&ACCEPTED));
+    }
+    Ok(())
+}
+
 /// Applies a patch to the current object (storage version) and decodes the result as a body.
 pub(crate) fn patched(
     context: &Context,
@@ -217,8 +234,9 @@ pub(crate) fn patched(
 ) -> Result<Value, Status> {
     let expected = Expected::of(resource);
     let versioned = convert::from_storage(resource, current.clone())?;
-    let result = patch
-        .apply(expected.types, expected.type_id, versioned)
+    let shape = expected.shape();
+    let result = shape
+        .patch(patch, versioned)
         .map_err(|error| error.status())?;
     received(context, resource, validation, result)
 }
@@ -232,7 +250,9 @@ fn received(
 ) -> Result<Value, Status> {
     let name = context.info.name.as_str();
     let expected = Expected::of(resource);
-    let decoded = decode::decode_value(expected.types, expected.type_id, result)
+    let shape = expected.shape();
+    let decoded = shape
+        .decode_value(result)
         .map_err(|error| error.status(expected.kind, expected.version, b""))?;
     judge_strictness(context, &expected, validation, &decoded.strict)?;
     let mut value = decoded.object;
@@ -246,6 +266,6 @@ fn received(
         )));
     }
     object::set_type(&mut value, &api_version, expected.kind);
-    codec::default(expected.types, expected.type_id, &mut value);
+    shape.default(&mut value);
     stored_form(resource, value)
 }

@@ -18,7 +18,7 @@ pub(crate) async fn get(
     context: &Context,
     resource: &ResourceInfo,
 ) -> HandlerResult {
-    let accepted = respond::accepted(context, Offer::Objects)?;
+    let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     if let Some(text) = context.query.text("resourceVersion") {
         let wanted: u64 = text
             .parse()

@@ -25,7 +25,7 @@ pub(crate) async fn update(
     resource: &ResourceInfo,
     request: Request<RequestBody>,
 ) -> HandlerResult {
-    let accepted = respond::accepted(context, Offer::Objects)?;
+    let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     let options = WriteOptions::parse(context, "UpdateOptions", false)?;
     let mut new = read_object(context, resource, request.into_body(), options.validation).await?;
     let name = context.info.name.as_str();

@@ -12,11 +12,14 @@ use futures::Stream;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response};
 use rand::Rng;
+use serde_json::Value;
 use tokio::time::Instant;
 
 use super::options::ListQuery;
 use crate::body::{BoxError, RequestBody, ResponseBody};
-use crate::cache::{CacheError, FRESHNESS_TIMEOUT, Freshness, Watch, WatchOptions, WatchStart};
+use crate::cache::{
+    CacheError, FRESHNESS_TIMEOUT, Freshness, Watch, WatchItem, WatchOptions, WatchStart,
+};
 use crate::context::{Context, HandlerResult};
 use crate::metrics::LongRunning;
 use crate::negotiate::Offer;
@@ -35,7 +38,7 @@ pub(super) async fn watch(
     resource: &ResourceInfo,
     mut request: Request<RequestBody>,
 ) -> HandlerResult {
-    let accepted = respond::accepted(context, Offer::Stream)?;
+    let accepted = respond::accepted_for(context, resource, Offer::Stream)?;
     let query = ListQuery::parse(context, true)?;
     let namespace = context
         .info
@@ -116,7 +119,10 @@ impl Source {
         };
         self.server.metrics().watch_events.inc();
         let frame = match item {
-            Ok(item) => self.frames.encode(item),
+            Ok(item) => match converted(self.frames.resource(), &item).await {
+                Ok(converted) => self.frames.encode(item, converted),
+                Err(status) => Err(status),
+            },
             Err(error) => Err(errors::cache(error, self.frames.resource())),
         };
         match frame {
@@ -127,6 +133,20 @@ impl Source {
             }
         }
     }
+}
+
+/// The object of an event of a custom kind in the version that is watched, when the cache has it in
+/// another.
+async fn converted(resource: &ResourceInfo, item: &WatchItem) -> Result<Option<Value>, Status> {
+    let (Some(view), WatchItem::Event(delivery)) = (resource.storage.view(), item) else {
+        return Ok(None);
+    };
+    let object = delivery.object();
+    if view.shows_stored() && !object.header().foreign {
+        return Ok(None);
+    }
+    let value = serde_json::from_slice(object.json()).map_err(Status::internal)?;
+    view.read_one(value).await.map(Some)
 }
 
 fn stream(source: Source) -> impl Stream<Item = Result<Bytes, BoxError>> + Send {

@@ -37,7 +37,7 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("certificates.k8s.io", "ClusterTrustBundle") => Box::new(BySigner(info)),
         ("certificates.k8s.io", "PodCertificateRequest") => Box::new(BySigner(info)),
         ("apiregistration.k8s.io", _) => Box::new(ApiService(info)),
-        ("apiextensions.k8s.io", _) => Box::new(CustomResourceDefinition(info)),
+        ("apiextensions.k8s.io", _) => Box::new(super::crd::CustomResourceDefinition(info)),
         ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::build(info),
         ("scheduling.k8s.io", "Workload") => Box::new(Fixed {
             info,
@@ -593,105 +593,6 @@ fn api_service(obj: &Value, errors: &mut ErrorList) {
     if !service.is_null() {
         for key in ["namespace", "name"] {
             required(service, key, &path.child("service"), errors);
-        }
-    }
-}
-
-struct CustomResourceDefinition(KindInfo);
-
-impl Strategy for CustomResourceDefinition {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else {
-            return;
-        };
-        default_unset(spec, "conversion", json!({"strategy": "None"}));
-        if let Some(names) = at_mut(spec, &["names"]) {
-            let kind = str_at(names, &["kind"]).to_owned();
-            if !kind.is_empty() {
-                default(names, "singular", kind.to_lowercase());
-                default(names, "listKind", format!("{kind}List"));
-            }
-        }
-        if let Some(service) = at_mut(spec, &["conversion", "webhook", "clientConfig", "service"]) {
-            default_unset(service, "port", 443);
-        }
-    }
-
-    fn prepare_for_create(&self, obj: &mut Value) {
-        access::first_generation(&self.0, obj);
-        let stored: Vec<Value> = list_at(obj, &["spec", "versions"])
-            .iter()
-            .filter(|v| at(v, &["storage"]) == &json!(true))
-            .map(|v| at(v, &["name"]).clone())
-            .collect();
-        set(obj, "status", json!({"storedVersions": stored}));
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        definition(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        definition(new, &mut errors);
-        meta::immutable_at(new, old, &["spec", "group"], &mut errors);
-        let established = list_at(old, &["status", "conditions"])
-            .iter()
-            .any(|c| str_at(c, &["type"]) == "Established" && str_at(c, &["status"]) == "True");
-        if established {
-            meta::immutable_at(new, old, &["spec", "scope"], &mut errors);
-            meta::immutable_at(new, old, &["spec", "names", "kind"], &mut errors);
-        }
-        errors
-    }
-
-    fn allow_unconditional_update(&self) -> bool {
-        false
-    }
-}
-
-fn definition(obj: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let spec = at(obj, &["spec"]);
-    let name = str_at(obj, &["metadata", "name"]);
-    let plural = str_at(spec, &["names", "plural"]);
-    if name != format!("{plural}.{}", str_at(spec, &["group"])) {
-        let fault = "must be spec.names.plural+\".\"+spec.group";
-        errors.push(FieldError::invalid(
-            &Path::new("metadata").child("name"),
-            name,
-            fault,
-        ));
-    }
-    required(spec, "group", &path, errors);
-    choice(spec, "scope", &["Cluster", "Namespaced"], &path, errors);
-    for key in ["plural", "kind"] {
-        required(at(spec, &["names"]), key, &path.child("names"), errors);
-    }
-    let versions = list_at(spec, &["versions"]);
-    let at_versions = path.child("versions");
-    let stored = versions
-        .iter()
-        .filter(|v| at(v, &["storage"]) == &json!(true))
-        .count();
-    if stored != 1 {
-        let fault = "must have exactly one version marked as storage version";
-        errors.push(FieldError::invalid(&at_versions, versions.to_vec(), fault));
-    }
-    for (i, version) in versions.iter().enumerate() {
-        let path = at_versions.index(i);
-        let name = str_at(version, &["name"]);
-        let faults = names::check_dns1035_label(name);
-        errors.extend(invalid_each(&path.child("name"), name, faults));
-        if !has(version, &["schema", "openAPIV3Schema"]) {
-            let path = path.child("schema").child("openAPIV3Schema");
-            errors.push(FieldError::required(&path, "schemas are required"));
         }
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn name_rule(group: &str, kind: &str) -> NameRule {
 }
 
 /// All faults of the metadata of a new object.
-pub(super) fn validate(kind: &KindInfo, obj: &Value) -> ErrorList {
+pub(crate) fn validate(kind: &KindInfo, obj: &Value) -> ErrorList {
     let meta = at(obj, &["metadata"]);
     let path = Path::new("metadata");
     let mut errors = ErrorList::new();
@@ -62,7 +62,7 @@ pub(super) fn validate(kind: &KindInfo, obj: &Value) -> ErrorList {
 }
 
 /// All faults of the metadata of an updated object.
-pub(super) fn validate_update(kind: &KindInfo, new: &Value, old: &Value) -> ErrorList {
+pub(crate) fn validate_update(kind: &KindInfo, new: &Value, old: &Value) -> ErrorList {
     let (meta, stored) = (at(new, &["metadata"]), at(old, &["metadata"]));
     let path = Path::new("metadata");
     let mut errors = ErrorList::new();

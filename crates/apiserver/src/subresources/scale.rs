@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::body::RequestBody;
 use crate::codec::Patch;
 use crate::context::{Context, HandlerResult};
+use crate::crd::Scale;
 use crate::handlers::{
     Expected, PatchKind, WriteOptions, configuration, decode_body, format, not_allowed, patch_kind,
     read_body,
@@ -49,7 +50,7 @@ pub(super) async fn handle(
             let Some(stored) = found else {
                 return Err(Status::not_found(resource.qualified(), name));
             };
-            scale_of(resource, &stored.value)
+            scale_of(resource, &stored.value)?
         }
         verb @ ("update" | "patch") => {
             let kind = if verb == "update" {
@@ -101,7 +102,7 @@ async fn change(
             )));
         }
         let mut transform = |current: &Value| {
-            let live = scale_of(resource, current);
+            let live = scale_of(resource, current)?;
             let scale = owners.update(&live, wanted.clone());
             with_scale(resource, current, &scale)
         };
@@ -121,7 +122,7 @@ async fn change(
             )?),
         };
         let mut transform = |current: &Value| {
-            let live = scale_of(resource, current);
+            let live = scale_of(resource, current)?;
             let changed = match &change {
                 Change::Patch(patch) => patch
                     .apply(expected.types, expected.type_id, live.clone())
@@ -138,7 +139,7 @@ async fn change(
         };
         writer.update(name, "", &mut transform).await?
     };
-    Ok(scale_of(resource, &updated.value))
+    scale_of(resource, &updated.value)
 }
 
 /// What a PATCH of a scale does.
@@ -179,11 +180,22 @@ impl ScaleOwners<'_> {
 }
 
 /// The scale of a workload with the entries of those who own the replica count.
-fn scale_of(resource: &ResourceInfo, workload: &Value) -> Value {
-    let mut scale = of(workload);
+fn scale_of(resource: &ResourceInfo, workload: &Value) -> Result<Value, Status> {
+    let mut scale = match resource.custom.as_ref().map(|custom| &custom.scale) {
+        Some(Some(paths)) => of_custom(paths, workload)?,
+        _ => of(workload),
+    };
     let api_version = resource.storage.api_version();
-    ScaleFields::new(&api_version, &REPLICAS).to_scale(workload, &mut scale);
-    scale
+    ScaleFields::new(&api_version, &replicas_at(resource)).to_scale(workload, &mut scale);
+    Ok(scale)
+}
+
+/// Where the kind keeps the count.
+fn replicas_at(resource: &ResourceInfo) -> Vec<&str> {
+    match resource.custom.as_ref().map(|custom| &custom.scale) {
+        Some(Some(paths)) => paths.spec_replicas.names().collect(),
+        _ => REPLICAS.to_vec(),
+    }
 }
 
 /// The workload with the replicas of a scale; the scale's uid and revision are preconditions.
@@ -200,25 +212,61 @@ fn with_scale(resource: &ResourceInfo, current: &Value, scale: &Value) -> Result
         return Err(Status::invalid(kind, object::name(current), &[fault]));
     }
     let mut new = current.clone();
-    if !new["spec"].is_object() {
+    let custom = resource.custom.as_ref().map(|custom| &custom.scale);
+    let written = match custom {
+        Some(Some(paths)) => paths.spec_replicas.set(&mut new, json!(replicas)),
+        _ if new["spec"].is_object() => {
+            new["spec"]["replicas"] = json!(replicas);
+            true
+        }
+        _ => false,
+    };
+    if !written {
         return Err(Status::internal(format!(
             "{} has no spec",
             resource.row.kind
         )));
     }
-    new["spec"]["replicas"] = json!(replicas);
     let api_version = resource.storage.api_version();
-    ScaleFields::new(&api_version, &REPLICAS).to_parent(scale, &mut new);
-    object::keep_meta(&mut new, scale, "resourceVersion");
+    ScaleFields::new(&api_version, &replicas_at(resource)).to_parent(scale, &mut new);
+    if custom.is_some() && object::resource_version(scale).is_empty() {
+        // custom kinds have no unconditional update, scales do
+        object::keep_meta(&mut new, current, "resourceVersion");
+    } else {
+        object::keep_meta(&mut new, scale, "resourceVersion");
+    }
     if !object::uid(scale).is_empty() {
         object::keep_meta(&mut new, scale, "uid");
     }
     Ok(new)
 }
 
-/// The scale of a workload.
-fn of(workload: &Value) -> Value {
-    let meta = &workload["metadata"];
+/// The scale of a custom object.
+fn of_custom(paths: &Scale, object: &Value) -> Result<Value, Status> {
+    let Some(replicas) = paths.spec_replicas.get(object).and_then(Value::as_i64) else {
+        return Err(Status::internal(format!(
+            "the spec replicas field {} does not exist",
+            davit_api::field::quote(&paths.spec_replicas.to_string())
+        )));
+    };
+    let mut spec = json!({});
+    if replicas != 0 {
+        spec["replicas"] = json!(replicas);
+    }
+    let actual = paths.status_replicas.get(object).and_then(Value::as_i64);
+    let mut status = json!({ "replicas": actual.unwrap_or(0) });
+    let selector = paths.label_selector.as_ref();
+    let selector = selector.and_then(|path| path.get(object));
+    if let Some(text) = selector.and_then(Value::as_str).filter(|s| !s.is_empty()) {
+        status["selector"] = json!(text);
+    }
+    Ok(json!({
+        "kind": KIND, "apiVersion": format!("{GROUP}/{VERSION}"),
+        "metadata": scale_metadata(object), "spec": spec, "status": status,
+    }))
+}
+
+fn scale_metadata(object: &Value) -> Value {
     let mut metadata = json!({});
     for key in [
         "name",
@@ -227,10 +275,16 @@ fn of(workload: &Value) -> Value {
         "resourceVersion",
         "creationTimestamp",
     ] {
-        if let Some(value) = meta.get(key) {
+        if let Some(value) = object["metadata"].get(key) {
             metadata[key] = value.clone();
         }
     }
+    metadata
+}
+
+/// The scale of a workload.
+fn of(workload: &Value) -> Value {
+    let metadata = scale_metadata(workload);
     let replicas = workload
         .pointer("/spec/replicas")
         .and_then(Value::as_i64)

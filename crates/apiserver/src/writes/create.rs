@@ -2,8 +2,6 @@
 
 use davit_api::status::Status;
 use davit_schema::apply::strip;
-use davit_schema::decode::decode_value;
-use davit_schema::validate::validate;
 use davit_store::Error as StoreError;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
@@ -55,7 +53,9 @@ impl Writer<'_> {
             strategy.prepare_for_create(&mut new);
             // what was set or taken away since decoding takes the form in which it will be read back
             let storage = &self.resource.storage;
-            new = decode_value(storage.types(), storage.type_id(), new)
+            new = storage
+                .shape()
+                .decode_value(new)
                 .map_err(|error| error.status(storage.kind(), storage.version(), b""))?
                 .object;
             let name = object::name(&new).to_owned();
@@ -93,10 +93,7 @@ impl Writer<'_> {
     async fn check_create(&self, new: &Value, name: &str) -> Result<(), Status> {
         let (strategy, storage) = (&*self.resource.strategy, &self.resource.storage);
         let mut found = strategy.validate(new);
-        add_missing(
-            &mut found,
-            validate(storage.types(), storage.type_id(), new),
-        );
+        add_missing(&mut found, storage.shape().validate(new, None));
         if !found.is_empty() {
             return Err(self.invalid(name, &found));
         }

@@ -3,7 +3,6 @@
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
 use davit_schema::apply::{ignore_times, strip};
-use davit_schema::validate::validate_update;
 use davit_store::Error as StoreError;
 use serde_json::{Value, json};
 
@@ -146,8 +145,8 @@ impl Writer<'_> {
             "" => {
                 strategy.prepare_for_update(&mut new, &old.value);
                 let mut found = strategy.validate_update(&new, &old.value);
-                let (types, root) = (storage.types(), storage.type_id());
-                add_missing(&mut found, validate_update(types, root, &new, &old.value));
+                let declared = storage.shape().validate(&new, Some(&old.value));
+                add_missing(&mut found, declared);
                 found
             }
             // made by the server itself out of a checked request

@@ -5,8 +5,8 @@ use davit_schema::decode;
 use serde_json::Value;
 
 use crate::admission::Attributes;
+use crate::convert;
 use crate::registry::ResourceInfo;
-use crate::{codec, convert};
 
 /// An object of the request in the version of `resource`.
 pub(in crate::admission) fn shown(
@@ -40,10 +40,10 @@ pub(in crate::admission) fn taken(
             .map(|decoded| decoded.object)
             .map_err(Status::internal);
     }
-    let (types, type_id) = (&resource.types, resource.type_id());
-    let decoded = decode::decode_value(types, type_id, object).map_err(Status::internal)?;
+    let shape = resource.shape();
+    let decoded = shape.decode_value(object).map_err(Status::internal)?;
     let mut value = decoded.object;
     crate::object::set_type(&mut value, &resource.api_version(), resource.row.kind);
-    codec::default(types, type_id, &mut value);
+    shape.default(&mut value);
     crate::handlers::stored_form(resource, value)
 }

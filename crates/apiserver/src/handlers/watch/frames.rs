@@ -53,13 +53,31 @@ impl Frames {
         &self.resource
     }
 
-    pub(super) fn encode(&mut self, item: WatchItem) -> Result<Bytes, Status> {
-        match item {
-            WatchItem::Event(delivery) => self.event(&delivery),
-            WatchItem::Bookmark {
-                revision,
-                initial_events_end,
-            } => {
+    /// Writes an item; `converted` is its object in the version that is watched where that is not
+    /// the one of the cache.
+    pub(super) fn encode(
+        &mut self,
+        item: WatchItem,
+        converted: Option<Value>,
+    ) -> Result<Bytes, Status> {
+        match (item, converted) {
+            (WatchItem::Event(delivery), Some(value)) => {
+                let kind = delivery.kind().as_str();
+                let object = match self.form {
+                    Form::Object => value,
+                    Form::Partial(version) => respond::partial(&value, version),
+                    Form::Table(_) => self.table(value),
+                };
+                self.frame(kind, &object)
+            }
+            (WatchItem::Event(delivery), None) => self.event(&delivery),
+            (
+                WatchItem::Bookmark {
+                    revision,
+                    initial_events_end,
+                },
+                _,
+            ) => {
                 let bookmark = self.bookmark(revision, initial_events_end);
                 self.frame("BOOKMARK", &bookmark)
             }
