@@ -7,6 +7,7 @@ mod admission;
 mod aggregation;
 mod apply;
 mod cluster;
+mod crds;
 mod delete;
 mod discovery;
 mod history;
