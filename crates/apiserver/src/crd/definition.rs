@@ -299,7 +299,8 @@ impl CustomVersion {
 
     /// The rules of the schema, compiled when first asked for.
     pub(crate) fn rules(&self) -> &Rules {
-        self.rules.get_or_init(|| Rules::new(self.schema()))
+        self.rules
+            .get_or_init(|| Rules::new(self.schema(), self.raw_schema()))
     }
 
     /// The schema for server-side apply.

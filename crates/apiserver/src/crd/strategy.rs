@@ -48,7 +48,7 @@ impl CustomStrategy {
             errors.push(FieldError::invalid(&Path::root(), Value::Null, why));
             return;
         }
-        errors.extend(rules.check(root, new, old));
+        errors.extend(rules.check(new, old));
     }
 
     fn scale_spec(&self, object: &Value, errors: &mut ErrorList) {

@@ -85,7 +85,10 @@ async fn item_142_a_definition_is_served_at_once_and_discovered() {
         made["metadata"]["finalizers"],
         json!(["customresourcecleanup.apiextensions.k8s.io"])
     );
-    let stored = c.post(SHIRTS, &shirt("a", json!({"color": "blue"}))).await.ok(201);
+    let stored = c
+        .post(SHIRTS, &shirt("a", json!({"color": "blue"})))
+        .await
+        .ok(201);
     assert_eq!(stored["spec"]["count"], 1);
     assert_eq!(stored["metadata"]["generation"], 1);
     let list = c.get("/apis/stable.example.com/v1").await.ok(200);
@@ -99,8 +102,14 @@ async fn item_142_a_definition_is_served_at_once_and_discovered() {
     let url = index["paths"][path]["serverRelativeURL"].as_str().unwrap();
     let document = c.get(url).await.ok(200);
     let schema = &document["components"]["schemas"]["com.example.stable.v1.Shirt"];
-    assert_eq!(schema["x-kubernetes-group-version-kind"][0]["kind"], "Shirt");
-    assert_eq!(schema["properties"]["spec"]["properties"]["count"]["default"], 1);
+    assert_eq!(
+        schema["x-kubernetes-group-version-kind"][0]["kind"],
+        "Shirt"
+    );
+    assert_eq!(
+        schema["properties"]["spec"]["properties"]["count"]["default"],
+        1
+    );
     let v2 = c.get("/openapi/v2").await.ok(200);
     assert!(v2["definitions"]["com.example.stable.v1.ShirtList"].is_object());
 }
@@ -112,7 +121,11 @@ async fn item_143_schemas_that_are_not_structural_are_refused() {
         "example.com",
         "bads",
         "Bad",
-        json!([version("v1", true, object_schema(json!({"a": {"properties": {}}})))]),
+        json!([version(
+            "v1",
+            true,
+            object_schema(json!({"a": {"properties": {}}}))
+        )]),
     );
     let error = c.post(CRDS, &bad).await.error(422, "Invalid");
     assert_eq!(
@@ -136,13 +149,22 @@ async fn item_144_to_146_objects_are_pruned_defaulted_and_judged() {
          field \"spec.colour\""
     );
     let answer = c.post(SHIRTS, &body).await;
-    assert_eq!(answer.warnings(), ["299 - \"unknown field \\\"spec.colour\\\"\""]);
+    assert_eq!(
+        answer.warnings(),
+        ["299 - \"unknown field \\\"spec.colour\\\"\""]
+    );
     let stored = answer.ok(201);
     assert_eq!(stored["spec"], json!({"color": "red", "count": 1}));
     // unset, null and zero differ
-    let body = shirt("b", json!({"count": 0, "note": null, "color": null, "size": ""}));
+    let body = shirt(
+        "b",
+        json!({"count": 0, "note": null, "color": null, "size": ""}),
+    );
     let stored = c.post(SHIRTS, &body).await.ok(201);
-    assert_eq!(stored["spec"], json!({"count": 0, "note": null, "size": ""}));
+    assert_eq!(
+        stored["spec"],
+        json!({"count": 0, "note": null, "size": ""})
+    );
     let wrong = shirt("c", json!({"count": "3", "tags": ["a", "a"]}));
     let error = c.post(SHIRTS, &wrong).await.error(422, "Invalid");
     assert_eq!(
@@ -156,7 +178,9 @@ async fn item_144_to_146_objects_are_pruned_defaulted_and_judged() {
     let patch = json!([{"op": "add", "value": "L",
         "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/size/default"}]);
     let media = [("content-type", "application/json-patch+json")];
-    c.request("PATCH", &url, &media, patch.to_string()).await.ok(200);
+    c.request("PATCH", &url, &media, patch.to_string())
+        .await
+        .ok(200);
     for _ in 0..200 {
         if c.get(&format!("{SHIRTS}/a")).await.json()["spec"]["size"] == "L" {
             break;
@@ -182,7 +206,9 @@ async fn item_013_083_custom_kinds_have_no_protobuf_and_no_strategic_merge() {
         "only the following media types are accepted: application/json, application/yaml"
     );
     let both = "application/vnd.kubernetes.protobuf,application/json";
-    c.request("GET", &url, &[("accept", both)], "").await.ok(200);
+    c.request("GET", &url, &[("accept", both)], "")
+        .await
+        .ok(200);
     let patch = json!({"spec": {"color": "x"}});
     let refused = c.patch(&url, "strategic-merge", &patch).await;
     refused.error(415, "UnsupportedMediaType");
@@ -192,7 +218,12 @@ async fn item_013_083_custom_kinds_have_no_protobuf_and_no_strategic_merge() {
     // 37
     let mut unconditional = shirt("a", json!({}));
     let error = c.put(&url, &unconditional).await.error(422, "Invalid");
-    assert!(error["message"].as_str().unwrap().contains("must be specified for an update"));
+    assert!(
+        error["message"]
+            .as_str()
+            .unwrap()
+            .contains("must be specified for an update")
+    );
     unconditional["metadata"]["resourceVersion"] = merged["metadata"]["resourceVersion"].clone();
     c.put(&url, &unconditional).await.ok(200);
 }
@@ -217,7 +248,10 @@ async fn item_153_versions_without_conversion_show_the_same_object() {
     let c = Cluster::new().await;
     let schema = object_schema(json!({"spec": {"type": "object", "properties": {
         "a": {"type": "string"}}}}));
-    let both = json!([version("v1beta1", false, schema.clone()), version("v1", true, schema)]);
+    let both = json!([
+        version("v1beta1", false, schema.clone()),
+        version("v1", true, schema)
+    ]);
     let made = definition("example.com", "things", "Thing", both);
     establish(&c, &made).await;
     let group = c.get("/apis/example.com").await.ok(200);
@@ -244,12 +278,23 @@ async fn item_153_versions_without_conversion_show_the_same_object() {
     current["spec"]["versions"][0]["storage"] = json!(true);
     current["spec"]["versions"][1]["storage"] = json!(false);
     let changed = c.put(&url, &current).await.ok(200);
-    assert_eq!(changed["status"]["storedVersions"], json!(["v1", "v1beta1"]));
+    assert_eq!(
+        changed["status"]["storedVersions"],
+        json!(["v1", "v1beta1"])
+    );
     let mut current = c.get(&url).await.json();
-    current["spec"]["versions"].as_array_mut().unwrap().remove(1);
+    current["spec"]["versions"]
+        .as_array_mut()
+        .unwrap()
+        .remove(1);
     let error = c.put(&url, &current).await.error(422, "Invalid");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions"), "{message}");
+    assert!(
+        message.contains(
+            "status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions"
+        ),
+        "{message}"
+    );
     let object = c.get(&format!("{new}/t")).await.ok(200);
     assert_eq!(object["apiVersion"], "example.com/v1");
 }
@@ -265,7 +310,10 @@ async fn item_156_status_and_scale() {
     let url = format!("{SHIRTS}/a");
     let status = json!({"status": {"count": 1, "selector": "a=b"}, "spec": {"count": 7},
         "metadata": {"labels": {"x": "y"}}});
-    let written = c.patch(&format!("{url}/status"), "merge", &status).await.ok(200);
+    let written = c
+        .patch(&format!("{url}/status"), "merge", &status)
+        .await
+        .ok(200);
     assert_eq!(written["spec"]["count"], 2);
     assert_eq!(written["metadata"]["generation"], 1);
     assert!(written["metadata"].get("labels").is_none());
@@ -273,13 +321,20 @@ async fn item_156_status_and_scale() {
     assert_eq!(scale["spec"]["replicas"], 2);
     assert_eq!(scale["status"], json!({"replicas": 1, "selector": "a=b"}));
     let patch = json!({"spec": {"replicas": 5}});
-    let scaled = c.patch(&format!("{url}/scale"), "merge", &patch).await.ok(200);
+    let scaled = c
+        .patch(&format!("{url}/scale"), "merge", &patch)
+        .await
+        .ok(200);
     assert_eq!(scaled["spec"]["replicas"], 5);
     let object = c.get(&url).await.ok(200);
     assert_eq!(object["spec"]["count"], 5);
     assert_eq!(object["metadata"]["generation"], 2);
-    let other = definition("example.com", "plains", "Plain",
-        json!([version("v1", true, json!({"type": "object"}))]));
+    let other = definition(
+        "example.com",
+        "plains",
+        "Plain",
+        json!([version("v1", true, json!({"type": "object"}))]),
+    );
     establish(&c, &other).await;
     let base = "/apis/example.com/v1/namespaces/default/plains";
     let plain = json!({"apiVersion": "example.com/v1", "kind": "Plain", "metadata": {"name": "p"}});
@@ -295,11 +350,17 @@ async fn item_157_158_fields_select_and_columns_print() {
     let blue = format!("{SHIRTS}?fieldSelector=spec.color%3Dblue");
     let mut events = c.watch(&format!("{blue}&watch=1")).await;
     for (name, color) in [("a", "blue"), ("b", "red"), ("c", "blue")] {
-        c.post(SHIRTS, &shirt(name, json!({"color": color, "size": "M"}))).await.ok(201);
+        c.post(SHIRTS, &shirt(name, json!({"color": color, "size": "M"})))
+            .await
+            .ok(201);
     }
     let list = c.get(&blue).await.ok(200);
-    let names: Vec<&Value> = list["items"].as_array().unwrap().iter()
-        .map(|item| &item["metadata"]["name"]).collect();
+    let names: Vec<&Value> = list["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|item| &item["metadata"]["name"])
+        .collect();
     assert_eq!(names, ["a", "c"]);
     assert_eq!(events.summary().await, ("ADDED".to_owned(), "a".to_owned()));
     assert_eq!(events.summary().await, ("ADDED".to_owned(), "c".to_owned()));
@@ -307,9 +368,16 @@ async fn item_157_158_fields_select_and_columns_print() {
     let error = c.get(&other).await.error(400, "BadRequest");
     assert_eq!(error["message"], "field label not supported: spec.size");
     let accept = "application/json;as=Table;v=v1;g=meta.k8s.io";
-    let table = c.request("GET", SHIRTS, &[("accept", accept)], "").await.ok(200);
-    let names: Vec<&Value> = table["columnDefinitions"].as_array().unwrap().iter()
-        .map(|column| &column["name"]).collect();
+    let table = c
+        .request("GET", SHIRTS, &[("accept", accept)], "")
+        .await
+        .ok(200);
+    let names: Vec<&Value> = table["columnDefinitions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|column| &column["name"])
+        .collect();
     assert_eq!(names, ["Name", "Color", "Size"]);
     assert_eq!(table["columnDefinitions"][2]["priority"], 1);
     assert_eq!(table["rows"][1]["cells"], json!(["b", "red", "M"]));
@@ -319,9 +387,19 @@ async fn item_157_158_fields_select_and_columns_print() {
 async fn item_159_the_second_to_ask_for_a_name_is_not_served() {
     let c = Cluster::new().await;
     let schema = json!({"type": "object"});
-    let first = definition("example.com", "foos", "Foo", json!([version("v1", true, schema.clone())]));
+    let first = definition(
+        "example.com",
+        "foos",
+        "Foo",
+        json!([version("v1", true, schema.clone())]),
+    );
     establish(&c, &first).await;
-    let mut second = definition("example.com", "bars", "Foo", json!([version("v1", true, schema)]));
+    let mut second = definition(
+        "example.com",
+        "bars",
+        "Foo",
+        json!([version("v1", true, schema)]),
+    );
     second["spec"]["names"]["listKind"] = json!("BarList");
     second["spec"]["names"]["singular"] = json!("bar");
     c.post(CRDS, &second).await.ok(201);
@@ -329,7 +407,10 @@ async fn item_159_the_second_to_ask_for_a_name_is_not_served() {
     let mut reason = String::new();
     for _ in 0..200 {
         let object = c.get(&url).await.json();
-        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let conditions = object["status"]["conditions"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
         if let Some(found) = conditions.iter().find(|c| c["type"] == "NamesAccepted") {
             assert_eq!(found["status"], "False");
             assert_eq!(found["message"], "\"Foo\" is already in use");
@@ -342,7 +423,9 @@ async fn item_159_the_second_to_ask_for_a_name_is_not_served() {
     let served = "/apis/example.com/v1/namespaces/default/bars";
     assert_eq!(c.get(served).await.code, 404);
     // the name is free when the first goes
-    c.delete(&format!("{CRDS}/foos.example.com"), &Value::Null).await.ok(200);
+    c.delete(&format!("{CRDS}/foos.example.com"), &Value::Null)
+        .await
+        .ok(200);
     wait(&c, &second, "Established").await;
     c.get(served).await.ok(200);
 }
@@ -358,14 +441,19 @@ async fn item_160_078_deleting_a_definition_deletes_its_objects() {
     let url = format!("{CRDS}/shirts.stable.example.com");
     c.delete(&url, &Value::Null).await.ok(200);
     wait(&c, &shirts(), "Terminating").await;
-    let error = c.post(SHIRTS, &shirt("more", json!({}))).await.error(405, "MethodNotAllowed");
+    let error = c
+        .post(SHIRTS, &shirt("more", json!({})))
+        .await
+        .error(405, "MethodNotAllowed");
     assert_eq!(
         error["message"],
         "create not allowed while custom resource definition is terminating"
     );
     let mut events = c.watch(&format!("{SHIRTS}?watch=1")).await;
     let patch = json!({"metadata": {"finalizers": null}});
-    c.patch(&format!("{SHIRTS}/held"), "merge", &patch).await.ok(200);
+    c.patch(&format!("{SHIRTS}/held"), "merge", &patch)
+        .await
+        .ok(200);
     for _ in 0..400 {
         if c.get(&url).await.code == 404 {
             break;
@@ -385,14 +473,24 @@ async fn item_160_078_deleting_a_definition_deletes_its_objects() {
 async fn item_161_the_groups_of_the_project_need_an_approval() {
     let c = Cluster::new().await;
     let schema = json!({"type": "object"});
-    let mut mine = definition("x.k8s.io", "mines", "Mine", json!([version("v1", true, schema)]));
+    let mut mine = definition(
+        "x.k8s.io",
+        "mines",
+        "Mine",
+        json!([version("v1", true, schema)]),
+    );
     let error = c.post(CRDS, &mine).await.error(422, "Invalid");
     let message = error["message"].as_str().unwrap();
-    assert!(message.contains("metadata.annotations[api-approved.kubernetes.io]: Required value"), "{message}");
+    assert!(
+        message.contains("metadata.annotations[api-approved.kubernetes.io]: Required value"),
+        "{message}"
+    );
     mine["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": "unapproved, a test"});
     let made = establish(&c, &mine).await;
     let conditions = made["status"]["conditions"].as_array().unwrap();
-    let found = conditions.iter().find(|c| c["type"] == "KubernetesAPIApprovalPolicyConformant");
+    let found = conditions
+        .iter()
+        .find(|c| c["type"] == "KubernetesAPIApprovalPolicyConformant");
     assert_eq!(found.unwrap()["reason"], "UnapprovedAnnotation");
 }
 
@@ -406,14 +504,21 @@ async fn names_and_versions_of_definitions_are_checked() {
         {"jsonPath": ".spec.missing"}]);
     bad["spec"]["versions"][0]["additionalPrinterColumns"][0]["type"] = json!("text");
     let error = c.post(CRDS, &bad).await.error(422, "Invalid");
-    let causes: Vec<String> = error["details"]["causes"].as_array().unwrap().iter()
-        .map(|cause| format!("{}", cause["field"].as_str().unwrap())).collect();
+    let causes: Vec<String> = error["details"]["causes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cause| format!("{}", cause["field"].as_str().unwrap()))
+        .collect();
     for field in [
         "metadata.name",
         "spec.versions",
         "spec.additionalPrinterColumns[0].type",
         "spec.selectableFields[1].jsonPath",
     ] {
-        assert!(causes.iter().any(|cause| cause == field), "{field} in {causes:?}");
+        assert!(
+            causes.iter().any(|cause| cause == field),
+            "{field} in {causes:?}"
+        );
     }
 }

@@ -1,0 +1,150 @@
+//! Custom kinds through the oldest and the newest kubectl that are promised.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod harness;
+
+use harness::{Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output};
+use std::path::Path;
+use std::time::Duration;
+
+const DEFINITION: &str = r"
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: shirts.stable.example.com
+spec:
+  group: stable.example.com
+  scope: Namespaced
+  names:
+    plural: shirts
+    singular: shirt
+    kind: Shirt
+    shortNames: [sh]
+    categories: [all]
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    subresources:
+      status: {}
+      scale: {specReplicasPath: .spec.count, statusReplicasPath: .status.count}
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec:
+            type: object
+            description: What the shirt is like.
+            x-kubernetes-validations:
+            - {rule: 'self.count <= 100', message: so many shirts}
+            properties:
+              color: {type: string}
+              size: {type: string}
+              count: {type: integer, default: 1}
+          status:
+            type: object
+            properties:
+              count: {type: integer}
+    selectableFields:
+    - jsonPath: .spec.color
+    - jsonPath: .spec.size
+    additionalPrinterColumns:
+    - {jsonPath: .spec.color, name: Color, type: string}
+    - {jsonPath: .spec.size, name: Size, type: string}
+    - {jsonPath: .metadata.creationTimestamp, name: Age, type: date, priority: 1}
+";
+
+const SHIRTS: &str = "
+apiVersion: stable.example.com/v1
+kind: Shirt
+metadata: {name: example1}
+spec: {color: blue, size: S}
+---
+apiVersion: stable.example.com/v1
+kind: Shirt
+metadata: {name: example2}
+spec: {color: blue, size: M}
+---
+apiVersion: stable.example.com/v1
+kind: Shirt
+metadata: {name: example3}
+spec: {color: green, size: M}
+";
+
+fn shirts(cluster: &Cluster, k: &Path) {
+    kubectl_stdin(cluster, k, &["apply", "-f", "-"], DEFINITION);
+    let name = "crd/shirts.stable.example.com";
+    kubectl(
+        cluster,
+        k,
+        ["wait", "--for=condition=Established", name, "--timeout=10s"],
+    );
+    kubectl_stdin(cluster, k, &["apply", "-f", "-"], SHIRTS);
+    assert_eq!(
+        kubectl(cluster, k, ["get", "shirts.stable.example.com"]),
+        "NAME       COLOR   SIZE\nexample1   blue    S\nexample2   blue    M\nexample3   green   M\n"
+    );
+    let selector = "--field-selector=spec.color=blue";
+    assert_eq!(
+        kubectl(cluster, k, ["get", "shirts.stable.example.com", selector]),
+        "NAME       COLOR   SIZE\nexample1   blue    S\nexample2   blue    M\n"
+    );
+    let wide = kubectl(cluster, k, ["get", "sh", "-o", "wide"]);
+    assert!(
+        wide.starts_with("NAME       COLOR   SIZE   AGE\n"),
+        "{wide}"
+    );
+    let all = kubectl(cluster, k, ["get", "all"]);
+    assert!(all.contains("shirt.stable.example.com/example1"), "{all}");
+    let again = kubectl_stdin(cluster, k, &["apply", "-f", "-"], SHIRTS);
+    assert!(again.contains("example1 unchanged"), "{again}");
+    let explained = kubectl(cluster, k, ["explain", "shirt.spec"]);
+    assert!(explained.contains("What the shirt is like."), "{explained}");
+    kubectl(cluster, k, ["scale", "shirt/example1", "--replicas=5"]);
+    let count = "jsonpath={.spec.count}";
+    assert_eq!(
+        kubectl(cluster, k, ["get", "sh", "example1", "-o", count]),
+        "5"
+    );
+    let wait = "--for=jsonpath={.spec.count}=5";
+    kubectl(cluster, k, ["wait", wait, "sh/example1", "--timeout=5s"]);
+    let server_side = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
+    kubectl_stdin(cluster, k, &server_side, SHIRTS);
+    let patch = [
+        "patch",
+        "sh",
+        "example2",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"count":101}}"#,
+    ];
+    let refused = output(cluster.kubectl(k).args(patch));
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(
+        text,
+        "The Shirt \"example2\" is invalid: spec: Invalid value: \"object\": so many shirts\n"
+    );
+    kubectl(cluster, k, ["delete", name, "--timeout=30s"]);
+    eventually("the kind is gone", Duration::from_secs(10), || {
+        let list = output(
+            cluster
+                .kubectl(k)
+                .args(["get", "--raw"])
+                .arg("/apis/stable.example.com"),
+        );
+        !list.status.success()
+    });
+}
+
+#[test]
+fn item_142_157_158_162_the_shirts_of_the_documentation() {
+    for release in ["1.27", "1.33"] {
+        let Some(binary) = kubectl_binary(release) else {
+            continue;
+        };
+        println!("kubectl {release}");
+        let cluster = Cluster::up(&["--no-node"]);
+        shirts(&cluster, &binary);
+    }
+}
