@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::containers::{choice, optional_choice, required};
 use super::json::{
-    at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, same, set, str_at,
+    at, at_mut, default, default_unset, int_at, keep, list_at, list_mut, same, set, str_at,
 };
 use super::storage::Fixed;
 use super::{
