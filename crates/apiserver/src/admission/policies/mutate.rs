@@ -3,7 +3,6 @@
 use async_trait::async_trait;
 use davit_api::status::Status;
 use davit_cel::Value as Cel;
-use davit_schema::apply::Schema;
 use davit_schema::patch::JsonPatch;
 use serde_json::{Map, Value, json};
 
@@ -250,7 +249,7 @@ fn apply(result: &Cel, resource: &ResourceInfo, object: &Value) -> Result<Value,
             ));
         }
     }
-    let schema = Schema::new(&resource.types, resource.type_id());
+    let schema = resource.apply_schema();
     let merged = schema.merge(object, &configuration);
     keeps_identity(object, &merged)?;
     Ok(merged)
