@@ -109,10 +109,10 @@ impl Encryption {
                 Ok(text) => {
                     match self.reload(&text) {
                         Ok(()) => {
-                            tracing::info!(path = %path.display(), "encryption configuration reloaded")
+                            tracing::info!(path = %path.display(), "encryption configuration reloaded");
                         }
                         Err(error) => {
-                            tracing::error!(%error, "encryption configuration not reloaded")
+                            tracing::error!(%error, "encryption configuration not reloaded");
                         }
                     }
                     last = Some(text);

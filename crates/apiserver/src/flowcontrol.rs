@@ -65,7 +65,6 @@ impl Default for FlowOptions {
 #[derive(Debug, Clone)]
 struct Shown {
     schema: String,
-    flow: String,
     arrived: jiff::Timestamp,
     user: String,
     info: RequestInfo,
@@ -159,10 +158,6 @@ impl FlowControl {
         self.options.enabled
     }
 
-    pub(crate) fn options(&self) -> FlowOptions {
-        self.options
-    }
-
     /// Puts objects in force. Schemas whose level is missing are left out.
     pub(crate) fn configure(&self, schemas: &[serde_json::Value], levels: &[serde_json::Value]) {
         let total = self.options.max_reads + self.options.max_writes;
@@ -225,7 +220,6 @@ impl FlowControl {
             };
             let shown = Shown {
                 schema: name.clone(),
-                flow,
                 arrived: jiff::Timestamp::now(),
                 user: user.name.clone(),
                 info: info.clone(),

@@ -119,7 +119,7 @@ impl<'a> Owners<'a> {
         Self {
             api_version: resource.api_version(),
             subresource,
-            filter: Filter::of(&row.group, &row.plural, subresource, has_status),
+            filter: Filter::of(row.group, row.plural, subresource, has_status),
             now: object::now(),
             served: Served { resource, snapshot },
         }
@@ -130,7 +130,7 @@ impl<'a> Owners<'a> {
         FieldManager {
             schema: resource.apply_schema(),
             api_version: &self.api_version,
-            kind: &resource.row.kind,
+            kind: resource.row.kind,
             subresource: self.subresource,
             filter: &self.filter,
             versions: Some(&self.served),

@@ -143,7 +143,7 @@ pub(crate) fn list(
             .iter()
             .cloned()
             .filter_map(|item| item.into_value().ok());
-        list_value(resource, items.collect(), meta)
+        list_value(resource, &items.collect::<Vec<_>>(), meta)
     });
     match accepted.form {
         Form::Object if accepted.media == Media::Json && !accepted.pretty => Ok(json_response(
@@ -155,7 +155,7 @@ pub(crate) fn list(
                 .into_iter()
                 .map(Item::into_value)
                 .collect::<Result<_, _>>()?;
-            let list = list_value(resource, items, meta);
+            let list = list_value(resource, &items, meta);
             Ok(encoded(accepted, StatusCode::OK, &list))
         }
         Form::Partial(version) => {
@@ -187,7 +187,7 @@ pub(crate) fn list(
     }
 }
 
-fn list_value(resource: &ResourceInfo, items: Vec<Value>, meta: &ListMeta) -> Value {
+fn list_value(resource: &ResourceInfo, items: &[Value], meta: &ListMeta) -> Value {
     json!({
         "kind": format!("{}List", resource.row.kind),
         "apiVersion": resource.api_version(),

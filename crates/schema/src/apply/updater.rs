@@ -133,7 +133,7 @@ impl Updater<'_> {
             return merged;
         };
         let Some(versions) = self.other(&last.api_version) else {
-            return self.prune_in(self.schema, self.api_version, merged, managers, last);
+            return self.prune_in(self.schema, self.api_version, &merged, managers, last);
         };
         // what was applied in another version is taken away as that version sees it
         let schema = versions.schema(&last.api_version);
@@ -141,7 +141,7 @@ impl Updater<'_> {
         let (Some(schema), Some(there)) = (schema, there) else {
             return merged;
         };
-        let pruned = self.prune_in(schema, &last.api_version, there, managers, last);
+        let pruned = self.prune_in(schema, &last.api_version, &there, managers, last);
         let back = versions.convert(&pruned, &last.api_version, self.api_version);
         back.unwrap_or(merged)
     }
@@ -151,14 +151,14 @@ impl Updater<'_> {
         &self,
         schema: Schema<'_>,
         api_version: &str,
-        merged: Value,
+        merged: &Value,
         managers: &Ownership,
         last: &Owned,
     ) -> Value {
         let root = schema.root();
         let named = |set: &Set| set.with_named_fields(schema, root);
         let last = named(&last.set);
-        let mut pruned = schema.remove(&merged, &last);
+        let mut pruned = schema.remove(merged, &last);
         // What others own comes back, and what went only because something above it did.
         let mut owned: BTreeMap<&str, Set> = BTreeMap::new();
         for held in managers.values() {
@@ -168,7 +168,7 @@ impl Updater<'_> {
         for (version, owned) in &owned {
             let same = *version == api_version || self.versions.is_none();
             if same {
-                pruned = keep_owned(schema, &merged, &pruned, owned);
+                pruned = keep_owned(schema, merged, &pruned, owned);
                 continue;
             }
             let Some(versions) = self.versions else {
@@ -180,7 +180,7 @@ impl Updater<'_> {
             } else {
                 versions.schema(version)
             };
-            if let (Some(schema), Some(whole), Some(cut)) = (schema, there(&merged), there(&pruned))
+            if let (Some(schema), Some(whole), Some(cut)) = (schema, there(merged), there(&pruned))
             {
                 let kept = keep_owned(schema, &whole, &cut, owned);
                 if let Some(back) = versions.convert(&kept, version, api_version) {
@@ -188,10 +188,10 @@ impl Updater<'_> {
                 }
             }
         }
-        let merged_set = named(&schema.fields(&merged));
+        let merged_set = named(&schema.fields(merged));
         let pruned_set = named(&schema.fields(&pruned));
         let gone = merged_set.difference(&pruned_set).intersection(&last);
-        schema.remove(&merged, &gone)
+        schema.remove(merged, &gone)
     }
 
     /// Drops managers of versions that are not known and follows changes of the schema.
