@@ -111,21 +111,26 @@ async fn run(steps: Vec<Step>) {
                 let (count, own) = *requests.entry(n).or_insert((count, own));
                 let name = name_of(&lives, n);
                 let pod = asking(&name, count, own);
+                let has = |node: &Node| {
+                    let devices = holdings(node).get(&name).cloned();
+                    (devices, cpus(node, [name.clone()].into_iter()))
+                };
+                let before = has(&node);
                 // Polled a few times, then gone with the agent.
                 let half = tokio::time::timeout(Duration::from_micros(300), node.admit(&pod)).await;
                 if let Some(old) = serving.take() {
                     old.stop().await;
                 }
                 node = node.restart_with(wait.clone()).await;
-                // Either all of it counts or nothing does.
+                // Either all of it counts, or what it had before (a pod may have been admitted when
+                // no plugin was known).
                 let now = holdings(&node);
                 let own_now = cpus(&node, [name.clone()].into_iter());
                 // A resource no plugin ever registered for is not this node's business.
                 let devices = if known { usize::from(count) } else { 0 };
                 let whole = now.get(&name).map_or(0, BTreeSet::len) == devices
                     && own_now.get(&name).map_or(0, CpuSet::len) == usize::from(own);
-                let nothing = !now.contains_key(&name) && own_now.is_empty();
-                assert!(whole || nothing || given.contains_key(&name), "{half:?}");
+                assert!(whole || has(&node) == before, "{before:?}: {half:?}");
                 if let Some(devices) = now.get(&name) {
                     given.insert(name.clone(), devices.clone());
                 }
