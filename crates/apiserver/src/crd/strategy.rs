@@ -66,10 +66,24 @@ impl CustomStrategy {
             && let Some(value) = path.get(object)
             && !value.is_string()
         {
-            let why = format!("{path} accessor error: it is of the wrong type, expected string");
+            let why = wrong_type(path, value, "string");
             errors.push(FieldError::invalid(&Path::new(&path.to_string()), "", why));
         }
     }
+}
+
+/// The sentence of the original about a value it cannot use, with Go's names of types.
+fn wrong_type(path: &SimplePath, value: &Value, wanted: &str) -> String {
+    let (shown, kind) = match value {
+        Value::Null => ("<nil>".to_owned(), "<nil>"),
+        Value::Bool(flag) => (flag.to_string(), "bool"),
+        Value::Number(number) if number.is_f64() => (number.to_string(), "float64"),
+        Value::Number(number) => (number.to_string(), "int64"),
+        Value::String(text) => (text.clone(), "string"),
+        Value::Array(_) => (value.to_string(), "[]interface {}"),
+        Value::Object(_) => (value.to_string(), "map[string]interface {}"),
+    };
+    format!("{path} accessor error: {shown} is of the type {kind}, expected {wanted}")
 }
 
 fn replicas(path: &SimplePath, object: &Value, errors: &mut ErrorList) {
@@ -78,8 +92,7 @@ fn replicas(path: &SimplePath, object: &Value, errors: &mut ErrorList) {
         None => {}
         Some(value) => match value.as_i64() {
             None => {
-                let why =
-                    format!("{path} accessor error: {value} is of the wrong type, expected int64");
+                let why = wrong_type(path, value, "int64");
                 errors.push(FieldError::invalid(&at, 0, why));
             }
             Some(count) if count < 0 => {
