@@ -5,6 +5,7 @@
 //! webhook or policy changed the object the mutating plugins run once more, so that all of them
 //! have seen the outcome ([`Reinvocation`]).
 
+pub(crate) mod certificates;
 mod config;
 mod connect;
 mod defaults;
@@ -12,6 +13,7 @@ mod event_rate_limit;
 mod image_policy;
 mod limit_ranger;
 mod namespace_lifecycle;
+mod node_restriction;
 mod nodes;
 mod owners;
 mod placement;

@@ -1,26 +1,73 @@
-//! Authentication: client certificates, static tokens, service account tokens, anonymous.
+//! Authentication: client certificates, authenticating proxies, bearer tokens of many kinds,
+//! anonymous.
 //!
 //! The first authenticator that knows the credential decides. A credential that none accepts is
-//! refused; it never degrades to the anonymous user. More authenticators (OIDC, token webhook,
-//! front proxy) join [`Authenticator::token`].
+//! refused; it never degrades to the anonymous user.
 
+mod bootstrap_tokens;
+mod oidc;
+mod request_header;
 mod service_accounts;
 mod static_tokens;
+mod webhook;
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 
+pub use oidc::config::{Anonymous, AuthenticationConfigError, OidcFlags};
+pub use request_header::RequestHeader;
 pub use static_tokens::{StaticToken, TokenFileError, parse_token_file};
+pub use webhook::TokenWebhook;
 
 use crate::server::ApiServer;
 use crate::tls::ClientCertificates;
 use crate::tokens::TokenKeys;
 use crate::user::UserInfo;
+use crate::webhook::{KubeconfigError, Tasks};
+use oidc::config::Configuration;
+use request_header::Proxies;
 use static_tokens::StaticTokens;
 
 pub(crate) use service_accounts::AuthenticatedToken;
+pub(crate) use webhook::is_passing;
+
+/// Ways to authenticate beside the cluster's own certificates and tokens.
+#[derive(Debug, Clone, Default)]
+pub struct Authentication {
+    /// Further authorities of client certificates, PEM.
+    pub client_ca: Option<String>,
+    /// An authenticating proxy in front.
+    pub request_header: Option<RequestHeader>,
+    /// Whether bootstrap tokens are accepted.
+    pub bootstrap_tokens: bool,
+    /// A server that reviews tokens.
+    pub token_webhook: Option<TokenWebhook>,
+    /// An `AuthenticationConfiguration` file, read again when it changes.
+    pub config_file: Option<PathBuf>,
+    /// The legacy flags for one OpenID Connect issuer.
+    pub oidc: Option<OidcFlags>,
+    /// Who is served without credentials, unless the configuration file says.
+    pub anonymous: Anonymous,
+}
+
+/// Why authentication could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthenticationError {
+    /// Authorities of certificates.
+    #[error(transparent)]
+    Certificates(#[from] crate::tls::TlsError),
+    /// The kubeconfig of the token webhook.
+    #[error("token webhook: {0}")]
+    Webhook(#[from] KubeconfigError),
+    /// The configuration file or the flags for OpenID Connect.
+    #[error(transparent)]
+    Config(#[from] AuthenticationConfigError),
+}
 
 /// What a connection proved when it was made.
 #[derive(Debug)]
@@ -29,6 +76,8 @@ pub(crate) struct ConnectionIdentity {
     pub(crate) peer: Option<SocketAddr>,
     /// The client certificate's user; why it was refused; none was shown.
     pub(crate) certificate: Option<Result<UserInfo, String>>,
+    /// The certificate is that of an authenticating proxy.
+    pub(crate) is_proxy: bool,
 }
 
 /// The credential was refused (401).
@@ -38,20 +87,78 @@ pub(crate) struct Refused;
 /// The configured authenticators.
 pub(crate) struct Authenticator {
     certificates: Option<ClientCertificates>,
+    proxies: Option<Proxies>,
     static_tokens: StaticTokens,
     tokens: TokenKeys,
+    bootstrap_tokens: bool,
+    configured: ArcSwap<Configuration>,
+    webhook: Option<webhook::WebhookTokens>,
+    anonymous: Anonymous,
+    config_file: Option<PathBuf>,
+    tasks: Tasks,
 }
 
 impl Authenticator {
     pub(crate) fn new(
-        certificates: Option<ClientCertificates>,
+        cluster_ca: Option<&str>,
+        options: &Authentication,
         static_tokens: &[StaticToken],
         tokens: TokenKeys,
-    ) -> Self {
-        Self {
+        tasks: &Tasks,
+    ) -> Result<Self, AuthenticationError> {
+        let authorities: Vec<&str> = cluster_ca
+            .into_iter()
+            .chain(options.client_ca.as_deref())
+            .collect();
+        let certificates = (!authorities.is_empty())
+            .then(|| ClientCertificates::new(&authorities.join("\n")))
+            .transpose()?;
+        let proxies = options
+            .request_header
+            .clone()
+            .map(Proxies::new)
+            .transpose()?;
+        let mut configured = match &options.config_file {
+            Some(path) => read_config(path, tasks)?,
+            None => Configuration::default(),
+        };
+        if let Some(flags) = &options.oidc {
+            configured.jwt.push(flags.authenticator(tasks.clone())?);
+        }
+        let webhook = options.token_webhook.as_ref();
+        let webhook = webhook
+            .map(|config| webhook::WebhookTokens::new(config, tasks.clone()))
+            .transpose()?;
+        Ok(Self {
             certificates,
+            proxies,
             static_tokens: StaticTokens::new(static_tokens),
             tokens,
+            bootstrap_tokens: options.bootstrap_tokens,
+            configured: ArcSwap::from_pointee(configured),
+            webhook,
+            anonymous: options.anonymous.clone(),
+            config_file: options.config_file.clone(),
+            tasks: tasks.clone(),
+        })
+    }
+
+    /// The file that [`Authenticator::reload`] reads.
+    pub(crate) fn config_file(&self) -> Option<&Path> {
+        self.config_file.as_deref()
+    }
+
+    /// Reads the configuration file again; what was configured stays if it cannot be used.
+    pub(crate) fn reload(&self) {
+        let Some(path) = &self.config_file else {
+            return;
+        };
+        match read_config(path, &self.tasks) {
+            Ok(configured) => {
+                tracing::info!(path = %path.display(), "authentication configuration read again");
+                self.configured.store(Arc::new(configured));
+            }
+            Err(error) => tracing::error!(%error, "authentication configuration is kept as it was"),
         }
     }
 
@@ -66,15 +173,18 @@ impl Authenticator {
         chain: Option<&[rustls_pki_types::CertificateDer<'_>]>,
         peer: SocketAddr,
     ) -> ConnectionIdentity {
+        let chain = chain.filter(|chain| !chain.is_empty());
+        let is_proxy = chain
+            .zip(self.proxies.as_ref())
+            .is_some_and(|(chain, proxies)| proxies.is_proxy(chain));
         let certificate = match (chain, &self.certificates) {
-            (Some(chain), Some(certificates)) if !chain.is_empty() => {
-                Some(certificates.identify(chain))
-            }
+            (Some(chain), Some(certificates)) => Some(certificates.identify(chain)),
             _ => None,
         };
         ConnectionIdentity {
             peer: Some(peer),
             certificate,
+            is_proxy,
         }
     }
 
@@ -84,7 +194,13 @@ impl Authenticator {
         server: &ApiServer,
         headers: &HeaderMap,
         connection: &ConnectionIdentity,
+        path: &str,
     ) -> Result<UserInfo, Refused> {
+        if let Some(proxies) = self.proxies.as_ref().filter(|_| connection.is_proxy)
+            && let Some(user) = proxies.user(headers)
+        {
+            return Ok(user);
+        }
         match &connection.certificate {
             Some(Ok(user)) => return Ok(user.clone()),
             Some(Err(reason)) => {
@@ -102,10 +218,16 @@ impl Authenticator {
                 }
             };
         }
-        if matches!(connection.certificate, Some(Err(_))) {
+        if matches!(connection.certificate, Some(Err(_))) && !connection.is_proxy {
             return Err(Refused);
         }
-        Ok(UserInfo::anonymous())
+        let configured = self.configured.load();
+        let anonymous = configured.anonymous.as_ref().unwrap_or(&self.anonymous);
+        let served = anonymous.paths.is_empty() || anonymous.paths.iter().any(|p| p == path);
+        if anonymous.enabled && served {
+            return Ok(UserInfo::anonymous());
+        }
+        Err(Refused)
     }
 
     /// Who a bearer token stands for, and for which of `audiences` it is good.
@@ -115,17 +237,71 @@ impl Authenticator {
         token: &str,
         audiences: &[String],
     ) -> Result<AuthenticatedToken, String> {
-        if let Some(user) = self.static_tokens.find(token) {
-            return Ok(AuthenticatedToken {
+        // tokens that say nothing of audiences are good for this server
+        let here = |user| {
+            let audiences = self.tokens.audiences().iter();
+            AuthenticatedToken {
                 user,
-                audiences: self.tokens.audiences().to_vec(),
-            });
+                audiences: audiences.cloned().collect(),
+            }
+        };
+        if let Some(user) = self.static_tokens.find(token) {
+            return Ok(here(user));
         }
+        let mut faults = Vec::new();
         if self.tokens.claims_issuer(token) {
-            return service_accounts::authenticate(server, &self.tokens, token, audiences).await;
+            let found = service_accounts::authenticate(server, &self.tokens, token, audiences);
+            match found.await {
+                Ok(found) => return Ok(found),
+                Err(fault) => faults.push(fault),
+            }
         }
-        Err("no authenticator knows the token".to_owned())
+        if self.bootstrap_tokens
+            && let Some((id, secret)) = bootstrap_tokens::split(token)
+        {
+            match bootstrap_tokens::authenticate(server, id, secret).await {
+                Ok(user) => return Ok(here(user)),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if let Some(issuer) = oidc::unverified_issuer(token) {
+            let configured = self.configured.load_full();
+            let own = configured.jwt.iter().find(|jwt| jwt.issuer() == issuer);
+            if let Some(jwt) = own {
+                match jwt.authenticate(token, self.tokens.audiences()).await {
+                    Ok(found) => return Ok(found),
+                    Err(fault) => faults.push(fault),
+                }
+            }
+        }
+        if let Some(webhook) = &self.webhook {
+            match webhook.authenticate(token, audiences).await {
+                Ok(Some(found)) => return Ok(found),
+                Ok(None) => {}
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if faults.is_empty() {
+            faults.push("no authenticator knows the token".to_owned());
+        }
+        Err(faults.join(", "))
     }
+
+    /// Removes what proves the caller's identity, so that it is never passed on.
+    pub(crate) fn strip(&self, headers: &mut HeaderMap) {
+        strip_credentials(headers);
+        if let Some(proxies) = &self.proxies {
+            proxies.strip(headers);
+        }
+    }
+}
+
+fn read_config(path: &Path, tasks: &Tasks) -> Result<Configuration, AuthenticationConfigError> {
+    let text = std::fs::read_to_string(path).map_err(|source| AuthenticationConfigError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    oidc::config::parse(&text, tasks)
 }
 
 const WEBSOCKET_BEARER: &str = "base64url.bearer.authorization.k8s.io.";
@@ -154,7 +330,7 @@ fn bearer_token(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Removes what proves the caller's identity, so that it is never passed on.
-pub(crate) fn strip_credentials(headers: &mut HeaderMap) {
+fn strip_credentials(headers: &mut HeaderMap) {
     headers.remove(AUTHORIZATION);
     let kept: Vec<String> = headers
         .get_all(SEC_WEBSOCKET_PROTOCOL)

@@ -1,9 +1,27 @@
 //! Authorization: a chain of authorizers, the first with an opinion decides.
 
+mod abac;
+mod config;
+mod node;
+pub(crate) mod rbac;
+mod webhook;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use async_trait::async_trait;
 
+use crate::registry::Registry;
 use crate::request_info::RequestInfo;
 use crate::user::{MASTERS, UserInfo};
+use crate::webhook::Tasks;
+
+pub use abac::{Abac, PolicyError};
+pub use config::AuthorizationConfigError;
+pub use webhook::{AccessWebhook, AccessWebhookError};
+
+pub(crate) use node::node_of;
+use rbac::{Rbac, Rule};
 
 /// What is to be allowed or refused.
 #[derive(Debug, Clone)]
@@ -30,6 +48,22 @@ pub enum Decision {
 pub trait Authorizer: Send + Sync {
     /// This authorizer's opinion.
     async fn authorize(&self, attributes: &Attributes<'_>) -> Decision;
+
+    /// The rules by which this authorizer decides about a user in a namespace, as far as it has
+    /// any that can be listed.
+    async fn rules(&self, _user: &UserInfo, _namespace: &str) -> UserRules {
+        UserRules::default()
+    }
+}
+
+/// What a user may do, as rules.
+#[derive(Debug, Clone, Default)]
+pub struct UserRules {
+    pub(crate) rules: Vec<Rule>,
+    /// There may be more than the rules say.
+    pub(crate) incomplete: bool,
+    /// What could not be resolved.
+    pub(crate) faults: Vec<String>,
 }
 
 /// `system:masters` may do everything.
@@ -73,12 +107,153 @@ pub struct AuthenticatedOnly;
 #[async_trait]
 impl Authorizer for AuthenticatedOnly {
     async fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
-        if attributes.user.in_group(crate::user::AUTHENTICATED) {
+        // acting as others would make everybody an administrator
+        let impersonates = attributes.request.verb == "impersonate";
+        if attributes.user.in_group(crate::user::AUTHENTICATED) && !impersonates {
             Decision::Allow("authenticated callers are allowed".to_owned())
         } else {
             Decision::NoOpinion(String::new())
         }
     }
+
+    async fn rules(&self, user: &UserInfo, _namespace: &str) -> UserRules {
+        let allowed = user.in_group(crate::user::AUTHENTICATED);
+        UserRules {
+            rules: if allowed {
+                Rule::everything().to_vec()
+            } else {
+                Vec::new()
+            },
+            ..UserRules::default()
+        }
+    }
+}
+
+/// Mode `AlwaysAllow`: everybody may do everything.
+#[derive(Debug, Clone, Copy)]
+pub struct AlwaysAllow;
+
+#[async_trait]
+impl Authorizer for AlwaysAllow {
+    async fn authorize(&self, _attributes: &Attributes<'_>) -> Decision {
+        Decision::Allow(String::new())
+    }
+
+    async fn rules(&self, _user: &UserInfo, _namespace: &str) -> UserRules {
+        UserRules {
+            rules: Rule::everything().to_vec(),
+            ..UserRules::default()
+        }
+    }
+}
+
+/// Mode `AlwaysDeny`: nobody may do anything, save members of `system:masters`.
+#[derive(Debug, Clone, Copy)]
+pub struct AlwaysDeny;
+
+#[async_trait]
+impl Authorizer for AlwaysDeny {
+    async fn authorize(&self, _attributes: &Attributes<'_>) -> Decision {
+        Decision::NoOpinion("Everything is forbidden.".to_owned())
+    }
+}
+
+/// How requests are authorized.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum Authorization {
+    /// Whoever is authenticated may do everything; others see health and version.
+    #[default]
+    Authenticated,
+    /// The authorizers of `--authorization-mode`, in their order.
+    Modes(Vec<Mode>),
+    /// The authorizers of an `AuthorizationConfiguration` file, read again when it changes.
+    ConfigFile(PathBuf),
+}
+
+/// A mode of `--authorization-mode`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// What nodes may do.
+    Node,
+    /// Role-based access control.
+    Rbac,
+    /// Everything.
+    AlwaysAllow,
+    /// Nothing.
+    AlwaysDeny,
+    /// A server outside.
+    Webhook(AccessWebhook),
+    /// A policy file.
+    Abac(Abac),
+}
+
+/// Why authorization could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorizationError {
+    /// The configuration file.
+    #[error(transparent)]
+    Config(#[from] AuthorizationConfigError),
+    /// A webhook.
+    #[error(transparent)]
+    Webhook(#[from] AccessWebhookError),
+}
+
+/// What authorizers decide by, shared by all of them and by admission.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) rbac: Arc<Rbac>,
+    graph: Arc<node::Graph>,
+}
+
+impl Sources {
+    pub(crate) fn new(registry: &Registry) -> Self {
+        Self {
+            rbac: Arc::new(Rbac::new(registry)),
+            graph: Arc::new(node::Graph::new(registry)),
+        }
+    }
+}
+
+impl Authorization {
+    /// The modes, read from the file if there is one; none for the rule without configuration.
+    pub(crate) fn modes(&self) -> Result<Option<Vec<Mode>>, AuthorizationError> {
+        Ok(match self {
+            Self::Authenticated => None,
+            Self::Modes(modes) => Some(modes.clone()),
+            Self::ConfigFile(path) => Some(config::read(path)?),
+        })
+    }
+
+    /// The file to read again when it changes.
+    pub(crate) fn config_file(&self) -> Option<&std::path::Path> {
+        match self {
+            Self::ConfigFile(path) => Some(path),
+            _ => None,
+        }
+    }
+}
+
+/// The chain of modes; members of system:masters may do everything in every one.
+pub(crate) fn chain(
+    modes: Option<&[Mode]>,
+    sources: &Sources,
+    tasks: &Tasks,
+) -> Result<Chain, AuthorizationError> {
+    let Some(modes) = modes else {
+        return Ok(Chain::standard());
+    };
+    let mut chain: Vec<Box<dyn Authorizer>> = vec![Box::new(Masters)];
+    for mode in modes {
+        chain.push(match mode {
+            Mode::Node => Box::new(node::NodeAuthorizer::new(Arc::clone(&sources.graph))),
+            Mode::Rbac => Box::new(rbac::RbacAuthorizer(Arc::clone(&sources.rbac))),
+            Mode::AlwaysAllow => Box::new(AlwaysAllow),
+            Mode::AlwaysDeny => Box::new(AlwaysDeny),
+            Mode::Webhook(config) => Box::new(webhook::WebhookAuthorizer::new(config, tasks)?),
+            Mode::Abac(abac) => Box::new(abac.clone()),
+        });
+    }
+    Ok(Chain::new(chain))
 }
 
 /// The configured authorizers in their order.
@@ -119,6 +294,18 @@ impl Chain {
             }
         }
         Decision::NoOpinion(reasons.join("\n"))
+    }
+
+    /// The rules of all authorizers about a user in a namespace.
+    pub async fn rules(&self, user: &UserInfo, namespace: &str) -> UserRules {
+        let mut all = UserRules::default();
+        for authorizer in &self.0 {
+            let rules = authorizer.rules(user, namespace).await;
+            all.rules.extend(rules.rules);
+            all.incomplete |= rules.incomplete;
+            all.faults.extend(rules.faults);
+        }
+        all
     }
 }
 

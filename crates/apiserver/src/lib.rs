@@ -30,6 +30,7 @@ mod flowcontrol;
 mod handlers;
 mod health;
 mod metrics;
+mod mirror;
 mod negotiate;
 mod object;
 mod openapi;
@@ -56,7 +57,13 @@ mod virtuals;
 mod webhook;
 mod writes;
 
-pub use authn::{StaticToken, TokenFileError, parse_token_file};
+pub use authn::{
+    Anonymous, Authentication, AuthenticationConfigError, AuthenticationError, OidcFlags,
+    RequestHeader, StaticToken, TokenFileError, TokenWebhook, parse_token_file,
+};
+pub use authz::{
+    Abac, AccessWebhook, Authorization, AuthorizationError, Mode as AuthorizationMode, PolicyError,
+};
 pub use body::{BoxError, ResponseBody};
 pub use flowcontrol::FlowOptions;
 pub use request_info::RequestInfo;

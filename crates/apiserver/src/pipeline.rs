@@ -262,7 +262,7 @@ async fn inner(
         Caller::Connection(connection) => {
             let user = server
                 .authenticator()
-                .request(server, &context.headers, &connection)
+                .request(server, &context.headers, &connection, &context.info.path)
                 .await;
             user.map_err(|_| {
                 begin(context, &UserInfo::default());
@@ -274,8 +274,8 @@ async fn inner(
     if let (Some(auditor), Some(record)) = (server.auditor(), arrival.slot.record()) {
         auditor.stage(record, Stage::RequestReceived);
     }
-    crate::authn::strip_credentials(&mut parts.headers);
-    crate::authn::strip_credentials(&mut context.headers);
+    server.authenticator().strip(&mut parts.headers);
+    server.authenticator().strip(&mut context.headers);
     impersonate::apply(server, context).await?;
     let _place = admitted(server, context).await?;
     authorize::request(server, &context.user, &context.info).await?;

@@ -156,6 +156,14 @@ impl Pki {
         &self.ca_pem
     }
 
+    /// The authority itself, for those who sign in its name.
+    pub fn authority(&self) -> Identity {
+        Identity {
+            certificate: self.ca_pem.clone(),
+            key: self.issuer.key().serialize_pem(),
+        }
+    }
+
     /// A client certificate for user `common_name` in groups `organizations`, kept in the
     /// directory under `file` and reused while it is valid.
     ///

@@ -31,6 +31,10 @@ pub struct RequestInfo {
     pub name: String,
     /// What follows the subresource (proxy paths), with its leading slash; empty otherwise.
     pub rest: String,
+    /// The field selector of a list, watch or deletecollection, as sent.
+    pub field_selector: String,
+    /// The label selector of a list, watch or deletecollection, as sent.
+    pub label_selector: String,
 }
 
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
@@ -92,6 +96,11 @@ impl RequestInfo {
             info.rest = "/".into();
         }
         info.verb = collection_verb(verb, &mut info.name, query, watch_prefix).into();
+        if matches!(info.verb.as_str(), "list" | "watch" | "deletecollection") {
+            let selector = |key| query.get(key).unwrap_or_default().to_owned();
+            info.field_selector = selector("fieldSelector");
+            info.label_selector = selector("labelSelector");
+        }
         info
     }
 
@@ -102,6 +111,12 @@ impl RequestInfo {
         } else {
             format!("{}/{}", self.resource, self.subresource)
         }
+    }
+
+    /// Whether the field selector admits only objects whose `field` is `value`.
+    pub(crate) fn selects_field(&self, field: &str, value: &str) -> bool {
+        davit_api::fields::FieldSelector::parse(&self.field_selector)
+            .is_ok_and(|selector| selector.requires_exact_match(field) == Some(value))
     }
 
     /// Whether the request may stay open: no deadline, no place in the in-flight count.

@@ -172,7 +172,7 @@ fn openid_configuration(server: &ApiServer) -> HandlerResult {
         "jwks_uri": format!("{}/openid/v1/jwks", issuer.trim_end_matches('/')),
         "response_types_supported": ["id_token"],
         "subject_types_supported": ["public"],
-        "id_token_signing_alg_values_supported": ["ES256"],
+        "id_token_signing_alg_values_supported": keys.algorithms(),
     });
     Ok(with_public_cache(respond::json_response(
         StatusCode::OK,

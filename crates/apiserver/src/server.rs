@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod listen;
+mod reload;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use bytes::Bytes;
 use davit_api::status::Status;
 use davit_store::Store;
@@ -26,8 +28,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::aggregation::{self, Aggregation};
 use crate::audit::{AuditError, AuditOptions, Auditor};
-use crate::authn::{Authenticator, ConnectionIdentity, StaticToken};
-use crate::authz;
+use crate::authn::{
+    Authentication, AuthenticationError, Authenticator, ConnectionIdentity, StaticToken,
+};
+use crate::authz::{self, Authorization};
 use crate::body::{BoxError, RequestBody, ResponseBody, request_body};
 use crate::discovery::AggregatedCache;
 use crate::encryption::{EncryptedStore, Encryption};
@@ -40,7 +44,7 @@ use crate::proxy::NodeClient;
 use crate::registry::Registry;
 use crate::request_info::RequestInfo;
 use crate::service_addresses::{KUBERNETES_SERVICE_IP, ServiceAddresses};
-use crate::tls::{self, ClientCertificates, TlsError};
+use crate::tls::{self, TlsError};
 use crate::tokens::{TokenError, TokenKeys};
 use crate::user::UserInfo;
 use crate::webhook::Webhooks;
@@ -64,8 +68,16 @@ pub struct Options {
     pub extra_names: Vec<String>,
     /// Static bearer tokens.
     pub static_tokens: Vec<StaticToken>,
+    /// Further ways to authenticate.
+    pub authentication: Authentication,
     /// Issuer of service account tokens.
     pub service_account_issuer: String,
+    /// Former issuers, whose tokens are still good.
+    pub former_issuers: Vec<String>,
+    /// Further keys by which service account tokens are checked, PEM (public or private).
+    pub service_account_keys: Vec<String>,
+    /// The key that signs service account tokens, PEM; the cluster's own unless given.
+    pub service_account_signing_key: Option<String>,
     /// Audiences a token must name one of to be good for this server; empty means the issuer.
     pub api_audiences: Vec<String>,
     /// The authority of node serving certificates, PEM. Without it they are not verified.
@@ -75,7 +87,7 @@ pub struct Options {
     /// authority.
     pub proxy_client: Option<Identity>,
     /// Who may do what.
-    pub authorizer: authz::Chain,
+    pub authorization: Authorization,
     /// What may change or refuse writes.
     pub admission: admission::Chain,
     /// What is recorded of requests, and where.
@@ -97,11 +109,15 @@ impl Options {
             advertise_address: None,
             extra_names: Vec::new(),
             static_tokens: Vec::new(),
+            authentication: Authentication::default(),
+            former_issuers: Vec::new(),
+            service_account_keys: Vec::new(),
+            service_account_signing_key: None,
             service_account_issuer: DEFAULT_ISSUER.to_owned(),
             api_audiences: Vec::new(),
             kubelet_ca: None,
             proxy_client: None,
-            authorizer: authz::Chain::standard(),
+            authorization: Authorization::default(),
             admission: admission::Chain::standard(),
             audit: AuditOptions::default(),
             encryption: None,
@@ -131,6 +147,12 @@ pub enum Error {
     /// Service account keys.
     #[error(transparent)]
     Tokens(#[from] TokenError),
+    /// Authorization as configured.
+    #[error("authorization: {0}")]
+    Authorization(#[from] authz::AuthorizationError),
+    /// Authentication as configured.
+    #[error("authentication: {0}")]
+    Authentication(#[from] AuthenticationError),
     /// An object every cluster has could not be made.
     #[error("setting up {what}: {status}")]
     Bootstrap {
@@ -158,7 +180,11 @@ pub struct ApiServer {
     serving_names: Vec<String>,
     advertise_address: Option<std::net::IpAddr>,
     authenticator: Authenticator,
-    authorizer: authz::Chain,
+    access: authz::Sources,
+    authorizer: ArcSwap<authz::Chain>,
+    /// Nodes may change only what is theirs.
+    restricts_nodes: AtomicBool,
+    authorization: Authorization,
     admission: admission::Chain,
     metrics: Metrics,
     in_flight: InFlight,
@@ -199,9 +225,10 @@ impl ApiServer {
             Some(dir) => Some(Pki::open(&dir.join("pki"))?),
             None => None,
         };
-        let signing_key = match &pki {
-            Some(pki) => pki.service_account_key()?,
-            None => crate::pki::ephemeral_key()?,
+        let signing_key = match (&options.service_account_signing_key, &pki) {
+            (Some(key), _) => key.clone(),
+            (None, Some(pki)) => pki.service_account_key()?,
+            (None, None) => crate::pki::ephemeral_key()?,
         };
         let issuer = &options.service_account_issuer;
         let audiences = if options.api_audiences.is_empty() {
@@ -209,11 +236,8 @@ impl ApiServer {
         } else {
             options.api_audiences.clone()
         };
-        let keys = TokenKeys::new(&signing_key, issuer, audiences)?;
-        let certificates = pki
-            .as_ref()
-            .map(|pki| ClientCertificates::new(pki.ca_certificate()))
-            .transpose()?;
+        let mut keys = TokenKeys::new(&signing_key, issuer, audiences)?;
+        keys.also_accept(&options.former_issuers, &options.service_account_keys)?;
         let kubelet_identity = pki.as_ref().map(Pki::kubelet_client).transpose()?;
         let mut names = options.extra_names.clone();
         names.extend(options.advertise_address.map(|address| address.to_string()));
@@ -237,13 +261,28 @@ impl ApiServer {
         let metrics = Metrics::new();
         let (events, lost) = (metrics.audit_events.clone(), metrics.audit_errors.clone());
         let auditor = Auditor::new(options.audit, webhooks.tasks(), events, lost)?;
+        let authenticator = Authenticator::new(
+            pki.as_ref().map(Pki::ca_certificate),
+            &options.authentication,
+            &options.static_tokens,
+            keys,
+            webhooks.tasks(),
+        )?;
+        let access = authz::Sources::new(&registry);
+        let modes = options.authorization.modes()?;
+        let has = |mode: &authz::Mode| modes.iter().flatten().any(|known| known == mode);
+        let (uses_rbac, restricts_nodes) = (has(&authz::Mode::Rbac), has(&authz::Mode::Node));
+        let authorizer = authz::chain(modes.as_deref(), &access, webhooks.tasks())?;
         let server = Arc::new(Self {
             registry,
             store,
             serving_names: api_server_names(&KUBERNETES_SERVICE_IP.to_string(), &names),
             advertise_address: options.advertise_address,
-            authenticator: Authenticator::new(certificates, &options.static_tokens, keys),
-            authorizer: options.authorizer,
+            authenticator,
+            access,
+            authorizer: ArcSwap::from_pointee(authorizer),
+            authorization: options.authorization,
+            restricts_nodes: AtomicBool::new(restricts_nodes),
             admission: options.admission,
             flow_control: Arc::new(FlowControl::new(options.flow_control, metrics.flow.clone())),
             flow_task: OnceLock::new(),
@@ -286,6 +325,13 @@ impl ApiServer {
         })?;
         // set once, right here
         let _ = server.custom_kinds.set(controller);
+        if uses_rbac {
+            let made = authz::rbac::ensure_bootstrap_policy(&server).await;
+            made.map_err(|(what, status)| Error::Bootstrap {
+                what,
+                status: Box::new(status),
+            })?;
+        }
         server.ready.store(true, Ordering::Release);
         let aggregator = aggregation::run(Arc::downgrade(&server));
         server.nodes.track(aggregator);
@@ -325,6 +371,7 @@ impl ApiServer {
         let server = Arc::clone(&self);
         tokio::join!(
             listen::serve(server, listener, acceptor, closing),
+            reload::follow(&self, &self.shutdown),
             end_watches
         );
         if tokio::time::timeout(DRAIN, self.nodes.drained())
@@ -401,8 +448,46 @@ impl ApiServer {
         &self.authenticator
     }
 
-    pub(crate) fn authorizer(&self) -> &authz::Chain {
-        &self.authorizer
+    /// Who decides about requests now.
+    pub(crate) fn authorizer(&self) -> Arc<authz::Chain> {
+        self.authorizer.load_full()
+    }
+
+    /// The roles and bindings.
+    pub(crate) fn rbac(&self) -> &authz::rbac::Rbac {
+        &self.access.rbac
+    }
+
+    /// Whether nodes may change only what is theirs.
+    pub(crate) fn restricts_nodes(&self) -> bool {
+        self.restricts_nodes.load(Ordering::Relaxed)
+    }
+
+    /// The file that [`ApiServer::reload_authorization`] reads.
+    pub(crate) fn authorization_file(&self) -> Option<&std::path::Path> {
+        self.authorization.config_file()
+    }
+
+    /// Reads the authorization configuration again; it stays as it was if it cannot be used.
+    pub(crate) fn reload_authorization(&self) {
+        let modes = self.authorization.modes();
+        let read = modes.and_then(|modes| {
+            let chain = authz::chain(modes.as_deref(), &self.access, self.webhooks.tasks())?;
+            let has_node = modes
+                .iter()
+                .flatten()
+                .any(|mode| *mode == authz::Mode::Node);
+            Ok((chain, has_node))
+        });
+        match read {
+            Ok((chain, restricts_nodes)) => {
+                self.authorizer.store(Arc::new(chain));
+                self.restricts_nodes
+                    .store(restricts_nodes, Ordering::Relaxed);
+                tracing::info!("authorization configuration read again");
+            }
+            Err(error) => tracing::error!(%error, "authorization configuration is kept as it was"),
+        }
     }
 
     pub(crate) fn admission(&self) -> &admission::Chain {

@@ -5,6 +5,7 @@
 //! object's resourceVersion.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use davit_api::kinds::{ResourceRow, TypeId, TypeTable};
@@ -65,6 +66,7 @@ pub(crate) struct Storage {
     cache: Arc<Cache>,
     /// For custom kinds: what stands between stored objects and this version.
     view: Option<View>,
+    last_written: AtomicU64,
 }
 
 impl std::fmt::Debug for Storage {
@@ -109,6 +111,7 @@ impl Storage {
             types,
             type_id: row.type_id,
             strategy,
+            last_written: AtomicU64::new(0),
         }
     }
 
@@ -135,6 +138,7 @@ impl Storage {
             strategy,
             cache,
             view: Some(view),
+            last_written: AtomicU64::new(0),
         }
     }
 
@@ -198,6 +202,15 @@ impl Storage {
                 Ok(encode(&value))
             }
         }
+    }
+
+    /// The revision of the last write through this server; 0 before the first.
+    pub(crate) fn last_written(&self) -> u64 {
+        self.last_written.load(Ordering::Acquire)
+    }
+
+    fn wrote(&self, revision: u64) {
+        self.last_written.fetch_max(revision, Ordering::AcqRel);
     }
 
     pub(crate) fn group(&self) -> &'static str {
@@ -304,7 +317,10 @@ impl Storage {
     ) -> Result<Stored, StorageError> {
         let write = Write::create(self.key(namespace, name), self.bytes(value).await?);
         match self.store.commit(write).await {
-            Ok(committed) => Ok(with_revision(value.clone(), committed.revision)),
+            Ok(committed) => {
+                self.wrote(committed.revision);
+                Ok(with_revision(value.clone(), committed.revision))
+            }
             Err(StoreError::Conflict { current, .. }) => {
                 let current = current.as_deref().map(decode).transpose()?;
                 Err(StorageError::Exists(Box::new(current)))
@@ -344,7 +360,10 @@ impl Storage {
 
     async fn replace(&self, write: Write) -> Result<u64, StorageError> {
         match self.store.commit(write).await {
-            Ok(committed) => Ok(committed.revision),
+            Ok(committed) => {
+                self.wrote(committed.revision);
+                Ok(committed.revision)
+            }
             Err(StoreError::Conflict { current, .. }) => {
                 let current = current.as_deref().map(decode).transpose()?;
                 Err(StorageError::Changed(Box::new(current)))

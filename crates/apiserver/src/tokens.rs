@@ -5,10 +5,13 @@ use std::collections::HashSet;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
-use rcgen::KeyPair;
+use rcgen::{KeyPair, PublicKeyData};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use x509_parser::prelude::FromDer;
+use x509_parser::public_key::PublicKey;
+use x509_parser::x509::SubjectPublicKeyInfo;
 
 /// Clock difference that expiry checks forgive, seconds.
 const LEEWAY_SECONDS: u64 = 10;
@@ -86,14 +89,75 @@ pub(crate) struct ObjectRef {
     pub(crate) uid: String,
 }
 
+/// A key by which tokens are checked.
+struct CheckingKey {
+    id: String,
+    algorithm: Algorithm,
+    key: DecodingKey,
+    jwk: Value,
+}
+
+impl CheckingKey {
+    /// `pem`: a public key, a certificate's key or a private key.
+    fn new(pem: &str) -> Result<Self, TokenError> {
+        let wrong = |error: &dyn std::fmt::Display| TokenError::Key(error.to_string());
+        let info = if pem.contains("PRIVATE KEY") {
+            let pair = KeyPair::from_pem(pem).map_err(|error| wrong(&error))?;
+            pair.subject_public_key_info()
+        } else {
+            let (_, block) =
+                x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|error| wrong(&error))?;
+            block.contents
+        };
+        let (_, parsed) = SubjectPublicKeyInfo::from_der(&info).map_err(|error| wrong(&error))?;
+        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(&info));
+        match parsed.parsed().map_err(|error| wrong(&error))? {
+            // an uncompressed point of P-256: 4, x, y
+            PublicKey::EC(point) if point.data().len() == 65 => {
+                let (x, y) = (&point.data()[1..33], &point.data()[33..]);
+                let (x, y) = (URL_SAFE_NO_PAD.encode(x), URL_SAFE_NO_PAD.encode(y));
+                let key = DecodingKey::from_ec_components(&x, &y).map_err(|error| wrong(&error))?;
+                let jwk = json!({
+                    "use": "sig", "kty": "EC", "kid": id, "crv": "P-256", "alg": "ES256", "x": x, "y": y,
+                });
+                Ok(Self {
+                    id,
+                    algorithm: Algorithm::ES256,
+                    key,
+                    jwk,
+                })
+            }
+            PublicKey::RSA(rsa) => {
+                let without_sign = |bytes: &[u8]| -> String {
+                    let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+                    URL_SAFE_NO_PAD.encode(&bytes[zeros..])
+                };
+                let (n, e) = (without_sign(rsa.modulus), without_sign(rsa.exponent));
+                let key =
+                    DecodingKey::from_rsa_components(&n, &e).map_err(|error| wrong(&error))?;
+                let jwk = json!({
+                    "use": "sig", "kty": "RSA", "kid": id, "alg": "RS256", "n": n, "e": e,
+                });
+                Ok(Self {
+                    id,
+                    algorithm: Algorithm::RS256,
+                    key,
+                    jwk,
+                })
+            }
+            _ => Err(TokenError::Key("neither a P-256 nor an RSA key".to_owned())),
+        }
+    }
+}
+
 /// Signs and checks service account tokens.
 pub(crate) struct TokenKeys {
-    issuer: String,
+    /// The first one signs.
+    issuers: Vec<String>,
     audiences: Vec<String>,
-    key_id: String,
     signing: EncodingKey,
-    checking: DecodingKey,
-    jwk: Value,
+    /// The first one belongs to the signing key.
+    checking: Vec<CheckingKey>,
 }
 
 impl TokenKeys {
@@ -101,33 +165,39 @@ impl TokenKeys {
     pub(crate) fn new(pem: &str, issuer: &str, audiences: Vec<String>) -> Result<Self, TokenError> {
         let pair = KeyPair::from_pem(pem).map_err(|e| TokenError::Key(e.to_string()))?;
         let signing = EncodingKey::from_ec_der(pair.serialized_der());
-        let point = pair.public_key_raw();
-        // an uncompressed point: 4, x, y
-        if point.len() != 65 {
+        let own = CheckingKey::new(pem)?;
+        if own.algorithm != Algorithm::ES256 {
             return Err(TokenError::Key("not a P-256 key".to_owned()));
         }
-        let (x, y) = (
-            URL_SAFE_NO_PAD.encode(&point[1..33]),
-            URL_SAFE_NO_PAD.encode(&point[33..]),
-        );
-        let checking =
-            DecodingKey::from_ec_components(&x, &y).map_err(|e| TokenError::Key(e.to_string()))?;
-        let key_id = URL_SAFE_NO_PAD.encode(Sha256::digest(point));
-        let jwk = json!({
-            "use": "sig", "kty": "EC", "kid": key_id, "crv": "P-256", "alg": "ES256", "x": x, "y": y,
-        });
         Ok(Self {
-            issuer: issuer.to_owned(),
+            issuers: vec![issuer.to_owned()],
             audiences,
-            key_id,
             signing,
-            checking,
-            jwk,
+            checking: vec![own],
         })
     }
 
+    /// Accepts tokens of former issuers and keys, too.
+    ///
+    /// # Errors
+    /// When a key cannot be read.
+    pub(crate) fn also_accept(
+        &mut self,
+        issuers: &[String],
+        keys: &[String],
+    ) -> Result<(), TokenError> {
+        self.issuers.extend(issuers.iter().cloned());
+        for pem in keys {
+            let key = CheckingKey::new(pem)?;
+            if !self.checking.iter().any(|known| known.id == key.id) {
+                self.checking.push(key);
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn issuer(&self) -> &str {
-        &self.issuer
+        self.issuers.first().map_or("", String::as_str)
     }
 
     /// The audiences of this API server.
@@ -135,19 +205,30 @@ impl TokenKeys {
         &self.audiences
     }
 
+    /// The algorithms of the keys, each once.
+    pub(crate) fn algorithms(&self) -> Vec<&'static str> {
+        let has = |algorithm| self.checking.iter().any(|key| key.algorithm == algorithm);
+        [("ES256", Algorithm::ES256), ("RS256", Algorithm::RS256)]
+            .into_iter()
+            .filter(|(_, algorithm)| has(*algorithm))
+            .map(|(name, _)| name)
+            .collect()
+    }
+
     /// The key set document of `/openid/v1/jwks`.
     pub(crate) fn key_set(&self) -> Value {
-        json!({ "keys": [self.jwk] })
+        let keys: Vec<&Value> = self.checking.iter().map(|key| &key.jwk).collect();
+        json!({ "keys": keys })
     }
 
     pub(crate) fn sign(&self, claims: &Claims) -> Result<String, TokenError> {
         let mut header = Header::new(Algorithm::ES256);
-        header.kid = Some(self.key_id.clone());
+        header.kid = self.checking.first().map(|key| key.id.clone());
         header.typ = None;
         jsonwebtoken::encode(&header, claims, &self.signing).map_err(TokenError::Sign)
     }
 
-    /// Whether the token claims to be one of ours (and so no other authenticator need look).
+    /// Whether the token claims to be one of ours.
     pub(crate) fn claims_issuer(&self, token: &str) -> bool {
         let Some(payload) = token.split('.').nth(1) else {
             return false;
@@ -156,20 +237,29 @@ impl TokenKeys {
             .decode(payload)
             .ok()
             .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok())
-            .is_some_and(|claims| claims["iss"] == self.issuer.as_str())
+            .and_then(|claims| claims["iss"].as_str().map(str::to_owned))
+            .is_some_and(|issuer| self.issuers.contains(&issuer))
     }
 
     /// Checks signature, issuer, times and audience.
     pub(crate) fn verify(&self, token: &str, audiences: &[String]) -> Result<Claims, TokenError> {
-        let mut validation = Validation::new(Algorithm::ES256);
-        validation.leeway = LEEWAY_SECONDS;
-        validation.validate_nbf = true;
-        validation.validate_aud = true;
-        validation.aud = Some(audiences.iter().cloned().collect::<HashSet<_>>());
-        validation.set_issuer(&[&self.issuer]);
-        jsonwebtoken::decode::<Claims>(token, &self.checking, &validation)
-            .map(|data| data.claims)
-            .map_err(|error| TokenError::Invalid(error.to_string()))
+        let invalid = |error: jsonwebtoken::errors::Error| TokenError::Invalid(error.to_string());
+        let header = jsonwebtoken::decode_header(token).map_err(invalid)?;
+        let named = |key: &&CheckingKey| header.kid.as_deref().is_none_or(|id| id == key.id);
+        let mut last = TokenError::Invalid("no key fits the token".to_owned());
+        for key in self.checking.iter().filter(named) {
+            let mut validation = Validation::new(key.algorithm);
+            validation.leeway = LEEWAY_SECONDS;
+            validation.validate_nbf = true;
+            validation.validate_aud = true;
+            validation.aud = Some(audiences.iter().cloned().collect::<HashSet<_>>());
+            validation.set_issuer(&self.issuers);
+            match jsonwebtoken::decode::<Claims>(token, &key.key, &validation) {
+                Ok(data) => return Ok(data.claims),
+                Err(error) => last = invalid(error),
+            }
+        }
+        Err(last)
     }
 }
 
@@ -219,5 +309,24 @@ mod tests {
         let other = KeyPair::generate().unwrap().serialize_pem();
         let other = TokenKeys::new(&other, "https://issuer", vec!["api".to_owned()]).unwrap();
         assert!(other.verify(&token, other.audiences()).is_err());
+    }
+
+    #[test]
+    fn former_issuers_and_keys_are_still_accepted() {
+        let old_pem = KeyPair::generate().unwrap();
+        let old = TokenKeys::new(
+            &old_pem.serialize_pem(),
+            "https://issuer",
+            vec!["api".to_owned()],
+        );
+        let token = old.unwrap().sign(&claims("api", 600)).unwrap();
+        let pem = KeyPair::generate().unwrap().serialize_pem();
+        let mut keys = TokenKeys::new(&pem, "https://new", vec!["api".to_owned()]).unwrap();
+        assert!(!keys.claims_issuer(&token));
+        keys.also_accept(&["https://issuer".to_owned()], &[old_pem.public_key_pem()])
+            .unwrap();
+        assert!(keys.claims_issuer(&token));
+        keys.verify(&token, &["api".to_owned()]).unwrap();
+        assert_eq!(keys.key_set()["keys"].as_array().unwrap().len(), 2);
     }
 }

@@ -5,6 +5,9 @@
 //! server. What each does is documented upstream under the name of its file.
 #![forbid(unsafe_code)]
 
+mod bootstrap_tokens;
+mod certificates;
+mod clusterrole_aggregation;
 mod controller;
 mod cronjob;
 mod daemonset;
@@ -37,13 +40,16 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub use certificates::{Authority, AuthorityError};
 pub use controller::Error;
 
 /// What the controllers need to know beyond what the API tells them.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub struct Options {
     /// The cluster's CA in PEM, published as ConfigMap `kube-root-ca.crt` in each namespace. Nothing is published without.
     pub root_ca: Option<String>,
+    /// Signs approved certificate requests of the built-in signers. Nothing is signed without.
+    pub authority: Option<Authority>,
 }
 
 /// All controllers over one set of informers.
@@ -82,6 +88,9 @@ impl Controllers {
         if let Some(ca) = self.options.root_ca {
             root_ca::spawn(&mut spawner, ca);
         }
+        bootstrap_tokens::spawn(&mut spawner);
+        certificates::spawn(&mut spawner, self.options.authority);
+        clusterrole_aggregation::spawn(&mut spawner);
         node_lifecycle::spawn(&mut spawner);
         pod_gc::spawn(&mut spawner);
         policy_status::spawn(&mut spawner);

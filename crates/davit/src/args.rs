@@ -1,5 +1,6 @@
 //! The command line. Names are stable; `docs/` and scripts rely on them.
 
+use crate::access::AccessOptions;
 use crate::kubelet_flags::KubeletFlags;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
@@ -77,7 +78,7 @@ pub(crate) enum Command {
     /// Run the scheduler alone, against any Kubernetes API server
     Scheduler(Attached),
     /// Run the controllers alone, against any Kubernetes API server
-    Controllers(Attached),
+    Controllers(Controllers),
     /// Run the node agent alone, against any Kubernetes API server
     Node(Node),
     /// Show which device is where, healthy or not, and which container holds it
@@ -184,6 +185,8 @@ pub(crate) struct ServerOptions {
     pub(crate) admission_control_config_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) protection: crate::protection::ProtectionOptions,
+    #[command(flatten)]
+    pub(crate) access: AccessOptions,
     /// Further names and addresses for the serving certificate
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_san: Vec<String>,
@@ -225,6 +228,18 @@ pub(crate) struct Attached {
     /// Take part in leader election, so that of several replicas one works at a time
     #[arg(long)]
     pub(crate) leader_elect: bool,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Controllers {
+    #[command(flatten)]
+    pub(crate) attached: Attached,
+    /// Certificate of the authority that signs certificate requests (pki/ca.crt of the server's data directory)
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    pub(crate) cluster_signing_cert_file: Option<PathBuf>,
+    /// Key of the authority that signs certificate requests
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    pub(crate) cluster_signing_key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, clap::Args)]

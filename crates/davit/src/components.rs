@@ -3,8 +3,9 @@
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
 use crate::paths::{self, NodePaths};
 use anyhow::{Context, Result, bail};
-use davit_apiserver::pki::{Kubeconfig, write_kubeconfig};
+use davit_apiserver::pki::{Identity, Kubeconfig, write_kubeconfig};
 use davit_apiserver::{ApiServer, Options, UserInfo, admission, parse_token_file};
+use davit_controllers::Authority;
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_store::Store;
 use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
@@ -14,6 +15,14 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+
+/// The scheduler's user.
+pub(crate) const SCHEDULER: &str = "system:kube-scheduler";
+/// The controllers' user.
+pub(crate) const CONTROLLERS: &str = "system:kube-controller-manager";
+
+/// The kubeconfigs written for components, by file name, and the users they are for.
+const COMPONENTS: [(&str, &str); 2] = [("scheduler", SCHEDULER), ("controllers", CONTROLLERS)];
 
 /// An API server that serves, and how to reach it.
 pub(crate) struct RunningServer {
@@ -28,6 +37,16 @@ impl RunningServer {
     /// A client in this process that acts as a component.
     pub(crate) fn client(&self, user: &str, groups: &[&str]) -> kube::Client {
         davit_client::in_process(self.server.service(UserInfo::new(user, groups)), "default")
+    }
+
+    /// What signs certificate requests: the cluster's own authority.
+    pub(crate) fn authority(&self) -> Result<Option<Authority>> {
+        let Some(pki) = self.server.pki() else {
+            return Ok(None);
+        };
+        let identity = pki.authority();
+        let authority = Authority::new(&identity.certificate, &identity.key);
+        Ok(Some(authority.context("certificate authority")?))
     }
 
     /// The cluster's CA in PEM.
@@ -53,6 +72,7 @@ pub(crate) async fn start_server(
     let mut server_options = Options::new(store);
     server_options.data_dir = Some(data_dir.to_owned());
     server_options.extra_names.clone_from(&options.tls_san);
+    options.access.apply(&mut server_options)?;
     if let Some(file) = &options.token_auth_file {
         let text = std::fs::read_to_string(file)
             .with_context(|| format!("token file {}", file.display()))?;
@@ -74,15 +94,27 @@ pub(crate) async fn start_server(
     let kubeconfig = std::path::absolute(&kubeconfig).context("kubeconfig")?;
     let pki = server.pki().context("the API server has no keys")?;
     let identity = pki.admin().context("administrator's certificate")?;
-    let config = Kubeconfig {
-        cluster: "davit",
-        user: "kubernetes-admin",
-        server: &url,
-        ca: pki.ca_certificate(),
-        identity: &identity,
+    let write = |file: &Path, user: &str, identity: &Identity| {
+        let config = Kubeconfig {
+            cluster: "davit",
+            user,
+            server: &url,
+            ca: pki.ca_certificate(),
+            identity,
+        };
+        write_kubeconfig(file, &config).with_context(|| format!("kubeconfig {}", file.display()))
     };
-    write_kubeconfig(&kubeconfig, &config)
-        .with_context(|| format!("kubeconfig {}", kubeconfig.display()))?;
+    write(&kubeconfig, "kubernetes-admin", &identity)?;
+    // for components that run apart from this process
+    for (name, user) in COMPONENTS {
+        let identity = pki.client(name, user, &[]);
+        let identity = identity.with_context(|| format!("certificate of {user}"))?;
+        write(
+            &data_dir.join(format!("{name}.kubeconfig")),
+            user,
+            &identity,
+        )?;
+    }
     let serving = server.clone();
     tasks.spawn(async move { serving.serve(listener, cancel).await.context("API server") });
     Ok(RunningServer {

@@ -1,6 +1,7 @@
 //! davit: a Kubernetes-compatible cluster for devices in one binary.
 #![forbid(unsafe_code)]
 
+mod access;
 mod args;
 mod components;
 mod demo;

@@ -1,11 +1,12 @@
 //! The components alone: `davit server`, `scheduler`, `controllers`, `node`.
 
-use crate::args::{Attached, Node, RuntimeKind, Server};
+use crate::args::{Attached, Controllers, Node, RuntimeKind, Server};
 use crate::components::{lacks_privileges, run_node, start_server};
 use crate::paths;
 use crate::shutdown::Signals;
 use anyhow::{Context, Result, bail};
 use davit_client::LeaderElector;
+use davit_controllers::Authority;
 use std::path::Path;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -51,12 +52,26 @@ pub(crate) async fn scheduler(args: Attached) -> Result<()> {
     .await
 }
 
-pub(crate) async fn controllers(args: Attached) -> Result<()> {
+pub(crate) async fn controllers(args: Controllers) -> Result<()> {
+    let read = |file: &Path| {
+        std::fs::read_to_string(file).with_context(|| format!("signing file {}", file.display()))
+    };
+    let files = args
+        .cluster_signing_cert_file
+        .zip(args.cluster_signing_key_file);
+    let authority = match files {
+        Some((certificate, key)) => {
+            let authority = Authority::new(&read(&certificate)?, &read(&key)?);
+            Some(authority.context("certificate authority")?)
+        }
+        None => None,
+    };
     let options = davit_controllers::Options {
-        root_ca: cluster_ca(&args.kubeconfig)?,
+        root_ca: cluster_ca(&args.attached.kubeconfig)?,
+        authority,
     };
     attached(
-        &args,
+        &args.attached,
         "kube-controller-manager",
         |client, cancel| async move {
             davit_controllers::Controllers::new(client, options)

@@ -1,7 +1,9 @@
 //! `davit up`: a whole cluster in one process.
 
 use crate::args::Up;
-use crate::components::{RunningServer, lacks_privileges, node_name, run_node, start_server};
+use crate::components::{
+    CONTROLLERS, RunningServer, SCHEDULER, lacks_privileges, node_name, run_node, start_server,
+};
 use crate::shutdown::Signals;
 use crate::{demo, paths, single};
 use anyhow::{Context, Result, bail};
@@ -51,15 +53,16 @@ impl Cluster {
         let server =
             start_server(&args.server, data_dir, &mut serving, stop_serving.clone()).await?;
         let scheduler = davit_scheduler::Scheduler::new(
-            server.client("system:kube-scheduler", &["system:masters"]),
+            server.client(SCHEDULER, &[]),
             davit_scheduler::SchedulerOptions::default(),
         );
         let cancel = stop_components.clone();
         components.spawn(async move { scheduler.run(cancel).await.context("scheduler") });
         let controllers = davit_controllers::Controllers::new(
-            server.client("system:kube-controller-manager", &["system:masters"]),
+            server.client(CONTROLLERS, &[]),
             davit_controllers::Options {
                 root_ca: server.ca(),
+                authority: server.authority()?,
             },
         );
         let cancel = stop_components.clone();
@@ -69,10 +72,7 @@ impl Cluster {
         });
         if !args.no_node {
             let name = node_name(&args.node)?;
-            let client = server.client(
-                &format!("system:node:{name}"),
-                &["system:nodes", "system:masters"],
-            );
+            let client = server.client(&format!("system:node:{name}"), &["system:nodes"]);
             let (options, data_dir, ca) = (args.node.clone(), PathBuf::from(data_dir), server.ca());
             let (demo, cancel) = (args.demo, stop_components.clone());
             components.spawn(async move {

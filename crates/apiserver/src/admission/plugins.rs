@@ -2,9 +2,9 @@
 
 use super::config::{Config, ConfigError};
 use super::{
-    Plugin, defaults, event_rate_limit, image_policy, limit_ranger, namespace_lifecycle, nodes,
-    owners, placement, pod_fields, pod_security, pod_tolerations, policies, priority, quota,
-    service_account, switches, webhooks,
+    Plugin, certificates, defaults, event_rate_limit, image_policy, limit_ranger,
+    namespace_lifecycle, node_restriction, nodes, owners, placement, pod_fields, pod_security,
+    pod_tolerations, policies, priority, quota, service_account, switches, webhooks,
 };
 
 type Make = fn(&Config) -> Result<Plugin, ConfigError>;
@@ -49,6 +49,13 @@ const KNOWN: &[Known] = &[
     on("LimitRanger", |_| {
         Ok(Plugin::mutating("LimitRanger", limit_ranger::LimitRanger)
             .and_validating(limit_ranger::LimitRanger))
+    }),
+    // does nothing unless the Node authorizer is configured
+    on("NodeRestriction", |_| {
+        Ok(Plugin::mutating(
+            "NodeRestriction",
+            node_restriction::NodeRestriction,
+        ))
     }),
     on("ServiceAccount", |_| {
         Ok(Plugin::mutating(
@@ -136,10 +143,28 @@ const KNOWN: &[Known] = &[
         Ok(Plugin::mutating("RuntimeClass", pod_fields::RuntimeClass)
             .and_validating(pod_fields::RuntimeClass))
     }),
+    on("CertificateApproval", |_| {
+        Ok(
+            Plugin::mutating("CertificateApproval", certificates::Approval)
+                .and_validating(certificates::Approval),
+        )
+    }),
+    on("CertificateSigning", |_| {
+        Ok(Plugin::validating(
+            "CertificateSigning",
+            certificates::Signing,
+        ))
+    }),
     on("ClusterTrustBundleAttest", |_| {
         Ok(Plugin::mutating(
             "ClusterTrustBundleAttest",
             owners::ClusterTrustBundleAttest,
+        ))
+    }),
+    on("CertificateSubjectRestriction", |_| {
+        Ok(Plugin::validating(
+            "CertificateSubjectRestriction",
+            certificates::SubjectRestriction,
         ))
     }),
     on("DefaultIngressClass", |_| {
@@ -236,6 +261,10 @@ pub(super) fn configured(config: &Config) -> Result<Vec<Plugin>, ConfigError> {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::field_reassign_with_default,
+    reason = "a field of the configuration is private"
+)]
 mod tests {
     use super::*;
 
@@ -250,16 +279,12 @@ mod tests {
 
     #[test]
     fn plugins_are_switched_by_name() {
-        let config = Config {
-            disable: vec!["Priority".to_owned()],
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.disable = vec!["Priority".to_owned()];
         let chain = configured(&config).unwrap();
         assert!(chain.iter().all(|plugin| plugin.name != "Priority"));
-        let config = Config {
-            enable: vec!["Nonsense".to_owned()],
-            ..Config::default()
-        };
+        let mut config = Config::default();
+        config.enable = vec!["Nonsense".to_owned()];
         let error = configured(&config).err().map(|error| error.to_string());
         assert_eq!(
             error.as_deref(),

@@ -11,7 +11,7 @@ use crate::user::UserInfo;
 const GROUP: &str = "system:serviceaccounts";
 
 /// A user and the audiences, of those asked for, that the token is good for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct AuthenticatedToken {
     pub(crate) user: UserInfo,
     pub(crate) audiences: Vec<String>,

@@ -111,10 +111,6 @@ async fn authorize_all(
         }
     }
     for request in requests {
-        // until RBAC decides, only administrators may act as others
-        if !caller.in_group(crate::user::MASTERS) {
-            return Err(authorize::refused(caller, &request, ""));
-        }
         authorize::check(server, caller, &request).await?;
     }
     Ok(())

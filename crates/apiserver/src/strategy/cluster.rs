@@ -477,6 +477,25 @@ impl Strategy for SigningRequest {
         let conditions = list_at(new, &["status", "conditions"]);
         let path = Path::new("status").child("conditions");
         let is = |kind: &str| conditions.iter().any(|c| str_at(c, &["type"]) == kind);
+        for kind in ["Approved", "Denied", "Failed"] {
+            let was = list_at(old, &["status", "conditions"])
+                .iter()
+                .any(|c| str_at(c, &["type"]) == kind);
+            if was && !is(kind) {
+                let fault = format!("updates may not remove a condition of type {kind:?}");
+                errors.push(FieldError::forbidden(&path, fault));
+            }
+        }
+        let certificate = at(new, &["status", "certificate"]);
+        let before = at(old, &["status", "certificate"]);
+        if !before.is_null() && !same(certificate, before) {
+            let path = Path::new("status").child("certificate");
+            errors.push(FieldError::invalid(
+                &path,
+                Value::Null,
+                "field is immutable",
+            ));
+        }
         if is("Approved") && is("Denied") {
             let fault = "Approved and Denied conditions are mutually exclusive";
             errors.push(FieldError::invalid(&path, conditions.to_vec(), fault));

@@ -6,10 +6,11 @@ use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Status};
 use serde_json::{Value, json};
 
+use crate::authz::rbac::Rule;
 use crate::authz::{Attributes, Decision};
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::user::{MASTERS, UserInfo};
+use crate::user::UserInfo;
 
 const GROUP: &str = "authorization.k8s.io";
 
@@ -144,8 +145,49 @@ fn resource_request(attributes: &Value) -> RequestInfo {
         resource: text("resource"),
         subresource: text("subresource"),
         name: text("name"),
+        field_selector: selector(&attributes["fieldSelector"], Requirement::Field),
+        label_selector: selector(&attributes["labelSelector"], Requirement::Label),
         ..RequestInfo::default()
     }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Requirement {
+    Field,
+    Label,
+}
+
+/// The selector of an access review as a list request would carry it. What cannot be said in it
+/// is left out: fewer conditions never allow more.
+fn selector(given: &Value, kind: Requirement) -> String {
+    if let Some(raw) = given["rawSelector"].as_str().filter(|raw| !raw.is_empty()) {
+        return raw.to_owned();
+    }
+    let requirements = given["requirements"].as_array().into_iter().flatten();
+    let terms = requirements.filter_map(|requirement| {
+        let key = requirement["key"].as_str()?;
+        let values: Vec<&str> = requirement["values"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let operator = requirement["operator"].as_str()?;
+        match (operator, values.as_slice(), kind) {
+            ("In", [value], _) => Some(format!("{key}={value}")),
+            ("NotIn", [value], _) => Some(format!("{key}!={value}")),
+            ("In", several, Requirement::Label) => {
+                Some(format!("{key} in ({})", several.join(",")))
+            }
+            ("NotIn", several, Requirement::Label) => {
+                Some(format!("{key} notin ({})", several.join(",")))
+            }
+            ("Exists", _, Requirement::Label) => Some(key.to_owned()),
+            ("DoesNotExist", _, Requirement::Label) => Some(format!("!{key}")),
+            _ => None,
+        }
+    });
+    terms.collect::<Vec<_>>().join(",")
 }
 
 fn path_request(attributes: &Value) -> RequestInfo {
@@ -157,8 +199,7 @@ fn path_request(attributes: &Value) -> RequestInfo {
     }
 }
 
-/// `SelfSubjectRulesReview`: what the caller may do in a namespace. Until RBAC tells rules apart
-/// the answer follows from two probes: everything, or what everyone may read.
+/// `SelfSubjectRulesReview`: what the caller may do in a namespace.
 pub(super) async fn rules(
     server: &ApiServer,
     user: &UserInfo,
@@ -171,37 +212,18 @@ pub(super) async fn rules(
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
     }
-    let probe = RequestInfo {
-        verb: "*".to_owned(),
-        is_resource: true,
-        group: "*".to_owned(),
-        version: "*".to_owned(),
-        resource: "*".to_owned(),
-        namespace: Some(namespace.to_owned()),
-        ..RequestInfo::default()
-    };
-    let decision = server
-        .authorizer()
-        .decide(&Attributes {
-            user,
-            request: &probe,
-        })
-        .await;
-    let everything = user.in_group(MASTERS) || matches!(decision, Decision::Allow(_));
-    Ok(if everything {
-        json!({
-            "resourceRules": [{ "verbs": ["*"], "apiGroups": ["*"], "resources": ["*"] }],
-            "nonResourceRules": [{ "verbs": ["*"], "nonResourceURLs": ["*"] }],
-            "incomplete": false,
-        })
-    } else {
-        json!({
-            "resourceRules": [],
-            "nonResourceRules": [{
-                "verbs": ["get"],
-                "nonResourceURLs": ["/healthz", "/livez", "/readyz", "/version"],
-            }],
-            "incomplete": true,
-        })
-    })
+    let found = server.authorizer().rules(user, namespace).await;
+    let (paths, resources): (Vec<_>, Vec<_>) =
+        found.rules.iter().partition(|rule| !rule.urls.is_empty());
+    let values =
+        |rules: Vec<&Rule>| -> Vec<Value> { rules.into_iter().map(Rule::to_value).collect() };
+    let mut status = json!({
+        "resourceRules": values(resources),
+        "nonResourceRules": values(paths),
+        "incomplete": found.incomplete,
+    });
+    if !found.faults.is_empty() {
+        status["evaluationError"] = json!(found.faults.join(", "));
+    }
+    Ok(status)
 }

@@ -42,6 +42,9 @@ impl Writer<'_> {
                 .add(before.check(&mut new).unwrap_or_default());
         }
         self.place(&mut new)?;
+        let attributes = self.attributes(Operation::Create, "", &given, None);
+        crate::authz::rbac::check_escalation(&attributes, &new).await?;
+        crate::admission::certificates::set_requester(self.resource, self.user, &mut new);
         system_metadata(&mut new);
         let strategy = &*self.resource.strategy;
         strategy.default(&mut new);

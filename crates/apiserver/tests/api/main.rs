@@ -6,6 +6,7 @@
 mod admission;
 mod aggregation;
 mod apply;
+mod authn;
 mod cluster;
 mod crds;
 mod delete;
@@ -20,6 +21,7 @@ mod negotiation;
 mod nodes;
 mod policies;
 mod protection;
+mod rbac;
 mod routes;
 mod serve;
 mod subresources;

@@ -1,0 +1,406 @@
+//! Which objects the pods of each node refer to.
+//!
+//! The common question, whether a pod on the node refers to an object, is answered from an index
+//! that follows the pods. Volumes, attachments and slices are looked up themselves: they name
+//! their claim or node.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::RwLock;
+use serde_json::Value;
+
+use crate::mirror::{Index, Mirror};
+use crate::object;
+use crate::registry::Registry;
+use crate::storage::Storage;
+
+/// Resource, namespace and name of an object.
+type Key = (&'static str, String, String);
+
+#[derive(Debug, Default)]
+struct Pods {
+    /// Node and what the pod refers to, by namespace and name of the pod.
+    pods: HashMap<(String, String), (String, Vec<Key>)>,
+    /// How many pods of a node refer to an object.
+    nodes: HashMap<String, HashMap<Key, usize>>,
+}
+
+impl Pods {
+    fn put(&mut self, pod: &Value) {
+        let place = (
+            object::namespace(pod).to_owned(),
+            object::name(pod).to_owned(),
+        );
+        self.remove(&place);
+        let node = pod
+            .pointer("/spec/nodeName")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if node.is_empty() {
+            return;
+        }
+        let keys = references(pod);
+        let counts = self.nodes.entry(node.to_owned()).or_default();
+        for key in &keys {
+            *counts.entry(key.clone()).or_default() += 1;
+        }
+        self.pods.insert(place, (node.to_owned(), keys));
+    }
+
+    fn remove(&mut self, place: &(String, String)) {
+        let Some((node, keys)) = self.pods.remove(place) else {
+            return;
+        };
+        let Some(counts) = self.nodes.get_mut(&node) else {
+            return;
+        };
+        for key in keys {
+            if let Some(count) = counts.get_mut(&key) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&key);
+                }
+            }
+        }
+        if counts.is_empty() {
+            self.nodes.remove(&node);
+        }
+    }
+
+    fn refers(&self, node: &str, resource: &'static str, namespace: &str, name: &str) -> bool {
+        let key = (resource, namespace.to_owned(), name.to_owned());
+        self.nodes
+            .get(node)
+            .is_some_and(|counts| counts.contains_key(&key))
+    }
+}
+
+struct Follower(Arc<RwLock<Pods>>);
+
+impl Index for Follower {
+    fn replace(&self, objects: &[Value]) {
+        let mut pods = Pods::default();
+        objects.iter().for_each(|pod| pods.put(pod));
+        *self.0.write() = pods;
+    }
+
+    fn put(&self, pod: &Value) {
+        self.0.write().put(pod);
+    }
+
+    fn remove(&self, namespace: &str, name: &str) {
+        self.0
+            .write()
+            .remove(&(namespace.to_owned(), name.to_owned()));
+    }
+}
+
+/// What relates nodes to objects.
+pub(crate) struct Graph {
+    pods: Arc<RwLock<Pods>>,
+    storages: HashMap<&'static str, Arc<Storage>>,
+    mirror: OnceLock<Option<Mirror>>,
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Graph({} pods)", self.pods.read().pods.len())
+    }
+}
+
+const LOOKED_UP: [(&str, &str); 4] = [
+    ("", "pods"),
+    ("", "persistentvolumes"),
+    ("storage.k8s.io", "volumeattachments"),
+    ("resource.k8s.io", "resourceslices"),
+];
+
+impl Graph {
+    /// The relations in the objects of `registry`.
+    pub(crate) fn new(registry: &Registry) -> Self {
+        let snapshot = registry.snapshot();
+        let storages = LOOKED_UP.iter().filter_map(|(group, plural)| {
+            let resource = snapshot.by_group_resource(group, plural)?;
+            Some((*plural, Arc::clone(&resource.storage)))
+        });
+        Self {
+            pods: Arc::default(),
+            storages: storages.collect(),
+            mirror: OnceLock::new(),
+        }
+    }
+
+    /// Whether the object concerns the node.
+    pub(super) async fn relates(
+        &self,
+        node: &str,
+        resource: &str,
+        namespace: &str,
+        name: &str,
+    ) -> bool {
+        match resource {
+            "secrets" => {
+                self.referred(node, "secrets", namespace, name).await
+                    || self.secret_of_volume(node, namespace, name).await
+            }
+            "configmaps" => self.referred(node, "configmaps", namespace, name).await,
+            "persistentvolumeclaims" => {
+                self.referred(node, "persistentvolumeclaims", namespace, name)
+                    .await
+            }
+            "resourceclaims" => self.referred(node, "resourceclaims", namespace, name).await,
+            "serviceaccounts" => {
+                self.referred(node, "serviceaccounts", namespace, name)
+                    .await
+            }
+            "pods" => self.referred(node, "pods", namespace, name).await,
+            "persistentvolumes" => match self.object("persistentvolumes", name).await {
+                Some(volume) => self.claims(node, &volume).await,
+                None => false,
+            },
+            "volumeattachments" => {
+                self.object("volumeattachments", name)
+                    .await
+                    .is_some_and(|attachment| {
+                        attachment.pointer("/spec/nodeName") == Some(&node.into())
+                    })
+            }
+            "resourceslices" => self
+                .object("resourceslices", name)
+                .await
+                .is_some_and(|slice| slice.pointer("/spec/nodeName") == Some(&node.into())),
+            _ => false,
+        }
+    }
+
+    async fn referred(
+        &self,
+        node: &str,
+        resource: &'static str,
+        namespace: &str,
+        name: &str,
+    ) -> bool {
+        if let Some(mirror) = self.mirror.get_or_init(|| self.follow())
+            && !mirror.fresh().await
+        {
+            tracing::warn!("what is known of the pods of nodes may be old");
+        }
+        self.pods.read().refers(node, resource, namespace, name)
+    }
+
+    fn follow(&self) -> Option<Mirror> {
+        let pods = self.storages.get("pods")?;
+        let follower = Arc::new(Follower(Arc::clone(&self.pods)));
+        Some(Mirror::spawn(Arc::clone(pods), follower))
+    }
+
+    /// Whether the claim that a volume is bound to is used by a pod of the node.
+    async fn claims(&self, node: &str, volume: &Value) -> bool {
+        let of = |key: &str| volume["spec"]["claimRef"][key].as_str().unwrap_or_default();
+        let (namespace, name) = (of("namespace"), of("name"));
+        !name.is_empty()
+            && self
+                .referred(node, "persistentvolumeclaims", namespace, name)
+                .await
+    }
+
+    /// Whether a volume of the node's pods names the secret.
+    async fn secret_of_volume(&self, node: &str, namespace: &str, name: &str) -> bool {
+        let uses_claims = self.pods.read().nodes.get(node).is_some_and(|counts| {
+            counts
+                .keys()
+                .any(|(resource, ..)| *resource == "persistentvolumeclaims")
+        });
+        let Some(storage) = self
+            .storages
+            .get("persistentvolumes")
+            .filter(|_| uses_claims)
+        else {
+            return false;
+        };
+        let volumes = storage
+            .list(None, davit_store::ListOptions::default())
+            .await;
+        let Ok(volumes) = volumes else { return false };
+        for pair in &volumes.items {
+            let Ok(volume) = serde_json::from_slice::<Value>(&pair.value) else {
+                continue;
+            };
+            if names_secret(&volume["spec"], namespace, name) && self.claims(node, &volume).await {
+                return true;
+            }
+        }
+        false
+    }
+
+    async fn object(&self, resource: &str, name: &str) -> Option<Value> {
+        let storage = self.storages.get(resource)?;
+        let found = storage.get("", name).await.ok().flatten()?;
+        Some(found.value)
+    }
+}
+
+/// Whether the source of a volume names a secret (`secretRef` and its siblings of CSI sources).
+fn names_secret(spec: &Value, namespace: &str, name: &str) -> bool {
+    let own = spec.pointer("/claimRef/namespace").and_then(Value::as_str);
+    let sources = spec.as_object().into_iter().flatten();
+    sources
+        .filter_map(|(_, source)| source.as_object())
+        .flatten()
+        .filter(|(key, _)| key.ends_with("ecretRef") || *key == "secretName")
+        .any(|(key, secret)| {
+            if key == "secretName" {
+                return secret == name && own == Some(namespace);
+            }
+            let place = secret["namespace"].as_str().or(own);
+            secret["name"] == name && place == Some(namespace)
+        })
+}
+
+/// What a pod refers to.
+fn references(pod: &Value) -> Vec<Key> {
+    let namespace = object::namespace(pod);
+    let name = object::name(pod);
+    let spec = &pod["spec"];
+    let mut found: HashSet<(&'static str, String)> = HashSet::new();
+    found.insert(("pods", name.to_owned()));
+    let mirror = pod
+        .pointer("/metadata/annotations")
+        .is_some_and(|a| a.get("kubernetes.io/config.mirror").is_some());
+    // a node makes mirror pods itself: what they name must give it nothing
+    if !mirror {
+        let mut add = |resource: &'static str, name: &Value| {
+            if let Some(name) = name.as_str().filter(|name| !name.is_empty()) {
+                found.insert((resource, name.to_owned()));
+            }
+        };
+        add("serviceaccounts", &spec["serviceAccountName"]);
+        for secret in items(&spec["imagePullSecrets"]) {
+            add("secrets", &secret["name"]);
+        }
+        for list in ["initContainers", "containers", "ephemeralContainers"] {
+            items(&spec[list]).for_each(|container| environment(container, &mut add));
+        }
+        for volume in items(&spec["volumes"]) {
+            of_volume(volume, name, &mut add);
+        }
+        claims(pod, &mut add);
+    }
+    found
+        .into_iter()
+        .map(|(resource, name)| (resource, namespace.to_owned(), name))
+        .collect()
+}
+
+type Add<'a> = &'a mut dyn FnMut(&'static str, &Value);
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn environment(container: &Value, add: Add<'_>) {
+    for variable in items(&container["env"]) {
+        let from = &variable["valueFrom"];
+        add("secrets", &from["secretKeyRef"]["name"]);
+        add("configmaps", &from["configMapKeyRef"]["name"]);
+    }
+    for from in items(&container["envFrom"]) {
+        add("secrets", &from["secretRef"]["name"]);
+        add("configmaps", &from["configMapRef"]["name"]);
+    }
+}
+
+fn of_volume(volume: &Value, pod: &str, add: Add<'_>) {
+    add("secrets", &volume["secret"]["secretName"]);
+    add("configmaps", &volume["configMap"]["name"]);
+    add(
+        "persistentvolumeclaims",
+        &volume["persistentVolumeClaim"]["claimName"],
+    );
+    if volume["ephemeral"].is_object() {
+        let volume = volume["name"].as_str().unwrap_or_default();
+        add(
+            "persistentvolumeclaims",
+            &Value::String(format!("{pod}-{volume}")),
+        );
+    }
+    for source in items(&volume["projected"]["sources"]) {
+        add("secrets", &source["secret"]["name"]);
+        add("configmaps", &source["configMap"]["name"]);
+    }
+    // azureFile, cephfs, csi, flexVolume, iscsi, rbd, scaleIO, storageos
+    for (_, source) in volume.as_object().into_iter().flatten() {
+        add("secrets", &source["secretRef"]["name"]);
+        add("secrets", &source["nodePublishSecretRef"]["name"]);
+    }
+    add("secrets", &volume["azureFile"]["secretName"]);
+}
+
+fn claims(pod: &Value, add: Add<'_>) {
+    for claim in items(&pod["spec"]["resourceClaims"]) {
+        add("resourceclaims", &claim["resourceClaimName"]);
+        add("resourceclaims", &claim["source"]["resourceClaimName"]);
+        // the classic form makes the claim under a name that follows from the pod's
+        if claim["source"]["resourceClaimTemplateName"].is_string() {
+            let (pod, claim) = (object::name(pod), claim["name"].as_str());
+            let name = format!("{pod}-{}", claim.unwrap_or_default());
+            add("resourceclaims", &Value::String(name));
+        }
+    }
+    for status in items(&pod["status"]["resourceClaimStatuses"]) {
+        add("resourceclaims", &status["resourceClaimName"]);
+    }
+    let extended = &pod["status"]["extendedResourceClaimStatus"];
+    add("resourceclaims", &extended["resourceClaimName"]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn item_191_pods_relate_their_node_to_what_they_name() {
+        let pod = json!({
+            "metadata": {"name": "p", "namespace": "a"},
+            "spec": {
+                "nodeName": "n",
+                "serviceAccountName": "s",
+                "imagePullSecrets": [{"name": "pull"}],
+                "containers": [{
+                    "env": [{"valueFrom": {"secretKeyRef": {"name": "env"}}}],
+                    "envFrom": [{"configMapRef": {"name": "from"}}],
+                }],
+                "volumes": [
+                    {"name": "v", "ephemeral": {}},
+                    {"name": "w", "projected": {"sources": [{"secret": {"name": "projected"}}]}},
+                ],
+                "resourceClaims": [{"name": "c", "resourceClaimName": "claim"}],
+            },
+        });
+        let mut pods = Pods::default();
+        pods.put(&pod);
+        for (resource, name) in [
+            ("pods", "p"),
+            ("serviceaccounts", "s"),
+            ("secrets", "pull"),
+            ("secrets", "env"),
+            ("secrets", "projected"),
+            ("configmaps", "from"),
+            ("persistentvolumeclaims", "p-v"),
+            ("resourceclaims", "claim"),
+        ] {
+            assert!(pods.refers("n", resource, "a", name), "{resource} {name}");
+            assert!(!pods.refers("m", resource, "a", name));
+            assert!(!pods.refers("n", resource, "b", name));
+        }
+        let mut mirror = pod.clone();
+        mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
+        pods.put(&mirror);
+        assert!(pods.refers("n", "pods", "a", "p"));
+        assert!(!pods.refers("n", "secrets", "a", "env"));
+        pods.remove(&("a".to_owned(), "p".to_owned()));
+        assert!(pods.nodes.is_empty() && pods.pods.is_empty());
+    }
+}

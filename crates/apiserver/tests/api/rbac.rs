@@ -1,0 +1,399 @@
+//! Role-based access control, escalation checks, nodes.
+
+use davit_apiserver::{Authorization, AuthorizationMode, UserInfo};
+use serde_json::{Value, json};
+
+use crate::cluster::*;
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+async fn cluster() -> Cluster {
+    Cluster::with(|options| {
+        let modes = vec![AuthorizationMode::Node, AuthorizationMode::Rbac];
+        options.authorization = Authorization::Modes(modes);
+    })
+    .await
+}
+
+async fn as_user(c: &Cluster, user: &UserInfo, method: &str, url: &str, body: &Value) -> Answer {
+    let headers = [("content-type", "application/json")];
+    let body = if body.is_null() {
+        String::new()
+    } else {
+        body.to_string()
+    };
+    whole(c.send_as(user, method, url, &headers, body).await).await
+}
+
+async fn get_as(c: &Cluster, user: &UserInfo, url: &str) -> Answer {
+    as_user(c, user, "GET", url, &Value::Null).await
+}
+
+async fn cluster_role(c: &Cluster, name: &str, rules: Value) {
+    let role = json!({"metadata": {"name": name}, "rules": rules});
+    c.post(&format!("{RBAC}/clusterroles"), &role).await.ok(201);
+}
+
+async fn bind(c: &Cluster, namespace: &str, role: &str, user: &str) {
+    let binding = json!({
+        "metadata": {"name": format!("{role}-{user}")},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    });
+    let url = match namespace {
+        "" => format!("{RBAC}/clusterrolebindings"),
+        namespace => format!("{RBAC}/namespaces/{namespace}/rolebindings"),
+    };
+    c.post(&url, &binding).await.ok(201);
+}
+
+#[tokio::test]
+async fn item_188_bindings_allow_and_the_refusal_names_all() {
+    let c = cluster().await;
+    let bob = UserInfo::new("bob", &[]);
+    let status = get_as(&c, &bob, PODS).await.error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "pods is forbidden: User \"bob\" cannot list resource \"pods\" in API group \"\" in the namespace \"default\""
+    );
+    cluster_role(
+        &c,
+        "reader",
+        json!([
+            {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods"]},
+            {"verbs": ["get"], "apiGroups": [""], "resources": ["secrets"], "resourceNames": ["a"]},
+        ]),
+    )
+    .await;
+    bind(&c, "default", "reader", "bob").await;
+    get_as(&c, &bob, PODS).await.ok(200);
+    get_as(&c, &bob, "/api/v1/pods")
+        .await
+        .error(403, "Forbidden");
+    let secrets = "/api/v1/namespaces/default/secrets";
+    get_as(&c, &bob, &format!("{secrets}/a"))
+        .await
+        .error(404, "NotFound");
+    get_as(&c, &bob, &format!("{secrets}/b"))
+        .await
+        .error(403, "Forbidden");
+    get_as(&c, &bob, &format!("{PODS}/p/log"))
+        .await
+        .error(403, "Forbidden");
+    // taken away at once
+    let url = format!("{RBAC}/namespaces/default/rolebindings/reader-bob");
+    c.delete(&url, &Value::Null).await.ok(200);
+    get_as(&c, &bob, PODS).await.error(403, "Forbidden");
+}
+
+#[tokio::test]
+async fn item_188_paths_are_granted_to_all_as_the_bootstrap_roles_say() {
+    let c = cluster().await;
+    let (bob, nobody) = (UserInfo::new("bob", &[]), UserInfo::anonymous());
+    for (user, path, code) in [
+        (&nobody, "/version", 200),
+        (&nobody, "/healthz", 200),
+        (&nobody, "/apis", 403),
+        (&bob, "/apis", 200),
+        (&bob, "/openapi/v2", 200),
+        (&bob, "/metrics", 403),
+    ] {
+        assert_eq!(get_as(&c, user, path).await.code, code, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn item_189_nobody_grants_what_they_do_not_hold() {
+    let c = cluster().await;
+    let bob = UserInfo::new("bob", &[]);
+    let rules = json!([
+        {"verbs": ["*"], "apiGroups": ["rbac.authorization.k8s.io"], "resources": ["roles", "rolebindings"]},
+    ]);
+    cluster_role(
+        &c,
+        "granter",
+        json!([{
+            "verbs": ["create", "update", "get"], "apiGroups": ["rbac.authorization.k8s.io"],
+            "resources": ["roles", "rolebindings"],
+        }]),
+    )
+    .await;
+    bind(&c, "default", "granter", "bob").await;
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    let wanted = json!({"metadata": {"name": "r"}, "rules": [
+        {"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods"]},
+    ]});
+    let status = as_user(&c, &bob, "POST", &roles, &wanted)
+        .await
+        .error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "roles.rbac.authorization.k8s.io \"r\" is forbidden: user \"bob\" (groups=[\"system:authenticated\"]) \
+         is attempting to grant RBAC permissions not currently held:\n\
+         {APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"get\" \"list\"]}"
+    );
+    let bindings = format!("{RBAC}/namespaces/default/rolebindings");
+    let binding = json!({
+        "metadata": {"name": "b"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "system:heapster"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "bob"}],
+    });
+    as_user(&c, &bob, "POST", &bindings, &binding)
+        .await
+        .error(403, "Forbidden");
+    let mut missing = binding.clone();
+    missing["roleRef"]["name"] = json!("gone");
+    as_user(&c, &bob, "POST", &bindings, &missing)
+        .await
+        .error(404, "NotFound");
+    // with the verbs bind and escalate, or holding the rules, it is allowed
+    cluster_role(
+        &c,
+        "binder",
+        json!([{
+            "verbs": ["bind"], "apiGroups": ["rbac.authorization.k8s.io"],
+            "resources": ["clusterroles"], "resourceNames": ["system:heapster"],
+        }]),
+    )
+    .await;
+    bind(&c, "default", "binder", "bob").await;
+    as_user(&c, &bob, "POST", &bindings, &binding).await.ok(201);
+    cluster_role(&c, "podreader", wanted["rules"].clone()).await;
+    bind(&c, "default", "podreader", "bob").await;
+    as_user(&c, &bob, "POST", &roles, &wanted).await.ok(201);
+    cluster_role(&c, "escalator", rules).await;
+    bind(&c, "default", "escalator", "bob").await;
+    let all = json!({"metadata": {"name": "all"}, "rules": [
+        {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},
+    ]});
+    as_user(&c, &bob, "POST", &roles, &all).await.ok(201);
+}
+
+#[tokio::test]
+async fn item_190_bootstrap_roles_come_back_at_the_next_start() {
+    let c = cluster().await;
+    let url = format!("{RBAC}/clusterroles/system:basic-user");
+    let role = c.get(&url).await.ok(200);
+    assert_eq!(
+        role["metadata"]["labels"]["kubernetes.io/bootstrapping"],
+        "rbac-defaults"
+    );
+    assert_eq!(
+        role["metadata"]["annotations"]["rbac.authorization.kubernetes.io/autoupdate"],
+        "true"
+    );
+    let admin = c.get(&format!("{RBAC}/clusterroles/admin")).await.ok(200);
+    assert!(admin["aggregationRule"].is_object());
+    let patch = json!({"rules": []});
+    c.patch(&url, "merge", &patch).await.ok(200);
+    let modes = vec![AuthorizationMode::Rbac];
+    let mut options = davit_apiserver::Options::new(c.store());
+    options.authorization = Authorization::Modes(modes);
+    let second = davit_apiserver::ApiServer::new(options).await.unwrap();
+    assert!(second.is_ready());
+    let again = c.get(&url).await.ok(200);
+    // one for each of the three resources
+    assert_eq!(again["rules"].as_array().unwrap().len(), 3);
+}
+
+#[tokio::test]
+async fn item_187_rules_are_listed_with_reasons() {
+    let c = cluster().await;
+    cluster_role(
+        &c,
+        "reader",
+        json!([
+            {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]},
+        ]),
+    )
+    .await;
+    bind(&c, "default", "reader", "bob").await;
+    let bob = UserInfo::new("bob", &[]);
+    let review = json!({"spec": {"namespace": "default"}});
+    let url = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
+    let status = as_user(&c, &bob, "POST", url, &review).await.ok(201);
+    let rules = status["status"]["resourceRules"].as_array().unwrap();
+    assert!(rules.contains(&json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]})));
+    assert_eq!(status["status"]["incomplete"], false);
+    let review = json!({"spec": {"user": "bob", "resourceAttributes": {
+        "namespace": "default", "verb": "get", "resource": "pods",
+    }}});
+    let url = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let status = c.post(url, &review).await.ok(201);
+    assert_eq!(
+        status["status"],
+        json!({
+            "allowed": true,
+            "reason": "RBAC: allowed by RoleBinding \"reader-bob/default\" of ClusterRole \"reader\" to User \"bob\"",
+        })
+    );
+}
+
+#[tokio::test]
+async fn item_193_impersonation_is_authorized_part_by_part() {
+    let c = cluster().await;
+    let bob = UserInfo::new("bob", &[]);
+    let url = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let ask = async |headers: &[(&str, &str)]| {
+        let mut all = vec![("content-type", "application/json")];
+        all.extend(headers);
+        whole(c.send_as(&bob, "POST", url, &all, "{}").await).await
+    };
+    let headers = [("impersonate-user", "alice"), ("impersonate-group", "g")];
+    ask(&headers).await.error(403, "Forbidden");
+    cluster_role(&c, "impersonator", json!([
+        {"verbs": ["impersonate"], "apiGroups": [""], "resources": ["users"], "resourceNames": ["alice"]},
+        {"verbs": ["impersonate"], "apiGroups": ["authentication.k8s.io"], "resources": ["uids", "userextras/scopes"]},
+    ]))
+    .await;
+    bind(&c, "", "impersonator", "bob").await;
+    let status = ask(&headers).await.error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "groups \"g\" is forbidden: User \"bob\" cannot impersonate resource \"groups\" in API group \"\" at the cluster scope"
+    );
+    let headers = [
+        ("impersonate-user", "alice"),
+        ("impersonate-uid", "u-1"),
+        ("impersonate-extra-scopes", "view"),
+    ];
+    let status = ask(&headers).await.ok(201);
+    assert_eq!(
+        status["status"]["userInfo"],
+        json!({
+            "username": "alice", "uid": "u-1", "groups": ["system:authenticated"],
+            "extra": {"scopes": ["view"]},
+        })
+    );
+    ask(&[("impersonate-user", "carol")])
+        .await
+        .error(403, "Forbidden");
+}
+
+async fn bound_pod(c: &Cluster, name: &str, node: &str, secret: &str) {
+    let mut pod = pod(name);
+    pod["spec"]["nodeName"] = json!(node);
+    pod["spec"]["volumes"] = json!([{"name": "v", "secret": {"secretName": secret}}]);
+    c.post(PODS, &pod).await.ok(201);
+}
+
+#[tokio::test]
+async fn item_191_nodes_see_what_their_pods_use() {
+    let c = cluster().await;
+    c.service_account().await;
+    bound_pod(&c, "p", "n1", "mine").await;
+    bound_pod(&c, "q", "n2", "theirs").await;
+    let node = UserInfo::new("system:node:n1", &["system:nodes"]);
+    let secrets = "/api/v1/namespaces/default/secrets";
+    get_as(&c, &node, &format!("{secrets}/mine"))
+        .await
+        .error(404, "NotFound");
+    let status = get_as(&c, &node, &format!("{secrets}/theirs"))
+        .await
+        .error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "secrets \"theirs\" is forbidden: User \"system:node:n1\" cannot get resource \"secrets\" in API group \"\" \
+         in the namespace \"default\": no relationship found between node 'n1' and this object"
+    );
+    get_as(&c, &node, secrets).await.error(403, "Forbidden");
+    let slices = "/apis/resource.k8s.io/v1/resourceslices";
+    get_as(&c, &node, slices).await.error(403, "Forbidden");
+    get_as(
+        &c,
+        &node,
+        &format!("{slices}?fieldSelector=spec.nodeName%3Dn1"),
+    )
+    .await
+    .ok(200);
+    get_as(
+        &c,
+        &node,
+        &format!("{slices}?fieldSelector=spec.nodeName%3Dn2"),
+    )
+    .await
+    .error(403, "Forbidden");
+    get_as(&c, &node, "/api/v1/pods")
+        .await
+        .error(403, "Forbidden");
+    get_as(&c, &node, "/api/v1/pods?fieldSelector=spec.nodeName%3Dn1")
+        .await
+        .ok(200);
+    get_as(&c, &node, "/api/v1/nodes")
+        .await
+        .error(403, "Forbidden");
+    // the pod goes, and what it led to with it
+    let options = json!({"gracePeriodSeconds": 0});
+    c.delete(&format!("{PODS}/p"), &options).await.ok(200);
+    get_as(&c, &node, &format!("{secrets}/mine"))
+        .await
+        .error(403, "Forbidden");
+}
+
+#[tokio::test]
+async fn item_191_nodes_write_only_what_is_theirs() {
+    let c = cluster().await;
+    c.service_account().await;
+    let node = UserInfo::new("system:node:n1", &["system:nodes"]);
+    let nodes = "/api/v1/nodes";
+    let own = json!({"metadata": {"name": "n1", "labels": {"kubernetes.io/hostname": "n1"}}});
+    as_user(&c, &node, "POST", nodes, &own).await.ok(201);
+    let other = json!({"metadata": {"name": "n2"}});
+    let status = as_user(&c, &node, "POST", nodes, &other)
+        .await
+        .error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "nodes \"n2\" is forbidden: node \"n1\" is not allowed to modify node \"n2\""
+    );
+    let patch = json!({"metadata": {"labels": {"node-restriction.kubernetes.io/a": "b"}}});
+    let headers = [("content-type", "application/merge-patch+json")];
+    let url = format!("{nodes}/n1");
+    let answer = whole(
+        c.send_as(&node, "PATCH", &url, &headers, patch.to_string())
+            .await,
+    )
+    .await;
+    let status = answer.error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "nodes \"n1\" is forbidden: is not allowed to modify labels: node-restriction.kubernetes.io/a"
+    );
+    as_user(&c, &node, "POST", PODS, &pod("p"))
+        .await
+        .error(403, "Forbidden");
+    // tokens: of service accounts of its pods, bound to them
+    bound_pod(&c, "q", "n1", "s").await;
+    let made = c.get(&format!("{PODS}/q")).await.ok(200);
+    let url = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let unbound = json!({"spec": {}});
+    let status = as_user(&c, &node, "POST", url, &unbound)
+        .await
+        .error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "serviceaccounts \"default\" is forbidden: node requested token not bound to a pod"
+    );
+    let bound = json!({"spec": {"boundObjectRef": {
+        "apiVersion": "v1", "kind": "Pod", "name": "q", "uid": made["metadata"]["uid"],
+    }}});
+    as_user(&c, &node, "POST", url, &bound).await.ok(201);
+    let slices = "/apis/resource.k8s.io/v1/resourceslices";
+    let slice = |node: &str| {
+        json!({
+            "metadata": {"name": format!("s-{node}")},
+            "spec": {"driver": "d.example.com", "nodeName": node, "devices": [],
+                     "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}},
+        })
+    };
+    as_user(&c, &node, "POST", slices, &slice("n2"))
+        .await
+        .error(403, "Forbidden");
+    as_user(&c, &node, "POST", slices, &slice("n1"))
+        .await
+        .ok(201);
+    let url = format!("{slices}/s-n1");
+    as_user(&c, &node, "DELETE", &url, &Value::Null)
+        .await
+        .ok(200);
+}
