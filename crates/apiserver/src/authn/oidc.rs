@@ -68,7 +68,7 @@ pub(super) fn unverified_issuer(token: &str) -> Option<String> {
 }
 
 impl JwtAuthenticator {
-    pub(super) fn new(issuer: Issuer, mapping: Mapping, tasks: Tasks) -> Self {
+    fn new(issuer: Issuer, mapping: Mapping, tasks: Tasks) -> Self {
         Self {
             issuer,
             mapping,
