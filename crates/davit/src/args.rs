@@ -209,6 +209,10 @@ pub(crate) struct NodeOptions {
     /// Allow the image `davit.local/host`: the host's root, read-only
     #[arg(long)]
     pub(crate) allow_host_image: bool,
+    /// Directories of CDI files for the embedded runtime, the one that wins last
+    /// [default: etc/cdi,var/run/cdi below the root]
+    #[arg(long, value_name = "DIR,...", value_delimiter = ',')]
+    pub(crate) cdi_spec_dirs: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) kubelet: KubeletFlags,
 }

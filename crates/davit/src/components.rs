@@ -177,6 +177,7 @@ pub(crate) fn lacks_privileges(options: &NodeOptions) -> Option<String> {
 async fn runtime(
     options: &NodeOptions,
     data_dir: &Path,
+    paths: &NodePaths,
     address: IpAddr,
     demo: bool,
 ) -> Result<Arc<dyn Runtime>> {
@@ -185,6 +186,10 @@ async fn runtime(
             let mut embedded = EmbeddedOptions::new(runtime_dir(data_dir));
             embedded.host_ip = address.to_string();
             embedded.allow_host_image = options.allow_host_image || demo;
+            embedded.cdi_dirs = match options.cdi_spec_dirs.as_slice() {
+                [] => paths.cdi(),
+                dirs => dirs.to_vec(),
+            };
             Arc::new(Embedded::new(embedded).await.context("embedded runtime")?)
         }
         RuntimeKind::Cri(socket) => {
@@ -216,7 +221,7 @@ pub(crate) async fn run_node(
 ) -> Result<()> {
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
     let address = davit_node::agent::default_address();
-    let runtime = runtime(options, data_dir, address, demo).await?;
+    let runtime = runtime(options, data_dir, &node_paths, address, demo).await?;
     let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), runtime);
     node.log_dir = node_paths.pod_logs();
     node.static_pod_dir = Some(node_paths.static_pods());

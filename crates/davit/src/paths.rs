@@ -86,6 +86,11 @@ impl NodePaths {
         self.root.join("var/log/pods")
     }
 
+    /// `/etc/cdi` and `/var/run/cdi`
+    pub(crate) fn cdi(&self) -> Vec<PathBuf> {
+        vec![self.root.join("etc/cdi"), self.root.join("var/run/cdi")]
+    }
+
     /// `/etc/kubernetes/manifests`
     pub(crate) fn static_pods(&self) -> PathBuf {
         self.root.join("etc/kubernetes/manifests")

@@ -43,6 +43,8 @@ pub struct EmbeddedOptions {
     pub network: Arc<dyn Network>,
     /// Address of pods in the host's network.
     pub host_ip: String,
+    /// Directories of CDI files, the one that wins last.
+    pub cdi_dirs: Vec<PathBuf>,
 }
 
 impl EmbeddedOptions {
@@ -58,6 +60,7 @@ impl EmbeddedOptions {
             monitor_exe: PathBuf::from("/proc/self/exe"),
             network: Arc::new(Loopback),
             host_ip: "127.0.0.1".to_owned(),
+            cdi_dirs: crate::cdi::DEFAULT_DIRS.map(PathBuf::from).to_vec(),
         }
     }
 }
@@ -73,6 +76,7 @@ struct Inner {
     options: EmbeddedOptions,
     images: Arc<Images>,
     hierarchies: Hierarchies,
+    cdi: crate::cdi::Registry,
     /// Keeps the descriptor behind `exe` open.
     _exe_mount: Option<OwnedFd>,
     exe: PathBuf,
@@ -257,6 +261,7 @@ impl Inner {
         let (exe, exe_mount) = protected_exe(&options.monitor_exe);
         Ok(Inner {
             images: Arc::new(images),
+            cdi: crate::cdi::Registry::new(options.cdi_dirs.clone()),
             hierarchies: Hierarchies::detect().map_err(|e| Error::Internal(e.to_string()))?,
             _exe_mount: exe_mount,
             exe,

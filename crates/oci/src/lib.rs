@@ -5,6 +5,7 @@
 //! [`monitor::main_if_invoked`] first in `main`. The contract both keep is in `contract` (feature `test-support`).
 
 pub mod caps;
+pub mod cdi;
 pub mod cgroup;
 #[cfg(feature = "test-support")]
 #[allow(clippy::unwrap_used)] // a test body

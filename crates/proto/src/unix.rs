@@ -13,7 +13,7 @@ mod listener;
 mod stream;
 
 pub use authority::RepairError;
-pub use client::{connect, connect_lazy, connect_once};
+pub use client::{connect, connect_lazy, connect_observed, connect_once};
 pub use deadline::{Deadline, DeadlineLayer};
 pub use listener::{Layers, Listener, Peer, create_dir, remove_stale_sockets, serve, server};
 pub use stream::Repaired;

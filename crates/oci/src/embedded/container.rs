@@ -707,6 +707,7 @@ fn create(
         image: &image,
         user: &user,
         target_pid_namespace,
+        cdi: &inner.cdi,
     })?;
     let target = dir.join("rootfs");
     let rootfs = if image.is_host() {

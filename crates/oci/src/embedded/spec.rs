@@ -30,6 +30,8 @@ pub(super) struct Parts<'a> {
     pub(super) user: &'a User,
     /// File that stands for the pid namespace of another container, for ephemeral containers.
     pub(super) target_pid_namespace: Option<PathBuf>,
+    /// CDI devices.
+    pub(super) cdi: &'a crate::cdi::Registry,
 }
 
 /// The results: configuration, seccomp programs, device rules and limits.
@@ -415,15 +417,28 @@ fn check_apparmor(context: &cri::LinuxContainerSecurityContext) -> Result<()> {
     }
 }
 
+/// Puts the edits of the container's CDI devices in, of those in the field first.
+fn inject_devices(parts: &Parts<'_>, value: &mut Value, rules: &mut Vec<DeviceRule>) -> Result<()> {
+    let config = parts.config;
+    let mut names: Vec<String> = config.cdi_devices.iter().map(|d| d.name.clone()).collect();
+    names.extend(crate::cdi::annotated(config.annotations.iter()));
+    if names.is_empty() {
+        return Ok(());
+    }
+    let failed = |e: String| Error::Internal(format!("CDI device injection failed: {e}"));
+    let edits = parts
+        .cdi
+        .resolve(&names)
+        .map_err(|e| failed(e.to_string()))?;
+    crate::cdi::edits::apply(&edits, value, rules).map_err(|e| failed(e.to_string()))
+}
+
 /// Builds everything the monitor needs to know about the process and its surroundings.
 pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
     let config = parts.config;
     let context = security(config);
     let privileged = context.privileged;
     check_apparmor(&context)?;
-    if let Some(device) = config.cdi_devices.first() {
-        return Err(Error::Unimplemented(format!("CDI device {}", device.name)));
-    }
     let resources = config
         .linux
         .as_ref()
@@ -486,7 +501,7 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
             "working directory {cwd:?} is not absolute"
         )));
     }
-    let value = json!({
+    let mut value = json!({
         "ociVersion": "1.2.0",
         "hostname": hostname,
         "root": {"path": "rootfs", "readonly": context.readonly_rootfs},
@@ -513,6 +528,7 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
             "readonlyPaths": if privileged { &[] } else { context.readonly_paths.as_slice() },
         },
     });
+    inject_devices(parts, &mut value, &mut rules)?;
     let spec = serde_json::from_value(value)
         .map_err(|e| Error::Internal(format!("OCI configuration: {e}")))?;
     if parts.sandbox_config.metadata.is_none() {

@@ -2,13 +2,17 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::Error;
@@ -41,7 +45,30 @@ pub fn connect_lazy(path: impl AsRef<Path>) -> Channel {
 /// further call fails, so that answers never come from another process that took the path.
 pub async fn connect_once(path: impl AsRef<Path>, limit: Duration) -> Result<Channel, Error> {
     let path: PathBuf = path.as_ref().to_owned();
-    let stream = Arc::new(parking(dial(&path, limit).await?));
+    let stream = dial(&path, limit).await?;
+    once(stream, path, limit).await
+}
+
+/// Like [`connect_once`]; the token is cancelled when the connection is gone, also when no call
+/// is under way.
+pub async fn connect_observed(
+    path: impl AsRef<Path>,
+    limit: Duration,
+) -> Result<(Channel, CancellationToken), Error> {
+    let path: PathBuf = path.as_ref().to_owned();
+    let lost = CancellationToken::new();
+    let stream = Observed {
+        stream: dial(&path, limit).await?,
+        _lost: lost.clone().drop_guard(),
+    };
+    Ok((once(stream, path, limit).await?, lost))
+}
+
+async fn once<S>(stream: S, path: PathBuf, limit: Duration) -> Result<Channel, Error>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let stream = Arc::new(tokio::sync::Mutex::new(Some(stream)));
     let used = Arc::new(AtomicBool::new(false));
     let name: Arc<Path> = Arc::from(path.as_path());
     let connector = tower::service_fn(move |_: Uri| {
@@ -71,8 +98,38 @@ pub async fn connect_once(path: impl AsRef<Path>, limit: Duration) -> Result<Cha
         })
 }
 
-fn parking(stream: UnixStream) -> tokio::sync::Mutex<Option<UnixStream>> {
-    tokio::sync::Mutex::new(Some(stream))
+/// A connection that tells of its end: the HTTP/2 stack drops it as soon as the peer closes it.
+struct Observed {
+    stream: UnixStream,
+    _lost: DropGuard,
+}
+
+impl AsyncRead for Observed {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Observed {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
 }
 
 async fn dial(path: &Path, limit: Duration) -> Result<UnixStream, Error> {

@@ -1,0 +1,147 @@
+//! The rules that runtimes and drivers rely on, without a container.
+
+use super::*;
+use serde_json::{Value, json};
+use std::fs;
+
+const KIND: &str = "vendor.com/gpu";
+
+fn file(dir: &Path, name: &str, devices: &[(&str, &str)]) {
+    let devices: Vec<Value> = devices
+        .iter()
+        .map(|(name, env)| json!({"name": name, "containerEdits": {"env": [env]}}))
+        .collect();
+    let spec = json!({"cdiVersion": "0.6.0", "kind": KIND, "devices": devices,
+        "containerEdits": {"env": [format!("FILE_{}=1", name.split('.').next().unwrap().to_uppercase())]}});
+    fs::write(dir.join(name), spec.to_string()).unwrap();
+}
+
+fn registry() -> (tempfile::TempDir, Registry, PathBuf, PathBuf) {
+    let root = tempfile::tempdir().unwrap();
+    let (low, high) = (root.path().join("etc"), root.path().join("run"));
+    fs::create_dir_all(&low).unwrap();
+    fs::create_dir_all(&high).unwrap();
+    let registry = Registry::new(vec![low.clone(), high.clone()]);
+    (root, registry, low, high)
+}
+
+fn names(devices: &[&str]) -> Vec<String> {
+    devices.iter().map(|d| format!("{KIND}={d}")).collect()
+}
+
+#[test]
+fn edits_of_a_file_come_once_and_the_later_directory_wins() {
+    let (_root, registry, low, high) = registry();
+    file(&low, "a.json", &[("0", "A=low"), ("1", "B=low")]);
+    file(&high, "b.json", &[("0", "A=high")]);
+    let edits = registry.resolve(&names(&["0", "1", "0"])).unwrap();
+    assert_eq!(edits.env, ["FILE_B=1", "A=high", "FILE_A=1", "B=low"]);
+    // What is written later is seen, without anybody telling.
+    fs::remove_file(high.join("b.json")).unwrap();
+    file(&low, "c.json", &[("2", "C=new")]);
+    let edits = registry.resolve(&names(&["0", "2"])).unwrap();
+    assert_eq!(edits.env, ["FILE_A=1", "A=low", "FILE_C=1", "C=new"]);
+}
+
+#[test]
+fn what_cannot_be_resolved_is_named_with_its_cause() {
+    let (_root, registry, low, _) = registry();
+    file(&low, "a.json", &[("0", "A=1"), ("1", "A=1")]);
+    file(&low, "b.json", &[("0", "A=2")]);
+    fs::write(low.join("broken.json"), "{").unwrap();
+    fs::write(low.join("ignored.txt"), "{").unwrap();
+    let error = registry.resolve(&names(&["0", "1", "9"])).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("unresolvable CDI devices vendor.com/gpu=0, vendor.com/gpu=9; "),
+        "{text}"
+    );
+    assert!(
+        text.contains("conflicting device \"vendor.com/gpu=0\""),
+        "{text}"
+    );
+    assert!(text.contains("broken.json: "), "{text}");
+    assert!(!text.contains("ignored"), "{text}");
+    // A broken file does not harm the devices of others.
+    registry.resolve(&names(&["1"])).unwrap();
+    assert!(registry.resolve(&["1".to_owned()]).is_err());
+}
+
+#[test]
+fn files_that_break_the_rules_are_refused() {
+    let base = json!({"cdiVersion": "0.6.0", "kind": KIND,
+        "devices": [{"name": "0", "containerEdits": {"env": ["A=1"]}}]});
+    assert!(Spec::parse(&base.to_string(), true).is_ok());
+    let change = |path: &str, value: Value| {
+        let mut spec = base.clone();
+        *spec.pointer_mut(path).unwrap() = value;
+        Spec::parse(&spec.to_string(), true)
+    };
+    assert!(change("/cdiVersion", json!("0.2.0")).is_err());
+    assert!(change("/cdiVersion", json!("1.1.0")).is_ok());
+    assert!(change("/kind", json!("gpu")).is_err());
+    assert!(change("/kind", json!("1vendor/gpu")).is_err());
+    assert!(change("/devices", json!([])).is_err());
+    assert!(change("/devices/0/name", json!("-x")).is_err());
+    assert!(change("/devices/0/containerEdits", json!({})).is_err());
+    assert!(change("/devices/0/containerEdits", json!({"env": ["A"]})).is_err());
+    assert!(change("/devices/0/containerEdits", json!({"unknown": 1})).is_err());
+    let node = json!({"deviceNodes": [{"path": "/dev/x", "type": "z"}]});
+    assert!(change("/devices/0/containerEdits", node).is_err());
+    let hook = json!({"hooks": [{"hookName": "never", "path": "/x"}]});
+    assert!(change("/devices/0/containerEdits", hook).is_err());
+    let yaml = "cdiVersion: 0.6.0\nkind: vendor.com/gpu\ndevices:\n- name: '0'\n  containerEdits:\n    env: [A=1]\n";
+    assert!(Spec::parse(yaml, false).is_ok());
+}
+
+#[test]
+fn edits_are_applied() {
+    let edits: Edits = serde_json::from_value(json!({
+        "env": ["A=new", "B=2"],
+        "deviceNodes": [{"path": "/dev/zero-too", "hostPath": "/dev/zero", "permissions": "rw"}],
+        "mounts": [
+            {"hostPath": "/lib/x", "containerPath": "/usr/lib/deep/x", "options": ["ro", "nosuid", "bind"]},
+            {"hostPath": "/lib", "containerPath": "/usr"}],
+        "hooks": [{"hookName": "prestart", "path": "/bin/true"},
+            {"hookName": "createContainer", "path": "/bin/true", "args": ["true", "x"], "timeout": 3}],
+        "additionalGids": [0, 7, 7],
+    }))
+    .unwrap();
+    let mut spec = json!({
+        "process": {"env": ["A=old", "AB=1"], "user": {"uid": 1000, "gid": 0, "additionalGids": []}},
+        "mounts": [{"destination": "/proc"}, {"destination": "/usr"}],
+        "linux": {"devices": []},
+    });
+    let mut rules = Vec::new();
+    edits::apply(&edits, &mut spec, &mut rules).unwrap();
+    assert_eq!(spec["process"]["env"], json!(["A=new", "AB=1", "B=2"]));
+    let device = &spec["linux"]["devices"][0];
+    assert_eq!(
+        (&device["path"], &device["major"], &device["minor"]),
+        (&json!("/dev/zero-too"), &json!(1), &json!(5))
+    );
+    assert_eq!(
+        (&device["uid"], &device["gid"]),
+        (&json!(1000), &Value::Null)
+    );
+    assert_eq!(rules.len(), 1);
+    let order: Vec<&str> = spec["mounts"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|m| m["destination"].as_str().unwrap())
+        .collect();
+    assert_eq!(order, ["/proc", "/usr", "/usr/lib/deep/x"]);
+    assert_eq!(spec["mounts"][1]["type"], "bind");
+    assert_eq!(spec["hooks"]["createRuntime"][0]["path"], "/bin/true");
+    assert_eq!(spec["hooks"]["createContainer"][0]["timeout"], 3);
+    assert_eq!(spec["process"]["user"]["additionalGids"], json!([7]));
+    let _: oci_spec::runtime::Hooks = serde_json::from_value(spec["hooks"].clone()).unwrap();
+
+    let rdt: Edits = serde_json::from_value(json!({"intelRdt": {"closID": "x"}})).unwrap();
+    let error = edits::apply(&rdt, &mut spec, &mut rules).unwrap_err();
+    assert!(error.to_string().contains("intelRdt"), "{error}");
+    let missing: Edits =
+        serde_json::from_value(json!({"deviceNodes": [{"path": "/dev/no-such"}]})).unwrap();
+    assert!(edits::apply(&missing, &mut spec, &mut rules).is_err());
+}
