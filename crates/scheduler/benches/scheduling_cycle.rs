@@ -8,6 +8,8 @@ use davit_scheduler::cache::{Cache, Snapshot};
 use davit_scheduler::cycle::{Inputs, Outcome, attempt};
 use davit_scheduler::framework::Profile;
 use davit_scheduler::nominator::Nominated;
+use davit_allocator::Selectors;
+use davit_scheduler::devices::Devices;
 use davit_scheduler::plugins::{Budgets, default_profile};
 use davit_scheduler::pod::PodInfo;
 use serde_json::{Value, json};
@@ -65,7 +67,12 @@ impl Bed {
                 ));
             }
         }
-        let profile = default_profile("default-scheduler", None, Budgets::default());
+        let profile = default_profile(
+            "default-scheduler",
+            None,
+            Budgets::default(),
+            &Devices::new(Arc::new(Selectors::kubernetes())),
+        );
         let mut bed = Self {
             cache,
             snapshot: Snapshot::default(),

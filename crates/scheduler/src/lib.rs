@@ -10,6 +10,7 @@
 
 pub mod cache;
 pub mod cycle;
+pub mod devices;
 pub mod framework;
 pub mod node;
 pub mod nominator;

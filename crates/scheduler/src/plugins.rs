@@ -3,6 +3,7 @@
 mod balanced_allocation;
 mod default_binder;
 mod default_preemption;
+mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
@@ -19,6 +20,7 @@ mod taint_toleration;
 pub use balanced_allocation::BalancedAllocation;
 pub use default_binder::DefaultBinder;
 pub use default_preemption::{Budgets, DefaultPreemption};
+pub use dynamic_resources::{DynamicResources, DynamicResourcesArgs};
 pub use image_locality::ImageLocality;
 pub use inter_pod_affinity::InterPodAffinity;
 pub use node_affinity::NodeAffinity;
@@ -34,11 +36,20 @@ pub use taint_toleration::TaintToleration;
 
 use std::sync::Arc;
 
+use crate::devices::Devices;
 use crate::framework::Profile;
 
 /// The profile of the default scheduler: the plugins of kube-scheduler with their weights, in its
 /// order. Without a client the profile decides but neither binds nor preempts.
-pub fn default_profile(name: &str, client: Option<kube::Client>, budgets: Budgets) -> Profile {
+pub fn default_profile(
+    name: &str,
+    client: Option<kube::Client>,
+    budgets: Budgets,
+    devices: &Devices,
+) -> Profile {
+    let fit = NodeResourcesFit::default().with_devices(devices.clone());
+    let args = DynamicResourcesArgs::default();
+    let dynamic = DynamicResources::new(client.clone(), devices.clone(), args);
     let mut profile = Profile::new(name)
         .with(Arc::new(SchedulingGates), 0)
         .with(Arc::new(PrioritySort), 0)
@@ -47,9 +58,10 @@ pub fn default_profile(name: &str, client: Option<kube::Client>, budgets: Budget
         .with(Arc::new(TaintToleration), 3)
         .with(Arc::new(NodeAffinity), 2)
         .with(Arc::new(NodePorts), 0)
-        .with(Arc::new(NodeResourcesFit::default()), 1)
+        .with(Arc::new(fit), 1)
         .with(Arc::new(PodTopologySpread), 2)
         .with(Arc::new(InterPodAffinity::default()), 2)
+        .with(Arc::new(dynamic), 2)
         .with(Arc::new(BalancedAllocation::default()), 1)
         .with(Arc::new(ImageLocality), 1);
     if let Some(client) = client {

@@ -12,15 +12,19 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_allocator::Selectors;
 use davit_client::{EventRecorder, Informer};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use kube::Api;
 use kube::runtime::watcher::Config;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::devices::Devices;
 use crate::framework::{ClusterEvent, EventObject, Hint, Profile, Status};
 use crate::metrics::Metrics;
 use crate::plugins::{Budgets, NodeResourceTopology, default_profile};
@@ -76,6 +80,7 @@ pub struct Scheduler {
     options: SchedulerOptions,
     profiles: Arc<Profiles>,
     budgets: Budgets,
+    devices: Devices,
     verdicts: Verdicts,
     metrics: Metrics,
     waiting: WaitingPods,
@@ -126,10 +131,12 @@ impl Scheduler {
     pub fn new(client: kube::Client, options: SchedulerOptions) -> Self {
         let budgets = Budgets::default();
         let topologies = Topologies::default();
+        let devices = Devices::new(Arc::new(Selectors::kubernetes()));
         let mut profiles = options.profiles.clone();
         if profiles.is_empty() {
-            let default =
-                |name: &String| default_profile(name, Some(client.clone()), budgets.clone());
+            let default = |name: &String| {
+                default_profile(name, Some(client.clone()), budgets.clone(), &devices)
+            };
             let aligned = |p: Profile| {
                 let plugin = NodeResourceTopology::new(topologies.clone());
                 p.with(Arc::new(plugin), 0)
@@ -149,6 +156,7 @@ impl Scheduler {
             client,
             options,
             budgets,
+            devices,
             verdicts: Verdicts::default(),
             metrics: Metrics::default(),
             waiting: WaitingPods::default(),
@@ -159,6 +167,11 @@ impl Scheduler {
     /// The latest verdicts.
     pub fn verdicts(&self) -> &Verdicts {
         &self.verdicts
+    }
+
+    /// What is known of devices, for profiles of one's own.
+    pub fn devices(&self) -> &Devices {
+        &self.devices
     }
 
     /// The metrics, to be registered where they are served.
@@ -202,6 +215,10 @@ impl Scheduler {
             &mut tasks,
             stop.clone(),
         );
+        let slices = watch_all::<ResourceSlice>(client, &mut tasks, &stop);
+        let classes = watch_all::<DeviceClass>(client, &mut tasks, &stop);
+        let claims = watch_all::<ResourceClaim>(client, &mut tasks, &stop);
+        let rules = watch_all::<DeviceTaintRule>(client, &mut tasks, &stop);
         // All profiles speak under the name of the first: events name one component.
         let component = self
             .options
@@ -226,6 +243,10 @@ impl Scheduler {
         let mut node_changes = nodes.subscribe();
         let mut namespace_changes = namespaces.subscribe();
         let mut budget_changes = budgets.subscribe();
+        let mut slice_changes = slices.subscribe();
+        let mut class_changes = classes.subscribe();
+        let mut claim_changes = claims.subscribe();
+        let mut rule_changes = rules.subscribe();
         let mut next_housekeeping = Instant::now() + HOUSEKEEPING;
         loop {
             // Everything that is known goes in before a decision is made.
@@ -234,6 +255,18 @@ impl Scheduler {
             }
             while let Some(change) = namespace_changes.try_next() {
                 engine.namespace(change);
+            }
+            while let Some(change) = class_changes.try_next() {
+                engine.device_class(change);
+            }
+            while let Some(change) = slice_changes.try_next() {
+                engine.slice(change);
+            }
+            while let Some(change) = rule_changes.try_next() {
+                engine.taint_rule(change);
+            }
+            while let Some(change) = claim_changes.try_next() {
+                engine.claim(change);
             }
             while let Some(change) = pod_changes.try_next() {
                 engine.pod(change);
@@ -261,6 +294,10 @@ impl Scheduler {
                 Some(change) = pod_changes.next() => engine.pod(change),
                 Some(change) = node_changes.next() => engine.node(change),
                 Some(change) = namespace_changes.next() => engine.namespace(change),
+                Some(change) = class_changes.next() => engine.device_class(change),
+                Some(change) = slice_changes.next() => engine.slice(change),
+                Some(change) = rule_changes.next() => engine.taint_rule(change),
+                Some(change) = claim_changes.next() => engine.claim(change),
                 Some(_) = budget_changes.next() => {
                     while budget_changes.try_next().is_some() {}
                     self.budgets.replace(budgets.list());
@@ -274,6 +311,25 @@ impl Scheduler {
             }
         }
     }
+}
+
+/// An informer for all objects of a kind.
+fn watch_all<K>(
+    client: &kube::Client,
+    tasks: &mut JoinSet<()>,
+    stop: &CancellationToken,
+) -> Informer<K>
+where
+    K: kube::Resource<DynamicType = ()>
+        + serde::de::DeserializeOwned
+        + Clone
+        + fmt::Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let api = Api::all(client.clone());
+    Informer::spawn(api, Config::default(), tasks, stop.clone())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use davit_allocator::Refusal;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,9 @@ pub struct NodeVerdict {
     /// The numbers behind the reasons.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shortages: Vec<Shortage>,
+    /// What rules out the node's devices, one by one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub devices: Option<Box<Refusal>>,
 }
 
 /// How a node that could take the pod scored.
@@ -118,6 +122,17 @@ pub struct Record {
     pub more_nodes: usize,
 }
 
+/// How many devices of a request a verdict names at most.
+const NAMED_DEVICES: usize = 16;
+
+/// The refusal with so many devices as are worth reading.
+fn few(mut refusal: Box<Refusal>) -> Box<Refusal> {
+    for request in &mut refusal.requests {
+        request.devices.truncate(NAMED_DEVICES);
+    }
+    refusal
+}
+
 impl Verdict {
     /// The verdict of an attempt.
     pub fn new(
@@ -145,6 +160,7 @@ impl Verdict {
             code: status.code,
             reasons: status.reasons.iter().map(ToString::to_string).collect(),
             shortages: status.shortages.clone(),
+            devices: status.devices.clone().map(few),
         });
         Self {
             namespace: pod.namespace.to_string(),
@@ -283,6 +299,7 @@ mod tests {
             code: Code::Unschedulable,
             reasons: vec![format!("Insufficient example.com/{}", "x".repeat(i % 500))],
             shortages: Vec::new(),
+            devices: None,
         };
         Verdict {
             namespace: "ns".to_owned(),

@@ -4,6 +4,7 @@ use std::ops::BitOr;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use crate::pod::PodInfo;
 
@@ -128,6 +129,13 @@ pub enum EventObject {
         old: Option<Arc<Node>>,
         /// After; `None` if it is gone.
         new: Option<Arc<Node>>,
+    },
+    /// A resource claim.
+    Claim {
+        /// Before; `None` if it is new.
+        old: Option<Arc<ResourceClaim>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<ResourceClaim>>,
     },
     /// Any other object.
     Other,

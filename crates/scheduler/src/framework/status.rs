@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use davit_allocator::Refusal;
+
 use serde::{Deserialize, Serialize};
 
 /// The kind of an answer, with the meaning of the Kubernetes scheduling framework.
@@ -52,6 +54,8 @@ pub struct Status {
     pub reasons: Vec<Reason>,
     /// The numbers behind the reasons, where there are some.
     pub shortages: Vec<Shortage>,
+    /// What rules out the node's devices, one by one.
+    pub devices: Option<Box<Refusal>>,
 }
 
 impl Status {
@@ -62,6 +66,7 @@ impl Status {
             plugin: "",
             reasons: Vec::new(),
             shortages: Vec::new(),
+            devices: None,
         }
     }
 
@@ -101,6 +106,13 @@ impl Status {
     #[must_use]
     pub fn by(mut self, plugin: &'static str) -> Self {
         self.plugin = plugin;
+        self
+    }
+
+    /// The same answer with what rules out the node's devices.
+    #[must_use]
+    pub fn with_devices(mut self, devices: Refusal) -> Self {
+        self.devices = Some(Box::new(devices));
         self
     }
 

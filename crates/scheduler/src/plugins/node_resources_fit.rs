@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cache::Snapshot;
+use crate::devices::Devices;
 use crate::framework::{
     Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Filter, Hint,
     MAX_NODE_SCORE, Plugin, Points, Reason, Score, Shortage, Status,
@@ -33,6 +34,8 @@ pub struct NodeResourcesFit {
     pub ignored: Vec<String>,
     /// Extended resources that are left to an extender, by the part of the name before the slash.
     pub ignored_groups: Vec<String>,
+    /// Knows the device classes that stand for extended resources.
+    devices: Option<Devices>,
 }
 
 impl Default for NodeResourcesFit {
@@ -42,6 +45,7 @@ impl Default for NodeResourcesFit {
             scored: vec![("cpu".to_owned(), 1), ("memory".to_owned(), 1)],
             ignored: Vec::new(),
             ignored_groups: Vec::new(),
+            devices: None,
         }
     }
 }
@@ -100,6 +104,24 @@ fn reason(shortage: &Shortage) -> Reason {
 }
 
 impl NodeResourcesFit {
+    /// Leaves extended resources that a node does not have itself to the devices of a class, if one
+    /// stands for them.
+    #[must_use]
+    pub fn with_devices(mut self, devices: Devices) -> Self {
+        self.devices = Some(devices);
+        self
+    }
+
+    /// Whether devices take the place of the resource on a node with these amounts.
+    fn comes_from_devices(&self, name: &str, allocatable: &Resources) -> bool {
+        name.contains('/')
+            && allocatable.scalar(name) == 0
+            && self
+                .devices
+                .as_ref()
+                .is_some_and(|d| d.class_of_resource(name).is_some())
+    }
+
     fn ignores(&self, name: &str) -> bool {
         self.ignored.iter().any(|n| n == name)
             || name
@@ -123,6 +145,7 @@ impl Plugin for NodeResourcesFit {
         vec![
             ClusterEvent::new(EventResource::AssignedPod, freed),
             ClusterEvent::new(EventResource::TargetPod, Action::UPDATE_SCALE_DOWN),
+            ClusterEvent::new(EventResource::DeviceClass, Action::ADD | Action::UPDATE),
             ClusterEvent::new(
                 EventResource::Node,
                 Action::ADD | Action::UPDATE_ALLOCATABLE,
@@ -144,7 +167,8 @@ impl Plugin for NodeResourcesFit {
         };
         let has = amounts(node);
         let none = Resources::default();
-        if !shortages(pod, &has, &none, 0, |name| self.ignores(name)).is_empty() {
+        let ignored = |name: &str| self.ignores(name) || self.comes_from_devices(name, &has);
+        if !shortages(pod, &has, &none, 0, ignored).is_empty() {
             // Too small even if it were empty.
             return Hint::Skip;
         }
@@ -164,7 +188,9 @@ impl Plugin for NodeResourcesFit {
 impl Filter for NodeResourcesFit {
     fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
         let pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
-        let ignored = |name: &str| self.ignores(name);
+        let ignored = |name: &str| {
+            self.ignores(name) || self.comes_from_devices(name, &node.allocatable)
+        };
         let shortages = shortages(pod, &node.allocatable, &node.requested, pods, ignored);
         if shortages.is_empty() {
             return Status::success();

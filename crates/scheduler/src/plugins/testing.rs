@@ -23,6 +23,12 @@ pub(crate) fn labelled(name: &str, labels: Value, mut spec: Value) -> Arc<PodInf
     Arc::new(PodInfo::new(Arc::new(serde_json::from_value(pod).unwrap())))
 }
 
+/// No devices.
+pub(crate) fn devices() -> crate::devices::Devices {
+    let selectors = davit_allocator::Selectors::kubernetes();
+    crate::devices::Devices::new(Arc::new(selectors))
+}
+
 pub(crate) struct Bed {
     pub(crate) cache: Cache,
     pub(crate) snapshot: Snapshot,

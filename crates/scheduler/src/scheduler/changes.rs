@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use davit_client::Change;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
+use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 
 use super::engine::{Engine, now};
+use crate::devices::Watched;
 use crate::framework::{Action, ClusterEvent, EventObject, EventResource, node_action, pod_action};
 use crate::pod::PodInfo;
 
@@ -77,6 +80,94 @@ impl Engine {
     pub(super) fn topologies(&mut self) {
         let event = ClusterEvent::new(EventResource::NodeResourceTopology, Action::UPDATE_OTHER);
         self.event("NodeResourceTopologyChange", event, &EventObject::Other);
+    }
+
+    /// All of a kind that devices are decided by is known: pods that waited for it may go on.
+    fn devices_synced(&mut self, what: Watched) {
+        self.devices.synced(what);
+        if self.devices.is_synced() {
+            let event = ClusterEvent::new(EventResource::ResourceClaim, Action::ADD);
+            self.event("ResourceClaimSynced", event, &EventObject::Other);
+        }
+    }
+
+    pub(super) fn claim(&mut self, change: Change<ResourceClaim>) {
+        let (old, new, action, label) = match change {
+            Change::Synced => return self.devices_synced(Watched::Claims),
+            Change::Applied { old, new } => {
+                self.devices.set_claim(new.clone());
+                match old {
+                    None => (None, Some(new), Action::ADD, "ResourceClaimAdd"),
+                    old => (old, Some(new), Action::UPDATE_OTHER, "ResourceClaimUpdate"),
+                }
+            }
+            Change::Deleted(claim) => {
+                self.devices.remove_claim(&claim);
+                (Some(claim), None, Action::DELETE, "ResourceClaimDelete")
+            }
+        };
+        let event = ClusterEvent::new(EventResource::ResourceClaim, action);
+        self.event(label, event, &EventObject::Claim { old, new });
+    }
+
+    pub(super) fn slice(&mut self, change: Change<ResourceSlice>) {
+        let action = match change {
+            Change::Synced => return self.devices_synced(Watched::Slices),
+            Change::Applied { old, new } => {
+                let name = new.metadata.name.clone().unwrap_or_default();
+                self.devices.set_slice(&name, Some(new));
+                if old.is_none() {
+                    Action::ADD
+                } else {
+                    Action::UPDATE_OTHER
+                }
+            }
+            Change::Deleted(slice) => {
+                let name = slice.metadata.name.as_deref().unwrap_or_default();
+                self.devices.set_slice(name, None);
+                // What was in the way of "all" or of a newer generation may be gone with it.
+                Action::UPDATE_OTHER
+            }
+        };
+        let event = ClusterEvent::new(EventResource::ResourceSlice, action);
+        self.event("ResourceSliceChange", event, &EventObject::Other);
+    }
+
+    pub(super) fn taint_rule(&mut self, change: Change<DeviceTaintRule>) {
+        match change {
+            Change::Synced => return self.devices_synced(Watched::Rules),
+            Change::Applied { new, .. } => {
+                let name = new.metadata.name.as_deref().unwrap_or_default();
+                self.devices.set_rule(name, Some(&new));
+            }
+            Change::Deleted(rule) => {
+                let name = rule.metadata.name.as_deref().unwrap_or_default();
+                self.devices.set_rule(name, None);
+            }
+        }
+        let event = ClusterEvent::new(EventResource::ResourceSlice, Action::UPDATE_OTHER);
+        self.event("DeviceTaintRuleChange", event, &EventObject::Other);
+    }
+
+    pub(super) fn device_class(&mut self, change: Change<DeviceClass>) {
+        let action = match change {
+            Change::Synced => return self.devices_synced(Watched::Classes),
+            Change::Applied { old, new } => {
+                let name = new.metadata.name.clone().unwrap_or_default();
+                self.devices.set_class(&name, Some(new));
+                if old.is_none() {
+                    Action::ADD
+                } else {
+                    Action::UPDATE_OTHER
+                }
+            }
+            Change::Deleted(class) => {
+                let name = class.metadata.name.as_deref().unwrap_or_default();
+                return self.devices.set_class(name, None);
+            }
+        };
+        let event = ClusterEvent::new(EventResource::DeviceClass, action);
+        self.event("DeviceClassChange", event, &EventObject::Other);
     }
 
     pub(super) fn pod(&mut self, change: Change<Pod>) {

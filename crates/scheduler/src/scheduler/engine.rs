@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use super::{Profiles, Scheduler};
 use crate::cache::{Cache, Snapshot};
 use crate::cycle::{Attempt, Inputs, Outcome, attempt, fit_message};
+use crate::devices::Devices;
 use crate::framework::{
     Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Profile, Status,
 };
@@ -54,6 +55,7 @@ pub(super) struct Engine {
     pub(super) metrics: Metrics,
     pub(super) reporter: Reporter,
     pub(super) waiting: WaitingPods,
+    pub(super) devices: Devices,
     pub(super) work: JoinSet<Done>,
     /// Which pod a task of `work` binds, should it panic.
     binding: HashMap<Id, Arc<str>>,
@@ -74,6 +76,7 @@ impl Engine {
             metrics: scheduler.metrics.clone(),
             reporter,
             waiting: scheduler.waiting.clone(),
+            devices: scheduler.devices.clone(),
             work: JoinSet::new(),
             binding: HashMap::new(),
             synced: [false; 3],

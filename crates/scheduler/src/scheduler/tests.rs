@@ -366,7 +366,12 @@ impl Permit for Patience {
 async fn pods_can_be_held_at_permit() {
     let api = Fake::new();
     let profile: Profile =
-        default_profile("default-scheduler", Some(api.client()), Budgets::default())
+        default_profile(
+            "default-scheduler",
+            Some(api.client()),
+            Budgets::default(),
+            &crate::plugins::testing::devices(),
+        )
             .with(Arc::new(Patience), 0);
     let options = SchedulerOptions {
         profiles: vec![profile],

@@ -32,7 +32,12 @@ fn on_node(
     node: &str,
     budgets: &Budgets,
 ) -> Result<(Vec<String>, usize), Status> {
-    let profile = default_profile("default-scheduler", None, budgets.clone());
+    let profile = default_profile(
+        "default-scheduler",
+        None,
+        budgets.clone(),
+        &crate::plugins::testing::devices(),
+    );
     let nominated = Nominated::default();
     let inputs = Inputs {
         profile: &profile,

@@ -1,0 +1,286 @@
+//! What the scheduler knows of devices: slices with the taints of rules, classes, claims, and
+//! claims whose allocation is on its way to the API server.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use davit_allocator::{Class, Classes, Inventory, Selectors, Slice, TaintRule, Usage};
+use k8s_openapi::api::resource::v1::{
+    AllocationResult, DeviceClass, ResourceClaim, ResourceSlice,
+};
+use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
+use parking_lot::Mutex;
+
+/// Devices and claims, shared by the plugins of all profiles. Cheap to clone.
+#[derive(Clone)]
+pub struct Devices {
+    inner: Arc<Mutex<Inner>>,
+    selectors: Arc<Selectors>,
+}
+
+impl fmt::Debug for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = self.inner.lock();
+        f.debug_struct("Devices")
+            .field("slices", &inner.inventory.len())
+            .field("claims", &inner.claims.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Slices, classes, claims, rules: whether all that exist are known.
+    synced: [bool; 4],
+    slices: HashMap<String, Arc<ResourceSlice>>,
+    rules: HashMap<String, TaintRule>,
+    inventory: Arc<Inventory>,
+    classes: HashMap<String, Class>,
+    compiled_classes: Option<Classes>,
+    claims: HashMap<(String, String), Arc<ResourceClaim>>,
+    /// The keys of `claims` by UID.
+    by_uid: HashMap<String, (String, String)>,
+    usage: Usage,
+    /// What is booked in `usage`, by claim UID.
+    booked: HashMap<String, AllocationResult>,
+    /// Allocations that are decided and not yet written, by claim UID.
+    in_flight: HashMap<String, AllocationResult>,
+}
+
+/// What is watched for the plugin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Watched {
+    Slices,
+    Classes,
+    Claims,
+    Rules,
+}
+
+/// One state of all devices and of what is in use.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    pub(crate) inventory: Arc<Inventory>,
+    pub(crate) usage: Usage,
+    pub(crate) classes: Classes,
+}
+
+impl Devices {
+    /// Nothing yet; selectors are compiled by `selectors`.
+    pub fn new(selectors: Arc<Selectors>) -> Self {
+        Self {
+            inner: Arc::default(),
+            selectors,
+        }
+    }
+
+    pub(crate) fn selectors(&self) -> &Arc<Selectors> {
+        &self.selectors
+    }
+
+    /// Everything of this kind that exists is known now.
+    pub(crate) fn synced(&self, what: Watched) {
+        self.inner.lock().synced[what as usize] = true;
+    }
+
+    /// Whether a decision about devices can be made: an unknown claim may hold any of them.
+    pub fn is_synced(&self) -> bool {
+        self.inner.lock().synced.iter().all(|s| *s)
+    }
+
+    /// Takes a slice over, or its end.
+    pub(crate) fn set_slice(&self, name: &str, slice: Option<Arc<ResourceSlice>>) {
+        let mut inner = self.inner.lock();
+        match slice {
+            Some(slice) => {
+                inner.slices.insert(name.to_owned(), slice);
+                inner.refresh(name);
+            }
+            None => {
+                inner.slices.remove(name);
+                Arc::make_mut(&mut inner.inventory).remove(name);
+            }
+        }
+    }
+
+    /// Takes a taint rule over, or its end.
+    pub(crate) fn set_rule(&self, name: &str, rule: Option<&DeviceTaintRule>) {
+        let mut inner = self.inner.lock();
+        let new = rule.and_then(TaintRule::new);
+        let old = match &new {
+            Some(rule) => inner.rules.insert(name.to_owned(), rule.clone()),
+            None => inner.rules.remove(name),
+        };
+        let concerned = |s: &ResourceSlice| {
+            let mut rules = old.iter().chain(&new);
+            rules.any(|r| r.covers_pool(&s.spec.driver, &s.spec.pool.name))
+        };
+        let slices = inner.slices.iter().filter(|(_, s)| concerned(s));
+        let names: Vec<String> = slices.map(|(n, _)| n.clone()).collect();
+        for name in names {
+            inner.refresh(&name);
+        }
+    }
+
+    /// Takes a class over, or its end.
+    pub(crate) fn set_class(&self, name: &str, class: Option<Arc<DeviceClass>>) {
+        let mut inner = self.inner.lock();
+        inner.compiled_classes = None;
+        match class {
+            Some(class) => inner.classes.insert(name.to_owned(), class),
+            None => inner.classes.remove(name),
+        };
+    }
+
+    /// Takes a claim over as the API shows it; what is known to be newer stays.
+    pub(crate) fn set_claim(&self, claim: Arc<ResourceClaim>) {
+        let mut inner = self.inner.lock();
+        let key = key(&claim);
+        let version = |c: &ResourceClaim| {
+            let text = c.metadata.resource_version.as_deref();
+            text.and_then(|v| v.parse::<u64>().ok())
+        };
+        let older = inner.claims.get(&key).is_some_and(|known| {
+            known.metadata.uid == claim.metadata.uid
+                && matches!((version(known), version(&claim)), (Some(a), Some(b)) if a > b)
+        });
+        if older {
+            return;
+        }
+        let uid = uid(&claim);
+        inner.by_uid.insert(uid.clone(), key.clone());
+        let before = inner.claims.insert(key, claim);
+        if let Some(before) = before.map(|b| self::uid(&b)).filter(|b| *b != uid) {
+            inner.by_uid.remove(&before);
+            inner.book(&before);
+        }
+        inner.book(&uid);
+    }
+
+    /// The claim is gone.
+    pub(crate) fn remove_claim(&self, claim: &ResourceClaim) {
+        let mut inner = self.inner.lock();
+        let key = key(claim);
+        let same = |c: &Arc<ResourceClaim>| c.metadata.uid == claim.metadata.uid;
+        if inner.claims.get(&key).is_some_and(same) {
+            inner.claims.remove(&key);
+        }
+        inner.by_uid.remove(&uid(claim));
+        inner.book(&uid(claim));
+    }
+
+    /// The claim of this name.
+    pub fn claim(&self, namespace: &str, name: &str) -> Option<Arc<ResourceClaim>> {
+        let key = (namespace.to_owned(), name.to_owned());
+        self.inner.lock().claims.get(&key).cloned()
+    }
+
+    /// The class of this name.
+    pub fn class(&self, name: &str) -> Option<Class> {
+        self.inner.lock().classes.get(name).cloned()
+    }
+
+    /// The class that stands for an extended resource.
+    pub fn class_of_resource(&self, resource: &str) -> Option<Class> {
+        self.inner.lock().classes().of_resource(resource).cloned()
+    }
+
+    /// Everything as it is now.
+    pub(crate) fn view(&self) -> View {
+        let mut inner = self.inner.lock();
+        View {
+            inventory: inner.inventory.clone(),
+            usage: inner.usage.clone(),
+            classes: inner.classes(),
+        }
+    }
+
+    /// Whether the claim's allocation is on its way to the API server.
+    pub(crate) fn is_in_flight(&self, uid: &str) -> bool {
+        self.inner.lock().in_flight.contains_key(uid)
+    }
+
+    /// An allocation has been decided. False, with nothing changed, if there is one already.
+    pub(crate) fn start(&self, uid: &str, allocation: AllocationResult) -> bool {
+        let mut inner = self.inner.lock();
+        if inner.booked.contains_key(uid) {
+            return false;
+        }
+        inner.in_flight.insert(uid.to_owned(), allocation);
+        inner.book(uid);
+        true
+    }
+
+    /// The allocation has been written (the claim was taken over before) or given up.
+    pub(crate) fn finish(&self, uid: &str) -> bool {
+        let mut inner = self.inner.lock();
+        let known = inner.in_flight.remove(uid).is_some();
+        inner.book(uid);
+        known
+    }
+}
+
+impl Inner {
+    fn classes(&mut self) -> Classes {
+        let classes = &self.classes;
+        let compile = || Classes::new(classes.values().cloned());
+        self.compiled_classes.get_or_insert_with(compile).clone()
+    }
+
+    /// Brings the inventory up to date with a slice and the rules for it.
+    fn refresh(&mut self, name: &str) {
+        let Some(slice) = self.slices.get(name) else {
+            return;
+        };
+        let rules: Vec<TaintRule> = self.rules.values().cloned().collect();
+        let inventory = Arc::make_mut(&mut self.inventory);
+        match Slice::new(slice, &rules) {
+            Ok(slice) => inventory.set(Arc::new(slice)),
+            Err(error) => {
+                tracing::warn!(%error, "slice left out");
+                inventory.remove(name);
+            }
+        }
+    }
+
+    /// Brings the usage up to date with what is known of a claim.
+    fn book(&mut self, uid: &str) {
+        let known = self.by_uid.get(uid).and_then(|key| self.claims.get(key));
+        let written = known.and_then(|c| allocation(c));
+        let wanted = written.or_else(|| self.in_flight.get(uid)).cloned();
+        if self.booked.get(uid) == wanted.as_ref() {
+            return;
+        }
+        if let Some(old) = self.booked.remove(uid) {
+            self.usage.remove(&old);
+        }
+        if let Some(new) = wanted {
+            self.usage.add(&new);
+            self.booked.insert(uid.to_owned(), new);
+        }
+    }
+}
+
+/// The claim's allocation.
+pub(crate) fn allocation(claim: &ResourceClaim) -> Option<&AllocationResult> {
+    claim.status.as_ref()?.allocation.as_ref()
+}
+
+/// The UIDs for which the claim is reserved.
+pub(crate) fn reserved_for(claim: &ResourceClaim) -> impl Iterator<Item = &str> {
+    let status = claim.status.iter();
+    let reserved = status.flat_map(|s| &s.reserved_for).flatten();
+    reserved.map(|r| r.uid.as_str())
+}
+
+pub(crate) fn uid(claim: &ResourceClaim) -> String {
+    claim.metadata.uid.clone().unwrap_or_default()
+}
+
+fn key(claim: &ResourceClaim) -> (String, String) {
+    let meta = &claim.metadata;
+    (
+        meta.namespace.clone().unwrap_or_default(),
+        meta.name.clone().unwrap_or_default(),
+    )
+}

@@ -1,0 +1,141 @@
+//! Devices by resource claims (KEP-4381): looks for devices on each node, books those of the chosen
+//! one, writes them into the claims before the pod is bound, and frees claims that are in the way.
+
+mod bind;
+mod claims;
+mod conditions;
+mod extended;
+mod points;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Duration;
+
+use davit_allocator::{Allocation, Allocator, Features, NodeMatcher, Plan};
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::devices::Devices;
+use extended::Wanted;
+
+/// The plugin's name.
+pub(crate) const NAME: &str = "DynamicResources";
+/// The finalizer of allocated claims.
+pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+/// Of how many refused nodes the devices are looked at one by one, for the verdict.
+const EXPLAINED_NODES: usize = 20;
+
+/// The arguments of the plugin, as in KubeSchedulerConfiguration.
+#[derive(Debug, Clone, Copy)]
+pub struct DynamicResourcesArgs {
+    /// How long looking for devices may take in one attempt; zero: as long as it takes.
+    pub filter_timeout: Duration,
+    /// How long binding conditions may take.
+    pub binding_timeout: Duration,
+    /// The feature gates of the allocator.
+    pub features: Features,
+}
+
+impl Default for DynamicResourcesArgs {
+    fn default() -> Self {
+        Self {
+            filter_timeout: Duration::from_secs(10),
+            binding_timeout: Duration::from_secs(600),
+            features: Features::default(),
+        }
+    }
+}
+
+/// The plugin `DynamicResources`.
+pub struct DynamicResources {
+    client: Option<kube::Client>,
+    devices: Devices,
+    args: DynamicResourcesArgs,
+}
+
+impl DynamicResources {
+    /// A plugin that decides by what `devices` knows. Without a client it writes nothing.
+    pub fn new(
+        client: Option<kube::Client>,
+        devices: Devices,
+        args: DynamicResourcesArgs,
+    ) -> Self {
+        Self {
+            client,
+            devices,
+            args,
+        }
+    }
+}
+
+/// What the plugin remembers between the points of a cycle.
+#[derive(Clone)]
+struct Data {
+    cycle: Arc<Cycle>,
+    /// Pods that are imagined away (preemption), by UID, with their claims.
+    gone: BTreeMap<String, Vec<Arc<ResourceClaim>>>,
+}
+
+/// What has been found out about the pod's claims in this cycle.
+struct Cycle {
+    /// The pod's claims, each once, in the order of the pod's list.
+    claims: Vec<Arc<ResourceClaim>>,
+    /// Those without allocation, by index.
+    pending: Vec<usize>,
+    /// By claim: the nodes from which its allocation can be used; `None`: all, or no allocation.
+    nodes: Vec<Option<NodeMatcher>>,
+    /// By claim: its allocation has failed and is only waiting to be taken back.
+    failed: Vec<bool>,
+    search: Option<Searcher>,
+    /// Extended resources of the pod that classes stand for.
+    wanted: Wanted,
+    /// An extended-resource claim of an earlier attempt.
+    leftover: Option<Arc<ResourceClaim>>,
+    notes: Mutex<Notes>,
+    explained: AtomicUsize,
+}
+
+/// The allocator with the claims made ready for it.
+struct Searcher {
+    allocator: Allocator,
+    /// By the extended resources that are to come from devices.
+    plans: Mutex<BTreeMap<Vec<String>, Arc<Planned>>>,
+    deadline: Option<Instant>,
+}
+
+/// Claims to be allocated together.
+struct Planned {
+    plan: Plan,
+    /// The claim for extended resources, as it would be created; last in the plan.
+    extended: Option<extended::Claim>,
+}
+
+/// What the points of a cycle tell each other.
+#[derive(Default)]
+struct Notes {
+    found: BTreeMap<Arc<str>, (Allocation, Arc<Planned>)>,
+    /// Allocated claims that ruled out a node.
+    unavailable: BTreeSet<usize>,
+    /// What Reserve has decided: by claim UID.
+    reserved: Vec<Reserved>,
+    /// Claims that PreBind has written, as they are now.
+    written: Vec<Arc<ResourceClaim>>,
+    /// The extended-resource claim PreBind has created.
+    created: Option<Arc<ResourceClaim>>,
+}
+
+/// A decided allocation.
+#[derive(Clone)]
+struct Reserved {
+    /// The claim's UID, or a made-up one while an extended-resource claim does not exist.
+    key: String,
+    /// `None`: the claim for extended resources.
+    claim: Option<usize>,
+    allocation: k8s_openapi::api::resource::v1::AllocationResult,
+    planned: Arc<Planned>,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,586 @@
+//! The plugin at the points of the scheduling cycle.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use davit_allocator::{AllocateError, Allocator, Call, NodeMatcher, NodeView, Plan, Usage};
+use futures::FutureExt;
+use jiff::Timestamp;
+use k8s_openapi::api::resource::v1::ResourceClaim;
+use parking_lot::Mutex;
+use rand::seq::IteratorRandom;
+use tokio::time::Instant;
+
+use super::conditions::{self, Readiness};
+use super::{Cycle, Data, DynamicResources, EXPLAINED_NODES, NAME, Notes, Planned, Reserved, Searcher};
+use super::{bind, claims, extended};
+use crate::cache::Snapshot;
+use crate::devices::{allocation, reserved_for, uid};
+use crate::framework::{
+    Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, NodeNames, Plugin,
+    Points, PostFilter, PostFilterContext, PostFilterResult, PreBind, PreEnqueue, PreFilter,
+    PreScore, Reserve, Score, Status, default_normalize,
+};
+use crate::node::NodeInfo;
+use crate::pod::PodInfo;
+
+/// Most alternatives a request can have.
+const MOST_ALTERNATIVES: i64 = 8;
+
+impl Plugin for DynamicResources {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn attach(self: Arc<Self>, points: &mut Points) {
+        points.pre_enqueue.push(self.clone());
+        points.pre_filter.push(self.clone());
+        points.filter.push(self.clone());
+        points.post_filter.push(self.clone());
+        points.pre_score.push(self.clone());
+        points.score.push(self.clone());
+        points.reserve.push(self.clone());
+        points.pre_bind.push(self);
+    }
+
+    fn events(&self) -> Vec<ClusterEvent> {
+        let changed = Action::ADD | Action::UPDATE;
+        let node = Action::ADD | Action::UPDATE_LABEL | Action::UPDATE_ALLOCATABLE;
+        vec![
+            ClusterEvent::new(EventResource::Node, node),
+            // Its claims may have been on their way only.
+            ClusterEvent::new(EventResource::AssignedPod, Action::DELETE),
+            ClusterEvent::new(EventResource::ResourceClaim, changed | Action::DELETE),
+            ClusterEvent::new(EventResource::TargetPod, Action::UPDATE_CLAIMS),
+            ClusterEvent::new(EventResource::DeviceClass, changed),
+            ClusterEvent::new(EventResource::ResourceSlice, changed),
+        ]
+    }
+
+    fn hint(&self, event: &ClusterEvent, pod: &PodInfo, object: &EventObject) -> Hint {
+        if event.resource != EventResource::ResourceClaim {
+            return Hint::Queue;
+        }
+        let EventObject::Claim { old, new } = object else {
+            return Hint::Queue;
+        };
+        let freed = |c: &ResourceClaim| allocation(c).is_some();
+        let Some(new) = new else {
+            // An allocated claim that is gone leaves its devices.
+            return if old.as_deref().is_some_and(freed) {
+                Hint::Queue
+            } else {
+                Hint::Skip
+            };
+        };
+        let Ok(mine) = claims::of_pod(&self.devices, pod) else {
+            return Hint::Skip;
+        };
+        if old.as_deref().is_some_and(freed) && !freed(new) {
+            return Hint::Queue;
+        }
+        let uses = mine.iter().any(|c| c.metadata.uid == new.metadata.uid);
+        match old {
+            Some(old) if uses && old.status == new.status => Hint::Skip,
+            _ if uses => Hint::Queue,
+            _ => Hint::Skip,
+        }
+    }
+}
+
+impl PreEnqueue for DynamicResources {
+    fn pre_enqueue(&self, pod: &PodInfo) -> Status {
+        if !claims::has_claims(pod) {
+            return Status::success();
+        }
+        if !self.devices.is_synced() {
+            return Status::unresolvable("resource claims are not known yet");
+        }
+        match claims::of_pod(&self.devices, pod) {
+            Ok(_) => Status::success(),
+            Err(why) => Status::unresolvable(why),
+        }
+    }
+}
+
+impl DynamicResources {
+    /// Looks at the pod's claims. `Err` is the refusal.
+    fn cycle(&self, pod: &PodInfo) -> Result<Option<Cycle>, Status> {
+        let claims = claims::of_pod(&self.devices, pod).map_err(Status::unresolvable)?;
+        let wanted = extended::Wanted::new(&self.devices, pod);
+        if claims.is_empty() && wanted.0.is_empty() {
+            return Ok(None);
+        }
+        if !self.devices.is_synced() {
+            return Err(Status::unresolvable("resource claims are not known yet"));
+        }
+        let mut cycle = Cycle {
+            pending: Vec::new(),
+            nodes: Vec::new(),
+            failed: Vec::new(),
+            search: None,
+            leftover: claims::for_extended(&self.devices, pod),
+            notes: Mutex::new(Notes::default()),
+            explained: AtomicUsize::new(0),
+            claims,
+            wanted,
+        };
+        let now = Timestamp::now();
+        for (i, claim) in cycle.claims.iter().enumerate() {
+            let Some(allocation) = allocation(claim) else {
+                self.check_pending(claim)?;
+                cycle.pending.push(i);
+                cycle.nodes.push(None);
+                cycle.failed.push(false);
+                continue;
+            };
+            let nodes = allocation.node_selector.as_ref().map(NodeMatcher::new);
+            let nodes = nodes.transpose().map_err(|e| Status::error(e.to_string()))?;
+            cycle.nodes.push(nodes);
+            let readiness = conditions::readiness(claim, now, self.args.binding_timeout);
+            cycle.failed.push(matches!(readiness, Readiness::Failed(_)));
+        }
+        if !cycle.pending.is_empty() || !cycle.wanted.0.is_empty() {
+            let view = self.devices.view();
+            let timeout = self.args.filter_timeout;
+            cycle.search = Some(Searcher {
+                allocator: Allocator::new(
+                    self.args.features,
+                    view.inventory,
+                    view.usage,
+                    self.devices.selectors().clone(),
+                ),
+                plans: Mutex::new(BTreeMap::new()),
+                deadline: (!timeout.is_zero()).then(|| Instant::now() + timeout),
+            });
+            // What is wrong with the claims is known before any node is looked at.
+            self.planned(&cycle, pod, Vec::new())
+                .map_err(|e| Status::error(e.to_string()))?;
+        }
+        Ok(Some(cycle))
+    }
+
+    /// Whether an unallocated claim can be looked at now.
+    fn check_pending(&self, claim: &ResourceClaim) -> Result<(), Status> {
+        let label = || {
+            let meta = &claim.metadata;
+            let namespace = meta.namespace.as_deref().unwrap_or_default();
+            format!("{namespace}/{}", meta.name.as_deref().unwrap_or_default())
+        };
+        if self.devices.is_in_flight(&uid(claim)) {
+            return Err(Status::unresolvable(format!(
+                "resource claim {} is in the process of being allocated",
+                label()
+            )));
+        }
+        let class = |request: &str, class: &str| {
+            if class.is_empty() {
+                return Err(Status::error(format!(
+                    "request {request}: unsupported request type"
+                )));
+            }
+            if self.devices.class(class).is_none() {
+                return Err(Status::unresolvable(format!(
+                    "request {request}: device class {class} does not exist"
+                )));
+            }
+            Ok(())
+        };
+        let features = self.args.features;
+        let requests = claim.spec.devices.iter().flat_map(|d| &d.requests);
+        for request in requests.flatten() {
+            let subs = request.first_available.iter().flatten();
+            let mut subs = subs.peekable();
+            if subs.peek().is_some() && !features.prioritized_list {
+                return Err(Status::unresolvable(format!(
+                    "resource claim {}, request {}: has subrequests, but the DRAPrioritizedList feature is disabled",
+                    label(),
+                    request.name
+                )));
+            }
+            for sub in subs {
+                let name = format!("{}/{}", request.name, sub.name);
+                class(&name, &sub.device_class_name)?;
+            }
+            if let Some(exactly) = &request.exactly {
+                if exactly.admin_access == Some(true) && !features.admin_access {
+                    return Err(Status::unresolvable(format!(
+                        "resource claim {}, request {}: admin access is requested, but the DRAAdminAccess feature is disabled",
+                        label(),
+                        request.name
+                    )));
+                }
+                class(&request.name, &exactly.device_class_name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The pending claims, with one for these extended resources, made ready.
+    fn planned(
+        &self,
+        cycle: &Cycle,
+        pod: &PodInfo,
+        resources: Vec<String>,
+    ) -> Result<Arc<Planned>, AllocateError> {
+        let Some(search) = &cycle.search else {
+            return Err(AllocateError::Failed("no search was prepared".to_owned()));
+        };
+        if let Some(known) = search.plans.lock().get(&resources) {
+            return Ok(known.clone());
+        }
+        let pending = cycle.pending.iter();
+        let mut list: Vec<Arc<ResourceClaim>> = pending.map(|&i| cycle.claims[i].clone()).collect();
+        let extended = (!resources.is_empty())
+            .then(|| extended::claim(pod, &cycle.wanted, &resources));
+        list.extend(extended.iter().map(|e| e.claim.clone()));
+        let classes = self.devices.view().classes;
+        let selectors = self.devices.selectors();
+        let plan = Plan::new(&list, self.args.features, &classes, selectors)?;
+        let planned = Arc::new(Planned { plan, extended });
+        search.plans.lock().insert(resources, planned.clone());
+        Ok(planned)
+    }
+
+    /// What the claims of pods that are imagined away hold.
+    fn released(data: &Data) -> Option<Usage> {
+        if data.gone.is_empty() {
+            return None;
+        }
+        let mut usage = Usage::default();
+        let mut seen = Vec::new();
+        for claim in data.gone.values().flatten() {
+            let uid = uid(claim);
+            let mut users = reserved_for(claim).peekable();
+            let free = users.peek().is_some() && users.all(|u| data.gone.contains_key(u));
+            if free && !seen.contains(&uid) {
+                if let Some(held) = allocation(claim) {
+                    usage.add(held);
+                }
+                seen.push(uid);
+            }
+        }
+        Some(usage)
+    }
+
+    /// Looks for devices on a node.
+    fn look(&self, data: &Data, pod: &PodInfo, node: &NodeInfo) -> Status {
+        let cycle = &data.cycle;
+        let Some(search) = &cycle.search else {
+            return Status::success();
+        };
+        let resources = cycle.wanted.on(node);
+        if cycle.pending.is_empty() && resources.is_empty() {
+            return Status::success();
+        }
+        let planned = match self.planned(cycle, pod, resources) {
+            Ok(planned) => planned,
+            Err(error) => return Status::error(error.to_string()),
+        };
+        // A claim made for this pod before may still fit: then it is among what is allocated.
+        let released = Self::released(data);
+        let share_id = || uuid();
+        let call = Call {
+            node: NodeView {
+                name: &node.name,
+                labels: node.labels(),
+            },
+            released: released.as_ref(),
+            stop: &|| search.deadline.is_some_and(|d| Instant::now() >= d),
+            share_id: &share_id,
+        };
+        let refusal = match search.allocator.allocate(&planned.plan, call) {
+            Ok(Some(found)) => {
+                let mut notes = cycle.notes.lock();
+                notes.found.insert(node.name.clone(), (found, planned));
+                return Status::success();
+            }
+            Ok(None) => refuse(pod, node, "cannot allocate all claims".to_owned()),
+            Err(AllocateError::Node(text)) => refuse(pod, node, text),
+            Err(error) => return Status::error(error.to_string()),
+        };
+        if data.gone.is_empty() && cycle.explained.fetch_add(1, Ordering::Relaxed) < EXPLAINED_NODES
+        {
+            let why = search.allocator.explain(&planned.plan, call);
+            return refusal.with_devices(why);
+        }
+        refusal
+    }
+}
+
+/// A refusal; removing pods of lower priority that have claims of their own may help (ours: see
+/// docs/differences.md).
+fn refuse(pod: &PodInfo, node: &NodeInfo, text: String) -> Status {
+    let holds = |p: &PodInfo| {
+        let status = p.pod.status.as_ref();
+        let extended = status.and_then(|s| s.extended_resource_claim_status.as_ref());
+        claims::has_claims(p) || extended.is_some()
+    };
+    let lower = |p: &Arc<PodInfo>| p.priority < pod.priority && holds(p);
+    if node.pods.iter().any(lower) {
+        Status::unschedulable(text)
+    } else {
+        Status::unresolvable(text)
+    }
+}
+
+/// A random UUID (version 4).
+fn uuid() -> String {
+    let bytes: u128 = rand::random();
+    let bytes = (bytes & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
+    let hex = format!("{bytes:032x}");
+    let part = |from, to| &hex[from..to];
+    format!(
+        "{}-{}-{}-{}-{}",
+        part(0, 8),
+        part(8, 12),
+        part(12, 16),
+        part(16, 20),
+        part(20, 32)
+    )
+}
+
+impl PreFilter for DynamicResources {
+    fn pre_filter(
+        &self,
+        state: &mut CycleState,
+        pod: &PodInfo,
+        _: &Snapshot,
+    ) -> (Status, NodeNames) {
+        match self.cycle(pod) {
+            Ok(None) => (Status::skip(), None),
+            Ok(Some(cycle)) => {
+                state.put(Data {
+                    cycle: Arc::new(cycle),
+                    gone: BTreeMap::new(),
+                });
+                (Status::success(), None)
+            }
+            Err(status) => (status, None),
+        }
+    }
+
+    fn add_pod(
+        &self,
+        state: &mut CycleState,
+        _: &PodInfo,
+        added: &PodInfo,
+        _: &NodeInfo,
+        _: &Snapshot,
+    ) {
+        if let Some(data) = state.get_mut::<Data>() {
+            data.gone.remove(&*added.uid);
+        }
+    }
+
+    fn remove_pod(
+        &self,
+        state: &mut CycleState,
+        _: &PodInfo,
+        removed: &PodInfo,
+        _: &NodeInfo,
+        _: &Snapshot,
+    ) {
+        let Some(data) = state.get_mut::<Data>() else {
+            return;
+        };
+        let mut held = claims::of_pod(&self.devices, removed).unwrap_or_default();
+        held.extend(claims::for_extended(&self.devices, removed));
+        data.gone.insert(removed.uid.to_string(), held);
+    }
+}
+
+impl Filter for DynamicResources {
+    fn filter(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
+        let Some(data) = state.get::<Data>() else {
+            return Status::success();
+        };
+        let cycle = &data.cycle;
+        let view = NodeView {
+            name: &node.name,
+            labels: node.labels(),
+        };
+        let elsewhere = |i: &usize| {
+            cycle.failed[*i] || cycle.nodes[*i].as_ref().is_some_and(|n| !n.matches(view))
+        };
+        let unavailable: Vec<usize> = (0..cycle.claims.len()).filter(elsewhere).collect();
+        if !unavailable.is_empty() {
+            cycle.notes.lock().unavailable.extend(unavailable);
+            return Status::unresolvable("resourceclaim not available on the node");
+        }
+        self.look(data, pod, node)
+    }
+}
+
+impl PostFilter for DynamicResources {
+    fn post_filter(
+        &self,
+        state: &mut CycleState,
+        pod: &Arc<PodInfo>,
+        _: &PostFilterContext<'_>,
+    ) -> (PostFilterResult, Status) {
+        let none = PostFilterResult::default;
+        let silent = Status {
+            reasons: Vec::new(),
+            ..Status::unschedulable("")
+        };
+        let Some(data) = state.get::<Data>() else {
+            return (none(), silent);
+        };
+        let cycle = data.cycle.clone();
+        let Some(client) = self.client.clone() else {
+            return (none(), silent);
+        };
+        if let Some(claim) = &cycle.leftover {
+            let effect = bind::delete(client, claim.clone());
+            state.defer(effect.boxed());
+            let text = "deletion of ResourceClaim completed";
+            return (none(), Status::unschedulable(text));
+        }
+        if cycle.claims.is_empty() {
+            return (none(), silent);
+        }
+        let unavailable = cycle.notes.lock().unavailable.clone();
+        let free = |i: &usize| {
+            let mut users = reserved_for(&cycle.claims[*i]);
+            let first = users.next();
+            first.is_none() || (first == Some(&*pod.uid) && users.next().is_none())
+        };
+        // There is no better reason for one than for another.
+        let chosen = unavailable.into_iter().filter(free).choose(&mut rand::rng());
+        let Some(chosen) = chosen else {
+            return (none(), Status::unschedulable("still not schedulable"));
+        };
+        let effect = bind::deallocate(client, cycle.claims[chosen].clone());
+        state.defer(effect.boxed());
+        let text = "deallocation of ResourceClaim completed";
+        (none(), Status::unschedulable(text))
+    }
+}
+
+impl PreScore for DynamicResources {
+    fn pre_score(&self, state: &mut CycleState, _: &PodInfo, _: &Snapshot, _: &[usize]) -> Status {
+        let alternatives = state.get::<Data>().is_some_and(|data| {
+            let notes = data.cycle.notes.lock();
+            let mut found = notes.found.values();
+            found.any(|(_, planned)| planned.plan.has_alternatives())
+        });
+        if alternatives {
+            Status::success()
+        } else {
+            Status::skip()
+        }
+    }
+}
+
+impl Score for DynamicResources {
+    fn score(&self, state: &CycleState, _: &PodInfo, node: &NodeInfo, _: &Snapshot) -> i64 {
+        let Some(data) = state.get::<Data>() else {
+            return 0;
+        };
+        let notes = data.cycle.notes.lock();
+        let found = notes.found.get(&node.name);
+        let chosen = found.into_iter().flat_map(|(a, _)| &a.chosen);
+        let scores = chosen.map(|&i| MOST_ALTERNATIVES - i64::try_from(i).unwrap_or(0));
+        scores.sum()
+    }
+
+    fn normalize(
+        &self,
+        _: &CycleState,
+        _: &PodInfo,
+        _: &Snapshot,
+        _: &[usize],
+        scores: &mut [i64],
+    ) {
+        default_normalize(scores, false);
+    }
+}
+
+impl Reserve for DynamicResources {
+    fn reserve(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> Status {
+        let Some(data) = state.get::<Data>() else {
+            return Status::success();
+        };
+        let cycle = &data.cycle;
+        let mut notes = cycle.notes.lock();
+        let found = notes.found.remove(node);
+        // The others are not needed any more, and they are many.
+        notes.found.clear();
+        let Some((found, planned)) = found else {
+            if cycle.pending.is_empty() {
+                return Status::success();
+            }
+            return Status::error("claim allocation not found for node");
+        };
+        if found.results.len() < cycle.pending.len() {
+            return Status::error("internal error, allocations do not match the claims");
+        }
+        for (i, result) in found.results.into_iter().enumerate() {
+            let claim = cycle.pending.get(i).copied();
+            let key = match claim {
+                Some(at) => uid(&cycle.claims[at]),
+                None => extended_key(pod),
+            };
+            if !self.devices.start(&key, result.clone()) {
+                return Status::error(format!("claim {key} was allocated in the meantime"));
+            }
+            notes.reserved.push(Reserved {
+                key,
+                claim,
+                allocation: result,
+                planned: planned.clone(),
+            });
+        }
+        Status::success()
+    }
+
+    fn unreserve(&self, state: &mut CycleState, pod: &PodInfo, _: &str) {
+        let Some(data) = state.get::<Data>() else {
+            return;
+        };
+        let cycle = data.cycle.clone();
+        let (reserved, written, created) = {
+            let mut notes = cycle.notes.lock();
+            (
+                std::mem::take(&mut notes.reserved),
+                std::mem::take(&mut notes.written),
+                notes.created.take(),
+            )
+        };
+        for entry in reserved {
+            self.devices.finish(&entry.key);
+        }
+        let Some(client) = self.client.clone() else {
+            return;
+        };
+        let before = cycle.claims.iter().filter(|c| reserved_for(c).any(|u| u == &*pod.uid));
+        for claim in before.chain(&written) {
+            let effect = bind::unreserve(client.clone(), claim.clone(), pod.uid.to_string());
+            state.defer(effect.boxed());
+        }
+        if let Some(claim) = created {
+            state.defer(bind::delete(client, claim).boxed());
+        }
+    }
+}
+
+/// Stands for the UID of a claim that does not exist yet.
+fn extended_key(pod: &PodInfo) -> String {
+    format!("extended-resources-of-{}", pod.uid)
+}
+
+#[async_trait]
+impl PreBind for DynamicResources {
+    async fn pre_bind(&self, state: &CycleState, pod: &PodInfo, _: &str) -> Status {
+        let Some(data) = state.get::<Data>() else {
+            return Status::success();
+        };
+        match self.write(&data.cycle, pod).await {
+            Ok(()) => Status::success(),
+            Err(error) => Status::error(error.to_string()),
+        }
+    }
+}
