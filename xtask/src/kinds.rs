@@ -78,8 +78,41 @@ pub(crate) fn run(from: &Path, to: &Path) -> Result<()> {
         let missing: Vec<String> = missing.map(|v| (*v).to_owned()).collect();
         fact.values.extend(missing);
     }
+    add_classic_claims(&mut facts)?;
     let table = render(&facts)?;
     std::fs::write(to, table).with_context(|| format!("writing {}", to.display()))
+}
+
+/// Until 1.30 pods nested the reference to a claim under `source`; such pods are still accepted.
+fn add_classic_claims(facts: &mut Facts) -> Result<()> {
+    let entry = facts
+        .types
+        .get_mut("core/v1.PodResourceClaim")
+        .context("no type core/v1.PodResourceClaim")?;
+    let member = |name: &str, proto: u32, of: &str| -> Map<String, Value> {
+        let mut member = Map::new();
+        member.insert("name".into(), json!(name));
+        member.insert("nullable".into(), json!(true));
+        member.insert("proto".into(), json!(proto));
+        member.insert("type".into(), json!(of));
+        member
+    };
+    entry
+        .fields
+        .push(member("source", 2, "core/v1.ClaimSource"));
+    let source = FactType {
+        kind: entry.kind.clone(),
+        of: None,
+        values: Vec::new(),
+        closed: false,
+        union: false,
+        fields: vec![
+            member("resourceClaimName", 1, "string"),
+            member("resourceClaimTemplateName", 2, "string"),
+        ],
+    };
+    facts.types.insert("core/v1.ClaimSource".to_owned(), source);
+    Ok(())
 }
 
 fn render(facts: &Facts) -> Result<String> {

@@ -12,6 +12,7 @@ mod defaults;
 mod event_rate_limit;
 mod image_policy;
 mod limit_ranger;
+mod device_access;
 mod namespace_lifecycle;
 mod node_restriction;
 mod nodes;

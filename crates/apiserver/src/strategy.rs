@@ -50,6 +50,7 @@ mod workloads;
 pub use access::KindInfo;
 pub(crate) use crd::{approval, ca_bundle_fault, is_protected};
 pub(crate) use meta::{validate as validate_metadata, validate_update as validate_metadata_update};
+pub(crate) use resource::admin_requests;
 
 /// Deletion propagation that applies when the caller asks for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -300,18 +300,23 @@ pub(crate) struct Explain {
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum ExplainWhat {
     /// A pod
-    Pod {
-        /// Name of the pod
-        name: String,
-        /// Namespace of the pod [default: the kubeconfig's]
-        #[arg(short, long)]
-        namespace: Option<String>,
-        /// `json` for programs
-        #[arg(short, long, value_enum)]
-        output: Option<Output>,
-        #[command(flatten)]
-        cluster: Cluster,
-    },
+    Pod(Explained),
+    /// A resource claim
+    Claim(Explained),
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Explained {
+    /// Name of the object
+    pub(crate) name: String,
+    /// Namespace of the object [default: the kubeconfig's]
+    #[arg(short, long)]
+    pub(crate) namespace: Option<String>,
+    /// `json` for programs
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<Output>,
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
 }
 
 #[derive(Debug, Clone, clap::Args)]

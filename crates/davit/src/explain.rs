@@ -1,8 +1,9 @@
-//! `davit explain`: why a pod is pending or refused, or where its devices came from.
+//! `davit explain`: why a pod is pending or refused, where its devices came from, why a claim has none.
 //!
 //! Everything is read through the API: the pod, its events (the scheduler's record of each node's verdict is an
 //! annotation of the FailedScheduling event), and the device table of its node.
 
+mod claim;
 mod pod;
 
 use crate::args::{Explain, ExplainWhat, Output};
@@ -12,20 +13,29 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 
 pub(crate) async fn run(args: Explain) -> Result<()> {
-    let ExplainWhat::Pod {
-        name,
-        namespace,
-        output,
-        cluster,
-    } = args.what;
-    let kubeconfig = paths::find_kubeconfig(cluster.kubeconfig.as_deref())?;
+    let (ExplainWhat::Pod(of) | ExplainWhat::Claim(of)) = &args.what;
+    let kubeconfig = paths::find_kubeconfig(of.cluster.kubeconfig.as_deref())?;
     let client = davit_client::from_kubeconfig(&kubeconfig).await?;
+    let namespace = of.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
-    let explanation = explain_pod(&client, &namespace, &name).await?;
+    if let ExplainWhat::Claim(_) = &args.what {
+        let explanation = claim::explain(&client, &namespace, &of.name).await?;
+        return print(of.output, &explanation, || explanation.text());
+    }
+    let explanation = explain_pod(&client, &namespace, &of.name).await?;
+    print(of.output, &explanation, || explanation.text())
+}
+
+/// Prints for people or for programs.
+fn print(
+    output: Option<Output>,
+    explanation: &impl serde::Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<()> {
     match output {
-        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&explanation)?),
-        Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(&explanation)?),
-        Some(Output::Wide) | None => print!("{}", explanation.text()),
+        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(explanation)?),
+        Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(explanation)?),
+        Some(Output::Wide) | None => print!("{}", text()),
     }
     Ok(())
 }

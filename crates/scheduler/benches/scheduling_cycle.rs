@@ -4,12 +4,12 @@
 use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
+use davit_allocator::Selectors;
 use davit_scheduler::cache::{Cache, Snapshot};
 use davit_scheduler::cycle::{Inputs, Outcome, attempt};
+use davit_scheduler::devices::Devices;
 use davit_scheduler::framework::Profile;
 use davit_scheduler::nominator::Nominated;
-use davit_allocator::Selectors;
-use davit_scheduler::devices::Devices;
 use davit_scheduler::plugins::{Budgets, default_profile};
 use davit_scheduler::pod::PodInfo;
 use serde_json::{Value, json};

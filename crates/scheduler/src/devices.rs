@@ -6,9 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use davit_allocator::{Class, Classes, Inventory, Selectors, Slice, TaintRule, Usage};
-use k8s_openapi::api::resource::v1::{
-    AllocationResult, DeviceClass, ResourceClaim, ResourceSlice,
-};
+use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use parking_lot::Mutex;
 

@@ -20,6 +20,7 @@ mod taint_toleration;
 pub use balanced_allocation::BalancedAllocation;
 pub use default_binder::DefaultBinder;
 pub use default_preemption::{Budgets, DefaultPreemption};
+pub(crate) use dynamic_resources::Adoption;
 pub use dynamic_resources::{DynamicResources, DynamicResourcesArgs};
 pub use image_locality::ImageLocality;
 pub use inter_pod_affinity::InterPodAffinity;

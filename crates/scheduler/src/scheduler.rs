@@ -271,6 +271,7 @@ impl Scheduler {
             while let Some(change) = pod_changes.try_next() {
                 engine.pod(change);
             }
+            engine.adopt_strays();
             engine.reap();
             if Instant::now() >= next_housekeeping {
                 engine.housekeeping();

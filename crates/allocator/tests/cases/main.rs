@@ -2,6 +2,7 @@
 
 mod basics;
 mod bed;
+mod reference;
 mod sharing;
 
 /// Names of cases stand above the tests that hold them.

@@ -245,6 +245,9 @@ fn scheduling_text(record: &Record) -> String {
             &rows,
         ));
     }
+    let devices = record.nodes.iter();
+    let devices = devices.filter_map(|n| Some((&n.node, n.devices.as_deref()?)));
+    out.push_str(&super::claim::devices_text(devices));
     if record.more_nodes > 0 {
         let _infallible = writeln!(out, "… and {} more nodes; all reasons:", record.more_nodes);
         for (reason, count) in &record.reasons {

@@ -1,6 +1,7 @@
 //! Devices by resource claims (KEP-4381): looks for devices on each node, books those of the chosen
 //! one, writes them into the claims before the pod is bound, and frees claims that are in the way.
 
+mod adopt;
 mod bind;
 mod claims;
 mod conditions;
@@ -18,6 +19,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::devices::Devices;
+pub(crate) use adopt::Adoption;
 use extended::Wanted;
 
 /// The plugin's name.
@@ -57,11 +59,7 @@ pub struct DynamicResources {
 
 impl DynamicResources {
     /// A plugin that decides by what `devices` knows. Without a client it writes nothing.
-    pub fn new(
-        client: Option<kube::Client>,
-        devices: Devices,
-        args: DynamicResourcesArgs,
-    ) -> Self {
+    pub fn new(client: Option<kube::Client>, devices: Devices, args: DynamicResourcesArgs) -> Self {
         Self {
             client,
             devices,
@@ -136,6 +134,3 @@ struct Reserved {
     allocation: k8s_openapi::api::resource::v1::AllocationResult,
     planned: Arc<Planned>,
 }
-
-#[cfg(test)]
-mod tests;

@@ -188,9 +188,8 @@ impl Plugin for NodeResourcesFit {
 impl Filter for NodeResourcesFit {
     fn filter(&self, _: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status {
         let pods = i64::try_from(node.pods.len()).unwrap_or(i64::MAX);
-        let ignored = |name: &str| {
-            self.ignores(name) || self.comes_from_devices(name, &node.allocatable)
-        };
+        let ignored =
+            |name: &str| self.ignores(name) || self.comes_from_devices(name, &node.allocatable);
         let shortages = shortages(pod, &node.allocatable, &node.requested, pods, ignored);
         if shortages.is_empty() {
             return Status::success();

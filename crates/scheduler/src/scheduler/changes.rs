@@ -92,6 +92,7 @@ impl Engine {
     }
 
     pub(super) fn claim(&mut self, change: Change<ResourceClaim>) {
+        self.look_at_strays = true;
         let (old, new, action, label) = match change {
             Change::Synced => return self.devices_synced(Watched::Claims),
             Change::Applied { old, new } => {
@@ -111,6 +112,7 @@ impl Engine {
     }
 
     pub(super) fn slice(&mut self, change: Change<ResourceSlice>) {
+        self.look_at_strays = true;
         let action = match change {
             Change::Synced => return self.devices_synced(Watched::Slices),
             Change::Applied { old, new } => {
@@ -150,6 +152,7 @@ impl Engine {
     }
 
     pub(super) fn device_class(&mut self, change: Change<DeviceClass>) {
+        self.look_at_strays = true;
         let action = match change {
             Change::Synced => return self.devices_synced(Watched::Classes),
             Change::Applied { old, new } => {
@@ -209,6 +212,11 @@ impl Engine {
         self.reporter.retract(&uid);
         let assumed = self.cache.is_assumed(&uid);
         let old = self.cache.pod(&uid).cloned().filter(|_| !assumed);
+        let claims = pod.spec().resource_claims.as_ref();
+        if claims.is_some_and(|c| !c.is_empty()) && !pod.is_terminating() {
+            self.strays.insert(uid.clone());
+            self.look_at_strays = true;
+        }
         self.cache.set_pod(pod.clone());
         let (label, action) = match &old {
             None => ("AssignedPodAdd", Action::ADD),

@@ -1,6 +1,6 @@
 //! The owner of all state: takes changes in, decides, books.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use crate::framework::{
 };
 use crate::metrics::{AttemptResult, Metrics};
 use crate::nominator::Nominated;
+use crate::plugins::{Adoption, DynamicResources, DynamicResourcesArgs};
 use crate::pod::PodInfo;
 use crate::queue::{Failure, Queue, Taken};
 use crate::reporter::{Report, Reporter};
@@ -56,6 +57,10 @@ pub(super) struct Engine {
     pub(super) reporter: Reporter,
     pub(super) waiting: WaitingPods,
     pub(super) devices: Devices,
+    dynamic: Arc<DynamicResources>,
+    /// Bound pods whose claims may not be reserved for them, and whether to look at them.
+    pub(super) strays: BTreeSet<Arc<str>>,
+    pub(super) look_at_strays: bool,
     pub(super) work: JoinSet<Done>,
     /// Which pod a task of `work` binds, should it panic.
     binding: HashMap<Id, Arc<str>>,
@@ -77,6 +82,13 @@ impl Engine {
             reporter,
             waiting: scheduler.waiting.clone(),
             devices: scheduler.devices.clone(),
+            dynamic: Arc::new(DynamicResources::new(
+                Some(scheduler.client.clone()),
+                scheduler.devices.clone(),
+                DynamicResourcesArgs::default(),
+            )),
+            strays: BTreeSet::new(),
+            look_at_strays: false,
             work: JoinSet::new(),
             binding: HashMap::new(),
             synced: [false; 3],
@@ -110,10 +122,44 @@ impl Engine {
 
     /// Lets stale pods go and drops assumed pods nobody confirmed.
     pub(super) fn housekeeping(&mut self) {
+        self.look_at_strays = true;
         self.queue.flush(&*self.profiles.clone(), now());
         for pod in self.cache.expire(now()) {
             tracing::warn!(pod = pod.key(), "binding was never confirmed, forgotten");
             self.pod_left(Some(pod));
+        }
+    }
+
+    /// Gives claims to pods that were put on their nodes past the scheduler.
+    pub(super) fn adopt_strays(&mut self) {
+        if !std::mem::take(&mut self.look_at_strays) || !self.devices.is_synced() {
+            return;
+        }
+        self.cache.update(&mut self.snapshot);
+        for uid in std::mem::take(&mut self.strays) {
+            let living = |p: &&Arc<PodInfo>| !p.is_terminating();
+            let Some(pod) = self.cache.pod(&uid).filter(living).cloned() else {
+                continue;
+            };
+            let node = pod.node_name.as_deref();
+            let Some(at) = node.and_then(|n| self.snapshot.position(n)) else {
+                self.strays.insert(uid);
+                continue;
+            };
+            match self.dynamic.adopt(&pod, self.snapshot.node(at)) {
+                Adoption::Done => continue,
+                Adoption::Later => {}
+                Adoption::Write(write) => {
+                    self.work.spawn(async move {
+                        if tokio::time::timeout(EFFECT_DEADLINE, write).await.is_err() {
+                            tracing::warn!("reserving claims of a bound pod took too long");
+                        }
+                        Done::Effect
+                    });
+                }
+            }
+            // Until it is seen that the claims are reserved.
+            self.strays.insert(uid);
         }
     }
 

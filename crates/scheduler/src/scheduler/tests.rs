@@ -1,5 +1,6 @@
 //! The whole scheduler against a small API server in memory.
 
+mod devices;
 mod fake;
 
 use std::sync::Arc;
@@ -365,14 +366,13 @@ impl Permit for Patience {
 #[tokio::test(start_paused = true)]
 async fn pods_can_be_held_at_permit() {
     let api = Fake::new();
-    let profile: Profile =
-        default_profile(
-            "default-scheduler",
-            Some(api.client()),
-            Budgets::default(),
-            &crate::plugins::testing::devices(),
-        )
-            .with(Arc::new(Patience), 0);
+    let profile: Profile = default_profile(
+        "default-scheduler",
+        Some(api.client()),
+        Budgets::default(),
+        &crate::plugins::testing::devices(),
+    )
+    .with(Arc::new(Patience), 0);
     let options = SchedulerOptions {
         profiles: vec![profile],
         ..SchedulerOptions::default()

@@ -162,9 +162,7 @@ impl DynamicResources {
         let create = api.create(&params, &wanted);
         let created = Arc::new(within("create", &pod.key(), create).await?);
         cycle.notes.lock().created = Some(created.clone());
-        let written = self
-            .write_one(client, &created, Some(decided), pod)
-            .await?;
+        let written = self.write_one(client, &created, Some(decided), pod).await?;
         let status = extended::status(extended, name(&written));
         let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"extendedResourceClaimStatus": status}});
         let pods: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
@@ -232,7 +230,12 @@ async fn put(
         if !finalizers.iter().any(|f| f == FINALIZER) {
             finalizers.push(FINALIZER.to_owned());
             let at = name(&claim).to_owned();
-            claim = within("add finalizer to", &label, api.replace(&at, &params, &claim)).await?;
+            claim = within(
+                "add finalizer to",
+                &label,
+                api.replace(&at, &params, &claim),
+            )
+            .await?;
         }
         let mut decided = decided.clone();
         decided.allocation_timestamp = Some(Time(Timestamp::now()));
@@ -337,6 +340,12 @@ pub(super) async fn unreserve(client: kube::Client, claim: Arc<ResourceClaim>, p
     if let Err(error) = within("unreserve", &label(&claim), write).await {
         tracing::info!(%error, "the claim controller will do it");
     }
+}
+
+/// Frees and deletes a claim for extended resources of an earlier attempt.
+pub(super) async fn discard(client: kube::Client, claim: Arc<ResourceClaim>) {
+    deallocate(client.clone(), claim.clone()).await;
+    delete(client, claim).await;
 }
 
 /// Deletes a claim for extended resources that is not needed any more.

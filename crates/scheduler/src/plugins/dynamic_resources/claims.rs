@@ -48,10 +48,7 @@ pub(crate) fn names(pod: &Pod) -> Result<Vec<(String, bool)>, String> {
                 }
             }
             None => {
-                return Err(format!(
-                    "pod \"{}\": ResourceClaim not created yet",
-                    full()
-                ));
+                return Err(format!("pod \"{}\": ResourceClaim not created yet", full()));
             }
         }
     }
@@ -66,7 +63,9 @@ pub(super) fn of_pod(devices: &Devices, pod: &PodInfo) -> Result<Vec<Arc<Resourc
     let mut claims: Vec<Arc<ResourceClaim>> = Vec::new();
     for (name, generated) in names(&pod.pod)? {
         let Some(claim) = devices.claim(&pod.namespace, &name) else {
-            return Err(format!("resourceclaim.resource.k8s.io \"{name}\" not found"));
+            return Err(format!(
+                "resourceclaim.resource.k8s.io \"{name}\" not found"
+            ));
         };
         if claim.metadata.deletion_timestamp.is_some() {
             return Err(format!("resourceclaim \"{name}\" is being deleted"));

@@ -84,7 +84,9 @@ pub(super) fn claim(pod: &PodInfo, wanted: &Wanted, resources: &[String]) -> Cla
     requests.sort_by(|a, b| a.name.cmp(&b.name));
     mappings.sort_by(|a, b| {
         let key = |m: &ContainerExtendedResourceRequest| {
-            let at = containers.iter().position(|c| c.container.name == m.container_name);
+            let at = containers
+                .iter()
+                .position(|c| c.container.name == m.container_name);
             (at, m.resource_name.clone(), m.request_name.clone())
         };
         key(a).cmp(&key(b))
@@ -203,19 +205,64 @@ fn one_resource(
     requests.push(device_request(&name, class, most));
 }
 
-/// Whether a claim of an earlier attempt asks for the same.
-pub(super) fn asks_for_the_same(a: &ResourceClaim, b: &ResourceClaim) -> bool {
-    let requests = |c: &ResourceClaim| {
-        let devices = c.spec.devices.clone();
-        devices.and_then(|d| d.requests).unwrap_or_default()
-    };
-    requests(a) == requests(b)
-}
-
 /// The pod's status for a claim of this name.
 pub(super) fn status(claim: &Claim, name: &str) -> PodExtendedResourceClaimStatus {
     PodExtendedResourceClaimStatus {
         request_mappings: claim.mappings.clone(),
         resource_claim_name: name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::plugins::testing::pod;
+
+    /// Checklist 86, and the naming of 82.
+    #[test]
+    fn init_containers_use_the_devices_of_later_ones() {
+        let container = |name: &str, gpus: u32, more: serde_json::Value| {
+            let mut container = json!({"name": name, "resources": {"requests": {"cpu": "1", "example.com/gpu": gpus.to_string()}}});
+            for (key, value) in more.as_object().unwrap() {
+                container[key] = value.clone();
+            }
+            container
+        };
+        let pod = pod(
+            "p",
+            json!({
+                "initContainers": [container("i0", 1, json!({})), container("i1", 3, json!({})), container("i2", 2, json!({}))],
+                "containers": [container("c", 1, json!({}))],
+            }),
+        );
+        let wanted = Wanted([("example.com/gpu".to_owned(), "gpu".to_owned())].into());
+        let made = claim(&pod, &wanted, &["example.com/gpu".to_owned()]);
+        let requests = made.claim.spec.devices.clone().unwrap().requests.unwrap();
+        let requests: Vec<_> = requests
+            .iter()
+            .map(|r| (r.name.as_str(), r.exactly.as_ref().unwrap().count.unwrap()))
+            .collect();
+        assert_eq!(
+            requests,
+            [("container-1-request-1", 2), ("container-3-request-1", 1)]
+        );
+        let mappings: Vec<_> = made
+            .mappings
+            .iter()
+            .map(|m| format!("{} {}", m.container_name, m.request_name))
+            .collect();
+        assert_eq!(
+            mappings,
+            [
+                "i0 container-3-request-1",
+                "i1 container-1-request-1",
+                "i1 container-3-request-1",
+                "i2 container-1-request-1",
+                "i2 container-3-request-1",
+                "c container-3-request-1",
+            ]
+        );
     }
 }

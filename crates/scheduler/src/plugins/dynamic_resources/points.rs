@@ -14,7 +14,9 @@ use rand::seq::IteratorRandom;
 use tokio::time::Instant;
 
 use super::conditions::{self, Readiness};
-use super::{Cycle, Data, DynamicResources, EXPLAINED_NODES, NAME, Notes, Planned, Reserved, Searcher};
+use super::{
+    Cycle, Data, DynamicResources, EXPLAINED_NODES, NAME, Notes, Planned, Reserved, Searcher,
+};
 use super::{bind, claims, extended};
 use crate::cache::Snapshot;
 use crate::devices::{allocation, reserved_for, uid};
@@ -137,7 +139,9 @@ impl DynamicResources {
                 continue;
             };
             let nodes = allocation.node_selector.as_ref().map(NodeMatcher::new);
-            let nodes = nodes.transpose().map_err(|e| Status::error(e.to_string()))?;
+            let nodes = nodes
+                .transpose()
+                .map_err(|e| Status::error(e.to_string()))?;
             cycle.nodes.push(nodes);
             let readiness = conditions::readiness(claim, now, self.args.binding_timeout);
             cycle.failed.push(matches!(readiness, Readiness::Failed(_)));
@@ -233,8 +237,8 @@ impl DynamicResources {
         }
         let pending = cycle.pending.iter();
         let mut list: Vec<Arc<ResourceClaim>> = pending.map(|&i| cycle.claims[i].clone()).collect();
-        let extended = (!resources.is_empty())
-            .then(|| extended::claim(pod, &cycle.wanted, &resources));
+        let extended =
+            (!resources.is_empty()).then(|| extended::claim(pod, &cycle.wanted, &resources));
         list.extend(extended.iter().map(|e| e.claim.clone()));
         let classes = self.devices.view().classes;
         let selectors = self.devices.selectors();
@@ -351,6 +355,17 @@ impl PreFilter for DynamicResources {
     ) -> (Status, NodeNames) {
         match self.cycle(pod) {
             Ok(None) => (Status::skip(), None),
+            Ok(Some(Cycle {
+                leftover: Some(claim),
+                ..
+            })) => {
+                // Made in an attempt that came to nothing; what it holds may be just what is needed.
+                if let Some(client) = self.client.clone() {
+                    state.defer(bind::discard(client, claim).boxed());
+                }
+                let text = "an earlier ResourceClaim for extended resources is being deleted";
+                (Status::unresolvable(text), None)
+            }
             Ok(Some(cycle)) => {
                 state.put(Data {
                     cycle: Arc::new(cycle),
@@ -433,12 +448,6 @@ impl PostFilter for DynamicResources {
         let Some(client) = self.client.clone() else {
             return (none(), silent);
         };
-        if let Some(claim) = &cycle.leftover {
-            let effect = bind::delete(client, claim.clone());
-            state.defer(effect.boxed());
-            let text = "deletion of ResourceClaim completed";
-            return (none(), Status::unschedulable(text));
-        }
         if cycle.claims.is_empty() {
             return (none(), silent);
         }
@@ -449,7 +458,10 @@ impl PostFilter for DynamicResources {
             first.is_none() || (first == Some(&*pod.uid) && users.next().is_none())
         };
         // There is no better reason for one than for another.
-        let chosen = unavailable.into_iter().filter(free).choose(&mut rand::rng());
+        let chosen = unavailable
+            .into_iter()
+            .filter(free)
+            .choose(&mut rand::rng());
         let Some(chosen) = chosen else {
             return (none(), Status::unschedulable("still not schedulable"));
         };
@@ -556,7 +568,10 @@ impl Reserve for DynamicResources {
         let Some(client) = self.client.clone() else {
             return;
         };
-        let before = cycle.claims.iter().filter(|c| reserved_for(c).any(|u| u == &*pod.uid));
+        let before = cycle
+            .claims
+            .iter()
+            .filter(|c| reserved_for(c).any(|u| u == &*pod.uid));
         for claim in before.chain(&written) {
             let effect = bind::unreserve(client.clone(), claim.clone(), pod.uid.to_string());
             state.defer(effect.boxed());

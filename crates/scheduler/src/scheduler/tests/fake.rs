@@ -170,7 +170,28 @@ impl Fake {
             (&Method::POST, ["namespaces", namespace, plural]) => {
                 let mut object = body;
                 object["metadata"]["namespace"] = json!(namespace);
+                if object["metadata"]["name"].is_null() {
+                    let prefix = object["metadata"]["generateName"]
+                        .as_str()
+                        .unwrap_or_default();
+                    let name = format!("{prefix}{}", self.state.lock().version);
+                    object["metadata"]["name"] = json!(name);
+                }
+                let name = object["metadata"]["name"].clone();
+                if object["metadata"]["uid"].is_null() {
+                    object["metadata"]["uid"] =
+                        json!(format!("uid-{}", name.as_str().unwrap_or_default()));
+                }
                 answer(201, &self.state.lock().put(plural, object))
+            }
+            (&Method::GET, ["namespaces", namespace, plural, name]) => {
+                match self.get(plural, namespace, name) {
+                    Some(object) => answer(200, &object),
+                    None => failure(404, "NotFound"),
+                }
+            }
+            (&Method::PUT, ["namespaces", namespace, plural, name, sub @ ..]) => {
+                self.replace(plural, namespace, name, sub == ["status"], &body)
             }
             (&Method::PATCH, ["namespaces", namespace, plural, name, ..]) => {
                 self.patch(plural, namespace, name, &body)
@@ -239,6 +260,32 @@ impl Fake {
         )
     }
 
+    /// A replacement with the check of the version; the status is kept, or nothing else is taken.
+    fn replace(
+        &self,
+        plural: &str,
+        namespace: &str,
+        name: &str,
+        status: bool,
+        new: &Value,
+    ) -> Answer {
+        let mut state = self.state.lock();
+        let Some(old) = state.objects.get(&key(plural, namespace, name)).cloned() else {
+            return failure(404, "NotFound");
+        };
+        let version = &new["metadata"]["resourceVersion"];
+        if version.is_string() && *version != old["metadata"]["resourceVersion"] {
+            return failure(409, "Conflict");
+        }
+        let (mut object, from) = if status {
+            (old, new)
+        } else {
+            (new.clone(), &old)
+        };
+        object["status"] = from["status"].clone();
+        answer(200, &state.put(plural, object))
+    }
+
     fn patch(&self, plural: &str, namespace: &str, name: &str, patch: &Value) -> Answer {
         let mut state = self.state.lock();
         let Some(mut object) = state.objects.get(&key(plural, namespace, name)).cloned() else {
@@ -265,6 +312,15 @@ fn merge(target: &mut Value, patch: &Value) {
                 let mut all = target[name].as_array().cloned().unwrap_or_default();
                 all.retain(|c| new.iter().all(|n| n["type"] != c["type"]));
                 all.extend(new.clone());
+                target[name] = Value::Array(all);
+            }
+            ("reservedFor", Value::Array(new)) => {
+                let gone = |r: &Value| {
+                    new.iter()
+                        .any(|n| n["$patch"] == "delete" && n["uid"] == r["uid"])
+                };
+                let mut all = target[name].as_array().cloned().unwrap_or_default();
+                all.retain(|r| !gone(r));
                 target[name] = Value::Array(all);
             }
             (_, Value::Null) => {

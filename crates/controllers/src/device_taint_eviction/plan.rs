@@ -1,0 +1,307 @@
+//! Which pods are to be evicted when, without any call.
+
+use davit_allocator::{Effect, Taint, TaintRule, Toleration};
+use k8s_openapi::api::resource::v1::{
+    DeviceRequestAllocationResult, DeviceTaint, ResourceClaim, ResourceSlice,
+};
+use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// A pod that is to go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Eviction {
+    pub(super) namespace: String,
+    pub(super) pod: String,
+    pub(super) uid: String,
+    pub(super) at: Timestamp,
+    /// The rules that ask for it; empty if the driver itself tainted the device.
+    pub(super) rules: Vec<String>,
+}
+
+/// A taint that evicts, where it comes from and since when it is there.
+struct Cause {
+    taint: Taint,
+    since: Timestamp,
+    rule: Option<String>,
+}
+
+type DeviceKey = (String, String, String);
+
+/// The devices of the newest generation of each pool.
+fn devices(slices: &[Arc<ResourceSlice>]) -> HashMap<DeviceKey, Vec<DeviceTaint>> {
+    let mut newest: HashMap<(&str, &str), i64> = HashMap::new();
+    for spec in slices.iter().map(|s| &s.spec) {
+        let generation = newest.entry((&spec.driver, &spec.pool.name)).or_default();
+        *generation = spec.pool.generation.max(*generation);
+    }
+    let mut devices = HashMap::new();
+    for spec in slices.iter().map(|s| &s.spec) {
+        if newest[&(&*spec.driver, &*spec.pool.name)] != spec.pool.generation {
+            continue;
+        }
+        for device in spec.devices.iter().flatten() {
+            let key = (
+                spec.driver.clone(),
+                spec.pool.name.clone(),
+                device.name.clone(),
+            );
+            devices.insert(key, device.taints.clone().unwrap_or_default());
+        }
+    }
+    devices
+}
+
+fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
+    let allocation = claim.status.as_ref().and_then(|s| s.allocation.as_ref());
+    let devices = allocation.and_then(|a| a.devices.as_ref());
+    devices.into_iter().flat_map(|d| &d.results).flatten()
+}
+
+/// When a device's taints end its use; `None`: never.
+fn end(
+    result: &DeviceRequestAllocationResult,
+    causes: &[Cause],
+) -> Option<(Timestamp, Vec<String>)> {
+    let mut earliest: Option<Timestamp> = None;
+    let mut rules = Vec::new();
+    for cause in causes {
+        let tolerations = result.tolerations.iter().flatten();
+        let matching: Vec<_> = tolerations
+            .filter(|t| Toleration::from(*t).tolerates(&cause.taint))
+            .collect();
+        let limited = matching.iter().filter_map(|t| t.toleration_seconds).min();
+        let at = match limited {
+            None if !matching.is_empty() => continue,
+            None => cause.since,
+            Some(seconds) => {
+                let patience = SignedDuration::from_secs(seconds.max(0));
+                cause
+                    .since
+                    .saturating_add(patience)
+                    .unwrap_or(Timestamp::MAX)
+            }
+        };
+        earliest = Some(earliest.map_or(at, |e| e.min(at)));
+        rules.extend(cause.rule.clone());
+    }
+    earliest.map(|at| (at, rules))
+}
+
+/// All pods that are to be evicted, now or later.
+pub(super) fn evictions(
+    claims: &[Arc<ResourceClaim>],
+    slices: &[Arc<ResourceSlice>],
+    rules: &[Arc<DeviceTaintRule>],
+) -> Vec<Eviction> {
+    let devices = devices(slices);
+    let compiled: Vec<(&Arc<DeviceTaintRule>, TaintRule)> = rules
+        .iter()
+        .filter_map(|r| Some((r, TaintRule::new(r)?)))
+        .filter(|(_, r)| r.taint.effect == Effect::NoExecute)
+        .collect();
+    let mut out: BTreeMap<String, Eviction> = BTreeMap::new();
+    for claim in claims {
+        for result in results(claim) {
+            let key = (
+                result.driver.clone(),
+                result.pool.clone(),
+                result.device.clone(),
+            );
+            let own = devices.get(&key).into_iter().flatten();
+            let mut causes: Vec<Cause> = own
+                .map(|t| (Taint::from(t), t.time_added.as_ref()))
+                .filter(|(t, _)| t.effect == Effect::NoExecute)
+                .map(|(taint, since)| Cause {
+                    taint,
+                    since: since.map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+                    rule: None,
+                })
+                .collect();
+            for (rule, compiled) in &compiled {
+                if compiled.covers(&result.driver, &result.pool, &result.device) {
+                    let since = rule.spec.taint.time_added.as_ref();
+                    causes.push(Cause {
+                        taint: compiled.taint.clone(),
+                        since: since.map_or(Timestamp::UNIX_EPOCH, |t| t.0),
+                        rule: rule.metadata.name.clone(),
+                    });
+                }
+            }
+            let Some((at, rules)) = end(result, &causes) else {
+                continue;
+            };
+            let users = claim.status.iter().flat_map(|s| &s.reserved_for).flatten();
+            for user in users.filter(|u| u.resource == "pods") {
+                let entry = out.entry(user.uid.clone()).or_insert_with(|| Eviction {
+                    namespace: claim.metadata.namespace.clone().unwrap_or_default(),
+                    pod: user.name.clone(),
+                    uid: user.uid.clone(),
+                    at,
+                    rules: Vec::new(),
+                });
+                entry.at = entry.at.min(at);
+                entry.rules.extend(rules.iter().cloned());
+                entry.rules.sort();
+                entry.rules.dedup();
+            }
+        }
+    }
+    out.into_values().collect()
+}
+
+/// The condition of a rule.
+pub(super) fn condition(
+    rule: &DeviceTaintRule,
+    evictions: &[Eviction],
+    evicted: usize,
+    claims: &[Arc<ResourceClaim>],
+    slices: &[Arc<ResourceSlice>],
+) -> Condition {
+    let name = rule.metadata.name.clone().unwrap_or_default();
+    let pending = evictions.iter().filter(|e| e.rules.contains(&name)).count();
+    let (status, reason, message) = match &*rule.spec.taint.effect {
+        "NoExecute" if pending > 0 => (
+            "True",
+            "PodsPendingEviction",
+            format!("{pending} pods need to be evicted, {evicted} pods were evicted"),
+        ),
+        "NoExecute" if evicted > 0 => (
+            "False",
+            "Completed",
+            format!("{evicted} pods were evicted since the controller started"),
+        ),
+        "NoExecute" => (
+            "False",
+            "NotStarted",
+            "no pod uses a device of the rule".to_owned(),
+        ),
+        "None" => {
+            let (devices, pods) = hits(rule, claims, slices);
+            let text = format!(
+                "the effect None does not evict; with NoExecute {pods} pods would be evicted from {devices} devices"
+            );
+            ("False", "NoEffect", text)
+        }
+        _ => (
+            "False",
+            "OtherEffect",
+            "the effect does not evict".to_owned(),
+        ),
+    };
+    Condition {
+        type_: "EvictionInProgress".to_owned(),
+        status: status.to_owned(),
+        reason: reason.to_owned(),
+        message,
+        last_transition_time: Time(Timestamp::now()),
+        observed_generation: rule.metadata.generation,
+    }
+}
+
+/// How many devices a rule selects, and how many pods use them without tolerating the taint.
+fn hits(
+    rule: &DeviceTaintRule,
+    claims: &[Arc<ResourceClaim>],
+    slices: &[Arc<ResourceSlice>],
+) -> (usize, usize) {
+    let Some(compiled) = TaintRule::new(rule) else {
+        return (0, 0);
+    };
+    let known = devices(slices);
+    let selected = known.keys().filter(|(d, p, n)| compiled.covers(d, p, n));
+    let mut evicting = rule.clone();
+    "NoExecute".clone_into(&mut evicting.spec.taint.effect);
+    let none: Vec<Arc<ResourceSlice>> = Vec::new();
+    let pods = evictions(claims, &none, &[Arc::new(evicting)]);
+    let pods: BTreeSet<&str> = pods.iter().map(|e| e.uid.as_str()).collect();
+    (selected.count(), pods.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn rule(selector: serde_json::Value, effect: &str) -> Arc<DeviceTaintRule> {
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": "rule"}, "spec": {
+            "deviceSelector": selector, "taint": {"key": "k", "effect": effect, "timeAdded": "2026-01-01T00:00:00Z"}}})).unwrap())
+    }
+
+    fn claim(tolerations: serde_json::Value) -> Arc<ResourceClaim> {
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {}, "status": {
+            "allocation": {"devices": {"results": [{"request": "r", "driver": "d", "pool": "p", "device": "x", "tolerations": tolerations}]}},
+            "reservedFor": [{"resource": "pods", "name": "pod", "uid": "u"}]}})).unwrap())
+    }
+
+    fn slice() -> Arc<ResourceSlice> {
+        Arc::new(serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {"driver": "d", "nodeName": "n",
+            "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1}, "devices": [{"name": "x"}, {"name": "y"}]}})).unwrap())
+    }
+
+    /// Checklist 97, 99.
+    #[test]
+    fn tolerations_delay_or_prevent() {
+        let added: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let at = |rules: &[Arc<DeviceTaintRule>], tolerations| {
+            evictions(&[claim(tolerations)], &[slice()], rules)
+                .first()
+                .map(|e| (e.at.as_second() - added.as_second(), e.rules.clone()))
+        };
+        let all = [rule(json!({"driver": "d"}), "NoExecute")];
+        assert_eq!(at(&all, json!([])), Some((0, vec!["rule".to_owned()])));
+        assert_eq!(
+            at(
+                &all,
+                json!([{"operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60}])
+            )
+            .unwrap()
+            .0,
+            60
+        );
+        assert_eq!(at(&all, json!([{"operator": "Exists", "tolerationSeconds": 60}, {"operator": "Exists", "tolerationSeconds": 5}])).unwrap().0, 5);
+        assert_eq!(at(&all, json!([{"operator": "Exists"}])), None);
+        assert_eq!(
+            at(&[rule(json!({"driver": "other"}), "NoExecute")], json!([])),
+            None
+        );
+        assert_eq!(
+            at(&[rule(json!({"driver": "d"}), "NoSchedule")], json!([])),
+            None
+        );
+        assert_eq!(at(&[rule(json!(null), "NoExecute")], json!([])), None);
+        assert_eq!(at(&[], json!([])), None);
+    }
+
+    /// Checklist 98.
+    #[test]
+    fn rules_say_how_far_they_are() {
+        let (claims, slices) = ([claim(json!([]))], [slice()]);
+        let none = condition(
+            &rule(json!({"driver": "d"}), "None"),
+            &[],
+            0,
+            &claims,
+            &slices,
+        );
+        assert_eq!(none.reason, "NoEffect");
+        assert!(
+            none.message
+                .contains("1 pods would be evicted from 2 devices"),
+            "{}",
+            none.message
+        );
+        let rule = rule(json!({"driver": "d"}), "NoExecute");
+        let pending = evictions(&claims, &slices, std::slice::from_ref(&rule));
+        assert_eq!(
+            condition(&rule, &pending, 0, &claims, &slices).reason,
+            "PodsPendingEviction"
+        );
+        assert_eq!(
+            condition(&rule, &[], 1, &claims, &slices).reason,
+            "Completed"
+        );
+    }
+}

@@ -1,0 +1,355 @@
+//! Resource claims: made from templates for the pods that name them, reserved for pods that were put on a node past the
+//! scheduler, and given back when nobody uses them any more.
+
+mod plan;
+
+use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
+use crate::pod_control::controller_of;
+use async_trait::async_trait;
+use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
+use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
+use k8s_openapi::api::resource::v1::{
+    ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate,
+};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::runtime::watcher;
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The finalizer of claims that the scheduler allocated.
+pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
+/// On claims made from a template: the pod's name for the claim.
+const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
+/// The field manager of the pod's list of claims.
+const MANAGER: &str = "ResourceClaimController";
+/// When to look again while not everything is known yet.
+const SOON: Duration = Duration::from_millis(200);
+
+#[derive(Clone)]
+struct Known {
+    client: kube::Client,
+    pods: Informer<Pod>,
+    claims: Informer<ResourceClaim>,
+    templates: Informer<ResourceClaimTemplate>,
+}
+
+impl Known {
+    fn is_synced(&self) -> bool {
+        self.claims.is_synced() && self.templates.is_synced()
+    }
+
+    fn api(&self, namespace: &str) -> kube::Api<ResourceClaim> {
+        kube::Api::namespaced(self.client.clone(), namespace)
+    }
+}
+
+/// An informer for all objects of a kind.
+pub(crate) fn watch_all<K>(spawner: &mut Spawner<'_>) -> Informer<K>
+where
+    K: kube::Resource<DynamicType = ()>
+        + serde::de::DeserializeOwned
+        + Clone
+        + std::fmt::Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let api = kube::Api::all(spawner.client.clone());
+    let cancel = spawner.cancel.clone();
+    Informer::spawn(api, watcher::Config::default(), spawner.tasks, cancel)
+}
+
+/// Starts the controller; the informer of the claims is shared with others.
+pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
+    let claims: Informer<ResourceClaim> = watch_all(spawner);
+    let known = Known {
+        client: spawner.client.clone(),
+        pods: spawner.informers.pods.clone(),
+        templates: watch_all(spawner),
+        claims: claims.clone(),
+    };
+    let events = spawner.events("resource_claim");
+    let pods = spawner.controller(OfPods {
+        known: known.clone(),
+        events,
+    });
+    let own = spawner.controller(OfClaims {
+        known: known.clone(),
+    });
+    spawner.feed(&known.pods, &pods, |pod: &Pod| {
+        let some = entries(pod).next().is_some();
+        some.then(|| ObjectKey::of(pod)).into_iter().collect()
+    });
+    spawner.feed(&known.claims, &pods, |claim: &ResourceClaim| {
+        let owner = crate::pod_control::controller_key(&claim.metadata, "Pod");
+        owner.into_iter().collect()
+    });
+    spawner.feed(&known.claims, &own, |claim: &ResourceClaim| {
+        vec![ObjectKey::of(claim)]
+    });
+    spawner.feed(&known.pods, &own, claims_of);
+    claims
+}
+
+fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
+    pod.spec.iter().flat_map(|s| &s.resource_claims).flatten()
+}
+
+/// The claims a pod names, as far as they have names.
+fn claims_of(pod: &Pod) -> Vec<ObjectKey> {
+    let status = pod.status.as_ref();
+    let direct = entries(pod).filter_map(|e| e.resource_claim_name.clone());
+    let made = status.iter().flat_map(|s| &s.resource_claim_statuses);
+    let made = made.flatten().filter_map(|s| s.resource_claim_name.clone());
+    let extended = status.and_then(|s| s.extended_resource_claim_status.as_ref());
+    let extended = extended.map(|s| s.resource_claim_name.clone());
+    let namespace = pod.metadata.namespace.clone().unwrap_or_default();
+    let key = |name| ObjectKey {
+        namespace: namespace.clone(),
+        name,
+    };
+    direct.chain(made).chain(extended).map(key).collect()
+}
+
+/// Makes the claims of pods.
+struct OfPods {
+    known: Known,
+    events: EventRecorder,
+}
+
+#[async_trait]
+impl Reconcile for OfPods {
+    const NAME: &'static str = "resourceclaim-controller-pods";
+
+    async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
+        let known = &self.known;
+        if !known.is_synced() {
+            return Ok(Next::After(SOON));
+        }
+        let Some(pod) = known.pods.get(Some(&key.namespace), &key.name) else {
+            return Ok(Next::Wait);
+        };
+        if plan::is_done(&pod) || pod.metadata.deletion_timestamp.is_some() {
+            return Ok(Next::Wait);
+        }
+        let mut made = Vec::new();
+        for entry in entries(&pod) {
+            let Some(template) = &entry.resource_claim_template_name else {
+                continue;
+            };
+            match self.claim_for(&pod, entry, template).await {
+                Ok(name) => made.push(json!({"name": entry.name, "resourceClaimName": name})),
+                Err(error) => {
+                    let object = object_ref(&*pod);
+                    let text = format!("PodResourceClaim {}: {}", entry.name, reason(&error));
+                    self.events
+                        .warning(&object, "FailedResourceClaimCreation", text);
+                    return Err(error);
+                }
+            }
+        }
+        self.record(&pod, &made).await?;
+        self.reserve(&pod).await?;
+        Ok(Next::Wait)
+    }
+}
+
+fn reason(error: &Error) -> String {
+    let source = std::error::Error::source(error);
+    source.map_or_else(|| error.to_string(), |s| format!("{error}: {s}"))
+}
+
+impl OfPods {
+    /// The name of the claim for an entry with a template; made now if there is none.
+    async fn claim_for(
+        &self,
+        pod: &Pod,
+        entry: &PodResourceClaim,
+        template: &str,
+    ) -> Result<String, Error> {
+        let known = &self.known;
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let named = plan::name_in_status(pod, &entry.name);
+        let mine = |claim: &ResourceClaim| {
+            controller_of(&claim.metadata).is_some_and(|o| o.kind == "Pod" && o.uid == uid)
+        };
+        if let Some(name) = named {
+            match known.claims.get(Some(namespace), name) {
+                Some(claim) if mine(&claim) => return Ok(name.to_owned()),
+                // A claim of this name that belongs to something else is not touched.
+                Some(_) => {
+                    return Err(Error::Invalid(format!(
+                        "resource claim {namespace}/{name} was not created for the pod"
+                    )));
+                }
+                None => {}
+            }
+        }
+        // Made before, and the pod's status not written then.
+        let made = known.claims.list_namespace(namespace);
+        let made = made.iter().filter(|c| mine(c)).find(|c| {
+            let annotations = c.metadata.annotations.as_ref();
+            c.metadata.deletion_timestamp.is_none()
+                && annotations.and_then(|a| a.get(POD_CLAIM)) == Some(&entry.name)
+        });
+        if let Some(name) = made.and_then(|c| c.metadata.name.clone()) {
+            return Ok(name);
+        }
+        let Some(found) = known.templates.get(Some(namespace), template) else {
+            return Err(Error::Invalid(format!(
+                "failed to create ResourceClaim: resourceclaimtemplate.resource.k8s.io \"{template}\" not found"
+            )));
+        };
+        let claim = plan::from_template(pod, &entry.name, &found);
+        let api = known.api(namespace);
+        let created = api.create(&PostParams::default(), &claim).await;
+        let created =
+            created.context(|| format!("create a claim for pod {namespace}/{}", entry.name))?;
+        Ok(created.metadata.name.unwrap_or_default())
+    }
+
+    /// Writes the names into the pod's status, if they are not there.
+    async fn record(&self, pod: &Pod, made: &[serde_json::Value]) -> Result<(), Error> {
+        let known = |claim: &serde_json::Value| {
+            let (name, wanted) = (claim["name"].as_str(), claim["resourceClaimName"].as_str());
+            name.is_some_and(|n| plan::name_in_status(pod, n) == wanted)
+        };
+        if made.iter().all(known) {
+            return Ok(());
+        }
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let apply = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "uid": pod.metadata.uid},
+            "status": {"resourceClaimStatuses": made},
+        });
+        let api: kube::Api<Pod> = kube::Api::namespaced(self.known.client.clone(), namespace);
+        let params = PatchParams::apply(MANAGER).force();
+        let written = api.patch_status(name, &params, &Patch::Apply(&apply)).await;
+        let what = || format!("record the claims of pod {namespace}/{name}");
+        gone_is_none(written).context(what)?;
+        Ok(())
+    }
+
+    /// A pod that was put on its node past the scheduler gets a reservation for claims that are allocated.
+    async fn reserve(&self, pod: &Pod) -> Result<(), Error> {
+        let bound = pod.spec.as_ref().and_then(|s| s.node_name.as_deref());
+        if bound.is_none_or(str::is_empty) {
+            return Ok(());
+        }
+        for key in claims_of(pod) {
+            let Some(claim) = self.known.claims.get(Some(&key.namespace), &key.name) else {
+                continue;
+            };
+            let Some(claim) = plan::with_reservation(&claim, pod) else {
+                continue;
+            };
+            let api = self.known.api(&key.namespace);
+            let params = PostParams::default();
+            let written = api.replace_status(&key.name, &params, &claim);
+            let what = || format!("reserve claim {key} for its pod");
+            gone_is_none(written.await).context(what)?;
+        }
+        Ok(())
+    }
+}
+
+/// Frees and deletes claims.
+struct OfClaims {
+    known: Known,
+}
+
+#[async_trait]
+impl Reconcile for OfClaims {
+    const NAME: &'static str = "resourceclaim-controller";
+
+    async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
+        if !self.known.is_synced() {
+            return Ok(Next::After(SOON));
+        }
+        let Some(claim) = self.known.claims.get(Some(&key.namespace), &key.name) else {
+            return Ok(Next::Wait);
+        };
+        let api = self.known.api(&key.namespace);
+        let mut users = Vec::new();
+        let status = claim.status.as_ref();
+        for user in status.iter().flat_map(|s| &s.reserved_for).flatten() {
+            if self.still_uses(key, user).await? {
+                users.push(user.clone());
+            }
+        }
+        let unused = users.is_empty();
+        let mut claim = (*claim).clone();
+        if let Some(status) = plan::freed_status(&claim, users) {
+            claim.status = Some(status);
+            let write = api
+                .replace_status(&key.name, &PostParams::default(), &claim)
+                .await;
+            match gone_is_none(write).context(|| format!("free claim {key}"))? {
+                Some(written) => claim = written,
+                None => return Ok(Next::Wait),
+            }
+        }
+        if plan::drops_finalizer(&claim) {
+            let finalizers = claim.metadata.finalizers.get_or_insert_default();
+            finalizers.retain(|f| f != FINALIZER);
+            let write = api.replace(&key.name, &PostParams::default(), &claim).await;
+            gone_is_none(write).context(|| format!("remove the finalizer of claim {key}"))?;
+        }
+        if unused && claim.metadata.deletion_timestamp.is_none() && self.is_orphan(&claim) {
+            let params = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: claim.metadata.uid.clone(),
+                    resource_version: None,
+                }),
+                ..DeleteParams::default()
+            };
+            let deleted = api.delete(&key.name, &params).await;
+            gone_is_none(deleted).context(|| format!("delete claim {key}"))?;
+        }
+        Ok(Next::Wait)
+    }
+}
+
+impl OfClaims {
+    /// Whether the consumer still exists and has not ended.
+    async fn still_uses(
+        &self,
+        key: &ObjectKey,
+        user: &ResourceClaimConsumerReference,
+    ) -> Result<bool, Error> {
+        let core = user.api_group.as_deref().unwrap_or_default().is_empty();
+        if !core || user.resource != "pods" {
+            return Err(Error::Invalid(format!(
+                "claim {key} is reserved for a {} ({}), which is not supported",
+                user.resource, user.name
+            )));
+        }
+        if let Some(pod) = self.known.pods.get(Some(&key.namespace), &user.name)
+            && pod.metadata.uid.as_deref() == Some(&*user.uid)
+        {
+            return Ok(!plan::is_done(&pod));
+        }
+        // The informer may be behind; only the API server can say that a pod is gone.
+        let api: kube::Api<Pod> = kube::Api::namespaced(self.known.client.clone(), &key.namespace);
+        let pod = api.get_opt(&user.name).await;
+        let pod = pod.context(|| format!("look for pod {} that uses claim {key}", user.name))?;
+        let same = |p: &Pod| p.metadata.uid.as_deref() == Some(&*user.uid);
+        Ok(pod.is_some_and(|p| same(&p) && !plan::is_done(&p)))
+    }
+
+    /// Whether a pod the claim was made for has ended or was replaced. A pod that is gone is left to
+    /// garbage collection.
+    fn is_orphan(&self, claim: &ResourceClaim) -> bool {
+        let Some(owner) = controller_of(&claim.metadata).filter(|o| o.kind == "Pod") else {
+            return false;
+        };
+        let namespace = claim.metadata.namespace.as_deref();
+        let pod: Option<Arc<Pod>> = self.known.pods.get(namespace, &owner.name);
+        pod.is_some_and(|p| p.metadata.uid.as_deref() != Some(&*owner.uid) || plan::is_done(&p))
+    }
+}

@@ -1,0 +1,240 @@
+//! What is to become of claims, without any call.
+
+use super::{FINALIZER, POD_CLAIM};
+use crate::pod_control::is_terminal;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::resource::v1::{
+    ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus, ResourceClaimTemplate,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+/// Longest prefix of a generated name.
+const MOST_PREFIX: usize = 57;
+
+/// Whether the pod will never use its claims (again).
+pub(super) fn is_done(pod: &Pod) -> bool {
+    let bound = pod.spec.as_ref().and_then(|s| s.node_name.as_deref());
+    let never_ran = pod.metadata.deletion_timestamp.is_some() && bound.is_none_or(str::is_empty);
+    is_terminal(pod) || never_ran
+}
+
+/// The claim's name that the pod's status has for an entry.
+pub(super) fn name_in_status<'a>(pod: &'a Pod, entry: &str) -> Option<&'a str> {
+    let status = pod.status.iter().flat_map(|s| &s.resource_claim_statuses);
+    let status = status.flatten().find(|s| s.name == entry)?;
+    status.resource_claim_name.as_deref()
+}
+
+/// `<pod>-<entry>-`; if that is too long both parts are shortened in proportion.
+fn generate_name(pod: &str, entry: &str) -> String {
+    let room = MOST_PREFIX - 2;
+    let (mut head, mut tail) = (pod.len(), entry.len());
+    let sum = head + tail;
+    if sum > room {
+        head = (room * head / sum).max(1);
+        tail = room - head;
+    }
+    let cut = |text: &str, n: usize| text.chars().take(n).collect::<String>();
+    format!("{}-{}-", cut(pod, head), cut(entry, tail))
+}
+
+/// The claim for an entry of a pod.
+pub(super) fn from_template(
+    pod: &Pod,
+    entry: &str,
+    template: &ResourceClaimTemplate,
+) -> ResourceClaim {
+    let meta = template.spec.metadata.clone().unwrap_or_default();
+    let name = pod.metadata.name.clone().unwrap_or_default();
+    let mut annotations = meta.annotations.unwrap_or_default();
+    annotations.insert(POD_CLAIM.to_owned(), entry.to_owned());
+    ResourceClaim {
+        metadata: ObjectMeta {
+            generate_name: Some(generate_name(&name, entry)),
+            namespace: pod.metadata.namespace.clone(),
+            labels: meta.labels,
+            annotations: Some(annotations),
+            owner_references: Some(vec![OwnerReference {
+                api_version: "v1".to_owned(),
+                kind: "Pod".to_owned(),
+                uid: pod.metadata.uid.clone().unwrap_or_default(),
+                controller: Some(true),
+                block_owner_deletion: Some(true),
+                name,
+            }]),
+            ..ObjectMeta::default()
+        },
+        spec: template.spec.spec.clone(),
+        status: None,
+    }
+}
+
+/// The claim with a reservation for the pod; `None` if it is not allocated or has one.
+pub(super) fn with_reservation(claim: &ResourceClaim, pod: &Pod) -> Option<ResourceClaim> {
+    let status = claim.status.as_ref()?;
+    status.allocation.as_ref()?;
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    let mut users = status.reserved_for.iter().flatten();
+    if claim.metadata.deletion_timestamp.is_some() || users.any(|u| u.uid == uid) {
+        return None;
+    }
+    let mut claim = claim.clone();
+    let status = claim.status.get_or_insert_default();
+    let users = status.reserved_for.get_or_insert_default();
+    users.push(ResourceClaimConsumerReference {
+        api_group: None,
+        resource: "pods".to_owned(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid,
+    });
+    Some(claim)
+}
+
+fn is_protected(claim: &ResourceClaim) -> bool {
+    let finalizers = claim.metadata.finalizers.iter().flatten();
+    finalizers.into_iter().any(|f| f == FINALIZER)
+}
+
+/// The status with the users that are left, if that changes anything: the last user to go takes the
+/// allocation along, and so does a deletion nobody has to wait for.
+pub(super) fn freed_status(
+    claim: &ResourceClaim,
+    users: Vec<ResourceClaimConsumerReference>,
+) -> Option<ResourceClaimStatus> {
+    let status = claim.status.as_ref()?;
+    let before = status.reserved_for.as_ref().map_or(0, Vec::len);
+    let left = users.len() != before;
+    let deleted = claim.metadata.deletion_timestamp.is_some();
+    let frees =
+        users.is_empty() && (left || deleted) && status.allocation.is_some() && is_protected(claim);
+    if !left && !frees {
+        return None;
+    }
+    let mut status = status.clone();
+    status.reserved_for = (!users.is_empty()).then_some(users);
+    if frees {
+        status.allocation = None;
+        status.devices = None;
+    }
+    Some(status)
+}
+
+/// Whether the finalizer has done its work.
+pub(super) fn drops_finalizer(claim: &ResourceClaim) -> bool {
+    let status = claim.status.as_ref();
+    let allocated = status.is_some_and(|s| s.allocation.is_some());
+    let users = status.and_then(|s| s.reserved_for.as_ref());
+    is_protected(claim) && !allocated && users.is_none_or(Vec::is_empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn claim(status: serde_json::Value, protected: bool, deleted: bool) -> ResourceClaim {
+        let mut claim =
+            json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {}, "status": status});
+        if protected {
+            claim["metadata"]["finalizers"] = json!([FINALIZER]);
+        }
+        if deleted {
+            claim["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        }
+        serde_json::from_value(claim).unwrap()
+    }
+
+    fn user(uid: &str) -> serde_json::Value {
+        json!({"resource": "pods", "name": uid, "uid": uid})
+    }
+
+    /// Checklist 93, 95.
+    #[test]
+    fn the_last_user_takes_the_allocation_along() {
+        let two = claim(
+            json!({"allocation": {}, "reservedFor": [user("a"), user("b")]}),
+            true,
+            false,
+        );
+        let b: ResourceClaimConsumerReference = serde_json::from_value(user("b")).unwrap();
+        let one = freed_status(&two, vec![b]).unwrap();
+        assert!(one.allocation.is_some() && one.reserved_for.unwrap().len() == 1);
+        let none = freed_status(&two, Vec::new()).unwrap();
+        assert!(none.allocation.is_none() && none.reserved_for.is_none());
+        // Allocated by hand, or never reserved: it stays.
+        let by_hand = claim(
+            json!({"allocation": {}, "reservedFor": [user("a")]}),
+            false,
+            false,
+        );
+        assert!(
+            freed_status(&by_hand, Vec::new())
+                .unwrap()
+                .allocation
+                .is_some()
+        );
+        let unused = claim(json!({"allocation": {}}), true, false);
+        assert_eq!(freed_status(&unused, Vec::new()), None);
+        assert!(!drops_finalizer(&unused));
+        let deleted = claim(json!({"allocation": {}}), true, true);
+        assert!(
+            freed_status(&deleted, Vec::new())
+                .unwrap()
+                .allocation
+                .is_none()
+        );
+        assert!(drops_finalizer(&claim(json!({}), true, true)));
+    }
+
+    /// Checklist 89, 90.
+    #[test]
+    fn claims_from_templates() {
+        let pod: Pod = serde_json::from_value(
+            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}}),
+        )
+        .unwrap();
+        let template = serde_json::from_value(json!({"metadata": {"name": "t"}, "spec": {
+            "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}},
+            "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}}}})).unwrap();
+        let made = from_template(&pod, "gpu", &template);
+        assert_eq!(made.metadata.generate_name.as_deref(), Some("p-gpu-"));
+        let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!(
+            (owner.controller, owner.block_owner_deletion),
+            (Some(true), Some(true))
+        );
+        let annotations = made.metadata.annotations.unwrap();
+        assert_eq!(
+            (annotations[POD_CLAIM].as_str(), annotations["c"].as_str()),
+            ("gpu", "d")
+        );
+        assert_eq!(made.metadata.labels.unwrap()["a"], "b");
+        assert_eq!(made.spec, template.spec.spec);
+        let long = generate_name(&"p".repeat(63), &"e".repeat(63));
+        assert_eq!(long.len(), MOST_PREFIX);
+        assert!(long.starts_with("ppp") && long.ends_with("eee-"));
+        assert_eq!(generate_name("pod", "claim"), "pod-claim-");
+    }
+
+    /// Checklist 94, 96.
+    #[test]
+    fn reservations_for_pods_on_nodes() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": [], "nodeName": "x"}})).unwrap();
+        let allocated = claim(json!({"allocation": {}}), true, false);
+        let reserved = with_reservation(&allocated, &pod).unwrap();
+        assert_eq!(
+            reserved
+                .status
+                .as_ref()
+                .unwrap()
+                .reserved_for
+                .as_ref()
+                .unwrap()[0]
+                .uid,
+            "u"
+        );
+        assert_eq!(with_reservation(&reserved, &pod), None);
+        assert_eq!(with_reservation(&claim(json!({}), true, false), &pod), None);
+        assert!(!is_done(&pod));
+    }
+}
