@@ -1,12 +1,14 @@
 //! The numbers are those of the DRA checklist.
 
+use std::sync::Arc;
+
 use serde_json::{Value, json};
 
 use crate::strategy::{Strategy, strategy};
 
 const G: &str = "resource.k8s.io";
 
-fn rules(kind: &str) -> &'static dyn Strategy {
+fn rules(kind: &str) -> Arc<dyn Strategy> {
     strategy(G, "v1", kind)
 }
 
