@@ -160,12 +160,7 @@ impl Evictor {
         let done = evicted.get(&name).copied().unwrap_or(0);
         let (claims, slices) = (self.claims.list(), self.slices.list());
         let wanted = plan::condition(rule, evictions, done, &claims, &slices);
-        let known = rule.status.iter().flat_map(|s| &s.conditions).flatten();
-        let mut known = known.filter(|c| c.type_ == wanted.type_);
-        let same = known.next().is_some_and(|c| {
-            c.status == wanted.status && c.reason == wanted.reason && c.message == wanted.message
-        });
-        if same {
+        if plan::has_condition(rule, &wanted) {
             return;
         }
         let patch =

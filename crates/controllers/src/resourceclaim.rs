@@ -276,10 +276,9 @@ impl Reconcile for OfClaims {
         };
         let api = self.known.api(&key.namespace);
         let mut users = Vec::new();
-        let status = claim.status.as_ref();
-        for user in status.iter().flat_map(|s| &s.reserved_for).flatten() {
-            if self.still_uses(key, user).await? {
-                users.push(user.clone());
+        for user in plan::users(&claim) {
+            if self.still_uses(key, &user).await? {
+                users.push(user);
             }
         }
         let unused = users.is_empty();

@@ -201,6 +201,15 @@ pub(super) fn condition(
     }
 }
 
+/// Whether the rule's status says so already.
+pub(super) fn has_condition(rule: &DeviceTaintRule, wanted: &Condition) -> bool {
+    let conditions = rule.status.iter().flat_map(|s| &s.conditions).flatten();
+    let mut named = conditions.filter(|c| c.type_ == wanted.type_);
+    named.any(|c| {
+        c.status == wanted.status && c.reason == wanted.reason && c.message == wanted.message
+    })
+}
+
 /// How many devices a rule selects, and how many pods use them without tolerating the taint.
 fn hits(
     rule: &DeviceTaintRule,

@@ -90,6 +90,14 @@ pub(super) fn with_reservation(claim: &ResourceClaim, pod: &Pod) -> Option<Resou
     Some(claim)
 }
 
+/// Whom the claim is reserved for.
+pub(super) fn users(claim: &ResourceClaim) -> Vec<ResourceClaimConsumerReference> {
+    let status = claim.status.as_ref();
+    status
+        .and_then(|s| s.reserved_for.clone())
+        .unwrap_or_default()
+}
+
 fn is_protected(claim: &ResourceClaim) -> bool {
     let finalizers = claim.metadata.finalizers.iter().flatten();
     finalizers.into_iter().any(|f| f == FINALIZER)

@@ -109,7 +109,7 @@ impl PreEnqueue for DynamicResources {
 
 impl DynamicResources {
     /// Looks at the pod's claims. `Err` is the refusal.
-    fn cycle(&self, pod: &PodInfo) -> Result<Option<Cycle>, Status> {
+    pub(super) fn cycle(&self, pod: &PodInfo) -> Result<Option<Cycle>, Status> {
         let claims = claims::of_pod(&self.devices, pod).map_err(Status::unresolvable)?;
         let wanted = extended::Wanted::new(&self.devices, pod);
         if claims.is_empty() && wanted.0.is_empty() {
