@@ -15,6 +15,7 @@ use crate::containermanager::{
 };
 use crate::context::Context;
 use crate::dns::ClusterDns;
+use crate::dra::{self, ApiClaims};
 use crate::images::ImageManager;
 use crate::logs::LogRotation;
 use crate::machine::Machine;
@@ -81,6 +82,8 @@ pub struct NodeOptions {
     pub log_rotation: LogRotation,
     /// How long admission waits for a device plugin that is coming back.
     pub plugin_wait: Duration,
+    /// How long the end of a pod waits for a DRA driver that is gone and has to undo the pod's claims.
+    pub driver_patience: Duration,
     /// The CPU, memory and topology managers. Without a description of the machine the one at hand is read.
     pub resources: Settings,
     /// What is kept for the system and the agent, by resource name (`kubeReserved`, `systemReserved`, eviction).
@@ -116,6 +119,7 @@ impl NodeOptions {
             mounts: rustix::process::geteuid().is_root(),
             log_rotation: LogRotation::default(),
             plugin_wait: Duration::from_secs(5 * 60),
+            driver_patience: Duration::from_secs(60),
             resources: Settings::default(),
             reserved: Amounts::new(),
         }
@@ -262,6 +266,7 @@ impl NodeAgent {
         let config = DeviceConfig {
             plugin_wait: options.plugin_wait,
             resources,
+            dra: Some(dra_options(&client, &options)),
             ..DeviceConfig::new(&root)
         };
         let devices = ContainerManager::start(config, pods.clone()).await?;
@@ -298,6 +303,15 @@ impl NodeAgent {
             metrics,
         };
         Ok((Arc::new(ctx), listener))
+    }
+}
+
+fn dra_options(client: &kube::Client, options: &NodeOptions) -> dra::Options {
+    let node_name = options.node_name.clone();
+    let api = ApiClaims::new(client.clone(), node_name.clone());
+    dra::Options {
+        patience: options.driver_patience,
+        ..dra::Options::new(Arc::new(api), node_name)
     }
 }
 

@@ -17,7 +17,9 @@ mod table;
 pub use file::Error;
 pub use ledger::{CommitError, Ledger, Reservation};
 pub(crate) use record::base64_bytes;
-pub use record::{Change, ComputeHold, DeviceHold, PodName};
+pub use record::{
+    Change, ClaimDriver, ClaimHold, ClaimName, ComputeHold, DeviceHold, PodName, PreparedDevice,
+};
 pub use table::{
     CPU, Conflict, ContainerHoldings, HeldDevices, PodHoldings, ResourceRecord, Table,
 };

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use davit_api::devices::Device;
 use davit_proto::cri::v1 as cri;
-use k8s_openapi::api::core::v1::{Pod, ResourceStatus};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceStatus};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -28,7 +28,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::compute::{ComputeOptions, Misfit, Settings, SettingsError, StateError};
 use crate::devices::Manager;
-use crate::{allocation, compute, devices, plugins, podresources};
+use crate::{allocation, compute, devices, dra, plugins, podresources};
 
 /// The pods of this node, as its pod workers know them.
 pub trait ActivePods: Send + Sync + 'static {
@@ -68,6 +68,8 @@ pub struct Config {
     pub pre_start_timeout: Duration,
     /// The machine, and what the CPU, memory and topology managers are to do with it.
     pub resources: Settings,
+    /// Dynamic resource allocation; without it drivers and claims are refused.
+    pub dra: Option<dra::Options>,
     /// How many calls the podresources socket takes.
     pub podresources_rate: podresources::Rate,
 }
@@ -85,6 +87,7 @@ impl Config {
             allocate_timeout: Duration::from_secs(60),
             pre_start_timeout: Duration::from_secs(30),
             resources: Settings::default(),
+            dra: None,
             podresources_rate: podresources::Rate::default(),
         }
     }
@@ -171,6 +174,7 @@ pub enum StartError {
 /// are not touched by that.
 pub struct ContainerManager {
     inner: Arc<Manager>,
+    dra: Option<Arc<dra::Manager>>,
     tasks: Mutex<JoinSet<()>>,
     cancel: CancellationToken,
     _stop: DropGuard,
@@ -189,11 +193,17 @@ impl ContainerManager {
         let inner = Manager::open(config, pods, cancel.clone())?;
         compute::migrate(&inner.ledger, &inner.compute).await;
         tasks.spawn(compute::keep(inner.clone()));
+        let dra = inner.config.dra.clone();
+        let dra = dra.map(|options| dra::Manager::new(options, inner.clone()));
+        if let Some(dra) = &dra {
+            dra::Manager::serve(dra, &mut tasks);
+        }
         devices::serve(&inner, &mut tasks)?;
-        plugins::serve(&inner, &mut tasks)?;
+        plugins::serve(&inner, dra.as_ref(), &mut tasks)?;
         podresources::serve(&inner, &mut tasks)?;
         Ok(Self {
             inner,
+            dra,
             tasks: Mutex::new(tasks),
             _stop: cancel.clone().drop_guard(),
             cancel,
@@ -241,7 +251,48 @@ impl ContainerManager {
         pod: &Pod,
         container: &str,
     ) -> Result<ContainerOptions, OptionsError> {
-        self.inner.container_options(pod, container).await
+        let mut options = self.inner.container_options(pod, container).await?;
+        if let (Some(dra), Some(spec)) = (&self.dra, spec_of(pod, container)) {
+            let names = dra.cdi_devices(pod, spec);
+            let names = names.map_err(|e| OptionsError(e.to_string()))?;
+            // Those of claims come first, each name once.
+            let others = std::mem::take(&mut options.cdi_devices).into_iter();
+            let others = others
+                .filter(|d| !names.contains(&d.name))
+                .collect::<Vec<_>>();
+            let names = names
+                .iter()
+                .map(|name| cri::CdiDevice { name: name.clone() });
+            options.cdi_devices = names.chain(others).collect();
+        }
+        Ok(options)
+    }
+
+    /// Makes the resource claims of a pod ready for its containers: to be called before its
+    /// sandbox is made, and before any container of it starts. Cheap when they are.
+    ///
+    /// # Errors
+    /// A claim is not ready; try again later.
+    pub async fn prepare_claims(&self, pod: &Pod) -> Result<(), dra::Error> {
+        match &self.dra {
+            Some(dra) => dra.prepare(pod).await,
+            None => match pod.spec.as_ref().and_then(|s| s.resource_claims.as_ref()) {
+                Some(claims) if !claims.is_empty() => Err(dra::Error::Off),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    /// Takes the pod from its resource claims, and has those undone that nobody else uses. To be
+    /// called when its containers have ended, until it succeeds.
+    ///
+    /// # Errors
+    /// A driver could not, or is not there; try again later.
+    pub async fn unprepare_claims(&self, pod_uid: &str) -> Result<(), dra::Error> {
+        match &self.dra {
+            Some(dra) => dra.unprepare(pod_uid).await,
+            None => Ok(()),
+        }
     }
 
     /// Where a container may run now: exclusive CPUs, or the shared pool, which changes as others
@@ -301,13 +352,14 @@ impl ContainerManager {
         self.inner.device_health().await
     }
 
-    /// `allocatedResourcesStatus` of one app container, sorted.
-    pub fn allocated_resources_status(
-        &self,
-        pod_uid: &str,
-        container: &str,
-    ) -> Vec<ResourceStatus> {
-        self.inner.allocated_resources_status(pod_uid, container)
+    /// `allocatedResourcesStatus` of one app container, sorted: devices of plugins, then claims.
+    pub fn allocated_resources_status(&self, pod: &Pod, container: &str) -> Vec<ResourceStatus> {
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let mut statuses = self.inner.allocated_resources_status(uid, container);
+        if let (Some(dra), Some(spec)) = (&self.dra, spec_of(pod, container)) {
+            statuses.extend(dra.status(pod, spec));
+        }
+        statuses
     }
 
     /// Every device of the node: health, place, who holds it and since when.
@@ -332,12 +384,29 @@ impl ContainerManager {
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         while tasks.join_next().await.is_some() {}
         self.inner.stop_plugins();
+        if let Some(dra) = &self.dra {
+            dra.stop();
+        }
         self.inner.ledger.close();
     }
 }
 
+/// The container of this name in the pod's spec.
+fn spec_of<'a>(pod: &'a Pod, name: &str) -> Option<&'a Container> {
+    let spec = pod.spec.as_ref()?;
+    let mut all = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .chain(&spec.containers);
+    all.find(|c| c.name == name)
+}
+
 impl Drop for ContainerManager {
     fn drop(&mut self) {
+        if let Some(dra) = &self.dra {
+            dra.stop();
+        }
         // Connections may outlive this for a moment; the log must not.
         self.inner.ledger.close();
     }

@@ -12,6 +12,7 @@ pub mod context;
 pub mod devices;
 pub mod dial;
 pub mod dns;
+pub mod dra;
 pub mod env;
 pub mod expansion;
 pub mod hooks;

@@ -2,8 +2,8 @@
 //!
 //! The folder is looked through twice a second, subfolders included; each socket found is
 //! asked who it is (pluginregistration v1) and registered or told why not. A socket that is
-//! made anew at the same path is a new plugin. Device plugins are served; CSI and DRA drivers
-//! are told that they are not built yet.
+//! made anew at the same path is a new plugin. Device plugins and DRA drivers are served;
+//! CSI drivers are told that they are not built yet.
 
 mod register;
 mod scan;
@@ -18,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::devices::Manager;
+use crate::dra;
 use scan::Generation;
 
 /// The folder below the agent's root.
@@ -33,11 +34,36 @@ const MAX_RUNNING: usize = 64;
 ///
 /// # Errors
 /// The folder cannot be made.
-pub(crate) fn serve(manager: &Arc<Manager>, tasks: &mut JoinSet<()>) -> Result<(), unix::Error> {
+pub(crate) fn serve(
+    manager: &Arc<Manager>,
+    dra: Option<&Arc<dra::Manager>>,
+    tasks: &mut JoinSet<()>,
+) -> Result<(), unix::Error> {
     let dir = manager.config.root_dir.join(PLUGINS_REGISTRY);
     unix::create_dir(&dir)?;
-    tasks.spawn(watch(manager.clone(), dir));
+    let handlers = Handlers {
+        devices: manager.clone(),
+        dra: dra.cloned(),
+    };
+    tasks.spawn(watch(handlers, dir));
     Ok(())
+}
+
+/// Who takes plugins into service.
+#[derive(Clone)]
+struct Handlers {
+    devices: Arc<Manager>,
+    dra: Option<Arc<dra::Manager>>,
+}
+
+impl Handlers {
+    /// Ends what came by a socket of the registry.
+    fn disconnect(&self, registry_socket: &Path) {
+        self.devices.disconnect_registry(registry_socket);
+        if let Some(dra) = &self.dra {
+            dra.disconnect_registry(registry_socket);
+        }
+    }
 }
 
 /// What is known about one socket path.
@@ -112,7 +138,8 @@ impl Registry {
     }
 }
 
-async fn watch(manager: Arc<Manager>, dir: PathBuf) {
+async fn watch(handlers: Handlers, dir: PathBuf) {
+    let manager = handlers.devices.clone();
     let mut registry = Registry::default();
     let mut running: JoinSet<(PathBuf, bool)> = JoinSet::new();
     loop {
@@ -120,12 +147,12 @@ async fn watch(manager: Arc<Manager>, dir: PathBuf) {
         let plan = registry.plan(&found, Instant::now());
         for path in &plan.deregister {
             tracing::info!(socket = %path.display(), "plugin socket is gone or new");
-            manager.disconnect_registry(path);
+            handlers.disconnect(path);
         }
         for (path, _) in plan.register {
-            let manager = manager.clone();
+            let handlers = handlers.clone();
             running.spawn(async move {
-                let result = register::register(&manager, &path).await;
+                let result = register::register(&handlers, &path).await;
                 if let Err(e) = &result {
                     tracing::warn!(socket = %path.display(), error = %e, "plugin not registered");
                 }

@@ -276,7 +276,7 @@ impl Worker {
                     c.name.clone(),
                     self.ctx
                         .devices
-                        .allocated_resources_status(&self.uid, &c.name),
+                        .allocated_resources_status(&self.pod, &c.name),
                 )
             })
             .collect();

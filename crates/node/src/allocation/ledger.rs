@@ -167,7 +167,11 @@ impl Ledger {
                     let (uid, container) = (&hold.pod.uid, &hold.container);
                     claims.add_for(uid, container, hold.kind, CPU, &hold.cpu_ids())?;
                 }
-                Change::Release { .. } | Change::Learned { .. } | Change::Forgotten { .. } => {}
+                Change::Release { .. }
+                | Change::Claim(_)
+                | Change::ClaimGone { .. }
+                | Change::Learned { .. }
+                | Change::Forgotten { .. } => {}
             }
         }
         if changes.is_empty() {

@@ -26,10 +26,17 @@ pub enum Change {
     Hold(DeviceHold),
     /// A container holds CPUs and memory; replaces what it held of them.
     Compute(ComputeHold),
-    /// A pod holds nothing any more.
+    /// A pod holds nothing any more. Claims are not touched: their drivers have to undo them first.
     Release {
         /// UID of the pod.
         uid: String,
+    },
+    /// A resource claim is prepared, or about to be; replaces what was known of it.
+    Claim(ClaimHold),
+    /// Nothing of a resource claim is left on this node.
+    ClaimGone {
+        /// UID of the claim.
+        claim: String,
     },
     /// A device plugin has registered for a resource.
     Learned {
@@ -85,6 +92,64 @@ pub struct ComputeHold {
     pub memory: Vec<MemoryBlock>,
     /// When it was allocated, milliseconds since 1970.
     pub since: i64,
+}
+
+/// Which resource claim.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct ClaimName {
+    /// UID; identifies the claim.
+    pub uid: String,
+    /// Namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+/// A resource claim in the hands of pods of this node.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ClaimHold {
+    /// The claim.
+    pub claim: ClaimName,
+    /// Whether it is of the classic API, `resource.k8s.io/v1alpha1`.
+    #[serde(default)]
+    pub classic: bool,
+    /// The pods that use it, in order of UIDs. None: it waits for drivers that undo it.
+    pub pods: Vec<PodName>,
+    /// What each driver has done for it.
+    pub drivers: BTreeMap<String, ClaimDriver>,
+    /// When the first pod got it, milliseconds since 1970.
+    pub since: i64,
+}
+
+/// One driver's part of a claim.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct ClaimDriver {
+    /// The driver has said yes. Otherwise it may have done something or nothing.
+    pub prepared: bool,
+    /// What a classic driver's controller wrote for its node plugin.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub handle: Option<String>,
+    /// The devices the driver answered with.
+    #[serde(default)]
+    pub devices: Vec<PreparedDevice>,
+}
+
+/// One device of a prepared claim.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PreparedDevice {
+    /// Requests of the claim that it serves; empty for all.
+    #[serde(default)]
+    pub requests: Vec<String>,
+    /// Its pool.
+    pub pool: String,
+    /// Its name in the pool.
+    pub device: String,
+    /// Fully qualified CDI names.
+    #[serde(default)]
+    pub cdi: Vec<String>,
+    /// Which share of it, when several claims may use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
 }
 
 impl ComputeHold {

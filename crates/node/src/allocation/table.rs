@@ -7,7 +7,7 @@ use davit_topology::CpuSet;
 use davit_topology::devices::{ContainerKind, DeviceId, DeviceMap};
 use davit_topology::memory::MemoryBlock;
 
-use super::record::{Change, ComputeHold, DeviceHold, PodName, cpu_ids};
+use super::record::{Change, ClaimHold, ComputeHold, DeviceHold, PodName, cpu_ids};
 
 /// The name under which the owners of CPUs are kept; no device plugin can have it.
 pub const CPU: &str = "cpu";
@@ -93,6 +93,7 @@ pub struct Table {
     pods: BTreeMap<String, Arc<PodHoldings>>,
     owners: BTreeMap<String, BTreeMap<DeviceId, Owner>>,
     known: BTreeMap<String, ResourceRecord>,
+    claims: BTreeMap<String, Arc<ClaimHold>>,
 }
 
 impl Table {
@@ -190,6 +191,13 @@ impl Table {
             Change::Hold(hold) => self.hold(hold)?,
             Change::Compute(hold) => self.hold_compute(hold)?,
             Change::Release { uid } => self.release(uid),
+            Change::Claim(hold) => {
+                let uid = hold.claim.uid.clone();
+                self.claims.insert(uid, Arc::new(hold.clone()));
+            }
+            Change::ClaimGone { claim } => {
+                self.claims.remove(claim);
+            }
             Change::Learned {
                 resource,
                 pre_start,
@@ -293,6 +301,17 @@ impl Table {
         }
     }
 
+    /// All resource claims that are prepared, or may be in part, by UID.
+    pub fn claims(&self) -> &BTreeMap<String, Arc<ClaimHold>> {
+        &self.claims
+    }
+
+    /// The claims a pod uses.
+    pub fn claims_of(&self, pod: &str) -> impl Iterator<Item = &Arc<ClaimHold>> {
+        let uses = move |c: &&Arc<ClaimHold>| c.pods.iter().any(|p| p.uid == pod);
+        self.claims.values().filter(uses)
+    }
+
     /// All pods that hold something, by UID.
     pub fn pods(&self) -> &BTreeMap<String, Arc<PodHoldings>> {
         &self.pods
@@ -351,6 +370,8 @@ impl Table {
             pre_start: r.pre_start,
         });
         let mut changes: Vec<Change> = known.collect();
+        let claims = self.claims.values();
+        changes.extend(claims.map(|c| Change::Claim(c.as_ref().clone())));
         for pod in self.pods.values() {
             // Those that hand devices on come first: a keeper takes over from them, not they from it.
             let mut containers: Vec<_> = pod.containers.iter().collect();

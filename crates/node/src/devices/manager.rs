@@ -251,7 +251,11 @@ impl Manager {
     }
 
     fn notify_health(&self, resource: &str, devices: &BTreeSet<DeviceId>) {
-        let mut pods = self.holders_of(resource, devices);
+        self.wake(self.holders_of(resource, devices));
+    }
+
+    /// Has the status of these pods computed anew.
+    pub(crate) fn wake(&self, mut pods: BTreeSet<String>) {
         if !pods.is_empty() {
             self.health.pods.lock().append(&mut pods);
             self.health.filled.notify_one();
@@ -259,7 +263,7 @@ impl Manager {
     }
 
     /// Tells everybody who watches that something has changed.
-    pub(super) fn touch(&self) {
+    pub(crate) fn touch(&self) {
         self.changes.send_modify(|n| *n += 1);
     }
 
@@ -390,6 +394,10 @@ impl Manager {
 
     pub(crate) fn sources_ready(&self) {
         self.sources_ready.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn are_sources_ready(&self) -> bool {
+        self.sources_ready.load(Ordering::Acquire)
     }
 
     /// Marks a pod as being admitted until the guard is dropped.

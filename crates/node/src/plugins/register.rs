@@ -1,7 +1,6 @@
 //! The conversation with one plugin that wants to be registered.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use davit_proto::deviceplugin::v1beta1 as deviceplugin;
@@ -11,7 +10,9 @@ use davit_proto::unix;
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
+use super::Handlers;
 use crate::devices::{Manager, check_name};
+use crate::dra;
 
 const DIAL: Duration = Duration::from_secs(10);
 const GET_INFO: Duration = Duration::from_secs(1);
@@ -33,18 +34,18 @@ pub(super) enum RegisterError {
 }
 
 /// Asks the plugin behind `socket` who it is, takes it into service and tells it the result.
-pub(super) async fn register(manager: &Arc<Manager>, socket: &Path) -> Result<(), RegisterError> {
+pub(super) async fn register(handlers: &Handlers, socket: &Path) -> Result<(), RegisterError> {
     let mut client = RegistrationClient::new(unix::connect_once(socket, DIAL).await?);
     let info = limited("GetInfo", GET_INFO, pb::InfoRequest {}, |r| {
         client.get_info(r)
     })
     .await?;
     tracing::info!(socket = %socket.display(), kind = info.r#type, name = info.name, "plugin asks for registration");
-    match serve(manager, socket, &info).await {
+    match serve(handlers, socket, &info).await {
         Ok(()) => {
             let told = notify(&mut client, true, String::new()).await;
             if told.is_err() {
-                manager.disconnect_registry(socket);
+                handlers.disconnect(socket);
             }
             told
         }
@@ -58,23 +59,29 @@ pub(super) async fn register(manager: &Arc<Manager>, socket: &Path) -> Result<()
     }
 }
 
-async fn serve(manager: &Arc<Manager>, socket: &Path, info: &pb::PluginInfo) -> Result<(), String> {
+async fn serve(handlers: &Handlers, socket: &Path, info: &pb::PluginInfo) -> Result<(), String> {
     match info.r#type.as_str() {
         pb::DEVICE_PLUGIN => {
             validate(info).map_err(|e| format!("plugin validation failed with err: {e}"))?;
-            let endpoint = match info
-                .endpoint
-                .strip_prefix("unix://")
-                .unwrap_or(&info.endpoint)
-            {
-                "" => socket.to_owned(),
-                path => PathBuf::from(path),
-            };
+            let (manager, endpoint) = (&handlers.devices, endpoint(socket, info));
             let connected =
                 Manager::connect(manager, &info.name, &endpoint, Some(socket.to_owned())).await;
             connected.map_err(|e| format!("plugin registration failed with err: {e}"))
         }
-        kind @ (pb::CSI_PLUGIN | pb::DRA_PLUGIN) => Err(format!(
+        pb::DRA_PLUGIN => {
+            let failed = |e: String| format!("plugin registration failed with err: {e}");
+            let off = "dynamic resource allocation is off on this node";
+            let dra = handlers
+                .dra
+                .as_ref()
+                .ok_or_else(|| failed(off.to_owned()))?;
+            let (endpoint, name) = (endpoint(socket, info), &info.name);
+            let offer = validate_driver(info, &endpoint)
+                .map_err(|e| format!("plugin validation failed with err: {e}"))?;
+            let registered = dra::Manager::register(dra, name, endpoint, socket, offer);
+            registered.await.map_err(failed)
+        }
+        kind @ pb::CSI_PLUGIN => Err(format!(
             "plugin registration failed with err: plugins of type {kind} are not built into this agent yet"
         )),
         kind => Err(format!(
@@ -82,6 +89,40 @@ async fn serve(manager: &Arc<Manager>, socket: &Path, info: &pb::PluginInfo) -> 
             socket.display()
         )),
     }
+}
+
+/// The socket of the plugin's service; its registration socket when it names none.
+fn endpoint(socket: &Path, info: &pb::PluginInfo) -> PathBuf {
+    let given = &info.endpoint;
+    match given.strip_prefix("unix://").unwrap_or(given) {
+        "" => socket.to_owned(),
+        path => PathBuf::from(path),
+    }
+}
+
+fn validate_driver(info: &pb::PluginInfo, endpoint: &Path) -> Result<dra::Offer, String> {
+    if !is_driver_name(&info.name) {
+        return Err(format!("invalid name of DRA driver {:?}", info.name));
+    }
+    dra::Offer::of(&info.supported_versions).map_err(|e| {
+        format!(
+            "invalid supported gRPC versions of DRA driver plugin {} at endpoint {}: {e}",
+            info.name,
+            endpoint.display()
+        )
+    })
+}
+
+/// Driver names are DNS subdomains of at most 63 characters.
+fn is_driver_name(name: &str) -> bool {
+    let edge = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let label = |label: &str| {
+        let label = label.as_bytes();
+        label.first().is_some_and(|b| edge(*b))
+            && label.last().is_some_and(|b| edge(*b))
+            && label.iter().all(|b| edge(*b) || *b == b'-')
+    };
+    name.len() <= 63 && name.split('.').all(label)
 }
 
 fn validate(info: &pb::PluginInfo) -> Result<(), String> {

@@ -53,8 +53,7 @@ pub(super) fn pod(pod: &Pod, table: &Table) -> v1::PodResources {
                 .collect(),
             cpu_ids: held.map_or_else(Vec::new, |h| cpu_ids(&h.cpus)),
             memory: held.map_or_else(Vec::new, |h| h.memory.iter().map(block).collect()),
-            // Claims of dynamic resource allocation come here once they are recorded in the log.
-            dynamic_resources: Vec::new(),
+            dynamic_resources: crate::dra::view::dynamic_resources(pod, c, table),
         }
     });
     v1::PodResources {

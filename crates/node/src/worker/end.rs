@@ -38,11 +38,16 @@ impl Worker {
                 _ => self.retry_later(),
             };
         }
-        self.retry = Duration::ZERO;
         self.finish(&runtime).await
     }
 
     async fn finish(&mut self, runtime: &PodRuntime) -> Next {
+        // Before the last status: once the pod is over its claims may go to others.
+        if let Err(error) = self.ctx.devices.unprepare_claims(&self.uid).await {
+            tracing::warn!(pod = %self.pod.format(), %error, "cannot unprepare dynamic resources");
+            self.publish(runtime, false);
+            return self.retry_later();
+        }
         let settled = self.pod.is_terminal()
             && self.ctx.status.get(&self.uid).is_none()
             && all_terminated(&self.pod);
@@ -61,6 +66,7 @@ impl Worker {
                 .warning(&self.pod.reference(), "FailedUnMount", error.to_string());
             return self.retry_later();
         }
+        self.retry = Duration::ZERO;
         self.ctx.devices.release(&self.uid).await;
         self.ctx.pods.set_ended(&self.uid);
         self.ctx.status.finish(&self.uid);

@@ -70,6 +70,12 @@ impl Worker {
         {
             return next;
         }
+        let creates = matches!(plan.sandbox, Sandbox::Create { .. });
+        if (creates || !due.is_empty())
+            && let Err(next) = self.prepare_claims().await
+        {
+            return next;
+        }
         if let Sandbox::Create { attempt } = plan.sandbox {
             return match self.start_sandbox(attempt).await {
                 Ok(()) => {
@@ -197,6 +203,25 @@ impl Worker {
                 Err(self.retry_later())
             }
         }
+    }
+
+    /// Has the drivers of the pod's resource claims prepare them. A driver that hangs does not hold up the pod's end.
+    async fn prepare_claims(&mut self) -> Result<(), Next> {
+        let (ctx, pod, input) = (self.ctx.clone(), self.pod.clone(), self.input.clone());
+        let prepared = tokio::select! {
+            prepared = ctx.devices.prepare_claims(&pod) => prepared,
+            () = input.ending() => return Err(Next::Again),
+        };
+        let Err(error) = prepared else {
+            return Ok(());
+        };
+        tracing::warn!(pod = %pod.format(), %error, "resource claims are not ready");
+        ctx.recorder.warning(
+            &pod.reference(),
+            "FailedPrepareDynamicResources",
+            format!("Failed to prepare dynamic resources: prepare dynamic resources: {error}"),
+        );
+        Err(self.retry_later())
     }
 
     async fn kill_one(&self, runtime: &PodRuntime, kill: &Kill) {

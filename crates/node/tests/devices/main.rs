@@ -657,7 +657,9 @@ async fn items_101_to_105_health_in_pod_status() {
         .await
         .unwrap();
     let health = || {
-        let status = node.manager().allocated_resources_status("uid-a", "main");
+        let status = node
+            .manager()
+            .allocated_resources_status(&pod("a", &[]), "main");
         assert_eq!(status[0].name, R);
         let all = status[0].resources.clone().unwrap();
         all.iter()
@@ -860,7 +862,7 @@ async fn items_020_to_030_plugin_registry() {
     assert!(
         driver.notified()[0]
             .1
-            .ends_with("not built into this agent yet")
+            .ends_with("dynamic resource allocation is off on this node")
     );
 
     early_serving.stop().await;
