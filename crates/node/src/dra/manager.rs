@@ -39,8 +39,8 @@ pub(crate) struct Manager {
     pub(super) options: Options,
     devices: Arc<devices::Manager>,
     drivers: Mutex<Drivers>,
-    /// Claims that all their drivers have confirmed in this run.
-    confirmed: Mutex<BTreeSet<String>>,
+    /// Claims with the drivers that have confirmed them in this run.
+    confirmed: Mutex<BTreeSet<(String, String)>>,
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     health: Mutex<HealthTable>,
     started: Instant,
@@ -166,12 +166,10 @@ impl Manager {
         let _turns = self.turns(wanted.keys()).await;
         self.enter(pod, &mut wanted).await?;
         let mut asked: BTreeMap<String, Vec<Asked>> = BTreeMap::new();
-        for hold in wanted.values().filter(|h| !self.is_confirmed(h)) {
-            for driver in hold.drivers.keys() {
-                asked
-                    .entry(driver.clone())
-                    .or_default()
-                    .push(ask(hold, driver));
+        for hold in wanted.values() {
+            for driver in self.unconfirmed(hold) {
+                let question = ask(hold, &driver);
+                asked.entry(driver).or_default().push(question);
             }
         }
         let calls = asked.into_iter().map(async |(driver, asked)| {
@@ -195,7 +193,17 @@ impl Manager {
     }
 
     fn is_confirmed(&self, hold: &ClaimHold) -> bool {
-        hold.drivers.values().all(|d| d.prepared) && self.confirmed.lock().contains(&hold.claim.uid)
+        self.unconfirmed(hold).is_empty()
+    }
+
+    /// The drivers that have to be asked for a claim.
+    fn unconfirmed(&self, hold: &ClaimHold) -> Vec<String> {
+        let confirmed = self.confirmed.lock();
+        let lacking = hold.drivers.iter().filter(|(driver, part)| {
+            let key = (hold.claim.uid.clone(), (*driver).clone());
+            !part.prepared || !confirmed.contains(&key)
+        });
+        lacking.map(|(driver, _)| driver.clone()).collect()
     }
 
     /// Reads the claims from the API and checks them. Nothing is changed yet: a pod that fails here can be deleted
@@ -308,46 +316,33 @@ impl Manager {
         answers: Vec<(String, Vec<Asked>, Result<Prepared, Error>)>,
     ) -> Result<(), Error> {
         let mut failure = None;
-        let mut changed = BTreeSet::new();
-        let mut refused: BTreeSet<String> = BTreeSet::new();
+        let (mut changed, mut confirmed) = (BTreeSet::new(), Vec::new());
         for (driver, asked, answer) in answers {
-            let refuse = asked.iter().map(|a| a.claim.uid.clone());
             let answer = match answer {
                 Ok(answer) => answer,
                 Err(error) => {
-                    refused.extend(refuse);
                     failure.get_or_insert(error);
                     continue;
                 }
             };
             let (good, problem) = sort_out(PREPARE, &asked, answer);
-            refused.extend(refuse.filter(|uid| !good.contains_key(uid)));
             if let Some(problem) = problem {
                 failure.get_or_insert(problem);
             }
             for (uid, devices) in good {
-                let part = wanted
-                    .get_mut(&uid)
-                    .and_then(|hold| hold.drivers.get_mut(&driver));
-                if let Some(part) = part {
-                    let same = part.prepared && part.devices == devices;
-                    (part.prepared, part.devices) = (true, devices);
-                    if !same {
-                        changed.insert(uid);
+                let hold = wanted.get_mut(&uid);
+                if let Some(part) = hold.and_then(|h| h.drivers.get_mut(&driver)) {
+                    if !part.prepared || part.devices != devices {
+                        (part.prepared, part.devices) = (true, devices);
+                        changed.insert(uid.clone());
                     }
+                    confirmed.push((uid, driver.clone()));
                 }
             }
         }
         let holds = changed.iter().filter_map(|uid| wanted.get(uid)).cloned();
         self.commit(holds.map(Change::Claim).collect()).await?;
-        {
-            let mut confirmed = self.confirmed.lock();
-            for (uid, hold) in wanted.iter() {
-                if !refused.contains(uid) && hold.drivers.values().all(|d| d.prepared) {
-                    confirmed.insert(uid.clone());
-                }
-            }
-        }
+        self.confirmed.lock().extend(confirmed);
         failure.map_or(Ok(()), Err)
     }
 
@@ -388,7 +383,7 @@ impl Manager {
         self.commit(shared).await?;
         let mut asked: BTreeMap<String, Vec<Asked>> = BTreeMap::new();
         for (uid, hold) in &last {
-            self.confirmed.lock().remove(uid);
+            self.confirmed.lock().retain(|(claim, _)| claim != uid);
             for driver in hold.drivers.keys() {
                 asked
                     .entry(driver.clone())

@@ -229,7 +229,7 @@ mod tests {
 
     #[test]
     fn item_108_containers_see_the_devices_of_their_requests() {
-        let (pod, table) = (pod(), table(true));
+        let (pod, unprepared, table) = (pod(), table(false), table(true));
         let names = |n| cdi_devices(&pod, &container(n), &table).unwrap();
         assert_eq!(
             names(0),
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(names(1), ["v.dev/c=0", "v.dev/c=common", "v.dev/c=1"]);
         assert_eq!(names(2), ["v.dev/c=9", "v.dev/c=common"]);
         assert!(names(3).is_empty());
-        let early = cdi_devices(&pod, &container(0), &super::tests::table(false));
+        let early = cdi_devices(&pod, &container(0), &unprepared);
         assert!(matches!(early, Err(Error::NotPrepared(_))));
     }
 

@@ -1,0 +1,282 @@
+//! The node's side of dynamic resource allocation against scripted drivers, by the checklist's numbers.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod driver;
+
+use davit_node::dra::ClassicClaim;
+use davit_proto::drahealth::v1::HealthStatus;
+use driver::{Driver, Node, claim, pod, until};
+use std::time::Duration;
+
+const V1: &[&str] = &["v1.DRAPlugin", "v1.DRAResourceHealth"];
+
+#[tokio::test]
+async fn items_103_104_107_108_one_call_a_driver_with_all_claims_of_the_pod() {
+    let node = Node::start().await;
+    let (a, b) = (Driver::new("a.dev", V1), Driver::new("b.dev", V1));
+    let _a = a.serve(&node, "a.sock").await;
+    let _b = b.serve(&node, "b.sock").await;
+    assert_eq!(a.notified(), [(true, String::new())]);
+    for (name, driver) in [("c1", "a"), ("c2", "a"), ("c3", "b"), ("c4", "b")] {
+        let result = format!("r {driver}.dev 0");
+        node.add(claim(name, &["p", "q"], &[&result]));
+    }
+    let p = pod("p", &["c1", "c2", "c3", "c4"]);
+    node.prepare(&p).await.unwrap();
+    assert_eq!(a.calls(), ["prepare c1,c2"]);
+    assert_eq!(b.calls(), ["prepare c3,c4"]);
+    assert_eq!(
+        node.cdi(&p).await,
+        [
+            "a.dev/c=c1-dev",
+            "a.dev/c=c2-dev",
+            "b.dev/c=c3-dev",
+            "b.dev/c=c4-dev"
+        ]
+    );
+    // Again is nothing, and another pod needs only what is new.
+    node.prepare(&p).await.unwrap();
+    node.add(claim("c5", &["q"], &["r a.dev 1"]));
+    let q = pod("q", &["c1", "c5"]);
+    node.prepare(&q).await.unwrap();
+    assert_eq!(a.calls(), ["prepare c5"]);
+
+    // Item 110: undone once, after the last pod.
+    node.manager().unprepare_claims("uid-p").await.unwrap();
+    assert_eq!(a.calls(), ["unprepare c2"]);
+    assert_eq!(b.calls(), ["unprepare c3,c4"]);
+    node.manager().unprepare_claims("uid-q").await.unwrap();
+    node.manager().unprepare_claims("uid-q").await.unwrap();
+    assert_eq!(a.calls(), ["unprepare c1,c5"]);
+}
+
+#[tokio::test]
+async fn items_102_105_106_refusals_and_failures() {
+    let node = Node::start().await;
+    let old = Driver::new("old.dev", &["0.9.0"]);
+    let _old = old.serve(&node, "old.sock").await;
+    let (registered, text) = old.notified().remove(0);
+    assert!(!registered);
+    assert!(
+        text.starts_with("RegisterPlugin error -- plugin validation failed with err: invalid supported gRPC versions of DRA driver plugin old.dev at endpoint "),
+        "{text}"
+    );
+
+    let (a, b) = (Driver::new("a.dev", V1), Driver::new("b.dev", V1));
+    node.add(claim("both", &["p"], &["r a.dev 0", "s b.dev 0"]));
+    let p = pod("p", &["both"]);
+    let _a = a.serve(&node, "a.sock").await;
+    assert_eq!(
+        node.prepare(&p).await.unwrap_err(),
+        "DRA driver b.dev is not registered"
+    );
+    assert!(a.calls().is_empty());
+    // Nothing was recorded, so the pod can go without any driver.
+    node.manager().unprepare_claims("uid-p").await.unwrap();
+    assert!(a.calls().is_empty());
+
+    let _b = b.serve(&node, "b.sock").await;
+    b.fail("both");
+    assert_eq!(
+        node.prepare(&p).await.unwrap_err(),
+        "NodePrepareResources failed for ResourceClaim both: told to fail"
+    );
+    assert_eq!((a.calls().len(), b.calls().len()), (1, 1));
+    let early = node.manager().container_options(&p, "main").await;
+    early.unwrap_err();
+    // Only the one that failed is asked again.
+    b.work();
+    node.prepare(&p).await.unwrap();
+    assert_eq!((a.calls().len(), b.calls().len()), (0, 1));
+
+    b.hang(true);
+    node.add(claim("hung", &["h"], &["r b.dev 1"]));
+    let hung = node.prepare(&pod("h", &["hung"])).await.unwrap_err();
+    assert_eq!(
+        hung,
+        "NodePrepareResources: rpc error: code = DeadlineExceeded desc = context deadline exceeded"
+    );
+
+    let stranger = pod("stranger", &["both"]);
+    assert_eq!(
+        node.prepare(&stranger).await.unwrap_err(),
+        "pod stranger (uid-stranger) is not allowed to use ResourceClaim both (uid-both)"
+    );
+    let missing = pod("m", &["nowhere"]);
+    assert_eq!(
+        node.prepare(&missing).await.unwrap_err(),
+        "fetch ResourceClaim nowhere: resourceclaims.resource.k8s.io \"nowhere\" not found"
+    );
+}
+
+#[tokio::test]
+async fn items_111_112_118_restarts_and_claims_of_the_same_name() {
+    let mut node = Node::start().await;
+    let a = Driver::new("a.dev", V1);
+    let serving = a.serve(&node, "a.sock").await;
+    node.add(claim("c", &["p"], &["r a.dev 0"]));
+    let p = pod("p", &["c"]);
+    node.prepare(&p).await.unwrap();
+    a.calls();
+
+    // After a restart the log knows the claim, even while the API is away; the driver is asked once more.
+    *node.api.down.lock() = true;
+    node.again().await;
+    assert_eq!(node.cdi(&p).await, ["a.dev/c=c-dev"]);
+    until("registered again", || a.notified().len() == 2).await;
+    node.prepare(&p).await.unwrap();
+    node.prepare(&p).await.unwrap();
+    assert_eq!(a.calls(), ["prepare c"]);
+
+    // A driver that is being replaced does not keep a container from starting again.
+    serving.stop().await;
+    node.again().await;
+    node.prepare(&p).await.unwrap();
+    assert_eq!(node.cdi(&p).await, ["a.dev/c=c-dev"]);
+    let _serving = a.serve(&node, "a2.sock").await;
+
+    *node.api.down.lock() = false;
+    let mut newer = claim("c", &["q"], &["r a.dev 0"]);
+    newer.metadata.uid = Some("uid-newer".to_owned());
+    node.add(newer);
+    let q = pod("q", &["c"]);
+    assert_eq!(
+        node.prepare(&q).await.unwrap_err(),
+        "old ResourceClaim with same name c and different UID uid-c still exists (previous pod force-deleted?!)"
+    );
+    node.manager().unprepare_claims("uid-p").await.unwrap();
+    node.prepare(&q).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_driver_that_is_gone_holds_nobody_up_for_ever_and_undoes_when_it_is_back() {
+    let node = Node::start().await;
+    let a = Driver::new("a.dev", V1);
+    let serving = a.serve(&node, "a.sock").await;
+    node.add(claim("c", &["p", "gone"], &["r a.dev 0"]));
+    let p = pod("p", &["c"]);
+    node.prepare(&p).await.unwrap();
+    node.prepare(&pod("gone", &["c"])).await.unwrap();
+    // Item 110: a pod that vanished without a word.
+    node.pods.remove("uid-gone");
+    serving.stop().await;
+    until("the loss is seen", || {
+        std::fs::read_dir(node.dir.path().join("plugins_registry")).is_ok_and(|d| d.count() == 0)
+    })
+    .await;
+    let began = std::time::Instant::now();
+    loop {
+        match node.manager().unprepare_claims("uid-p").await {
+            Ok(()) => break,
+            Err(error) => {
+                let text = error.to_string();
+                assert!(
+                    text == "DRA driver a.dev is not registered"
+                        || text.starts_with("NodeUnprepareResources: rpc error"),
+                    "{text}"
+                );
+            }
+        }
+        assert!(began.elapsed() < Duration::from_secs(10));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // Item 113: its slices go too; all old ones went at the start.
+    until("slices wiped", || {
+        node.api.wiped.lock().contains(&Some("a.dev".to_owned()))
+    })
+    .await;
+    assert_eq!(node.api.wiped.lock().first(), Some(&None));
+    node.pods.remove("uid-p");
+    a.calls();
+    let _back = a.serve(&node, "a.sock").await;
+    let seen = std::cell::RefCell::new(Vec::new());
+    until("undone", || {
+        seen.borrow_mut().extend(a.calls());
+        !seen.borrow().is_empty()
+    })
+    .await;
+    assert_eq!(seen.borrow()[0], "unprepare c");
+}
+
+#[tokio::test]
+async fn classic_drivers_are_called_by_their_protocol() {
+    let node = Node::start().await;
+    let driver = Driver::new("classic.dev", &["1.0.0"]);
+    let _serving = driver.serve(&node, "c.sock").await;
+    let claim = ClassicClaim {
+        uid: "uid-cat".into(),
+        owners: vec!["uid-p".into()],
+        reserved_for: vec!["uid-p".into()],
+        driver: "classic.dev".into(),
+        handle: Some("handle".into()),
+    };
+    node.api.classic.lock().insert("p-cat".into(), claim);
+    let mut p = pod("p", &["cat"]);
+    let entry = &mut p.spec.as_mut().unwrap().resource_claims.as_mut().unwrap()[0];
+    entry.resource_claim_name = None;
+    entry.resource_claim_template_name = Some("cats".into());
+    node.prepare(&p).await.unwrap();
+    assert_eq!(driver.calls(), ["classic-prepare p-cat handle"]);
+    assert_eq!(node.cdi(&p).await, ["classic.dev/test=claim-uid-cat"]);
+    node.manager().unprepare_claims("uid-p").await.unwrap();
+    assert_eq!(
+        driver.calls(),
+        ["classic-unprepare p-cat classic.dev/test=claim-uid-cat"]
+    );
+}
+
+#[tokio::test]
+async fn item_115_health_reaches_the_pods_status() {
+    let node = Node::start().await;
+    let a = Driver::new("a.dev", V1);
+    let serving = a.serve(&node, "a.sock").await;
+    node.add(claim("c", &["p"], &["r a.dev c-dev"]));
+    let p = pod("p", &["c"]);
+    node.prepare(&p).await.unwrap();
+    let status = || {
+        let all = node.manager().allocated_resources_status(&p, "main");
+        assert_eq!(all[0].name, "claim:c");
+        let one = all[0].resources.as_ref().unwrap()[0].clone();
+        (one.resource_id, one.health.unwrap(), one.message)
+    };
+    let expect = |health: &str, message: Option<&str>| {
+        let message = message.map(str::to_owned);
+        ("a.dev/c=c-dev".to_owned(), health.to_owned(), message)
+    };
+    assert_eq!(status(), expect("Unknown", None));
+    until("health is watched", || a.watched()).await;
+    a.report("c-dev", HealthStatus::Unhealthy, "hot");
+    let woken = tokio::time::timeout(Duration::from_secs(5), node.manager().device_health());
+    assert!(woken.await.unwrap().contains("uid-p"));
+    assert_eq!(status(), expect("Unhealthy", Some("hot")));
+    a.report("c-dev", HealthStatus::Healthy, "");
+    until("healthy again", || status() == expect("Healthy", None)).await;
+    serving.stop().await;
+    until("unknown without the driver", || {
+        status() == expect("Unknown", None)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn item_114_the_newest_instance_is_called_and_the_old_one_takes_over_again() {
+    let node = Node::start().await;
+    let (old, new) = (Driver::new("a.dev", V1), Driver::new("a.dev", V1));
+    let _old = old.serve(&node, "old.sock").await;
+    for name in ["c1", "c2", "c3"] {
+        node.add(claim(name, &["p"], &["r a.dev 0"]));
+    }
+    node.prepare(&pod("p", &["c1"])).await.unwrap();
+    let serving = new.serve(&node, "new.sock").await;
+    node.prepare(&pod("p", &["c2"])).await.unwrap();
+    serving.stop().await;
+    until("the new instance is gone", || {
+        !node.dir.path().join("plugins_registry/new.sock").exists()
+    })
+    .await;
+    node.prepare(&pod("p", &["c3"])).await.unwrap();
+    assert_eq!(old.calls(), ["prepare c1", "prepare c3"]);
+    assert_eq!(new.calls(), ["prepare c2"]);
+    assert!(!node.api.wiped.lock().contains(&Some("a.dev".to_owned())));
+}

@@ -1,0 +1,305 @@
+//! Dynamic resource allocation with a real driver: one in Go, built on the official helper, against the real binary.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod harness;
+mod node_harness;
+#[path = "peers/parts.rs"]
+#[allow(dead_code, reason = "only programs in Go are used here")]
+mod parts;
+
+use davit_proto::podresources::v1::{ListPodResourcesRequest, PodResources};
+use harness::root;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::resource::v1::{
+    DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice,
+};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use node_harness::{NodeCluster, within};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const DRIVER: &str = "gadget.peers.davit.dev";
+const SOON: Duration = Duration::from_secs(60);
+/// Runs only with a device of the driver.
+const NEEDS_DEVICE: &str = "env | grep -q ^PEER_GADGET_ && while :; do sleep 1000; done";
+
+/// A driver process and what it has said.
+struct Driver {
+    child: Child,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Driver {
+    fn start(program: &Path, node: &NodeCluster, instance: &str) -> Self {
+        let mut child = Command::new(program)
+            .args(["--node", "node-1", "--instance", instance])
+            .arg("--kubeconfig")
+            .arg(&node.cluster.kubeconfig)
+            .arg("--kubelet-dir")
+            .arg(node.kubelet_dir())
+            .arg("--cdi-dir")
+            .arg(node.cluster.dir.path().join("root/var/run/cdi"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let heard = said.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                heard.lock().unwrap().push(line);
+            }
+        });
+        Self { child, said }
+    }
+
+    /// How often it has said something that begins so.
+    fn count(&self, beginning: &str) -> usize {
+        let said = self.said.lock().unwrap();
+        said.iter().filter(|l| l.starts_with(beginning)).count()
+    }
+
+    async fn says(&self, beginning: &str) {
+        within(SOON, &format!("driver says {beginning:?}"), async || {
+            (self.count(beginning) > 0).then_some(())
+        })
+        .await;
+    }
+
+    fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    /// Ends it as an orderly update does.
+    fn stop(&mut self) {
+        self.signal(nix::sys::signal::Signal::SIGTERM);
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        let _ended = self.child.kill();
+        let _reaped = self.child.wait();
+    }
+}
+
+async fn create<K>(api: Api<K>, value: Value)
+where
+    K: kube::Resource + Clone + serde::Serialize + DeserializeOwned + std::fmt::Debug,
+{
+    let object: K = serde_json::from_value(value).unwrap();
+    api.create(&PostParams::default(), &object).await.unwrap();
+}
+
+fn exactly() -> Value {
+    json!({"devices": {"requests": [{"name": "one", "exactly": {"deviceClassName": "gadgets"}}]}})
+}
+
+/// A cluster with a class, a template, and no driver yet.
+async fn cluster() -> NodeCluster {
+    let node = NodeCluster::up(&[]).await;
+    node.wait_for_service_account().await;
+    let class = json!({"metadata": {"name": "gadgets"}, "spec": {"selectors": [
+        {"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]}});
+    create::<DeviceClass>(Api::all(node.client.clone()), class).await;
+    let template = json!({"metadata": {"name": "gadget"}, "spec": {"spec": exactly()}});
+    create::<ResourceClaimTemplate>(Api::default_namespaced(node.client.clone()), template).await;
+    node
+}
+
+async fn slices(node: &NodeCluster) -> Vec<ResourceSlice> {
+    let api: Api<ResourceSlice> = Api::all(node.client.clone());
+    api.list(&ListParams::default()).await.unwrap().items
+}
+
+async fn wait_for_slices(node: &NodeCluster) {
+    within(SOON, "the driver's slices", async || {
+        (!slices(node).await.is_empty()).then_some(())
+    })
+    .await;
+}
+
+fn claims(node: &NodeCluster) -> Api<ResourceClaim> {
+    Api::default_namespaced(node.client.clone())
+}
+
+/// A pod with one claim, from the template or by name.
+fn pod(name: &str, source: Value) -> Pod {
+    let mut pod = node_harness::pod(name, NEEDS_DEVICE, 0);
+    let spec = pod.spec.as_mut().unwrap();
+    spec.restart_policy = Some("Never".to_owned());
+    let mut entry = source;
+    entry["name"] = json!("gadget");
+    spec.resource_claims = Some(vec![serde_json::from_value(entry).unwrap()]);
+    let resources = json!({"claims": [{"name": "gadget"}]});
+    spec.containers[0].resources = Some(serde_json::from_value(resources).unwrap());
+    pod
+}
+
+fn from_template(name: &str) -> Pod {
+    pod(name, json!({"resourceClaimTemplateName": "gadget"}))
+}
+
+/// The name of the claim that was made for a pod.
+fn claim_of(pod: &Pod) -> String {
+    let statuses = pod.status.as_ref().unwrap().resource_claim_statuses.clone();
+    statuses.unwrap()[0].resource_claim_name.clone().unwrap()
+}
+
+async fn podresources(node: &NodeCluster, pod: &str) -> PodResources {
+    let mut client = node.podresources().await;
+    let list = client.list(ListPodResourcesRequest {}).await.unwrap();
+    let mut pods = list.into_inner().pod_resources.into_iter();
+    pods.find(|p| p.name == pod).unwrap()
+}
+
+async fn delete(node: &NodeCluster, name: &str) {
+    let params = DeleteParams::default();
+    node.pods().delete(name, &params).await.unwrap();
+    within(SOON, &format!("pod {name} gone"), async || {
+        node.pods()
+            .get_opt(name)
+            .await
+            .unwrap()
+            .is_none()
+            .then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn items_101_105_110_112_116_a_claim_from_prepare_to_unprepare() {
+    let (Some(()), Some(program)) = (root(), parts::go_peer("dradriver")) else {
+        return;
+    };
+    let node = cluster().await;
+    let driver = Driver::start(&program, &node, "");
+    wait_for_slices(&node).await;
+
+    // Prepared with an error once, told by an event, and tried again.
+    driver.signal(nix::sys::signal::Signal::SIGUSR1);
+    driver.says("will fail once").await;
+    node.create(&from_template("first")).await;
+    let first = node.wait_for_phase("first", "Running").await;
+    let claim = claim_of(&first);
+    assert_eq!(driver.count(&format!("failed {claim}")), 1);
+    assert_eq!(driver.count(&format!("prepared {claim}")), 1);
+    let events: Api<Event> = Api::default_namespaced(node.client.clone());
+    let about = ListParams::default().fields("involvedObject.name=first");
+    let text = within(SOON, "an event about the failure", async || {
+        let list = events.list(&about).await.unwrap().items;
+        let reason = Some("FailedPrepareDynamicResources");
+        let event = list.into_iter().find(|e| e.reason.as_deref() == reason)?;
+        event.message
+    })
+    .await;
+    let expected = format!(
+        "Failed to prepare dynamic resources: prepare dynamic resources: NodePrepareResources failed for ResourceClaim {claim}: "
+    );
+    assert!(text.starts_with(&expected), "{text}");
+
+    let told = podresources(&node, "first").await;
+    let resources = &told.containers[0].dynamic_resources;
+    assert_eq!(resources.len(), 1, "{told:?}");
+    assert_eq!(resources[0].claim_name, claim);
+    let device = &resources[0].claim_resources[0];
+    assert_eq!(
+        (device.driver_name.as_str(), device.pool_name.as_str()),
+        (DRIVER, "node-1")
+    );
+    assert_eq!(device.cdi_devices.len(), 1);
+
+    // Two pods share a claim: prepared once, undone after the last.
+    create(
+        claims(&node),
+        json!({"metadata": {"name": "shared"}, "spec": exactly()}),
+    )
+    .await;
+    for name in ["left", "right"] {
+        node.create(&pod(name, json!({"resourceClaimName": "shared"})))
+            .await;
+    }
+    node.wait_for_phase("left", "Running").await;
+    node.wait_for_phase("right", "Running").await;
+    assert_eq!(driver.count("prepared shared"), 1);
+    delete(&node, "left").await;
+    assert_eq!(driver.count("unprepared shared"), 0);
+
+    // Killed and started again, davit knows the claims; nothing that runs is touched.
+    let before = claims(&node).get(&claim).await.unwrap().status;
+    let mut node = node;
+    node.cluster.kill();
+    let node = node.start_again().await;
+    let again = node.wait_for_phase("first", "Running").await;
+    let id = |pod: &Pod| {
+        let status = pod.status.as_ref().unwrap();
+        status.container_statuses.as_ref().unwrap()[0]
+            .container_id
+            .clone()
+    };
+    assert_eq!(id(&first), id(&again));
+    assert_eq!(claims(&node).get(&claim).await.unwrap().status, before);
+    within(SOON, "podresources after the restart", async || {
+        let told = podresources(&node, "first").await;
+        (told.containers[0].dynamic_resources == *resources).then_some(())
+    })
+    .await;
+
+    delete(&node, "right").await;
+    driver.says("unprepared shared").await;
+    delete(&node, "first").await;
+    driver.says(&format!("unprepared {claim}")).await;
+    assert_eq!(driver.count("unprepared"), 2);
+    node.clean_up().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_114_a_driver_is_replaced_without_a_gap() {
+    let (Some(()), Some(program)) = (root(), parts::go_peer("dradriver")) else {
+        return;
+    };
+    let node = cluster().await;
+    let mut old = Driver::start(&program, &node, "old");
+    wait_for_slices(&node).await;
+    node.create(&from_template("before")).await;
+    let before = node.wait_for_phase("before", "Running").await;
+    let published = slices(&node).await;
+
+    let new = Driver::start(&program, &node, "new");
+    new.says("published").await;
+    let registry = node.kubelet_dir().join("plugins_registry");
+    let registered = |name: &str| {
+        let log = node.cluster.log();
+        log.contains(&format!("{}", registry.join(name).display()))
+    };
+    let socket = format!("{DRIVER}-new-reg.sock");
+    within(SOON, "the new instance registers", async || {
+        registered(&socket).then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    node.create(&from_template("during")).await;
+    let during = node.wait_for_phase("during", "Running").await;
+    new.says(&format!("prepared {}", claim_of(&during))).await;
+    assert_eq!(old.count("prepared"), 1);
+
+    old.stop();
+    node.create(&from_template("after")).await;
+    let after = node.wait_for_phase("after", "Running").await;
+    new.says(&format!("prepared {}", claim_of(&after))).await;
+    delete(&node, "before").await;
+    new.says(&format!("unprepared {}", claim_of(&before))).await;
+    assert_eq!(slices(&node).await, published);
+    node.clean_up().await;
+}
