@@ -9,6 +9,8 @@ mod node_harness;
 mod parts;
 
 use davit_proto::podresources::v1::{ListPodResourcesRequest, PodResources};
+use davit_sdk::deviceplugin::{Allocation, Device, DevicePlugin, PluginServer, Refusal, Route};
+use davit_sdk::{async_trait, watch};
 use harness::root;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use k8s_openapi::api::resource::v1::{
@@ -29,6 +31,20 @@ const DRIVER: &str = "gadget.peers.davit.dev";
 const SOON: Duration = Duration::from_secs(60);
 /// Runs only with a device of the driver.
 const NEEDS_DEVICE: &str = "env | grep -q ^PEER_GADGET_ && while :; do sleep 1000; done";
+
+/// A device plugin that answers with the name of a CDI device.
+struct NamesCdi(watch::Sender<Vec<Device>>);
+
+#[async_trait]
+impl DevicePlugin for NamesCdi {
+    fn devices(&self) -> watch::Receiver<Vec<Device>> {
+        self.0.subscribe()
+    }
+
+    async fn allocate(&self, ids: &[String]) -> Result<Allocation, Refusal> {
+        Ok(Allocation::new().cdi(format!("vendor.example/thing={}", ids[0])))
+    }
+}
 
 /// A driver process and what it has said.
 struct Driver {
@@ -301,5 +317,43 @@ async fn item_114_a_driver_is_replaced_without_a_gap() {
     delete(&node, "before").await;
     new.says(&format!("unprepared {}", claim_of(&before))).await;
     assert_eq!(slices(&node).await, published);
+    node.clean_up().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn item_149_cdi_devices_of_a_device_plugin_are_injected() {
+    let Some(()) = root() else { return };
+    let node = NodeCluster::up(&[]).await;
+    node.wait_for_service_account().await;
+    let dir = node.cluster.dir.path();
+    let (cdi, shared) = (dir.join("root/etc/cdi"), dir.join("shared"));
+    std::fs::create_dir_all(&cdi).unwrap();
+    std::fs::create_dir_all(&shared).unwrap();
+    std::fs::write(shared.join("marker"), "").unwrap();
+    let hooked = dir.join("hooked");
+    let spec = json!({"cdiVersion": "0.7.0", "kind": "vendor.example/thing", "devices": [
+        {"name": "d0", "containerEdits": {
+            "env": ["THING=d0"],
+            "deviceNodes": [{"path": "/dev/thing-zero", "hostPath": "/dev/zero", "permissions": "rw"}],
+            "mounts": [{"hostPath": shared, "containerPath": "/mnt/thing", "options": ["ro", "bind"]}],
+            "hooks": [{"hookName": "createRuntime", "path": "/bin/touch", "args": ["touch", hooked]}],
+            "additionalGids": [4711]}}]});
+    std::fs::write(cdi.join("thing.json"), spec.to_string()).unwrap();
+    let plugin = NamesCdi(watch::Sender::new(vec![Device::healthy("d0")]));
+    let route = Route::Register(node.kubelet_dir().join("device-plugins"));
+    let _running = PluginServer::new(node_harness::RESOURCE, plugin)
+        .route(route)
+        .start()
+        .unwrap();
+    node.wait_for_devices(1).await;
+    let command = "test \"$THING\" = d0 && head -c 1 /dev/thing-zero > /dev/null && test -f /mnt/thing/marker \
+        && ! touch /mnt/thing/x 2> /dev/null && id -G | grep -qw 4711 && while :; do sleep 1000; done";
+    let mut pod = node_harness::pod("thing", command, 1);
+    pod.spec.as_mut().unwrap().restart_policy = Some("Never".to_owned());
+    node.create(&pod).await;
+    node.wait_for_phase("thing", "Running").await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    node.wait_for_phase("thing", "Running").await;
+    assert!(hooked.exists());
     node.clean_up().await;
 }

@@ -61,6 +61,9 @@ pub(crate) struct KubeletFlags {
     /// How long a pod waits for a device plugin that is coming back, in seconds (0 refuses at once, as the kubelet does)
     #[arg(long, value_name = "SECONDS")]
     device_plugin_wait: Option<u64>,
+    /// How long the end of a pod waits for a DRA driver that is gone, in seconds; its claims are undone when it is back
+    #[arg(long, value_name = "SECONDS")]
+    dra_driver_wait: Option<u64>,
 }
 
 impl KubeletFlags {
@@ -75,6 +78,9 @@ impl KubeletFlags {
         config.apply(self.hardware()?, options)?;
         if let Some(seconds) = self.device_plugin_wait {
             options.plugin_wait = Duration::from_secs(seconds);
+        }
+        if let Some(seconds) = self.dra_driver_wait {
+            options.driver_patience = Duration::from_secs(seconds);
         }
         Ok(())
     }

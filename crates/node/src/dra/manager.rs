@@ -683,7 +683,7 @@ async fn run(manager: Arc<Manager>) {
         ticks.tick().await;
         while wiping.try_join_next().is_some() {}
         let after = manager.options.wipe_after;
-        let due = manager.drivers.lock().to_wipe(after, Instant::now());
+        let due = manager.drivers.lock().take_overdue(after, Instant::now());
         for driver in due {
             tracing::info!(
                 driver,

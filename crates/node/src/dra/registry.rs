@@ -123,7 +123,7 @@ impl Drivers {
     }
 
     /// Drivers whose slices are to be deleted now; each is returned once a loss.
-    pub(super) fn to_wipe(&mut self, after: Duration, now: Instant) -> Vec<String> {
+    pub(super) fn take_overdue(&mut self, after: Duration, now: Instant) -> Vec<String> {
         let mut due = Vec::new();
         for (name, driver) in &mut self.by_name {
             let late = driver.lost.is_some_and(|at| at + after <= now);
@@ -193,21 +193,21 @@ mod tests {
         drivers.add(one.clone(), None).unwrap();
         connect(&one);
         drivers.settle("d", start);
-        assert!(drivers.to_wipe(after, at(1000)).is_empty());
+        assert!(drivers.take_overdue(after, at(1000)).is_empty());
         // A restart of twenty seconds.
         one.set_channel(None);
         drivers.settle("d", at(1000));
-        assert!(drivers.to_wipe(after, at(1020)).is_empty());
+        assert!(drivers.take_overdue(after, at(1020)).is_empty());
         connect(&one);
         drivers.settle("d", at(1020));
-        assert!(drivers.to_wipe(after, at(2000)).is_empty());
+        assert!(drivers.take_overdue(after, at(2000)).is_empty());
         // Gone for good.
         drivers.remove(Path::new("/reg//a"));
         drivers.settle("d", at(2000));
         drivers.settle("d", at(2010));
-        assert!(drivers.to_wipe(after, at(2029)).is_empty());
-        assert_eq!(drivers.to_wipe(after, at(2030)), ["d"]);
-        assert!(drivers.to_wipe(after, at(2031)).is_empty());
+        assert!(drivers.take_overdue(after, at(2029)).is_empty());
+        assert_eq!(drivers.take_overdue(after, at(2030)), ["d"]);
+        assert!(drivers.take_overdue(after, at(2031)).is_empty());
         assert_eq!(drivers.gone_since("d", start), Some(at(2000)));
         assert_eq!(drivers.gone_since("never", start), Some(start));
     }

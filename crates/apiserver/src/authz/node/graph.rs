@@ -341,8 +341,11 @@ fn claims(pod: &Value, add: Add<'_>) {
     for claim in items(&pod["spec"]["resourceClaims"]) {
         add("resourceclaims", &claim["resourceClaimName"]);
         add("resourceclaims", &claim["source"]["resourceClaimName"]);
-        // the classic form makes the claim under a name that follows from the pod's
-        if claim["source"]["resourceClaimTemplateName"].is_string() {
+        // The classic form makes the claim under a name that follows from the pod's, and does not tell it in the status.
+        let mut statuses = items(&pod["status"]["resourceClaimStatuses"]);
+        let told = statuses.any(|s| s["name"] == claim["name"]);
+        let templates = [claim, &claim["source"]].map(|c| &c["resourceClaimTemplateName"]);
+        if !told && templates.iter().any(|t| t.is_string()) {
             let (pod, claim) = (object::name(pod), claim["name"].as_str());
             let name = format!("{pod}-{}", claim.unwrap_or_default());
             add("resourceclaims", &Value::String(name));
@@ -376,8 +379,13 @@ mod tests {
                     {"name": "v", "ephemeral": {}},
                     {"name": "w", "projected": {"sources": [{"secret": {"name": "projected"}}]}},
                 ],
-                "resourceClaims": [{"name": "c", "resourceClaimName": "claim"}],
+                "resourceClaims": [
+                    {"name": "c", "resourceClaimName": "claim"},
+                    {"name": "cat", "resourceClaimTemplateName": "t"},
+                    {"name": "made", "resourceClaimTemplateName": "t"},
+                ],
             },
+            "status": {"resourceClaimStatuses": [{"name": "made", "resourceClaimName": "p-made-x"}]},
         });
         let mut pods = Pods::default();
         pods.put(&pod);
@@ -390,11 +398,14 @@ mod tests {
             ("configmaps", "from"),
             ("persistentvolumeclaims", "p-v"),
             ("resourceclaims", "claim"),
+            ("resourceclaims", "p-cat"),
+            ("resourceclaims", "p-made-x"),
         ] {
             assert!(pods.refers("n", resource, "a", name), "{resource} {name}");
             assert!(!pods.refers("m", resource, "a", name));
             assert!(!pods.refers("n", resource, "b", name));
         }
+        assert!(!pods.refers("n", "resourceclaims", "a", "p-made"));
         let mut mirror = pod.clone();
         mirror["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": "x"});
         pods.put(&mirror);
