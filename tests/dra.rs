@@ -28,6 +28,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const DRIVER: &str = "gadget.peers.davit.dev";
+/// The resource by which pods may ask for gadgets without a claim.
+const EXTENDED: &str = "peers.davit.dev/gadget";
 const SOON: Duration = Duration::from_secs(60);
 /// Runs only with a device of the driver.
 const NEEDS_DEVICE: &str = "env | grep -q ^PEER_GADGET_ && while :; do sleep 1000; done";
@@ -126,8 +128,9 @@ fn exactly() -> Value {
 async fn cluster() -> NodeCluster {
     let node = NodeCluster::up(&[]).await;
     node.wait_for_service_account().await;
-    let class = json!({"metadata": {"name": "gadgets"}, "spec": {"selectors": [
-        {"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]}});
+    let class = json!({"metadata": {"name": "gadgets"}, "spec": {
+        "extendedResourceName": EXTENDED,
+        "selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]}});
     create::<DeviceClass>(Api::all(node.client.clone()), class).await;
     let template = json!({"metadata": {"name": "gadget"}, "spec": {"spec": exactly()}});
     create::<ResourceClaimTemplate>(Api::default_namespaced(node.client.clone()), template).await;
@@ -274,9 +277,33 @@ async fn items_101_105_110_112_116_a_claim_from_prepare_to_unprepare() {
 
     delete(&node, "right").await;
     driver.says("unprepared shared").await;
+    drop(driver);
+
+    // The driver is killed as well: the next one undoes what it has not done itself.
+    let driver = Driver::start(&program, &node, "");
     delete(&node, "first").await;
     driver.says(&format!("unprepared {claim}")).await;
-    assert_eq!(driver.count("unprepared"), 2);
+    assert_eq!(driver.count("unprepared"), 1);
+
+    // A limit of an extended resource becomes a claim.
+    wait_for_slices(&node).await;
+    let mut extended = node_harness::pod("extended", NEEDS_DEVICE, 0);
+    let spec = extended.spec.as_mut().unwrap();
+    spec.restart_policy = Some("Never".to_owned());
+    let limits = json!({"limits": {EXTENDED: "1"}});
+    spec.containers[0].resources = Some(serde_json::from_value(limits).unwrap());
+    node.create(&extended).await;
+    node.wait_for_phase("extended", "Running").await;
+    driver.says("prepared extended-extended-resources-").await;
+    let told = podresources(&node, "extended").await;
+    let claims = &told.containers[0].dynamic_resources;
+    assert!(
+        claims[0]
+            .claim_name
+            .starts_with("extended-extended-resources-")
+    );
+    delete(&node, "extended").await;
+    driver.says("unprepared extended-extended-resources-").await;
     node.clean_up().await;
 }
 

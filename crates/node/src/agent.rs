@@ -275,9 +275,11 @@ impl NodeAgent {
                 .await
                 .map_err(Error::Runtime)?,
         );
-        let metrics = Metrics::new(&options.node_name, |registry| {
-            devices.register_metrics(registry);
-        });
+        let metrics = Metrics::new(
+            &options.node_name,
+            |registry| devices.register_metrics(registry),
+            |registry| devices.register_claim_metrics(registry),
+        );
         let host_dns = crate::dns::parse_resolv_conf(
             &std::fs::read_to_string(&options.resolv_conf).unwrap_or_default(),
         );

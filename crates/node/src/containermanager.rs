@@ -378,6 +378,13 @@ impl ContainerManager {
         self.inner.metrics.register(registry);
     }
 
+    /// Adds the metrics of resource claims; their names have no prefix.
+    pub fn register_claim_metrics(&self, registry: &mut prometheus_client::registry::Registry) {
+        if let Some(dra) = &self.dra {
+            dra.register_metrics(registry);
+        }
+    }
+
     /// Stops the servers and waits for them. Allocations and containers stay as they are.
     pub async fn shutdown(&self) {
         self.cancel.cancel();

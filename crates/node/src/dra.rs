@@ -13,6 +13,7 @@ mod claims;
 mod driver;
 mod health;
 mod manager;
+mod metrics;
 mod registry;
 mod slices;
 pub(crate) mod view;

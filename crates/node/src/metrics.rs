@@ -64,9 +64,15 @@ fn durations() -> Histogram {
 }
 
 impl Metrics {
-    /// Makes and registers the metrics; `more` registers those of other parts, without the prefix `kubelet_`.
-    pub fn new(node_name: &str, more: impl FnOnce(&mut Registry)) -> Self {
-        let mut registry = Registry::with_prefix("kubelet");
+    /// Makes and registers the metrics; `more` registers those of other parts, without the prefix `kubelet_` that they
+    /// get, `plain` those that have none.
+    pub fn new(
+        node_name: &str,
+        more: impl FnOnce(&mut Registry),
+        plain: impl FnOnce(&mut Registry),
+    ) -> Self {
+        let mut root = Registry::default();
+        let registry = root.sub_registry_with_prefix("kubelet");
         let out = Self {
             registry: Mutex::new(Registry::default()),
             rejections: Family::default(),
@@ -130,8 +136,9 @@ impl Metrics {
             "Cumulative number of pods started",
             out.started_pods.clone(),
         );
-        more(&mut registry);
-        *out.registry.lock() = registry;
+        more(registry);
+        plain(&mut root);
+        *out.registry.lock() = root;
         out
     }
 

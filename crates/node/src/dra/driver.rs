@@ -1,6 +1,7 @@
 //! One instance of a driver's node plugin: its connection and the calls made on it.
 
 use super::Error;
+use super::metrics::Metrics;
 use crate::allocation::{ClaimName, PreparedDevice};
 use davit_proto::draclassic::{v1alpha1, v1alpha2};
 use davit_proto::{
@@ -8,7 +9,7 @@ use davit_proto::{
 };
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -100,6 +101,7 @@ pub(super) struct Instance {
     pub(super) registry_socket: PathBuf,
     pub(super) offer: Offer,
     channel: watch::Sender<Option<Channel>>,
+    metrics: Metrics,
 }
 
 /// Answers by claim: the devices, or what the driver says.
@@ -111,6 +113,7 @@ impl Instance {
         endpoint: PathBuf,
         registry_socket: PathBuf,
         offer: Offer,
+        metrics: Metrics,
     ) -> Self {
         Self {
             driver: driver.to_owned(),
@@ -118,6 +121,7 @@ impl Instance {
             registry_socket,
             offer,
             channel: watch::Sender::new(None),
+            metrics,
         }
     }
 
@@ -152,7 +156,8 @@ impl Instance {
         asked: &[Asked],
         limit: Duration,
     ) -> Result<Prepared, Error> {
-        match self.offer.service {
+        let begun = Instant::now();
+        let answer = match self.offer.service {
             Service::V1 => self.prepare_v1(asked, limit).await,
             Service::V1beta1 => self.prepare_v1beta1(asked, limit).await,
             Service::Classic => {
@@ -162,8 +167,8 @@ impl Instance {
                 });
                 Ok(futures::future::join_all(each).await.into_iter().collect())
             }
-        }
-        .map_err(|status| failed(PREPARE, &status))
+        };
+        self.called(PREPARE, begun, answer)
     }
 
     async fn prepare_v1(&self, asked: &[Asked], limit: Duration) -> Result<Prepared, Status> {
@@ -258,7 +263,8 @@ impl Instance {
         asked: &[Asked],
         limit: Duration,
     ) -> Result<BTreeMap<String, Result<(), String>>, Error> {
-        match self.offer.service {
+        let begun = Instant::now();
+        let answer = match self.offer.service {
             Service::V1 => self.unprepare_v1(asked, limit).await,
             Service::V1beta1 => self.unprepare_v1beta1(asked, limit).await,
             Service::Classic => {
@@ -268,8 +274,23 @@ impl Instance {
                 });
                 Ok(futures::future::join_all(each).await.into_iter().collect())
             }
-        }
-        .map_err(|status| failed(UNPREPARE, &status))
+        };
+        self.called(UNPREPARE, begun, answer)
+    }
+
+    fn called<T>(
+        &self,
+        method: &'static str,
+        begun: Instant,
+        answer: Result<T, Status>,
+    ) -> Result<T, Error> {
+        let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
+        self.metrics
+            .call(&self.driver, method, code, begun.elapsed());
+        answer.map_err(|status| Error::Call {
+            method,
+            cause: text(&status),
+        })
     }
 
     async fn unprepare_v1(
@@ -366,13 +387,6 @@ where
     match tokio::time::timeout(limit, send(request)).await {
         Ok(answer) => answer.map(tonic::Response::into_inner),
         Err(_) => Err(Status::deadline_exceeded("context deadline exceeded")),
-    }
-}
-
-fn failed(method: &'static str, status: &Status) -> Error {
-    Error::Call {
-        method,
-        cause: text(status),
     }
 }
 

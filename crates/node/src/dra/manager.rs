@@ -3,6 +3,7 @@
 use super::claims::{self, Entry};
 use super::driver::{Asked, Health, Instance, Offer, PREPARE, Prepared, UNPREPARE};
 use super::health::{DeviceKey, HealthTable, Messages};
+use super::metrics::Metrics;
 use super::registry::Drivers;
 use super::{Error, Options, slices, view};
 use crate::allocation::{Change, ClaimHold, PreparedDevice};
@@ -44,11 +45,15 @@ pub(crate) struct Manager {
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     health: Mutex<HealthTable>,
     started: Instant,
+    metrics: Metrics,
 }
 
 impl Manager {
     pub(crate) fn new(options: Options, devices: Arc<devices::Manager>) -> Arc<Self> {
+        let metrics = Metrics::default();
+        devices.ledger.read(|table| metrics.count(table));
         Arc::new(Self {
+            metrics,
             options,
             devices,
             drivers: Mutex::default(),
@@ -87,7 +92,13 @@ impl Manager {
         let taken = this.drivers.lock().check(driver, &endpoint);
         taken.map_err(|e| e.to_string())?;
         let socket = registry_socket.to_owned();
-        let instance = Arc::new(Instance::new(driver, endpoint, socket, offer));
+        let instance = Arc::new(Instance::new(
+            driver,
+            endpoint,
+            socket,
+            offer,
+            this.metrics.clone(),
+        ));
         let connected = unix::connect_observed(&instance.endpoint, DIAL).await;
         let (channel, lost) = connected
             .map_err(|e| format!("create gRPC connection to DRA driver {driver} plugin: {e}"))?;
@@ -131,6 +142,11 @@ impl Manager {
         found.ok_or_else(|| Error::NoDriver(name.to_owned()))
     }
 
+    /// Adds the metrics, whose names begin with `dra_`.
+    pub(crate) fn register_metrics(&self, registry: &mut prometheus_client::registry::Registry) {
+        self.metrics.register(registry);
+    }
+
     /// Ends all connections.
     pub(crate) fn stop(&self) {
         self.drivers.lock().clear();
@@ -148,7 +164,16 @@ impl Manager {
         if entries.is_empty() {
             return Ok(());
         }
-        let known = self.recorded(pod, &entries);
+        let begun = Instant::now();
+        let result = self.prepare_all(pod, &entries).await;
+        let failed = result.is_err();
+        self.metrics
+            .operation("PrepareResources", failed, begun.elapsed());
+        result
+    }
+
+    async fn prepare_all(&self, pod: &Pod, entries: &[Entry]) -> Result<(), Error> {
+        let known = self.recorded(pod, entries);
         if let Some(holds) = &known
             && holds.iter().all(|h| self.is_confirmed(h))
         {
@@ -157,7 +182,7 @@ impl Manager {
         // Once a pod has its claims they cannot change, so the log is as good as the API.
         let wanted = match known {
             Some(holds) => holds,
-            None => self.look_up(pod, &entries).await?,
+            None => self.look_up(pod, entries).await?,
         };
         let mut wanted: BTreeMap<String, ClaimHold> = wanted
             .into_iter()
@@ -361,7 +386,12 @@ impl Manager {
         if uids.is_empty() {
             return Ok(());
         }
-        self.let_go(&uids, Some(pod_uid)).await
+        let begun = Instant::now();
+        let result = self.let_go(&uids, Some(pod_uid)).await;
+        let failed = result.is_err();
+        self.metrics
+            .operation("UnprepareResources", failed, begun.elapsed());
+        result
     }
 
     async fn let_go(&self, uids: &[String], pod_uid: Option<&str>) -> Result<(), Error> {
@@ -498,6 +528,7 @@ impl Manager {
         let ledger = &self.devices.ledger;
         let committed = ledger.commit(changes, ledger.reservation("")).await;
         committed.map_err(|e| Error::Record(e.to_string()))?;
+        ledger.read(|table| self.metrics.count(table));
         self.devices.touch();
         Ok(())
     }

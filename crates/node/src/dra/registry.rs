@@ -144,6 +144,7 @@ impl Drivers {
 #[cfg(test)]
 mod tests {
     use super::super::driver::{Offer, Service};
+    use super::super::metrics::Metrics;
     use super::*;
     use tonic::transport::Endpoint;
 
@@ -153,7 +154,13 @@ mod tests {
             health: None,
         };
         let registry = format!("/reg/{socket}").into();
-        Arc::new(Instance::new("d", socket.into(), registry, offer))
+        Arc::new(Instance::new(
+            "d",
+            socket.into(),
+            registry,
+            offer,
+            Metrics::default(),
+        ))
     }
 
     fn connect(instance: &Instance) {

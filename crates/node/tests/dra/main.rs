@@ -46,9 +46,26 @@ async fn items_103_104_107_108_one_call_a_driver_with_all_claims_of_the_pod() {
     node.manager().unprepare_claims("uid-p").await.unwrap();
     assert_eq!(a.calls(), ["unprepare c2"]);
     assert_eq!(b.calls(), ["unprepare c3,c4"]);
+    let metrics = || {
+        let mut registry = prometheus_client::registry::Registry::default();
+        node.manager().register_claim_metrics(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
+    };
+    assert!(metrics().contains("dra_resource_claims_in_use{driver_name=\"a.dev\"} 2"));
     node.manager().unprepare_claims("uid-q").await.unwrap();
     node.manager().unprepare_claims("uid-q").await.unwrap();
     assert_eq!(a.calls(), ["unprepare c1,c5"]);
+    let text = metrics();
+    assert!(
+        text.contains("dra_resource_claims_in_use{driver_name=\"<any>\"} 0"),
+        "{text}"
+    );
+    let call = "dra_grpc_operations_duration_seconds_count{driver_name=\"b.dev\",method_name=\"NodeUnprepareResources\",grpc_status_code=\"OK\"} 1";
+    assert!(text.contains(call), "{text}");
+    let operation = "dra_operations_duration_seconds_count{operation_name=\"PrepareResources\",is_error=\"false\"} 3";
+    assert!(text.contains(operation), "{text}");
 }
 
 #[tokio::test]
