@@ -107,7 +107,7 @@ pub struct Rejection {
     /// The resource it was about, if it is about one.
     pub resource: Option<String>,
     /// What could not be placed, and what would have to be freed for it.
-    pub misfit: Option<Misfit>,
+    pub misfit: Option<Box<Misfit>>,
 }
 
 /// Why a container cannot be created now (waiting reason `CreateContainerConfigError`); the

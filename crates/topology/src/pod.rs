@@ -79,12 +79,12 @@ fn is_guaranteed(container: &Container) -> bool {
         let limit = limits(container)
             .find(|(n, _)| *n == name)
             .map(|(_, q)| q.milli_value());
-        limit.is_some_and(|n| n > 0) && request(container, name).map(|q| q.milli_value()) == limit
+        limit.is_some_and(|n| n > 0) && request(container, name).map(Quantity::milli_value) == limit
     })
 }
 
 fn whole_cpus(container: &Container) -> usize {
-    let millis = request(container, "cpu").map_or(0, |q| q.milli_value());
+    let millis = request(container, "cpu").map_or(0, Quantity::milli_value);
     if millis % 1000 == 0 {
         usize::try_from(millis / 1000).unwrap_or(0)
     } else {

@@ -81,7 +81,7 @@ async fn reconcile(ctx: &Context, applied: &mut HashMap<String, String>) {
                 tracing::warn!(container = %container.id, %cpus, %error, "cannot set the container's cpus");
             }
             Err(_) => {
-                tracing::warn!(container = %container.id, %cpus, "the runtime does not set the container's cpus")
+                tracing::warn!(container = %container.id, %cpus, "the runtime does not set the container's cpus");
             }
         }
     }

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use davit_topology::devices::{DeviceMap, DeviceSet, HintInput, ReuseTable, device_hints};
+use davit_topology::memory::MemoryState;
 use davit_topology::{NumaMask, PolicyKind, ProviderHints, TopologyHint};
 
 use super::admission::{Draft, Failure};
@@ -38,7 +39,7 @@ impl Manager {
             let misfit = self.misfit(&desk, Some(request), std::slice::from_ref(request));
             drop(desk);
             let rejection = Rejection {
-                misfit: Some(misfit),
+                misfit: Some(Box::new(misfit)),
                 ..refusal(request, &error)
             };
             return Err(self.refuse_or_wait(rejection));
@@ -88,7 +89,7 @@ impl Manager {
                 message: "Resources cannot be allocated with Topology locality".to_owned(),
                 container: container.map(|r| r.container.clone()),
                 resource: None,
-                misfit: Some(self.misfit(desk, container, concerned)),
+                misfit: Some(Box::new(self.misfit(desk, container, concerned))),
             }));
         }
         draft.pod_hint = Some(merged.hint);
@@ -253,7 +254,7 @@ impl Manager {
 }
 
 fn memory_need(desk: &Desk<'_>, table: &Table, kind: &str, requested: u64) -> Need {
-    let nodes = desk.memory().into_iter().flat_map(|m| m.nodes());
+    let nodes = desk.memory().into_iter().flat_map(MemoryState::nodes);
     let free = nodes.filter_map(|(id, n)| {
         Some(Part {
             nodes: NumaMask::single(*id).ok()?,

@@ -197,7 +197,7 @@ mod tests {
         found.validate().unwrap();
         assert_eq!(found.all_cpus().to_string(), "0-2,4-7");
         assert_eq!(found.memory(), 3 << 30);
-        assert_eq!(found.hugepages()[&(2 << 20)], 3 * 8 << 20);
+        assert_eq!(found.hugepages()[&(2 << 20)], (3 * 8) << 20);
         let t = davit_topology::cpu::CpuTopology::new(&found);
         assert_eq!(t.with_siblings(&"6".parse().unwrap()).to_string(), "2,6");
         assert_eq!(t.node_count(), 2);
