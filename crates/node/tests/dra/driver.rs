@@ -5,6 +5,10 @@ use davit_node::dra::{ClaimApi, ClassicClaim, Options};
 use davit_node::pod_table::PodTable;
 use davit_proto::dra::v1 as pb;
 use davit_proto::dra::v1::dra_plugin_server::{DraPlugin, DraPluginServer};
+use davit_proto::dra::v1beta1 as beta;
+use davit_proto::dra::v1beta1::dra_plugin_server::{
+    DraPlugin as BetaPlugin, DraPluginServer as BetaServer,
+};
 use davit_proto::draclassic::v1alpha1 as classic;
 use davit_proto::draclassic::v1alpha1::node_server::{Node as ClassicNode, NodeServer};
 use davit_proto::drahealth::v1 as health;
@@ -237,6 +241,7 @@ impl Driver {
         let router = unix::server()
             .add_service(RegistrationServer::new(self.clone()))
             .add_service(DraPluginServer::new(self.clone()))
+            .add_service(BetaServer::new(self.clone()))
             .add_service(DraResourceHealthServer::new(self.clone()))
             .add_service(NodeServer::new(self.clone()));
         let stop = CancellationToken::new();
@@ -429,5 +434,61 @@ impl DraResourceHealth for Driver {
             }
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(receive))))
+    }
+}
+
+/// The same claims in the words of the other version.
+fn claims(claims: Vec<beta::Claim>) -> Vec<pb::Claim> {
+    let newer = |c: beta::Claim| pb::Claim {
+        namespace: c.namespace,
+        uid: c.uid,
+        name: c.name,
+    };
+    claims.into_iter().map(newer).collect()
+}
+
+#[tonic::async_trait]
+impl BetaPlugin for Driver {
+    async fn node_prepare_resources(
+        &self,
+        request: Request<beta::NodePrepareResourcesRequest>,
+    ) -> Result<Response<beta::NodePrepareResourcesResponse>, Status> {
+        let request = pb::NodePrepareResourcesRequest {
+            claims: claims(request.into_inner().claims),
+        };
+        let answer = DraPlugin::node_prepare_resources(self, Request::new(request)).await?;
+        let device = |d: pb::Device| beta::Device {
+            request_names: d.request_names,
+            pool_name: d.pool_name,
+            device_name: d.device_name,
+            cdi_device_ids: d.cdi_device_ids,
+        };
+        let one = |(uid, answer): (String, pb::NodePrepareResourceResponse)| {
+            let answer = beta::NodePrepareResourceResponse {
+                devices: answer.devices.into_iter().map(device).collect(),
+                error: answer.error,
+            };
+            (uid, answer)
+        };
+        Ok(Response::new(beta::NodePrepareResourcesResponse {
+            claims: answer.into_inner().claims.into_iter().map(one).collect(),
+        }))
+    }
+
+    async fn node_unprepare_resources(
+        &self,
+        request: Request<beta::NodeUnprepareResourcesRequest>,
+    ) -> Result<Response<beta::NodeUnprepareResourcesResponse>, Status> {
+        let request = pb::NodeUnprepareResourcesRequest {
+            claims: claims(request.into_inner().claims),
+        };
+        let answer = DraPlugin::node_unprepare_resources(self, Request::new(request)).await?;
+        let one = |(uid, answer): (String, pb::NodeUnprepareResourceResponse)| {
+            let error = answer.error;
+            (uid, beta::NodeUnprepareResourceResponse { error })
+        };
+        Ok(Response::new(beta::NodeUnprepareResourcesResponse {
+            claims: answer.into_inner().claims.into_iter().map(one).collect(),
+        }))
     }
 }

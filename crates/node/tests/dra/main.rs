@@ -297,3 +297,22 @@ async fn item_114_the_newest_instance_is_called_and_the_old_one_takes_over_again
     assert_eq!(new.calls(), ["prepare c2"]);
     assert!(!node.api.wiped.lock().contains(&Some("a.dev".to_owned())));
 }
+
+#[tokio::test]
+async fn item_101_drivers_of_the_first_version_are_called_by_it() {
+    let node = Node::start().await;
+    let a = Driver::new("a.dev", &["v1beta1.DRAPlugin"]);
+    let _a = a.serve(&node, "a.sock").await;
+    node.add(claim("c", &["p"], &["r a.dev 0"]));
+    let p = pod("p", &["c"]);
+    a.fail("c");
+    assert_eq!(
+        node.prepare(&p).await.unwrap_err(),
+        "NodePrepareResources failed for ResourceClaim c: told to fail"
+    );
+    a.work();
+    node.prepare(&p).await.unwrap();
+    assert_eq!(node.cdi(&p).await, ["a.dev/c=c-dev"]);
+    node.manager().unprepare_claims("uid-p").await.unwrap();
+    assert_eq!(a.calls(), ["prepare c", "prepare c", "unprepare c"]);
+}
