@@ -350,7 +350,7 @@ fn credential_plugin(cluster: &Cluster, k: &Path, release: &str) {
         r#"{{"apiVersion":"{version}","kind":"ExecCredential","status":{{"token":"{}"}}}}"#,
         token.trim()
     );
-    let text = format!("#!/bin/sh\n[ -n \"$KUBERNETES_EXEC_INFO\" ] || exit 1\necho '{answer}'\n");
+    let text = format!("#!/bin/sh\necho '{answer}'\n");
     std::fs::write(&script, text).unwrap();
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();

@@ -28,7 +28,7 @@ fn items_187_188_193_roles_decide_for_users_groups_and_service_accounts() {
     let Some(k) = any_kubectl() else { return };
     let c = Cluster::up(&["--no-node"]);
     let run = |args: &[&str]| kubectl(&c, &k, args);
-    assert_eq!(can(&c, &k, &["delete", "nodes"]), "yes");
+    assert_eq!(can(&c, &k, &["delete", "pods"]), "yes");
     assert_eq!(can(&c, &k, &["list", "pods", "--as", "bob"]), "no");
     let refused = said(c.kubectl(&k).args(["get", "pods", "--as", "bob"]));
     assert_eq!(

@@ -101,8 +101,8 @@ fn config(claim: &PlannedClaim, needs: &[&Need]) -> Vec<DeviceAllocationConfigur
     for config in listed.flatten() {
         let names = config.requests.as_deref().unwrap_or_default();
         let concerns =
-            |need: &&Need| names.contains(&need.base) || names.contains(&need.full_name());
-        if names.is_empty() || needs.iter().any(|n| concerns(n)) {
+            |need: &Need| names.contains(&need.base) || names.contains(&need.full_name());
+        if names.is_empty() || needs.iter().any(|need| concerns(need)) {
             out.push(DeviceAllocationConfiguration {
                 opaque: config.opaque.clone(),
                 requests: config.requests.clone().filter(|r| !r.is_empty()),

@@ -67,9 +67,12 @@ impl Compiled {
     }
 }
 
+/// An expression's number and what came of it.
+type Outcome = (u64, Result<bool, Arc<str>>);
+
 /// What came of expressions on one device.
 #[derive(Debug, Default)]
-pub(crate) struct Outcomes(RwLock<Vec<(u64, Result<bool, Arc<str>>)>>);
+pub(crate) struct Outcomes(RwLock<Vec<Outcome>>);
 
 impl Selectors {
     /// Selectors of this compiler.

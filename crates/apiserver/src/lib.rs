@@ -7,6 +7,13 @@
 //! handlers serves all rows. What is particular to a kind is its strategy.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests hand over what they write in place"
+    )
+)]
 // every error of a request is a Status, which is made once and moved a few times on a cold path
 #![allow(clippy::result_large_err)]
 

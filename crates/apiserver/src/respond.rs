@@ -262,7 +262,7 @@ impl Include {
 pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: &Value) -> Value {
     let row = &resource.row;
     if let Some(custom) = &resource.custom {
-        return table_of(version, metadata, custom.columns.definitions());
+        return table_of(version, metadata, &custom.columns.definitions());
     }
     let columns: Vec<Value> = table::columns(row.group, row.version, row.kind)
         .iter()
@@ -273,10 +273,10 @@ pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: &Val
             })
         })
         .collect();
-    table_of(version, metadata, columns)
+    table_of(version, metadata, &columns)
 }
 
-fn table_of(version: &str, metadata: &Value, columns: Vec<Value>) -> Value {
+fn table_of(version: &str, metadata: &Value, columns: &[Value]) -> Value {
     json!({
         "kind": "Table",
         "apiVersion": format!("meta.k8s.io/{version}"),

@@ -233,14 +233,6 @@ impl Storage {
         &self.prefix
     }
 
-    pub(crate) fn types(&self) -> &Arc<TypeTable> {
-        &self.types
-    }
-
-    pub(crate) fn type_id(&self) -> TypeId {
-        self.type_id
-    }
-
     pub(crate) fn strategy(&self) -> &dyn Strategy {
         &*self.strategy
     }

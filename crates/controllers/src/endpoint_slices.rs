@@ -94,7 +94,7 @@ impl Reconcile for EndpointSlices {
         selected.retain(|pod| pods::selects(selector, pod.metadata.labels.as_ref()));
         let chosen = selected.iter().map(AsRef::as_ref);
         let trigger = self.triggers.lock().next(&service, chosen.clone());
-        let groups = desired::groups(&service, chosen, |node| {
+        let groups = desired::groups(&service, &chosen, |node| {
             self.informers.nodes.get(None, node)
         });
         let owner = service

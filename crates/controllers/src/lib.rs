@@ -4,6 +4,13 @@
 //! what is missing and applies it; it is level-triggered and idempotent. All of them run against any Kubernetes API
 //! server. What each does is documented upstream under the name of its file.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests hand over what they write in place"
+    )
+)]
 
 mod bootstrap_tokens;
 mod certificates;

@@ -70,6 +70,10 @@ impl Args {
 }
 
 #[derive(Debug, Subcommand)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one value a process, taken apart at once"
+)]
 pub(crate) enum Command {
     /// Run a whole cluster: API server, scheduler, controllers and a node
     Up(Up),

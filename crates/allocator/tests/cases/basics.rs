@@ -786,9 +786,9 @@ fn taints() {
     ] {
         let case = tainted(json!([taint("NoSchedule")])).claim(with(tolerations));
         if fits {
-            case.gets(&[&["r driver-a/p/a"]])
+            case.gets(&[&["r driver-a/p/a"]]);
         } else {
-            case.gets_nothing()
+            case.gets_nothing();
         }
     }
     let both = json!([taint("NoSchedule"), {"key": "other", "effect": "NoExecute"}]);

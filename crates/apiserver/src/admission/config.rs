@@ -138,13 +138,6 @@ impl Config {
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn set(&mut self, plugin: &str, value: Value) {
-        let dir = PathBuf::new();
-        self.plugins
-            .insert(plugin.to_owned(), PluginConfig { value, dir });
-    }
-
     pub(super) fn is_on(&self, plugin: &str, default: bool) -> bool {
         let named = |list: &[String]| list.iter().any(|name| name == plugin);
         (default || named(&self.enable)) && !named(&self.disable)

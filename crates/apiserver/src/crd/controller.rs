@@ -480,7 +480,7 @@ impl State {
         let Some(versions) = versions else {
             return;
         };
-        let (rows, storage) = rows(server, versions);
+        let (rows, storage) = rows(server, &versions);
         let (group, plural) = (storage.row.group, storage.row.plural);
         let replaced = server.registry().set_custom(group, plural, &rows);
         for old in replaced {
@@ -494,7 +494,7 @@ impl State {
 }
 
 /// The resources of a definition: those served, and that of the storage version.
-fn rows(server: &ApiServer, versions: Versions) -> (Vec<Arc<ResourceInfo>>, Arc<ResourceInfo>) {
+fn rows(server: &ApiServer, versions: &Versions) -> (Vec<Arc<ResourceInfo>>, Arc<ResourceInfo>) {
     let stored = &versions.storage;
     let converter = Converter::new(
         Arc::clone(&stored.version.definition),

@@ -529,7 +529,7 @@ mod tests {
         levels.configure(&[level("b", 1, 1, 1, QUEUE)]);
         assert!(levels.level("a").is_some_and(|level| level.leaving));
         let started = levels.finish(&first);
-        assert_eq!(started, [second.clone()]);
+        assert_eq!(started, std::slice::from_ref(&second));
         levels.finish(&second);
         assert!(levels.level("a").is_none());
     }

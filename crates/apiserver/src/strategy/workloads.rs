@@ -445,8 +445,34 @@ impl Strategy for StatefulSet {
     }
 }
 
+/// A stateful set whose template has the volumes that its pods will have: one more for each claim template.
+fn with_claims_as_volumes(obj: &Value) -> Value {
+    let mut obj = obj.clone();
+    let claims = list_at(at(&obj, &["spec"]), &["volumeClaimTemplates"]).to_vec();
+    let Some(pod) = obj
+        .pointer_mut("/spec/template/spec")
+        .and_then(Value::as_object_mut)
+    else {
+        return obj;
+    };
+    let volumes = pod.entry("volumes").or_insert_with(|| json!([]));
+    if volumes.is_null() {
+        *volumes = json!([]);
+    }
+    let Some(volumes) = volumes.as_array_mut() else {
+        return obj;
+    };
+    for claim in &claims {
+        let name = str_at(claim, &["metadata", "name"]);
+        if !name.is_empty() && !volumes.iter().any(|v| str_at(v, &["name"]) == name) {
+            volumes.push(json!({"name": name, "persistentVolumeClaim": {"claimName": name}}));
+        }
+    }
+    obj
+}
+
 fn stateful_set(obj: &Value, errors: &mut ErrorList) {
-    controller(obj, "statefulset", errors);
+    controller(&with_claims_as_volumes(obj), "statefulset", errors);
     let path = Path::new("spec");
     let spec = at(obj, &["spec"]);
     choice(

@@ -146,11 +146,6 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// Whether the time was up.
-    pub(crate) fn is_timeout(&self) -> bool {
-        matches!(self, Self::Transport { timeout: true, .. })
-    }
-
     /// The HTTP code of a refusal.
     pub(crate) fn code(&self) -> Option<u16> {
         match self {

@@ -66,7 +66,7 @@ impl Services {
             ));
         };
         let port_name = chosen["name"].as_str().unwrap_or_default();
-        let mut found = self.from_slices(namespace, name, port_name).await?;
+        let mut found = self.slice_addresses(namespace, name, port_name).await?;
         if found.is_empty() {
             let endpoints = read(self.endpoints.as_ref(), namespace, name).await?;
             found = endpoints
@@ -80,7 +80,7 @@ impl Services {
             .ok_or_else(|| format!("no endpoints available for service \"{name}\""))
     }
 
-    async fn from_slices(
+    async fn slice_addresses(
         &self,
         namespace: &str,
         service: &str,

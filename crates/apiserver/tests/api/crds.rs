@@ -508,7 +508,7 @@ async fn names_and_versions_of_definitions_are_checked() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|cause| format!("{}", cause["field"].as_str().unwrap()))
+        .map(|cause| cause["field"].as_str().unwrap().to_owned())
         .collect();
     for field in [
         "metadata.name",

@@ -142,7 +142,11 @@ async fn answer(
     log: Arc<Mutex<Vec<(String, Value)>>>,
 ) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
     let path = request.uri().to_string();
-    let body = request.into_body().collect().await.map(|b| b.to_bytes());
+    let body = request
+        .into_body()
+        .collect()
+        .await
+        .map(http_body_util::Collected::to_bytes);
     let body: Value = serde_json::from_slice(&body.unwrap_or_default()).unwrap_or_default();
     log.lock().push((path, body.clone()));
     let said = says(&body);

@@ -2,6 +2,10 @@
 //! pipeline as on the wire, over the embedded store in a temporary directory.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "tests hand over what they write in place"
+)]
 
 mod admission;
 mod aggregation;

@@ -47,7 +47,7 @@ pub(super) fn address_types(service: &Service) -> Vec<&'static str> {
 /// The groups of endpoints of one service.
 pub(super) fn groups<'a>(
     service: &Service,
-    selected: impl Iterator<Item = &'a Pod> + Clone,
+    selected: &(impl Iterator<Item = &'a Pod> + Clone),
     node: impl Fn(&str) -> Option<std::sync::Arc<Node>>,
 ) -> Vec<Group> {
     let mut groups = Vec::new();
@@ -206,7 +206,7 @@ mod tests {
             json!({ "metadata": { "name": "s", "namespace": "n" }, "spec": spec }),
         )
         .unwrap();
-        let groups = groups(&service, [pod].into_iter(), |_| None);
+        let groups = groups(&service, &[pod].into_iter(), |_| None);
         let c = groups[0].endpoints[0].conditions.clone().unwrap();
         (c.ready.unwrap(), c.serving.unwrap(), c.terminating.unwrap())
     }
@@ -235,7 +235,7 @@ mod tests {
         }))
         .unwrap();
         let pod = pod(true, false);
-        let groups = groups(&service, [&pod].into_iter(), |_| None);
+        let groups = groups(&service, &[&pod].into_iter(), |_| None);
         let seen: Vec<_> = groups
             .iter()
             .map(|g| (g.address_type, g.endpoints[0].addresses[0].clone()))

@@ -429,7 +429,7 @@ proptest! {
             crate::apply::strip(&mut object);
             let wanted = without_empty(object.clone());
             let kind = row.kind;
-            let mut same = |route: &str, value: Value| {
+            let same = |route: &str, value: Value| {
                 let read = without_empty(canonical(row.type_id, value));
                 prop_assert!(read == wanted, "{kind} by {route}{}", first_difference(&read, &wanted));
                 Ok(())

@@ -158,7 +158,7 @@ fn is_isbn13(text: &str) -> bool {
         .enumerate()
         .map(|(i, b)| u32::from(b - b'0') * if i % 2 == 0 { 1 } else { 3 })
         .sum();
-    sum % 10 == 0
+    sum.is_multiple_of(10)
 }
 
 fn is_credit_card(text: &str) -> bool {
@@ -179,7 +179,7 @@ fn is_credit_card(text: &str) -> bool {
             }
         })
         .sum();
-    sum % 10 == 0
+    sum.is_multiple_of(10)
 }
 
 fn is_ssn(text: &str) -> bool {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write JSON in place")]
 fn schema(properties: Value) -> Structural {
     Structural::parse(&json!({"type": "object", "properties": properties})).unwrap()
 }
@@ -16,6 +17,7 @@ fn lines(errors: &ErrorList) -> Vec<String> {
         .collect()
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write JSON in place")]
 fn faults(properties: Value, object: Value) -> Vec<String> {
     lines(&schema(properties).validate(&object, None))
 }
@@ -211,6 +213,7 @@ fn embedded_resources_are_resources() {
     assert!(schema.decode_value(bad).is_err());
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "callers write JSON in place")]
 fn check(schema: Value) -> Vec<String> {
     lines(&check_schema(
         &schema,

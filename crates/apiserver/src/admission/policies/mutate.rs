@@ -231,14 +231,11 @@ fn json_patch(result: &Cel, object: &Value) -> Result<Value, String> {
 }
 
 fn apply(result: &Cel, resource: &ResourceInfo, object: &Value) -> Result<Value, String> {
-    let configuration = match (result, davit_cel::to_json(result)) {
-        (Cel::Map(_), Some(json)) => json,
-        _ => {
-            return Err(format!(
-                "unsupported return type from ApplyConfiguration expression: {}",
-                result.type_of()
-            ));
-        }
+    let (Cel::Map(_), Some(configuration)) = (result, davit_cel::to_json(result)) else {
+        return Err(format!(
+            "unsupported return type from ApplyConfiguration expression: {}",
+            result.type_of()
+        ));
     };
     for field in ["apiVersion", "kind"] {
         if let Some(given) = configuration.get(field)

@@ -44,10 +44,13 @@ pub(super) struct Webhook {
 /// All webhooks in the order in which they run.
 pub(super) type Webhooks = Arc<Vec<Webhook>>;
 
+/// The stored configurations that were read: their keys and revisions.
+type Fingerprint = Vec<(Arc<str>, u64)>;
+
 #[derive(Debug)]
 pub(super) struct Configurations {
     plural: &'static str,
-    parsed: Mutex<(Vec<(Arc<str>, u64)>, Webhooks)>,
+    parsed: Mutex<(Fingerprint, Webhooks)>,
 }
 
 impl Configurations {

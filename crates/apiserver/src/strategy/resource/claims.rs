@@ -69,12 +69,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
         let given = kinds.map(|k| (k, has(constraint, &[k])));
         exactly_one(&given, &path, errors);
         for kind in kinds.iter().filter(|k| has(constraint, &[k])) {
-            qualified(
-                str_at(constraint, &[kind]),
-                true,
-                &path.child(*kind),
-                errors,
-            );
+            qualified(str_at(constraint, &[kind]), true, &path.child(kind), errors);
         }
     }
     let configs = list_at(devices, &["config"]);

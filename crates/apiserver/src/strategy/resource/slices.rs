@@ -222,7 +222,7 @@ fn device(device: &Value, per_device: bool, path: &Path, errors: &mut ErrorList)
         for (name, _) in nodes.iter().filter(|(_, given)| *given) {
             let fault = "`perDeviceNodeSelection` must be set to true to set this field";
             errors.push(FieldError::invalid(
-                &path.child(*name),
+                &path.child(name),
                 at(device, &[name]).clone(),
                 fault,
             ));
@@ -238,7 +238,7 @@ fn conditions(device: &Value, path: &Path, errors: &mut ErrorList) {
         let path = path.child(kind);
         too_many(list, CONDITIONS, &path, errors);
         if list.is_empty() && !other.is_empty() {
-            let fault = format!("{} are required to use the other kind of conditions", kind);
+            let fault = format!("{kind} are required to use the other kind of conditions");
             errors.push(FieldError::required(&path, fault));
         }
         for (i, condition) in list.iter().enumerate() {
