@@ -345,12 +345,15 @@ fn credential_plugin(cluster: &Cluster, k: &Path, release: &str) {
         k,
         ["create", "token", "default", "-n", "kube-system"],
     );
-    let script = cluster.dir.path().join("login");
+    // Beside the kubeconfig, the older kubectl would write its bare name there and look it up in the PATH.
+    let folder = cluster.dir.path().join("credentials");
+    std::fs::create_dir_all(&folder).unwrap();
+    let script = folder.join("login");
     let answer = format!(
         r#"{{"apiVersion":"{version}","kind":"ExecCredential","status":{{"token":"{}"}}}}"#,
         token.trim()
     );
-    let text = format!("#!/bin/sh\necho '{answer}'\n");
+    let text = format!("#!/bin/sh\n[ -n \"$KUBERNETES_EXEC_INFO\" ] || exit 1\necho '{answer}'\n");
     std::fs::write(&script, text).unwrap();
     use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -366,9 +369,16 @@ fn credential_plugin(cluster: &Cluster, k: &Path, release: &str) {
     login.extend(mode);
     run(&login);
     run(&["config", "set-context", "--current", "--user=by-plugin"]);
+    // `auth whoami` of the older kubectl asks a version of the API that is no more.
+    let review = folder.join("review.json");
+    let question = r#"{"apiVersion":"authentication.k8s.io/v1","kind":"SelfSubjectReview"}"#;
+    std::fs::write(&review, question).unwrap();
     let who = run(&[
-        "auth",
-        "whoami",
+        "create",
+        "-f",
+        &review.display().to_string(),
+        review.display().to_string(),
+        "--validate=false",
         "-o",
         "jsonpath={.status.userInfo.username}",
     ]);

@@ -622,6 +622,10 @@ async fn watches_can_be_closed() {
     event(&mut one).await;
     world.cache.retire();
     assert!(one.next().await.is_none());
+    let mut late = world.watch(WatchStart::Latest).await;
+    assert!(late.next().await.is_none());
+
+    let world = World::new().await;
     let mut two = world.watch(WatchStart::Latest).await;
     let revision = world.put("a/1", "x").await;
     assert_eq!(event(&mut two).await.2, revision);

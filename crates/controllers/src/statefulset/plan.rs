@@ -65,7 +65,7 @@ impl Shape {
     fn revision_of(&self, ordinal: i32, revisions: &Revisions) -> String {
         let old = !self.on_delete
             && match self.partition {
-                None | Some(0) => ordinal < self.start + self.current_replicas,
+                None => ordinal < self.start + self.current_replicas,
                 Some(partition) => ordinal < self.start + partition,
             };
         let name = if old {
@@ -249,6 +249,14 @@ mod tests {
         assert_eq!(next(&all, &half, "a", "b"), ["-web-1"]);
         let waiting = [pod(0, true, "a"), pod(1, true, "a"), pod(2, false, "b")];
         assert!(next(&all, &waiting, "a", "b").is_empty());
+        // What was taken away comes back new, even while the status still counts it as old.
+        let rolling = set(json!({ "replicas": 2,
+            "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": { "partition": 0 } } }));
+        let counted = Shape {
+            current_replicas: 2,
+            ..rolling
+        };
+        assert_eq!(next(&counted, &old[..1], "a", "b"), ["+1@b"]);
         let partition = set(
             json!({ "replicas": 3, "updateStrategy": { "rollingUpdate": { "partition": 2 } } }),
         );
