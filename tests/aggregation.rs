@@ -377,7 +377,6 @@ fn credential_plugin(cluster: &Cluster, k: &Path, release: &str) {
         "create",
         "-f",
         &review.display().to_string(),
-        review.display().to_string(),
         "--validate=false",
         "-o",
         "jsonpath={.status.userInfo.username}",

@@ -355,6 +355,8 @@ impl State {
             condition(&mut new, "Terminating", false, "NeverEstablished", why);
             return self.let_go(server, name, new).await;
         }
+        // Nothing more is created once the condition is seen.
+        self.install(server, name);
         if !is_true(&new, "Terminating") {
             let why = "CustomResource deletion is in progress";
             condition(
@@ -366,7 +368,6 @@ impl State {
             );
             self.write(server, name, new).await?;
         }
-        self.install(server, name);
         let Some(known) = self.known.get_mut(name) else {
             return Ok(());
         };
