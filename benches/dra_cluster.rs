@@ -1,0 +1,289 @@
+//! Dynamic resource allocation end to end, at the sizes people run: a davit process without nodes of its own, nodes and
+//! their slices as objects, eight devices each.
+//!
+//! For 500 and for 5 000 nodes: pods with a claim of one device come and go while none, half, or nearly all of the
+//! devices are allocated; then, on the larger cluster, one pod a node at once. Prints one row a measurement.
+//! `DAVIT_BENCH_NODES=500` takes one size only.
+#![allow(
+    missing_docs,
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a benchmark"
+)]
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
+use http::{Method, Request};
+use serde_json::{Value, json};
+
+const DEVICES: usize = 8;
+/// Pods that come and go at the same time.
+const LOOPS: usize = 8;
+/// How long each steady state is measured.
+const STEADY: Duration = Duration::from_secs(10);
+const DRIVER: &str = "gpu.example.com";
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const RESOURCE: &str = "/apis/resource.k8s.io/v1";
+
+struct Cluster {
+    process: Child,
+    client: kube::Client,
+    _dir: tempfile::TempDir,
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let _gone = self.process.kill();
+        let _status = self.process.wait();
+    }
+}
+
+impl Cluster {
+    async fn up() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut process = Command::new(env!("CARGO_BIN_EXE_davit"))
+            .args(["up", "--no-node", "--port", "0", "--data-dir"])
+            .arg(dir.path().join("data"))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let kubeconfig = lines
+            .find_map(|line| {
+                let line = line.unwrap();
+                let word = line
+                    .split_whitespace()
+                    .find_map(|w| w.strip_prefix("kubeconfig="))?;
+                Some(PathBuf::from(word))
+            })
+            .unwrap();
+        // What davit prints later is not read, but must not fill the pipe.
+        std::thread::spawn(move || lines.count());
+        let client = davit_client::from_kubeconfig(&kubeconfig).await.unwrap();
+        Self {
+            process,
+            client,
+            _dir: dir,
+        }
+    }
+
+    async fn send(&self, method: Method, path: &str, body: &Value) -> Result<Value, kube::Error> {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .body(serde_json::to_vec(body).unwrap())
+            .unwrap();
+        self.client.request(request).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Value {
+        self.send(Method::POST, path, &body).await.unwrap()
+    }
+
+    async fn post_all(&self, objects: impl Iterator<Item = (String, Value)>) {
+        futures::stream::iter(objects)
+            .for_each_concurrent(32, |(path, body)| async move {
+                self.post(&path, body).await;
+            })
+            .await;
+    }
+
+    /// Nodes with their slices, a class, a template.
+    async fn furnish(&self, nodes: usize) {
+        let class = json!({"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"},
+            "spec": {"selectors": [{"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]}});
+        self.post(&format!("{RESOURCE}/deviceclasses"), class).await;
+        let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate",
+            "metadata": {"name": "one"}, "spec": {"spec": one_device()}});
+        let path = format!("{RESOURCE}/namespaces/default/resourceclaimtemplates");
+        self.post(&path, template).await;
+        self.post_all((0..nodes).map(|n| ("/api/v1/nodes".to_owned(), node(n))))
+            .await;
+        let slices = format!("{RESOURCE}/resourceslices");
+        self.post_all((0..nodes).map(|n| (slices.clone(), slice(n))))
+            .await;
+    }
+
+    /// Claims that hold the first devices of a node.
+    async fn allocate(&self, node: usize, from: usize, to: usize) {
+        let claims = format!("{RESOURCE}/namespaces/default/resourceclaims");
+        for device in from..to {
+            let name = format!("held-{node}-{device}");
+            let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+                "metadata": {"name": name}, "spec": one_device()});
+            let mut claim = self.post(&claims, claim).await;
+            claim["status"] = json!({"allocation": {
+                "devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": format!("node-{node}"),
+                    "device": format!("gpu-{device}")}]},
+                "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [
+                    {"key": "metadata.name", "operator": "In", "values": [format!("node-{node}")]}]}]},
+            }});
+            let path = format!("{claims}/{name}/status");
+            self.send(Method::PUT, &path, &claim).await.unwrap();
+        }
+    }
+
+    /// The pod's node is known: how long that took.
+    async fn come_and_go(&self, name: &str) -> Duration {
+        let started = Instant::now();
+        self.post(PODS, pod(name)).await;
+        let path = format!("{PODS}?watch=1&fieldSelector=metadata.name%3D{name}");
+        let request = Request::get(path).body(Vec::new()).unwrap();
+        let mut lines = self.client.request_stream(request).await.unwrap().lines();
+        while let Some(line) = lines.try_next().await.unwrap() {
+            let event: Value = serde_json::from_str(&line).unwrap();
+            if event["object"]["spec"]["nodeName"].is_string() {
+                break;
+            }
+        }
+        let took = started.elapsed();
+        let now = json!({"gracePeriodSeconds": 0});
+        let path = format!("{PODS}/{name}");
+        self.send(Method::DELETE, &path, &now).await.unwrap();
+        took
+    }
+
+    async fn steady(&self, what: &str) {
+        let end = Instant::now() + STEADY;
+        let loops = (0..LOOPS).map(|l| async move {
+            let mut took = Vec::new();
+            while Instant::now() < end {
+                let name = format!("pod-{what}-{l}-{}", took.len());
+                took.push(self.come_and_go(&name).await);
+            }
+            took
+        });
+        let mut took: Vec<Duration> = futures::future::join_all(loops).await.concat();
+        took.sort();
+        let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
+        let rate = took.len() as f64 / STEADY.as_secs_f64();
+        println!(
+            "  {what:<22} {rate:>7.0} pods/s   to node: median {:>6.1} ms, 99 % {:>7.1} ms   {}",
+            at(0.5),
+            at(0.99),
+            self.memory()
+        );
+    }
+
+    /// As many pods as nodes, at once.
+    async fn burst(&self, count: usize) {
+        let path = format!("{PODS}?watch=1&fieldSelector=spec.nodeName%21%3D");
+        let request = Request::get(path).body(Vec::new()).unwrap();
+        let mut lines = self.client.request_stream(request).await.unwrap().lines();
+        let started = Instant::now();
+        let creating = self.post_all((0..count).map(|n| (PODS.into(), pod(&format!("burst-{n}")))));
+        let counting = async {
+            let mut bound = BTreeSet::new();
+            while bound.len() < count {
+                let line = lines.try_next().await.unwrap().unwrap();
+                let event: Value = serde_json::from_str(&line).unwrap();
+                bound.insert(event["object"]["metadata"]["name"].to_string());
+            }
+        };
+        futures::join!(creating, counting);
+        let took = started.elapsed().as_secs_f64();
+        let rate = count as f64 / took;
+        println!(
+            "  {:<22} {rate:>7.0} pods/s   all in {took:.1} s   {}",
+            format!("{count} pods at once"),
+            self.memory()
+        );
+    }
+
+    fn memory(&self) -> String {
+        let path = format!("/proc/{}/status", self.process.id());
+        let status = std::fs::read_to_string(path).unwrap();
+        let kib = |field: &str| -> u64 {
+            let line = status.lines().find(|l| l.starts_with(field)).unwrap();
+            line.split_whitespace().nth(1).unwrap().parse().unwrap()
+        };
+        format!("{} MiB resident", kib("VmRSS:") / 1024)
+    }
+}
+
+fn one_device() -> Value {
+    json!({"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}})
+}
+
+fn node(n: usize) -> Value {
+    let name = format!("node-{n}");
+    json!({"apiVersion": "v1", "kind": "Node",
+    "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+    "status": {
+        "allocatable": {"cpu": "32", "memory": "256Gi", "pods": "110"},
+        "capacity": {"cpu": "32", "memory": "256Gi", "pods": "110"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }})
+}
+
+fn slice(n: usize) -> Value {
+    let devices: Vec<Value> = (0..DEVICES)
+        .map(|d| {
+            json!({"name": format!("gpu-{d}"), "attributes": {
+                "model": {"string": "a1"}, "numa": {"int": d % 2}, "uuid": {"string": format!("gpu-{n}-{d}")}}})
+        })
+        .collect();
+    let name = format!("node-{n}");
+    json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+        "metadata": {"name": format!("{name}-{DRIVER}")},
+        "spec": {"driver": DRIVER, "nodeName": name, "devices": devices,
+            "pool": {"name": name, "generation": 1, "resourceSliceCount": 1}}})
+}
+
+/// A pod that minds no taint: its nodes have no agent.
+fn pod(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {
+        "tolerations": [{"operator": "Exists"}],
+        "resourceClaims": [{"name": "gpu", "resourceClaimTemplateName": "one"}],
+        "containers": [{"name": "c", "image": "example.test/c", "resources": {"claims": [{"name": "gpu"}]}}],
+    }})
+}
+
+async fn measure(nodes: usize) {
+    let cluster = Cluster::up().await;
+    let started = Instant::now();
+    cluster.furnish(nodes).await;
+    println!(
+        "{nodes} nodes, {} devices (written in {:.1} s, {})",
+        nodes * DEVICES,
+        started.elapsed().as_secs_f64(),
+        cluster.memory()
+    );
+    cluster.steady("empty").await;
+    let each = |from, to| {
+        let cluster = &cluster;
+        futures::stream::iter(0..nodes - nodes / 100).for_each_concurrent(32, move |n| async move {
+            cluster.allocate(n, from, to).await;
+        })
+    };
+    each(0, DEVICES / 2).await;
+    cluster.steady("half").await;
+    each(DEVICES / 2, DEVICES).await;
+    // One node in a hundred has devices left.
+    cluster.steady("full").await;
+}
+
+async fn at_once(nodes: usize) {
+    let cluster = Cluster::up().await;
+    cluster.furnish(nodes).await;
+    cluster.burst(nodes).await;
+}
+
+#[tokio::main]
+async fn main() {
+    let only = std::env::var("DAVIT_BENCH_NODES").ok();
+    for nodes in [500, 5000] {
+        if only.as_ref().is_some_and(|o| *o != nodes.to_string()) {
+            continue;
+        }
+        measure(nodes).await;
+        at_once(nodes).await;
+    }
+}
