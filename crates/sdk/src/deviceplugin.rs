@@ -88,6 +88,11 @@ impl Refusal {
     pub fn new(text: impl Into<String>) -> Self {
         Self(text.into())
     }
+
+    /// A refusal with the text of an error.
+    pub fn because(cause: impl std::fmt::Display) -> Self {
+        Self(cause.to_string())
+    }
 }
 
 /// What the agent lets the plugin choose from.
