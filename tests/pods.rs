@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "pods/credentials.rs"]
+mod credentials;
 mod harness;
 #[path = "pods/images.rs"]
 mod images;
@@ -234,6 +236,11 @@ for_each_kubectl!(
 #[test]
 fn imported_image_runs_the_example_of_a_device_pod() {
     images::scenario();
+}
+
+#[test]
+fn a_credential_provider_knows_the_registrys_password() {
+    credentials::scenario();
 }
 
 #[test]

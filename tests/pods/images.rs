@@ -2,6 +2,7 @@
 
 use crate::{Kube, NODE, harness, pod};
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -23,7 +24,7 @@ spec:
           hardware-vendor.example/foo: 2
 ";
 
-fn busybox() -> Option<PathBuf> {
+pub(crate) fn busybox() -> Option<PathBuf> {
     let found = ["/usr/bin/busybox", "/bin/busybox"]
         .into_iter()
         .map(PathBuf::from)
@@ -151,6 +152,38 @@ fn oci_archive(busybox: &Path, name: &str) -> Vec<u8> {
         0o644,
     );
     archive.into_inner().unwrap()
+}
+
+/// What a registry serves of an image, by path: media type and bytes.
+pub(crate) fn registry_content(
+    busybox: &Path,
+    name: &str,
+    tag: &str,
+) -> HashMap<String, (String, Vec<u8>)> {
+    let mut content = HashMap::new();
+    let mut put = |place: &str, kind: &str, bytes: Vec<u8>| {
+        let digest = format!("sha256:{}", hex(&bytes));
+        let kind = format!("application/vnd.oci.image.{kind}");
+        let about = serde_json::json!({ "mediaType": kind, "digest": digest, "size": bytes.len() });
+        for reference in [digest.as_str(), tag] {
+            let path = format!("/v2/{name}/{place}/{reference}");
+            content.insert(path, (kind.clone(), bytes.clone()));
+        }
+        about
+    };
+    let layer = layer(busybox);
+    let manifest = serde_json::json!({
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.oci.image.manifest.v1+json",
+        "config": put("blobs", "config.v1+json", config(&layer).into_bytes()),
+        "layers": [put("blobs", "layer.v1.tar", layer)],
+    });
+    put(
+        "manifests",
+        "manifest.v1+json",
+        manifest.to_string().into_bytes(),
+    );
+    content
 }
 
 fn import(kube: &Kube, archive: &[u8], name: &str) {

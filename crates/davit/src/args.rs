@@ -153,6 +153,18 @@ pub(crate) struct Up {
     /// Start the example device plugin and a pod that holds two of its devices, and show who holds what
     #[arg(long, conflicts_with = "no_node")]
     pub(crate) demo: bool,
+    /// Connect pods by a bridge of their own, with the CNI plugins bridge and host-local (and portmap and bandwidth where
+    /// they are there); two networks with a comma between give both address families
+    #[arg(
+        long,
+        value_name = "CIDR,...",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10.88.0.0/16",
+        conflicts_with_all = ["no_node", "cni_conf_dir"]
+    )]
+    pub(crate) pod_network: Option<Vec<String>>,
     /// End after the demo has shown everything, instead of waiting for Ctrl-C
     #[arg(long, requires = "demo", hide = true)]
     pub(crate) exit_after_demo: bool,
@@ -217,6 +229,21 @@ pub(crate) struct NodeOptions {
     /// [default: etc/cdi,var/run/cdi below the root]
     #[arg(long, value_name = "DIR,...", value_delimiter = ',')]
     pub(crate) cdi_spec_dirs: Vec<PathBuf>,
+    /// Directory of CNI network configurations for the embedded runtime; its first file counts. Without it pods that do
+    /// not use the host's network have a loopback device only
+    #[arg(long, value_name = "DIR")]
+    pub(crate) cni_conf_dir: Option<PathBuf>,
+    /// Directories of CNI plugins, the first that has a plugin wins
+    #[arg(
+        long,
+        value_name = "DIR,...",
+        value_delimiter = ',',
+        default_value = "/opt/cni/bin,/usr/lib/cni"
+    )]
+    pub(crate) cni_bin_dir: Vec<PathBuf>,
+    /// Handlers of runtime classes that the embedded runtime takes; it runs all of them alike
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub(crate) runtime_handlers: Vec<String>,
     #[command(flatten)]
     pub(crate) kubelet: KubeletFlags,
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use davit_apiserver::pki::{Identity, Kubeconfig, write_kubeconfig};
 use davit_apiserver::{ApiServer, Options, UserInfo, admission, parse_token_file};
 use davit_controllers::Authority;
-use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
+use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_store::Store;
 use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
 use std::net::{IpAddr, SocketAddr};
@@ -190,6 +190,14 @@ async fn runtime(
                 [] => paths.cdi(),
                 dirs => dirs.to_vec(),
             };
+            embedded.handlers = options.runtime_handlers.iter().cloned().collect();
+            if let Some(conf_dir) = &options.cni_conf_dir {
+                embedded.network = Arc::new(Cni::new(CniOptions {
+                    conf_dir: conf_dir.clone(),
+                    bin_dirs: options.cni_bin_dir.clone(),
+                    cache_dir: data_dir.join("cni/results"),
+                }));
+            }
             Arc::new(Embedded::new(embedded).await.context("embedded runtime")?)
         }
         RuntimeKind::Cri(socket) => {

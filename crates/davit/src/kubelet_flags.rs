@@ -1,6 +1,7 @@
 //! The node's resource managers on the command line, under the kubelet's flag names.
 
 use anyhow::{Context, Result, bail};
+use davit_node::images::credentials::{self, CredentialOptions};
 use davit_node::kubelet_config::KubeletConfig;
 use davit_topology::Hardware;
 use serde_json::{Map, Value, json};
@@ -58,6 +59,20 @@ pub(crate) struct KubeletFlags {
     /// CPUManagerPolicyAlphaOptions=true
     #[arg(long, value_name = "K=V,...")]
     feature_gates: Option<String>,
+    /// CredentialProviderConfig (kubelet.config.k8s.io/v1), a file or a directory of files
+    #[arg(
+        long,
+        value_name = "FILE",
+        requires = "image_credential_provider_bin_dir"
+    )]
+    image_credential_provider_config: Option<PathBuf>,
+    /// Directory of the credential provider plugins
+    #[arg(
+        long,
+        value_name = "DIR",
+        requires = "image_credential_provider_config"
+    )]
+    image_credential_provider_bin_dir: Option<PathBuf>,
     /// How long a pod waits for a device plugin that is coming back, in seconds (0 refuses at once, as the kubelet does)
     #[arg(long, value_name = "SECONDS")]
     device_plugin_wait: Option<u64>,
@@ -76,6 +91,13 @@ impl KubeletFlags {
         };
         let config = KubeletConfig::parse(&text, self.fields()?)?;
         config.apply(self.hardware()?, options)?;
+        if let Some(file) = &self.image_credential_provider_config {
+            let bin_dir = self.image_credential_provider_bin_dir.clone();
+            let bin_dir = bin_dir.context("--image-credential-provider-bin-dir is missing")?;
+            let providers =
+                credentials::read(file, &bin_dir).context("failed to register CRI auth plugins")?;
+            options.credentials = CredentialOptions { providers, bin_dir };
+        }
         if let Some(seconds) = self.device_plugin_wait {
             options.plugin_wait = Duration::from_secs(seconds);
         }

@@ -10,6 +10,7 @@ mod explain;
 mod image;
 mod kubelet_flags;
 mod paths;
+mod pod_network;
 mod protection;
 mod shutdown;
 mod single;

@@ -5,7 +5,7 @@ use crate::components::{
     CONTROLLERS, RunningServer, SCHEDULER, lacks_privileges, node_name, run_node, start_server,
 };
 use crate::shutdown::Signals;
-use crate::{demo, paths, single};
+use crate::{demo, paths, pod_network, single};
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
@@ -29,6 +29,10 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
     let mut signals = Signals::new()?;
     let scratch = demo::Scratch::for_demo(&mut args)?;
     let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
+    if let Some(networks) = &args.pod_network {
+        let conf_dir = pod_network::write(networks, &args.node.cni_bin_dir, &data_dir)?;
+        args.node.cni_conf_dir = Some(conf_dir);
+    }
     let cluster = Cluster::start(&args, &data_dir).await?;
     let outcome = cluster.attend(&args, started, &mut signals).await;
     if let Some(scratch) = scratch {

@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::dns::ClusterDns;
 use crate::dra::{self, ApiClaims};
 use crate::images::ImageManager;
+use crate::images::credentials::{CredentialOptions, CredentialProviders};
 use crate::logs::LogRotation;
 use crate::machine::Machine;
 use crate::metrics::Metrics;
@@ -86,6 +87,8 @@ pub struct NodeOptions {
     pub driver_patience: Duration,
     /// The CPU, memory and topology managers. Without a description of the machine the one at hand is read.
     pub resources: Settings,
+    /// Credential provider plugins.
+    pub credentials: CredentialOptions,
     /// What is kept for the system and the agent, by resource name (`kubeReserved`, `systemReserved`, eviction).
     pub reserved: Amounts,
 }
@@ -121,6 +124,7 @@ impl NodeOptions {
             plugin_wait: Duration::from_secs(5 * 60),
             driver_patience: Duration::from_secs(60),
             resources: Settings::default(),
+            credentials: CredentialOptions::default(),
             reserved: Amounts::new(),
         }
     }
@@ -291,7 +295,12 @@ impl NodeAgent {
             host_dns,
             status: StatusManager::spawn(client.clone(), tasks, cancel),
             volumes: Volumes::new(paths.clone(), mounter, objects.clone()),
-            images: ImageManager::new(options.runtime.clone(), recorder.clone(), objects.clone()),
+            images: ImageManager::new(
+                options.runtime.clone(),
+                recorder.clone(),
+                objects.clone(),
+                CredentialProviders::new(options.credentials.clone()),
+            ),
             probes: Arc::default(),
             client,
             options,

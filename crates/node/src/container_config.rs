@@ -143,6 +143,8 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig 
                 .flatten()
                 .map(|s| (s.name.replace('/', "."), s.value.clone()))
                 .collect(),
+            overhead: Some(resources::overhead(pod)),
+            resources: Some(resources::sandbox_resources(pod)),
             ..cri::LinuxPodSandboxConfig::default()
         }),
         ..cri::PodSandboxConfig::default()

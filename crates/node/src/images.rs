@@ -15,8 +15,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
+pub mod credentials;
 mod keyring;
 
+use credentials::CredentialProviders;
 pub use keyring::Keyring;
 
 /// Pulls that run beside one another.
@@ -27,6 +29,7 @@ pub struct ImageManager {
     runtime: Arc<dyn Runtime>,
     recorder: EventRecorder,
     objects: Arc<dyn ObjectSource>,
+    providers: CredentialProviders,
     backoff: Mutex<Backoff>,
     failures: Mutex<HashMap<String, Timestamp>>,
     slots: Semaphore,
@@ -43,17 +46,19 @@ pub struct Present {
 }
 
 impl ImageManager {
-    /// Pulls through `runtime`.
+    /// Pulls through `runtime`, with the credentials of pods and of `providers`.
     pub fn new(
         runtime: Arc<dyn Runtime>,
         recorder: EventRecorder,
         objects: Arc<dyn ObjectSource>,
+        providers: CredentialProviders,
     ) -> Self {
         let backoff = Backoff::new(SignedDuration::from_secs(10), SignedDuration::from_mins(5));
         Self {
             runtime,
             recorder,
             objects,
+            providers,
             backoff: Mutex::new(backoff),
             failures: Mutex::default(),
             slots: Semaphore::new(PARALLEL_PULLS),
@@ -138,7 +143,11 @@ impl ImageManager {
         let _slot = self.slots.acquire().await;
         self.recorder
             .normal(&reference, "Pulling", format!("Pulling image {image:?}"));
-        let keyring = Keyring::of_pod(pod, &*self.objects).await;
+        let (keyring, provided) = tokio::join!(
+            Keyring::of_pod(pod, &*self.objects),
+            self.providers.lookup(&image, pod, &*self.objects)
+        );
+        let keyring = keyring.with(provided);
         let begun = Instant::now();
         match self.try_credentials(&keyring, &spec).await {
             Ok(id) => {

@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use crate::agent::NodeOptions;
 use crate::compute::{DEFAULT_MAX_NUMA_NODES, Settings, SettingsError, option};
+use crate::durations;
 use crate::resources::Amounts;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -353,7 +354,7 @@ impl KubeletConfig {
                 .and_then(|n| u64::try_from(*n).ok())
                 .unwrap_or(0),
             reconcile_period: match &self.cpu_manager_reconcile_period {
-                Some(text) => value("cpuManagerReconcilePeriod", duration(text))?,
+                Some(text) => value("cpuManagerReconcilePeriod", durations::parse_positive(text))?,
                 None => Duration::from_secs(10),
             },
             memory,
@@ -530,28 +531,6 @@ fn boolean(field: &'static str, name: &str, text: &str) -> Result<bool, ConfigEr
     }
 }
 
-/// A duration as Go writes it: `10s`, `1m30s`, `500ms`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let bad = || format!("{text:?} is not a duration");
-    let (mut rest, mut sum) = (text, Duration::ZERO);
-    while !rest.is_empty() {
-        let digits = rest.find(|c: char| !c.is_ascii_digit()).ok_or_else(bad)?;
-        let number: u64 = rest[..digits].parse().map_err(|_| bad())?;
-        let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1000)];
-        let tail = &rest[digits..];
-        let (unit, millis) = units
-            .into_iter()
-            .find(|(unit, _)| tail.starts_with(unit))
-            .ok_or_else(bad)?;
-        sum += Duration::from_millis(number.checked_mul(millis).ok_or_else(bad)?);
-        rest = &tail[unit.len()..];
-    }
-    if sum.is_zero() {
-        return Err(bad());
-    }
-    Ok(sum)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -619,13 +598,5 @@ mod tests {
         let config = KubeletConfig::parse(&format!("{HEAD}maxPods: 9\n"), flags.clone()).unwrap();
         assert_eq!(config.max_pods, Some(7));
         assert_eq!(KubeletConfig::parse("", flags).unwrap().max_pods, Some(7));
-    }
-
-    #[test]
-    fn durations() {
-        assert_eq!(duration("1h2m3s4ms").unwrap().as_millis(), 3_723_004);
-        for bad in ["", "10", "s", "1x", "0s"] {
-            assert!(duration(bad).is_err(), "{bad:?}");
-        }
     }
 }

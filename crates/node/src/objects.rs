@@ -56,6 +56,12 @@ pub trait ObjectSource: Send + Sync {
     async fn config_map(&self, namespace: &str, name: &str) -> Result<Option<ConfigMap>, Error>;
     /// A Secret.
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Error>;
+    /// A service account.
+    async fn service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<ServiceAccount>, Error>;
     /// A fresh token of the pod's service account, bound to the pod.
     async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error>;
 }
@@ -120,6 +126,14 @@ impl ObjectSource for ApiObjects {
         self.get("secret", namespace, name).await
     }
 
+    async fn service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<ServiceAccount>, Error> {
+        self.get("serviceaccount", namespace, name).await
+    }
+
     async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error> {
         use crate::pod::PodExt;
         let account = pod
@@ -161,10 +175,11 @@ impl ObjectSource for ApiObjects {
 pub struct FixedObjects {
     config_maps: HashMap<(String, String), ConfigMap>,
     secrets: HashMap<(String, String), Secret>,
+    accounts: HashMap<(String, String), ServiceAccount>,
 }
 
 impl FixedObjects {
-    /// Takes the ConfigMaps and Secrets among `objects`; others are ignored.
+    /// Takes the ConfigMaps, Secrets and ServiceAccounts among `objects`; others are ignored.
     pub fn from_json(objects: &[serde_json::Value]) -> Self {
         let mut out = Self::default();
         for object in objects {
@@ -180,6 +195,11 @@ impl FixedObjects {
                 "ConfigMap" => {
                     if let Ok(map) = serde_json::from_value(object.clone()) {
                         out.config_maps.insert(key, map);
+                    }
+                }
+                "ServiceAccount" => {
+                    if let Ok(account) = serde_json::from_value(object.clone()) {
+                        out.accounts.insert(key, account);
                     }
                 }
                 "Secret" => {
@@ -206,6 +226,17 @@ impl ObjectSource for FixedObjects {
     async fn secret(&self, namespace: &str, name: &str) -> Result<Option<Secret>, Error> {
         Ok(self
             .secrets
+            .get(&(namespace.to_owned(), name.to_owned()))
+            .cloned())
+    }
+
+    async fn service_account(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<ServiceAccount>, Error> {
+        Ok(self
+            .accounts
             .get(&(namespace.to_owned(), name.to_owned()))
             .cloned())
     }

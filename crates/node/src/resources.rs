@@ -301,6 +301,62 @@ pub fn linux_resources(
     out
 }
 
+/// What a pod's overhead (of its runtime class) is to the runtime.
+pub fn overhead(pod: &Pod) -> cri::LinuxContainerResources {
+    let overhead = pod.pod_spec().overhead.as_ref();
+    let get = |name: &str| {
+        let quantity = overhead.and_then(|list| list.get(name));
+        quantity.map(|q| amount(name, q)).unwrap_or_default()
+    };
+    match overhead {
+        None => cri::LinuxContainerResources::default(),
+        Some(_) => plain_resources(get("cpu"), get("cpu"), get("memory")),
+    }
+}
+
+/// What all containers of a pod are given together, without the overhead: for runtimes that set up a machine a pod.
+pub fn sandbox_resources(pod: &Pod) -> cri::LinuxContainerResources {
+    let mut bare = pod.clone();
+    if let Some(spec) = &mut bare.spec {
+        spec.overhead = None;
+    }
+    let requests = pod_requests(&bare);
+    // Limits add up as requests do.
+    for container in bare.spec.iter_mut().flat_map(|s| {
+        let init = s.init_containers.iter_mut().flatten();
+        s.containers.iter_mut().chain(init)
+    }) {
+        if let Some(resources) = &mut container.resources {
+            resources.requests = resources.limits.clone();
+        }
+    }
+    if let Some(level) = bare.spec.as_mut().and_then(|s| s.resources.as_mut()) {
+        level.requests = None;
+    }
+    let limits = pod_requests(&bare);
+    let get = |list: &Amounts, name: &str| list.get(name).copied().unwrap_or_default();
+    plain_resources(
+        get(&requests, "cpu"),
+        get(&limits, "cpu"),
+        get(&limits, "memory"),
+    )
+}
+
+fn plain_resources(cpu_request: i64, cpu_limit: i64, memory: i64) -> cri::LinuxContainerResources {
+    let shares_of = if cpu_request == 0 {
+        cpu_limit
+    } else {
+        cpu_request
+    };
+    cri::LinuxContainerResources {
+        cpu_period: QUOTA_PERIOD,
+        cpu_quota: cpu_quota(cpu_limit),
+        cpu_shares: cpu_shares(shares_of),
+        memory_limit_in_bytes: memory,
+        ..cri::LinuxContainerResources::default()
+    }
+}
+
 /// Resource name of a huge page size in bytes (`hugepages-2Mi`).
 pub fn hugepage_resource(size: u64) -> String {
     let (n, unit) = binary_unit(size);
@@ -339,6 +395,20 @@ mod tests {
 
     fn c(name: &str, cpu: &str, mem: &str) -> serde_json::Value {
         json!({"name": name, "resources": {"requests": {"cpu": cpu, "memory": mem}, "limits": {"cpu": cpu, "memory": mem}}})
+    }
+
+    #[test]
+    fn what_the_sandbox_is_told() {
+        let pod = pod(json!({
+            "overhead": {"cpu": "250m", "memory": "10Mi"},
+            "containers": [c("a", "1", "100Mi"), {"name": "b", "resources": {"requests": {"cpu": "500m"}}}],
+        }));
+        let own = overhead(&pod);
+        assert_eq!((own.cpu_shares, own.cpu_quota), (256, 25_000));
+        assert_eq!(own.memory_limit_in_bytes, 10 << 20);
+        let all = sandbox_resources(&pod);
+        assert_eq!((all.cpu_shares, all.cpu_quota), (1536, 100_000));
+        assert_eq!(all.memory_limit_in_bytes, 100 << 20);
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::runtime::{Error, Result};
 use container::Container;
 use rustix::mount::OpenTreeFlags;
 use sandbox::Sandbox;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -45,6 +45,8 @@ pub struct EmbeddedOptions {
     pub host_ip: String,
     /// Directories of CDI files, the one that wins last.
     pub cdi_dirs: Vec<PathBuf>,
+    /// Handlers of runtime classes that are taken besides the empty one. All of them run pods alike.
+    pub handlers: BTreeSet<String>,
 }
 
 impl EmbeddedOptions {
@@ -61,6 +63,7 @@ impl EmbeddedOptions {
             network: Arc::new(Loopback),
             host_ip: "127.0.0.1".to_owned(),
             cdi_dirs: crate::cdi::DEFAULT_DIRS.map(PathBuf::from).to_vec(),
+            handlers: BTreeSet::new(),
         }
     }
 }
@@ -191,10 +194,16 @@ impl Embedded {
     /// Reads the records of an earlier davit and connects to the monitors that still live.
     async fn adopt(&self) -> Result<()> {
         let this = self.clone();
-        let (sandboxes, containers) = blocking(move || {
+        let ((sandboxes, remains), containers) = blocking(move || {
             let sandboxes = sandbox::load_all(&this.inner)?;
             let containers = container::load_all(&this.inner)?;
             Ok((sandboxes, containers))
+        })
+        .await?;
+        self.collect_networks(&sandboxes).await;
+        blocking(move || {
+            remains.iter().for_each(sandbox::Remains::clear);
+            Ok(())
         })
         .await?;
         lock(&self.inner.sandboxes).extend(sandboxes.into_iter().map(|s| (s.id().to_owned(), s)));

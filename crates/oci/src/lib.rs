@@ -7,6 +7,7 @@
 pub mod caps;
 pub mod cdi;
 pub mod cgroup;
+pub mod cni;
 #[cfg(feature = "test-support")]
 #[allow(clippy::unwrap_used)] // a test body
 pub mod contract;
@@ -20,6 +21,7 @@ pub mod runtime;
 pub mod seccomp;
 mod sys;
 
+pub use cni::{Cni, CniOptions};
 pub use embedded::{Embedded, EmbeddedOptions};
 pub use hollow::Hollow;
 pub use image::Images;

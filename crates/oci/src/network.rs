@@ -1,11 +1,11 @@
 //! Pod networks: where a plugin that connects pods with the outside is put in.
 
 use async_trait::async_trait;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// A pod as its network sees it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct PodNetwork {
     /// Sandbox ID.
     pub sandbox_id: String,
@@ -21,11 +21,15 @@ pub struct PodNetwork {
     pub annotations: BTreeMap<String, String>,
     /// Ports to open on the host.
     pub ports: Vec<davit_proto::cri::v1::PortMapping>,
+    /// Name resolution of the pod.
+    pub dns: Option<davit_proto::cri::v1::DnsConfig>,
+    /// cgroup of the pod, empty when it has none of its own.
+    pub cgroup_parent: String,
 }
 
 /// A network operation failed; the text is for people.
 #[derive(Debug, thiserror::Error)]
-#[error("pod network: {0}")]
+#[error("{0}")]
 pub struct Error(pub String);
 
 /// Connects pods. Calls may take long; the runtime gives each a deadline.
@@ -33,12 +37,16 @@ pub struct Error(pub String);
 pub trait Network: Send + Sync + std::fmt::Debug {
     /// Whether pods can be connected now; the text of the error becomes the `NetworkReady` condition's.
     async fn ready(&self) -> Result<(), Error>;
-    /// Connects a pod; answers with its addresses, the primary one first.
+    /// Connects a pod; answers with its addresses, the primary one first. When it fails, [`Network::detach`] follows.
     async fn attach(&self, pod: &PodNetwork) -> Result<Vec<String>, Error>;
-    /// Disconnects a pod. Idempotent.
+    /// Disconnects a pod. Idempotent; the namespace may be gone already.
     async fn detach(&self, pod: &PodNetwork) -> Result<(), Error>;
+    /// Disconnects whatever an earlier run has connected and no sandbox in `living` stands for. Called at start, before
+    /// any [`Network::attach`].
+    async fn collect(&self, _living: &BTreeSet<String>) -> Result<(), Error> {
+        Ok(())
+    }
 }
-
 /// Pods are alone with their loopback device.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Loopback;

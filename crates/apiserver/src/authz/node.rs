@@ -61,6 +61,10 @@ impl NodeAuthorizer {
                 | ("storage.k8s.io", "volumeattachments") => {
                     return self.get_own(node, request).await;
                 }
+                // For credential providers, which see the annotations of a pod's service account.
+                ("", "serviceaccounts") if request.subresource.is_empty() => {
+                    return self.get_own(node, request).await;
+                }
                 ("", "serviceaccounts") => return self.token(node, request).await,
                 ("coordination.k8s.io", "leases") => return lease(node, request),
                 ("storage.k8s.io", "csinodes") => return csi_node(node, request),

@@ -7,8 +7,12 @@
 use crate::context::Context;
 use crate::machine::architecture;
 use crate::resources::Quantities;
+use crate::runtime_conditions::{joined, problems};
+use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerImage, Node, NodeCondition, NodeStatus};
+use k8s_openapi::api::core::v1::{
+    ContainerImage, Node, NodeCondition, NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::Api;
@@ -146,8 +150,12 @@ async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) ->
     addresses.push(json!({"type": "Hostname", "address": ctx.options.node_name}));
     let now = Timestamp::now();
     let old_conditions = old.conditions.as_deref().unwrap_or_default();
-    let conditions = conditions(ctx)
-        .await
+    let runtime = ctx.runtime.status().await;
+    let problems = match &runtime {
+        Ok(status) => problems(status),
+        Err(error) => vec![format!("container runtime is down: {error}")],
+    };
+    let conditions = conditions(&problems)
         .into_iter()
         .map(|c| stamp(c, old_conditions, now, heartbeat))
         .collect();
@@ -160,6 +168,10 @@ async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) ->
         conditions: Some(conditions),
         node_info: Some(ctx.machine.info.clone()),
         images: images(ctx).await.or_else(|| old.images.clone()),
+        runtime_handlers: match runtime {
+            Ok(status) => handlers(status),
+            Err(_) => old.runtime_handlers.clone(),
+        },
         ..fixed
     }
 }
@@ -195,6 +207,19 @@ fn resources(ctx: &Context, old: &NodeStatus) -> (Quantities, Quantities) {
     (capacity, allocatable)
 }
 
+/// The runtime's handlers of runtime classes, with what they can do.
+fn handlers(status: cri::StatusResponse) -> Option<Vec<NodeRuntimeHandler>> {
+    let handler = |handler: cri::RuntimeHandler| NodeRuntimeHandler {
+        features: handler.features.map(|f| NodeRuntimeHandlerFeatures {
+            recursive_read_only_mounts: Some(f.recursive_read_only_mounts),
+            user_namespaces: Some(f.user_namespaces),
+        }),
+        name: Some(handler.name),
+    };
+    let list = status.runtime_handlers;
+    (!list.is_empty()).then(|| list.into_iter().map(handler).collect())
+}
+
 async fn images(ctx: &Context) -> Option<Vec<ContainerImage>> {
     let list = ctx.runtime.list_images(None).await.ok()?;
     let mut out: Vec<ContainerImage> = list
@@ -220,7 +245,7 @@ async fn images(ctx: &Context) -> Option<Vec<ContainerImage>> {
     Some(out)
 }
 
-async fn conditions(ctx: &Context) -> Vec<NodeCondition> {
+fn conditions(problems: &[String]) -> Vec<NodeCondition> {
     let condition = |kind: &str, status: bool, reason: &str, message: String| NodeCondition {
         type_: kind.to_owned(),
         status: if status { "True" } else { "False" }.to_owned(),
@@ -229,7 +254,6 @@ async fn conditions(ctx: &Context) -> Vec<NodeCondition> {
         ..NodeCondition::default()
     };
     let fine = |kind, reason, message: &str| condition(kind, false, reason, message.to_owned());
-    let problems = runtime_problems(ctx).await;
     let ready = if problems.is_empty() {
         condition(
             "Ready",
@@ -238,12 +262,7 @@ async fn conditions(ctx: &Context) -> Vec<NodeCondition> {
             "kubelet is posting ready status".to_owned(),
         )
     } else {
-        condition(
-            "Ready",
-            false,
-            "KubeletNotReady",
-            format!("[{}]", problems.join(", ")),
-        )
+        condition("Ready", false, "KubeletNotReady", joined(problems))
     };
     vec![
         fine(
@@ -263,25 +282,6 @@ async fn conditions(ctx: &Context) -> Vec<NodeCondition> {
         ),
         ready,
     ]
-}
-
-async fn runtime_problems(ctx: &Context) -> Vec<String> {
-    let status = match ctx.runtime.status().await {
-        Ok(answer) => answer.status.unwrap_or_default(),
-        Err(error) => return vec![format!("container runtime is down: {error}")],
-    };
-    let bad = status.conditions.into_iter().filter(|c| !c.status);
-    bad.map(|c| {
-        let what = match c.r#type.as_str() {
-            "NetworkReady" => "container runtime network not ready",
-            _ => "container runtime not ready",
-        };
-        format!(
-            "{what}: {}={} reason:{} message:{}",
-            c.r#type, c.status, c.reason, c.message
-        )
-    })
-    .collect()
 }
 
 fn stamp(
@@ -313,7 +313,13 @@ fn diff(old: &NodeStatus, new: &NodeStatus) -> Option<Value> {
             patch.insert(name.to_owned(), Value::Object(changed));
         }
     }
-    for name in ["nodeInfo", "images", "daemonEndpoints", "conditions"] {
+    for name in [
+        "nodeInfo",
+        "images",
+        "daemonEndpoints",
+        "conditions",
+        "runtimeHandlers",
+    ] {
         if let Some(value) = new.get(name).filter(|v| old.get(name) != Some(v)) {
             patch.insert(name.to_owned(), value.clone());
         }

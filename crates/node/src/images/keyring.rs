@@ -45,9 +45,21 @@ impl Keyring {
                 }
             }
         }
-        out.entries
-            .sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.len()));
+        out.sort();
         out
+    }
+
+    /// The same with credentials from elsewhere; of patterns of the same length the pod's own come first.
+    #[must_use]
+    pub fn with(mut self, more: Vec<(String, cri::AuthConfig)>) -> Self {
+        self.entries.extend(more);
+        self.sort();
+        self
+    }
+
+    fn sort(&mut self) {
+        self.entries
+            .sort_by_key(|(pattern, _)| std::cmp::Reverse(pattern.len()));
     }
 
     fn add(&mut self, secret: &Secret) {
@@ -103,10 +115,7 @@ fn auth(entry: Entry) -> cri::AuthConfig {
 
 /// `https://index.docker.io/v1/` and its like become a host with optional path.
 fn normalize(key: &str) -> String {
-    let key = key
-        .trim_start_matches("https://")
-        .trim_start_matches("http://");
-    let key = key
+    let key = schemeless(key)
         .trim_end_matches('/')
         .trim_end_matches("/v1")
         .trim_end_matches("/v2");
@@ -114,6 +123,26 @@ fn normalize(key: &str) -> String {
         "index.docker.io".to_owned()
     } else {
         key.to_owned()
+    }
+}
+
+/// A registry pattern without `https://`.
+pub(super) fn schemeless(pattern: &str) -> &str {
+    let pattern = pattern.strip_prefix("https://").unwrap_or(pattern);
+    pattern.strip_prefix("http://").unwrap_or(pattern)
+}
+
+/// The full name of an image without tag and digest, as credential providers are asked for it.
+pub(super) fn repository(image: &str) -> String {
+    let name = image.split_once('@').map_or(image, |(name, _)| name);
+    let name = match name.rsplit_once(':') {
+        Some((name, tag)) if !tag.contains('/') => name,
+        _ => name,
+    };
+    let full = full_name(name);
+    match full.strip_prefix("index.docker.io/") {
+        Some(path) => format!("docker.io/{path}"),
+        None => full,
     }
 }
 
@@ -128,7 +157,7 @@ fn full_name(image: &str) -> String {
     }
 }
 
-fn matches(pattern: &str, image: &str) -> bool {
+pub(super) fn matches(pattern: &str, image: &str) -> bool {
     let (pattern_host, pattern_path) = pattern.split_once('/').unwrap_or((pattern, ""));
     let (host, path) = image.split_once('/').unwrap_or((image, ""));
     if !path.starts_with(pattern_path) {

@@ -6,6 +6,7 @@ use crate::hooks::run_hook;
 use crate::images::Present;
 use crate::plan::{Start, backoff_key};
 use crate::pod::{PodExt, Role};
+use crate::runtime_conditions::network_problem;
 use crate::runtime_state::{PodRuntime, State};
 use crate::status::Waiting;
 use davit_proto::cri::v1 as cri;
@@ -31,6 +32,17 @@ fn waiting(reason: &str, message: impl Into<String>) -> Waiting {
 
 impl Worker {
     pub(super) async fn start_sandbox(&mut self, attempt: u32) -> Result<(), ()> {
+        if !self.pod.host_network()
+            && let Some(problem) = network_problem(&*self.ctx.runtime).await
+        {
+            let message = format!("network is not ready: {problem}");
+            tracing::warn!(pod = %self.pod.format(), %message);
+            let reference = self.pod.reference();
+            self.ctx
+                .recorder
+                .warning(&reference, "NetworkNotReady", message);
+            return Err(());
+        }
         let config = container_config::sandbox(&self.ctx, &self.pod, attempt);
         let made = self.try_sandbox(config).await;
         match made {

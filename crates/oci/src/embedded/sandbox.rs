@@ -72,6 +72,13 @@ impl Sandbox {
             netns: record.namespaces.net?,
             annotations: record.config.0.annotations.clone(),
             ports: record.config.0.port_mappings,
+            dns: record.config.0.dns_config,
+            cgroup_parent: record
+                .config
+                .0
+                .linux
+                .map(|linux| linux.cgroup_parent)
+                .unwrap_or_default(),
         })
     }
 
@@ -139,10 +146,24 @@ fn namespaces_alive(record: &SandboxRecord) -> bool {
         .all(|file| rustix::fs::statfs(file).is_ok_and(|stat| stat.f_type == NSFS_MAGIC))
 }
 
-/// Reads the records of an earlier davit; directories without one are remains of an interrupted creation.
-pub(super) fn load_all(inner: &Inner) -> Result<Vec<Arc<Sandbox>>> {
+/// Directories of a sandbox that has no record: remains of an interrupted creation.
+pub(super) struct Remains {
+    dir: PathBuf,
+    run_dir: PathBuf,
+}
+
+impl Remains {
+    /// Removes them, once the network is disconnected.
+    pub(super) fn clear(&self) {
+        release(&self.run_dir);
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Reads the records of an earlier davit.
+pub(super) fn load_all(inner: &Inner) -> Result<(Vec<Arc<Sandbox>>, Vec<Remains>)> {
     let base = inner.options.root.join("sandboxes");
-    let mut found = Vec::new();
+    let (mut found, mut remains) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(&base)
         .map_err(io_error(base.display()))?
         .flatten()
@@ -158,16 +179,13 @@ pub(super) fn load_all(inner: &Inner) -> Result<Vec<Arc<Sandbox>>> {
                 record: Mutex::new(record),
                 ending: tokio::sync::Mutex::default(),
             })),
-            Ok(None) => {
-                release(&run_dir);
-                let _ = fs::remove_dir_all(&dir);
-            }
+            Ok(None) => remains.push(Remains { dir, run_dir }),
             Err(error) => {
                 tracing::error!(sandbox = id, %error, "sandbox record cannot be read; left alone");
             }
         }
     }
-    Ok(found)
+    Ok((found, remains))
 }
 
 /// Unmounts and removes everything in a sandbox's run directory.
@@ -270,9 +288,10 @@ impl Embedded {
         config: cri::PodSandboxConfig,
         handler: &str,
     ) -> Result<String> {
-        if !handler.is_empty() {
+        let handlers = &self.inner.options.handlers;
+        if !handler.is_empty() && !handlers.contains(handler) {
             return Err(Error::InvalidArgument(format!(
-                "no runtime for {handler:?} is configured"
+                "failed to get sandbox runtime: no runtime for {handler:?} is configured"
             )));
         }
         if config.metadata.is_none() {
@@ -280,12 +299,15 @@ impl Embedded {
                 "sandbox configuration without metadata".to_owned(),
             ));
         }
-        let inner = self.inner.clone();
-        let sandbox = blocking(move || create(&inner, config)).await?;
+        let (inner, handler) = (self.inner.clone(), handler.to_owned());
+        let sandbox = blocking(move || create(&inner, config, handler)).await?;
         if let Some(pod) = sandbox.network() {
             let network = &self.inner.options.network;
             let attached = match tokio::time::timeout(NETWORK_LIMIT, network.attach(&pod)).await {
-                Ok(result) => result.map_err(|e| Error::Internal(e.to_string())),
+                Ok(result) => result.map_err(|e| {
+                    let id = &sandbox.id;
+                    Error::Internal(format!("failed to setup network for sandbox {id:?}: {e}"))
+                }),
                 Err(_) => Err(Error::DeadlineExceeded {
                     call: "attach network",
                     after: NETWORK_LIMIT,
@@ -294,7 +316,7 @@ impl Embedded {
             match attached {
                 Ok(addresses) => lock(&sandbox.record).addresses = addresses,
                 Err(error) => {
-                    let _ = tokio::time::timeout(NETWORK_LIMIT, network.detach(&pod)).await;
+                    self.undo_network(&pod).await;
                     release_pause(&sandbox.record());
                     release(&sandbox.run_dir);
                     let _ = fs::remove_dir_all(&sandbox.dir);
@@ -312,6 +334,34 @@ impl Embedded {
         Ok(id)
     }
 
+    /// After a sandbox that did not come to be. What this leaves goes at the next start.
+    async fn undo_network(&self, pod: &PodNetwork) {
+        let network = &self.inner.options.network;
+        let sandbox = &pod.sandbox_id;
+        match tokio::time::timeout(NETWORK_LIMIT, network.detach(pod)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(sandbox, %error, "cannot disconnect a sandbox that was not made");
+            }
+            Err(_) => tracing::warn!(sandbox, "disconnecting a sandbox that was not made hangs"),
+        }
+    }
+
+    /// Disconnects what an earlier davit connected and did not come to record.
+    pub(super) async fn collect_networks(&self, sandboxes: &[Arc<Sandbox>]) {
+        let living = sandboxes.iter().filter(|s| {
+            let record = s.record();
+            !record.stopped && record.namespaces.net.is_some()
+        });
+        let living = living.map(|s| s.id.clone()).collect();
+        let network = &self.inner.options.network;
+        match tokio::time::timeout(NETWORK_LIMIT, network.collect(&living)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "leftovers of pod networks remain"),
+            Err(_) => tracing::warn!("clearing leftovers of pod networks hangs"),
+        }
+    }
+
     /// Stops everything in the sandbox and lets its namespaces go.
     pub(super) async fn stop_sandbox(&self, sandbox: &Arc<Sandbox>) -> Result<()> {
         let _one = sandbox.ending.lock().await;
@@ -325,10 +375,13 @@ impl Embedded {
         if sandbox.record().stopped {
             return Ok(());
         }
-        if let Some(pod) = sandbox.network().filter(|pod| pod.netns.exists()) {
+        if let Some(pod) = sandbox.network() {
             match tokio::time::timeout(NETWORK_LIMIT, self.inner.options.network.detach(&pod)).await
             {
-                Ok(result) => result.map_err(|e| Error::Internal(e.to_string()))?,
+                Ok(result) => result.map_err(|e| {
+                    let id = &sandbox.id;
+                    Error::Internal(format!("failed to destroy network for sandbox {id:?}: {e}"))
+                })?,
                 Err(_) => {
                     return Err(Error::DeadlineExceeded {
                         call: "detach network",
@@ -389,11 +442,12 @@ fn release_pause(record: &SandboxRecord) {
     }
 }
 
-fn create(inner: &Inner, config: cri::PodSandboxConfig) -> Result<Arc<Sandbox>> {
+fn create(inner: &Inner, config: cri::PodSandboxConfig, handler: String) -> Result<Arc<Sandbox>> {
     let id = new_id();
     let dir = inner.options.root.join("sandboxes").join(&id);
     let run_dir = inner.options.run_dir.join("sandboxes").join(&id);
-    let created = fill(inner, &id, &dir, &run_dir, config);
+    let created =
+        fill(inner, &id, &dir, &run_dir, config).map(|record| SandboxRecord { handler, ..record });
     match created {
         Ok(record) => Ok(Arc::new(Sandbox {
             id,

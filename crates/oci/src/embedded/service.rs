@@ -69,6 +69,22 @@ impl PodDialer for Dialer {
 }
 
 impl Embedded {
+    fn handlers(&self) -> Vec<cri::RuntimeHandler> {
+        let named = self.inner.options.handlers.iter().cloned();
+        let handler = |name| cri::RuntimeHandler {
+            name,
+            features: Some(cri::RuntimeHandlerFeatures {
+                recursive_read_only_mounts: true,
+                user_namespaces: false,
+                ..cri::RuntimeHandlerFeatures::default()
+            }),
+        };
+        std::iter::once(String::new())
+            .chain(named)
+            .map(handler)
+            .collect()
+    }
+
     async fn stats_of(
         &self,
         container: Arc<super::container::Container>,
@@ -154,6 +170,7 @@ impl Runtime for Embedded {
                     ),
                 ],
             }),
+            runtime_handlers: self.handlers(),
             ..cri::StatusResponse::default()
         })
     }
