@@ -35,7 +35,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("for others", &["davit-sdk", "davit-lab"]),
-    ("drivers", &["example-device"]),
+    ("drivers", &["example-device", "host-devices"]),
     ("binary", &["davit"]),
 ];
 

@@ -18,6 +18,7 @@ const SETS: &[(&str, &[&str])] = &[
             "podresources/davit.proto",
         ],
     ),
+    ("pods", &["pods/v1alpha1.proto"]),
     ("dra", &["dra/v1.proto", "dra/v1beta1.proto"]),
     (
         "drahealth",

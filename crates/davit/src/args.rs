@@ -91,6 +91,10 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Manage the images of the embedded runtime
     Image(Image),
+    /// Serve Prometheus metrics of a node's devices, davit's or a kubelet's
+    Exporter(crate::exporter::Options),
+    /// Simulated devices and nodes, and conformance checks for plugins and monitors
+    Lab(crate::lab::Lab),
     /// The example device plugin (what `up --demo` starts)
     #[command(hide = true)]
     ExampleDevice(example_device::Options),
@@ -150,6 +154,12 @@ pub(crate) struct Up {
     /// Only the control plane; needs no privileges
     #[arg(long)]
     pub(crate) no_node: bool,
+    /// Serve the simulated devices of this inventory on the node, and on the simulated ones (docs/lab.md)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) devices: Option<PathBuf>,
+    /// Add so many simulated nodes sim-0, sim-1, …: real node agents with devices, whose containers run nothing
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) sim_nodes: usize,
     /// Start the example device plugin and a pod that holds two of its devices, and show who holds what
     #[arg(long, conflicts_with = "no_node")]
     pub(crate) demo: bool,

@@ -76,6 +76,13 @@ pub(crate) struct KubeletFlags {
     /// How long a pod waits for a device plugin that is coming back, in seconds (0 refuses at once, as the kubelet does)
     #[arg(long, value_name = "SECONDS")]
     device_plugin_wait: Option<u64>,
+    /// What happens to a pod whose device becomes unhealthy: ignore, mark (events), restart (the container) or evict;
+    /// [RESOURCE=]POLICY, repeatable [default: mark]
+    #[arg(long, value_name = "[RESOURCE=]POLICY")]
+    unhealthy_device_policy: Vec<String>,
+    /// Calls a second that the podresources socket takes, and how many at once [default: 100:10]
+    #[arg(long, value_name = "RATE:BURST")]
+    podresources_rate: Option<String>,
     /// How long the end of a pod waits for a DRA driver that is gone, in seconds; its claims are undone when it is back
     #[arg(long, value_name = "SECONDS")]
     dra_driver_wait: Option<u64>,
@@ -101,10 +108,32 @@ impl KubeletFlags {
         if let Some(seconds) = self.device_plugin_wait {
             options.plugin_wait = Duration::from_secs(seconds);
         }
+        for policy in &self.unhealthy_device_policy {
+            let set = options.unhealthy_devices.set(policy);
+            set.with_context(|| format!("--unhealthy-device-policy {policy}"))?;
+        }
+        if let Some(text) = &self.podresources_rate {
+            options.podresources_rate = text
+                .parse()
+                .with_context(|| format!("--podresources-rate {text}"))?;
+        }
         if let Some(seconds) = self.dra_driver_wait {
             options.driver_patience = Duration::from_secs(seconds);
         }
         Ok(())
+    }
+
+    /// Whether [`apply`](Self::apply) would work.
+    pub(crate) fn check(&self) -> Result<()> {
+        let runtime = std::sync::Arc::new(davit_oci::Hollow::default());
+        self.apply(&mut davit_node::NodeOptions::new("", "/", runtime))
+    }
+
+    /// [`apply`](Self::apply) after a [`check`](Self::check); files that have changed since then are ignored.
+    pub(crate) fn apply_checked(&self, options: &mut davit_node::NodeOptions) {
+        if let Err(error) = self.apply(options) {
+            tracing::warn!(node = options.node_name, %error, "node keeps its defaults");
+        }
     }
 
     fn hardware(&self) -> Result<Option<Hardware>> {

@@ -7,8 +7,10 @@ mod components;
 mod demo;
 mod devices;
 mod explain;
+mod exporter;
 mod image;
 mod kubelet_flags;
+mod lab;
 mod paths;
 mod pod_network;
 mod protection;
@@ -58,6 +60,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Devices(devices) => devices::run(devices).await,
         Command::Explain(explain) => explain::run(explain).await,
         Command::Image(image) => image::run(image).await,
+        Command::Exporter(options) => exporter::run(options).await,
+        Command::Lab(lab) => lab::run(lab).await,
         Command::ExampleDevice(options) => demo::run_plugin(options).await,
     }
 }

@@ -4,12 +4,16 @@ use crate::args::Up;
 use crate::components::{
     CONTROLLERS, RunningServer, SCHEDULER, lacks_privileges, node_name, run_node, start_server,
 };
+use crate::paths::NodePaths;
 use crate::shutdown::Signals;
-use crate::{demo, paths, pod_network, single};
+use crate::{demo, lab, paths, pod_network, single};
 use anyhow::{Context, Result, bail};
+use davit_lab::devices::Inventory;
+use davit_lab::nodes;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::jiff::Timestamp;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -79,9 +83,26 @@ impl Cluster {
             let client = server.client(&format!("system:node:{name}"), &["system:nodes"]);
             let (options, data_dir, ca) = (args.node.clone(), PathBuf::from(data_dir), server.ca());
             let (demo, cancel) = (args.demo, stop_components.clone());
+            let devices = match &args.devices {
+                Some(file) => lab::read_inventory(file)?.for_node(Some(&name)),
+                None => Inventory::default(),
+            };
             components.spawn(async move {
-                run_node(client, &options, &data_dir, ca, demo, cancel).await
+                let kubelet = NodePaths::new(options.root.as_deref(), &data_dir)?.kubelet();
+                let say: davit_lab::Say = Arc::new(|line| tracing::info!("{line}"));
+                let devices = async {
+                    let serving =
+                        davit_lab::devices::serve(&devices, &kubelet, &say, cancel.clone());
+                    serving.await.context("simulated devices")
+                };
+                let node = run_node(client, &options, &data_dir, ca, demo, cancel.clone());
+                tokio::try_join!(node, devices).map(drop)
             });
+        }
+        if args.sim_nodes > 0 {
+            let nodes = simulated_nodes(args, data_dir, &server)?;
+            let cancel = stop_components.clone();
+            components.spawn(nodes(cancel));
         }
         Ok(Self {
             server,
@@ -159,6 +180,42 @@ impl Cluster {
             Err(_) => bail!("components did not stop within {} s", STOPPING.as_secs()),
         }
     }
+}
+
+/// The work of the simulated nodes, as a task for [`Cluster::start`].
+fn simulated_nodes(
+    args: &Up,
+    data_dir: &Path,
+    server: &RunningServer,
+) -> Result<impl FnOnce(CancellationToken) -> futures::future::BoxFuture<'static, Result<()>>> {
+    let mut options = nodes::Options::new(args.sim_nodes, data_dir.join("sim"));
+    if let Some(file) = &args.devices {
+        options.inventory = lab::read_inventory(file)?;
+    }
+    args.node.kubelet.check()?;
+    let (flags, ca) = (
+        args.node.kubelet.clone(),
+        server.ca().map(String::into_bytes),
+    );
+    let clients: std::collections::BTreeMap<String, kube::Client> = options
+        .names()
+        .map(|name| {
+            let client = server.client(&format!("system:node:{name}"), &["system:nodes"]);
+            (name, client)
+        })
+        .collect();
+    Ok(move |cancel: CancellationToken| {
+        let work = async move {
+            let adjust = |node: &mut davit_node::NodeOptions| {
+                node.client_ca.clone_from(&ca);
+                flags.apply_checked(node);
+            };
+            let client = |name: &str| clients[name].clone();
+            let running = nodes::run(&options, client, adjust, cancel);
+            running.await.context("simulated nodes")
+        };
+        Box::pin(work) as futures::future::BoxFuture<'static, Result<()>>
+    })
 }
 
 /// Waits until the node's agent has reported in this run that the node is ready: the API may still say so from before.

@@ -14,6 +14,7 @@ use crate::containermanager::{
     Config as DeviceConfig, ContainerManager, FoundContainer, StartError,
 };
 use crate::context::Context;
+use crate::devices::UnhealthyPolicies;
 use crate::dns::ClusterDns;
 use crate::dra::{self, ApiClaims};
 use crate::images::ImageManager;
@@ -24,6 +25,8 @@ use crate::metrics::Metrics;
 use crate::objects::{ApiObjects, ObjectSource};
 use crate::paths::Paths;
 use crate::pod_table::PodTable;
+use crate::podresources;
+use crate::podsapi;
 use crate::resources::Amounts;
 use crate::runtime_state::{State, keys};
 use crate::server;
@@ -85,6 +88,10 @@ pub struct NodeOptions {
     pub plugin_wait: Duration,
     /// How long the end of a pod waits for a DRA driver that is gone and has to undo the pod's claims.
     pub driver_patience: Duration,
+    /// What happens to pods whose devices become unhealthy.
+    pub unhealthy_devices: UnhealthyPolicies,
+    /// How many calls the podresources socket takes.
+    pub podresources_rate: podresources::Rate,
     /// The CPU, memory and topology managers. Without a description of the machine the one at hand is read.
     pub resources: Settings,
     /// Credential provider plugins.
@@ -123,6 +130,8 @@ impl NodeOptions {
             log_rotation: LogRotation::default(),
             plugin_wait: Duration::from_secs(5 * 60),
             driver_patience: Duration::from_secs(60),
+            unhealthy_devices: UnhealthyPolicies::default(),
+            podresources_rate: podresources::Rate::default(),
             resources: Settings::default(),
             credentials: CredentialOptions::default(),
             reserved: Amounts::new(),
@@ -147,6 +156,9 @@ pub enum Error {
     /// The device side.
     #[error("container manager does not start")]
     Devices(#[from] StartError),
+    /// The pods API.
+    #[error("pods API does not start")]
+    PodsApi(#[from] davit_proto::unix::Error),
     /// The node server.
     #[error("node server does not start")]
     Server(#[from] server::Error),
@@ -269,6 +281,7 @@ impl NodeAgent {
         let pods = Arc::new(PodTable::default());
         let config = DeviceConfig {
             plugin_wait: options.plugin_wait,
+            podresources_rate: options.podresources_rate,
             resources,
             dra: Some(dra_options(&client, &options)),
             ..DeviceConfig::new(&root)
@@ -284,6 +297,15 @@ impl NodeAgent {
             |registry| devices.register_metrics(registry),
             |registry| devices.register_claim_metrics(registry),
         );
+        let status = StatusManager::spawn(client.clone(), pods.changes().clone(), tasks, cancel);
+        let api = podsapi::Parts {
+            pods: pods.clone(),
+            status: status.clone(),
+            changes: pods.changes().clone(),
+            rate: options.podresources_rate,
+            dropped: metrics.watch_dropped.clone(),
+        };
+        podsapi::serve(&root, api, tasks, cancel.clone())?;
         let host_dns = crate::dns::parse_resolv_conf(
             &std::fs::read_to_string(&options.resolv_conf).unwrap_or_default(),
         );
@@ -293,7 +315,7 @@ impl NodeAgent {
             machine: with_runtime(machine, &version),
             host_ips: node_ips(&options).iter().map(ToString::to_string).collect(),
             host_dns,
-            status: StatusManager::spawn(client.clone(), tasks, cancel),
+            status,
             volumes: Volumes::new(paths.clone(), mounter, objects.clone()),
             images: ImageManager::new(
                 options.runtime.clone(),

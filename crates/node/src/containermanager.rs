@@ -362,6 +362,12 @@ impl ContainerManager {
         statuses
     }
 
+    /// What the containers of a pod hold of device plugins that are connected, and what of it
+    /// cannot be used.
+    pub fn held_devices(&self, pod_uid: &str) -> Vec<devices::HeldDevice> {
+        self.inner.held_devices(pod_uid)
+    }
+
     /// Every device of the node: health, place, who holds it and since when.
     pub fn devices(&self) -> Vec<Device> {
         self.inner.devices()

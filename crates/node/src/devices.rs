@@ -17,13 +17,16 @@ mod manager;
 mod metrics;
 mod names;
 mod options;
+mod policy;
 mod registration;
 mod requests;
 
 pub(crate) use manager::Manager;
 pub(crate) use metrics::{PluginLabel, Rising};
 pub use names::InvalidName;
+pub use names::check as check_resource_name;
 pub(crate) use names::check as check_name;
+pub use policy::{HeldDevice, UnhealthyPolicies, UnhealthyPolicy, UnknownPolicy};
 pub(crate) use registration::serve;
 pub(crate) use requests::{Request, pod_total};
 

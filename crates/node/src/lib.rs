@@ -29,6 +29,7 @@ pub mod plugins;
 pub mod pod;
 pub mod pod_table;
 pub mod podresources;
+pub mod podsapi;
 pub mod probes;
 pub mod resources;
 pub mod runtime_conditions;

@@ -57,6 +57,8 @@ pub struct Metrics {
     pub start_errors: Counter,
     /// `kubelet_started_pods_total`: sandboxes made.
     pub started_pods: Counter,
+    /// `kubelet_pod_watch_events_dropped_total`: events of the pods API that slow clients missed.
+    pub watch_dropped: Counter,
 }
 
 fn durations() -> Histogram {
@@ -84,6 +86,7 @@ impl Metrics {
             started_containers: Counter::default(),
             start_errors: Counter::default(),
             started_pods: Counter::default(),
+            watch_dropped: Counter::default(),
         };
         let name: Family<NodeName, Gauge> = Family::default();
         name.get_or_create(&NodeName {
@@ -135,6 +138,11 @@ impl Metrics {
             "started_pods",
             "Cumulative number of pods started",
             out.started_pods.clone(),
+        );
+        registry.register(
+            "pod_watch_events_dropped",
+            "Cumulative number of pod watch events dropped because a client was too slow",
+            out.watch_dropped.clone(),
         );
         more(registry);
         plain(&mut root);

@@ -2,6 +2,7 @@
 
 use crate::containermanager::ActivePods;
 use crate::pod::PodExt;
+use crate::podsapi::PodChanges;
 use crate::resources::{Amounts, pod_requests};
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
@@ -22,6 +23,7 @@ struct Entry {
 #[derive(Default)]
 pub struct PodTable {
     entries: Mutex<HashMap<String, Entry>>,
+    changes: PodChanges,
 }
 
 /// A resource that does not suffice.
@@ -45,6 +47,9 @@ impl PodTable {
         let mut entries = self.entries.lock();
         match entries.get_mut(pod.uid()) {
             Some(entry) => {
+                if Arc::ptr_eq(&entry.pod, pod) {
+                    return;
+                }
                 entry.pod = pod.clone();
                 entry.ending |= pod.is_deleting();
             }
@@ -58,6 +63,13 @@ impl PodTable {
                 entries.insert(pod.uid().to_owned(), entry);
             }
         }
+        drop(entries);
+        self.changes.changed(pod.uid());
+    }
+
+    /// Tells which pods are new, changed or gone.
+    pub fn changes(&self) -> &PodChanges {
+        &self.changes
     }
 
     /// The pod is gone from its source: what it holds will be free when its containers have ended.
@@ -78,6 +90,7 @@ impl PodTable {
     /// Forgets a pod.
     pub fn remove(&self, uid: &str) {
         self.entries.lock().remove(uid);
+        self.changes.changed(uid);
     }
 
     /// One pod.

@@ -10,7 +10,8 @@ mod service;
 mod watch;
 
 pub use answers::list;
-pub use limit::Rate;
+pub(crate) use limit::Limit;
+pub use limit::{NotARate, Rate};
 
 use std::sync::Arc;
 

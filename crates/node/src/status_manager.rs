@@ -4,6 +4,7 @@
 //! version when it runs makes it impossible that an older status overwrites a newer one.
 
 use crate::pod::PodExt;
+use crate::podsapi::PodChanges;
 use davit_client::WorkQueue;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
@@ -37,6 +38,7 @@ struct Inner {
     client: kube::Client,
     entries: Mutex<HashMap<String, Entry>>,
     queue: WorkQueue<String>,
+    changes: PodChanges,
 }
 
 /// Keeps the newest status of each pod and brings it to the API.
@@ -46,9 +48,10 @@ pub struct StatusManager {
 }
 
 impl StatusManager {
-    /// Starts the writers.
+    /// Starts the writers; `changes` hears of every new status.
     pub fn spawn(
         client: kube::Client,
+        changes: PodChanges,
         tasks: &mut JoinSet<()>,
         cancel: &CancellationToken,
     ) -> Self {
@@ -57,6 +60,7 @@ impl StatusManager {
             client,
             entries: Mutex::default(),
             queue,
+            changes,
         });
         for _ in 0..WRITERS {
             let inner = inner.clone();
@@ -102,6 +106,7 @@ impl StatusManager {
             entry.status = status;
             entry.version += 1;
         }
+        self.inner.changes.changed(&uid);
         self.inner.queue.add(uid);
     }
 

@@ -4,6 +4,7 @@
 //! it could not find again after a restart, except back-offs. Stages: admission, running, ending, ended.
 
 mod admit;
+mod devices;
 mod end;
 mod start;
 mod sync;
@@ -126,6 +127,8 @@ pub(crate) struct Worker {
     volumes: Mounted,
     volumes_at: Option<Instant>,
     retry: Duration,
+    /// The health of the pod's devices as last seen.
+    devices: devices::Watched,
     /// Termination messages by container ID.
     messages: HashMap<String, String>,
     /// Set when the end is the pod's own: its last status.
@@ -158,6 +161,7 @@ impl Worker {
             volumes: Mounted::new(),
             volumes_at: None,
             retry: Duration::ZERO,
+            devices: devices::Watched::default(),
             messages: HashMap::new(),
             final_status: None,
             ctx,

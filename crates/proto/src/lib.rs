@@ -59,6 +59,15 @@ pub mod podresources {
     }
 }
 
+/// Pods API: the pods of a node from its agent (KEP-4188).
+pub mod pods {
+    /// Version `v1alpha1`.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v1alpha1 {
+        include!("generated/pods/v1alpha1.rs");
+    }
+}
+
 /// davit's additions to the interfaces of the node agent.
 pub mod davit {
     /// List of podresources as a push.

@@ -44,6 +44,11 @@ pub use server::{Error, PluginServer, Route, Running, State};
 use async_trait::async_trait;
 use tokio::sync::watch;
 
+/// The messages of the API, for [`Tamper`].
+pub use davit_proto::deviceplugin::v1beta1 as wire;
+/// A gRPC error, for [`Tamper`].
+pub use tonic::Status;
+
 /// Where the agent's registration socket and the plugins' sockets are by default.
 pub const DEVICE_PLUGINS_DIR: &str = "/var/lib/kubelet/device-plugins";
 /// Where sockets of plugins that are found by the agent are by default.
@@ -137,5 +142,30 @@ pub trait DevicePlugin: Send + Sync + 'static {
     async fn pre_start(&self, ids: &[String]) -> Result<(), Refusal> {
         let _ = ids;
         Ok(())
+    }
+}
+
+/// Changes what a plugin sends, so that it breaks rules that [`DevicePlugin`] cannot break. A
+/// node agent has to survive all of it; see [`PluginServer::tampered`].
+#[async_trait]
+pub trait Tamper: std::fmt::Debug + Send + Sync + 'static {
+    /// Before the options are answered; an error is answered instead.
+    async fn options(&self) -> Result<(), Status> {
+        Ok(())
+    }
+
+    /// A device list.
+    fn list(&self, list: &mut wire::ListAndWatchResponse) {
+        let _ = list;
+    }
+
+    /// The answer to Allocate.
+    fn allocated(&self, answer: &mut wire::AllocateResponse) {
+        let _ = answer;
+    }
+
+    /// The answer to GetPreferredAllocation.
+    fn preferred(&self, answer: &mut wire::PreferredAllocationResponse) {
+        let _ = answer;
     }
 }

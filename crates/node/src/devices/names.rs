@@ -7,7 +7,10 @@ pub struct InvalidName(pub String);
 
 /// Checks that `name` is an extended resource: not native, not a quota name, and
 /// `requests.` followed by it is a qualified name.
-pub(crate) fn check(name: &str) -> Result<(), InvalidName> {
+///
+/// # Errors
+/// It is none of these.
+pub fn check(name: &str) -> Result<(), InvalidName> {
     let native = !name.contains('/') || name.contains("kubernetes.io/");
     if native || name.starts_with("requests.") || !is_qualified(&format!("requests.{name}")) {
         return Err(InvalidName(name.to_owned()));

@@ -22,15 +22,35 @@ impl Default for Rate {
     }
 }
 
+/// A text that is no rate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not of the form RATE:BURST with numbers from 1, such as 100:10")]
+pub struct NotARate(String);
+
+impl std::str::FromStr for Rate {
+    type Err = NotARate;
+
+    fn from_str(text: &str) -> Result<Self, NotARate> {
+        let number = |text: &str| text.parse::<u32>().ok().filter(|n| *n > 0);
+        let rate = text.split_once(':').and_then(|(rate, burst)| {
+            Some(Self {
+                per_second: number(rate)?,
+                burst: number(burst)?,
+            })
+        });
+        rate.ok_or_else(|| NotARate(text.to_owned()))
+    }
+}
+
 /// One token bucket for all callers and versions.
 #[derive(Debug)]
-pub(super) struct Limit {
+pub(crate) struct Limit {
     rate: Rate,
     bucket: Mutex<(f64, Instant)>,
 }
 
 impl Limit {
-    pub(super) fn new(rate: Rate) -> Self {
+    pub(crate) fn new(rate: Rate) -> Self {
         Self {
             rate,
             bucket: Mutex::new((f64::from(rate.burst), Instant::now())),
@@ -41,7 +61,7 @@ impl Limit {
     ///
     /// # Errors
     /// There is none: ResourceExhausted with the kubelet's text.
-    pub(super) fn take(&self) -> Result<(), Status> {
+    pub(crate) fn take(&self) -> Result<(), Status> {
         let mut bucket = self.bucket.lock();
         let now = Instant::now();
         let (tokens, since) = *bucket;
@@ -60,6 +80,15 @@ impl Limit {
 mod tests {
     use super::*;
     use std::time::Duration;
+
+    #[test]
+    fn rates_are_read() {
+        let rate: Rate = "500:50".parse().unwrap();
+        assert_eq!((rate.per_second, rate.burst), (500, 50));
+        for bad in ["", "5", "0:1", "1:0", "a:b", "1:2:3"] {
+            assert!(bad.parse::<Rate>().is_err(), "{bad:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn item_133_ten_at_once_then_a_hundred_a_second() {

@@ -1,5 +1,6 @@
 //! A living pod: observe, plan, do, report.
 
+use super::devices::Outcome;
 use super::{Next, RESYNC, Stage, Worker};
 use crate::plan::{self, Kill, KillReason, Plan, Sandbox};
 use crate::pod::PodExt;
@@ -26,6 +27,15 @@ impl Worker {
             self.verdict = Some(verdict);
             self.stage = Stage::End;
             return Next::Again;
+        }
+        match self.heed_devices(&runtime).await {
+            Outcome::GoOn => {}
+            Outcome::Killed => return Next::Again,
+            Outcome::Over(verdict) => {
+                self.verdict = Some(verdict);
+                self.stage = Stage::End;
+                return Next::Again;
+            }
         }
         let plan = plan::plan(&plan::Input {
             pod: &self.pod,

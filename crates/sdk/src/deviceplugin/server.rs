@@ -18,7 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Request;
 
 use super::service::{Registration, Service};
-use super::{DEVICE_PLUGINS_DIR, DevicePlugin, PLUGINS_REGISTRY_DIR};
+use super::{DEVICE_PLUGINS_DIR, DevicePlugin, PLUGINS_REGISTRY_DIR, Tamper};
 
 /// How often sockets are looked at.
 const POLL: Duration = Duration::from_millis(250);
@@ -87,6 +87,7 @@ pub struct PluginServer<P> {
     resource: String,
     route: Route,
     socket: Option<String>,
+    tamper: Option<Arc<dyn Tamper>>,
 }
 
 impl<P: DevicePlugin> PluginServer<P> {
@@ -97,7 +98,15 @@ impl<P: DevicePlugin> PluginServer<P> {
             resource: resource.into(),
             route: Route::default(),
             socket: None,
+            tamper: None,
         }
+    }
+
+    /// Lets `tamper` change messages on their way out: for plugins that are to misbehave, which
+    /// is what tests of node agents need.
+    pub fn tampered(mut self, tamper: Arc<dyn Tamper>) -> Self {
+        self.tamper = Some(tamper);
+        self
     }
 
     /// Sets the way to the agent.
@@ -128,18 +137,22 @@ impl<P: DevicePlugin> PluginServer<P> {
         }
         let state = watch::Sender::new(State::Waiting);
         let cancel = CancellationToken::new();
+        let crash = CancellationToken::new();
         let keeper = Keeper {
             plugin: self.plugin,
             resource: self.resource,
             route: self.route,
             socket,
             state: state.clone(),
+            tamper: self.tamper,
+            crash: crash.clone(),
         };
         let task = tokio::runtime::Handle::try_current()?.spawn(keeper.keep(cancel.clone()));
         Ok(Running {
             state,
             task: Some(task),
             cancel: Some(cancel.drop_guard()),
+            crash,
         })
     }
 }
@@ -169,6 +182,7 @@ pub struct Running {
     state: watch::Sender<State>,
     task: Option<JoinHandle<()>>,
     cancel: Option<DropGuard>,
+    crash: CancellationToken,
 }
 
 impl Running {
@@ -180,6 +194,17 @@ impl Running {
     /// Stops the plugin: its socket goes first, then its streams end, then open calls have a
     /// moment to finish. Containers keep their devices.
     pub async fn stop(mut self) {
+        self.end().await;
+    }
+
+    /// Ends the plugin as a kill would: connections break in the middle of calls, and its socket
+    /// stays behind with nobody listening. For tests of node agents.
+    pub async fn crash(mut self) {
+        self.crash.cancel();
+        self.end().await;
+    }
+
+    async fn end(&mut self) {
         self.cancel = None;
         if let Some(task) = self.task.take()
             && let Err(e) = task.await
@@ -195,6 +220,8 @@ struct Keeper<P> {
     route: Route,
     socket: PathBuf,
     state: watch::Sender<State>,
+    tamper: Option<Arc<dyn Tamper>>,
+    crash: CancellationToken,
 }
 
 /// Tells a file from another one that came into its place.
@@ -282,6 +309,7 @@ impl<P: DevicePlugin> Keeper<P> {
         let service = Service {
             plugin: self.plugin.clone(),
             stop: stop.clone(),
+            tamper: self.tamper.clone(),
         };
         let service = DevicePluginServer::new(service)
             .max_decoding_message_size(MAX_MESSAGE)
@@ -299,9 +327,20 @@ impl<P: DevicePlugin> Keeper<P> {
             }));
         }
         let (resource, token) = (self.resource.clone(), stop.clone());
+        let (crash, socket) = (self.crash.clone(), self.socket.clone());
         let task = tokio::spawn(async move {
-            if let Err(e) = unix::serve(listener, router, token.cancelled()).await {
-                tracing::warn!(resource, error = %e, "device plugin server ended");
+            let ended = tokio::select! {
+                biased;
+                () = crash.cancelled() => None,
+                ended = unix::serve(listener, router, token.cancelled()) => Some(ended),
+            };
+            match ended {
+                Some(Ok(())) => {}
+                Some(Err(e)) => {
+                    tracing::warn!(resource, error = %e, "device plugin server ended");
+                }
+                // The standard library's listener leaves its file, as a killed process does.
+                None => drop(std::os::unix::net::UnixListener::bind(socket)),
             }
         });
         Ok(Served {

@@ -10,13 +10,15 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::{Device, DevicePlugin, Offer, Refusal, State};
+use super::{Device, DevicePlugin, Offer, Refusal, State, Tamper};
 
 /// The DevicePlugin service.
 pub(super) struct Service<P> {
     pub(super) plugin: Arc<P>,
     /// Ends the device streams.
     pub(super) stop: CancellationToken,
+    /// Changes what goes out.
+    pub(super) tamper: Option<Arc<dyn Tamper>>,
 }
 
 fn refused(refusal: Refusal) -> Status {
@@ -62,6 +64,9 @@ impl<P: DevicePlugin> pb::device_plugin_server::DevicePlugin for Service<P> {
         &self,
         _: Request<pb::Empty>,
     ) -> Result<Response<pb::DevicePluginOptions>, Status> {
+        if let Some(tamper) = &self.tamper {
+            tamper.options().await?;
+        }
         Ok(Response::new(pb::DevicePluginOptions {
             pre_start_required: self.plugin.wants_pre_start(),
             get_preferred_allocation_available: self.plugin.has_preference(),
@@ -74,8 +79,8 @@ impl<P: DevicePlugin> pb::device_plugin_server::DevicePlugin for Service<P> {
         let mut devices = self.plugin.devices();
         // The first list goes out at once.
         devices.mark_changed();
-        let state = (devices, self.stop.clone());
-        let stream = futures::stream::unfold(state, |(mut devices, stop)| async {
+        let state = (devices, self.stop.clone(), self.tamper.clone());
+        let stream = futures::stream::unfold(state, |(mut devices, stop, tamper)| async {
             tokio::select! {
                 () = stop.cancelled() => return None,
                 changed = devices.changed() => if changed.is_err() {
@@ -84,8 +89,11 @@ impl<P: DevicePlugin> pb::device_plugin_server::DevicePlugin for Service<P> {
                     return None;
                 },
             }
-            let list = message(&devices.borrow_and_update());
-            Some((Ok(list), (devices, stop)))
+            let mut list = message(&devices.borrow_and_update());
+            if let Some(tamper) = &tamper {
+                tamper.list(&mut list);
+            }
+            Some((Ok(list), (devices, stop, tamper)))
         });
         Ok(Response::new(Box::pin(stream)))
     }
@@ -106,6 +114,9 @@ impl<P: DevicePlugin> pb::device_plugin_server::DevicePlugin for Service<P> {
                 .container_responses
                 .push(pb::ContainerPreferredAllocationResponse { device_i_ds: ids });
         }
+        if let Some(tamper) = &self.tamper {
+            tamper.preferred(&mut answer);
+        }
         Ok(Response::new(answer))
     }
 
@@ -122,6 +133,9 @@ impl<P: DevicePlugin> pb::device_plugin_server::DevicePlugin for Service<P> {
                 .await
                 .map_err(refused)?;
             answer.container_responses.push(given.into_message());
+        }
+        if let Some(tamper) = &self.tamper {
+            tamper.allocated(&mut answer);
         }
         Ok(Response::new(answer))
     }

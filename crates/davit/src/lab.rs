@@ -1,0 +1,127 @@
+//! `davit lab`: simulated devices and nodes, and conformance checks.
+
+mod check;
+
+use crate::paths;
+use crate::shutdown::Signals;
+use anyhow::{Context, Result};
+use davit_lab::devices::{self, Inventory};
+use davit_lab::nodes;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Lab {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum What {
+    /// Serve simulated devices to a node agent, davit's or a kubelet
+    Devices(Devices),
+    /// Run simulated nodes with devices against any Kubernetes API server
+    Nodes(Nodes),
+    /// Play the node agent to a program and report what it does
+    Check(check::Check),
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Devices {
+    /// Inventory of devices (YAML)
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+    /// Directory of the node agent
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    kubelet_dir: PathBuf,
+    /// Serve only what the file gives to this node
+    #[arg(long, value_name = "NAME")]
+    node: Option<String>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Nodes {
+    /// How many nodes
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    count: usize,
+    /// What their names begin with
+    #[arg(long, value_name = "TEXT", default_value = "sim-")]
+    prefix: String,
+    /// How to reach the API server [default: $KUBECONFIG, the davit cluster of this machine, ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Inventory of the nodes' devices (YAML) [default: eight devices of hardware-vendor.example/foo]
+    #[arg(long, value_name = "FILE")]
+    devices: Option<PathBuf>,
+    /// Where the nodes' directories are [default: sim below the data directory]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    kubelet: crate::kubelet_flags::KubeletFlags,
+}
+
+pub(crate) async fn run(args: Lab) -> Result<()> {
+    match args.what {
+        What::Devices(args) => serve_devices(args).await,
+        What::Nodes(args) => run_nodes(args).await,
+        What::Check(args) => check::run(args).await,
+    }
+}
+
+/// Reads an inventory, naming the file in errors.
+pub(crate) fn read_inventory(file: &Path) -> Result<Inventory> {
+    Inventory::read(file).with_context(|| format!("devices of {}", file.display()))
+}
+
+async fn serve_devices(args: Devices) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let inventory = read_inventory(&args.file)?.for_node(args.node.as_deref());
+    let cancel = CancellationToken::new();
+    let say: davit_lab::Say = Arc::new(|line| println!("{line}"));
+    let serving = devices::serve(&inventory, &args.kubelet_dir, &say, cancel.clone());
+    until_signal(&mut signals, &cancel, async { Ok(serving.await?) }).await
+}
+
+async fn run_nodes(args: Nodes) -> Result<()> {
+    let mut signals = Signals::new()?;
+    let dir = match &args.dir {
+        Some(dir) => {
+            std::path::absolute(dir).with_context(|| format!("directory {}", dir.display()))?
+        }
+        None => paths::data_dir(None)?.join("sim"),
+    };
+    let mut options = nodes::Options::new(args.count, dir);
+    options.prefix.clone_from(&args.prefix);
+    if let Some(file) = &args.devices {
+        options.inventory = read_inventory(file)?;
+    }
+    let kubeconfig = paths::find_kubeconfig(args.kubeconfig.as_deref())?;
+    let client = davit_client::from_kubeconfig(&kubeconfig).await?;
+    // Wrong flags are told before the first node is there.
+    args.kubelet.check()?;
+    println!(
+        "{} simulated nodes, {}0 to {}{}",
+        args.count,
+        args.prefix,
+        args.prefix,
+        args.count.saturating_sub(1)
+    );
+    let cancel = CancellationToken::new();
+    let adjust = |node: &mut davit_node::NodeOptions| args.kubelet.apply_checked(node);
+    let running = nodes::run(&options, |_| client.clone(), adjust, cancel.clone());
+    until_signal(&mut signals, &cancel, async { Ok(running.await?) }).await
+}
+
+async fn until_signal(
+    signals: &mut Signals,
+    cancel: &CancellationToken,
+    work: impl Future<Output = Result<()>>,
+) -> Result<()> {
+    let mut work = std::pin::pin!(work);
+    tokio::select! {
+        () = signals.recv() => cancel.cancel(),
+        ended = &mut work => return ended,
+    }
+    work.await
+}

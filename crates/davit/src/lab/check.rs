@@ -1,0 +1,193 @@
+//! `davit lab check`: conformance reports.
+
+use crate::args::Output;
+use crate::shutdown::Signals;
+use anyhow::{Context, Result, bail, ensure};
+use davit_lab::check::{
+    self, MonitorOptions, Place, PluginOptions, Process, Report, Subject, Target,
+};
+use davit_lab::span::Span;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, Clone, clap::Args)]
+pub(super) struct Check {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum What {
+    /// A device plugin: registration, lists, allocation, restarts
+    DevicePlugin(DevicePlugin),
+    /// A monitor, or whatever else asks podresources
+    PodresourcesClient(PodresourcesClient),
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct Program {
+    /// The command; {dir}, {device-plugins}, {plugins-registry}, {pod-resources} and {pod-resources-socket} in its
+    /// arguments stand for the agent's paths
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+    /// Directory that stands for /var/lib/kubelet [default: one that is made for the check]
+    #[arg(long, value_name = "DIR")]
+    kubelet_dir: Option<PathBuf>,
+    /// Let the command see that directory at /var/lib/kubelet (as root): for programs that look nowhere else
+    #[arg(long)]
+    at_default_path: bool,
+    /// Show the command's output on stderr
+    #[arg(long)]
+    show_output: bool,
+    /// `json` for programs
+    #[arg(short, long, value_enum)]
+    output: Option<Output>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct DevicePlugin {
+    #[command(flatten)]
+    program: Program,
+    /// Check the plugin that listens here, instead of a command; leaves out what concerns registration
+    #[arg(long, value_name = "FILE", conflicts_with = "command")]
+    socket: Option<PathBuf>,
+    /// The resource to look at, when the plugin has several
+    #[arg(long, value_name = "NAME")]
+    resource: Option<String>,
+    /// How long to wait for a registration or a call
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
+    patience: Span,
+    /// Shell command that breaks a device, to see that it is reported
+    #[arg(long = "break", value_name = "SHELL")]
+    break_command: Option<String>,
+    /// Shell command that mends it
+    #[arg(long = "mend", value_name = "SHELL", requires = "break_command")]
+    mend_command: Option<String>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct PodresourcesClient {
+    #[command(flatten)]
+    program: Program,
+    /// How long to wait for a call: longer than the interval in which the monitor asks
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
+    patience: Span,
+}
+
+pub(super) async fn run(args: Check) -> Result<()> {
+    let mut signals = Signals::new()?;
+    // Dropping the work on a signal ends the program that is checked and removes the directory.
+    let work = async {
+        match args.what {
+            What::DevicePlugin(args) => device_plugin(args).await,
+            What::PodresourcesClient(args) => podresources_client(args).await,
+        }
+    };
+    tokio::select! {
+        () = signals.recv() => bail!("interrupted"),
+        outcome = work => outcome,
+    }
+}
+
+async fn device_plugin(args: DevicePlugin) -> Result<()> {
+    let options = PluginOptions {
+        patience: args.patience.0,
+        resource: args.resource,
+        break_command: args.break_command,
+        mend_command: args.mend_command,
+        ..PluginOptions::default()
+    };
+    let (target, _scratch) = match args.socket {
+        Some(socket) => (Target::Socket(socket), None),
+        None => {
+            let (process, place, scratch) = args.program.subject()?;
+            (Target::Program(Box::new(process), place), scratch)
+        }
+    };
+    let report = check::device_plugin(target, &options).await;
+    show(&report.context("the agent's sockets")?, args.program.output)
+}
+
+async fn podresources_client(args: PodresourcesClient) -> Result<()> {
+    let (process, place, _scratch) = args.program.subject()?;
+    let options = MonitorOptions {
+        patience: args.patience.0,
+        ..MonitorOptions::default()
+    };
+    let subject: &dyn Subject = &process;
+    let report = check::podresources_client(subject, &place, &options).await;
+    show(&report.context("the agent's sockets")?, args.program.output)
+}
+
+impl Program {
+    fn subject(&self) -> Result<(Process, Place, Option<Scratch>)> {
+        ensure!(
+            !self.command.is_empty(),
+            "what is to be checked? give a command after --, as in: davit lab check … -- my-program --flag"
+        );
+        ensure!(
+            !self.at_default_path || crate::paths::is_root(),
+            "--at-default-path needs root"
+        );
+        let (dir, scratch) = match &self.kubelet_dir {
+            Some(dir) => (std::path::absolute(dir)?, None),
+            None => {
+                let scratch = Scratch::make()?;
+                (scratch.0.clone(), Some(scratch))
+            }
+        };
+        for socket in ["device-plugins/kubelet.sock", "pod-resources/kubelet.sock"] {
+            refuse_agent(&dir.join(socket))?;
+        }
+        let process = Process {
+            command: self.command.clone(),
+            at_default_path: self.at_default_path,
+            output: self.show_output,
+        };
+        let place = Place::new(&dir).with_context(|| format!("directory {}", dir.display()))?;
+        Ok((process, place, scratch))
+    }
+}
+
+/// A node agent that runs must not lose its sockets to a check.
+fn refuse_agent(socket: &Path) -> Result<()> {
+    let served = std::os::unix::net::UnixStream::connect(socket).is_ok();
+    ensure!(
+        !served,
+        "a node agent listens on {}; a check would take its place",
+        socket.display()
+    );
+    Ok(())
+}
+
+/// A directory that goes with the value.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make() -> Result<Self> {
+        // Short: paths of unix sockets have little room.
+        let dir = std::env::temp_dir().join(format!("davit-lab-{}", std::process::id()));
+        std::fs::create_dir(&dir).with_context(|| format!("directory {}", dir.display()))?;
+        Ok(Self(dir))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("davit: {} was not removed: {error}", self.0.display());
+        }
+    }
+}
+
+fn show(report: &Report, output: Option<Output>) -> Result<()> {
+    match output {
+        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(report)?),
+        Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(report)?),
+        Some(Output::Wide) | None => print!("{}", report.table()),
+    }
+    match report.summary.failed {
+        0 => Ok(()),
+        1 => bail!("1 check failed"),
+        n => bail!("{n} checks failed"),
+    }
+}

@@ -1,0 +1,18 @@
+//! Conformance checks: playing the other side to a program and reporting what it did.
+//!
+//! [`device_plugin`] plays the node agent to a device plugin, [`podresources_client`] plays it to
+//! a monitor. Each check has a stable id, a verdict, what was expected and what was seen.
+
+mod agent;
+mod answers;
+mod kubelet;
+mod monitor;
+mod plugin;
+mod report;
+mod streams;
+mod subject;
+
+pub use monitor::{MONITOR_CHECKS, MonitorOptions, podresources_client};
+pub use plugin::{PLUGIN_CHECKS, PluginOptions, Target, device_plugin};
+pub use report::{Check, Expectation, Report, Summary, Verdict};
+pub use subject::{Ended, Life, Place, Process, Subject};

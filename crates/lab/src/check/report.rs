@@ -1,0 +1,231 @@
+//! Reports: for people as a table, for programs as JSON.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// What is expected, under which id. The tables of these are the checks that there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Expectation {
+    /// Stable id.
+    pub id: &'static str,
+    /// What is expected.
+    pub expected: &'static str,
+}
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// As expected.
+    Pass,
+    /// Not as expected.
+    Fail,
+    /// It does not apply, or could not be made.
+    Skip,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pass => "pass",
+            Self::Fail => "FAIL",
+            Self::Skip => "skip",
+        })
+    }
+}
+
+/// One check that was made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Check {
+    /// Stable id.
+    pub id: String,
+    /// How it came out.
+    pub verdict: Verdict,
+    /// What was expected.
+    pub expected: String,
+    /// What was seen.
+    pub seen: String,
+}
+
+/// How many checks came out how.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// As expected.
+    pub passed: usize,
+    /// Not as expected.
+    pub failed: usize,
+    /// Not made.
+    pub skipped: usize,
+}
+
+/// All checks of a program. The JSON form is stable: fields are added, never changed.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// `lab.davit.dev/v1`.
+    pub api_version: &'static str,
+    /// `CheckReport`.
+    pub kind: &'static str,
+    /// What was checked: `device-plugin`, `podresources-client`.
+    pub target: &'static str,
+    /// The program or socket.
+    pub subject: String,
+    /// What it was found to serve, such as the names of resources.
+    pub resources: Vec<String>,
+    /// The sums.
+    pub summary: Summary,
+    /// The checks, in the order of their table.
+    pub checks: Vec<Check>,
+}
+
+impl Report {
+    /// Whether no check failed.
+    pub fn passed(&self) -> bool {
+        self.summary.failed == 0
+    }
+
+    /// One check.
+    pub fn check(&self, id: &str) -> Option<&Check> {
+        self.checks.iter().find(|c| c.id == id)
+    }
+
+    /// The report for people.
+    pub fn table(&self) -> String {
+        let width = self.checks.iter().map(|c| c.id.len()).max().unwrap_or(0);
+        let mut out = String::new();
+        for check in &self.checks {
+            let Check {
+                id, verdict, seen, ..
+            } = check;
+            out += &format!("{verdict}   {id:width$}   {seen}\n");
+            if *verdict == Verdict::Fail {
+                out += &format!("       {:width$}   expected: {}\n", "", check.expected);
+            }
+        }
+        let Summary {
+            passed,
+            failed,
+            skipped,
+        } = self.summary;
+        out + &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n")
+    }
+}
+
+/// Collects the checks of a table.
+pub(super) struct Recorder {
+    table: &'static [Expectation],
+    made: Vec<Option<(Verdict, String)>>,
+}
+
+impl Recorder {
+    pub(super) fn new(table: &'static [Expectation]) -> Self {
+        Self {
+            table,
+            made: vec![None; table.len()],
+        }
+    }
+
+    fn record(&mut self, id: &str, verdict: Verdict, seen: String) {
+        let at = self.table.iter().position(|e| e.id == id);
+        let at = at.expect("every id that is recorded is in the table");
+        let made = &mut self.made[at];
+        // What has failed once stays so.
+        if !matches!(made, Some((Verdict::Fail, _))) {
+            *made = Some((verdict, seen));
+        }
+    }
+
+    pub(super) fn pass(&mut self, id: &str, seen: impl Into<String>) {
+        self.record(id, Verdict::Pass, seen.into());
+    }
+
+    pub(super) fn fail(&mut self, id: &str, seen: impl Into<String>) {
+        self.record(id, Verdict::Fail, seen.into());
+    }
+
+    pub(super) fn skip(&mut self, id: &str, why: impl Into<String>) {
+        self.record(id, Verdict::Skip, why.into());
+    }
+
+    /// `Ok` passes, `Err` fails, each with what was seen. Returns whether it passed.
+    pub(super) fn verdict(&mut self, id: &str, seen: Result<String, String>) -> bool {
+        let passed = seen.is_ok();
+        match seen {
+            Ok(seen) => self.pass(id, seen),
+            Err(seen) => self.fail(id, seen),
+        }
+        passed
+    }
+
+    pub(super) fn report(
+        self,
+        target: &'static str,
+        subject: String,
+        resources: Vec<String>,
+    ) -> Report {
+        let mut summary = Summary::default();
+        let mut checks = Vec::with_capacity(self.table.len());
+        for (expectation, made) in self.table.iter().zip(self.made) {
+            let (verdict, seen) = made.unwrap_or_else(|| (Verdict::Skip, "not reached".to_owned()));
+            match verdict {
+                Verdict::Pass => summary.passed += 1,
+                Verdict::Fail => summary.failed += 1,
+                Verdict::Skip => summary.skipped += 1,
+            }
+            checks.push(Check {
+                id: expectation.id.to_owned(),
+                verdict,
+                expected: expectation.expected.to_owned(),
+                seen,
+            });
+        }
+        Report {
+            api_version: "lab.davit.dev/v1",
+            kind: "CheckReport",
+            target,
+            subject,
+            resources,
+            summary,
+            checks,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &[Expectation] = &[
+        Expectation {
+            id: "one",
+            expected: "that it is",
+        },
+        Expectation {
+            id: "second",
+            expected: "that it was",
+        },
+        Expectation {
+            id: "third",
+            expected: "that it will be",
+        },
+    ];
+
+    #[test]
+    fn reports_have_every_check_once_and_failures_stay() {
+        let mut recorder = Recorder::new(TABLE);
+        assert!(!recorder.verdict("second", Err("it was not".to_owned())));
+        recorder.pass("second", "it was, later");
+        recorder.pass("one", "it is");
+        let report = recorder.report("device-plugin", "x".to_owned(), Vec::new());
+        assert!(!report.passed());
+        assert_eq!(report.check("second").unwrap().seen, "it was not");
+        assert_eq!(
+            report.table(),
+            "pass   one      it is\nFAIL   second   it was not\n                expected: that it was\nskip   third    not reached\n\n1 passed, 1 failed, 1 skipped\n"
+        );
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["apiVersion"], "lab.davit.dev/v1");
+        assert_eq!(json["checks"][0]["verdict"], "pass");
+    }
+}

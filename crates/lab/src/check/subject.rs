@@ -1,0 +1,229 @@
+//! The program under test, and where it finds the node agent.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::process::{Child, Command};
+
+/// The directory that stands for `/var/lib/kubelet`.
+#[derive(Debug, Clone)]
+pub struct Place {
+    dir: PathBuf,
+}
+
+impl Place {
+    /// A place in this directory; makes the directories that an agent has.
+    ///
+    /// # Errors
+    /// They cannot be made.
+    pub fn new(dir: impl Into<PathBuf>) -> Result<Self, davit_proto::unix::Error> {
+        let place = Self { dir: dir.into() };
+        for dir in [
+            place.device_plugins(),
+            place.registry(),
+            place.pod_resources(),
+        ] {
+            davit_proto::unix::create_dir(&dir)?;
+        }
+        Ok(place)
+    }
+
+    /// The directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where plugins register and listen.
+    pub fn device_plugins(&self) -> PathBuf {
+        self.dir.join("device-plugins")
+    }
+
+    /// Where plugins are found.
+    pub fn registry(&self) -> PathBuf {
+        self.dir.join("plugins_registry")
+    }
+
+    /// Where monitors ask.
+    pub fn pod_resources(&self) -> PathBuf {
+        self.dir.join("pod-resources")
+    }
+
+    /// The socket that monitors ask.
+    pub fn pod_resources_socket(&self) -> PathBuf {
+        self.pod_resources().join("kubelet.sock")
+    }
+}
+
+/// How a program ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ended {
+    /// Whether it says that all is well.
+    pub success: bool,
+    /// `exit status: 1` and the like.
+    pub how: String,
+}
+
+/// A program that can be started, again and again.
+#[async_trait]
+pub trait Subject: Send + Sync {
+    /// What it is, for the report.
+    fn name(&self) -> String;
+
+    /// Starts it.
+    ///
+    /// # Errors
+    /// Why it cannot be started.
+    async fn start(&self, place: &Place) -> Result<Box<dyn Life>, String>;
+}
+
+/// A program that runs. Dropping it ends it at once.
+#[async_trait]
+pub trait Life: Send {
+    /// How it ended, if it has.
+    fn ended(&mut self) -> Option<Ended>;
+
+    /// Asks it to end and waits so long; `None` when it has not ended by then.
+    async fn terminate(&mut self, limit: Duration) -> Option<Ended>;
+}
+
+/// A command line. In its arguments `{dir}`, `{device-plugins}`, `{plugins-registry}`,
+/// `{pod-resources}` and `{pod-resources-socket}` stand for the agent's paths; in its environment
+/// they are `KUBELET_DIR`, `DEVICE_PLUGINS_DIR`, `PLUGINS_REGISTRY_DIR` and
+/// `POD_RESOURCES_SOCKET`.
+#[derive(Debug, Clone)]
+pub struct Process {
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// Whether the program sees the agent's directory at `/var/lib/kubelet`, in a mount namespace
+    /// of its own: for programs that look nowhere else. Needs root and `unshare`.
+    pub at_default_path: bool,
+    /// Whether its output is shown.
+    pub output: bool,
+}
+
+impl Process {
+    fn arguments(&self, place: &Place) -> Vec<OsString> {
+        let text = |p: PathBuf| p.display().to_string();
+        let names = [
+            ("{dir}", text(place.dir.clone())),
+            ("{device-plugins}", text(place.device_plugins())),
+            ("{plugins-registry}", text(place.registry())),
+            ("{pod-resources}", text(place.pod_resources())),
+            ("{pod-resources-socket}", text(place.pod_resources_socket())),
+        ];
+        let fill = |arg: &String| {
+            let filled = names
+                .iter()
+                .fold(arg.clone(), |arg, (name, path)| arg.replace(name, path));
+            OsString::from(filled)
+        };
+        let given = self.command.iter().map(fill);
+        if !self.at_default_path {
+            return given.collect();
+        }
+        let script =
+            "mkdir -p /var/lib/kubelet && mount --bind \"$0\" /var/lib/kubelet && exec \"$@\"";
+        let wrap = ["unshare", "--mount", "sh", "-c", script].map(OsString::from);
+        wrap.into_iter()
+            .chain([place.dir.clone().into_os_string()])
+            .chain(given)
+            .collect()
+    }
+}
+
+#[async_trait]
+impl Subject for Process {
+    fn name(&self) -> String {
+        self.command.join(" ")
+    }
+
+    async fn start(&self, place: &Place) -> Result<Box<dyn Life>, String> {
+        let arguments = self.arguments(place);
+        let program = arguments.first().ok_or("there is no command")?;
+        let mut command = Command::new(program);
+        command
+            .args(&arguments[1..])
+            .env("KUBELET_DIR", place.dir())
+            .env("DEVICE_PLUGINS_DIR", place.device_plugins())
+            .env("PLUGINS_REGISTRY_DIR", place.registry())
+            .env("POD_RESOURCES_SOCKET", place.pod_resources_socket())
+            .stdin(Stdio::null())
+            // What it starts ends with it.
+            .process_group(0)
+            .kill_on_drop(true);
+        if self.output {
+            // Standard output belongs to the report.
+            let shown = std::io::stderr();
+            let shown = std::os::fd::AsFd::as_fd(&shown).try_clone_to_owned();
+            command.stdout(shown.map_err(|e| e.to_string())?);
+        } else {
+            command.stdout(Stdio::null()).stderr(Stdio::null());
+        }
+        let child = command
+            .spawn()
+            .map_err(|e| format!("{}: {e}", program.display()))?;
+        let group = child
+            .id()
+            .and_then(|id| i32::try_from(id).ok())
+            .map(Pid::from_raw);
+        Ok(Box::new(Running {
+            child,
+            group,
+            ended: None,
+        }))
+    }
+}
+
+struct Running {
+    child: Child,
+    group: Option<Pid>,
+    ended: Option<Ended>,
+}
+
+impl Running {
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            // It may have ended meanwhile.
+            let _gone = killpg(group, signal);
+        }
+    }
+}
+
+fn ended(status: std::process::ExitStatus) -> Ended {
+    Ended {
+        success: status.success(),
+        how: status.to_string(),
+    }
+}
+
+#[async_trait]
+impl Life for Running {
+    fn ended(&mut self) -> Option<Ended> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten().map(ended);
+        }
+        self.ended.clone()
+    }
+
+    async fn terminate(&mut self, limit: Duration) -> Option<Ended> {
+        if self.ended().is_none() {
+            self.signal(Signal::SIGTERM);
+            let waited = tokio::time::timeout(limit, self.child.wait()).await;
+            self.ended = waited.ok().and_then(Result::ok).map(ended);
+        }
+        self.ended.clone()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // The number of a process group is not given away again while the group has members;
+        // a child that was waited for may have left some.
+        self.signal(Signal::SIGKILL);
+    }
+}

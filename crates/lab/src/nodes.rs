@@ -1,0 +1,164 @@
+//! Simulated nodes: many real node agents in one process, each with a directory, devices and
+//! plugins of its own, over a runtime that runs nothing.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use davit_node::{NodeAgent, NodeOptions};
+use davit_oci::Hollow;
+use tokio::task::{JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::Say;
+use crate::devices::{self, Inventory, Resource};
+
+/// Label of nodes that are simulated.
+pub const SIMULATED_LABEL: &str = "davit.dev/simulated";
+/// What a simulated node has when nobody says what.
+pub const DEFAULT_RESOURCE: &str = "hardware-vendor.example/foo";
+const DEFAULT_DEVICES: usize = 8;
+/// Room that the sockets of a node need behind its directory.
+const SOCKET_ROOM: usize = 64;
+
+/// Which nodes to simulate.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// How many.
+    pub count: usize,
+    /// Their names begin so; a number from 0 follows.
+    pub prefix: String,
+    /// Directory of their directories.
+    pub dir: PathBuf,
+    /// What they have; resources may be limited to some of them by their names.
+    pub inventory: Inventory,
+}
+
+impl Options {
+    /// So many nodes below a directory, with eight devices each.
+    pub fn new(count: usize, dir: impl Into<PathBuf>) -> Self {
+        Self {
+            count,
+            prefix: "sim-".to_owned(),
+            dir: dir.into(),
+            inventory: default_inventory(),
+        }
+    }
+
+    /// The names of the nodes.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        (0..self.count).map(|n| format!("{}{n}", self.prefix))
+    }
+}
+
+/// What a simulated node has when nobody says what.
+pub fn default_inventory() -> Inventory {
+    Inventory {
+        resources: vec![Resource {
+            name: DEFAULT_RESOURCE.to_owned(),
+            count: DEFAULT_DEVICES,
+            ..Resource::default()
+        }],
+    }
+}
+
+/// Why nodes are not simulated.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The sockets below would have longer paths than the system allows.
+    #[error("directory {0} is too long for the sockets of nodes below it")]
+    TooLong(PathBuf),
+    /// An agent does not run.
+    #[error("simulated node {node}: {source}")]
+    Agent {
+        /// Its name.
+        node: String,
+        /// Why.
+        source: Box<davit_node::agent::Error>,
+    },
+    /// Its devices are not served.
+    #[error("simulated node {node}: {source}")]
+    Devices {
+        /// Its name.
+        node: String,
+        /// Why.
+        source: devices::Error,
+    },
+    /// A task has failed.
+    #[error("a simulated node failed: {0}")]
+    Failed(#[from] JoinError),
+}
+
+/// Runs the nodes until `cancel`. `client` gives each its way to the API server; `adjust` may
+/// change its options.
+///
+/// # Errors
+/// A node that cannot be run; the others end with it.
+pub async fn run(
+    options: &Options,
+    client: impl Fn(&str) -> kube::Client,
+    adjust: impl Fn(&mut NodeOptions),
+    cancel: CancellationToken,
+) -> Result<(), Error> {
+    let cancel = cancel.child_token();
+    let _stop = cancel.clone().drop_guard();
+    let mut nodes = JoinSet::new();
+    for name in options.names() {
+        let dir = options.dir.join(&name);
+        if dir.as_os_str().len() + SOCKET_ROOM > 107 {
+            return Err(Error::TooLong(options.dir.clone()));
+        }
+        let mut node = NodeOptions::new(&name, dir.join("kubelet"), Arc::new(Hollow::default()));
+        node.log_dir = dir.join("logs");
+        node.address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        node.mounts = false;
+        node.labels
+            .insert(SIMULATED_LABEL.to_owned(), "true".to_owned());
+        adjust(&mut node);
+        let plugins = options.inventory.for_node(Some(&name));
+        nodes.spawn(one(
+            name.clone(),
+            client(&name),
+            node,
+            plugins,
+            cancel.clone(),
+        ));
+    }
+    let mut outcome = Ok(());
+    while let Some(ended) = nodes.join_next().await {
+        let ended = ended.map_err(Error::from).and_then(|ended| ended);
+        if outcome.is_ok() && ended.is_err() {
+            outcome = ended;
+            cancel.cancel();
+        }
+    }
+    outcome
+}
+
+async fn one(
+    name: String,
+    client: kube::Client,
+    options: NodeOptions,
+    inventory: Inventory,
+    cancel: CancellationToken,
+) -> Result<(), Error> {
+    let kubelet = options.root_dir.clone();
+    let of = name.clone();
+    let say: Say = Arc::new(move |line: &str| tracing::info!(node = of, "{line}"));
+    let agent = NodeAgent::new(client, options);
+    let agent = async {
+        let ended = agent.run(cancel.clone()).await;
+        ended.map_err(|e| Error::Agent {
+            node: name.clone(),
+            source: Box::new(e),
+        })
+    };
+    let plugins = async {
+        let ended = devices::serve(&inventory, &kubelet, &say, cancel.clone()).await;
+        ended.map_err(|source| Error::Devices {
+            node: name.clone(),
+            source,
+        })
+    };
+    tokio::try_join!(agent, plugins).map(drop)
+}
