@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use davit_api::kinds::{FieldType, TypeBody, TypeId, TypeTable, builtin};
-use serde_json::Value as Json;
+use serde_json::{Value as Json, json};
 
 use crate::{DeclType, Env, EnvBuilder, Library, Program, Type, join_errors};
 
@@ -325,17 +325,60 @@ pub struct ExpressionWarning {
 /// Most kinds that a policy is checked against.
 const MAX_KINDS: usize = 10;
 
-/// Checks the expressions of a ValidatingAdmissionPolicy against the built-in kinds its rules name
-/// without wildcards.
-pub fn type_check(spec: &Json) -> Vec<ExpressionWarning> {
-    let kinds = matched_kinds(spec);
+/// A version of a custom kind, as its definition declares it.
+#[derive(Debug, Clone, Copy)]
+pub struct CustomKind<'a> {
+    /// The group.
+    pub group: &'a str,
+    /// The version.
+    pub version: &'a str,
+    /// The kind.
+    pub kind: &'a str,
+    /// The resource by which rules name it.
+    pub plural: &'a str,
+    /// The structural schema of the version.
+    pub schema: &'a Json,
+}
+
+impl CustomKind<'_> {
+    /// The type of its objects, with the whole metadata; none when they have none.
+    fn object_type(&self) -> Option<Type> {
+        let mut schema = self.schema.clone();
+        let text = json!({"type": "string"});
+        let texts = json!({"type": "object", "additionalProperties": text});
+        // Types that are more than one in expressions are not judged.
+        let any =
+            json!({"type": "object", "additionalProperties": {"x-kubernetes-int-or-string": true}});
+        let time = json!({"x-kubernetes-int-or-string": true});
+        let properties = schema.as_object_mut()?.entry("properties");
+        let properties = properties.or_insert_with(|| json!({})).as_object_mut()?;
+        for key in ["apiVersion", "kind"] {
+            properties.insert(key.to_owned(), text.clone());
+        }
+        let metadata = json!({"type": "object", "properties": {
+            "name": text, "generateName": text, "namespace": text, "uid": text, "selfLink": text,
+            "resourceVersion": text, "labels": texts, "annotations": texts,
+            "generation": {"type": "integer"}, "deletionGracePeriodSeconds": {"type": "integer"},
+            "creationTimestamp": time, "deletionTimestamp": time,
+            "finalizers": {"type": "array", "items": text},
+            "managedFields": {"type": "array", "items": any},
+            "ownerReferences": {"type": "array", "items": {"type": "object", "properties": {
+                "apiVersion": text, "kind": text, "name": text, "uid": text,
+                "controller": {"type": "boolean"}, "blockOwnerDeletion": {"type": "boolean"},
+            }}},
+        }});
+        properties.insert("metadata".to_owned(), metadata);
+        crate::decl_type(&schema, self.kind, false).map(|declared| declared.ty)
+    }
+}
+
+/// Checks the expressions of a ValidatingAdmissionPolicy against the kinds its rules name without
+/// wildcards: built-in ones, and those of `customs`.
+pub fn type_check(spec: &Json, customs: &[CustomKind<'_>]) -> Vec<ExpressionWarning> {
     let mut found: Vec<ExpressionWarning> = Vec::new();
-    for (group, version, kind) in kinds {
-        let Some(id) = builtin().kind_type(group, version, kind) else {
-            continue;
-        };
-        let envs = Environments::of(spec, &kind_type(&builtin().types, id));
-        let shown = match group {
+    for ((group, version, kind), object) in matched_types(spec, customs) {
+        let envs = Environments::of(spec, &object);
+        let shown = match group.as_str() {
             "" => format!("{version}, Kind={kind}"),
             group => format!("{group}/{version}, Kind={kind}"),
         };
@@ -372,25 +415,55 @@ pub fn type_check(spec: &Json) -> Vec<ExpressionWarning> {
     found
 }
 
-/// Group, version and kind of what the rules name.
-fn matched_kinds(spec: &Json) -> Vec<(&'static str, &'static str, &'static str)> {
-    let mut kinds = Vec::new();
+/// Whether the rules of a ValidatingAdmissionPolicy name a group without wildcard that has no
+/// built-in kinds: whether custom kinds matter to [`type_check`].
+pub fn names_custom_groups(spec: &Json) -> bool {
+    let rules = spec["matchConstraints"]["resourceRules"].as_array();
+    rules.into_iter().flatten().any(|rule| {
+        let groups = rule["apiGroups"].as_array().into_iter().flatten();
+        groups
+            .filter_map(Json::as_str)
+            .any(|group| group != "*" && !builtin().resources.iter().any(|row| row.group == group))
+    })
+}
+
+/// Group, version and kind.
+type KindName = (String, String, String);
+
+/// What the rules name, with the types of their objects.
+fn matched_types(spec: &Json, customs: &[CustomKind<'_>]) -> Vec<(KindName, Type)> {
+    let mut kinds: Vec<(KindName, Type)> = Vec::new();
     let rules = spec["matchConstraints"]["resourceRules"].as_array();
     for rule in rules.into_iter().flatten() {
         let names = |key: &str, value: &str| {
             let list = rule[key].as_array().into_iter().flatten();
             list.filter_map(Json::as_str).any(|name| name == value)
         };
-        for row in &builtin().resources {
-            let kind = (row.group, row.version, row.kind);
-            if names("apiGroups", row.group)
-                && names("apiVersions", row.version)
-                && names("resources", row.plural)
-                && !kinds.contains(&kind)
-                && kinds.len() < MAX_KINDS
+        let mut add = |[group, version, kind, plural]: [&str; 4],
+                       object: &dyn Fn() -> Option<Type>| {
+            if !names("apiGroups", group)
+                || !names("apiVersions", version)
+                || !names("resources", plural)
             {
-                kinds.push(kind);
+                return;
             }
+            let name = (group.to_owned(), version.to_owned(), kind.to_owned());
+            if kinds.len() < MAX_KINDS
+                && !kinds.iter().any(|(known, _)| *known == name)
+                && let Some(object) = object()
+            {
+                kinds.push((name, object));
+            }
+        };
+        for row in &builtin().resources {
+            add([row.group, row.version, row.kind, row.plural], &|| {
+                let id = builtin().kind_type(row.group, row.version, row.kind)?;
+                Some(kind_type(&builtin().types, id))
+            });
+        }
+        for custom in customs {
+            let words = [custom.group, custom.version, custom.kind, custom.plural];
+            add(words, &|| custom.object_type());
         }
     }
     kinds
@@ -398,8 +471,6 @@ fn matched_kinds(spec: &Json) -> Vec<(&'static str, &'static str, &'static str)>
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     #[test]
@@ -416,7 +487,7 @@ mod tests {
                 {"expression": "object.spec.replicaz > 1"},
             ],
         });
-        let found = type_check(&spec);
+        let found = type_check(&spec, &[]);
         assert_eq!(found.len(), 2, "{found:?}");
         assert_eq!(found[0].field, "spec.validations[1].expression");
         assert_eq!(
@@ -425,6 +496,42 @@ mod tests {
              | object.spec.replicaz > 1\n | ...........^\n"
         );
         spec["matchConstraints"]["resourceRules"][0]["resources"] = json!(["*"]);
-        assert_eq!(type_check(&spec), []);
+        assert_eq!(type_check(&spec, &[]), []);
+    }
+
+    #[test]
+    fn expressions_are_checked_against_custom_kinds() {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+            "color": {"type": "string"}, "count": {"type": "integer"},
+        }}}});
+        let shirt = CustomKind {
+            group: "stable.example.com",
+            version: "v1",
+            kind: "Shirt",
+            plural: "shirts",
+            schema: &schema,
+        };
+        let spec = json!({
+            "matchConstraints": {"resourceRules": [{
+                "apiGroups": ["stable.example.com"], "apiVersions": ["v1"], "operations": ["CREATE"],
+                "resources": ["shirts"],
+            }]},
+            "validations": [
+                {"expression": "object.spec.color != 'red' && object.metadata.labels['a'] == 'b'"},
+                {"expression": "object.metadata.namespace == 'x' && object.metadata.ownerReferences.size() == 0"},
+                {"expression": "object.spec.colour == 'red'"},
+                {"expression": "object.spec.count == 'red'"},
+            ],
+        });
+        assert!(names_custom_groups(&spec));
+        assert_eq!(type_check(&spec, &[]), []);
+        let found = type_check(&spec, &[shirt]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert_eq!(found[0].field, "spec.validations[2].expression");
+        assert_eq!(
+            found[0].warning,
+            "stable.example.com/v1, Kind=Shirt: ERROR: <input>:1:12: undefined field 'colour'\n \
+             | object.spec.colour == 'red'\n | ...........^\n"
+        );
     }
 }

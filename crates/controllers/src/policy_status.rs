@@ -2,12 +2,13 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use async_trait::async_trait;
-use davit_cel::policy::type_check;
+use davit_cel::policy::{CustomKind, names_custom_groups, type_check};
 use davit_client::{Informer, ObjectKey};
 use k8s_openapi::api::admissionregistration::v1::ValidatingAdmissionPolicy;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher;
-use serde_json::json;
+use serde_json::{Value, json};
 
 struct PolicyStatus {
     client: kube::Client,
@@ -30,6 +31,38 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     });
 }
 
+impl PolicyStatus {
+    /// The custom kinds of this moment; policies are few and change rarely, so no copy is kept.
+    async fn definitions(&self) -> Result<Vec<Value>, Error> {
+        let api: kube::Api<CustomResourceDefinition> = kube::Api::all(self.client.clone());
+        let found = api.list(&ListParams::default()).await;
+        let found = found.context(|| "list custom resource definitions".to_owned())?;
+        let values = found.items.iter().map(|definition| {
+            serde_json::to_value(&definition.spec)
+                .map_err(|error| Error::Invalid(format!("a custom resource definition: {error}")))
+        });
+        values.collect()
+    }
+}
+
+/// The versions that the `spec`s of definitions serve.
+fn custom_kinds(specs: &[Value]) -> Vec<CustomKind<'_>> {
+    let mut kinds = Vec::new();
+    for spec in specs {
+        let versions = spec["versions"].as_array().into_iter().flatten();
+        for version in versions.filter(|version| version["served"] == true) {
+            kinds.push(CustomKind {
+                group: spec["group"].as_str().unwrap_or_default(),
+                version: version["name"].as_str().unwrap_or_default(),
+                kind: spec["names"]["kind"].as_str().unwrap_or_default(),
+                plural: spec["names"]["plural"].as_str().unwrap_or_default(),
+                schema: &version["schema"]["openAPIV3Schema"],
+            });
+        }
+    }
+    kinds
+}
+
 #[async_trait]
 impl Reconcile for PolicyStatus {
     const NAME: &'static str = "validatingadmissionpolicy-status";
@@ -47,7 +80,12 @@ impl Reconcile for PolicyStatus {
         }
         let spec = serde_json::to_value(&policy.spec)
             .map_err(|error| Error::Invalid(format!("policy {}: {error}", key.name)))?;
-        let warnings: Vec<_> = type_check(&spec)
+        let definitions = if names_custom_groups(&spec) {
+            self.definitions().await?
+        } else {
+            Vec::new()
+        };
+        let warnings: Vec<_> = type_check(&spec, &custom_kinds(&definitions))
             .into_iter()
             .map(|found| json!({ "fieldRef": found.field, "warning": found.warning }))
             .collect();
