@@ -41,7 +41,7 @@ use crate::server::ApiServer;
 use crate::user::UserInfo;
 
 pub use config::{Config, ConfigError};
-pub(crate) use connect::{connected, posted};
+pub(crate) use connect::{attributes, connected, posted};
 pub use plugins::names as plugin_names;
 pub(crate) use priority::SYSTEM_CLASSES;
 pub(crate) use reinvocation::Reinvocation;

@@ -22,7 +22,6 @@ pub use policy::{Level, Policy, PolicyError, Stage};
 
 pub(crate) use event::{Record, Request};
 
-use crate::webhook::Tasks;
 use log::LogFile;
 use webhook::Webhook;
 
@@ -124,7 +123,6 @@ impl Auditor {
     /// None when nothing would be recorded anywhere.
     pub(crate) fn new(
         options: AuditOptions,
-        tasks: &Tasks,
         events: Counter,
         errors: Counter,
     ) -> Result<Option<Self>, AuditError> {
@@ -137,7 +135,7 @@ impl Auditor {
         let log = options.log.map(LogFile::open).transpose()?;
         let webhook = options
             .webhook
-            .map(|path| Webhook::start(&path, tasks, errors.clone()))
+            .map(|path| Webhook::start(&path, errors.clone()))
             .transpose()?;
         Ok(Some(Self {
             policy,

@@ -18,6 +18,7 @@ mod strategy;
 mod view;
 
 pub(crate) use controller::Controller;
+pub use convert::check_conversion_answer;
 pub(crate) use definition::{CustomVersion, Scale, TERMINATING_VERBS};
 pub(crate) use rules::check_rules;
 pub(crate) use view::{Normal, View};

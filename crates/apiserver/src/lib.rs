@@ -72,6 +72,7 @@ pub use authz::{
     Abac, AccessWebhook, Authorization, AuthorizationError, Mode as AuthorizationMode, PolicyError,
 };
 pub use body::{BoxError, ResponseBody};
+pub use crd::check_conversion_answer;
 pub use flowcontrol::FlowOptions;
 pub use request_info::RequestInfo;
 pub use server::{ApiServer, DEFAULT_ISSUER, Error, InProcess, Options};

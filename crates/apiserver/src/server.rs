@@ -260,7 +260,7 @@ impl ApiServer {
         let webhooks = Arc::new(Webhooks::new(&registry, shutdown.clone()));
         let metrics = Metrics::new();
         let (events, lost) = (metrics.audit_events.clone(), metrics.audit_errors.clone());
-        let auditor = Auditor::new(options.audit, webhooks.tasks(), events, lost)?;
+        let auditor = Auditor::new(options.audit, events, lost)?;
         let authenticator = Authenticator::new(
             pki.as_ref().map(Pki::ca_certificate),
             &options.authentication,

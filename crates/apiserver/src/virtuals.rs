@@ -10,6 +10,7 @@ use davit_api::status::Status;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
+use crate::admission::{Operation, attributes};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, decode_body, format, not_allowed, read_body};
@@ -41,6 +42,16 @@ pub(crate) async fn handle(
     let bytes = read_body(request.into_body()).await?;
     let expected = Expected::of(resource);
     let mut review = decode_body(context, &bytes, format, &expected, options.validation)?;
+    let asked = attributes(
+        server,
+        context,
+        resource,
+        Operation::Create,
+        "",
+        options.dry_run,
+    );
+    let admission = server.admission();
+    admission.mutate(&asked, Some(&mut review)).await?;
     let status = match resource.row.kind {
         "TokenReview" => token_reviews::token(server, &review).await?,
         "SelfSubjectReview" => json!({ "userInfo": context.user.to_value() }),
@@ -57,6 +68,7 @@ pub(crate) async fn handle(
             ));
         }
     };
+    admission.validate(&asked, Some(&review)).await?;
     if !review["metadata"].is_object() {
         review["metadata"] = json!({});
     }

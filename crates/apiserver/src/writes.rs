@@ -43,6 +43,25 @@ pub(crate) struct Writer<'a> {
     pub(crate) tracking: Tracking,
 }
 
+/// What stands for an object in a write through a subresource with a kind of its own (the Scale of
+/// a workload): admission sees it, and may change it, in the object's place.
+pub(crate) trait Facet: Send + Sync {
+    /// The subresource.
+    fn subresource(&self) -> &'static str;
+
+    /// How `object` looks through it.
+    ///
+    /// # Errors
+    /// When the object lacks what it is made of.
+    fn of(&self, object: &Value) -> Result<Value, Status>;
+
+    /// `object` with what `facet` says.
+    ///
+    /// # Errors
+    /// When the facet is invalid.
+    fn put(&self, object: &Value, facet: &Value) -> Result<Value, Status>;
+}
+
 impl Writer<'_> {
     fn attributes<'b>(
         &'b self,

@@ -23,7 +23,21 @@ pub(crate) async fn posted(
     dry_run: bool,
     object: &mut Value,
 ) -> Result<(), Status> {
-    let attributes = Attributes {
+    let attributes = attributes(server, context, resource, operation, name, dry_run);
+    server.admission().mutate(&attributes, Some(object)).await?;
+    server.admission().validate(&attributes, Some(object)).await
+}
+
+/// The attributes of a request that creates something which is not stored.
+pub(crate) fn attributes<'a>(
+    server: &'a ApiServer,
+    context: &'a Context,
+    resource: &'a ResourceInfo,
+    operation: Operation,
+    name: &'a str,
+    dry_run: bool,
+) -> Attributes<'a> {
+    Attributes {
         server,
         operation,
         resource,
@@ -35,9 +49,7 @@ pub(crate) async fn posted(
         old: None,
         warnings: &context.warnings,
         reinvocation: Reinvocation::default(),
-    };
-    server.admission().mutate(&attributes, Some(object)).await?;
-    server.admission().validate(&attributes, Some(object)).await
+    }
 }
 
 /// The options of a connection as an object: `PodExecOptions` and its relatives.

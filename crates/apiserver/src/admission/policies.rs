@@ -98,12 +98,10 @@ impl Policies {
     }
 }
 
-/// Requests no policy sees: those on policies and bindings, so that a wrong one can be repaired,
-/// and reviews, which change nothing.
+/// Requests no policy sees: those on policies and bindings, so that a wrong one can be repaired.
 fn is_exempt(attributes: &Attributes<'_>) -> bool {
     let row = &attributes.resource.row;
-    let configures = row.group == GROUP && row.plural.contains("admissionpolic");
-    configures || (attributes.resource.is_virtual() && row.kind != "Binding")
+    row.group == GROUP && row.plural.contains("admissionpolic")
 }
 
 /// The variables of a request, as a policy that matched `resource` sees them.

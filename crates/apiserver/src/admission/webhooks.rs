@@ -58,10 +58,10 @@ impl Source {
 }
 
 /// Requests no webhook sees: those on the objects that configure admission, so that a broken
-/// configuration can be repaired, and reviews, which change nothing.
+/// configuration can be repaired.
 fn is_exempt(attributes: &Attributes<'_>) -> bool {
     let row = &attributes.resource.row;
-    let configures = row.group == GROUP
+    row.group == GROUP
         && matches!(
             row.plural,
             "validatingwebhookconfigurations"
@@ -70,8 +70,7 @@ fn is_exempt(attributes: &Attributes<'_>) -> bool {
                 | "validatingadmissionpolicybindings"
                 | "mutatingadmissionpolicies"
                 | "mutatingadmissionpolicybindings"
-        );
-    configures || (attributes.resource.is_virtual() && row.kind != "Binding")
+        )
 }
 
 /// What a failed call means under the webhook's policy.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::AuditError;
@@ -32,10 +33,11 @@ pub(super) struct Webhook {
     queue: mpsc::Sender<Message>,
     errors: Counter,
     task: AbortOnDropHandle<()>,
+    _connections: DropGuard,
 }
 
 impl Webhook {
-    pub(super) fn start(path: &Path, tasks: &Tasks, errors: Counter) -> Result<Self, AuditError> {
+    pub(super) fn start(path: &Path, errors: Counter) -> Result<Self, AuditError> {
         let unusable = |detail: String| AuditError::Webhook {
             path: path.to_owned(),
             detail,
@@ -43,7 +45,9 @@ impl Webhook {
         let settings = Kubeconfig::read(path)
             .and_then(|config| config.settings())
             .map_err(|error| unusable(error.to_string()))?;
-        let client = Client::new(settings, tasks.clone());
+        // Its connections outlive the server's other tasks: what waits is sent when they have ended.
+        let connections = CancellationToken::new();
+        let client = Client::new(settings, Tasks::new(connections.clone()));
         let client = client.map_err(|error| unusable(error.to_string()))?;
         let (queue, received) = mpsc::channel(BUFFER);
         let task = tokio::spawn(run(client, received, errors.clone()));
@@ -51,6 +55,7 @@ impl Webhook {
             queue,
             errors,
             task: AbortOnDropHandle::new(task),
+            _connections: connections.drop_guard(),
         })
     }
 

@@ -9,8 +9,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use davit_api::field::Path;
 use davit_api::kinds::{TypeBody, TypeDef, TypeTable};
 use davit_api::status::{Reason, Status};
+use davit_schema::structural::{SchemaCheck, check_schema};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -311,6 +313,7 @@ impl State {
             Some((reason, why)) => condition(&mut new, "NamesAccepted", false, reason, why),
         }
         approval(&mut new);
+        structure(&mut new);
         let was = is_true(&new, "Established");
         if !was {
             if accepted.conflict.is_some() {
@@ -646,6 +649,35 @@ fn approval(object: &mut Value) {
         approval.reason,
         &approval.message,
     );
+}
+
+/// Definitions that were stored before schemas had to be structural are said to violate it.
+fn structure(object: &mut Value) {
+    const KIND: &str = "NonStructuralSchema";
+    let at = Path::new("spec").child("versions");
+    let versions = object["spec"]["versions"].as_array().into_iter().flatten();
+    let mut faults = Vec::new();
+    for (index, version) in versions.enumerate() {
+        if let Some(schema) = version.pointer("/schema/openAPIV3Schema") {
+            let at = at.index(index).child("schema").child("openAPIV3Schema");
+            let status = version.pointer("/subresources/status").is_some();
+            faults.extend(check_schema(schema, &at, SchemaCheck { status }));
+        }
+    }
+    let mut texts: Vec<String> = faults.iter().map(ToString::to_string).collect();
+    texts.dedup();
+    match texts.as_slice() {
+        [] => {
+            if let Some(list) = object["status"]["conditions"].as_array_mut() {
+                list.retain(|held| held["type"] != KIND);
+            }
+        }
+        [only] => condition(object, KIND, true, "Violations", only),
+        many => {
+            let all = format!("[{}]", many.join(", "));
+            condition(object, KIND, true, "Violations", &all);
+        }
+    }
 }
 
 /// Why the authorities of a conversion webhook cannot be used.

@@ -105,25 +105,55 @@ impl Converter {
             .map_err(|error| failed(&error))?;
         let call = Call::post(Bytes::from(review.to_string()), TIMEOUT).with_timeout_query();
         let answer = client.json(call).await.map_err(|error| failed(&error))?;
-        let converted =
-            converted_objects(answer, &uid, review_version).map_err(|why| failed(&why))?;
-        if converted.len() != sent.len() {
-            return Err(format!(
-                "conversion webhook for {described} returned {} objects, expected {}",
-                converted.len(),
-                sent.len()
-            ));
-        }
-        let many = sent.len() > 1;
-        sent.iter()
-            .zip(converted)
-            .enumerate()
-            .map(|(index, (original, converted))| {
-                checked(original, converted, wanted, many.then_some(index))
-                    .map_err(|why| format!("conversion webhook for {described} returned {why}"))
-            })
-            .collect()
+        read_answer(answer, &uid, review_version, sent, wanted)
     }
+}
+
+/// The objects of an answer, if it is one to the question about `sent`.
+fn read_answer(
+    answer: Value,
+    uid: &str,
+    review_version: &str,
+    sent: &[&Value],
+    wanted: &str,
+) -> Result<Vec<Value>, String> {
+    let described = sent
+        .first()
+        .map_or(String::new(), |object| described(object));
+    let converted = converted_objects(answer, uid, review_version)
+        .map_err(|why| format!("conversion webhook for {described} failed: {why}"))?;
+    if converted.len() != sent.len() {
+        return Err(format!(
+            "conversion webhook for {described} returned {} objects, expected {}",
+            converted.len(),
+            sent.len()
+        ));
+    }
+    let many = sent.len() > 1;
+    sent.iter()
+        .zip(converted)
+        .enumerate()
+        .map(|(index, (original, converted))| {
+            checked(original, converted, wanted, many.then_some(index))
+                .map_err(|why| format!("conversion webhook for {described} returned {why}"))
+        })
+        .collect()
+}
+
+/// Whether the ConversionReview with which a webhook answered the request `uid` about `sent` is
+/// believed, and the objects that come of it: what fuzzing tries on arbitrary answers.
+///
+/// # Errors
+/// What is wrong with it, in the words of kube-apiserver.
+pub fn check_conversion_answer(
+    answer: Value,
+    uid: &str,
+    review_version: &str,
+    sent: &[Value],
+    wanted: &str,
+) -> Result<Vec<Value>, String> {
+    let sent: Vec<&Value> = sent.iter().collect();
+    read_answer(answer, uid, review_version, &sent, wanted)
 }
 
 /// `group/version, Kind=Kind`.

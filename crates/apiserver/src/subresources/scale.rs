@@ -20,7 +20,7 @@ use crate::negotiate::{Form, Offer};
 use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
-use crate::writes::Writer;
+use crate::writes::{Facet, Writer};
 use crate::{object, ownership, respond};
 
 const GROUP: &str = "autoscaling";
@@ -106,7 +106,9 @@ async fn change(
             let scale = owners.update(&live, wanted.clone());
             with_scale(resource, current, &scale)
         };
-        writer.update(name, "", &mut transform).await?
+        writer
+            .update_facet(name, &Scales(resource), &mut transform)
+            .await?
     } else {
         let kind = patch_kind(context)?;
         let bytes = read_body(request.into_body()).await?;
@@ -137,9 +139,28 @@ async fn change(
             };
             with_scale(resource, current, &scale)
         };
-        writer.update(name, "", &mut transform).await?
+        writer
+            .update_facet(name, &Scales(resource), &mut transform)
+            .await?
     };
     scale_of(resource, &updated.value)
+}
+
+/// The scales of a kind's objects, as admission sees them.
+struct Scales<'a>(&'a ResourceInfo);
+
+impl Facet for Scales<'_> {
+    fn subresource(&self) -> &'static str {
+        "scale"
+    }
+
+    fn of(&self, object: &Value) -> Result<Value, Status> {
+        scale_of(self.0, object)
+    }
+
+    fn put(&self, object: &Value, facet: &Value) -> Result<Value, Status> {
+        with_scale(self.0, object, facet)
+    }
 }
 
 /// What a PATCH of a scale does.

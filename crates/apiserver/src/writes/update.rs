@@ -7,7 +7,7 @@ use davit_store::Error as StoreError;
 use serde_json::{Value, json};
 
 use super::create::is_tracked;
-use super::{Race, Writer, add_missing};
+use super::{Facet, Race, Writer, add_missing};
 use crate::admission::Operation;
 use crate::object;
 use crate::ownership::BeforeAdmission;
@@ -28,12 +28,32 @@ const SYSTEM: [&str; 6] = [
 ];
 
 impl Writer<'_> {
-    /// Changes the object `name`, or its `subresource`. With `unconditional_ok` a result without
-    /// resourceVersion is accepted (where the kind allows it).
+    /// Changes the object `name`, or its `subresource`. A result without resourceVersion is
+    /// accepted where the kind allows it.
     pub(crate) async fn update(
         &self,
         name: &str,
         subresource: &str,
+        transform: Transform<'_>,
+    ) -> Result<Stored, Status> {
+        self.update_seen(name, subresource, None, transform).await
+    }
+
+    /// Changes the object `name` itself through one of its facets, which is what admission sees.
+    pub(crate) async fn update_facet(
+        &self,
+        name: &str,
+        facet: &dyn Facet,
+        transform: Transform<'_>,
+    ) -> Result<Stored, Status> {
+        self.update_seen(name, "", Some(facet), transform).await
+    }
+
+    async fn update_seen(
+        &self,
+        name: &str,
+        subresource: &str,
+        facet: Option<&dyn Facet>,
         transform: Transform<'_>,
     ) -> Result<Stored, Status> {
         let storage = &self.resource.storage;
@@ -44,7 +64,9 @@ impl Writer<'_> {
                 return Err(self.not_found(name));
             };
             let wanted = transform(&old.value)?;
-            let new = self.prepared(name, subresource, &old, wanted).await?;
+            let new = self
+                .prepared(name, subresource, facet, &old, wanted)
+                .await?;
             if self.leaves(&new) && subresource_may_delete(subresource) {
                 match self.remove(name, &old, new).await {
                     Ok(stored) => return Ok(stored),
@@ -112,6 +134,7 @@ impl Writer<'_> {
         &self,
         name: &str,
         subresource: &str,
+        facet: Option<&dyn Facet>,
         old: &Stored,
         mut new: Value,
     ) -> Result<Value, Status> {
@@ -125,7 +148,9 @@ impl Writer<'_> {
         new = self.tracked(subresource, Some(&old.value), new)?;
         // of a binding it was the Binding that was asked about
         let asks = subresource != "binding";
-        if asks {
+        if let Some(facet) = facet {
+            new = self.admitted_facet(name, facet, &old.value, new).await?;
+        } else if asks {
             let before = BeforeAdmission::remember(&new);
             let attributes =
                 self.attributes(Operation::Update, subresource, name, Some(&old.value));
@@ -160,7 +185,13 @@ impl Writer<'_> {
         if !found.is_empty() {
             return Err(self.invalid(name, &found));
         }
-        if asks {
+        if let Some(facet) = facet {
+            let (was, is) = (facet.of(&old.value)?, facet.of(&new)?);
+            let attributes =
+                self.attributes(Operation::Update, facet.subresource(), name, Some(&was));
+            let admission = self.server.admission();
+            admission.validate(&attributes, Some(&is)).await?;
+        } else if asks {
             let attributes =
                 self.attributes(Operation::Update, subresource, name, Some(&old.value));
             self.server
@@ -180,6 +211,25 @@ impl Writer<'_> {
         object::set_meta(&mut new, "resourceVersion", json!(old.revision.to_string()));
         ignore_times(&old.value, &mut new);
         Ok(new)
+    }
+
+    /// `new` as mutating admission left it, having seen its facet.
+    async fn admitted_facet(
+        &self,
+        name: &str,
+        facet: &dyn Facet,
+        old: &Value,
+        new: Value,
+    ) -> Result<Value, Status> {
+        let (was, mut is) = (facet.of(old)?, facet.of(&new)?);
+        let asked = is.clone();
+        let attributes = self.attributes(Operation::Update, facet.subresource(), name, Some(&was));
+        let admission = self.server.admission();
+        admission.mutate(&attributes, Some(&mut is)).await?;
+        if is == asked {
+            return Ok(new);
+        }
+        facet.put(&new, &is)
     }
 
     fn check_preconditions(&self, name: &str, old: &Stored, new: &Value) -> Result<(), Status> {
