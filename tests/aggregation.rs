@@ -129,7 +129,7 @@ fn available(cluster: &Cluster, k: &Path) -> String {
 }
 
 #[test]
-fn item_163_165_166_a_server_of_the_official_library_is_used_through_kubectl() {
+fn item_163_165_166_169_a_server_of_the_official_library_is_used_through_kubectl() {
     let Some(binary) = go_program("aggregated", "aggregated-apiserver") else {
         return;
     };

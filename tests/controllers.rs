@@ -1,5 +1,5 @@
 //! Controllers that clients take for granted, through kubectl, on a control plane without a node: the test plays the
-//! kubelet and says that pods are ready (items 85, 118, 197, 198).
+//! kubelet and says that pods are ready (items 85, 118, 196 to 199).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -294,4 +294,69 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
         value(&cluster, &k, "cronjob/tick", ".status.active[0].name") == job
     });
     assert!(!value(&cluster, &k, "cronjob/tick", ".status.lastScheduleTime").is_empty());
+}
+
+#[test]
+fn item_196_and_199_namespaces_are_furnished_and_a_silent_node_loses_its_pods() {
+    let Some(k) = any_kubectl() else { return };
+    let cluster = Cluster::up(&["--no-node"]);
+    kubectl(&cluster, &k, ["create", "namespace", "team"]);
+    let furnished = || {
+        let held = output(cluster.kubectl(&k).args([
+            "-n",
+            "team",
+            "get",
+            "serviceaccount/default",
+            "configmap/kube-root-ca.crt",
+        ]));
+        held.status.success()
+    };
+    eventually(
+        "the namespace is furnished",
+        Duration::from_secs(10),
+        furnished,
+    );
+
+    // A node that says once that it is ready, and then nothing.
+    let heartbeat = r#"{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","message":"well","lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: lost}\n";
+    kubectl_stdin(&cluster, &k, &["create", "-f", "-"], node);
+    let say = ["patch", "node", "lost", "--subresource=status", "-p"];
+    kubectl(&cluster, &k, say.into_iter().chain([heartbeat]));
+    let pod = |name: &str, seconds: u32| {
+        format!(
+            "apiVersion: v1
+kind: Pod
+metadata: {{name: {name}}}
+spec:
+  nodeName: lost
+  containers: [{{name: c, image: example.test/c:1}}]
+  tolerations:
+  - {{key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, tolerationSeconds: {seconds}}}
+"
+        )
+    };
+    kubectl_stdin(&cluster, &k, &["create", "-f", "-"], &pod("hasty", 1));
+    kubectl_stdin(&cluster, &k, &["create", "-f", "-"], &pod("patient", 3600));
+    let ready = ".status.conditions[?(@.type==\"Ready\")].status";
+    eventually("the node is unknown", Duration::from_secs(120), || {
+        value(&cluster, &k, "node/lost", ready) == "Unknown"
+    });
+    let table = kubectl(&cluster, &k, ["get", "nodes"]);
+    assert!(table.contains("lost   NotReady"), "{table}");
+    eventually("it is tainted", SOON, || {
+        let taints = value(&cluster, &k, "node/lost", ".spec.taints[*].key");
+        taints.contains("node.kubernetes.io/unreachable")
+    });
+    let deleted = ".metadata.deletionTimestamp";
+    eventually("the hasty pod is evicted", SOON, || {
+        let shown = output(
+            cluster
+                .kubectl(&k)
+                .args(["get", "pod", "hasty", "-o"])
+                .arg(format!("jsonpath={{{deleted}}}")),
+        );
+        !shown.status.success() || !shown.stdout.is_empty()
+    });
+    assert_eq!(value(&cluster, &k, "pod/patient", deleted), "");
 }

@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
+#[path = "crds/sampledb.rs"]
+mod sampledb;
 
 use harness::{Cluster, eventually, kubectl, kubectl_binary, kubectl_stdin, output};
 use std::path::Path;
@@ -146,5 +148,95 @@ fn item_142_157_158_162_the_shirts_of_the_documentation() {
         println!("kubectl {release}");
         let cluster = Cluster::up(&["--no-node"]);
         shirts(&cluster, &binary);
+    }
+}
+
+/// Only what the example says: no short name, no categories, no subresources.
+const PLAIN: &str = "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata:
+  name: shirts.stable.example.com
+spec:
+  group: stable.example.com
+  scope: Namespaced
+  names: {plural: shirts, singular: shirt, kind: Shirt}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema:
+      openAPIV3Schema:
+        type: object
+        properties:
+          spec:
+            type: object
+            properties:
+              color: {type: string}
+              size: {type: string}
+    selectableFields:
+    - jsonPath: .spec.color
+    - jsonPath: .spec.size
+    additionalPrinterColumns:
+    - {jsonPath: .spec.color, name: Color, type: string}
+    - {jsonPath: .spec.size, name: Size, type: string}
+";
+
+#[test]
+fn item_157_158_the_example_as_it_is_written() {
+    for release in ["1.27", "1.33"] {
+        let Some(k) = kubectl_binary(release) else {
+            continue;
+        };
+        println!("kubectl {release}");
+        let cluster = Cluster::up(&["--no-node"]);
+        let created = kubectl_stdin(&cluster, &k, &["create", "-f", "-"], PLAIN);
+        assert_eq!(
+            created,
+            "customresourcedefinition.apiextensions.k8s.io/shirts.stable.example.com created\n"
+        );
+        // Nobody waits: the first objects follow at once.
+        eventually("the kind is served", Duration::from_secs(10), || {
+            let made = output(
+                cluster
+                    .kubectl(&k)
+                    .args(["get", "shirts.stable.example.com"]),
+            );
+            made.status.success()
+        });
+        kubectl_stdin(&cluster, &k, &["create", "-f", "-"], SHIRTS);
+        let get = |more: &[&str]| {
+            let args = [&["get", "shirts.stable.example.com"], more].concat();
+            kubectl(&cluster, &k, args)
+        };
+        let (head, one) = ("NAME       COLOR   SIZE\n", "example1   blue    S\n");
+        let (two, three) = ("example2   blue    M\n", "example3   green   M\n");
+        assert_eq!(get(&[]), format!("{head}{one}{two}{three}"));
+        let blue = get(&["--field-selector", "spec.color=blue"]);
+        assert_eq!(blue, format!("{head}{one}{two}"));
+        let both = get(&["--field-selector=spec.color!=green,spec.size=M"]);
+        assert_eq!(both, format!("{head}{two}"));
+        let everywhere = get(&["-A", "--field-selector=spec.size=S", "-o", "name"]);
+        assert_eq!(everywhere, "shirt.stable.example.com/example1\n");
+        let args = [
+            "delete",
+            "shirts.stable.example.com",
+            "--field-selector=spec.color=green",
+        ];
+        let deleted = kubectl(&cluster, &k, args);
+        assert!(deleted.contains("\"example3\" deleted"), "{deleted}");
+        assert_eq!(get(&[]), format!("{head}{one}{two}"));
+        let refused = output(cluster.kubectl(&k).args([
+            "get",
+            "shirts",
+            "--field-selector=spec.sleeves=long",
+        ]));
+        let text = String::from_utf8_lossy(&refused.stderr);
+        assert!(
+            text.contains("field label not supported: spec.sleeves"),
+            "{text}"
+        );
+        let all = kubectl(&cluster, &k, ["get", "all"]);
+        assert!(!all.contains("shirt"), "it is in no category: {all}");
     }
 }

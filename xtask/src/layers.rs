@@ -46,7 +46,7 @@ const COMPONENTS: &str = "components";
 const SDK_MAY_USE: &[&str] = &["davit-api", "davit-proto"];
 
 /// Folders whose packages may use anything: they are tools and tests.
-const TOOLS: &[&str] = &["xtask"];
+const TOOLS: &[&str] = &["xtask", "davit-fuzz"];
 
 #[derive(Deserialize)]
 struct Metadata {

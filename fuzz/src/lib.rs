@@ -1,0 +1,75 @@
+//! Arbitrary input for everything that reads what strangers send: what each target promises, inputs that come close to
+//! what it takes, and a driver that runs them on any toolchain.
+#![forbid(unsafe_code)]
+
+pub mod driver;
+mod make;
+mod numbers;
+pub mod targets;
+
+pub use numbers::Numbers;
+
+/// One thing that reads input.
+#[derive(Debug, Clone, Copy)]
+pub struct Target {
+    /// By which the driver and cargo-fuzz know it.
+    pub name: &'static str,
+    /// Reads one input; a panic is a finding.
+    pub run: fn(&[u8]),
+    /// An input that is, or nearly is, what the target takes.
+    pub make: fn(&mut Numbers) -> Vec<u8>,
+}
+
+/// All targets.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "apply",
+        run: targets::apply,
+        make: make::apply,
+    },
+    Target {
+        name: "cel",
+        run: targets::cel,
+        make: make::cel,
+    },
+    Target {
+        name: "conversion",
+        run: targets::conversion,
+        make: make::conversion,
+    },
+    Target {
+        name: "decode",
+        run: targets::decode,
+        make: make::decode,
+    },
+    Target {
+        name: "patch",
+        run: targets::patch,
+        make: make::patch,
+    },
+    Target {
+        name: "protobuf",
+        run: targets::protobuf,
+        make: make::protobuf,
+    },
+    Target {
+        name: "quantity",
+        run: targets::quantity,
+        make: make::quantity,
+    },
+    Target {
+        name: "selectors",
+        run: targets::selectors,
+        make: make::selectors,
+    },
+    Target {
+        name: "structural",
+        run: targets::structural,
+        make: make::structural,
+    },
+    Target {
+        name: "webhook",
+        run: targets::webhook,
+        make: make::webhook,
+    },
+];
