@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 pub mod amounts;
+pub mod classic;
 pub mod devices;
 pub mod field;
 pub mod fields;

@@ -185,7 +185,7 @@ impl Namespaces {
             remains.undiscovered = Some(discovery_failure(&stale));
         }
         for group in discovery.groups() {
-            for (resource, capabilities) in group.recommended_resources() {
+            for (resource, capabilities) in crate::resourceclaim::resources_of(group) {
                 if stale.contains(&resource.api_version) {
                     continue;
                 }

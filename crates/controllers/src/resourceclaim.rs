@@ -1,11 +1,14 @@
 //! Resource claims: made from templates for the pods that name them, reserved for pods that were put on a node past the
 //! scheduler, and given back when nobody uses them any more.
 
+mod classic;
 mod plan;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::pod_control::controller_of;
 use async_trait::async_trait;
+pub(crate) use classic::resources_of;
+use classic::{Classic, OfClassicClaims};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{
@@ -32,11 +35,12 @@ struct Known {
     pods: Informer<Pod>,
     claims: Informer<ResourceClaim>,
     templates: Informer<ResourceClaimTemplate>,
+    classic: Classic,
 }
 
 impl Known {
     fn is_synced(&self) -> bool {
-        self.claims.is_synced() && self.templates.is_synced()
+        self.claims.is_synced() && self.templates.is_synced() && self.classic.is_synced()
     }
 
     fn api(&self, namespace: &str) -> kube::Api<ResourceClaim> {
@@ -68,6 +72,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
         pods: spawner.informers.pods.clone(),
         templates: watch_all(spawner),
         claims: claims.clone(),
+        classic: Classic::default(),
     };
     let events = spawner.events("resource_claim");
     let pods = spawner.controller(OfPods {
@@ -89,6 +94,14 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
         vec![ObjectKey::of(claim)]
     });
     spawner.feed(&known.pods, &own, claims_of);
+    let of_classic = spawner.controller(OfClassicClaims {
+        client: known.client.clone(),
+        pods: known.pods.clone(),
+        classic: known.classic.clone(),
+    });
+    spawner.feed(&known.pods, &of_classic, classic::claims_of);
+    let client = known.client.clone();
+    spawner.task(known.classic.clone().follow(client, of_classic, pods));
     claims
 }
 
@@ -139,7 +152,11 @@ impl Reconcile for OfPods {
                 continue;
             };
             match self.claim_for(&pod, entry, template).await {
-                Ok(name) => made.push(json!({"name": entry.name, "resourceClaimName": name})),
+                Ok(Some(name)) => {
+                    made.push(json!({"name": entry.name, "resourceClaimName": name}));
+                }
+                // The names of classic claims follow from the pods'.
+                Ok(None) => {}
                 Err(error) => {
                     let object = object_ref(&*pod);
                     let text = format!("PodResourceClaim {}: {}", entry.name, reason(&error));
@@ -161,13 +178,14 @@ fn reason(error: &Error) -> String {
 }
 
 impl OfPods {
-    /// The name of the claim for an entry with a template; made now if there is none.
+    /// The name of the claim for an entry with a template; made now if there is none. None for a claim of the classic
+    /// API, from a template of the classic API.
     async fn claim_for(
         &self,
         pod: &Pod,
         entry: &PodResourceClaim,
         template: &str,
-    ) -> Result<String, Error> {
+    ) -> Result<Option<String>, Error> {
         let known = &self.known;
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
@@ -177,7 +195,7 @@ impl OfPods {
         };
         if let Some(name) = named {
             match known.claims.get(Some(namespace), name) {
-                Some(claim) if mine(&claim) => return Ok(name.to_owned()),
+                Some(claim) if mine(&claim) => return Ok(Some(name.to_owned())),
                 // A claim of this name that belongs to something else is not touched.
                 Some(_) => {
                     return Err(Error::Invalid(format!(
@@ -187,6 +205,9 @@ impl OfPods {
                 None => {}
             }
         }
+        if named.is_none() && known.classic.is_made_for(pod, entry) {
+            return Ok(None);
+        }
         // Made before, and the pod's status not written then.
         let made = known.claims.list_namespace(namespace);
         let made = made.iter().filter(|c| mine(c)).find(|c| {
@@ -195,9 +216,13 @@ impl OfPods {
                 && annotations.and_then(|a| a.get(POD_CLAIM)) == Some(&entry.name)
         });
         if let Some(name) = made.and_then(|c| c.metadata.name.clone()) {
-            return Ok(name);
+            return Ok(Some(name));
         }
         let Some(found) = known.templates.get(Some(namespace), template) else {
+            if let Some(found) = known.classic.template(namespace, template) {
+                classic::make(&known.client, pod, entry, &found).await?;
+                return Ok(None);
+            }
             return Err(Error::Invalid(format!(
                 "failed to create ResourceClaim: resourceclaimtemplate.resource.k8s.io \"{template}\" not found"
             )));
@@ -207,7 +232,7 @@ impl OfPods {
         let created = api.create(&PostParams::default(), &claim).await;
         let created =
             created.context(|| format!("create a claim for pod {namespace}/{}", entry.name))?;
-        Ok(created.metadata.name.unwrap_or_default())
+        Ok(Some(created.metadata.name.unwrap_or_default()))
     }
 
     /// Writes the names into the pod's status, if they are not there.

@@ -10,11 +10,14 @@ use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClai
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use parking_lot::Mutex;
 
+use crate::classic::Classic;
+
 /// Devices and claims, shared by the plugins of all profiles. Cheap to clone.
 #[derive(Clone)]
 pub struct Devices {
     inner: Arc<Mutex<Inner>>,
     selectors: Arc<Selectors>,
+    classic: Classic,
 }
 
 impl fmt::Debug for Devices {
@@ -69,7 +72,13 @@ impl Devices {
         Self {
             inner: Arc::default(),
             selectors,
+            classic: Classic::default(),
         }
+    }
+
+    /// What is known of the classic API's claims.
+    pub fn classic(&self) -> &Classic {
+        &self.classic
     }
 
     pub(crate) fn selectors(&self) -> &Arc<Selectors> {
@@ -83,7 +92,7 @@ impl Devices {
 
     /// Whether a decision about devices can be made: an unknown claim may hold any of them.
     pub fn is_synced(&self) -> bool {
-        self.inner.lock().synced.iter().all(|s| *s)
+        self.inner.lock().synced.iter().all(|s| *s) && self.classic.is_synced()
     }
 
     /// Takes a slice over, or its end.

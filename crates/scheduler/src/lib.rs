@@ -9,6 +9,7 @@
 )]
 
 pub mod cache;
+pub mod classic;
 pub mod cycle;
 pub mod devices;
 pub mod framework;

@@ -1,6 +1,7 @@
 //! The built-in plugins and the default profile.
 
 mod balanced_allocation;
+mod classic_resources;
 mod default_binder;
 mod default_preemption;
 mod dynamic_resources;
@@ -18,6 +19,7 @@ mod scheduling_gates;
 mod taint_toleration;
 
 pub use balanced_allocation::BalancedAllocation;
+pub use classic_resources::ClassicResources;
 pub use default_binder::DefaultBinder;
 pub use default_preemption::{Budgets, DefaultPreemption};
 pub(crate) use dynamic_resources::Adoption;
@@ -51,6 +53,7 @@ pub fn default_profile(
     let fit = NodeResourcesFit::default().with_devices(devices.clone());
     let args = DynamicResourcesArgs::default();
     let dynamic = DynamicResources::new(client.clone(), devices.clone(), args);
+    let classic = ClassicResources::new(client.clone(), devices.clone());
     let mut profile = Profile::new(name)
         .with(Arc::new(SchedulingGates), 0)
         .with(Arc::new(PrioritySort), 0)
@@ -63,6 +66,7 @@ pub fn default_profile(
         .with(Arc::new(PodTopologySpread), 2)
         .with(Arc::new(InterPodAffinity::default()), 2)
         .with(Arc::new(dynamic), 2)
+        .with(Arc::new(classic), 0)
         .with(Arc::new(BalancedAllocation::default()), 1)
         .with(Arc::new(ImageLocality), 1);
     if let Some(client) = client {

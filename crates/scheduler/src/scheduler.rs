@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_allocator::Selectors;
-use davit_client::{EventRecorder, Informer};
+use davit_api::classic::{PodScheduling, ResourceClaim as ClassicClaim, ResourceClass};
+use davit_client::{Change, EventRecorder, Informer, Subscription};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -248,6 +249,10 @@ impl Scheduler {
         let mut claim_changes = claims.subscribe();
         let mut rule_changes = rules.subscribe();
         let mut next_housekeeping = Instant::now() + HOUSEKEEPING;
+        let looking = crate::classic::is_served(client.clone());
+        let mut looking = std::pin::pin!(looking);
+        let mut looked = false;
+        let mut classic: Option<ClassicChanges> = None;
         loop {
             // Everything that is known goes in before a decision is made.
             while let Some(change) = node_changes.try_next() {
@@ -267,6 +272,9 @@ impl Scheduler {
             }
             while let Some(change) = claim_changes.try_next() {
                 engine.claim(change);
+            }
+            while let Some(change) = classic.as_mut().and_then(ClassicChanges::try_next) {
+                change.apply(&mut engine);
             }
             while let Some(change) = pod_changes.try_next() {
                 engine.pod(change);
@@ -299,6 +307,15 @@ impl Scheduler {
                 Some(change) = slice_changes.next() => engine.slice(change),
                 Some(change) = rule_changes.next() => engine.taint_rule(change),
                 Some(change) = claim_changes.next() => engine.claim(change),
+                served = &mut looking, if !looked => {
+                    looked = true;
+                    if served {
+                        classic = Some(ClassicChanges::spawn(client, &mut tasks, &stop));
+                    } else {
+                        engine.no_classic_claims();
+                    }
+                }
+                change = next_classic(&mut classic) => change.apply(&mut engine),
                 Some(_) = budget_changes.next() => {
                     while budget_changes.try_next().is_some() {}
                     self.budgets.replace(budgets.list());
@@ -311,6 +328,60 @@ impl Scheduler {
                 }
             }
         }
+    }
+}
+
+/// Changes of the kinds of the classic API.
+struct ClassicChanges {
+    classes: Subscription<ResourceClass>,
+    claims: Subscription<ClassicClaim>,
+    schedulings: Subscription<PodScheduling>,
+}
+
+/// One of them.
+enum ClassicChange {
+    Class(Change<ResourceClass>),
+    Claim(Change<ClassicClaim>),
+    Scheduling(Change<PodScheduling>),
+}
+
+impl ClassicChanges {
+    fn spawn(client: &kube::Client, tasks: &mut JoinSet<()>, stop: &CancellationToken) -> Self {
+        Self {
+            classes: watch_all(client, tasks, stop).subscribe(),
+            claims: watch_all(client, tasks, stop).subscribe(),
+            schedulings: watch_all(client, tasks, stop).subscribe(),
+        }
+    }
+
+    fn try_next(&mut self) -> Option<ClassicChange> {
+        let class = self.classes.try_next().map(ClassicChange::Class);
+        let claim = || self.claims.try_next().map(ClassicChange::Claim);
+        let scheduling = class.or_else(claim);
+        scheduling.or_else(|| self.schedulings.try_next().map(ClassicChange::Scheduling))
+    }
+}
+
+impl ClassicChange {
+    fn apply(self, engine: &mut Engine) {
+        match self {
+            Self::Class(change) => engine.classic_class(change),
+            Self::Claim(change) => engine.classic_claim(change),
+            Self::Scheduling(change) => engine.pod_scheduling(change),
+        }
+    }
+}
+
+/// Waits for ever where there is no classic API.
+async fn next_classic(changes: &mut Option<ClassicChanges>) -> ClassicChange {
+    let Some(changes) = changes else {
+        return std::future::pending().await;
+    };
+    tokio::select! {
+        Some(change) = changes.classes.next() => ClassicChange::Class(change),
+        Some(change) = changes.claims.next() => ClassicChange::Claim(change),
+        Some(change) = changes.schedulings.next() => ClassicChange::Scheduling(change),
+        else => std::future::pending().await,
     }
 }
 

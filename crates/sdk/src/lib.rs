@@ -1,5 +1,7 @@
 //! Libraries for authors of programs that work beside a Kubernetes node agent.
 //!
+//! * [`classic`]: be a driver of classic dynamic resource allocation (`v1alpha1`), which negotiates
+//!   with the scheduler: its controller and its node plugin.
 //! * [`deviceplugin`]: serve devices. Implement [`deviceplugin::DevicePlugin`], hand it to
 //!   [`deviceplugin::PluginServer`]; registration, registration after the agent restarted, and a
 //!   clean end are taken care of.
@@ -11,6 +13,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(feature = "dra")]
+pub mod classic;
 pub mod deviceplugin;
 #[cfg(feature = "dra")]
 pub mod dra;

@@ -5,8 +5,8 @@ use davit_api::quantity::Quantity;
 use serde_json::{Map, Value, json};
 
 use super::json::{
-    at, at_mut, bool_at, default, default_nonzero, default_unset, has, is_empty, list_mut, remove,
-    set, str_at,
+    at, at_mut, bool_at, default, default_nonzero, default_unset, has, is_empty, list_at, list_mut,
+    remove, set, str_at,
 };
 
 /// Lists of containers in a pod spec.
@@ -18,7 +18,9 @@ pub(super) fn pod(pod: &mut Value) {
     let Some(spec) = at_mut(pod, &["spec"]) else {
         return;
     };
+    let nested = nested_claims(spec);
     pod_spec(spec);
+    nest_claims(spec, nested);
     for list in ["containers", "initContainers"] {
         for container in list_mut(spec, &[list]) {
             requests_from_limits(container);
@@ -78,14 +80,55 @@ fn service_account(spec: &mut Value) {
     }
 }
 
-/// Pods of the classic era nest the claim reference under `source`.
+/// The classic era nests the reference to a claim under `source`. Templates keep the flat form only:
+/// there `source` is news from an old writer, and overrules what is stored.
 fn classic_claims(spec: &mut Value) {
     for claim in list_mut(spec, &["resourceClaims"]) {
         let Some(Value::Object(source)) = remove(claim, "source") else {
             continue;
         };
+        if source.values().any(|v| !v.is_null()) {
+            remove(claim, "resourceClaimName");
+            remove(claim, "resourceClaimTemplateName");
+        }
         for (key, value) in source {
             default(claim, &key, value);
+        }
+    }
+}
+
+/// Pods, which cannot change, keep both forms: programs of 1.26 read `source`, later ones the rest.
+fn nested_claims(spec: &Value) -> Vec<Value> {
+    let claims = list_at(spec, &["resourceClaims"]).iter();
+    claims.map(|c| at(c, &["source"]).clone()).collect()
+}
+
+/// Puts back what [`nested_claims`] found.
+fn nest_claims(spec: &mut Value, sources: Vec<Value>) {
+    let claims = list_mut(spec, &["resourceClaims"]);
+    for (claim, source) in claims.zip(sources) {
+        if source.is_object() {
+            set(claim, "source", source);
+        }
+    }
+}
+
+/// A writer that does not know `source` does not mean to remove it.
+pub(super) fn keep_nested_claims(new: &mut Value, old: &Value) {
+    let stored = list_at(old, &["spec", "resourceClaims"]);
+    for claim in list_mut(new, &["spec", "resourceClaims"]) {
+        let before = stored
+            .iter()
+            .find(|c| str_at(c, &["name"]) == str_at(claim, &["name"]));
+        let Some(source) = before.map(|b| at(b, &["source"])).filter(|s| s.is_object()) else {
+            continue;
+        };
+        let same = |key: &str| str_at(claim, &[key]) == str_at(source, &[key]);
+        if !has(claim, &["source"])
+            && same("resourceClaimName")
+            && same("resourceClaimTemplateName")
+        {
+            set(claim, "source", source.clone());
         }
     }
 }
@@ -304,7 +347,7 @@ fn effective_request(spec: &Value, name: &str) -> Option<Quantity> {
     };
     let mut asked = false;
     let mut sum = Quantity::default();
-    for c in super::json::list_at(spec, &["containers"]) {
+    for c in list_at(spec, &["containers"]) {
         if let Some(q) = request(c) {
             asked = true;
             sum += q;
@@ -312,7 +355,7 @@ fn effective_request(spec: &Value, name: &str) -> Option<Quantity> {
     }
     let mut sidecars = Quantity::default();
     let mut highest = Quantity::default();
-    for c in super::json::list_at(spec, &["initContainers"]) {
+    for c in list_at(spec, &["initContainers"]) {
         let q = request(c);
         asked |= q.is_some();
         let q = q.unwrap_or_default();
@@ -369,8 +412,8 @@ pub(super) fn qos_class(spec: &Value) -> &'static str {
     if has(spec, &["resources"]) && !is_empty(at(spec, &["resources"])) {
         return qos_of(std::iter::once(spec));
     }
-    let containers = super::json::list_at(spec, &["containers"]);
-    let inits = super::json::list_at(spec, &["initContainers"]);
+    let containers = list_at(spec, &["containers"]);
+    let inits = list_at(spec, &["initContainers"]);
     qos_of(containers.iter().chain(inits))
 }
 

@@ -40,6 +40,7 @@ impl Strategy for Pod {
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value) {
         access::keep_status(&self.0, new, old);
+        pod_defaults::keep_nested_claims(new, old);
         keep_ephemeral(new, old);
         access::next_generation(&self.0, new, old);
     }

@@ -1,6 +1,7 @@
 //! resource.k8s.io: defaults, what never changes, and what is valid.
 
 mod claims;
+mod classic;
 mod parts;
 mod slices;
 
@@ -24,6 +25,8 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
             info,
             paths: &[&["spec"]],
         })),
+        "ResourceClass" => Box::new(classic::Class(info)),
+        "PodScheduling" => Box::new(classic::PodScheduling(info)),
         "DeviceClass" => Box::new(Class(info)),
         "DeviceTaintRule" => Box::new(TaintRule(info)),
         _ => Box::new(Generic::new(info)),
@@ -75,8 +78,11 @@ impl Strategy for Claim {
 
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
-        if !is_classic(&self.0) {
-            claims::spec(at(obj, &["spec"]), &Path::new("spec"), &mut errors);
+        let (spec, path) = (at(obj, &["spec"]), Path::new("spec"));
+        if is_classic(&self.0) {
+            classic::spec(spec, &path, &mut errors);
+        } else {
+            claims::spec(spec, &path, &mut errors);
         }
         errors
     }
@@ -97,7 +103,7 @@ impl Strategy for Claim {
     fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         if is_classic(&self.0) {
-            classic_status(new, &mut errors);
+            classic::status(new, old, &mut errors);
         } else {
             claims::status(new, old, &mut errors);
         }
@@ -108,23 +114,6 @@ impl Strategy for Claim {
 /// The API of 1.26, which shares nothing but names with today's.
 fn is_classic(info: &KindInfo) -> bool {
     info.version == "v1alpha1"
-}
-
-/// Limits of the status of a classic claim.
-fn classic_status(new: &Value, errors: &mut ErrorList) {
-    const HANDLE_BYTES: usize = 16 * 1024;
-    const RESERVED: usize = 32;
-    let path = Path::new("status");
-    if str_at(new, &["status", "allocation", "resourceHandle"]).len() > HANDLE_BYTES {
-        let path = path.child("allocation").child("resourceHandle");
-        errors.push(FieldError::too_long(&path, HANDLE_BYTES));
-    }
-    let reserved = list_at(new, &["status", "reservedFor"]);
-    parts::too_many(reserved, RESERVED, &path.child("reservedFor"), errors);
-    if !reserved.is_empty() && !has(new, &["status", "allocation"]) {
-        let fault = "may not be specified when `allocated` is not set";
-        errors.push(FieldError::forbidden(&path.child("reservedFor"), fault));
-    }
 }
 
 /// What drivers said of devices goes with the allocation.
@@ -171,8 +160,11 @@ impl Strategy for Template {
             &path.child("metadata"),
             &mut errors,
         );
-        if !is_classic(&self.0) {
-            claims::spec(at(obj, &["spec", "spec"]), &path.child("spec"), &mut errors);
+        let (spec, path) = (at(obj, &["spec", "spec"]), path.child("spec"));
+        if is_classic(&self.0) {
+            classic::spec(spec, &path, &mut errors);
+        } else {
+            claims::spec(spec, &path, &mut errors);
         }
         errors
     }

@@ -81,6 +81,37 @@ fn a_pod_gets_its_defaults() {
     insta::assert_json_snapshot!(pod);
 }
 
+/// The form of 1.26 stays readable for programs of 1.26, and no others have to know it.
+#[test]
+fn nested_claims_of_pods_round_trip() {
+    let strategy = strategy("", "v1", "Pod");
+    let old = pod(|p| {
+        p["spec"]["resourceClaims"] =
+            json!([{"name": "cat", "source": {"resourceClaimName": "c"}}]);
+        p["metadata"]["resourceVersion"] = json!("1");
+    });
+    let entry =
+        json!([{"name": "cat", "resourceClaimName": "c", "source": {"resourceClaimName": "c"}}]);
+    assert_eq!(old["spec"]["resourceClaims"], entry);
+    for member in ["source", "resourceClaimName"] {
+        let mut new = old.clone();
+        new["spec"]["resourceClaims"][0]
+            .as_object_mut()
+            .unwrap()
+            .remove(member);
+        strategy.default(&mut new);
+        strategy.prepare_for_update(&mut new, &old);
+        assert_eq!(new["spec"]["resourceClaims"], entry, "{member}");
+        assert!(strategy.validate_update(&new, &old).is_empty(), "{member}");
+    }
+    // Templates have the flat form only, and an old writer can change them.
+    let mut spec = json!({"resourceClaims": [{"name": "cat", "resourceClaimTemplateName": "old",
+        "source": {"resourceClaimTemplateName": "new"}}]});
+    pod_defaults::pod_spec(&mut spec);
+    let flat = json!([{"name": "cat", "resourceClaimTemplateName": "new"}]);
+    assert_eq!(spec["resourceClaims"], flat);
+}
+
 #[test]
 fn a_valid_pod_is_valid() {
     let pod = pod(|_| {});

@@ -51,7 +51,12 @@ impl Resources {
         let known = self.known.read();
         let (key, (_, scope)) = known
             .iter()
-            .find(|(_, (r, _))| r.kind == owner.kind && r.group == group)?;
+            .filter(|(_, (r, _))| r.kind == owner.kind && r.group == group)
+            // The classic kinds are other objects under the same names.
+            .max_by_key(|(_, (r, _))| {
+                let classic = r.api_version == davit_api::classic::API_VERSION;
+                (r.api_version == owner.api_version, !classic)
+            })?;
         let namespace = if *scope == Scope::Namespaced {
             dependent.namespace.clone()
         } else {
@@ -65,8 +70,13 @@ impl Resources {
     }
 }
 
+/// `plural.group`; of classic claims, which share both with other objects, with the version.
 fn key_of(resource: &ApiResource) -> String {
-    format!("{}.{}", resource.plural, resource.group)
+    let (plural, group) = (&resource.plural, &resource.group);
+    if resource.api_version == davit_api::classic::API_VERSION {
+        return format!("{plural}.{}.{group}", resource.version);
+    }
+    format!("{plural}.{group}")
 }
 
 /// Follows discovery for ever; each kind has a watch for as long as it exists.
@@ -88,7 +98,7 @@ pub(super) async fn follow(collector: Arc<GarbageCollector>) {
         let mut found = HashMap::new();
         for (resource, capabilities) in discovery
             .groups()
-            .flat_map(kube::discovery::ApiGroup::recommended_resources)
+            .flat_map(crate::resourceclaim::resources_of)
         {
             let needed = [verbs::LIST, verbs::WATCH, verbs::DELETE];
             let key = key_of(&resource);

@@ -3,6 +3,7 @@
 use std::ops::BitOr;
 use std::sync::Arc;
 
+use davit_api::classic;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 
@@ -31,6 +32,12 @@ pub enum EventResource {
     ResourceSlice,
     /// A device class.
     DeviceClass,
+    /// A resource claim of the classic API.
+    ClassicClaim,
+    /// What is negotiated about a pod in the classic API.
+    PodScheduling,
+    /// A resource class of the classic API.
+    ResourceClass,
     /// A topology record that a node publishes.
     NodeResourceTopology,
     /// Any kind.
@@ -136,6 +143,20 @@ pub enum EventObject {
         old: Option<Arc<ResourceClaim>>,
         /// After; `None` if it is gone.
         new: Option<Arc<ResourceClaim>>,
+    },
+    /// A resource claim of the classic API.
+    ClassicClaim {
+        /// Before; `None` if it is new.
+        old: Option<Arc<classic::ResourceClaim>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<classic::ResourceClaim>>,
+    },
+    /// What is negotiated about a pod in the classic API.
+    PodScheduling {
+        /// Before; `None` if it is new.
+        old: Option<Arc<classic::PodScheduling>>,
+        /// After.
+        new: Arc<classic::PodScheduling>,
     },
     /// Any other object.
     Other,

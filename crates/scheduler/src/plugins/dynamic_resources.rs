@@ -3,7 +3,7 @@
 
 mod adopt;
 mod bind;
-mod claims;
+pub(crate) mod claims;
 mod conditions;
 mod extended;
 mod points;

@@ -127,7 +127,7 @@ impl Plugin for PodTopologySpread {
                     .filter(|c| c.hard)
                     .all(|c| labels.is_some_and(|l| l.contains_key(&c.topology_key)))
             }),
-            EventObject::Claim { .. } | EventObject::Other => true,
+            _ => true,
         };
         if concerned { Hint::Queue } else { Hint::Skip }
     }

@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use davit_api::classic::{
+    PodScheduling, ResourceClaim as ClassicClaim, ResourceClass as ClassicClass,
+};
 use davit_client::Change;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 
 use super::engine::{Engine, now};
+use crate::classic;
 use crate::devices::Watched;
 use crate::framework::{Action, ClusterEvent, EventObject, EventResource, node_action, pod_action};
 use crate::pod::PodInfo;
@@ -85,6 +89,12 @@ impl Engine {
     /// All of a kind that devices are decided by is known: pods that waited for it may go on.
     fn devices_synced(&mut self, what: Watched) {
         self.devices.synced(what);
+        self.claims_known();
+    }
+
+    /// Pods that waited until all claims are known may go on, if they are.
+    fn claims_known(&mut self) {
+        self.look_at_strays = true;
         if self.devices.is_synced() {
             let event = ClusterEvent::new(EventResource::ResourceClaim, Action::ADD);
             self.event("ResourceClaimSynced", event, &EventObject::Other);
@@ -109,6 +119,78 @@ impl Engine {
         };
         let event = ClusterEvent::new(EventResource::ResourceClaim, action);
         self.event(label, event, &EventObject::Claim { old, new });
+    }
+
+    /// There is no classic API.
+    pub(super) fn no_classic_claims(&mut self) {
+        self.devices.classic().set_absent();
+        self.claims_known();
+    }
+
+    fn classic_synced(&mut self, what: classic::Watched) {
+        self.devices.classic().synced(what);
+        self.claims_known();
+    }
+
+    pub(super) fn classic_claim(&mut self, change: Change<ClassicClaim>) {
+        self.look_at_strays = true;
+        let (old, new, action) = match change {
+            Change::Synced => return self.classic_synced(classic::Watched::Claims),
+            Change::Applied { old, new } => {
+                self.devices.classic().set_claim(new.clone());
+                let action = match old {
+                    None => Action::ADD,
+                    Some(_) => Action::UPDATE_OTHER,
+                };
+                (old, Some(new), action)
+            }
+            Change::Deleted(claim) => {
+                self.devices.classic().remove_claim(&claim);
+                (Some(claim), None, Action::DELETE)
+            }
+        };
+        let event = ClusterEvent::new(EventResource::ClassicClaim, action);
+        let object = EventObject::ClassicClaim { old, new };
+        self.event("ClassicClaimChange", event, &object);
+    }
+
+    pub(super) fn classic_class(&mut self, change: Change<ClassicClass>) {
+        let action = match change {
+            Change::Synced => return self.classic_synced(classic::Watched::Classes),
+            Change::Applied { old, new } => {
+                let name = new.metadata.name.clone().unwrap_or_default();
+                self.devices.classic().set_class(&name, Some(new));
+                if old.is_none() {
+                    Action::ADD
+                } else {
+                    Action::UPDATE_OTHER
+                }
+            }
+            Change::Deleted(class) => {
+                let name = class.metadata.name.as_deref().unwrap_or_default();
+                return self.devices.classic().set_class(name, None);
+            }
+        };
+        let event = ClusterEvent::new(EventResource::ResourceClass, action);
+        self.event("ResourceClassChange", event, &EventObject::Other);
+    }
+
+    pub(super) fn pod_scheduling(&mut self, change: Change<PodScheduling>) {
+        self.look_at_strays = true;
+        match change {
+            Change::Synced => self.classic_synced(classic::Watched::Schedulings),
+            Change::Deleted(old) => self.devices.classic().remove_scheduling(&old),
+            Change::Applied { old, new } => {
+                self.devices.classic().set_scheduling(new.clone());
+                let action = match old {
+                    None => Action::ADD,
+                    Some(_) => Action::UPDATE_OTHER,
+                };
+                let event = ClusterEvent::new(EventResource::PodScheduling, action);
+                let object = EventObject::PodScheduling { old, new };
+                self.event("PodSchedulingChange", event, &object);
+            }
+        }
     }
 
     pub(super) fn slice(&mut self, change: Change<ResourceSlice>) {

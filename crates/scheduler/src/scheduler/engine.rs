@@ -17,7 +17,7 @@ use crate::framework::{
 };
 use crate::metrics::{AttemptResult, Metrics};
 use crate::nominator::Nominated;
-use crate::plugins::{Adoption, DynamicResources, DynamicResourcesArgs};
+use crate::plugins::{Adoption, ClassicResources, DynamicResources, DynamicResourcesArgs};
 use crate::pod::PodInfo;
 use crate::queue::{Failure, Queue, Taken};
 use crate::reporter::{Report, Reporter};
@@ -58,6 +58,7 @@ pub(super) struct Engine {
     pub(super) waiting: WaitingPods,
     pub(super) devices: Devices,
     dynamic: Arc<DynamicResources>,
+    classic: ClassicResources,
     /// Bound pods whose claims may not be reserved for them, and whether to look at them.
     pub(super) strays: BTreeSet<Arc<str>>,
     pub(super) look_at_strays: bool,
@@ -87,6 +88,10 @@ impl Engine {
                 scheduler.devices.clone(),
                 DynamicResourcesArgs::default(),
             )),
+            classic: ClassicResources::new(
+                Some(scheduler.client.clone()),
+                scheduler.devices.clone(),
+            ),
             strays: BTreeSet::new(),
             look_at_strays: false,
             work: JoinSet::new(),
@@ -146,10 +151,17 @@ impl Engine {
                 self.strays.insert(uid);
                 continue;
             };
-            match self.dynamic.adopt(&pod, self.snapshot.node(at)) {
-                Adoption::Done => continue,
-                Adoption::Later => {}
-                Adoption::Write(write) => {
+            let node = self.snapshot.node(at);
+            let steps = [
+                self.dynamic.adopt(&pod, node),
+                self.classic.adopt(&pod, node),
+            ];
+            if steps.iter().any(|s| !matches!(s, Adoption::Done)) {
+                // Until it is seen that the claims are reserved.
+                self.strays.insert(uid);
+            }
+            for step in steps {
+                if let Adoption::Write(write) = step {
                     self.work.spawn(async move {
                         if tokio::time::timeout(EFFECT_DEADLINE, write).await.is_err() {
                             tracing::warn!("reserving claims of a bound pod took too long");
@@ -158,8 +170,6 @@ impl Engine {
                     });
                 }
             }
-            // Until it is seen that the claims are reserved.
-            self.strays.insert(uid);
         }
     }
 
@@ -381,7 +391,7 @@ impl Engine {
             taken,
             profile,
             node,
-            state,
+            mut state,
             began,
             ..
         } = flight;
@@ -400,6 +410,7 @@ impl Engine {
         for plugin in &profile.points.post_bind {
             plugin.post_bind(&state, pod, &node);
         }
+        self.run_effects(&mut state);
         tracing::debug!(
             pod = pod.key(),
             node = &*node,
@@ -419,15 +430,15 @@ impl Engine {
             record,
         } = flight;
         let pod = &taken.pod;
+        let mut left = false;
         if reserved {
             for plugin in profile.points.reserve.iter().rev() {
                 plugin.unreserve(&mut state, pod, &node);
             }
             self.run_effects(&mut state);
             // Confirmed by the API after all (the answer got lost): then there is nothing to undo.
-            if self.cache.forget(&pod.uid) {
-                self.pod_left(Some(pod.clone()));
-            } else if self.cache.pod(&pod.uid).is_some() {
+            left = self.cache.forget(&pod.uid);
+            if !left && self.cache.pod(&pod.uid).is_some() {
                 return;
             }
         }
@@ -447,6 +458,10 @@ impl Engine {
             "decision not carried out"
         );
         self.give_back(&taken, failure, message, Some(String::new()), record);
+        if left {
+            // Told when the pod waits again: its own leaving is no change that lets it try once more.
+            self.pod_left(Some(pod.clone()));
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The whole scheduler against a small API server in memory.
 
+mod classic;
 mod devices;
 mod fake;
 

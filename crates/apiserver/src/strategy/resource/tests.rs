@@ -396,3 +396,169 @@ fn rules_and_requests() {
         assert!(!requests.validate(&with(limit)).is_empty());
     }
 }
+
+fn classic_faults(kind: &str, obj: &Value) -> Vec<String> {
+    let errors = strategy(G, "v1alpha1", kind).validate(obj);
+    errors.iter().map(ToString::to_string).collect()
+}
+
+/// 127: what the classic kinds accept.
+#[test]
+fn classic_kinds() {
+    let meta = json!({"name": "c", "namespace": "n"});
+    let class = json!({"metadata": {"name": "c"}, "driverName": "d.example.com",
+        "parametersRef": {"kind": "ConfigMap", "name": "x", "namespace": "n"}});
+    assert_eq!(
+        classic_faults("ResourceClass", &class),
+        Vec::<String>::new()
+    );
+    let bad = json!({"metadata": {"name": "c"}, "driverName": "", "parametersRef": {"namespace": "A"},
+        "suitableNodes": {"nodeSelectorTerms": []}});
+    let faults = classic_faults("ResourceClass", &bad);
+    for text in [
+        "driverName: Required value",
+        "parametersRef.kind: Required value",
+        "parametersRef.name: Required value",
+        "parametersRef.namespace: Invalid value",
+        "suitableNodes.nodeSelectorTerms: Required value",
+    ] {
+        assert!(
+            faults.iter().any(|f| f.contains(text)),
+            "{text}: {faults:?}"
+        );
+    }
+    let claim = json!({"metadata": meta, "spec": {"resourceClassName": "c", "allocationMode": "Immediate"}});
+    assert_eq!(
+        classic_faults("ResourceClaim", &claim),
+        Vec::<String>::new()
+    );
+    let bad = json!({"metadata": meta, "spec": {"allocationMode": "Never"}});
+    let faults = classic_faults("ResourceClaim", &bad);
+    assert_eq!(
+        faults,
+        [
+            "spec.resourceClassName: Required value",
+            "spec.allocationMode: Unsupported value: \"Never\": supported values: \"WaitForFirstConsumer\", \"Immediate\"",
+        ]
+    );
+    let template = json!({"metadata": meta, "spec": {"spec": bad["spec"]}});
+    let faults = classic_faults("ResourceClaimTemplate", &template);
+    assert_eq!(faults.len(), 2, "{faults:?}");
+    let nodes = |n: usize| -> Vec<String> { (0..n).map(|i| format!("n{i}")).collect() };
+    let scheduling =
+        |n| json!({"metadata": meta, "spec": {"selectedNode": "n0", "potentialNodes": nodes(n)}});
+    assert_eq!(
+        classic_faults("PodScheduling", &scheduling(128)),
+        Vec::<String>::new()
+    );
+    let faults = classic_faults("PodScheduling", &scheduling(129));
+    assert_eq!(
+        faults,
+        ["spec.potentialNodes: Too many: 129: must have at most 128 items"]
+    );
+    let rules = strategy(G, "v1alpha1", "PodScheduling");
+    let mut old = scheduling(1);
+    old["metadata"]["resourceVersion"] = json!("1");
+    let mut new = old.clone();
+    new["status"] = json!({"resourceClaims": [{"name": "a", "unsuitableNodes": nodes(128)}]});
+    assert!(rules.validate_status_update(&new, &old).is_empty());
+    new["status"] =
+        json!({"resourceClaims": [{"name": "a", "unsuitableNodes": nodes(129)}, {"name": "a"}]});
+    assert_eq!(rules.validate_status_update(&new, &old).len(), 2);
+}
+
+/// 127: the status of a classic claim.
+#[test]
+fn classic_status() {
+    let user =
+        |i: usize| json!({"resource": "pods", "name": format!("p{i}"), "uid": format!("u{i}")});
+    let users = |n: usize| (0..n).map(user).collect::<Vec<_>>();
+    let object = |status: Value| {
+        json!({"metadata": {"name": "c", "namespace": "n", "resourceVersion": "1"},
+        "spec": {"resourceClassName": "c", "allocationMode": "Immediate"}, "status": status})
+    };
+    let faults = |new: Value, old: Value| -> Vec<String> {
+        let rules = strategy(G, "v1alpha1", "ResourceClaim");
+        let errors = rules.validate_status_update(&object(new), &object(old));
+        errors.iter().map(ToString::to_string).collect()
+    };
+    let held = |n: usize, shareable: bool| json!({"driverName": "d", "allocation": {"resourceHandle": "h", "shareable": shareable}, "reservedFor": users(n)});
+    let none = Vec::<String>::new();
+    assert_eq!(faults(held(1, false), json!({})), none);
+    assert_eq!(faults(held(32, true), json!({})), none);
+    for (new, old, text) in [
+        (
+            held(33, true),
+            json!({}),
+            "status.reservedFor: Too many: 33: must have at most 32 items",
+        ),
+        (
+            held(2, false),
+            json!({}),
+            "status.reservedFor: Forbidden: may not be reserved more than once",
+        ),
+        (
+            json!({"reservedFor": users(1)}),
+            json!({}),
+            "may not be specified when `allocated` is not set",
+        ),
+        (
+            json!({"allocation": {}}),
+            json!({}),
+            "status.driverName: Required value",
+        ),
+        (
+            json!({"driverName": "d", "allocation": {"resourceHandle": "x".repeat(16 * 1024 + 1)}}),
+            json!({}),
+            "status.allocation.resourceHandle: Too long",
+        ),
+        (
+            json!({"driverName": "d", "allocation": {"resourceHandle": "other"}}),
+            held(0, false),
+            "status.allocation: Invalid value",
+        ),
+        (
+            json!({"driverName": "d", "allocation": {"resourceHandle": "h"}, "reservedFor": users(1), "deallocationRequested": true}),
+            held(1, false),
+            "deallocation cannot be requested while `reservedFor` is set",
+        ),
+        (
+            json!({"deallocationRequested": true}),
+            json!({}),
+            "not allowed when `allocation` is not set",
+        ),
+        (
+            json!({"driverName": "d", "allocation": {"resourceHandle": "h"}, "reservedFor": users(1), "deallocationRequested": true}),
+            json!({"driverName": "d", "allocation": {"resourceHandle": "h"}, "deallocationRequested": true}),
+            "new users may not be added",
+        ),
+    ] {
+        let faults = faults(new, old);
+        assert!(
+            faults.iter().any(|f| f.contains(text)),
+            "{text}: {faults:?}"
+        );
+    }
+    // What is asked of the driver, and what it then does.
+    let asked = json!({"driverName": "d", "allocation": {"resourceHandle": "h"}, "deallocationRequested": true});
+    assert_eq!(faults(asked.clone(), held(1, false)), none);
+    assert_eq!(faults(json!({}), asked), none);
+}
+
+/// 9: the spec of a classic claim never changes, a class may.
+#[test]
+fn classic_immutability() {
+    let rules = strategy(G, "v1alpha1", "ResourceClaim");
+    let old = json!({"metadata": {"name": "c", "namespace": "n", "resourceVersion": "1"},
+        "spec": {"resourceClassName": "c", "allocationMode": "Immediate"}});
+    let mut new = old.clone();
+    new["metadata"]["labels"] = json!({"a": "b"});
+    assert!(rules.validate_update(&new, &old).is_empty());
+    new["spec"]["resourceClassName"] = json!("d");
+    assert_eq!(rules.validate_update(&new, &old).len(), 1);
+    let rules = strategy(G, "v1alpha1", "ResourceClass");
+    let old = json!({"metadata": {"name": "c", "resourceVersion": "1"}, "driverName": "a"});
+    let mut new = old.clone();
+    new["driverName"] = json!("b");
+    assert!(rules.validate_update(&new, &old).is_empty());
+}

@@ -1,12 +1,21 @@
-//! Which claims a pod has.
+//! Which claims a pod has: today's, and those of the classic API, which share the fields of the pod.
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::Pod;
+use davit_api::classic;
+use k8s_openapi::api::core::v1::PodResourceClaim;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 
 use crate::devices::Devices;
 use crate::pod::PodInfo;
+
+/// A claim that an entry of the pod stands for.
+pub(crate) enum Named {
+    /// Of today's API.
+    Structured(Arc<ResourceClaim>),
+    /// Of the classic API.
+    Classic(Arc<classic::ResourceClaim>),
+}
 
 /// Whether the pod lists claims.
 pub(super) fn has_claims(pod: &PodInfo) -> bool {
@@ -14,74 +23,128 @@ pub(super) fn has_claims(pod: &PodInfo) -> bool {
     list.is_some_and(|l| !l.is_empty())
 }
 
-/// The names of the pod's claims that exist by now: name, whether it was generated for the pod.
+/// The claim of one entry; `None` when the pod does without it.
+///
+/// A claim of today's API goes before a classic one of the same name. A claim that was made from a
+/// template and is not named in the pod's status is a classic one: there the name follows from the
+/// pod's.
 ///
 /// # Errors
-/// When a claim has not been generated yet.
-pub(crate) fn names(pod: &Pod) -> Result<Vec<(String, bool)>, String> {
-    let mut names = Vec::new();
-    let spec = pod.spec.iter().flat_map(|s| &s.resource_claims).flatten();
-    for entry in spec {
-        if let Some(name) = &entry.resource_claim_name {
-            names.push((name.clone(), false));
-            continue;
+/// Why the pod has to wait: the claim is missing, going away, or somebody else's.
+fn of_entry(
+    devices: &Devices,
+    pod: &PodInfo,
+    entry: &PodResourceClaim,
+) -> Result<Option<Named>, String> {
+    let namespace = &*pod.namespace;
+    if let Some(name) = &entry.resource_claim_name {
+        if let Some(claim) = devices.claim(namespace, name) {
+            return check(&*claim, name).map(|()| Some(Named::Structured(claim)));
         }
-        let full = || {
-            let meta = &pod.metadata;
-            let namespace = meta.namespace.as_deref().unwrap_or_default();
-            format!("{namespace}/{}", meta.name.as_deref().unwrap_or_default())
+        let Some(claim) = devices.classic().claim(namespace, name) else {
+            return Err(not_found(name));
         };
-        if entry.resource_claim_template_name.is_none() {
-            return Err(format!(
-                "pod \"{}\", spec.resourceClaim \"{}\": none of the supported fields are set",
-                full(),
-                entry.name
-            ));
-        }
-        let status = pod.status.iter().flat_map(|s| &s.resource_claim_statuses);
-        let known = status.flatten().find(|s| s.name == entry.name);
-        match known {
-            Some(status) => {
-                // Without a name the pod does without this claim.
-                if let Some(name) = &status.resource_claim_name {
-                    names.push((name.clone(), true));
-                }
-            }
-            None => {
-                return Err(format!("pod \"{}\": ResourceClaim not created yet", full()));
-            }
-        }
+        return check(&*claim, name).map(|()| Some(Named::Classic(claim)));
     }
-    Ok(names)
+    if entry.resource_claim_template_name.is_none() {
+        return Err(format!(
+            "pod \"{}\", spec.resourceClaim \"{}\": none of the supported fields are set",
+            pod.key(),
+            entry.name
+        ));
+    }
+    let status = pod.pod.status.iter();
+    let mut known = status.flat_map(|s| &s.resource_claim_statuses).flatten();
+    let Some(status) = known.find(|s| s.name == entry.name) else {
+        let name = classic::generated_name(&pod.name, &entry.name);
+        let Some(claim) = devices.classic().claim(namespace, &name) else {
+            return Err(format!(
+                "pod \"{}\": ResourceClaim not created yet",
+                pod.key()
+            ));
+        };
+        check(&*claim, &name)?;
+        if !claim.is_controlled_by(&pod.uid) {
+            return Err(not_owner(pod, &name));
+        }
+        return Ok(Some(Named::Classic(claim)));
+    };
+    // Without a name the pod does without this claim.
+    let Some(name) = &status.resource_claim_name else {
+        return Ok(None);
+    };
+    let claim = devices.claim(namespace, name);
+    let claim = claim.ok_or_else(|| not_found(name))?;
+    check(&*claim, name)?;
+    if !is_owned_by(&claim, &pod.uid) {
+        return Err(not_owner(pod, name));
+    }
+    Ok(Some(Named::Structured(claim)))
 }
 
-/// The pod's claims, each once.
+fn not_found(name: &str) -> String {
+    format!("resourceclaim.resource.k8s.io \"{name}\" not found")
+}
+
+fn not_owner(pod: &PodInfo, name: &str) -> String {
+    format!(
+        "ResourceClaim {}/{name} was not created for pod {} (pod is not owner)",
+        pod.namespace,
+        pod.key()
+    )
+}
+
+fn check<K: kube::Resource>(claim: &K, name: &str) -> Result<(), String> {
+    match claim.meta().deletion_timestamp {
+        Some(_) => Err(format!("resourceclaim \"{name}\" is being deleted")),
+        None => Ok(()),
+    }
+}
+
+/// The pod's claims by entry.
+///
+/// # Errors
+/// Why the pod has to wait.
+pub(crate) fn all_of_pod<'a>(
+    devices: &Devices,
+    pod: &'a PodInfo,
+) -> Result<Vec<(&'a str, Named)>, String> {
+    let mut all = Vec::new();
+    for entry in pod.spec().resource_claims.iter().flatten() {
+        if let Some(claim) = of_entry(devices, pod, entry)? {
+            all.push((entry.name.as_str(), claim));
+        }
+    }
+    Ok(all)
+}
+
+/// The pod's claims of today's API, each once.
 ///
 /// # Errors
 /// Why the pod has to wait: a claim is missing, going away, or somebody else's.
 pub(super) fn of_pod(devices: &Devices, pod: &PodInfo) -> Result<Vec<Arc<ResourceClaim>>, String> {
     let mut claims: Vec<Arc<ResourceClaim>> = Vec::new();
-    for (name, generated) in names(&pod.pod)? {
-        let Some(claim) = devices.claim(&pod.namespace, &name) else {
-            return Err(format!(
-                "resourceclaim.resource.k8s.io \"{name}\" not found"
-            ));
-        };
-        if claim.metadata.deletion_timestamp.is_some() {
-            return Err(format!("resourceclaim \"{name}\" is being deleted"));
-        }
-        if generated && !is_owned_by(&claim, &pod.uid) {
-            return Err(format!(
-                "ResourceClaim {}/{name} was not created for pod {} (pod is not owner)",
-                pod.namespace,
-                pod.key()
-            ));
-        }
-        if !claims.iter().any(|c| c.metadata.uid == claim.metadata.uid) {
+    for (_, claim) in all_of_pod(devices, pod)? {
+        if let Named::Structured(claim) = claim
+            && !claims.iter().any(|c| c.metadata.uid == claim.metadata.uid)
+        {
             claims.push(claim);
         }
     }
     Ok(claims)
+}
+
+/// Whether an entry of the pod can stand for a classic claim of this name.
+pub(crate) fn may_name(pod: &PodInfo, claim: &classic::ResourceClaim) -> bool {
+    let meta = &claim.metadata;
+    let name = meta.name.as_deref().unwrap_or_default();
+    meta.namespace.as_deref() == Some(&*pod.namespace)
+        && pod.spec().resource_claims.iter().flatten().any(|entry| {
+            entry.resource_claim_name.as_deref().map_or_else(
+                || classic::generated_name(&pod.name, &entry.name) == name,
+                |direct| direct == name,
+            )
+        })
 }
 
 /// Whether the pod of this UID is the claim's controller.

@@ -55,6 +55,7 @@ impl Plugin for DynamicResources {
             // Its claims may have been on their way only.
             ClusterEvent::new(EventResource::AssignedPod, Action::DELETE),
             ClusterEvent::new(EventResource::ResourceClaim, changed | Action::DELETE),
+            ClusterEvent::new(EventResource::ClassicClaim, changed | Action::DELETE),
             ClusterEvent::new(EventResource::TargetPod, Action::UPDATE_CLAIMS),
             ClusterEvent::new(EventResource::DeviceClass, changed),
             ClusterEvent::new(EventResource::ResourceSlice, changed),
@@ -62,6 +63,14 @@ impl Plugin for DynamicResources {
     }
 
     fn hint(&self, event: &ClusterEvent, pod: &PodInfo, object: &EventObject) -> Hint {
+        if let EventObject::ClassicClaim { old, new } = object {
+            let mut states = [old, new].into_iter().flatten();
+            return if states.any(|c| claims::may_name(pod, c)) {
+                Hint::Queue
+            } else {
+                Hint::Skip
+            };
+        }
         if event.resource != EventResource::ResourceClaim {
             return Hint::Queue;
         }

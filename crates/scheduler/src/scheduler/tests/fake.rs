@@ -28,6 +28,7 @@ struct State {
     watchers: Vec<(String, mpsc::UnboundedSender<Value>)>,
     log: Vec<Entry>,
     refuse_bindings: usize,
+    classic: bool,
 }
 
 pub(super) struct Fake {
@@ -131,6 +132,11 @@ impl Fake {
         }
     }
 
+    /// Serves the classic API too; its claims are `classicclaims` here.
+    pub(super) fn serve_classic(&self) {
+        self.state.lock().classic = true;
+    }
+
     pub(super) fn refuse_bindings(&self, times: usize) {
         self.state.lock().refuse_bindings = times;
     }
@@ -148,6 +154,20 @@ impl Fake {
             .unwrap_or_default();
         let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let path = parts.uri.path().to_owned();
+        let path = match path.strip_prefix("/apis/resource.k8s.io/v1alpha1") {
+            // As if it were a core API whose kinds have other names.
+            Some("") if self.state.lock().classic => {
+                return answer(
+                    200,
+                    &json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": "resource.k8s.io/v1alpha1", "resources": []}),
+                );
+            }
+            Some(rest) if self.state.lock().classic => {
+                let rest = rest.replace("/resourceclaims", "/classicclaims");
+                format!("/api/v1{rest}")
+            }
+            _ => path,
+        };
         let query = parts.uri.query().unwrap_or_default();
         let steps: Vec<&str> = path.trim_start_matches('/').split('/').collect();
         let rest = if steps[0] == "api" {
