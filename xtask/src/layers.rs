@@ -35,7 +35,10 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("for others", &["davit-sdk", "davit-lab"]),
-    ("drivers", &["example-device", "host-devices"]),
+    (
+        "drivers",
+        &["example-device", "host-devices", "classic-test"],
+    ),
     ("binary", &["davit"]),
 ];
 

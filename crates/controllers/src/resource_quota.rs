@@ -202,18 +202,23 @@ impl Quotas {
         group: &str,
         plural: &str,
     ) -> Result<Vec<Value>, Error> {
-        let version = match group {
-            "" | "resource.k8s.io" => Some("v1".to_owned()),
-            group => self.version(group).await?,
+        let versions = match group {
+            "" => vec!["v1".to_owned()],
+            // Classic claims are other objects under the same name.
+            "resource.k8s.io" => vec!["v1".to_owned(), "v1alpha1".to_owned()],
+            group => self.version(group).await?.into_iter().collect(),
         };
-        let Some(version) = version else {
-            return Ok(Vec::new());
-        };
-        let api = self.api(namespace, &resource(group, &version, plural));
-        let found = gone_is_none(api.list(&ListParams::default()).await)
-            .context(|| format!("list {plural} of {namespace}"))?;
-        let items = found.map(|list| list.items).unwrap_or_default();
-        items.iter().map(value_of).collect()
+        let mut objects = Vec::new();
+        for version in versions {
+            let api = self.api(namespace, &resource(group, &version, plural));
+            let found = gone_is_none(api.list(&ListParams::default()).await)
+                .context(|| format!("list {plural} of {namespace}"))?;
+            let items = found.map(|list| list.items).unwrap_or_default();
+            for item in &items {
+                objects.push(value_of(item)?);
+            }
+        }
+        Ok(objects)
     }
 
     /// The version that a group prefers; none when the group is not served.

@@ -73,6 +73,8 @@ impl<D: ClassicDriver> Shared<D> {
         }
         let freed = self.driver.deallocate(claim).await;
         freed.asked("deallocate")?;
+        // What was held may be what others wait for.
+        self.wake_all_negotiations();
         let mut claim = claim.clone();
         let status = &mut claim.status;
         if status.allocation.is_some() || status.deallocation_requested {

@@ -262,6 +262,13 @@ impl<D: ClassicDriver> Shared<D> {
         }
     }
 
+    pub(super) fn wake_all_negotiations(&self) {
+        for scheduling in self.schedulings.all() {
+            let key = super::cache::key_of(&*scheduling);
+            self.queue.add(Work::Scheduling(key));
+        }
+    }
+
     async fn follow_schedulings(&self) {
         let api: Api<PodScheduling> = Api::all(self.client.clone());
         let events = watcher(api, watcher::Config::default()).default_backoff();

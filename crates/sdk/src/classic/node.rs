@@ -72,6 +72,7 @@ pub struct NodePlugin<N> {
     name: String,
     registry: PathBuf,
     endpoint: Option<PathBuf>,
+    announced: Option<PathBuf>,
 }
 
 impl<N: ClassicNode> NodePlugin<N> {
@@ -82,6 +83,7 @@ impl<N: ClassicNode> NodePlugin<N> {
             name: name.into(),
             registry: REGISTRY_DIR.into(),
             endpoint: None,
+            announced: None,
         }
     }
 
@@ -94,6 +96,12 @@ impl<N: ClassicNode> NodePlugin<N> {
     /// Sets the path of the driver's own socket.
     pub fn endpoint(mut self, socket: impl Into<PathBuf>) -> Self {
         self.endpoint = Some(socket.into());
+        self
+    }
+
+    /// Sets the path of that socket in the agent's file system, if it is another one.
+    pub fn announced(mut self, socket: impl Into<PathBuf>) -> Self {
+        self.announced = Some(socket.into());
         self
     }
 
@@ -115,6 +123,7 @@ impl<N: ClassicNode> NodePlugin<N> {
         let keeper = Keeper {
             node: self.node,
             name: self.name,
+            announced: self.announced.unwrap_or_else(|| endpoint.clone()),
             endpoint,
             registration,
             registered: registered.clone(),
@@ -156,6 +165,7 @@ struct Keeper<N> {
     node: Arc<N>,
     name: String,
     endpoint: PathBuf,
+    announced: PathBuf,
     registration: PathBuf,
     registered: watch::Sender<Option<Result<(), String>>>,
 }
@@ -225,7 +235,7 @@ impl<N: ClassicNode> Keeper<N> {
             info: reg::PluginInfo {
                 r#type: reg::DRA_PLUGIN.to_owned(),
                 name: self.name.clone(),
-                endpoint: self.endpoint.display().to_string(),
+                endpoint: self.announced.display().to_string(),
                 supported_versions: vec![pb::VERSION.to_owned()],
             },
             registered: self.registered.clone(),

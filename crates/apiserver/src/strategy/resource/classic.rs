@@ -104,7 +104,7 @@ pub(super) fn status(new: &Value, old: &Value, errors: &mut ErrorList) {
     }
     reservations(new, old, &path, errors);
     let (stored, given) = (at(before, &["allocation"]), at(status, &["allocation"]));
-    if has(before, &["allocation"]) && allocated && !same(stored, given) {
+    if has(before, &["allocation"]) && allocated && !is_same_allocation(stored, given) {
         meta::immutable_at(new, old, &["status", "allocation"], errors);
     }
     let flag = path.child("deallocationRequested");
@@ -119,6 +119,13 @@ pub(super) fn status(new: &Value, old: &Value, errors: &mut ErrorList) {
             errors.push(FieldError::forbidden(&flag, why));
         }
     }
+}
+
+/// Equality in which a member that is left out has its zero value.
+fn is_same_allocation(a: &Value, b: &Value) -> bool {
+    str_at(a, &["resourceHandle"]) == str_at(b, &["resourceHandle"])
+        && bool_at(a, &["shareable"]) == bool_at(b, &["shareable"])
+        && same(at(a, &["availableOnNodes"]), at(b, &["availableOnNodes"]))
 }
 
 fn allocation(allocation: &Value, path: &Path, errors: &mut ErrorList) {
