@@ -28,6 +28,7 @@ const SETS: &[(&str, &[&str])] = &[
         "draclassic",
         &["draclassic/v1alpha1.proto", "draclassic/v1alpha2.proto"],
     ),
+    ("kms", &["kms/v2.proto", "kms/stored.proto"]),
     ("cri", &["cri/runtime.proto", "cri/image.proto"]),
 ];
 

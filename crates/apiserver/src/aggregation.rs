@@ -17,7 +17,7 @@ mod view;
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use davit_api::status::Status;
@@ -54,6 +54,10 @@ pub(crate) struct Aggregation {
     /// Publishing reads all backends and replaces the view: one at a time.
     publishing: Mutex<()>,
     identity: Option<Identity>,
+    /// The identity was given by configuration.
+    configured: bool,
+    /// Each APIService of this server's own has been there and available once.
+    registered: AtomicBool,
 }
 
 impl std::fmt::Debug for Aggregation {
@@ -64,14 +68,26 @@ impl std::fmt::Debug for Aggregation {
 
 impl Aggregation {
     /// Nothing is aggregated yet; backends are shown `identity`.
-    pub(crate) fn new(identity: Option<Identity>) -> Self {
+    pub(crate) fn new(identity: Option<Identity>, configured: bool) -> Self {
         Self {
             table: ArcSwap::default(),
             view: ArcSwap::default(),
             generation: AtomicU64::new(0),
             publishing: Mutex::new(()),
             identity,
+            configured,
+            registered: AtomicBool::new(false),
         }
+    }
+
+    /// Whether backends are shown a certificate that was given by configuration.
+    pub(crate) fn has_own_identity(&self) -> bool {
+        self.configured
+    }
+
+    /// Whether all APIServices of this server's own have been there and available once.
+    pub(crate) fn is_registered(&self) -> bool {
+        self.registered.load(Ordering::Acquire)
     }
 
     /// The backend that answers a request, if it is not for this server.

@@ -5,6 +5,7 @@
 //! refused; it never degrades to the anonymous user.
 
 mod bootstrap_tokens;
+mod legacy_tokens;
 mod oidc;
 mod request_header;
 mod service_accounts;
@@ -24,6 +25,7 @@ pub use request_header::RequestHeader;
 pub use static_tokens::{StaticToken, TokenFileError, parse_token_file};
 pub use webhook::TokenWebhook;
 
+use crate::context::Warnings;
 use crate::server::ApiServer;
 use crate::tls::ClientCertificates;
 use crate::tokens::TokenKeys;
@@ -33,7 +35,7 @@ use oidc::config::Configuration;
 use request_header::Proxies;
 use static_tokens::StaticTokens;
 
-pub(crate) use service_accounts::AuthenticatedToken;
+pub(crate) use service_accounts::{AuthenticatedToken, Note};
 pub(crate) use webhook::is_passing;
 
 /// Ways to authenticate beside the cluster's own certificates and tokens.
@@ -41,6 +43,8 @@ pub(crate) use webhook::is_passing;
 pub struct Authentication {
     /// Further authorities of client certificates, PEM.
     pub client_ca: Option<String>,
+    /// The file they were read from; it is read again when it changes.
+    pub client_ca_file: Option<PathBuf>,
     /// An authenticating proxy in front.
     pub request_header: Option<RequestHeader>,
     /// Whether bootstrap tokens are accepted.
@@ -84,10 +88,38 @@ pub(crate) struct ConnectionIdentity {
 #[derive(Debug)]
 pub(crate) struct Refused;
 
+/// Who is believed by certificate.
+#[derive(Debug, Default)]
+struct Certificates {
+    clients: Option<ClientCertificates>,
+    proxies: Option<Proxies>,
+    /// The authorities of clients beside the cluster's own, PEM.
+    client_ca: Option<String>,
+}
+
+impl Certificates {
+    fn new(
+        cluster_ca: Option<&str>,
+        client_ca: Option<String>,
+        request_header: Option<RequestHeader>,
+    ) -> Result<Self, crate::tls::TlsError> {
+        let authorities: Vec<&str> = cluster_ca.into_iter().chain(client_ca.as_deref()).collect();
+        let clients = (!authorities.is_empty())
+            .then(|| ClientCertificates::new(&authorities.join("\n")))
+            .transpose()?;
+        Ok(Self {
+            clients,
+            proxies: request_header.map(Proxies::new).transpose()?,
+            client_ca,
+        })
+    }
+}
+
 /// The configured authenticators.
 pub(crate) struct Authenticator {
-    certificates: Option<ClientCertificates>,
-    proxies: Option<Proxies>,
+    certificates: ArcSwap<Certificates>,
+    cluster_ca: Option<String>,
+    client_ca_file: Option<PathBuf>,
     static_tokens: StaticTokens,
     tokens: TokenKeys,
     bootstrap_tokens: bool,
@@ -106,18 +138,11 @@ impl Authenticator {
         tokens: TokenKeys,
         tasks: &Tasks,
     ) -> Result<Self, AuthenticationError> {
-        let authorities: Vec<&str> = cluster_ca
-            .into_iter()
-            .chain(options.client_ca.as_deref())
-            .collect();
-        let certificates = (!authorities.is_empty())
-            .then(|| ClientCertificates::new(&authorities.join("\n")))
-            .transpose()?;
-        let proxies = options
-            .request_header
-            .clone()
-            .map(Proxies::new)
-            .transpose()?;
+        let certificates = Certificates::new(
+            cluster_ca,
+            options.client_ca.clone(),
+            options.request_header.clone(),
+        )?;
         let mut configured = match &options.config_file {
             Some(path) => read_config(path, tasks)?,
             None => Configuration::default(),
@@ -130,8 +155,9 @@ impl Authenticator {
             .map(|config| webhook::WebhookTokens::new(config, tasks.clone()))
             .transpose()?;
         Ok(Self {
-            certificates,
-            proxies,
+            certificates: ArcSwap::from_pointee(certificates),
+            cluster_ca: cluster_ca.map(str::to_owned),
+            client_ca_file: options.client_ca_file.clone(),
             static_tokens: StaticTokens::new(static_tokens),
             tokens,
             bootstrap_tokens: options.bootstrap_tokens,
@@ -162,6 +188,61 @@ impl Authenticator {
         }
     }
 
+    /// The files that [`Authenticator::reload_authorities`] reads.
+    pub(crate) fn authority_files(&self) -> [Option<PathBuf>; 2] {
+        let certificates = self.certificates.load();
+        let proxies = certificates.proxies.as_ref();
+        let proxies = proxies.and_then(|proxies| proxies.config().client_ca_file.clone());
+        [self.client_ca_file.clone(), proxies]
+    }
+
+    /// Reads the authorities of client certificates and of proxies again; a file that cannot be
+    /// used changes nothing.
+    pub(crate) fn reload_authorities(&self) {
+        let held = self.certificates.load();
+        let read = |path: &Option<PathBuf>| path.as_ref().map(std::fs::read_to_string).transpose();
+        let read = read(&self.client_ca_file)
+            .and_then(|client_ca| {
+                let mut proxies = held.proxies.as_ref().map(|p| p.config().clone());
+                if let Some(config) = &mut proxies
+                    && let Some(text) = read(&config.client_ca_file)?
+                {
+                    config.client_ca = text;
+                }
+                Ok((client_ca.or_else(|| held.client_ca.clone()), proxies))
+            })
+            .map_err(|error| error.to_string());
+        let made = read.and_then(|(client_ca, proxies)| {
+            Certificates::new(self.cluster_ca.as_deref(), client_ca, proxies)
+                .map_err(|error| error.to_string())
+        });
+        match made {
+            Ok(certificates) => {
+                tracing::info!("authorities of client certificates read again");
+                self.certificates.store(Arc::new(certificates));
+            }
+            Err(error) => {
+                tracing::error!(
+                    error,
+                    "authorities of client certificates are kept as they were"
+                );
+            }
+        }
+    }
+
+    /// The authorities of client certificates, PEM.
+    pub(crate) fn client_authorities(&self) -> String {
+        let certificates = self.certificates.load();
+        let all = self.cluster_ca.iter().chain(&certificates.client_ca);
+        all.map(|pem| pem.trim_end()).collect::<Vec<_>>().join("\n") + "\n"
+    }
+
+    /// How authenticating proxies are told from others, if there are any.
+    pub(crate) fn request_header(&self) -> Option<RequestHeader> {
+        let certificates = self.certificates.load();
+        certificates.proxies.as_ref().map(|p| p.config().clone())
+    }
+
     /// The keys of service account tokens.
     pub(crate) fn token_keys(&self) -> &TokenKeys {
         &self.tokens
@@ -174,10 +255,11 @@ impl Authenticator {
         peer: SocketAddr,
     ) -> ConnectionIdentity {
         let chain = chain.filter(|chain| !chain.is_empty());
+        let held = self.certificates.load();
         let is_proxy = chain
-            .zip(self.proxies.as_ref())
+            .zip(held.proxies.as_ref())
             .is_some_and(|(chain, proxies)| proxies.is_proxy(chain));
-        let certificate = match (chain, &self.certificates) {
+        let certificate = match (chain, &held.clients) {
             (Some(chain), Some(certificates)) => Some(certificates.identify(chain)),
             _ => None,
         };
@@ -195,11 +277,14 @@ impl Authenticator {
         headers: &HeaderMap,
         connection: &ConnectionIdentity,
         path: &str,
+        warnings: &Warnings,
     ) -> Result<UserInfo, Refused> {
-        if let Some(proxies) = self.proxies.as_ref().filter(|_| connection.is_proxy)
-            && let Some(user) = proxies.user(headers)
-        {
-            return Ok(user);
+        if connection.is_proxy {
+            let certificates = self.certificates.load();
+            let proxies = certificates.proxies.as_ref();
+            if let Some(user) = proxies.and_then(|proxies| proxies.user(headers)) {
+                return Ok(user);
+            }
         }
         match &connection.certificate {
             Some(Ok(user)) => return Ok(user.clone()),
@@ -211,7 +296,10 @@ impl Authenticator {
         if let Some(token) = bearer_token(headers) {
             let audiences = self.tokens.audiences();
             return match self.token(server, &token, audiences).await {
-                Ok(found) => Ok(found.user),
+                Ok(found) => {
+                    found.note.tell(warnings);
+                    Ok(found.user)
+                }
                 Err(reason) => {
                     tracing::debug!(peer = ?connection.peer, reason, "bearer token refused");
                     Err(Refused)
@@ -243,6 +331,7 @@ impl Authenticator {
             AuthenticatedToken {
                 user,
                 audiences: audiences.cloned().collect(),
+                note: Note::default(),
             }
         };
         if let Some(user) = self.static_tokens.find(token) {
@@ -252,6 +341,12 @@ impl Authenticator {
         if self.tokens.claims_issuer(token) {
             let found = service_accounts::authenticate(server, &self.tokens, token, audiences);
             match found.await {
+                Ok(found) => return Ok(found),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        if TokenKeys::claims_secret(token) {
+            match legacy_tokens::authenticate(server, &self.tokens, token).await {
                 Ok(found) => return Ok(found),
                 Err(fault) => faults.push(fault),
             }
@@ -290,7 +385,7 @@ impl Authenticator {
     /// Removes what proves the caller's identity, so that it is never passed on.
     pub(crate) fn strip(&self, headers: &mut HeaderMap) {
         strip_credentials(headers);
-        if let Some(proxies) = &self.proxies {
+        if let Some(proxies) = &self.certificates.load().proxies {
             proxies.strip(headers);
         }
     }

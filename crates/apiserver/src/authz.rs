@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use crate::metrics::AccessMetrics;
 use crate::registry::Registry;
 use crate::request_info::RequestInfo;
 use crate::user::{MASTERS, UserInfo};
@@ -48,6 +49,11 @@ pub enum Decision {
 pub trait Authorizer: Send + Sync {
     /// This authorizer's opinion.
     async fn authorize(&self, attributes: &Attributes<'_>) -> Decision;
+
+    /// Its type and name, under which its decisions are counted; those without are not.
+    fn identity(&self) -> Option<(&'static str, &str)> {
+        None
+    }
 
     /// The rules by which this authorizer decides about a user in a namespace, as far as it has
     /// any that can be listed.
@@ -108,7 +114,7 @@ pub struct AuthenticatedOnly;
 impl Authorizer for AuthenticatedOnly {
     async fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         // acting as others would make everybody an administrator
-        let impersonates = attributes.request.verb == "impersonate";
+        let impersonates = attributes.request.verb.starts_with("impersonate");
         if attributes.user.in_group(crate::user::AUTHENTICATED) && !impersonates {
             Decision::Allow("authenticated callers are allowed".to_owned())
         } else {
@@ -139,6 +145,10 @@ impl Authorizer for AlwaysAllow {
         Decision::Allow(String::new())
     }
 
+    fn identity(&self) -> Option<(&'static str, &str)> {
+        Some(("AlwaysAllow", "alwaysallow"))
+    }
+
     async fn rules(&self, _user: &UserInfo, _namespace: &str) -> UserRules {
         UserRules {
             rules: Rule::everything().to_vec(),
@@ -155,6 +165,10 @@ pub struct AlwaysDeny;
 impl Authorizer for AlwaysDeny {
     async fn authorize(&self, _attributes: &Attributes<'_>) -> Decision {
         Decision::NoOpinion("Everything is forbidden.".to_owned())
+    }
+
+    fn identity(&self) -> Option<(&'static str, &str)> {
+        Some(("AlwaysDeny", "alwaysdeny"))
     }
 }
 
@@ -203,13 +217,15 @@ pub enum AuthorizationError {
 pub(crate) struct Sources {
     pub(crate) rbac: Arc<Rbac>,
     graph: Arc<node::Graph>,
+    metrics: Arc<AccessMetrics>,
 }
 
 impl Sources {
-    pub(crate) fn new(registry: &Registry) -> Self {
+    pub(crate) fn new(registry: &Registry, metrics: Arc<AccessMetrics>) -> Self {
         Self {
             rbac: Arc::new(Rbac::new(registry)),
             graph: Arc::new(node::Graph::new(registry)),
+            metrics,
         }
     }
 }
@@ -249,31 +265,44 @@ pub(crate) fn chain(
             Mode::Rbac => Box::new(rbac::RbacAuthorizer(Arc::clone(&sources.rbac))),
             Mode::AlwaysAllow => Box::new(AlwaysAllow),
             Mode::AlwaysDeny => Box::new(AlwaysDeny),
-            Mode::Webhook(config) => Box::new(webhook::WebhookAuthorizer::new(config, tasks)?),
+            Mode::Webhook(config) => Box::new(webhook::WebhookAuthorizer::new(
+                config,
+                tasks,
+                Arc::clone(&sources.metrics),
+            )?),
             Mode::Abac(abac) => Box::new(abac.clone()),
         });
     }
-    Ok(Chain::new(chain))
+    Ok(Chain {
+        authorizers: chain,
+        metrics: Some(Arc::clone(&sources.metrics)),
+    })
 }
 
 /// The configured authorizers in their order.
-pub struct Chain(Vec<Box<dyn Authorizer>>);
+pub struct Chain {
+    authorizers: Vec<Box<dyn Authorizer>>,
+    metrics: Option<Arc<AccessMetrics>>,
+}
 
 impl std::fmt::Debug for Chain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Chain({})", self.0.len())
+        write!(f, "Chain({})", self.authorizers.len())
     }
 }
 
 impl Chain {
     /// Asks `authorizers` in order.
     pub fn new(authorizers: Vec<Box<dyn Authorizer>>) -> Self {
-        Self(authorizers)
+        Self {
+            authorizers,
+            metrics: None,
+        }
     }
 
     /// The chain of a server without further configuration.
     pub fn standard() -> Self {
-        Self(vec![
+        Self::new(vec![
             Box::new(Masters),
             Box::new(PublicInfo),
             Box::new(AuthenticatedOnly),
@@ -283,8 +312,16 @@ impl Chain {
     /// The first opinion; no opinion at all refuses.
     pub async fn decide(&self, attributes: &Attributes<'_>) -> Decision {
         let mut reasons = Vec::new();
-        for authorizer in &self.0 {
-            match authorizer.authorize(attributes).await {
+        for authorizer in &self.authorizers {
+            let decision = authorizer.authorize(attributes).await;
+            if let (Some(metrics), Some((kind, name))) = (&self.metrics, authorizer.identity()) {
+                match &decision {
+                    Decision::Allow(_) => metrics.decided(kind, name, "allowed"),
+                    Decision::Deny(_) => metrics.decided(kind, name, "denied"),
+                    Decision::NoOpinion(_) => {}
+                }
+            }
+            match decision {
                 Decision::NoOpinion(reason) => {
                     if !reason.is_empty() {
                         reasons.push(reason);
@@ -299,7 +336,7 @@ impl Chain {
     /// The rules of all authorizers about a user in a namespace.
     pub async fn rules(&self, user: &UserInfo, namespace: &str) -> UserRules {
         let mut all = UserRules::default();
-        for authorizer in &self.0 {
+        for authorizer in &self.authorizers {
             let rules = authorizer.rules(user, namespace).await;
             all.rules.extend(rules.rules);
             all.incomplete |= rules.incomplete;

@@ -8,6 +8,7 @@
 
 mod ciphers;
 mod config;
+mod kms;
 mod store;
 
 use std::path::{Path, PathBuf};
@@ -18,11 +19,16 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
+use ciphers::Provider;
 use config::Rule;
+use kms::Plugin;
 pub use store::EncryptedStore;
 
 /// How often a followed file is read.
 const RELOAD: Duration = Duration::from_secs(5);
+/// Between tries to reach a plugin at start, and between looks whether one is to be asked.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LEAST_PAUSE: Duration = Duration::from_millis(100);
 const PREFIX: &[u8] = b"k8s:enc:";
 
 /// Why a configuration cannot be used or a value cannot be read.
@@ -42,6 +48,14 @@ pub enum EncryptionError {
     /// No provider of the resource can read the value.
     #[error("no configured provider can read the value: {0}")]
     Unreadable(String),
+    /// A plugin that keeps keys is not well.
+    #[error("kms plugin {name:?}: {why}")]
+    Plugin {
+        /// The plugin.
+        name: String,
+        /// What is wrong.
+        why: String,
+    },
     /// Encrypting failed.
     #[error("encrypting with {provider}: {detail}")]
     Encrypt {
@@ -86,13 +100,106 @@ impl Encryption {
         Self::parse(&read(path)?)
     }
 
-    /// Puts another configuration in the place of the current one.
+    /// Puts another configuration in the place of the current one, once the plugins it names have
+    /// answered.
     ///
     /// # Errors
-    /// As [`Encryption::parse`]; the current one then stays.
-    pub fn reload(&self, text: &str) -> Result<(), EncryptionError> {
-        self.rules.store(Arc::new(config::parse(text)?));
+    /// As [`Encryption::parse`], and when a plugin is not well; the current one then stays.
+    pub async fn reload(&self, text: &str) -> Result<(), EncryptionError> {
+        let rules = config::parse(text)?;
+        for plugin in rules.iter().flat_map(Rule::plugins) {
+            let asked = plugin.refresh().await;
+            asked.map_err(|why| EncryptionError::Plugin {
+                name: plugin.name().to_owned(),
+                why,
+            })?;
+        }
+        self.rules.store(Arc::new(rules));
         Ok(())
+    }
+
+    fn plugins(&self) -> Vec<Arc<Plugin>> {
+        let rules = self.rules.load();
+        rules.iter().flat_map(Rule::plugins).cloned().collect()
+    }
+
+    /// Whether any plugin keeps keys.
+    pub fn has_plugins(&self) -> bool {
+        self.rules
+            .load()
+            .iter()
+            .any(|rule| rule.plugins().next().is_some())
+    }
+
+    /// Waits until all plugins have answered once, at most as long as `limit`.
+    ///
+    /// # Errors
+    /// What is wrong with a plugin when the time is over.
+    pub async fn ready(&self, limit: Duration) -> Result<(), EncryptionError> {
+        let until = tokio::time::Instant::now() + limit;
+        for plugin in self.plugins() {
+            while let Err(why) = plugin.refresh().await {
+                if tokio::time::Instant::now() + FIRST_PAUSE > until {
+                    return Err(EncryptionError::Plugin {
+                        name: plugin.name().to_owned(),
+                        why,
+                    });
+                }
+                tokio::time::sleep(FIRST_PAUSE).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Polls the plugins until cancelled.
+    pub async fn attend(&self, cancel: CancellationToken) {
+        loop {
+            let plugins = self.plugins();
+            let due = plugins.iter().map(|plugin| plugin.due_in()).min();
+            let pause = due.unwrap_or(RELOAD).clamp(LEAST_PAUSE, RELOAD);
+            tokio::select! {
+                () = cancel.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            for plugin in plugins {
+                if plugin.due_in().is_zero() {
+                    // what is wrong is kept and logged there
+                    let _asked = plugin.refresh().await;
+                }
+            }
+        }
+    }
+
+    /// What is wrong with plugins.
+    pub fn faults(&self) -> Vec<String> {
+        let fault = |plugin: &Arc<Plugin>| {
+            let fault = plugin.fault()?;
+            Some(format!("{}: {fault}", plugin.name()))
+        };
+        self.plugins().iter().filter_map(fault).collect()
+    }
+
+    /// Sees to it that [`Encryption::encrypt`] has a key for a value of `key`.
+    ///
+    /// # Errors
+    /// When the plugin that keeps the key is not well.
+    pub(super) async fn prepare(&self, key: &str) -> Result<(), EncryptionError> {
+        let rules = self.rules.load_full();
+        let first = rule(&rules, key).and_then(|rule| rule.providers.first());
+        match first {
+            Some(Provider::Kms(plugin)) => plugin.prepare().await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Sees to it that [`Encryption::decrypt`] has the key of a stored value.
+    pub(super) async fn unlock(&self, key: &str, stored: &[u8]) {
+        let rules = self.rules.load_full();
+        for plugin in rule(&rules, key).into_iter().flat_map(Rule::plugins) {
+            if let Err(error) = plugin.unlock(stored).await {
+                tracing::warn!(key, error, "reading an encrypted value");
+            }
+        }
     }
 
     /// Takes over changes of a file until cancelled. A file that cannot be used is logged, and what
@@ -107,7 +214,7 @@ impl Encryption {
             match read(path) {
                 Ok(text) if last.as_ref() == Some(&text) => {}
                 Ok(text) => {
-                    match self.reload(&text) {
+                    match self.reload(&text).await {
                         Ok(()) => {
                             tracing::info!(path = %path.display(), "encryption configuration reloaded");
                         }

@@ -182,7 +182,8 @@ impl FlowControl {
         self.schemas.store(Arc::new(schemas));
     }
 
-    /// Waits for a seat. None before the first configuration is known.
+    /// Waits for a seat. None before the first configuration is known. `objects` counts what a list
+    /// goes through.
     ///
     /// # Errors
     /// 429 when there is none, or none in time.
@@ -191,6 +192,7 @@ impl FlowControl {
         user: &UserInfo,
         info: &RequestInfo,
         deadline: Option<Instant>,
+        objects: impl FnOnce() -> usize,
     ) -> Result<Option<Seat>, Status> {
         let schemas = self.schemas.load();
         let Some(schema) = schemas.iter().find(|schema| schema.matches(user, info)) else {
@@ -204,10 +206,11 @@ impl FlowControl {
         let flow = schema.flow(user, info);
         drop(schemas);
         let hash = hash(&name, &flow);
+        let asked = width(info, objects);
         let arrived = Instant::now();
         let (mut held, turn, level_uid) = {
             let mut state = self.state.lock();
-            let arrival = state.levels.arrive(&level, &flow, hash, 1);
+            let arrival = state.levels.arrive(&level, &flow, hash, asked);
             let level_uid = state.levels.level(&level).map(|held| held.spec.uid.clone());
             let (place, executing) = match arrival {
                 Arrival::Run(place) => (place, true),
@@ -265,6 +268,19 @@ impl Seat {
     pub(crate) fn level(&self) -> &str {
         &self.held.place.level
     }
+}
+
+/// Objects that a list goes through for each seat, and the seats that it takes at most.
+const OBJECTS_A_SEAT: usize = 100;
+const WIDEST: usize = 10;
+
+/// The seats that a request takes: those of a list grow with the objects it goes through.
+fn width(info: &RequestInfo, objects: impl FnOnce() -> usize) -> usize {
+    // a list of one name is a read
+    if info.verb != "list" || !info.name.is_empty() {
+        return 1;
+    }
+    objects().div_ceil(OBJECTS_A_SEAT).clamp(1, WIDEST)
 }
 
 fn hash(schema: &str, flow: &str) -> u64 {

@@ -9,6 +9,8 @@ use crate::context::{Context, HandlerResult};
 use crate::respond;
 use crate::server::ApiServer;
 
+/// The plugins that keep keys of encryption at rest; a check only when there are any.
+const KMS: &str = "kms-providers";
 const STORE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// The names of an endpoint's checks.
@@ -20,10 +22,43 @@ pub(crate) fn checks(endpoint: &str) -> &'static [&'static str] {
             "etcd",
             "etcd-readiness",
             "informer-sync",
-            "poststarthook/bootstrap-objects",
+            "poststarthook/generic-apiserver-start-informers",
+            "poststarthook/priority-and-fairness-config-consumer",
+            "poststarthook/priority-and-fairness-config-producer",
+            "poststarthook/priority-and-fairness-filter",
+            "poststarthook/start-apiextensions-informers",
+            "poststarthook/start-apiextensions-controllers",
+            "poststarthook/crd-informer-synced",
+            "poststarthook/start-system-namespaces-controller",
+            "poststarthook/start-cluster-authentication-info-controller",
+            "poststarthook/start-legacy-token-tracking-controller",
+            "poststarthook/rbac/bootstrap-roles",
+            "poststarthook/scheduling/bootstrap-system-priority-classes",
+            "poststarthook/bootstrap-controller",
+            "poststarthook/start-kube-aggregator-informers",
+            "poststarthook/apiservice-status-local-available-controller",
+            "poststarthook/apiservice-status-remote-available-controller",
+            "poststarthook/apiservice-registration-controller",
+            "poststarthook/apiservice-discovery-controller",
+            "poststarthook/kube-apiserver-autoregistration",
+            "autoregister-completion",
+            "poststarthook/apiservice-openapi-controller",
+            "poststarthook/apiservice-openapiv3-controller",
             "shutdown",
         ],
-        _ => &["ping", "log", "etcd", "poststarthook/bootstrap-objects"],
+        _ => &[
+            "ping",
+            "log",
+            "etcd",
+            "poststarthook/start-apiextensions-controllers",
+            "poststarthook/crd-informer-synced",
+            "poststarthook/start-system-namespaces-controller",
+            "poststarthook/start-cluster-authentication-info-controller",
+            "poststarthook/rbac/bootstrap-roles",
+            "poststarthook/scheduling/bootstrap-system-priority-classes",
+            "poststarthook/bootstrap-controller",
+            "autoregister-completion",
+        ],
     }
 }
 
@@ -33,8 +68,20 @@ async fn passes(server: &ApiServer, check: &str) -> bool {
             let asked = server.store().current_revision();
             matches!(tokio::time::timeout(STORE_DEADLINE, asked).await, Ok(Ok(_)))
         }
+        KMS => server
+            .encrypted_store()
+            .and_then(|store| store.plugins_are_well())
+            .unwrap_or(true),
         "shutdown" => !server.is_stopping() && !server.shutdown().is_cancelled(),
-        "poststarthook/bootstrap-objects" | "informer-sync" => {
+        // the APIServices are kept by the last of these, after everything else has begun
+        "autoregister-completion"
+        | "poststarthook/apiservice-status-local-available-controller"
+        | "poststarthook/apiservice-registration-controller"
+        | "poststarthook/kube-apiserver-autoregistration" => {
+            server.aggregation().is_registered() || server.shutdown().is_cancelled()
+        }
+        // what these stand for has happened when the server says that it is ready
+        check if check.starts_with("poststarthook/") || check == "informer-sync" => {
             server.is_ready() || server.shutdown().is_cancelled()
         }
         _ => true,
@@ -48,7 +95,9 @@ pub(crate) async fn answer(
     endpoint: &str,
     single: &str,
 ) -> HandlerResult {
-    let all = checks(endpoint);
+    let has_plugins = server.encrypted_store().and_then(|s| s.plugins_are_well());
+    let kms: &[&str] = if has_plugins.is_some() { &[KMS] } else { &[] };
+    let all: Vec<&str> = checks(endpoint).iter().chain(kms).copied().collect();
     let chosen: Vec<&str> = if single.is_empty() {
         let excluded: Vec<&str> = context.query.all("exclude").collect();
         all.iter()

@@ -78,5 +78,5 @@ pub use request_info::RequestInfo;
 pub use server::{ApiServer, DEFAULT_ISSUER, Error, InProcess, Options};
 pub use service_addresses::KUBERNETES_SERVICE_IP;
 pub use tls::TlsError;
-pub use tokens::TokenError;
+pub use tokens::{TokenError, TokenLife};
 pub use user::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};

@@ -1,5 +1,6 @@
 //! Metrics under the names of Kubernetes.
 
+mod access;
 mod conversion;
 mod flow;
 mod webhooks;
@@ -16,6 +17,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub(crate) use self::access::AccessMetrics;
 pub(crate) use self::conversion::ConversionMetrics;
 pub(crate) use self::flow::FlowMetrics;
 use self::webhooks::WebhookMetrics;
@@ -58,6 +60,7 @@ pub(crate) struct Metrics {
     long_running: Family<DurationLabels, Gauge>,
     in_flight: Family<InFlightLabels, Gauge>,
     pub(crate) webhooks: WebhookMetrics,
+    pub(crate) access: Arc<AccessMetrics>,
     pub(crate) conversions: Arc<ConversionMetrics>,
     pub(crate) watch_events: Counter,
     pub(crate) tls_handshake_errors: Counter,
@@ -91,6 +94,7 @@ impl Metrics {
             long_running: Family::default(),
             in_flight: Family::default(),
             webhooks: WebhookMetrics::new(),
+            access: Arc::new(AccessMetrics::new()),
             conversions: Arc::new(ConversionMetrics::new()),
             watch_events: Counter::default(),
             tls_handshake_errors: Counter::default(),
@@ -112,6 +116,7 @@ impl Metrics {
     fn registered(mut self) -> Self {
         let r = &mut self.registry;
         self.webhooks.register(r);
+        self.access.register(r);
         self.conversions.register(r);
         r.register(
             "apiserver_request",

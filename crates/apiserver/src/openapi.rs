@@ -21,6 +21,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha512};
 use tokio::sync::OnceCell;
 
+use crate::aggregation::View;
 use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
 use crate::discovery::upper_hex;
@@ -83,6 +84,8 @@ pub(crate) struct OpenApiCache {
 #[derive(Debug)]
 struct State {
     generation: u64,
+    /// Of what backends say.
+    aggregation: u64,
     v2: OnceCell<Arc<Document>>,
     v2_protobuf: OnceCell<Arc<Document>>,
     v3: OnceCell<Arc<Documents>>,
@@ -128,10 +131,11 @@ async fn build<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> 
 
 impl OpenApiCache {
     /// The documents of the present state of the registry.
-    fn state(&self, snapshot: &Snapshot) -> Arc<State> {
+    fn state(&self, snapshot: &Snapshot, view: &View) -> Arc<State> {
         let mut held = self.custom.lock();
         if let Some(state) = held.as_ref()
             && state.generation >= snapshot.generation()
+            && state.aggregation >= view.generation
         {
             return Arc::clone(state);
         }
@@ -140,6 +144,7 @@ impl OpenApiCache {
             .map(|old| std::mem::take(&mut *old.custom.lock()));
         let state = Arc::new(State {
             generation: snapshot.generation(),
+            aggregation: view.generation,
             v2: OnceCell::new(),
             v2_protobuf: OnceCell::new(),
             v3: OnceCell::new(),
@@ -149,23 +154,30 @@ impl OpenApiCache {
         state
     }
 
-    async fn v2(&self, snapshot: &Snapshot, protobuf: bool) -> Result<Arc<Document>, Status> {
-        let state = self.state(snapshot);
+    async fn v2(
+        &self,
+        snapshot: &Snapshot,
+        view: &View,
+        protobuf: bool,
+    ) -> Result<Arc<Document>, Status> {
+        let state = self.state(snapshot, view);
         let cell = if protobuf {
             &state.v2_protobuf
         } else {
             &state.v2
         };
         let infos: Vec<_> = custom_rows(snapshot).cloned().collect();
+        let remote = view.versions.iter();
+        let foreign: Vec<_> = remote.filter_map(|v| v.openapi_v2.clone()).collect();
         let made = cell.get_or_try_init(|| {
             build(move || {
                 let table = kinds::builtin();
                 let kinds = custom_kinds(&infos);
                 let custom = documents(&kinds);
                 let body = if protobuf {
-                    openapi::v2_protobuf(table, &custom, GIT_VERSION)
+                    openapi::v2_protobuf(table, &custom, &foreign, GIT_VERSION)
                 } else {
-                    openapi::v2_json(table, &custom, GIT_VERSION)
+                    openapi::v2_json(table, &custom, &foreign, GIT_VERSION)
                 };
                 Arc::new(Document::new(&body))
             })
@@ -173,9 +185,9 @@ impl OpenApiCache {
         made.await.cloned()
     }
 
-    async fn v3(&self, snapshot: &Snapshot) -> Result<Arc<Documents>, Status> {
+    async fn v3(&self, snapshot: &Snapshot, view: &View) -> Result<Arc<Documents>, Status> {
         let built_in = self.built_in_v3().await?;
-        let state = self.state(snapshot);
+        let state = self.state(snapshot, view);
         let mut groups: BTreeMap<String, Vec<Arc<ResourceInfo>>> = BTreeMap::new();
         for info in custom_rows(snapshot) {
             let path = format!("apis/{}/{}", info.row.group, info.row.version);
@@ -272,7 +284,8 @@ pub(crate) async fn v2(server: &ApiServer, context: &Context) -> HandlerResult {
         return Err(Status::not_acceptable(&["application/json", V2_PROTOBUF]));
     };
     let snapshot = server.registry().snapshot();
-    let document = server.openapi().v2(&snapshot, protobuf).await?;
+    let view = server.aggregation().view();
+    let document = server.openapi().v2(&snapshot, &view, protobuf).await?;
     let mut response = send(&context.headers, &document, content_type)?;
     response
         .headers_mut()
@@ -283,13 +296,14 @@ pub(crate) async fn v2(server: &ApiServer, context: &Context) -> HandlerResult {
 /// `GET /openapi/v3`.
 pub(crate) async fn v3_index(server: &ApiServer, context: &Context) -> HandlerResult {
     let snapshot = server.registry().snapshot();
-    let documents = server.openapi().v3(&snapshot).await?;
+    let view = server.aggregation().view();
+    let documents = server.openapi().v3(&snapshot, &view).await?;
     let mut paths = Map::new();
     for (path, document) in documents.iter() {
         let url = document_url(path, &document.hash);
         paths.insert(path.clone(), json!({ "serverRelativeURL": url }));
     }
-    for remote in &server.aggregation().view().versions {
+    for remote in &view.versions {
         let path = format!("apis/{}/{}", remote.group, remote.version);
         match &remote.openapi {
             Some(document) => {
@@ -319,8 +333,8 @@ pub(crate) async fn v3_document(
     path: &str,
 ) -> HandlerResult {
     let snapshot = server.registry().snapshot();
-    let documents = server.openapi().v3(&snapshot).await?;
     let view = server.aggregation().view();
+    let documents = server.openapi().v3(&snapshot, &view).await?;
     let remote = split(path).and_then(|(group, version)| view.find(group, version));
     let found = match remote {
         Some(remote) => remote.openapi.as_deref(),

@@ -260,10 +260,14 @@ async fn inner(
     context.user = match caller {
         Caller::InProcess(user) => user,
         Caller::Connection(connection) => {
+            let began = Instant::now();
+            let (path, warnings) = (&context.info.path, &context.warnings);
             let user = server
                 .authenticator()
-                .request(server, &context.headers, &connection, &context.info.path)
+                .request(server, &context.headers, &connection, path, warnings)
                 .await;
+            let metrics = &server.metrics().access;
+            metrics.authenticated(user.as_ref().ok(), began.elapsed());
             user.map_err(|_| {
                 begin(context, &UserInfo::default());
                 Status::unauthorized()
@@ -304,7 +308,9 @@ async fn admitted(
     let mut seat = None;
     if flow.is_enabled() && (!long_running || context.info.verb == "watch") {
         seat = flow
-            .enter(&context.user, &context.info, context.deadline)
+            .enter(&context.user, &context.info, context.deadline, || {
+                objects(server, &context.info)
+            })
             .await?;
         if let Some(seat) = &seat {
             tracing::trace!(level = seat.level(), path = context.info.path, "seated");
@@ -328,6 +334,13 @@ async fn admitted(
         )
     };
     Ok((seat, place))
+}
+
+/// How many objects there are of what a request is about.
+fn objects(server: &ApiServer, info: &RequestInfo) -> usize {
+    let snapshot = server.registry().snapshot();
+    let resource = snapshot.get(&info.group, &info.version, &info.resource);
+    resource.map_or(0, |resource| resource.storage.cache().object_count())
 }
 
 fn audit_id(request: &Request<RequestBody>) -> HeaderValue {

@@ -45,7 +45,7 @@ use crate::registry::Registry;
 use crate::request_info::RequestInfo;
 use crate::service_addresses::{KUBERNETES_SERVICE_IP, ServiceAddresses};
 use crate::tls::{self, TlsError};
-use crate::tokens::{TokenError, TokenKeys};
+use crate::tokens::{TokenError, TokenKeys, TokenLife};
 use crate::user::UserInfo;
 use crate::webhook::Webhooks;
 use crate::{admission, crd, errors, event_ttl};
@@ -53,6 +53,8 @@ use crate::{admission, crd, errors, event_ttl};
 /// The issuer of service account tokens unless configured otherwise.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 
+/// How long plugins that keep keys of encryption at rest may take to answer at start.
+const PLUGINS_READY: Duration = Duration::from_secs(20);
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// What a server is made from.
@@ -80,6 +82,8 @@ pub struct Options {
     pub service_account_signing_key: Option<String>,
     /// Audiences a token must name one of to be good for this server; empty means the issuer.
     pub api_audiences: Vec<String>,
+    /// How long service account tokens live.
+    pub token_life: TokenLife,
     /// The authority of node serving certificates, PEM. Without it they are not verified.
     pub kubelet_ca: Option<String>,
     /// What aggregated API servers are shown, so that they believe the identities they are told
@@ -115,6 +119,7 @@ impl Options {
             service_account_signing_key: None,
             service_account_issuer: DEFAULT_ISSUER.to_owned(),
             api_audiences: Vec::new(),
+            token_life: TokenLife::default(),
             kubelet_ca: None,
             proxy_client: None,
             authorization: Authorization::default(),
@@ -167,6 +172,9 @@ pub enum Error {
     /// The audit log.
     #[error(transparent)]
     Audit(#[from] AuditError),
+    /// Encryption at rest.
+    #[error("encryption at rest: {0}")]
+    Encryption(#[from] crate::encryption::EncryptionError),
     /// The listener has no address.
     #[error("reading the listener's address: {0}")]
     Listener(std::io::Error),
@@ -177,6 +185,7 @@ pub struct ApiServer {
     registry: Registry,
     store: Arc<dyn Store>,
     pki: Option<Pki>,
+    signing_key: String,
     serving_names: Vec<String>,
     advertise_address: Option<std::net::IpAddr>,
     authenticator: Authenticator,
@@ -238,6 +247,7 @@ impl ApiServer {
         };
         let mut keys = TokenKeys::new(&signing_key, issuer, audiences)?;
         keys.also_accept(&options.former_issuers, &options.service_account_keys)?;
+        keys.set_life(options.token_life);
         let kubelet_identity = pki.as_ref().map(Pki::kubelet_client).transpose()?;
         let mut names = options.extra_names.clone();
         names.extend(options.advertise_address.map(|address| address.to_string()));
@@ -249,6 +259,10 @@ impl ApiServer {
             (None, Some(pki)) => Some(pki.front_proxy()?.client),
             (None, None) => None,
         };
+        if let Some(encryption) = &options.encryption {
+            encryption.ready(PLUGINS_READY).await?;
+        }
+        let attended = options.encryption.clone();
         let encrypted = options.encryption.map(|encryption| {
             Arc::new(EncryptedStore::new(Arc::clone(&options.store), encryption))
         });
@@ -268,7 +282,7 @@ impl ApiServer {
             keys,
             webhooks.tasks(),
         )?;
-        let access = authz::Sources::new(&registry);
+        let access = authz::Sources::new(&registry, Arc::clone(&metrics.access));
         let modes = options.authorization.modes()?;
         let has = |mode: &authz::Mode| modes.iter().flatten().any(|known| known == mode);
         let (uses_rbac, restricts_nodes) = (has(&authz::Mode::Rbac), has(&authz::Mode::Node));
@@ -297,9 +311,10 @@ impl ApiServer {
             service_addresses: ServiceAddresses::default(),
             nodes,
             webhooks,
-            aggregation: Aggregation::new(proxy_client),
+            aggregation: Aggregation::new(proxy_client, options.proxy_client.is_some()),
             custom_kinds: OnceLock::new(),
             pki,
+            signing_key,
             address: parking_lot::RwLock::new(None),
             ready: AtomicBool::new(false),
             shutdown,
@@ -332,6 +347,12 @@ impl ApiServer {
                 status: Box::new(status),
             })?;
         }
+        if let Some(encryption) = attended {
+            let cancel = server.shutdown.clone();
+            server
+                .nodes
+                .track(async move { encryption.attend(cancel).await });
+        }
         server.ready.store(true, Ordering::Release);
         let aggregator = aggregation::run(Arc::downgrade(&server));
         server.nodes.track(aggregator);
@@ -355,6 +376,7 @@ impl ApiServer {
         let address = listener.local_addr().map_err(Error::Listener)?;
         *self.address.write() = Some(address);
         bootstrap::endpoints(&self, address).await?;
+        bootstrap::cluster_info(&self).await?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let stopping = Arc::clone(&self);
         let closing = CancellationToken::new();
@@ -428,6 +450,12 @@ impl ApiServer {
     /// The cluster's keys and certificates.
     pub fn pki(&self) -> Option<&Pki> {
         self.pki.as_ref()
+    }
+
+    /// The key that signs service account tokens, PKCS#8 PEM: whoever fills Secrets with tokens
+    /// needs it.
+    pub fn service_account_key(&self) -> &str {
+        &self.signing_key
     }
 
     /// What is served.

@@ -21,6 +21,44 @@ pub(crate) const MIN_EXPIRATION_SECONDS: i64 = 600;
 pub(crate) const MAX_EXPIRATION_SECONDS: i64 = 1 << 32;
 /// The life of a token when none is asked for.
 pub(crate) const DEFAULT_EXPIRATION_SECONDS: i64 = 3600;
+/// The life that the tokens of pods are asked for with: those that ask so are prolonged.
+const PROLONGED_SECONDS: i64 = 3607;
+/// How long they live then: clients that do not read their token anew go on for a time.
+const PROLONGATION_SECONDS: i64 = 365 * 24 * 3600;
+
+/// How long service account tokens live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TokenLife {
+    /// Tokens of pods live for a year, and later uses than asked for are told to the audit log.
+    pub prolongs: bool,
+    /// Longer lives are shortened to it, seconds.
+    pub longest: Option<i64>,
+}
+
+impl Default for TokenLife {
+    fn default() -> Self {
+        Self {
+            prolongs: true,
+            longest: None,
+        }
+    }
+}
+
+impl TokenLife {
+    /// The life for one that was asked for, shortened, and whether it was.
+    pub(crate) fn shortened(self, asked: i64) -> (i64, bool) {
+        match self.longest {
+            Some(longest) if asked > longest => (longest, true),
+            _ => (asked, false),
+        }
+    }
+
+    /// The life of a pod's token for this server that was asked for so, if it is prolonged.
+    pub(crate) fn prolonged(self, asked: i64) -> Option<i64> {
+        let life = self.longest.unwrap_or(i64::MAX).min(PROLONGATION_SECONDS);
+        (self.prolongs && asked == PROLONGED_SECONDS && life > asked).then_some(life)
+    }
+}
 
 /// The signing key could not be used, or signing failed.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +117,26 @@ pub(crate) struct KubernetesClaims {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) secret: Option<ObjectRef>,
     pub(crate) serviceaccount: ObjectRef,
+    /// When a token of prolonged life would have ended: later uses are told to the audit log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) warnafter: Option<i64>,
+}
+
+/// The issuer of tokens that live in Secrets.
+const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+
+/// The claims of a token that lives in a Secret.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct LegacyClaims {
+    sub: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/namespace")]
+    pub(crate) namespace: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/secret.name")]
+    pub(crate) secret_name: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/service-account.name")]
+    pub(crate) account_name: String,
+    #[serde(rename = "kubernetes.io/serviceaccount/service-account.uid")]
+    pub(crate) account_uid: String,
 }
 
 /// Name and uid of an object.
@@ -156,6 +214,7 @@ pub(crate) struct TokenKeys {
     issuers: Vec<String>,
     audiences: Vec<String>,
     signing: EncodingKey,
+    life: TokenLife,
     /// The first one belongs to the signing key.
     checking: Vec<CheckingKey>,
 }
@@ -173,6 +232,7 @@ impl TokenKeys {
             issuers: vec![issuer.to_owned()],
             audiences,
             signing,
+            life: TokenLife::default(),
             checking: vec![own],
         })
     }
@@ -194,6 +254,15 @@ impl TokenKeys {
             }
         }
         Ok(())
+    }
+
+    /// Limits how long tokens live.
+    pub(crate) fn set_life(&mut self, life: TokenLife) {
+        self.life = life;
+    }
+
+    pub(crate) fn life(&self) -> TokenLife {
+        self.life
     }
 
     pub(crate) fn issuer(&self) -> &str {
@@ -230,37 +299,69 @@ impl TokenKeys {
 
     /// Whether the token claims to be one of ours.
     pub(crate) fn claims_issuer(&self, token: &str) -> bool {
-        let Some(payload) = token.split('.').nth(1) else {
-            return false;
-        };
-        URL_SAFE_NO_PAD
-            .decode(payload)
-            .ok()
-            .and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok())
-            .and_then(|claims| claims["iss"].as_str().map(str::to_owned))
-            .is_some_and(|issuer| self.issuers.contains(&issuer))
+        claimed_issuer(token).is_some_and(|issuer| self.issuers.contains(&issuer))
+    }
+
+    /// Whether the token claims to live in a Secret.
+    pub(crate) fn claims_secret(token: &str) -> bool {
+        claimed_issuer(token).is_some_and(|issuer| issuer == LEGACY_ISSUER)
+    }
+
+    /// Checks the signature of a token that lives in a Secret; it has neither end nor audience.
+    pub(crate) fn verify_legacy(&self, token: &str) -> Result<LegacyClaims, TokenError> {
+        let claims = self.checked::<LegacyClaims>(token, |validation| {
+            validation.validate_exp = false;
+            validation.validate_aud = false;
+            validation.required_spec_claims = HashSet::new();
+            validation.set_issuer(&[LEGACY_ISSUER]);
+        })?;
+        let subject = format!(
+            "system:serviceaccount:{}:{}",
+            claims.namespace, claims.account_name
+        );
+        if claims.sub != subject {
+            return Err(TokenError::Invalid("sub claim is wrong".to_owned()));
+        }
+        Ok(claims)
     }
 
     /// Checks signature, issuer, times and audience.
     pub(crate) fn verify(&self, token: &str, audiences: &[String]) -> Result<Claims, TokenError> {
+        self.checked::<Claims>(token, |validation| {
+            validation.leeway = LEEWAY_SECONDS;
+            validation.validate_nbf = true;
+            validation.validate_aud = true;
+            validation.aud = Some(audiences.iter().cloned().collect::<HashSet<_>>());
+            validation.set_issuer(&self.issuers);
+        })
+    }
+
+    fn checked<T: serde::de::DeserializeOwned + Clone>(
+        &self,
+        token: &str,
+        demand: impl Fn(&mut Validation),
+    ) -> Result<T, TokenError> {
         let invalid = |error: jsonwebtoken::errors::Error| TokenError::Invalid(error.to_string());
         let header = jsonwebtoken::decode_header(token).map_err(invalid)?;
         let named = |key: &&CheckingKey| header.kid.as_deref().is_none_or(|id| id == key.id);
         let mut last = TokenError::Invalid("no key fits the token".to_owned());
         for key in self.checking.iter().filter(named) {
             let mut validation = Validation::new(key.algorithm);
-            validation.leeway = LEEWAY_SECONDS;
-            validation.validate_nbf = true;
-            validation.validate_aud = true;
-            validation.aud = Some(audiences.iter().cloned().collect::<HashSet<_>>());
-            validation.set_issuer(&self.issuers);
-            match jsonwebtoken::decode::<Claims>(token, &key.key, &validation) {
+            demand(&mut validation);
+            match jsonwebtoken::decode::<T>(token, &key.key, &validation) {
                 Ok(data) => return Ok(data.claims),
                 Err(error) => last = invalid(error),
             }
         }
         Err(last)
     }
+}
+
+/// What the token says of its issuer, unverified.
+fn claimed_issuer(token: &str) -> Option<String> {
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims = serde_json::from_slice::<Value>(&payload).ok()?;
+    claims["iss"].as_str().map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -284,6 +385,7 @@ mod tests {
                     name: "a".to_owned(),
                     uid: "u".to_owned(),
                 },
+                warnafter: None,
             },
             nbf: now,
             sub: "system:serviceaccount:ns:a".to_owned(),

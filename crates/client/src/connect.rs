@@ -4,7 +4,9 @@ use crate::Error;
 use http::{Request, Response};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use parking_lot::RwLock;
 use std::path::Path;
+use std::sync::Arc;
 use tower::{BoxError, Service};
 
 /// A client for the cluster that the current context of a kubeconfig file names.
@@ -26,6 +28,36 @@ pub async fn from_kubeconfig(path: &Path) -> Result<kube::Client, Error> {
         server,
         source: Box::new(source),
     })
+}
+
+/// Puts another client in the place of the one that [`rotating`] was given.
+#[derive(Clone)]
+pub struct Rotation(Arc<RwLock<kube::Client>>);
+
+impl std::fmt::Debug for Rotation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Rotation")
+    }
+}
+
+impl Rotation {
+    /// Requests go through `next` from now on; those under way end as they began.
+    pub fn replace(&self, next: kube::Client) {
+        *self.0.write() = next;
+    }
+}
+
+/// A client that passes its requests to `first`, until another is put in its place: credentials can be renewed while
+/// whoever holds the client goes on.
+pub fn rotating(first: kube::Client) -> (kube::Client, Rotation) {
+    let namespace = first.default_namespace().to_owned();
+    let held = Rotation(Arc::new(RwLock::new(first)));
+    let current = held.clone();
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let client = current.0.read().clone();
+        async move { client.send(request).await }
+    });
+    (kube::Client::new(service, namespace), held)
 }
 
 /// A client whose transport is a tower service in this process: no socket, no TLS, no client-side rate limit.

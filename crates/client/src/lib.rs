@@ -10,7 +10,7 @@ mod informer;
 mod leader;
 mod queue;
 
-pub use connect::{from_kubeconfig, in_process};
+pub use connect::{Rotation, from_kubeconfig, in_process, rotating};
 pub use events::{EventRecorder, object_ref};
 pub use informer::{Change, Informer, ObjectKey, Subscription};
 pub use kube::Client;

@@ -4,11 +4,12 @@
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
 use crate::pod_control::{controller_of, is_terminal, ready_since};
+use crate::scale::{Scales, Target};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::{PodDisruptionBudget, PodDisruptionBudgetStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, OwnerReference, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::api::PostParams;
@@ -25,6 +26,7 @@ struct Disruption {
     client: kube::Client,
     informers: Informers,
     events: EventRecorder,
+    scales: Scales,
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
@@ -34,6 +36,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         client: spawner.client.clone(),
         informers: informers.clone(),
         events,
+        scales: Scales::new(spawner.client.clone()),
     });
     spawner.feed(
         &informers.disruption_budgets,
@@ -94,7 +97,8 @@ impl Reconcile for Disruption {
             let text = "No matching pods found";
             self.events.normal(&object_ref(&*budget), "NoPods", text);
         }
-        let need = need(&budget, &pods, |pod| self.scale_of(pod));
+        let customs = self.custom_scales(&key.namespace, &pods).await;
+        let need = need(&budget, &pods, |pod| self.scale_of(pod, &customs));
         let (status, next) = match need {
             Ok(need) => status_of(&budget, &pods, &need, now),
             Err(error) => {
@@ -124,9 +128,61 @@ impl Reconcile for Disruption {
     }
 }
 
+/// Controllers whose replicas are known from their own objects.
+const BUILT_IN: [&str; 3] = ["ReplicaSet", "StatefulSet", "ReplicationController"];
+
+/// The replicas that controllers of other kinds want, by their uids.
+type CustomScales = BTreeMap<String, Result<i32, String>>;
+
 impl Disruption {
+    /// Asks the scale subresources of the pods' controllers of other kinds.
+    async fn custom_scales(&self, namespace: &str, pods: &[Arc<Pod>]) -> CustomScales {
+        let mut found = CustomScales::new();
+        for pod in pods {
+            let Some(owner) = controller_of(&pod.metadata) else {
+                continue;
+            };
+            if BUILT_IN.contains(&owner.kind.as_str()) || found.contains_key(&owner.uid) {
+                continue;
+            }
+            let replicas = self.custom_scale(namespace, owner).await;
+            found.insert(owner.uid.clone(), replicas);
+        }
+        found
+    }
+
+    async fn custom_scale(&self, namespace: &str, owner: &OwnerReference) -> Result<i32, String> {
+        let target = Target {
+            namespace,
+            api_version: &owner.api_version,
+            kind: &owner.kind,
+            name: &owner.name,
+        };
+        let resource = self.scales.resource(&owner.api_version, &owner.kind).await;
+        let resource = resource.map_err(|error| error.to_string())?;
+        match self.scales.get(target).await {
+            // another object of the same name wants nothing of this pod
+            Ok(scale) if scale.metadata.uid.as_ref() != Some(&owner.uid) => Ok(0),
+            Ok(scale) => Ok(scale.spec.and_then(|spec| spec.replicas).unwrap_or(0)),
+            Err(error) if error.is_not_found() => {
+                // the object is gone, or its kind has no scale
+                let api: kube::Api<kube::core::DynamicObject> =
+                    kube::Api::namespaced_with(self.client.clone(), namespace, &resource);
+                match api.get_metadata_opt(&owner.name).await {
+                    Ok(None) => Ok(0),
+                    Ok(Some(_)) => Err(format!(
+                        "{}.{} does not implement the scale subresource",
+                        resource.plural, resource.group
+                    )),
+                    Err(error) => Err(error.to_string()),
+                }
+            }
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     /// The controller at the top of a pod and how many pods it wants.
-    fn scale_of(&self, pod: &Pod) -> Result<(String, i32), String> {
+    fn scale_of(&self, pod: &Pod, customs: &CustomScales) -> Result<(String, i32), String> {
         let namespace = pod.metadata.namespace.as_deref();
         let Some(owner) = controller_of(&pod.metadata) else {
             return Ok((pod.metadata.uid.clone().unwrap_or_default(), 1));
@@ -163,11 +219,9 @@ impl Disruption {
                         )
                     })
             }
-            kind => {
-                return Err(format!(
-                    "{} {kind} does not implement the scale subresource",
-                    owner.api_version
-                ));
+            _ => {
+                let replicas = customs.get(&owner.uid).cloned().unwrap_or(Ok(0));
+                return Ok((owner.uid.clone(), replicas?));
             }
         };
         // A controller that is gone wants nothing.

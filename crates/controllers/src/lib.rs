@@ -24,11 +24,13 @@ mod disruption;
 mod endpoint_slices;
 mod endpoints;
 mod garbage_collector;
+mod horizontal;
 mod informers;
 mod job;
 mod namespace;
 mod node_fit;
 mod node_lifecycle;
+mod node_ttl;
 mod pod_control;
 mod pod_gc;
 mod policy_status;
@@ -40,8 +42,10 @@ mod resourceclaim;
 mod resourcepool_status;
 mod revisions;
 mod root_ca;
+mod scale;
 mod service_account;
 mod statefulset;
+mod token_secrets;
 mod volume_protection;
 
 use controller::Spawner;
@@ -52,6 +56,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use certificates::{Authority, AuthorityError};
 pub use controller::Error;
+pub use token_secrets::{TokenSigner, TokenSignerError};
 
 /// What the controllers need to know beyond what the API tells them.
 #[derive(Debug, Default)]
@@ -60,6 +65,8 @@ pub struct Options {
     pub root_ca: Option<String>,
     /// Signs approved certificate requests of the built-in signers. Nothing is signed without.
     pub authority: Option<Authority>,
+    /// Fills Secrets of type `kubernetes.io/service-account-token`. They are left alone without.
+    pub token_signer: Option<TokenSigner>,
 }
 
 /// All controllers over one set of informers.
@@ -95,6 +102,8 @@ impl Controllers {
         };
         namespace::spawn(&mut spawner);
         service_account::spawn(&mut spawner);
+        let signer = self.options.token_signer;
+        token_secrets::spawn(&mut spawner, signer, self.options.root_ca.clone());
         if let Some(ca) = self.options.root_ca {
             root_ca::spawn(&mut spawner, ca);
         }
@@ -102,6 +111,7 @@ impl Controllers {
         certificates::spawn(&mut spawner, self.options.authority);
         clusterrole_aggregation::spawn(&mut spawner);
         node_lifecycle::spawn(&mut spawner);
+        node_ttl::spawn(&mut spawner);
         pod_gc::spawn(&mut spawner);
         policy_status::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);
@@ -112,6 +122,7 @@ impl Controllers {
         statefulset::spawn(&mut spawner);
         replication_controller::spawn(&mut spawner);
         disruption::spawn(&mut spawner);
+        horizontal::spawn(&mut spawner);
         volume_protection::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);

@@ -1,9 +1,10 @@
 //! Flags about who is let in and who may do what, with the names that kube-apiserver gives them.
 
 use anyhow::{Context, Result, bail};
+use davit_apiserver::pki::Identity;
 use davit_apiserver::{
     Abac, AccessWebhook, Anonymous, Authentication, Authorization, AuthorizationMode, OidcFlags,
-    Options, RequestHeader, TokenWebhook,
+    Options, RequestHeader, TokenLife, TokenWebhook,
 };
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -96,6 +97,12 @@ pub(crate) struct AccessOptions {
         default_value = "x-remote-extra-"
     )]
     requestheader_extra_headers_prefix: Vec<String>,
+    /// Certificate shown to aggregated API servers [default: one of the cluster's own front-proxy authority]
+    #[arg(long, value_name = "FILE", requires = "proxy_client_key_file")]
+    proxy_client_cert_file: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, value_name = "FILE", requires = "proxy_client_cert_file")]
+    proxy_client_key_file: Option<PathBuf>,
     /// An OpenID Connect issuer
     #[arg(long, value_name = "URL", conflicts_with = "authentication_config")]
     oidc_issuer_url: Option<String>,
@@ -144,6 +151,12 @@ pub(crate) struct AccessOptions {
     /// Further keys by which service account tokens are checked
     #[arg(long, value_name = "FILE")]
     service_account_key_file: Vec<PathBuf>,
+    /// Let the tokens of pods live for a year, for clients that do not read them anew; late uses are told to the audit log
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    service_account_extend_token_expiration: bool,
+    /// The longest life of tokens; longer ones are shortened [default: as asked for]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    service_account_max_token_expiration: Option<Duration>,
     /// Audiences a token must name one of [default: the issuer]
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     api_audiences: Vec<String>,
@@ -183,10 +196,30 @@ impl AccessOptions {
             options.service_account_issuer.clone_from(first);
             options.former_issuers = rest.to_vec();
         }
+        let proxy_client = self
+            .proxy_client_cert_file
+            .as_ref()
+            .zip(self.proxy_client_key_file.as_ref());
+        if let Some((certificate, key)) = proxy_client {
+            let (certificate, key) = (read(certificate)?, read(key)?);
+            options.proxy_client = Some(Identity { certificate, key });
+        }
         let signing_key = self.service_account_signing_key_file.as_ref();
         options.service_account_signing_key = read_optional(signing_key)?;
         for path in &self.service_account_key_file {
             options.service_account_keys.push(read(path)?);
+        }
+        let longest = self.service_account_max_token_expiration;
+        options.token_life = TokenLife {
+            prolongs: self.service_account_extend_token_expiration,
+            longest: longest.map(|life| i64::try_from(life.as_secs()).unwrap_or(i64::MAX)),
+        };
+        if options
+            .token_life
+            .longest
+            .is_some_and(|longest| longest < 3600)
+        {
+            bail!("--service-account-max-token-expiration must be at least 1h");
         }
         options.api_audiences.clone_from(&self.api_audiences);
         Ok(())
@@ -214,9 +247,9 @@ impl AccessOptions {
                 let kubeconfig = self.authorization_webhook_config_file.clone();
                 AuthorizationMode::Webhook(AccessWebhook {
                     name: "webhook".to_owned(),
-                    kubeconfig: kubeconfig.context(
+                    kubeconfig: Some(kubeconfig.context(
                         "authorization mode Webhook needs --authorization-webhook-config-file",
-                    )?,
+                    )?),
                     version: self.authorization_webhook_version.clone(),
                     timeout: Duration::from_secs(30),
                     authorized_ttl: self.authorization_webhook_cache_authorized_ttl,
@@ -242,6 +275,7 @@ impl AccessOptions {
             None => None,
             Some(path) => Some(RequestHeader {
                 client_ca: read(path)?,
+                client_ca_file: Some(path.clone()),
                 allowed_names: self.requestheader_allowed_names.clone(),
                 username_headers: self.requestheader_username_headers.clone(),
                 uid_headers: self.requestheader_uid_headers.clone(),
@@ -251,6 +285,7 @@ impl AccessOptions {
         };
         Ok(Authentication {
             client_ca: read_optional(self.client_ca_file.as_ref())?,
+            client_ca_file: self.client_ca_file.clone(),
             request_header,
             bootstrap_tokens: self.enable_bootstrap_token_auth,
             token_webhook: webhook.map(|path| TokenWebhook {

@@ -285,6 +285,9 @@ pub(crate) struct Controllers {
     /// Key of the authority that signs certificate requests
     #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
     pub(crate) cluster_signing_key_file: Option<PathBuf>,
+    /// The key that signs service account tokens, to fill Secrets with them (pki/sa.key of the server's data directory)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) service_account_private_key_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -292,6 +295,12 @@ pub(crate) struct Node {
     /// How to reach the API server
     #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
     pub(crate) kubeconfig: PathBuf,
+    /// How to reach the API server to ask for the node's certificate, with a bootstrap token; the kubeconfig is written then
+    #[arg(long, value_name = "FILE")]
+    pub(crate) bootstrap_kubeconfig: Option<PathBuf>,
+    /// Renew the certificate that was asked for before it ends
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(crate) rotate_certificates: bool,
     /// Where the runtime's state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,

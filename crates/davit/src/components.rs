@@ -5,7 +5,7 @@ use crate::paths::{self, NodePaths};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::pki::{Identity, Kubeconfig, write_kubeconfig};
 use davit_apiserver::{ApiServer, Options, UserInfo, admission, parse_token_file};
-use davit_controllers::Authority;
+use davit_controllers::{Authority, TokenSigner};
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_store::Store;
 use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
@@ -47,6 +47,11 @@ impl RunningServer {
         let identity = pki.authority();
         let authority = Authority::new(&identity.certificate, &identity.key);
         Ok(Some(authority.context("certificate authority")?))
+    }
+
+    /// What signs the tokens of Secrets: the key of service account tokens.
+    pub(crate) fn token_signer(&self) -> Result<TokenSigner> {
+        TokenSigner::new(self.server.service_account_key()).context("service account tokens")
     }
 
     /// The cluster's CA in PEM.

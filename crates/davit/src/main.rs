@@ -11,6 +11,7 @@ mod exporter;
 mod image;
 mod kubelet_flags;
 mod lab;
+mod node_identity;
 mod paths;
 mod pod_network;
 mod protection;

@@ -1,12 +1,13 @@
 //! The components alone: `davit server`, `scheduler`, `controllers`, `node`.
 
 use crate::args::{Attached, Controllers, Node, RuntimeKind, Server};
-use crate::components::{lacks_privileges, run_node, start_server};
+use crate::components::{lacks_privileges, node_name, run_node, start_server};
+use crate::node_identity::Identity;
 use crate::paths;
 use crate::shutdown::Signals;
 use anyhow::{Context, Result, bail};
 use davit_client::LeaderElector;
-use davit_controllers::Authority;
+use davit_controllers::{Authority, TokenSigner};
 use std::path::Path;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -66,9 +67,17 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
         }
         None => None,
     };
+    let token_signer = match args.service_account_private_key_file {
+        Some(file) => {
+            let signer = TokenSigner::new(&read(&file)?);
+            Some(signer.with_context(|| format!("signing file {}", file.display()))?)
+        }
+        None => None,
+    };
     let options = davit_controllers::Options {
         root_ca: cluster_ca(&args.attached.kubeconfig)?,
         authority,
+        token_signer,
     };
     attached(
         &args.attached,
@@ -122,9 +131,17 @@ pub(crate) async fn node(args: Node) -> Result<()> {
             paths::data_dir(args.data_dir.as_deref())?
         }
     };
-    let client = davit_client::from_kubeconfig(&args.kubeconfig).await?;
+    let name = node_name(&args.options)?;
     let cancel = CancellationToken::new();
+    let identity = tokio::select! {
+        () = signals.recv() => return Ok(()),
+        identity = Identity::new(&args, &data_dir, &name) => identity?,
+    };
     let ca = cluster_ca(&args.kubeconfig)?;
+    let client = identity.client.clone();
+    // ends with this function
+    let mut tasks = JoinSet::new();
+    tasks.spawn(identity.attend(cancel.clone()));
     let agent = run_node(client, &args.options, &data_dir, ca, false, cancel.clone());
     let mut agent = std::pin::pin!(agent);
     tokio::select! {

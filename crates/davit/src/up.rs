@@ -71,6 +71,7 @@ impl Cluster {
             davit_controllers::Options {
                 root_ca: server.ca(),
                 authority: server.authority()?,
+                token_signer: Some(server.token_signer()?),
             },
         );
         let cancel = stop_components.clone();

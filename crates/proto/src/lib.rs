@@ -144,6 +144,21 @@ pub mod draclassic {
     }
 }
 
+/// Key management plugins of encryption at rest (KEP-3299).
+pub mod kms {
+    /// Version 2, the only one that is served.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod v2 {
+        include!("generated/kms/v2.rs");
+    }
+
+    /// What the API server stores.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod stored {
+        include!("generated/kms/kmsstored.rs");
+    }
+}
+
 /// Container runtime interface.
 pub mod cri {
     /// Version 1, protobuf package `runtime.v1`.

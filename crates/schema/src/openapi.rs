@@ -7,6 +7,7 @@
 //! document itself.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use davit_api::kinds::{KindTable, TypeId};
 use serde_json::{Value, json};
@@ -14,14 +15,17 @@ use serde_json::{Value, json};
 mod custom;
 mod definitions;
 mod descriptions;
+mod foreign;
 mod gnostic;
 mod names;
 mod paths;
 
 pub use custom::CustomDocument;
+pub use foreign::Foreign;
 pub use names::definition_name;
 
 use definitions::Definitions;
+use foreign::Known;
 
 /// Which OpenAPI version a piece is written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,10 +139,38 @@ pub fn v3_custom_json(
     doc.finish()
 }
 
-/// The version 2 document of everything served, as JSON.
-pub fn v2_json(table: &KindTable, custom: &[CustomDocument<'_>], server_version: &str) -> Vec<u8> {
+/// What other servers serve, named so that nothing of this server's document is overwritten.
+fn adopted(
+    definitions: &Definitions<'_>,
+    reachable: &BTreeMap<TypeId, Vec<Gvk>>,
+    custom: &[CustomDocument<'_>],
+    foreign: &[Arc<Foreign>],
+) -> Vec<Foreign> {
+    if foreign.is_empty() {
+        return Vec::new();
+    }
+    let mut known = Known::default();
+    for (name, schema) in definitions.all(reachable) {
+        known.add(&name, &schema);
+    }
+    for kind in custom {
+        for (name, schema) in kind.definitions(Dialect::V2) {
+            known.add(&name, &schema);
+        }
+    }
+    foreign.iter().map(|one| known.adopt(one)).collect()
+}
+
+/// The version 2 document of everything served, as JSON; what other servers serve is added to it.
+pub fn v2_json(
+    table: &KindTable,
+    custom: &[CustomDocument<'_>],
+    foreign: &[Arc<Foreign>],
+    server_version: &str,
+) -> Vec<u8> {
     let definitions = Definitions::new(table, Dialect::V2);
     let reachable = definitions.reachable(roots(table, None));
+    let foreign = adopted(&definitions, &reachable, custom, foreign);
     let mut doc = Pieces::new();
     doc.member("swagger", &json!("2.0"));
     doc.member("info", &info(server_version));
@@ -153,6 +185,9 @@ pub fn v2_json(table: &KindTable, custom: &[CustomDocument<'_>], server_version:
             doc.member(&path, &item);
         }
     }
+    for (path, item) in foreign.iter().flat_map(Foreign::paths) {
+        doc.member(path, item);
+    }
     doc.close();
     doc.open("definitions");
     for (name, schema) in definitions.all(&reachable) {
@@ -162,6 +197,9 @@ pub fn v2_json(table: &KindTable, custom: &[CustomDocument<'_>], server_version:
         for (name, schema) in kind.definitions(Dialect::V2) {
             doc.member(&name, &schema);
         }
+    }
+    for (name, schema) in foreign.iter().flat_map(Foreign::definitions) {
+        doc.member(name, schema);
     }
     doc.close();
     doc.member("securityDefinitions", &security());
@@ -174,10 +212,12 @@ pub fn v2_json(table: &KindTable, custom: &[CustomDocument<'_>], server_version:
 pub fn v2_protobuf(
     table: &KindTable,
     custom: &[CustomDocument<'_>],
+    foreign: &[Arc<Foreign>],
     server_version: &str,
 ) -> Vec<u8> {
     let definitions = Definitions::new(table, Dialect::V2);
     let reachable = definitions.reachable(roots(table, None));
+    let foreign = adopted(&definitions, &reachable, custom, foreign);
     let mut doc = gnostic::Document::new(&info(server_version));
     let mut paths = gnostic::Paths::default();
     for row in &table.resources {
@@ -190,6 +230,9 @@ pub fn v2_protobuf(
             paths.add(&path, &item);
         }
     }
+    for (path, item) in foreign.iter().flat_map(Foreign::paths) {
+        paths.add(path, item);
+    }
     doc.paths(&paths);
     let mut schemas = gnostic::Definitions::default();
     for (name, schema) in definitions.all(&reachable) {
@@ -199,6 +242,9 @@ pub fn v2_protobuf(
         for (name, schema) in kind.definitions(Dialect::V2) {
             schemas.add(&name, &schema);
         }
+    }
+    for (name, schema) in foreign.iter().flat_map(Foreign::definitions) {
+        schemas.add(name, schema);
     }
     doc.definitions(&schemas);
     doc.finish()

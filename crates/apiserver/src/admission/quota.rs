@@ -23,9 +23,17 @@ const ATTEMPTS: u32 = 100;
 
 /// The plugin.
 pub(super) struct ResourceQuota {
-    /// Resources that may only be used where a quota counts them: group, plural name, parts of
-    /// resource names.
-    limited: Vec<(String, String, Vec<String>)>,
+    limited: Vec<Limited>,
+}
+
+/// What may only be used where a quota counts it.
+struct Limited {
+    group: String,
+    plural: String,
+    /// Parts of resource names.
+    parts: Vec<String>,
+    /// Terms of scope selectors: objects that fit one need a quota with a term of its scope.
+    scopes: Vec<Value>,
 }
 
 impl ResourceQuota {
@@ -35,19 +43,25 @@ impl ResourceQuota {
             .and_then(|v| v["limitedResources"].as_array());
         let limited = entries.into_iter().flatten().map(|entry| {
             let text = |key: &str| entry[key].as_str().unwrap_or_default().to_owned();
-            if entry["matchScopes"]
-                .as_array()
-                .is_some_and(|list| !list.is_empty())
-            {
-                return Err(ConfigError::Plugin {
-                    plugin: NAME,
-                    detail: "limitedResources with matchScopes are not built into this version"
-                        .to_owned(),
-                });
+            let scopes = entry["matchScopes"].as_array().cloned().unwrap_or_default();
+            for term in &scopes {
+                let operator = term["operator"].as_str().unwrap_or_default();
+                let is_known = matches!(operator, "In" | "NotIn" | "Exists" | "DoesNotExist");
+                if term["scopeName"].as_str().is_none_or(str::is_empty) || !is_known {
+                    return Err(ConfigError::Plugin {
+                        plugin: NAME,
+                        detail: format!("limitedResources.matchScopes: {term} is no selector term"),
+                    });
+                }
             }
             let parts = entry["matchContains"].as_array().into_iter().flatten();
             let parts = parts.filter_map(Value::as_str).map(str::to_owned).collect();
-            Ok((text("apiGroup"), text("resource"), parts))
+            Ok(Limited {
+                group: text("apiGroup"),
+                plural: text("resource"),
+                parts,
+                scopes,
+            })
         });
         Ok(Self {
             limited: limited.collect::<Result<_, _>>()?,
@@ -109,7 +123,12 @@ impl Validating for ResourceQuota {
         let Some(quotas) = snapshot.by_group_resource("", "resourcequotas") else {
             return Ok(());
         };
-        let names = interesting(attributes, object, &added).await?;
+        let held = attributes
+            .server
+            .objects("", "resourcequotas", Some(attributes.namespace))
+            .await?;
+        self.check_scopes(attributes, object, &held)?;
+        let names = interesting(attributes, object, &added, &held);
         self.check_limited(attributes, object, &added, &names)?;
         let mut charged: Vec<(&str, Amounts)> = Vec::new();
         for (name, _) in &names {
@@ -128,7 +147,60 @@ impl Validating for ResourceQuota {
     }
 }
 
+/// A term of a scope selector as Kubernetes prints it.
+fn term_text(term: &Value) -> String {
+    let text = |key: &str| term[key].as_str().unwrap_or_default();
+    let values = term["values"].as_array().into_iter().flatten();
+    let values: Vec<&str> = values.filter_map(Value::as_str).collect();
+    let (scope, operator, values) = (text("scopeName"), text("operator"), values.join(" "));
+    format!("{{{scope} {operator} [{values}]}}")
+}
+
+/// Whether a quota that chooses the object has a term or a scope of this name.
+fn covers(quota: &Value, scope: &Value, chooses: bool) -> bool {
+    let spec = &quota["spec"];
+    let terms = spec["scopeSelector"]["matchExpressions"].as_array();
+    let mut terms = terms.into_iter().flatten();
+    let mut plain = spec["scopes"].as_array().into_iter().flatten();
+    chooses && (terms.any(|term| term["scopeName"] == *scope) || plain.any(|held| held == scope))
+}
+
 impl ResourceQuota {
+    /// Objects in scopes that are limited need a quota of that scope.
+    fn check_scopes(
+        &self,
+        attributes: &Attributes<'_>,
+        object: &Value,
+        quotas: &[Value],
+    ) -> Result<(), Status> {
+        let (group, plural) = (
+            attributes.resource.row.group,
+            attributes.resource.row.plural,
+        );
+        let chooses = |quota: &Value| quota::in_scope(quota, group, plural, object);
+        let fits = |term: &&Value| {
+            chooses(&json!({ "spec": { "scopeSelector": { "matchExpressions": [term] } } }))
+        };
+        let uncovered: Vec<String> = self
+            .limited
+            .iter()
+            .filter(|limited| limited.group == group && limited.plural == plural)
+            .flat_map(|limited| &limited.scopes)
+            .filter(fits)
+            .filter(|term| {
+                let covered = |quota: &Value| covers(quota, &term["scopeName"], chooses(quota));
+                !quotas.iter().any(covered)
+            })
+            .map(term_text)
+            .collect();
+        if uncovered.is_empty() {
+            return Ok(());
+        }
+        let scopes = uncovered.join(" ");
+        let why = format!("insufficient quota to match these scopes: [{scopes}]");
+        Err(forbidden(attributes, Some(object), why))
+    }
+
     fn check_limited(
         &self,
         attributes: &Attributes<'_>,
@@ -140,12 +212,15 @@ impl ResourceQuota {
         let mine = self
             .limited
             .iter()
-            .filter(|(group, resource, _)| group == row.group && resource == row.plural);
+            .filter(|limited| limited.group == row.group && limited.plural == row.plural);
         let limited: Vec<&str> = mine
-            .flat_map(|(_, _, parts)| {
-                added
-                    .keys()
-                    .filter(|name| parts.iter().any(|part| name.contains(part.as_str())))
+            .flat_map(|limited| {
+                added.keys().filter(|name| {
+                    limited
+                        .parts
+                        .iter()
+                        .any(|part| name.contains(part.as_str()))
+                })
             })
             .filter(|name| !quotas.iter().any(|(_, hard)| hard.contains_key(*name)))
             .map(String::as_str)
@@ -159,17 +234,13 @@ impl ResourceQuota {
 }
 
 /// Names and bounds of the quotas that count something of what is added.
-async fn interesting(
+fn interesting(
     attributes: &Attributes<'_>,
     object: &Value,
     added: &Amounts,
-) -> Result<Vec<(String, Amounts)>, Status> {
+    quotas: &[Value],
+) -> Vec<(String, Amounts)> {
     let row = &attributes.resource.row;
-    let namespace = Some(attributes.namespace);
-    let quotas = attributes
-        .server
-        .objects("", "resourcequotas", namespace)
-        .await?;
     let found = quotas.iter().filter_map(|quota| {
         let hard = of_map(quota.pointer("/spec/hard"));
         let counts = hard.keys().any(|name| {
@@ -178,7 +249,7 @@ async fn interesting(
         let chosen = counts && quota::in_scope(quota, row.group, row.plural, object);
         chosen.then(|| (object::name(quota).to_owned(), hard))
     });
-    Ok(found.collect())
+    found.collect()
 }
 
 /// Charges one quota; what was charged, if anything was stored.
@@ -335,5 +406,23 @@ async fn give_back(attributes: &Attributes<'_>, quotas: &ResourceInfo, name: &st
         if !matches!(write(attributes, quotas, name, &quota).await, Ok(false)) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limited_scope_needs_a_quota_that_names_it() {
+        let term =
+            json!({ "scopeName": "PriorityClass", "operator": "In", "values": ["high", "top"] });
+        assert_eq!(term_text(&term), "{PriorityClass In [high top]}");
+        let quota = json!({ "spec": { "scopeSelector": { "matchExpressions": [term] } } });
+        assert!(covers(&quota, &json!("PriorityClass"), true));
+        assert!(!covers(&quota, &json!("PriorityClass"), false));
+        assert!(!covers(&quota, &json!("BestEffort"), true));
+        let plain = json!({ "spec": { "scopes": ["BestEffort"] } });
+        assert!(covers(&plain, &json!("BestEffort"), true));
     }
 }

@@ -191,6 +191,7 @@ impl Backend {
                 .openapi
                 .as_ref()
                 .map(|held| Arc::clone(&held.document)),
+            openapi_v2: documents.openapi_v2.clone(),
         }
     }
 }

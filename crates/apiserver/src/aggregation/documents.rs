@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use davit_schema::openapi::Foreign;
 use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
 
@@ -22,6 +23,7 @@ pub(super) struct Documents {
     /// The last attempt to read them succeeded.
     pub(super) fresh: bool,
     pub(super) openapi: Option<OpenApi>,
+    pub(super) openapi_v2: Option<Arc<Foreign>>,
 }
 
 /// An OpenAPI v3 document and where it was read.
@@ -51,10 +53,16 @@ pub(super) async fn refresh(backend: &Backend) {
             );
         }
     }
+    let mut reread = documents.openapi_v2.is_none();
     match openapi(backend, documents.openapi.as_ref()).await {
-        Ok(Some(openapi)) => documents.openapi = Some(openapi),
+        Ok(Some(openapi)) => {
+            documents.openapi = Some(openapi);
+            // the same schemas in another form: read again when these have changed
+            reread = true;
+        }
         Ok(None) => {}
         Err(error) => {
+            reread = true;
             tracing::debug!(
                 apiservice = backend.name,
                 error,
@@ -62,7 +70,37 @@ pub(super) async fn refresh(backend: &Backend) {
             );
         }
     }
+    if reread {
+        match openapi_v2(backend).await {
+            Ok(found) if documents.openapi_v2.as_deref() != Some(&found) => {
+                documents.openapi_v2 = Some(Arc::new(found));
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::debug!(
+                    apiservice = backend.name,
+                    error,
+                    "reading OpenAPI v2 of a backend"
+                );
+            }
+        }
+    }
     backend.documents.store(Arc::new(documents));
+}
+
+/// What is merged of the backend's OpenAPI v2 document.
+async fn openapi_v2(backend: &Backend) -> Result<Foreign, String> {
+    let (status, _, body) = backend.get("/openapi/v2", JSON, OPENAPI_LIMIT).await?;
+    if !status.is_success() {
+        return Err(format!("/openapi/v2: {status}"));
+    }
+    let (group, version) = (backend.group.clone(), backend.version.clone());
+    let read = tokio::task::spawn_blocking(move || {
+        serde_json::from_slice::<Value>(&body)
+            .map(|document| Foreign::of(&document, &group, &version))
+            .map_err(|error| format!("/openapi/v2: {error}"))
+    });
+    read.await.map_err(|error| error.to_string())?
 }
 
 /// The backend cannot be asked: what is known of it is old.

@@ -1,6 +1,7 @@
 //! Keeps the table of backends and their tasks in step with the APIServices.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -118,7 +119,11 @@ async fn reconcile(
     }
     tasks.retain(|key, _| table.contains_key(key));
     aggregation.replace(table);
-    register::sync(server, &objects).await
+    let complete = register::sync(server, &objects).await;
+    if complete {
+        aggregation.registered.store(true, Ordering::Release);
+    }
+    complete
 }
 
 /// Checks one backend and reads its documents for as long as its APIService says the same.

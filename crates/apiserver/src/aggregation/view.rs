@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use davit_api::kinds::compare_versions;
+use davit_schema::openapi::Foreign;
 use serde_json::Value;
 
 use crate::openapi::Document;
@@ -22,6 +23,8 @@ pub(crate) struct RemoteVersion {
     pub(crate) fresh: bool,
     /// Its OpenAPI v3 document.
     pub(crate) openapi: Option<Arc<Document>>,
+    /// What is merged of its OpenAPI v2 document.
+    pub(crate) openapi_v2: Option<Arc<Foreign>>,
 }
 
 impl PartialEq for RemoteVersion {
@@ -41,6 +44,7 @@ impl PartialEq for RemoteVersion {
             other.fresh,
         ) && self.resources == other.resources
             && hash(self) == hash(other)
+            && self.openapi_v2 == other.openapi_v2
     }
 }
 

@@ -112,6 +112,7 @@ impl JwtAuthenticator {
                     return Ok(AuthenticatedToken {
                         user: self.mapping.user(&data.claims)?,
                         audiences: audiences.to_vec(),
+                        note: super::Note::default(),
                     });
                 }
                 Err(error) => last = format!("oidc: verify token: {error}"),

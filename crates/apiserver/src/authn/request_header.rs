@@ -2,6 +2,8 @@
 //! headers. See
 //! <https://kubernetes.io/docs/reference/access-authn-authz/authentication/#authenticating-proxy>.
 
+use std::path::PathBuf;
+
 use http::{HeaderMap, HeaderName};
 use percent_encoding::percent_decode_str;
 use rustls_pki_types::CertificateDer;
@@ -14,6 +16,8 @@ use crate::user::{AUTHENTICATED, UNAUTHENTICATED, UserInfo};
 pub struct RequestHeader {
     /// The authorities of proxies' client certificates, PEM.
     pub client_ca: String,
+    /// The file they were read from; it is read again when it changes.
+    pub client_ca_file: Option<PathBuf>,
     /// Common names of the certificates; empty for any.
     pub allowed_names: Vec<String>,
     /// Headers with the user name; the first that is there counts.
@@ -40,6 +44,10 @@ impl Proxies {
             config,
             certificates,
         })
+    }
+
+    pub(super) fn config(&self) -> &RequestHeader {
+        &self.config
     }
 
     /// Whether a connection's certificate is that of a proxy.

@@ -3,19 +3,42 @@
 
 use serde_json::Value;
 
+use crate::context::Warnings;
 use crate::object;
 use crate::server::ApiServer;
 use crate::tokens::{Claims, ObjectRef, TokenKeys};
 use crate::user::UserInfo;
 
-const GROUP: &str = "system:serviceaccounts";
+pub(super) const GROUP: &str = "system:serviceaccounts";
 
 /// A user and the audiences, of those asked for, that the token is good for.
 #[derive(Debug, Clone)]
 pub(crate) struct AuthenticatedToken {
     pub(crate) user: UserInfo,
     pub(crate) audiences: Vec<String>,
+    pub(crate) note: Note,
 }
+
+/// What the user and the audit log are told of a token.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Note {
+    pub(crate) warning: Option<String>,
+    pub(crate) annotation: Option<(&'static str, String)>,
+}
+
+impl Note {
+    /// Tells it.
+    pub(crate) fn tell(self, warnings: &Warnings) {
+        if let Some(warning) = self.warning {
+            warnings.add(warning);
+        }
+        if let Some((key, text)) = self.annotation {
+            warnings.annotate(key, text);
+        }
+    }
+}
+
+const STALE: &str = "authentication.k8s.io/stale-token";
 
 pub(super) async fn authenticate(
     server: &ApiServer,
@@ -52,7 +75,30 @@ pub(super) async fn authenticate(
     Ok(AuthenticatedToken {
         user: user(&claims),
         audiences,
+        note: staleness(server, &claims),
     })
+}
+
+/// Tokens live on beyond the time they were asked for; who uses one then is told of.
+fn staleness(server: &ApiServer, claims: &Claims) -> Note {
+    let metrics = &server.metrics().access;
+    let late = claims.kubernetes.warnafter.and_then(|warn| {
+        let late = jiff::Timestamp::now().as_second() - warn;
+        (late > 0).then_some(late)
+    });
+    let Some(late) = late else {
+        metrics.valid_tokens.inc();
+        return Note::default();
+    };
+    metrics.stale_tokens.inc();
+    let text = format!(
+        "subject: {}, seconds after warning threshold: {late}",
+        claims.sub
+    );
+    Note {
+        warning: None,
+        annotation: Some((STALE, text)),
+    }
 }
 
 /// The object a token is bound to must be the one it was bound to.

@@ -171,6 +171,7 @@ fn read(answer: &Value, audiences: &[String]) -> Result<Known, String> {
     Ok(Some(AuthenticatedToken {
         user,
         audiences: good_for,
+        note: super::Note::default(),
     }))
 }
 

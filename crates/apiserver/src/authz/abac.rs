@@ -146,6 +146,10 @@ impl Authorizer for Abac {
             Decision::NoOpinion("No policy matched.".to_owned())
         }
     }
+
+    fn identity(&self) -> Option<(&'static str, &str)> {
+        Some(("ABAC", "abac"))
+    }
 }
 
 #[cfg(test)]

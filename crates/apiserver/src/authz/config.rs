@@ -161,20 +161,25 @@ fn webhook(name: &str, value: &Value, at: &str) -> Result<AccessWebhook, Authori
         ));
     }
     let connection = &value["connectionInfo"];
-    let kubeconfig = connection["kubeConfigFile"].as_str().unwrap_or_default();
-    if connection["type"] != "KubeConfigFile" || kubeconfig.is_empty() {
-        return Err(fault(
-            field("connectionInfo"),
-            "must be of type KubeConfigFile and name a kubeConfigFile",
-        ));
-    }
+    let file = connection["kubeConfigFile"].as_str().unwrap_or_default();
+    let kubeconfig = match connection["type"].as_str().unwrap_or_default() {
+        "KubeConfigFile" if !file.is_empty() => Some(file.into()),
+        "InClusterConfig" if file.is_empty() => None,
+        _ => {
+            return Err(fault(
+                field("connectionInfo"),
+                "must be of type KubeConfigFile and name a kubeConfigFile, or of type \
+                 InClusterConfig and name none",
+            ));
+        }
+    };
     let expressions = conditions
         .iter()
         .filter_map(|condition| condition["expression"].as_str())
         .map(str::to_owned);
     Ok(AccessWebhook {
         name: name.to_owned(),
-        kubeconfig: kubeconfig.into(),
+        kubeconfig,
         version: version.to_owned(),
         timeout,
         authorized_ttl: ttl("authorizedTTL", 300, "cacheAuthorizedRequests")?,

@@ -247,6 +247,10 @@ impl Authorizer for NodeAuthorizer {
         }
     }
 
+    fn identity(&self) -> Option<(&'static str, &str)> {
+        Some(("Node", "node"))
+    }
+
     async fn rules(&self, user: &UserInfo, _namespace: &str) -> UserRules {
         let mut rules = UserRules::default();
         if node_of(user).is_some() {

@@ -380,6 +380,10 @@ impl Authorizer for RbacAuthorizer {
         self.0.decide(attributes.user, attributes.request)
     }
 
+    fn identity(&self) -> Option<(&'static str, &str)> {
+        Some(("RBAC", "rbac"))
+    }
+
     async fn rules(&self, user: &UserInfo, namespace: &str) -> UserRules {
         self.0.fresh().await;
         let (rules, faults) = self.0.rules_of(user, namespace);

@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -15,6 +16,7 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::{Attributes, Authorizer, Decision, UserRules};
+use crate::metrics::AccessMetrics;
 use crate::user::UserInfo;
 use crate::webhook::{Call, CallError, Client, Kubeconfig, KubeconfigError, Tasks};
 
@@ -31,7 +33,8 @@ pub struct AccessWebhook {
     /// Names the authorizer in logs.
     pub name: String,
     /// A kubeconfig: the cluster is the server asked, the user is how this server is known to it.
-    pub kubeconfig: PathBuf,
+    /// None for the service account of the pod that this server runs in.
+    pub kubeconfig: Option<PathBuf>,
     /// `v1` or `v1beta1`.
     pub version: String,
     /// How long a call may take.
@@ -73,10 +76,15 @@ pub(super) struct WebhookAuthorizer {
     client: Client,
     conditions: Vec<Program>,
     known: Mutex<HashMap<String, (Instant, Decision)>>,
+    metrics: Arc<AccessMetrics>,
 }
 
 impl WebhookAuthorizer {
-    pub(super) fn new(config: &AccessWebhook, tasks: &Tasks) -> Result<Self, AccessWebhookError> {
+    pub(super) fn new(
+        config: &AccessWebhook,
+        tasks: &Tasks,
+        metrics: Arc<AccessMetrics>,
+    ) -> Result<Self, AccessWebhookError> {
         let name = config.name.clone();
         let setting = |detail: String| AccessWebhookError::Setting {
             name: name.clone(),
@@ -88,7 +96,10 @@ impl WebhookAuthorizer {
                 "unknown SubjectAccessReview version {version:?}"
             )));
         }
-        let kubeconfig = Kubeconfig::read(&config.kubeconfig);
+        let kubeconfig = match &config.kubeconfig {
+            Some(path) => Kubeconfig::read(path),
+            None => Kubeconfig::in_cluster(),
+        };
         let settings = kubeconfig
             .and_then(|kubeconfig| kubeconfig.settings())
             .map_err(|source| AccessWebhookError::Kubeconfig {
@@ -119,6 +130,7 @@ impl WebhookAuthorizer {
             config: config.clone(),
             client,
             known: Mutex::default(),
+            metrics,
         })
     }
 
@@ -287,8 +299,14 @@ impl Authorizer for WebhookAuthorizer {
         if !self.conditions.is_empty() {
             match self.matches(&spec(attributes, "v1")) {
                 Ok(true) => {}
-                Ok(false) => return Decision::NoOpinion(String::new()),
-                Err(error) => return self.undecided(&format!("match condition: {error}")),
+                Ok(false) => {
+                    self.metrics.excluded(&self.config.name, false);
+                    return Decision::NoOpinion(String::new());
+                }
+                Err(error) => {
+                    self.metrics.excluded(&self.config.name, true);
+                    return self.undecided(&format!("match condition: {error}"));
+                }
             }
         }
         let spec = spec(attributes, &self.config.version);
@@ -298,7 +316,17 @@ impl Authorizer for WebhookAuthorizer {
         {
             return known.clone();
         }
-        match self.ask(&spec).await {
+        let began = Instant::now();
+        let asked = self.ask(&spec).await;
+        let (result, open) = match &asked {
+            Ok(_) => ("success", false),
+            Err(_) if began.elapsed() >= self.config.timeout => ("timeout", true),
+            Err(_) => ("error", true),
+        };
+        let open = open && !self.config.fails_closed;
+        self.metrics
+            .called(&self.config.name, result, open, began.elapsed());
+        match asked {
             Ok(answer) => {
                 let decision = decision(&answer);
                 self.remember(key, &decision);
@@ -306,6 +334,10 @@ impl Authorizer for WebhookAuthorizer {
             }
             Err(error) => self.undecided(&error.to_string()),
         }
+    }
+
+    fn identity(&self) -> Option<(&'static str, &str)> {
+        Some(("Webhook", &self.config.name))
     }
 
     async fn rules(&self, _user: &UserInfo, _namespace: &str) -> UserRules {

@@ -1,6 +1,7 @@
 //! The ciphers, in the stored forms of kube-apiserver.
 
 use std::fmt;
+use std::sync::Arc;
 
 use aes::{Aes128, Aes192, Aes256};
 use aes_gcm::aead::generic_array::typenum::U12;
@@ -12,6 +13,7 @@ use cbc::cipher::{BlockDecryptMut, BlockEncryptMut, KeyIvInit};
 use crypto_secretbox::XSalsa20Poly1305;
 use rand::RngCore as _;
 
+use super::kms::Plugin;
 use super::{EncryptionError, PREFIX};
 
 type Aes192Gcm = AesGcm<Aes192, U12>;
@@ -129,6 +131,8 @@ pub(super) enum Provider {
     Identity,
     /// A cipher with keys.
     Keyed(Keyed),
+    /// Keys that a plugin keeps.
+    Kms(Arc<Plugin>),
 }
 
 impl fmt::Debug for Provider {
@@ -137,6 +141,7 @@ impl fmt::Debug for Provider {
         match self {
             Provider::Identity => f.write_str("identity"),
             Provider::Keyed(keyed) => f.write_str(keyed.cipher.name()),
+            Provider::Kms(plugin) => write!(f, "{plugin:?}"),
         }
     }
 }
@@ -160,8 +165,10 @@ impl Keyed {
 
 impl Provider {
     pub(super) fn encrypt(&self, context: &str, value: Bytes) -> Result<Bytes, EncryptionError> {
-        let Provider::Keyed(keyed) = self else {
-            return Ok(value);
+        let keyed = match self {
+            Provider::Identity => return Ok(value),
+            Provider::Kms(plugin) => return plugin.encrypt(context, &value),
+            Provider::Keyed(keyed) => keyed,
         };
         let failed = |detail: &str| EncryptionError::Encrypt {
             provider: keyed.cipher.name(),
@@ -195,6 +202,7 @@ impl Provider {
             Provider::Identity => {
                 return (!stored.starts_with(PREFIX)).then(|| Ok((stored.clone(), true)));
             }
+            Provider::Kms(plugin) => return plugin.decrypt(context, stored),
             Provider::Keyed(keyed) => keyed,
         };
         let mut failed = None;

@@ -1,6 +1,9 @@
 //! `EncryptionConfiguration` of `apiserver.config.k8s.io/v1`.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -10,6 +13,7 @@ use serde_json::Value;
 
 use super::EncryptionError;
 use super::ciphers::{Cipher, Keyed, Provider};
+use super::kms::Plugin;
 
 /// Resources and the providers for them; the first writes, all read.
 #[derive(Debug)]
@@ -19,6 +23,14 @@ pub(super) struct Rule {
 }
 
 impl Rule {
+    /// The plugins among the providers.
+    pub(super) fn plugins(&self) -> impl Iterator<Item = &Arc<Plugin>> {
+        self.providers.iter().filter_map(|provider| match provider {
+            Provider::Kms(plugin) => Some(plugin),
+            Provider::Identity | Provider::Keyed(_) => None,
+        })
+    }
+
     pub(super) fn covers(&self, group: &str, plural: &str) -> bool {
         self.resources.iter().any(|p| p.covers(group, plural))
     }
@@ -117,6 +129,15 @@ pub(super) fn parse(text: &str) -> Result<Vec<Rule>, EncryptionError> {
             providers,
         });
     }
+    let mut names = BTreeSet::new();
+    for plugin in rules.iter().flat_map(Rule::plugins) {
+        if !names.insert(plugin.name().to_owned()) {
+            return Err(fault(format!(
+                "kms: the name {:?} is used twice; each plugin needs one of its own",
+                plugin.name()
+            )));
+        }
+    }
     Ok(rules)
 }
 
@@ -176,11 +197,6 @@ fn pattern(text: &str) -> Result<Pattern, &'static str> {
 }
 
 fn provider(at: &str, entry: Providers) -> Result<Provider, String> {
-    if entry.kms.is_some() {
-        return Err(format!(
-            "{at}.kms: KMS providers are not built into this version; use aescbc, aesgcm or secretbox"
-        ));
-    }
     let keyed = [
         (Cipher::AesGcm, entry.aesgcm),
         (Cipher::AesCbc, entry.aescbc),
@@ -190,14 +206,68 @@ fn provider(at: &str, entry: Providers) -> Result<Provider, String> {
         .into_iter()
         .filter_map(|(cipher, keys)| keys.map(|keys| (cipher, keys)))
         .collect();
-    match (given.pop(), given.is_empty(), entry.identity) {
-        (None, true, Some(_)) => Ok(Provider::Identity),
-        (Some((cipher, keys)), true, None) => {
+    match (given.pop(), given.is_empty(), entry.identity, entry.kms) {
+        (None, true, Some(_), None) => Ok(Provider::Identity),
+        (None, true, None, Some(kms)) => Ok(Provider::Kms(Arc::new(plugin(at, kms)?))),
+        (Some((cipher, keys)), true, None, None) => {
             Ok(Provider::Keyed(keyed_provider(at, cipher, keys)?))
         }
-        (None, ..) => Err(format!("{at}: names no provider")),
+        (None, _, None, None) => Err(format!("{at}: names no provider")),
         _ => Err(format!("{at}: names more than one provider")),
     }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Kms {
+    #[serde(default)]
+    api_version: String,
+    name: String,
+    endpoint: String,
+    timeout: Option<String>,
+    cachesize: Option<i64>,
+}
+
+/// How long a call of a plugin may take unless configured otherwise.
+const KMS_TIMEOUT: Duration = Duration::from_secs(3);
+
+fn plugin(at: &str, value: Value) -> Result<Plugin, String> {
+    let at = format!("{at}.kms");
+    let kms: Kms = serde_json::from_value(value).map_err(|error| format!("{at}: {error}"))?;
+    if kms.api_version != "v2" {
+        return Err(format!(
+            "{at}.apiVersion: must be v2 (v1 is deprecated and off in Kubernetes, too)"
+        ));
+    }
+    if kms.name.is_empty() || kms.name.contains(':') {
+        return Err(format!("{at}.name: must not be empty or hold a colon"));
+    }
+    if kms.cachesize.is_some() {
+        return Err(format!("{at}.cachesize: is not supported by v2"));
+    }
+    let socket = kms.endpoint.strip_prefix("unix://");
+    let Some(socket) = socket.filter(|path| path.starts_with(['/', '@']) && path.len() > 1) else {
+        return Err(format!(
+            "{at}.endpoint: {:?} is not unix:// and the path of a socket",
+            kms.endpoint
+        ));
+    };
+    if socket.starts_with('@') {
+        return Err(format!("{at}.endpoint: abstract sockets are not supported"));
+    }
+    let timeout = match kms.timeout {
+        None => KMS_TIMEOUT,
+        Some(text) => {
+            let nanos = davit_api::time::parse_duration(&text)
+                .map_err(|error| format!("{at}.timeout: {error}"))?;
+            u64::try_from(nanos)
+                .ok()
+                .filter(|nanos| *nanos > 0)
+                .map(Duration::from_nanos)
+                .ok_or_else(|| format!("{at}.timeout: must be greater than zero"))?
+        }
+    };
+    Ok(Plugin::new(kms.name, PathBuf::from(socket), timeout))
 }
 
 fn keyed_provider(at: &str, cipher: Cipher, keys: Keys) -> Result<Keyed, String> {

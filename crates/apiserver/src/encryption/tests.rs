@@ -64,14 +64,17 @@ fn a_value_cannot_be_moved_to_another_key() {
     assert!(encryption.decrypt(other, stored).is_err());
 }
 
-#[test]
-fn keys_and_providers_rotate() {
+#[tokio::test]
+async fn keys_and_providers_rotate() {
     let first = config("secrets", &[keyed("aescbc", &[("k1", 1, 32)])]);
     let encryption = Encryption::parse(&first).unwrap();
     let plain = Bytes::from_static(b"value");
     let old = encryption.encrypt(KEY, plain.clone()).unwrap();
     let both = keyed("aescbc", &[("k2", 2, 32), ("k1", 1, 32)]);
-    encryption.reload(&config("secrets", &[both])).unwrap();
+    encryption
+        .reload(&config("secrets", &[both]))
+        .await
+        .unwrap();
     let read = encryption.decrypt(KEY, old.clone()).unwrap();
     assert_eq!((read.value, read.stale), (plain.clone(), true));
     let new = encryption.encrypt(KEY, plain.clone()).unwrap();
@@ -79,15 +82,15 @@ fn keys_and_providers_rotate() {
     assert!(!encryption.decrypt(KEY, new.clone()).unwrap().stale);
     // the old key is gone
     let second = config("secrets", &[keyed("aescbc", &[("k2", 2, 32)])]);
-    encryption.reload(&second).unwrap();
+    encryption.reload(&second).await.unwrap();
     assert!(encryption.decrypt(KEY, old).is_err());
     // a file with a fault changes nothing
-    assert!(encryption.reload("kind: Other").is_err());
+    assert!(encryption.reload("kind: Other").await.is_err());
     assert!(encryption.decrypt(KEY, new.clone()).is_ok());
     // back to plain text
     let last = keyed("aescbc", &[("k2", 2, 32)]);
     let last = config("secrets", &["identity: {}".to_owned(), last]);
-    encryption.reload(&last).unwrap();
+    encryption.reload(&last).await.unwrap();
     assert!(encryption.decrypt(KEY, new).unwrap().stale);
     assert_eq!(encryption.encrypt(KEY, plain.clone()).unwrap(), plain);
     assert!(!encryption.decrypt(KEY, plain).unwrap().stale);

@@ -38,24 +38,28 @@ const QUEUE: fn() -> Value =
 async fn requests_wait_for_a_seat_and_give_up_in_time() {
     let control = control(1, QUEUE());
     let user = UserInfo::new("u", &[]);
-    let first = control.enter(&user, &info(), None).await.unwrap().unwrap();
+    let first = control
+        .enter(&user, &info(), None, || 0)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(first.schema_uid.as_ref().unwrap(), "schema-uid");
     assert_eq!(first.level_uid.as_ref().unwrap(), "level-uid");
     assert_eq!(first.level(), "l");
-    let second = control.enter(&user, &info(), None).await.unwrap();
+    let second = control.enter(&user, &info(), None, || 0).await.unwrap();
     // both seats are taken: the third waits, for the fourth there is no room
     let waiting = {
         let (control, user) = (Arc::clone(&control), user.clone());
         tokio::spawn(async move {
             control
-                .enter(&user, &info(), None)
+                .enter(&user, &info(), None, || 0)
                 .await
                 .map(|s| s.is_some())
         })
     };
     tokio::task::yield_now().await;
     assert!(control.dump_requests(true).contains("l, s, 0, 0, u, "));
-    let refused = control.enter(&user, &info(), None).await.unwrap_err();
+    let refused = control.enter(&user, &info(), None, || 0).await.unwrap_err();
     assert_eq!(
         (refused.code, refused.details.unwrap().retry_after_seconds),
         (429, 1)
@@ -63,10 +67,10 @@ async fn requests_wait_for_a_seat_and_give_up_in_time() {
     drop(second);
     assert!(waiting.await.unwrap().unwrap());
     // nobody leaves: the wait is bounded
-    let second = control.enter(&user, &info(), None).await.unwrap();
+    let second = control.enter(&user, &info(), None, || 0).await.unwrap();
     let deadline = Instant::now() + Duration::from_millis(400);
     let late = control
-        .enter(&user, &info(), Some(deadline))
+        .enter(&user, &info(), Some(deadline), || 0)
         .await
         .unwrap_err();
     assert_eq!(late.code, 429);
@@ -87,11 +91,11 @@ async fn callers_that_go_away_leave_no_trace() {
     let control = control(1, QUEUE());
     let user = UserInfo::new("u", &[]);
     let seats = (
-        control.enter(&user, &info(), None).await.unwrap(),
-        control.enter(&user, &info(), None).await.unwrap(),
+        control.enter(&user, &info(), None, || 0).await.unwrap(),
+        control.enter(&user, &info(), None, || 0).await.unwrap(),
     );
     let asked = info();
-    let gone = control.enter(&user, &asked, None);
+    let gone = control.enter(&user, &asked, None, || 0);
     let gone = tokio::time::timeout(Duration::from_millis(50), gone).await;
     assert!(gone.is_err());
     assert!(control.state.lock().waiters.is_empty());
@@ -112,11 +116,15 @@ async fn a_rejecting_level_refuses_at_once() {
     let control = control(1, json!({"type": "Reject"}));
     let user = UserInfo::new("u", &[]);
     let _seats = (
-        control.enter(&user, &info(), None).await.unwrap(),
-        control.enter(&user, &info(), None).await.unwrap(),
+        control.enter(&user, &info(), None, || 0).await.unwrap(),
+        control.enter(&user, &info(), None, || 0).await.unwrap(),
     );
     assert_eq!(
-        control.enter(&user, &info(), None).await.unwrap_err().code,
+        control
+            .enter(&user, &info(), None, || 0)
+            .await
+            .unwrap_err()
+            .code,
         429
     );
     // what no schema matches is not held up
@@ -125,5 +133,25 @@ async fn a_rejecting_level_refuses_at_once() {
         verb: "get".to_owned(),
         ..RequestInfo::default()
     };
-    assert!(control.enter(&user, &path, None).await.unwrap().is_none());
+    assert!(
+        control
+            .enter(&user, &path, None, || 0)
+            .await
+            .unwrap()
+            .is_none()
+    );
+}
+
+#[test]
+fn lists_take_seats_by_what_they_go_through() {
+    let of = |objects: usize| width(&info(), || objects);
+    assert_eq!([of(0), of(100), of(101), of(5000)], [1, 1, 2, 10]);
+    let mut named = info();
+    named.name = "p".to_owned();
+    assert_eq!(width(&named, || 5000), 1);
+    let get = RequestInfo {
+        verb: "get".to_owned(),
+        ..info()
+    };
+    assert_eq!(width(&get, || 5000), 1);
 }

@@ -28,11 +28,15 @@ pub(super) async fn request(
     user: &UserInfo,
     request: &RequestInfo,
 ) -> Result<(), Status> {
+    let began = std::time::Instant::now();
     let decision = decide(server, user, request).await;
-    let (word, reason) = match &decision {
-        Decision::Allow(reason) => ("allow", reason),
-        Decision::Deny(reason) | Decision::NoOpinion(reason) => ("forbid", reason),
+    let (word, reason, result) = match &decision {
+        Decision::Allow(reason) => ("allow", reason, "allowed"),
+        Decision::Deny(reason) => ("forbid", reason, "denied"),
+        Decision::NoOpinion(reason) => ("forbid", reason, "no-opinion"),
     };
+    let metrics = &server.metrics().access;
+    metrics.authorized(result, began.elapsed());
     audit::annotate("authorization.k8s.io/decision", word);
     audit::annotate("authorization.k8s.io/reason", reason);
     match &decision {

@@ -1,4 +1,8 @@
 //! Acting as somebody else (`kubectl --as`).
+//!
+//! Who may `impersonate` somebody may do everything that this one may. Constrained impersonation
+//! asks for two permissions of other verbs: to be somebody, and to do as somebody what the request
+//! does (KEP-5284).
 
 use davit_api::status::Status;
 use http::HeaderMap;
@@ -8,7 +12,7 @@ use super::authorize;
 use crate::context::Context;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::user::{ANONYMOUS, UNAUTHENTICATED, UserInfo};
+use crate::user::{ANONYMOUS, MASTERS, UNAUTHENTICATED, UserInfo};
 
 const USER: &str = "impersonate-user";
 const GROUP: &str = "impersonate-group";
@@ -26,9 +30,14 @@ pub(super) async fn apply(server: &ApiServer, context: &mut Context) -> Result<(
         return Ok(());
     }
     let wanted = wanted(&context.headers)?;
-    authorize_all(server, &context.user, &wanted).await?;
-    tracing::debug!(by = context.user.name, user = wanted.name, "impersonation");
-    context.user = complete(wanted);
+    let whole = authorize_all(server, &context.user, &wanted).await;
+    let user = match whole {
+        Ok(()) => complete(wanted),
+        // what is told is what whole impersonation lacks
+        Err(refused) => constrained(server, context, wanted).await.ok_or(refused)?,
+    };
+    tracing::debug!(by = context.user.name, user = user.name, "impersonation");
+    context.user = user;
     crate::audit::impersonated(&context.user);
     let names: Vec<_> = context
         .headers
@@ -116,6 +125,97 @@ async fn authorize_all(
     Ok(())
 }
 
+const AUTHENTICATION: &str = "authentication.k8s.io";
+const NODE: &str = "system:node:";
+const NODES: &str = "system:nodes";
+/// Whose node a service account's token was made on.
+const NODE_NAME: &str = "authentication.kubernetes.io/node-name";
+
+/// A way of constrained impersonation: its name in verbs, and whom it is asked about.
+struct Mode {
+    name: &'static str,
+    identity: Vec<RequestInfo>,
+}
+
+/// The ways in which a caller could be what is wanted, the narrowest first.
+fn modes(caller: &UserInfo, wanted: &UserInfo) -> Vec<Mode> {
+    let alone = wanted.groups.is_empty() && wanted.uid.is_empty() && wanted.extra.is_empty();
+    let one = |resource: &str, name: &str| attribute(AUTHENTICATION, resource, name);
+    if let Some(node) = wanted.name.strip_prefix(NODE) {
+        let mut modes = Vec::new();
+        if !alone || node.is_empty() {
+            return modes;
+        }
+        let own = caller.extra.get(NODE_NAME).map(Vec::as_slice);
+        if caller.name.starts_with(SERVICE_ACCOUNT) && own == Some(&[node.to_owned()]) {
+            modes.push(Mode {
+                name: "associated-node",
+                identity: vec![one("nodes", "")],
+            });
+        }
+        modes.push(Mode {
+            name: "arbitrary-node",
+            identity: vec![one("nodes", node)],
+        });
+        return modes;
+    }
+    if let Some(account) = wanted.name.strip_prefix(SERVICE_ACCOUNT) {
+        let Some((namespace, name)) = account.split_once(':').filter(|_| alone) else {
+            return Vec::new();
+        };
+        let mut request = one("serviceaccounts", name);
+        request.namespace = Some(namespace.to_owned());
+        return vec![Mode {
+            name: "serviceaccount",
+            identity: vec![request],
+        }];
+    }
+    // nobody becomes an administrator this way
+    if wanted.groups.iter().any(|group| group == MASTERS) {
+        return Vec::new();
+    }
+    let mut identity = vec![one("users", &wanted.name)];
+    identity.extend(wanted.groups.iter().map(|group| one("groups", group)));
+    if !wanted.uid.is_empty() {
+        identity.push(one("uids", &wanted.uid));
+    }
+    for (key, values) in &wanted.extra {
+        for value in values {
+            let mut request = one("userextras", value);
+            request.subresource.clone_from(key);
+            identity.push(request);
+        }
+    }
+    vec![Mode {
+        name: "user-info",
+        identity,
+    }]
+}
+
+/// The user as whom the request may be made by constrained impersonation.
+async fn constrained(server: &ApiServer, context: &Context, wanted: UserInfo) -> Option<UserInfo> {
+    let caller = &context.user;
+    'modes: for Mode { name, identity } in modes(caller, &wanted) {
+        let mut action = context.info.clone();
+        action.verb = format!("impersonate-on:{name}:{}", action.verb);
+        let identity = identity.into_iter().map(|mut request| {
+            request.verb = format!("impersonate:{name}");
+            request
+        });
+        for request in std::iter::once(action).chain(identity) {
+            if authorize::check(server, caller, &request).await.is_err() {
+                continue 'modes;
+            }
+        }
+        let mut user = complete(wanted);
+        if user.name.starts_with(NODE) {
+            user.add_group(NODES);
+        }
+        return Some(user);
+    }
+    None
+}
+
 fn attribute(group: &str, resource: &str, name: &str) -> RequestInfo {
     RequestInfo {
         verb: "impersonate".to_owned(),
@@ -146,4 +246,37 @@ fn complete(mut user: UserInfo) -> UserInfo {
         user.add_group(crate::user::AUTHENTICATED);
     }
     user
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ways_of_constrained_impersonation_follow_from_the_name() {
+        let names = |caller: &UserInfo, wanted: &UserInfo| -> Vec<&'static str> {
+            modes(caller, wanted).iter().map(|mode| mode.name).collect()
+        };
+        let user = |name: &str| UserInfo {
+            name: name.to_owned(),
+            ..UserInfo::default()
+        };
+        let mut agent = user("system:serviceaccount:kube-system:agent");
+        assert_eq!(names(&agent, &user("jane")), ["user-info"]);
+        assert_eq!(names(&agent, &user("system:node:n")), ["arbitrary-node"]);
+        agent
+            .extra
+            .insert(NODE_NAME.to_owned(), vec!["n".to_owned()]);
+        let both = ["associated-node", "arbitrary-node"];
+        assert_eq!(names(&agent, &user("system:node:n")), both);
+        assert_eq!(names(&agent, &user("system:node:m")), ["arbitrary-node"]);
+        let account = user("system:serviceaccount:a:b");
+        assert_eq!(names(&agent, &account), ["serviceaccount"]);
+        let mut more = account.clone();
+        more.groups.push("g".to_owned());
+        assert!(names(&agent, &more).is_empty());
+        let mut master = user("jane");
+        master.groups.push(MASTERS.to_owned());
+        assert!(names(&agent, &master).is_empty());
+    }
 }

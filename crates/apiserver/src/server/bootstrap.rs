@@ -3,23 +3,32 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use base64::Engine as _;
 use davit_api::status::Reason;
 use serde_json::{Value, json};
 
 use super::{ApiServer, Error};
 use crate::admission::SYSTEM_CLASSES;
+use crate::authn::RequestHeader;
 use crate::context::Warnings;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::pki::FRONT_PROXY_CLIENT;
 use crate::service_addresses::KUBERNETES_SERVICE_IP;
-use crate::user::UserInfo;
+use crate::user::{ANONYMOUS, UserInfo};
 use crate::writes::Writer;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 const KUBERNETES: &str = "kubernetes";
 /// The manager under which the server writes its own objects.
 const MANAGER: &str = "kube-apiserver";
+const TOKEN_TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
+const RBAC: &str = "rbac.authorization.k8s.io";
+const PUBLIC: &str = "kube-public";
+const CLUSTER_INFO: &str = "cluster-info";
+const CLUSTER_INFO_ROLE: &str = "davit:cluster-info";
+/// Marks what is published here, so that it may be written again.
+const PUBLISHED: &str = "davit.dev/published";
 /// The address endpoints name when the server listens on loopback only, which endpoints may not.
 const DOCUMENTATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
@@ -50,29 +59,137 @@ pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
         )
         .await?;
     }
+    let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+    let tracking = json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": { "name": TOKEN_TRACKING, "namespace": "kube-system" },
+        "data": { "since": today.date().to_string() },
+    });
+    ensure(server, "", "configmaps", "kube-system", tracking, false).await?;
     extension_authentication(server).await
 }
 
-/// The ConfigMap from which aggregated API servers learn whom to believe.
-async fn extension_authentication(server: &Arc<ApiServer>) -> Result<(), Error> {
+/// The ConfigMap `kube-public/cluster-info`, by which machines that have only a bootstrap token find
+/// out whom they talk to; the token signs it. Everybody may read it. What an administrator has
+/// made is left alone.
+pub(super) async fn cluster_info(server: &Arc<ApiServer>) -> Result<(), Error> {
     let Some(pki) = server.pki() else {
         return Ok(());
     };
-    let front_proxy = pki.front_proxy()?;
+    let ca = base64::engine::general_purpose::STANDARD.encode(pki.ca_certificate());
+    let url = format!("https://{}", server.advertised());
+    let kubeconfig = format!(
+        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {ca}\n    \
+         server: {url}\n  name: \"\"\ncontexts: null\ncurrent-context: \"\"\nkind: Config\n\
+         preferences: {{}}\nusers: null\n"
+    );
+    let held = server.object("", "configmaps", PUBLIC, CLUSTER_INFO).await;
+    let held = held.map_err(|status| Error::Bootstrap {
+        what: format!("configmaps {CLUSTER_INFO}"),
+        status: Box::new(status),
+    })?;
+    let ours = |map: &Value| map["metadata"]["labels"][PUBLISHED] == "true";
+    let current = |map: &Value| map["data"]["kubeconfig"] == kubeconfig.as_str();
+    if held.is_none_or(|map| ours(&map) && !current(&map)) {
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": CLUSTER_INFO, "namespace": PUBLIC, "labels": { PUBLISHED: "true" } },
+            "data": { "kubeconfig": kubeconfig },
+        });
+        ensure(server, "", "configmaps", PUBLIC, map, true).await?;
+    }
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
+        "metadata": { "name": CLUSTER_INFO_ROLE, "namespace": PUBLIC },
+        "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"],
+            "resourceNames": [CLUSTER_INFO] }],
+    });
+    ensure(server, RBAC, "roles", PUBLIC, role, false).await?;
+    let binding = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": { "name": CLUSTER_INFO_ROLE, "namespace": PUBLIC },
+        "roleRef": { "apiGroup": RBAC, "kind": "Role", "name": CLUSTER_INFO_ROLE },
+        "subjects": [{ "apiGroup": RBAC, "kind": "User", "name": ANONYMOUS }],
+    });
+    ensure(server, RBAC, "rolebindings", PUBLIC, binding, false).await
+}
+
+/// The ConfigMap from which aggregated API servers learn whom to believe.
+pub(super) async fn extension_authentication(server: &Arc<ApiServer>) -> Result<(), Error> {
+    let Some(pki) = server.pki() else {
+        return Ok(());
+    };
+    let mut believed = Believed::own(pki.front_proxy()?.ca);
+    if let Some(configured) = server.authenticator().request_header() {
+        believed.join(configured, server.aggregation().has_own_identity());
+    }
+    let list = |names: &[String]| json!(names).to_string();
     let map = json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "metadata": { "name": "extension-apiserver-authentication", "namespace": "kube-system" },
         "data": {
-            "client-ca-file": pki.ca_certificate(),
-            "requestheader-client-ca-file": front_proxy.ca,
-            "requestheader-allowed-names": json!([FRONT_PROXY_CLIENT]).to_string(),
-            "requestheader-username-headers": r#"["X-Remote-User"]"#,
-            "requestheader-uid-headers": r#"["X-Remote-Uid"]"#,
-            "requestheader-group-headers": r#"["X-Remote-Group"]"#,
-            "requestheader-extra-headers-prefix": r#"["X-Remote-Extra-"]"#,
+            "client-ca-file": server.authenticator().client_authorities(),
+            "requestheader-client-ca-file": believed.ca,
+            "requestheader-allowed-names": list(&believed.names),
+            "requestheader-username-headers": list(&believed.username),
+            "requestheader-uid-headers": list(&believed.uid),
+            "requestheader-group-headers": list(&believed.group),
+            "requestheader-extra-headers-prefix": list(&believed.extra),
         },
     });
     ensure(server, "", "configmaps", "kube-system", map, true).await
+}
+
+/// Which front proxies aggregated API servers believe, and where these write the user.
+struct Believed {
+    ca: String,
+    /// Empty for any.
+    names: Vec<String>,
+    username: Vec<String>,
+    uid: Vec<String>,
+    group: Vec<String>,
+    extra: Vec<String>,
+}
+
+impl Believed {
+    /// This server alone, with a certificate of the authority `ca`.
+    fn own(ca: String) -> Self {
+        let one = |text: &str| vec![text.to_owned()];
+        Self {
+            ca,
+            names: one(FRONT_PROXY_CLIENT),
+            username: one("X-Remote-User"),
+            uid: one("X-Remote-Uid"),
+            group: one("X-Remote-Group"),
+            extra: one("X-Remote-Extra-"),
+        }
+    }
+
+    /// The proxies that this server believes, too; with `alone` its own authority is left out,
+    /// because it shows a certificate that was given to it.
+    fn join(&mut self, configured: RequestHeader, alone: bool) {
+        let join = |own: &mut Vec<String>, more: Vec<String>| {
+            let known: Vec<String> = own.iter().map(|name| name.to_ascii_lowercase()).collect();
+            own.extend(
+                more.into_iter()
+                    .filter(|name| !known.contains(&name.to_ascii_lowercase())),
+            );
+        };
+        if alone {
+            self.ca = configured.client_ca;
+            self.names = configured.allowed_names;
+        } else {
+            self.ca = format!("{}\n{}", self.ca.trim_end(), configured.client_ca);
+            match configured.allowed_names.is_empty() {
+                true => self.names.clear(),
+                false => join(&mut self.names, configured.allowed_names),
+            }
+        }
+        join(&mut self.username, configured.username_headers);
+        join(&mut self.uid, configured.uid_headers);
+        join(&mut self.group, configured.group_headers);
+        join(&mut self.extra, configured.extra_prefixes);
+    }
 }
 
 /// The Service `default/kubernetes` and the addresses behind it.

@@ -1,19 +1,24 @@
 //! Configuration files that are read again when their content changes.
 
-use std::path::Path;
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tokio_util::sync::CancellationToken;
 
-use super::ApiServer;
+use super::{ApiServer, bootstrap};
 
 /// How often files are looked at. Their content is compared: mounted files change by symbolic
 /// links, which times do not tell reliably.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often the ConfigMap for aggregated API servers is put right.
+const PUBLISH: Duration = Duration::from_secs(60);
+
 /// Follows the files until `cancel`.
-pub(super) async fn follow(server: &ApiServer, cancel: &CancellationToken) {
+pub(super) async fn follow(server: &Arc<ApiServer>, cancel: &CancellationToken) {
     tokio::join!(
+        authorities(server, cancel),
         one(server.authenticator().config_file(), cancel, || {
             server.authenticator().reload();
         }),
@@ -21,6 +26,39 @@ pub(super) async fn follow(server: &ApiServer, cancel: &CancellationToken) {
             server.reload_authorization();
         }),
     );
+}
+
+/// Follows the authorities of clients and proxies, and tells aggregated API servers of them.
+async fn authorities(server: &Arc<ApiServer>, cancel: &CancellationToken) {
+    let files = server.authenticator().authority_files();
+    let mut known = contents(&files).await;
+    let mut published = Instant::now();
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(INTERVAL) => {}
+        }
+        let now = contents(&files).await;
+        let changed = now != known;
+        if changed {
+            known = now;
+            server.authenticator().reload_authorities();
+        }
+        if changed || published.elapsed() >= PUBLISH {
+            published = Instant::now();
+            if let Err(error) = bootstrap::extension_authentication(server).await {
+                tracing::warn!(%error, "telling aggregated API servers whom to believe");
+            }
+        }
+    }
+}
+
+async fn contents(files: &[Option<PathBuf>]) -> Vec<Option<Vec<u8>>> {
+    let mut all = Vec::new();
+    for file in files.iter().flatten() {
+        all.push(content(file).await);
+    }
+    all
 }
 
 async fn one(path: Option<&Path>, cancel: &CancellationToken, changed: impl Fn()) {

@@ -396,6 +396,7 @@ impl Strategy for StatefulSet {
                 default_unset(strategy, "rollingUpdate", json!({}));
                 if let Some(rolling) = at_mut(strategy, &["rollingUpdate"]) {
                     default_unset(rolling, "partition", 0);
+                    default_unset(rolling, "maxUnavailable", 1);
                 }
             }
         }
@@ -498,6 +499,14 @@ fn stateful_set(obj: &Value, errors: &mut ErrorList) {
         errors.push(FieldError::invalid(&path, rolling.clone(), fault));
     } else {
         not_negative(rolling, "partition", &path, errors);
+        count_or_percent(rolling, "maxUnavailable", &path, errors);
+        if is_zero(at(rolling, &["maxUnavailable"])) && has(rolling, &["maxUnavailable"]) {
+            let (path, value) = (
+                path.child("maxUnavailable"),
+                rolling["maxUnavailable"].clone(),
+            );
+            errors.push(FieldError::invalid(&path, value, "cannot be 0"));
+        }
     }
 }
 

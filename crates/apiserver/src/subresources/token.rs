@@ -49,17 +49,29 @@ pub(super) async fn handle(
     )
     .await?;
     let keys = server.authenticator().token_keys();
-    let seconds = expiration(&wanted)?;
+    let (seconds, shortened) = keys.life().shortened(expiration(&wanted)?);
+    if shortened {
+        context.warnings.add(format!(
+            "requested expiration of {} seconds shortened to {seconds} seconds",
+            expiration(&wanted)?
+        ));
+    }
     let audiences = audiences(&wanted, keys.audiences());
     let now = jiff::Timestamp::now().as_second();
     let account = ObjectRef {
         name: name.to_owned(),
         uid: object::uid(&account).to_owned(),
     };
-    let kubernetes = bound_claims(server, namespace, account, &wanted).await?;
+    let mut kubernetes = bound_claims(server, namespace, account, &wanted).await?;
+    let here = audiences.iter().all(|a| keys.audiences().contains(a));
+    let prolonged = keys.life().prolonged(seconds);
+    let prolonged = prolonged.filter(|_| here && kubernetes.pod.is_some());
+    if prolonged.is_some() {
+        kubernetes.warnafter = Some(now + seconds);
+    }
     let claims = Claims {
         aud: Audiences::Many(audiences.clone()),
-        exp: now + seconds,
+        exp: now + prolonged.unwrap_or(seconds),
         iat: now,
         iss: keys.issuer().to_owned(),
         jti: uuid::Uuid::new_v4().to_string(),
@@ -149,6 +161,7 @@ async fn bound_claims(
         pod: None,
         secret: None,
         serviceaccount: account,
+        warnafter: None,
     };
     let Some(bound) = wanted
         .pointer("/spec/boundObjectRef")

@@ -6,13 +6,16 @@ use std::path::{Path, PathBuf};
 use base64::Engine as _;
 use davit_schema::decode::{self, Encoding};
 use http::Uri;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::client::Settings;
 use super::credentials::{Credentials, HostCredentials};
 use super::dial::Dial;
 use crate::pki::Identity;
 use crate::tls::Trust;
+
+/// Where pods find their identity.
+const IN_CLUSTER: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// A kubeconfig that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +64,46 @@ impl Kubeconfig {
             path: path.to_owned(),
             value,
         })
+    }
+
+    /// The API server and the identity that pods are given
+    /// (<https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>).
+    ///
+    /// # Errors
+    /// When this process runs in no pod.
+    pub(crate) fn in_cluster() -> Result<Self, KubeconfigError> {
+        let dir = Path::new(IN_CLUSTER);
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let host = variable("KUBERNETES_SERVICE_HOST");
+        let Some((host, port)) = host.zip(variable("KUBERNETES_SERVICE_PORT")) else {
+            return Err(KubeconfigError::Content {
+                path: dir.to_owned(),
+                detail: "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set: not in \
+                         a cluster"
+                    .to_owned(),
+            });
+        };
+        Ok(Self::of_pod(dir, &host, &port))
+    }
+
+    fn of_pod(dir: &Path, host: &str, port: &str) -> Self {
+        let host = match host.contains(':') {
+            true => format!("[{host}]"),
+            false => host.to_owned(),
+        };
+        let value = json!({
+            "clusters": [{ "name": "pod", "cluster": {
+                "server": format!("https://{host}:{port}"),
+                "certificate-authority": dir.join("ca.crt"),
+            } }],
+            "users": [{ "name": "pod", "user": { "tokenFile": dir.join("token") } }],
+            "contexts": [{ "name": "pod", "context": { "cluster": "pod", "user": "pod" } }],
+            "current-context": "pod",
+        });
+        Self {
+            path: dir.join("in-cluster"),
+            value,
+        }
     }
 
     /// The client of the current context.
@@ -242,6 +285,18 @@ mod tests {
         assert_eq!(settings.trust, Trust::Authorities("PEM".to_owned()));
         assert_eq!(settings.server_name.as_deref(), Some("hook"));
         assert_eq!(settings.credentials.token.as_deref(), Some("secret"));
+    }
+
+    #[test]
+    fn pods_know_their_api_server() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("ca.crt"), "PEM").unwrap();
+        let settings = Kubeconfig::of_pod(dir.path(), "fd00::1", "443").settings();
+        let settings = settings.unwrap();
+        assert_eq!(settings.base.to_string(), "https://[fd00::1]:443/");
+        assert_eq!(settings.trust, Trust::Authorities("PEM".to_owned()));
+        let token = settings.credentials.token_file;
+        assert_eq!(token.as_deref(), Some(&*dir.path().join("token")));
     }
 
     #[test]

@@ -195,6 +195,16 @@ async fn answer(
         })),
         "/openapi/v3" => json(json!({ "paths": { "apis/gauges.test/v1": {
             "serverRelativeURL": "/openapi/v3/apis/gauges.test/v1?hash=A" } } })),
+        "/openapi/v2" => json(json!({
+            "swagger": "2.0",
+            "paths": {
+                "/apis/gauges.test/v1/gauges": { "get": { "operationId": "listGauge",
+                    "responses": { "200": { "description": "OK",
+                        "schema": { "$ref": "#/definitions/test.gauges.v1.Gauge" } } } } },
+                "/apis/": { "get": { "operationId": "groups" } },
+            },
+            "definitions": { "test.gauges.v1.Gauge": { "type": "object" }, "other": {} },
+        })),
         "/openapi/v3/apis/gauges.test/v1" => {
             json(json!({ "openapi": "3.0.0", "paths": { "x": {} } }))
         }
@@ -505,6 +515,23 @@ async fn watches_upgrades_and_openapi_pass_through() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(seen_by(url).await["paths"], json!({ "x": {} }));
+    // version 2: the paths of the backend's group and what they need, beside our own
+    let end = Instant::now() + Duration::from_secs(20);
+    let merged = loop {
+        let merged = seen_by("/openapi/v2".to_owned()).await;
+        if merged["paths"].get("/apis/gauges.test/v1/gauges").is_some() {
+            break merged;
+        }
+        assert!(Instant::now() < end, "the v2 document is not merged");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    };
+    let definitions = &merged["definitions"];
+    assert_eq!(
+        definitions["test.gauges.v1.Gauge"],
+        json!({ "type": "object" })
+    );
+    assert!(definitions.get("other").is_none() && merged["paths"].get("/apis/").is_none());
+    assert!(definitions.get("io.k8s.api.core.v1.Pod").is_some());
     served.stop().await;
 }
 

@@ -174,7 +174,7 @@ fn access(hook: &Hook, dir: &tempfile::TempDir, fails_closed: bool) -> AccessWeb
     std::fs::write(&file, kubeconfig(hook)).unwrap();
     AccessWebhook {
         name: "out".to_owned(),
-        kubeconfig: file,
+        kubeconfig: Some(file),
         version: "v1".to_owned(),
         timeout: Duration::from_secs(2),
         authorized_ttl: Duration::from_secs(60),

@@ -8,6 +8,7 @@ use crate::cluster::*;
 #[tokio::test]
 async fn anonymous_callers_only_see_health_and_version() {
     let c = Cluster::new().await;
+    c.ready().await;
     let nobody = UserInfo::anonymous();
     let answer = whole(c.send_as(&nobody, "GET", "/api/v1/pods", &[], "").await).await;
     let status = answer.error(403, "Forbidden");
@@ -105,6 +106,114 @@ async fn item_186_requested_tokens_are_bound_and_end_with_their_pod() {
     c.delete(&format!("{PODS}/p"), &json!(null)).await.ok(200);
     let status = c.post(reviews, &review).await.ok(201);
     assert!(status["status"].get("authenticated").is_none());
+}
+
+/// A token as the controller of token Secrets makes it.
+fn legacy_token(c: &Cluster, secret: &str, account: &serde_json::Value) -> String {
+    let pair = rcgen::KeyPair::from_pem(c.server.service_account_key()).unwrap();
+    let key = jsonwebtoken::EncodingKey::from_ec_der(pair.serialized_der());
+    let claims = json!({
+        "iss": "kubernetes/serviceaccount",
+        "kubernetes.io/serviceaccount/namespace": "default",
+        "kubernetes.io/serviceaccount/secret.name": secret,
+        "kubernetes.io/serviceaccount/service-account.name": "default",
+        "kubernetes.io/serviceaccount/service-account.uid": account["metadata"]["uid"],
+        "sub": "system:serviceaccount:default:default",
+    });
+    let header = jsonwebtoken::Header::new(jsonwebtoken::Algorithm::ES256);
+    jsonwebtoken::encode(&header, &claims, &key).unwrap()
+}
+
+#[tokio::test]
+async fn tokens_of_secrets_are_good_while_the_secret_holds_them() {
+    use base64::Engine as _;
+    let c = Cluster::new().await;
+    c.service_account().await;
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    let secrets = "/api/v1/namespaces/default/secrets";
+    let account = c.get(&format!("{accounts}/default")).await.ok(200);
+    let token = legacy_token(&c, "s", &account);
+    let review = json!({"spec": {"token": token}});
+    let ask = async || {
+        let url = "/apis/authentication.k8s.io/v1/tokenreviews";
+        c.post(url, &review).await.ok(201)["status"].clone()
+    };
+    let says = |status: &serde_json::Value, text: &str| {
+        let error = status["error"].as_str().unwrap_or_default();
+        assert!(error.contains(text), "{status}");
+    };
+    says(&ask().await, "its secret does not exist");
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": { "name": "s", "annotations": { "kubernetes.io/service-account.name": "default" } },
+    });
+    c.post(secrets, &secret).await.ok(201);
+    says(&ask().await, "token does not match server's copy");
+    let filled = json!({"data": {
+        "token": base64::engine::general_purpose::STANDARD.encode(&token) }});
+    let url = format!("{secrets}/s");
+    c.patch(&url, "merge", &filled).await.ok(200);
+    let status = ask().await;
+    let name = "system:serviceaccount:default:default";
+    assert_eq!(status["user"]["username"], name, "{status}");
+    // its use is noted
+    let held = c.get(&url).await.ok(200);
+    let used = held["metadata"]["labels"]["kubernetes.io/legacy-token-last-used"].as_str();
+    assert_eq!(used.map(str::len), Some("2026-01-01".len()));
+    let tracking = "/api/v1/namespaces/kube-system/configmaps/\
+                    kube-apiserver-legacy-service-account-token-tracking";
+    assert_eq!(
+        c.get(tracking).await.ok(200)["data"]["since"],
+        used.unwrap()
+    );
+    let invalid = json!({"metadata": {"labels": {
+        "kubernetes.io/legacy-token-invalid-since": "2026-01-01" }}});
+    c.patch(&url, "merge", &invalid).await.ok(200);
+    says(&ask().await, "has been marked invalid");
+    let valid = json!({"metadata": {"labels": {
+        "kubernetes.io/legacy-token-invalid-since": null }}});
+    c.patch(&url, "merge", &valid).await.ok(200);
+    assert_eq!(ask().await["authenticated"], true);
+    let metrics = c.get("/metrics").await.text();
+    for line in [
+        "serviceaccount_legacy_manual_token_uses_total 2",
+        "serviceaccount_invalid_legacy_auto_token_uses_total 1",
+    ] {
+        assert!(metrics.contains(line), "{line}");
+    }
+    // another account of the same name is another one
+    c.delete(&format!("{accounts}/default"), &json!(null))
+        .await
+        .ok(200);
+    c.service_account().await;
+    says(&ask().await, "does not match claim");
+}
+
+#[tokio::test]
+async fn the_tokens_of_pods_live_on_for_clients_that_do_not_read_them_anew() {
+    use base64::Engine as _;
+    let c = Cluster::new().await;
+    c.service_account().await;
+    c.pod("p").await;
+    let url = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let life = async |seconds: i64| {
+        let wanted = json!({"spec": { "expirationSeconds": seconds,
+            "boundObjectRef": {"kind": "Pod", "apiVersion": "v1", "name": "p"} }});
+        let answer = c.post(url, &wanted).await.ok(201);
+        let token = answer["status"]["token"].as_str().unwrap().to_owned();
+        let claims = base64::engine::general_purpose::URL_SAFE_NO_PAD
+            .decode(token.split('.').nth(1).unwrap())
+            .unwrap();
+        let claims: serde_json::Value = serde_json::from_slice(&claims).unwrap();
+        let number = |value: &serde_json::Value| value.as_i64();
+        let issued = number(&claims["iat"]).unwrap();
+        (
+            number(&claims["exp"]).unwrap() - issued,
+            number(&claims["kubernetes.io"]["warnafter"]).map(|at| at - issued),
+        )
+    };
+    assert_eq!(life(3607).await, (365 * 24 * 3600, Some(3607)));
+    assert_eq!(life(3600).await, (3600, None));
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ async fn item_195_secrets_are_unreadable_in_storage() {
         .await;
     assert!(pair.unwrap().unwrap().value.starts_with(b"{"));
     // rotation: a write that changes nothing brings the new key
-    config.reload(&encryption(&["k2", "k1"])).unwrap();
+    config.reload(&encryption(&["k2", "k1"])).await.unwrap();
     let same = c.get(&url).await.ok(200);
     let again = c.put(&url, &same).await.ok(200);
     assert!(stored().await.starts_with(b"k8s:enc:aescbc:v1:k2:"));
@@ -74,7 +74,7 @@ async fn item_195_secrets_are_unreadable_in_storage() {
         assert_eq!(events.summary().await.0, "MODIFIED");
     }
     // without the key nothing is given out
-    config.reload(&encryption(&["k3"])).unwrap();
+    config.reload(&encryption(&["k3"])).await.unwrap();
     c.get(&url).await.error(500, "InternalError");
 }
 

@@ -230,6 +230,55 @@ async fn item_187_rules_are_listed_with_reasons() {
 }
 
 #[tokio::test]
+async fn constrained_impersonation_needs_the_identity_and_the_action() {
+    let c = cluster().await;
+    let bob = UserInfo::new("bob", &[]);
+    let list = async |as_whom: &str, url: &str| {
+        let headers = [("impersonate-user", as_whom)];
+        whole(c.send_as(&bob, "GET", url, &headers, "").await).await
+    };
+    cluster_role(
+        &c,
+        "reader",
+        json!([
+            {"verbs": ["list"], "apiGroups": [""], "resources": ["pods", "configmaps"]},
+        ]),
+    )
+    .await;
+    bind(&c, "", "reader", "alice").await;
+    cluster_role(
+        &c,
+        "be-alice",
+        json!([
+            {"verbs": ["impersonate:user-info"], "apiGroups": ["authentication.k8s.io"],
+                "resources": ["users"], "resourceNames": ["alice"]},
+        ]),
+    )
+    .await;
+    bind(&c, "", "be-alice", "bob").await;
+    list("alice", PODS).await.error(403, "Forbidden");
+    cluster_role(
+        &c,
+        "pods-as-others",
+        json!([
+            {"verbs": ["impersonate-on:user-info:list"], "apiGroups": [""], "resources": ["pods"]},
+        ]),
+    )
+    .await;
+    bind(&c, "default", "pods-as-others", "bob").await;
+    list("alice", PODS).await.ok(200);
+    // not what was not granted, not elsewhere, not as somebody else, and not as himself
+    list("alice", CONFIG_MAPS).await.error(403, "Forbidden");
+    list("alice", "/api/v1/pods").await.error(403, "Forbidden");
+    let status = list("carol", PODS).await.error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "users \"carol\" is forbidden: User \"bob\" cannot impersonate resource \"users\" in API group \"\" at the cluster scope"
+    );
+    get_as(&c, &bob, PODS).await.error(403, "Forbidden");
+}
+
+#[tokio::test]
 async fn item_193_impersonation_is_authorized_part_by_part() {
     let c = cluster().await;
     let bob = UserInfo::new("bob", &[]);

@@ -4,6 +4,7 @@ use crate::pod_control::{is_terminal, ready_since, until_available};
 use crate::revisions::HASH;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub(super) struct Shape {
     parallel: bool,
     on_delete: bool,
     partition: Option<i32>,
+    /// How many pods may be missing while they are replaced.
+    max_unavailable: i32,
     current_replicas: i32,
 }
 
@@ -41,13 +44,18 @@ impl Shape {
     pub(super) fn of(set: &StatefulSet) -> Self {
         let spec = set.spec.clone().unwrap_or_default();
         let strategy = spec.update_strategy.unwrap_or_default();
+        let rolling = strategy.rolling_update;
         Self {
             start: spec.ordinals.and_then(|o| o.start).unwrap_or(0),
             replicas: spec.replicas.unwrap_or(1),
             min_ready: spec.min_ready_seconds.unwrap_or(0),
             parallel: spec.pod_management_policy.as_deref() == Some("Parallel"),
             on_delete: strategy.type_.as_deref() == Some("OnDelete"),
-            partition: strategy.rolling_update.and_then(|r| r.partition),
+            partition: rolling.as_ref().and_then(|r| r.partition),
+            max_unavailable: rolling
+                .and_then(|r| r.max_unavailable)
+                .map_or(1, |most| share(&most, spec.replicas.unwrap_or(1)))
+                .max(1),
             current_replicas: set
                 .status
                 .as_ref()
@@ -151,7 +159,55 @@ pub(super) fn plan(
     if shape.on_delete || !actions.is_empty() {
         return actions;
     }
+    if shape.max_unavailable > 1 {
+        return update_many(shape, pods, revisions, now);
+    }
     update(shape, pods, revisions, now).into_iter().collect()
+}
+
+/// A number, or a percentage of `total` rounded down.
+fn share(value: &IntOrString, total: i32) -> i32 {
+    match value {
+        IntOrString::Int(number) => *number,
+        IntOrString::String(text) => {
+            let percent: i64 = text.trim_end_matches('%').parse().unwrap_or(0);
+            i32::try_from(percent * i64::from(total) / 100).unwrap_or(i32::MAX)
+        }
+    }
+}
+
+/// The pods to replace now, from the last to the partition: as many as may be missing beside those that are already.
+/// Old pods that are not available are replaced in any case.
+fn update_many(
+    shape: &Shape,
+    pods: &BTreeMap<i32, Arc<Pod>>,
+    revisions: &Revisions,
+    now: Timestamp,
+) -> Vec<Action> {
+    let ordinals = shape.start..shape.end();
+    let missing = ordinals
+        .filter(|ordinal| {
+            let pod = pods.get(ordinal);
+            pod.is_none_or(|pod| !is_available(pod, shape, now))
+        })
+        .count();
+    let missing = i32::try_from(missing).unwrap_or(i32::MAX);
+    let mut left = shape.max_unavailable.saturating_sub(missing);
+    let from = shape.start + shape.partition.unwrap_or(0);
+    let mut actions = Vec::new();
+    for pod in (from..shape.end()).rev().filter_map(|o| pods.get(&o)) {
+        if is_terminating(pod) || revision_of(pod) == revisions.update {
+            continue;
+        }
+        if is_available(pod, shape, now) {
+            if left <= 0 {
+                continue;
+            }
+            left -= 1;
+        }
+        actions.push(Action::Delete(Arc::clone(pod)));
+    }
+    actions
 }
 
 /// The next pod to replace, from the last to the partition, each when those after it are well.
@@ -265,6 +321,35 @@ mod tests {
         assert_eq!(next(&partition, &half[1..], "a", "b"), ["+0@a"]);
         let manual = set(json!({ "replicas": 3, "updateStrategy": { "type": "OnDelete" } }));
         assert!(next(&manual, &old, "a", "b").is_empty());
+    }
+
+    #[test]
+    fn several_pods_are_replaced_at_once_where_that_many_may_be_missing() {
+        let spec = |most: serde_json::Value| {
+            set(json!({ "replicas": 4, "podManagementPolicy": "Parallel",
+                "updateStrategy": { "rollingUpdate": { "maxUnavailable": most } } }))
+        };
+        let old: Vec<_> = (0..4).map(|n| pod(n, true, "a")).collect();
+        assert_eq!(next(&spec(json!(2)), &old, "a", "b"), ["-web-3", "-web-2"]);
+        assert_eq!(
+            next(&spec(json!("50%")), &old, "a", "b"),
+            ["-web-3", "-web-2"]
+        );
+        assert_eq!(next(&spec(json!("1%")), &old, "a", "b"), ["-web-3"]);
+        let half = [
+            pod(0, true, "a"),
+            pod(1, true, "a"),
+            pod(2, true, "b"),
+            pod(3, false, "b"),
+        ];
+        assert_eq!(next(&spec(json!(2)), &half, "a", "b"), ["-web-1"]);
+        let sick = [
+            pod(0, false, "a"),
+            pod(1, false, "a"),
+            pod(2, true, "b"),
+            pod(3, false, "b"),
+        ];
+        assert_eq!(next(&spec(json!(2)), &sick, "a", "b"), ["-web-1", "-web-0"]);
     }
 
     #[test]

@@ -214,13 +214,21 @@ fn schema(value: &Value) -> Message {
     let mut out = Message::default();
     out.string(1, &value["$ref"]);
     out.string(2, &value["format"]);
+    out.string(3, &value["title"]);
     out.string(4, &value["description"]);
     if let Some(default) = value.get("default") {
         out.message(5, &any(default));
     }
     out.double(7, &value["maximum"]);
+    out.bool(8, &value["exclusiveMaximum"]);
     out.double(9, &value["minimum"]);
+    out.bool(10, &value["exclusiveMinimum"]);
+    out.int(11, &value["maxLength"]);
+    out.int(12, &value["minLength"]);
+    out.string(13, &value["pattern"]);
     out.int(14, &value["maxItems"]);
+    out.int(15, &value["minItems"]);
+    out.bool(16, &value["uniqueItems"]);
     out.strings(19, &value["required"]);
     for one in value["enum"].as_array().into_iter().flatten() {
         out.message(20, &any(one));
@@ -235,6 +243,9 @@ fn schema(value: &Value) -> Message {
     }
     if let Some(items) = value.get("items") {
         out.message(23, &one_of(1, &schema(items)));
+    }
+    for one in value["allOf"].as_array().into_iter().flatten() {
+        out.message(24, &schema(one));
     }
     if let Some(properties) = value.get("properties").and_then(Value::as_object) {
         let mut all = Message::default();

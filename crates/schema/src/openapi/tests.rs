@@ -11,7 +11,7 @@ fn v3(group: &str, version: &str) -> Value {
 }
 
 fn v2() -> Value {
-    serde_json::from_slice(&v2_json(kinds::builtin(), &[], VERSION)).unwrap()
+    serde_json::from_slice(&v2_json(kinds::builtin(), &[], &[], VERSION)).unwrap()
 }
 
 /// Every `$ref` below a value.
@@ -183,7 +183,7 @@ fn entry(message: &[u8], number: u64, name: &str) -> Vec<u8> {
 
 #[test]
 fn the_protobuf_form_decodes_to_the_same() {
-    let bytes = v2_protobuf(kinds::builtin(), &[], VERSION);
+    let bytes = v2_protobuf(kinds::builtin(), &[], &[], VERSION);
     let json = v2();
     assert_eq!(one(&bytes, 1), b"2.0");
     let definitions = one(&bytes, 9);

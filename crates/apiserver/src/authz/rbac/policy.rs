@@ -421,7 +421,10 @@ const CONTROLLER_ROLES: &[(&str, &[&str])] = &[
         &[
             "read,delete - pods",
             "patch,update - pods/status",
-            "read resource.k8s.io deviceclasses,devicetaintrules,resourceclaims,resourceslices",
+            "read resource.k8s.io resourceclaims",
+            "read resource.k8s.io resourceslices",
+            "read resource.k8s.io deviceclasses",
+            "read resource.k8s.io devicetaintrules",
             "patch,update resource.k8s.io devicetaintrules/status",
             "events",
         ],
@@ -634,7 +637,9 @@ const CONTROLLER_ROLES: &[(&str, &[&str])] = &[
         "selinux-warning-controller",
         &[
             "events",
-            "read - persistentvolumeclaims,persistentvolumes,pods",
+            "read - persistentvolumes",
+            "read - persistentvolumeclaims",
+            "read - pods",
             "read storage.k8s.io csidrivers",
         ],
     ),
@@ -1024,6 +1029,108 @@ mod tests {
         for binding in &all[1] {
             let role = binding["roleRef"]["name"].as_str().unwrap();
             assert!(known.iter().any(|known| known == role), "{role}");
+        }
+    }
+    /// The cluster roles of Kubernetes 1.36 with its default gates, and how many rules each has.
+    const TABLE: &str = "\
+admin 0
+cluster-admin 2
+edit 0
+system:aggregate-to-admin 2
+system:aggregate-to-edit 14
+system:aggregate-to-view 11
+system:auth-delegator 2
+system:basic-user 2
+system:certificates.k8s.io:certificatesigningrequests:nodeclient 1
+system:certificates.k8s.io:certificatesigningrequests:selfnodeclient 1
+system:certificates.k8s.io:kube-apiserver-client-approver 1
+system:certificates.k8s.io:kube-apiserver-client-kubelet-approver 1
+system:certificates.k8s.io:kubelet-serving-approver 1
+system:certificates.k8s.io:legacy-unknown-approver 1
+system:cluster-trust-bundle-discovery 1
+system:controller:attachdetach-controller 8
+system:controller:certificate-controller 6
+system:controller:clusterrole-aggregation-controller 1
+system:controller:cronjob-controller 6
+system:controller:daemon-set-controller 8
+system:controller:deployment-controller 6
+system:controller:device-taint-eviction-controller 8
+system:controller:disruption-controller 9
+system:controller:endpoint-controller 4
+system:controller:endpointslice-controller 4
+system:controller:endpointslicemirroring-controller 5
+system:controller:ephemeral-volume-controller 4
+system:controller:expand-controller 5
+system:controller:generic-garbage-collector 2
+system:controller:horizontal-pod-autoscaler 8
+system:controller:job-controller 5
+system:controller:kube-apiserver-serving-clustertrustbundle-publisher 3
+system:controller:legacy-service-account-token-cleaner 2
+system:controller:namespace-controller 3
+system:controller:node-controller 5
+system:controller:persistent-volume-binder 10
+system:controller:pod-garbage-collector 3
+system:controller:podcertificaterequestcleaner 1
+system:controller:pv-protection-controller 2
+system:controller:pvc-protection-controller 3
+system:controller:replicaset-controller 5
+system:controller:replication-controller 5
+system:controller:resource-claim-controller 7
+system:controller:resourcequota-controller 3
+system:controller:root-ca-cert-publisher 2
+system:controller:route-controller 3
+system:controller:selinux-warning-controller 5
+system:controller:service-account-controller 2
+system:controller:service-cidrs-controller 5
+system:controller:service-controller 4
+system:controller:statefulset-controller 10
+system:controller:ttl-after-finished-controller 2
+system:controller:ttl-controller 2
+system:controller:validatingadmissionpolicy-status-controller 3
+system:controller:volumeattributesclass-protection-controller 4
+system:discovery 1
+system:heapster 2
+system:kube-aggregator 1
+system:kube-controller-manager 11
+system:kube-dns 2
+system:kube-scheduler 28
+system:kubelet-api-admin 3
+system:monitoring 1
+system:node 26
+system:node-bootstrapper 1
+system:node-problem-detector 3
+system:node-proxier 5
+system:persistent-volume-provisioner 5
+system:public-info-viewer 1
+system:service-account-issuer-discovery 1
+system:volume-scheduler 3
+view 0";
+
+    #[test]
+    fn item_190_the_cluster_roles_are_those_of_the_table() {
+        let mut wanted: Vec<(String, usize)> = TABLE
+            .lines()
+            .filter_map(|line| line.trim().rsplit_once(' '))
+            .map(|(name, count)| (name.to_owned(), count.parse().unwrap()))
+            .collect();
+        let mut held: Vec<(String, usize)> = cluster_roles()
+            .iter()
+            .map(|role| {
+                let name = role["metadata"]["name"].as_str().unwrap().to_owned();
+                (name, role["rules"].as_array().map_or(0, Vec::len))
+            })
+            .filter(|(name, _)| !name.starts_with("davit:"))
+            .collect();
+        wanted.sort();
+        held.sort();
+        assert_eq!(held, wanted);
+        // each controller's role is bound to the service account of its name
+        for binding in cluster_role_bindings() {
+            let role = binding["roleRef"]["name"].as_str().unwrap();
+            if let Some(account) = role.strip_prefix(CONTROLLER) {
+                assert_eq!(binding["subjects"][0]["name"], account);
+                assert_eq!(binding["subjects"][0]["namespace"], "kube-system");
+            }
         }
     }
 }

@@ -1,0 +1,138 @@
+//! The scale subresource of objects of any kind, found through discovery.
+
+use k8s_openapi::api::autoscaling::v1::Scale;
+use kube::discovery::{ApiResource, Scope};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How long what discovery said is believed.
+const KNOWN: Duration = Duration::from_secs(300);
+const CACHED: usize = 256;
+
+/// Why a scale could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ScaleError {
+    /// The reference names no version that can be read.
+    #[error("invalid API version in scale target reference: unexpected GroupVersion string: {0}")]
+    Version(String),
+    /// No such kind is served.
+    #[error(
+        "unable to determine resource for scale target reference: no matches for kind \"{kind}\" in version \"{version}\""
+    )]
+    Unknown {
+        /// The kind.
+        kind: String,
+        /// Its group and version.
+        version: String,
+    },
+    /// What the API server said.
+    #[error("{0}")]
+    Api(#[source] kube::Error),
+}
+
+impl ScaleError {
+    /// The object, or its scale, is not there.
+    pub(crate) fn is_not_found(&self) -> bool {
+        matches!(self, Self::Api(kube::Error::Api(status)) if status.code == 404)
+    }
+}
+
+/// Reads and writes scales.
+pub(crate) struct Scales {
+    client: kube::Client,
+    known: Mutex<HashMap<(String, String), (Instant, ApiResource)>>,
+}
+
+/// An object by what references to it say.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) api_version: &'a str,
+    pub(crate) kind: &'a str,
+    pub(crate) name: &'a str,
+}
+
+impl Scales {
+    pub(crate) fn new(client: kube::Client) -> Self {
+        Self {
+            client,
+            known: Mutex::default(),
+        }
+    }
+
+    /// The resource of a kind.
+    pub(crate) async fn resource(
+        &self,
+        api_version: &str,
+        kind: &str,
+    ) -> Result<ApiResource, ScaleError> {
+        let key = (api_version.to_owned(), kind.to_owned());
+        if let Some((since, known)) = self.known.lock().get(&key)
+            && since.elapsed() < KNOWN
+        {
+            return Ok(known.clone());
+        }
+        let (group, version) = match api_version.split('/').collect::<Vec<_>>()[..] {
+            [version] if !version.is_empty() => ("", version),
+            [group, version] => (group, version),
+            _ => return Err(ScaleError::Version(api_version.to_owned())),
+        };
+        let wanted = kube::core::GroupVersionKind::gvk(group, version, kind);
+        let unknown = || ScaleError::Unknown {
+            kind: kind.to_owned(),
+            version: api_version.to_owned(),
+        };
+        let found = kube::discovery::pinned_kind(&self.client, &wanted).await;
+        let (resource, capabilities) = found.map_err(|error| match error {
+            kube::Error::Discovery(_) => unknown(),
+            kube::Error::Api(status) if status.code == 404 => unknown(),
+            error => ScaleError::Api(error),
+        })?;
+        if capabilities.scope != Scope::Namespaced {
+            return Err(unknown());
+        }
+        let mut known = self.known.lock();
+        if known.len() >= CACHED {
+            known.clear();
+        }
+        known.insert(key, (Instant::now(), resource.clone()));
+        Ok(resource)
+    }
+
+    async fn path(&self, target: Target<'_>) -> Result<String, ScaleError> {
+        let resource = self.resource(target.api_version, target.kind).await?;
+        let base = <kube::core::DynamicObject as kube::Resource>::url_path(
+            &resource,
+            Some(target.namespace),
+        );
+        Ok(format!("{base}/{}/scale", target.name))
+    }
+
+    /// The scale of an object.
+    pub(crate) async fn get(&self, target: Target<'_>) -> Result<Scale, ScaleError> {
+        let path = self.path(target).await?;
+        let request = http::Request::get(path).body(Vec::new());
+        self.sent(request).await
+    }
+
+    /// Writes the scale of an object.
+    pub(crate) async fn put(&self, target: Target<'_>, scale: &Scale) -> Result<Scale, ScaleError> {
+        let path = self.path(target).await?;
+        let body = serde_json::to_vec(scale)
+            .map_err(|error| ScaleError::Api(kube::Error::SerdeError(error)))?;
+        let request = http::Request::put(path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(body);
+        self.sent(request).await
+    }
+
+    async fn sent(
+        &self,
+        request: Result<http::Request<Vec<u8>>, http::Error>,
+    ) -> Result<Scale, ScaleError> {
+        let request = request.map_err(|error| ScaleError::Api(kube::Error::HttpError(error)))?;
+        let answer = self.client.request(request).await;
+        answer.map_err(ScaleError::Api)
+    }
+}
