@@ -133,14 +133,14 @@ impl Cluster {
 
     /// Waits until `/readyz` says so: what is kept in the background is there.
     pub(crate) async fn ready(&self) {
-        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        let end = std::time::Instant::now() + Duration::from_secs(30);
         loop {
             let answer = self.get("/readyz").await;
             if answer.code == 200 {
                 return;
             }
             assert!(std::time::Instant::now() < end, "{}", answer.text());
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 
