@@ -98,6 +98,9 @@ pub(crate) enum Command {
     /// The example device plugin (what `up --demo` starts)
     #[command(hide = true)]
     ExampleDevice(example_device::Options),
+    /// The test driver of classic dynamic resource allocation
+    #[command(hide = true)]
+    ClassicTest(classic_test::Options),
 }
 
 /// Where the store is.

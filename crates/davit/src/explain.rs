@@ -4,6 +4,7 @@
 //! annotation of the FailedScheduling event), and the device table of its node.
 
 mod claim;
+mod classic;
 mod pod;
 
 use crate::args::{Explain, ExplainWhat, Output};
@@ -19,7 +20,15 @@ pub(crate) async fn run(args: Explain) -> Result<()> {
     let namespace = of.namespace.clone();
     let namespace = namespace.unwrap_or_else(|| client.default_namespace().to_owned());
     if let ExplainWhat::Claim(_) = &args.what {
-        let explanation = claim::explain(&client, &namespace, &of.name).await?;
+        if let Some(explanation) = claim::explain(&client, &namespace, &of.name).await? {
+            return print(of.output, &explanation, || explanation.text());
+        }
+        let Some(explanation) = classic::explain(&client, &namespace, &of.name).await? else {
+            bail!(
+                "there is no resource claim {} in namespace {namespace}",
+                of.name
+            );
+        };
         return print(of.output, &explanation, || explanation.text());
     }
     let explanation = explain_pod(&client, &namespace, &of.name).await?;
@@ -70,5 +79,6 @@ async fn explain_pod(
             None => Ok(Vec::new()),
         },
     };
-    Ok(pod::Explanation::new(&pod, &events, devices))
+    let negotiation = classic::of_pod(client, &pod).await?;
+    Ok(pod::Explanation::new(&pod, &events, devices).with_negotiation(negotiation))
 }

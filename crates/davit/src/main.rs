@@ -64,6 +64,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Exporter(options) => exporter::run(options).await,
         Command::Lab(lab) => lab::run(lab).await,
         Command::ExampleDevice(options) => demo::run_plugin(options).await,
+        Command::ClassicTest(options) => classic_test::run(options).await,
     }
 }
 

@@ -40,6 +40,12 @@ fn check(claim: &HandedClaim) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The variable of a claim without parameters, as later test drivers name it.
+fn variable(claim: &str) -> String {
+    let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '_' };
+    format!("claim_{}", claim.chars().map(plain).collect::<String>())
+}
+
 #[async_trait]
 impl ClassicNode for TestNode {
     async fn prepare(&self, claim: &HandedClaim, handle: &str) -> Result<Vec<String>, Failure> {
@@ -59,11 +65,15 @@ impl ClassicNode for TestNode {
             format!("{}/test", self.driver),
             format!("claim-{}", claim.uid),
         );
-        let env: Vec<String> = handle
+        let mut env: Vec<String> = handle
             .env_vars
             .iter()
             .map(|(k, v)| format!("{k}={v}"))
             .collect();
+        if env.is_empty() {
+            // A CDI device has to change something.
+            env.push(format!("{}=true", variable(&claim.name)));
+        }
         let spec = json!({
             "cdiVersion": "0.3.0",
             "kind": kind,
@@ -114,6 +124,9 @@ mod tests {
         let text = std::fs::read(dir.path().join("d.example.com-u-1.json")).unwrap();
         let spec: serde_json::Value = serde_json::from_slice(&text).unwrap();
         assert_eq!(spec["devices"][0]["containerEdits"]["env"][0], "user_a=b");
+        node.prepare(&claim, "{}").await.unwrap();
+        let text = std::fs::read_to_string(dir.path().join("d.example.com-u-1.json")).unwrap();
+        assert!(text.contains("claim_c=true"), "{text}");
         let elsewhere = node.prepare(&claim, r#"{"NodeName":"other"}"#).await;
         assert!(elsewhere.unwrap_err().to_string().contains("node other"));
         for _ in 0..2 {

@@ -1,7 +1,7 @@
 //! Why a resource claim is not allocated: the allocator is asked for each node what rules out each device.
 
 use crate::table;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use davit_allocator::{
     Allocator, Call, Cause, Classes, Features, Inventory, NodeView, Plan, Refusal, Selectors,
     Slice, TaintRule, Usage,
@@ -92,18 +92,19 @@ impl Cluster {
     }
 }
 
+/// Explains a claim of today's API; `None` when there is none of that name.
 pub(crate) async fn explain(
     client: &kube::Client,
     namespace: &str,
     name: &str,
-) -> Result<Explanation> {
+) -> Result<Option<Explanation>> {
     let claims: kube::Api<ResourceClaim> = kube::Api::namespaced(client.clone(), namespace);
     let claim = claims
         .get_opt(name)
         .await
         .context("cannot read the claim")?;
     let Some(claim) = claim else {
-        bail!("there is no resource claim {name} in namespace {namespace}");
+        return Ok(None);
     };
     let mut out = Explanation {
         namespace: namespace.to_owned(),
@@ -123,11 +124,11 @@ pub(crate) async fn explain(
             0 => "allocated, used by no pod".to_owned(),
             n => format!("allocated, reserved for {n} pods"),
         };
-        return Ok(out);
+        return Ok(Some(out));
     }
     let cluster = Cluster::read(client).await?;
     out.judge(claim, cluster);
-    Ok(out)
+    Ok(Some(out))
 }
 
 impl Explanation {

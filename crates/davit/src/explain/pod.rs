@@ -25,6 +25,9 @@ pub(crate) struct Explanation {
     /// The scheduler's latest record, when it found no node.
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduling: Option<Record>,
+    /// What each of its classic claims waits for, or has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    negotiation: Vec<String>,
     containers: Vec<Container>,
     /// Devices that containers of the pod hold.
     devices: Vec<Device>,
@@ -123,6 +126,7 @@ impl Explanation {
                 None
             },
             node,
+            negotiation: Vec::new(),
             containers,
             devices,
             devices_unknown,
@@ -131,11 +135,24 @@ impl Explanation {
         }
     }
 
+    /// The same with what its classic claims wait for.
+    pub(crate) fn with_negotiation(mut self, negotiation: Vec<String>) -> Self {
+        self.negotiation = negotiation;
+        self
+    }
+
     /// For people.
     pub(crate) fn text(&self) -> String {
         let mut out = format!("Pod {}/{}: {}\n", self.namespace, self.name, self.summary);
         if let Some(record) = &self.scheduling {
             out.push_str(&scheduling_text(record));
+        }
+        if !self.negotiation.is_empty() {
+            out.push_str("\nClassic claims:\n");
+            for sentence in &self.negotiation {
+                // The text is built in memory: writing cannot fail.
+                let _infallible = writeln!(out, "  {sentence}");
+            }
         }
         if let Some(refusal) = &self.refusal {
             out.push_str(
