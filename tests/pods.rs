@@ -11,6 +11,8 @@ mod images;
 mod lifecycle;
 #[path = "pods/limits.rs"]
 mod limits;
+#[path = "pods/shutdown.rs"]
+mod shutdown;
 #[path = "pods/streams.rs"]
 mod streams;
 #[path = "pods/volumes.rs"]
@@ -241,6 +243,11 @@ fn imported_image_runs_the_example_of_a_device_pod() {
 #[test]
 fn a_credential_provider_knows_the_registrys_password() {
     credentials::scenario();
+}
+
+#[test]
+fn pods_are_told_when_the_machine_goes_down() {
+    shutdown::scenario();
 }
 
 #[test]

@@ -46,7 +46,7 @@ struct Note {
     warning: bool,
     reason: String,
     message: String,
-    annotation: Option<(String, String)>,
+    annotations: Vec<(String, String)>,
 }
 
 impl EventRecorder {
@@ -90,12 +90,24 @@ impl EventRecorder {
         message: impl Into<String>,
         annotation: (&str, String),
     ) {
-        let annotation = Some((annotation.0.to_owned(), annotation.1));
-        self.send(object, true, reason, message.into(), annotation);
+        self.warning_annotated(object, reason, message, vec![annotation]);
+    }
+
+    /// Records an event of type Warning with annotations.
+    pub fn warning_annotated(
+        &self,
+        object: &ObjectReference,
+        reason: &str,
+        message: impl Into<String>,
+        annotations: Vec<(&str, String)>,
+    ) {
+        let own = |(key, value): (&str, String)| (key.to_owned(), value);
+        let annotations = annotations.into_iter().map(own).collect();
+        self.send(object, true, reason, message.into(), annotations);
     }
 
     fn record(&self, object: &ObjectReference, warning: bool, reason: &str, message: String) {
-        self.send(object, warning, reason, message, None);
+        self.send(object, warning, reason, message, Vec::new());
     }
 
     fn send(
@@ -104,7 +116,7 @@ impl EventRecorder {
         warning: bool,
         reason: &str,
         message: String,
-        annotation: Option<(String, String)>,
+        annotations: Vec<(String, String)>,
     ) {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let note = Note {
@@ -118,7 +130,7 @@ impl EventRecorder {
             warning,
             reason: reason.to_owned(),
             message,
-            annotation,
+            annotations,
         };
         if let Err(error) = self.queue.try_send(note) {
             tracing::warn!(%error, "event dropped");
@@ -235,7 +247,8 @@ impl Writer {
             metadata: ObjectMeta {
                 name: Some(format!("{}.{:x}", note.name, now.as_nanosecond())),
                 namespace: Some(namespace),
-                annotations: note.annotation.clone().map(|a| [a].into()),
+                annotations: (!note.annotations.is_empty())
+                    .then(|| note.annotations.iter().cloned().collect()),
                 ..ObjectMeta::default()
             },
             involved_object: ObjectReference {

@@ -223,14 +223,14 @@ pub(crate) fn node_name(options: &NodeOptions) -> Result<String> {
     options.node_name.clone().map_or_else(paths::host_name, Ok)
 }
 
-/// Runs the node agent until `cancel`.
+/// Runs the node agent until it is stopped.
 pub(crate) async fn run_node(
     client: kube::Client,
     options: &NodeOptions,
     data_dir: &Path,
     client_ca: Option<String>,
     demo: bool,
-    cancel: CancellationToken,
+    stop: Stop,
 ) -> Result<()> {
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
     let address = davit_node::agent::default_address();
@@ -242,8 +242,43 @@ pub(crate) async fn run_node(
     node.node_ips = vec![address];
     node.client_ca = client_ca.map(String::into_bytes);
     options.kubelet.apply(&mut node)?;
-    davit_node::NodeAgent::new(client, node)
-        .run(cancel)
-        .await
-        .context("node agent")
+    let shutdown = node.shutdown;
+    node.going_down = stop.terminated.clone();
+    let cancel = CancellationToken::new();
+    let agent = davit_node::NodeAgent::new(client, node).run(cancel.clone());
+    let mut agent = std::pin::pin!(agent);
+    let ended = tokio::select! {
+        ended = &mut agent => Some(ended),
+        () = stop.cancel.cancelled() => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        // It ends its pods, then itself.
+        None if shutdown.is_on() && stop.terminated.is_cancelled() => {
+            let limit = shutdown.period + AFTER_PODS;
+            match tokio::time::timeout(limit, &mut agent).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    cancel.cancel();
+                    agent.await
+                }
+            }
+        }
+        None => {
+            cancel.cancel();
+            agent.await
+        }
+    };
+    ended.context("node agent")
 }
+
+/// How a node is stopped.
+pub(crate) struct Stop {
+    /// It stops.
+    pub(crate) cancel: CancellationToken,
+    /// Cancelled before: by SIGTERM, which says that the machine goes down where pods have time for that.
+    pub(crate) terminated: CancellationToken,
+}
+
+/// What the agent gets after its pods' time, for the last statuses.
+const AFTER_PODS: std::time::Duration = std::time::Duration::from_secs(10);

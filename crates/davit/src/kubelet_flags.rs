@@ -3,6 +3,7 @@
 use anyhow::{Context, Result, bail};
 use davit_node::images::credentials::{self, CredentialOptions};
 use davit_node::kubelet_config::KubeletConfig;
+use davit_node::shutdown::Shutdown;
 use davit_topology::Hardware;
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
@@ -53,9 +54,36 @@ pub(crate) struct KubeletFlags {
     /// cpu=500m,memory=1Gi: kept for the system
     #[arg(long, value_name = "K=V,...")]
     system_reserved: Option<String>,
-    /// memory.available<100Mi: not allocatable
+    /// memory.available<100Mi,nodefs.available<10%: less than this and pods are evicted at once
     #[arg(long, value_name = "SIGNAL<AMOUNT,...")]
     eviction_hard: Option<String>,
+    /// memory.available<300Mi: less than this for its grace period and pods are evicted
+    #[arg(long, value_name = "SIGNAL<AMOUNT,...")]
+    eviction_soft: Option<String>,
+    /// memory.available=1m30s
+    #[arg(long, value_name = "SIGNAL=DURATION,...")]
+    eviction_soft_grace_period: Option<String>,
+    /// imagefs.available=2Gi: got back beyond the threshold
+    #[arg(long, value_name = "SIGNAL=AMOUNT,...")]
+    eviction_minimum_reclaim: Option<String>,
+    /// Most seconds a pod gets at a soft threshold
+    #[arg(long, value_name = "SECONDS")]
+    eviction_max_pod_grace_period: Option<i64>,
+    /// How long a pressure condition stays on after it was last seen
+    #[arg(long, value_name = "DURATION")]
+    eviction_pressure_transition_period: Option<String>,
+    /// Use of the images' disk from which on unused images go
+    #[arg(long, value_name = "PERCENT")]
+    image_gc_high_threshold: Option<u8>,
+    /// Use of the images' disk at which that ends
+    #[arg(long, value_name = "PERCENT")]
+    image_gc_low_threshold: Option<u8>,
+    /// How long pods have to end at SIGTERM, which then means that the machine goes down (0s: pods go on)
+    #[arg(long, value_name = "DURATION")]
+    shutdown_grace_period: Option<String>,
+    /// Of it, what is kept for critical pods
+    #[arg(long, value_name = "DURATION")]
+    shutdown_grace_period_critical_pods: Option<String>,
     /// CPUManagerPolicyAlphaOptions=true
     #[arg(long, value_name = "K=V,...")]
     feature_gates: Option<String>,
@@ -91,12 +119,7 @@ pub(crate) struct KubeletFlags {
 impl KubeletFlags {
     /// Puts file and flags into the agent's options.
     pub(crate) fn apply(&self, options: &mut davit_node::NodeOptions) -> Result<()> {
-        let text = match &self.config {
-            Some(file) => std::fs::read_to_string(file)
-                .with_context(|| format!("kubelet configuration {}", file.display()))?,
-            None => String::new(),
-        };
-        let config = KubeletConfig::parse(&text, self.fields()?)?;
+        let config = self.parsed()?;
         config.apply(self.hardware()?, options)?;
         if let Some(file) = &self.image_credential_provider_config {
             let bin_dir = self.image_credential_provider_bin_dir.clone();
@@ -129,11 +152,29 @@ impl KubeletFlags {
         self.apply(&mut davit_node::NodeOptions::new("", "/", runtime))
     }
 
-    /// [`apply`](Self::apply) after a [`check`](Self::check); files that have changed since then are ignored.
+    /// [`apply`](Self::apply) after a [`check`](Self::check), for nodes that are simulated: what this machine is short of
+    /// does not concern them. Files that have changed since the check are ignored.
     pub(crate) fn apply_checked(&self, options: &mut davit_node::NodeOptions) {
         if let Err(error) = self.apply(options) {
             tracing::warn!(node = options.node_name, %error, "node keeps its defaults");
         }
+        options.eviction.thresholds.clear();
+        options.shutdown = Shutdown::default();
+    }
+
+    /// File and flags together.
+    fn parsed(&self) -> Result<KubeletConfig> {
+        let text = match &self.config {
+            Some(file) => std::fs::read_to_string(file)
+                .with_context(|| format!("kubelet configuration {}", file.display()))?,
+            None => String::new(),
+        };
+        Ok(KubeletConfig::parse(&text, self.fields()?)?)
+    }
+
+    /// How long pods have when the machine goes down.
+    pub(crate) fn shutdown(&self) -> Result<Shutdown> {
+        Ok(self.parsed()?.shutdown()?)
     }
 
     fn hardware(&self) -> Result<Option<Hardware>> {
@@ -160,6 +201,15 @@ impl KubeletFlags {
             ("memoryManagerPolicy", &self.memory_manager_policy),
             ("topologyManagerPolicy", &self.topology_manager_policy),
             ("topologyManagerScope", &self.topology_manager_scope),
+            (
+                "evictionPressureTransitionPeriod",
+                &self.eviction_pressure_transition_period,
+            ),
+            ("shutdownGracePeriod", &self.shutdown_grace_period),
+            (
+                "shutdownGracePeriodCriticalPods",
+                &self.shutdown_grace_period_critical_pods,
+            ),
         ] {
             if let Some(text) = text {
                 fields.insert(name.to_owned(), json!(text));
@@ -179,6 +229,17 @@ impl KubeletFlags {
             ("kubeReserved", &self.kube_reserved, '='),
             ("systemReserved", &self.system_reserved, '='),
             ("evictionHard", &self.eviction_hard, '<'),
+            ("evictionSoft", &self.eviction_soft, '<'),
+            (
+                "evictionSoftGracePeriod",
+                &self.eviction_soft_grace_period,
+                '=',
+            ),
+            (
+                "evictionMinimumReclaim",
+                &self.eviction_minimum_reclaim,
+                '=',
+            ),
         ] {
             if let Some(list) = list {
                 fields.insert(
@@ -197,6 +258,24 @@ impl KubeletFlags {
                 *value = json!(on);
             }
             fields.insert("featureGates".to_owned(), Value::Object(gates));
+        }
+        for (name, number) in [
+            (
+                "evictionMaxPodGracePeriod",
+                self.eviction_max_pod_grace_period,
+            ),
+            (
+                "imageGCHighThresholdPercent",
+                self.image_gc_high_threshold.map(i64::from),
+            ),
+            (
+                "imageGCLowThresholdPercent",
+                self.image_gc_low_threshold.map(i64::from),
+            ),
+        ] {
+            if let Some(number) = number {
+                fields.insert(name.to_owned(), json!(number));
+            }
         }
         if let Some(max) = self.max_pods {
             fields.insert("maxPods".to_owned(), json!(max));

@@ -1,10 +1,10 @@
 //! The components alone: `davit server`, `scheduler`, `controllers`, `node`.
 
 use crate::args::{Attached, Controllers, Node, RuntimeKind, Server};
-use crate::components::{lacks_privileges, node_name, run_node, start_server};
+use crate::components::{Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::paths;
-use crate::shutdown::Signals;
+use crate::shutdown::{Received, Signals};
 use anyhow::{Context, Result, bail};
 use davit_client::LeaderElector;
 use davit_controllers::{Authority, TokenSigner};
@@ -142,10 +142,20 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     // ends with this function
     let mut tasks = JoinSet::new();
     tasks.spawn(identity.attend(cancel.clone()));
-    let agent = run_node(client, &args.options, &data_dir, ca, false, cancel.clone());
+    let terminated = CancellationToken::new();
+    let stop = Stop {
+        cancel: cancel.clone(),
+        terminated: terminated.clone(),
+    };
+    let agent = run_node(client, &args.options, &data_dir, ca, false, stop);
     let mut agent = std::pin::pin!(agent);
     tokio::select! {
-        () = signals.recv() => cancel.cancel(),
+        received = signals.receive() => {
+            if received == Received::Terminate {
+                terminated.cancel();
+            }
+            cancel.cancel();
+        }
         ended = &mut agent => return ended,
     }
     agent.await

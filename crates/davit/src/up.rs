@@ -1,11 +1,12 @@
 //! `davit up`: a whole cluster in one process.
 
-use crate::args::Up;
+use crate::args::{RuntimeKind, Up};
 use crate::components::{
-    CONTROLLERS, RunningServer, SCHEDULER, lacks_privileges, node_name, run_node, start_server,
+    CONTROLLERS, RunningServer, SCHEDULER, Stop, lacks_privileges, node_name, run_node,
+    start_server,
 };
 use crate::paths::NodePaths;
-use crate::shutdown::Signals;
+use crate::shutdown::{Received, Signals};
 use crate::{demo, lab, paths, pod_network, single};
 use anyhow::{Context, Result, bail};
 use davit_lab::devices::Inventory;
@@ -34,6 +35,11 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
     let scratch = demo::Scratch::for_demo(&mut args)?;
     let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
     if let Some(networks) = &args.pod_network {
+        if args.node.runtime != RuntimeKind::Embedded {
+            bail!(
+                "--pod-network is for the embedded runtime; others have a CNI configuration of their own"
+            );
+        }
         let conf_dir = pod_network::write(networks, &args.node.cni_bin_dir, &data_dir)?;
         args.node.cni_conf_dir = Some(conf_dir);
     }
@@ -51,6 +57,10 @@ struct Cluster {
     components: JoinSet<Result<()>>,
     serving: JoinSet<Result<()>>,
     stop_components: CancellationToken,
+    /// Cancelled by SIGTERM.
+    terminated: CancellationToken,
+    /// How long the components may take to stop.
+    stopping: Duration,
     stop_serving: CancellationToken,
 }
 
@@ -58,6 +68,7 @@ impl Cluster {
     async fn start(args: &Up, data_dir: &Path) -> Result<Self> {
         let (mut serving, mut components) = (JoinSet::new(), JoinSet::new());
         let (stop_components, stop_serving) = (CancellationToken::new(), CancellationToken::new());
+        let terminated = CancellationToken::new();
         let server =
             start_server(&args.server, data_dir, &mut serving, stop_serving.clone()).await?;
         let scheduler = davit_scheduler::Scheduler::new(
@@ -84,6 +95,10 @@ impl Cluster {
             let client = server.client(&format!("system:node:{name}"), &["system:nodes"]);
             let (options, data_dir, ca) = (args.node.clone(), PathBuf::from(data_dir), server.ca());
             let (demo, cancel) = (args.demo, stop_components.clone());
+            let stop = Stop {
+                cancel: cancel.clone(),
+                terminated: terminated.clone(),
+            };
             let devices = match &args.devices {
                 Some(file) => lab::read_inventory(file)?.for_node(Some(&name)),
                 None => Inventory::default(),
@@ -96,7 +111,7 @@ impl Cluster {
                         davit_lab::devices::serve(&devices, &kubelet, &say, cancel.clone());
                     serving.await.context("simulated devices")
                 };
-                let node = run_node(client, &options, &data_dir, ca, demo, cancel.clone());
+                let node = run_node(client, &options, &data_dir, ca, demo, stop);
                 tokio::try_join!(node, devices).map(drop)
             });
         }
@@ -110,6 +125,8 @@ impl Cluster {
             components,
             serving,
             stop_components,
+            terminated,
+            stopping: STOPPING + args.node.kubelet.shutdown()?.period,
             stop_serving,
         })
     }
@@ -137,7 +154,10 @@ impl Cluster {
         };
         // A component that ends by itself has failed: there is no cluster without it.
         let outcome = tokio::select! {
-            () = signals.recv() => Ok(None),
+            received = signals.receive() => {
+                self.received(received);
+                Ok(None)
+            }
             demo = work => demo,
             ended = self.components.join_next() => single::finish(ended).map(|()| None),
             ended = self.serving.join_next() => single::finish(ended).map(|()| None),
@@ -152,7 +172,10 @@ impl Cluster {
         let mut result = Ok(());
         if !args.exit_after_demo {
             result = tokio::select! {
-                () = signals.recv() => Ok(()),
+                received = signals.receive() => {
+                    self.received(received);
+                    Ok(())
+                }
                 ended = self.components.join_next() => single::finish(ended),
                 ended = self.serving.join_next() => single::finish(ended),
             };
@@ -162,6 +185,12 @@ impl Cluster {
         }
         self.stop().await?;
         result
+    }
+
+    fn received(&self, signal: Received) {
+        if signal == Received::Terminate {
+            self.terminated.cancel();
+        }
     }
 
     async fn stop(mut self) -> Result<()> {
@@ -176,9 +205,10 @@ impl Cluster {
             }
             anyhow::Ok(())
         };
-        match tokio::time::timeout(STOPPING, stopping).await {
+        let limit = self.stopping;
+        match tokio::time::timeout(limit, stopping).await {
             Ok(result) => result,
-            Err(_) => bail!("components did not stop within {} s", STOPPING.as_secs()),
+            Err(_) => bail!("components did not stop within {} s", limit.as_secs()),
         }
     }
 }

@@ -2,12 +2,15 @@
 
 mod cpu_sets;
 mod dispatch;
+mod image_gc;
 mod lease;
 mod node_status;
 mod orphans;
 mod relist;
 mod static_pods;
 mod topology_report;
+
+pub(crate) use dispatch::Inputs;
 
 use crate::compute::Settings;
 use crate::containermanager::{
@@ -17,7 +20,9 @@ use crate::context::Context;
 use crate::devices::UnhealthyPolicies;
 use crate::dns::ClusterDns;
 use crate::dra::{self, ApiClaims};
+use crate::eviction;
 use crate::images::ImageManager;
+use crate::images::collector::{self, Collector};
 use crate::images::credentials::{CredentialOptions, CredentialProviders};
 use crate::logs::LogRotation;
 use crate::machine::Machine;
@@ -30,6 +35,7 @@ use crate::podsapi;
 use crate::resources::Amounts;
 use crate::runtime_state::{State, keys};
 use crate::server;
+use crate::shutdown::{self, Shutdown};
 use crate::status_manager::StatusManager;
 use crate::volumes::Volumes;
 use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
@@ -96,6 +102,16 @@ pub struct NodeOptions {
     pub resources: Settings,
     /// Credential provider plugins.
     pub credentials: CredentialOptions,
+    /// When pods are evicted because the node runs short of something.
+    pub eviction: eviction::Config,
+    /// How that is found out.
+    pub measure: Arc<dyn eviction::Measure>,
+    /// When images are removed.
+    pub image_gc: collector::Policy,
+    /// How long pods have when the machine goes down.
+    pub shutdown: Shutdown,
+    /// Cancelled when the machine goes down. The agent ends by itself then, if `shutdown` gives pods any time.
+    pub going_down: CancellationToken,
     /// What is kept for the system and the agent, by resource name (`kubeReserved`, `systemReserved`, eviction).
     pub reserved: Amounts,
 }
@@ -107,9 +123,10 @@ impl NodeOptions {
         root_dir: impl Into<PathBuf>,
         runtime: Arc<dyn Runtime>,
     ) -> Self {
+        let root_dir = root_dir.into();
         Self {
             node_name: node_name.into(),
-            root_dir: root_dir.into(),
+            root_dir: root_dir.clone(),
             log_dir: PathBuf::from("/var/log/pods"),
             runtime,
             static_pod_dir: None,
@@ -134,6 +151,11 @@ impl NodeOptions {
             podresources_rate: podresources::Rate::default(),
             resources: Settings::default(),
             credentials: CredentialOptions::default(),
+            eviction: eviction::Config::default(),
+            measure: Arc::new(eviction::SystemMeasure::new(root_dir.clone())),
+            image_gc: collector::Policy::default(),
+            shutdown: Shutdown::default(),
+            going_down: CancellationToken::new(),
             reserved: Amounts::new(),
         }
     }
@@ -198,7 +220,16 @@ impl NodeAgent {
         tasks.spawn(lease::run(ctx.clone(), cancel.clone()));
         tasks.spawn(server.run(cancel.clone()));
         tasks.spawn(relist::run(ctx.clone(), inputs.clone(), cancel.clone()));
-        tasks.spawn(relist::watch_devices(ctx.clone(), inputs, cancel.clone()));
+        tasks.spawn(relist::watch_devices(
+            ctx.clone(),
+            inputs.clone(),
+            cancel.clone(),
+        ));
+        tasks.spawn(eviction::run(ctx.clone(), inputs.clone(), cancel.clone()));
+        if ctx.options.shutdown.is_on() {
+            tasks.spawn(shutdown::run(ctx.clone(), inputs, cancel.clone()));
+        }
+        tasks.spawn(image_gc::run(ctx.clone(), cancel.clone()));
         tasks.spawn(cpu_sets::run(ctx.clone(), cancel.clone()));
         tasks.spawn(topology_report::run(ctx.clone(), cancel.clone()));
         tasks.spawn(relist::rotate_logs(ctx.clone(), cancel.clone()));
@@ -323,6 +354,8 @@ impl NodeAgent {
                 objects.clone(),
                 CredentialProviders::new(options.credentials.clone()),
             ),
+            image_collector: Collector::new(options.runtime.clone(), options.image_gc),
+            pressure: tokio::sync::watch::Sender::default(),
             probes: Arc::default(),
             client,
             options,

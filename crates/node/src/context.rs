@@ -3,7 +3,9 @@
 use crate::agent::NodeOptions;
 use crate::containermanager::ContainerManager;
 use crate::env::NodeFacts;
+use crate::eviction::Condition;
 use crate::images::ImageManager;
+use crate::images::collector::Collector;
 use crate::machine::Machine;
 use crate::metrics::Metrics;
 use crate::objects::ObjectSource;
@@ -16,8 +18,9 @@ use crate::volumes::Volumes;
 use davit_client::{EventRecorder, Informer};
 use davit_oci::runtime::Runtime;
 use davit_proto::cri::v1 as cri;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod, Service};
 use std::sync::Arc;
+use tokio::sync::watch;
 
 /// Shared by the pod workers, the node server and the status loop.
 pub struct Context {
@@ -47,6 +50,10 @@ pub struct Context {
     pub volumes: Volumes,
     /// Images.
     pub images: ImageManager,
+    /// What removes them.
+    pub image_collector: Collector,
+    /// What runs short on the node.
+    pub pressure: watch::Sender<Vec<Condition>>,
     /// ConfigMaps, Secrets, tokens.
     pub objects: Arc<dyn ObjectSource>,
     /// Probe results.
@@ -70,6 +77,18 @@ impl Context {
     /// This node as the API has it.
     pub fn node_object(&self) -> Option<Arc<Node>> {
         self.node.get(None, &self.options.node_name)
+    }
+
+    /// What events about this node refer to. The kubelet puts the node's name in the place of its UID.
+    pub fn node_reference(&self) -> ObjectReference {
+        let name = Some(self.options.node_name.clone());
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            uid: name.clone(),
+            name,
+            ..ObjectReference::default()
+        }
     }
 
     /// What the downward API may show to a pod with these addresses.

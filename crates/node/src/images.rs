@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
 
+pub mod collector;
 pub mod credentials;
 mod keyring;
 

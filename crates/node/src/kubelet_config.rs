@@ -15,7 +15,11 @@ use serde_json::{Map, Value};
 use crate::agent::NodeOptions;
 use crate::compute::{DEFAULT_MAX_NUMA_NODES, Settings, SettingsError, option};
 use crate::durations;
+use crate::eviction;
+use crate::eviction::signals::Fields;
+use crate::images::collector::Policy as ImagePolicy;
 use crate::resources::Amounts;
+use crate::shutdown::Shutdown;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 
@@ -45,11 +49,6 @@ const NOT_BUILT: &[&str] = &[
     "enforceNodeAllocatable",
     "eventBurst",
     "eventRecordQPS",
-    "evictionMaxPodGracePeriod",
-    "evictionMinimumReclaim",
-    "evictionPressureTransitionPeriod",
-    "evictionSoft",
-    "evictionSoftGracePeriod",
     "failCgroupV1",
     "failSwapOn",
     "fileCheckFrequency",
@@ -57,10 +56,6 @@ const NOT_BUILT: &[&str] = &[
     "healthzBindAddress",
     "healthzPort",
     "httpCheckFrequency",
-    "imageGCHighThresholdPercent",
-    "imageGCLowThresholdPercent",
-    "imageMaximumGCAge",
-    "imageMinimumGCAge",
     "imagePullCredentialsVerificationPolicy",
     "imageServiceEndpoint",
     "iptablesDropBit",
@@ -77,7 +72,6 @@ const NOT_BUILT: &[&str] = &[
     "maxParallelImagePulls",
     "memorySwap",
     "memoryThrottlingFactor",
-    "mergeDefaultEvictionSettings",
     "nodeLeaseDurationSeconds",
     "nodeStatusMaxImages",
     "nodeStatusReportFrequency",
@@ -103,9 +97,7 @@ const NOT_BUILT: &[&str] = &[
     "serializeImagePulls",
     "serverTLSBootstrap",
     "showHiddenMetricsForVersion",
-    "shutdownGracePeriod",
     "shutdownGracePeriodByPodPriority",
-    "shutdownGracePeriodCriticalPods",
     "singleProcessOOMKill",
     "staticPodURL",
     "staticPodURLHeader",
@@ -175,16 +167,32 @@ pub struct KubeletConfig {
     cpu_manager_policy_options: BTreeMap<String, String>,
     cpu_manager_reconcile_period: Option<String>,
     eviction_hard: Option<BTreeMap<String, String>>,
+    eviction_max_pod_grace_period: Option<i64>,
+    eviction_minimum_reclaim: BTreeMap<String, String>,
+    eviction_pressure_transition_period: Option<String>,
+    eviction_soft: BTreeMap<String, String>,
+    eviction_soft_grace_period: BTreeMap<String, String>,
     feature_gates: BTreeMap<String, bool>,
+    #[serde(rename = "imageGCHighThresholdPercent")]
+    image_gc_high: Option<u8>,
+    #[serde(rename = "imageGCLowThresholdPercent")]
+    image_gc_low: Option<u8>,
+    #[serde(rename = "imageMaximumGCAge")]
+    image_maximum_gc_age: Option<String>,
+    #[serde(rename = "imageMinimumGCAge")]
+    image_minimum_gc_age: Option<String>,
     kube_reserved: BTreeMap<String, String>,
     max_pods: Option<u32>,
     memory_manager_policy: Option<String>,
+    merge_default_eviction_settings: Option<bool>,
     pod_logs_dir: Option<PathBuf>,
     port: Option<u16>,
     reserved_memory: Vec<MemoryReservation>,
     #[serde(rename = "reservedSystemCPUs")]
     reserved_system_cpus: Option<String>,
     resolv_conf: Option<PathBuf>,
+    shutdown_grace_period: Option<String>,
+    shutdown_grace_period_critical_pods: Option<String>,
     static_pod_path: Option<PathBuf>,
     system_reserved: BTreeMap<String, String>,
     topology_manager_policy: Option<String>,
@@ -284,10 +292,81 @@ impl KubeletConfig {
         if let Some(root) = &self.cgroup_root {
             options.cgroup_root.clone_from(root);
         }
+        options.eviction = self.eviction()?;
+        options.image_gc = self.image_gc()?;
+        options.shutdown = self.shutdown()?;
         let (settings, reserved) = self.settings(hardware)?;
         options.resources = settings;
         options.reserved = reserved;
         Ok(())
+    }
+
+    fn eviction(&self) -> Result<eviction::Config, ConfigError> {
+        let fields = Fields {
+            hard: self.eviction_hard.as_ref(),
+            merge_defaults: self.merge_default_eviction_settings.unwrap_or(false),
+            soft: &self.eviction_soft,
+            soft_grace: &self.eviction_soft_grace_period,
+            min_reclaim: &self.eviction_minimum_reclaim,
+        };
+        let mut config = value("evictionHard", eviction::Config::parse(fields))?;
+        if let Some(seconds) = self.eviction_max_pod_grace_period {
+            config.max_pod_grace = seconds.max(0);
+        }
+        if let Some(text) = &self.eviction_pressure_transition_period {
+            let field = "evictionPressureTransitionPeriod";
+            // Zero stands for the default, as in the kubelet.
+            let period = value(field, durations::parse(text))?;
+            if !period.is_zero() {
+                config.transition = period;
+            }
+        }
+        Ok(config)
+    }
+
+    fn image_gc(&self) -> Result<ImagePolicy, ConfigError> {
+        let mut policy = ImagePolicy::default();
+        policy.high = self.image_gc_high.unwrap_or(policy.high);
+        policy.low = self.image_gc_low.unwrap_or(policy.low);
+        if policy.high > 100 {
+            let text = "must be between 0 and 100, inclusive";
+            return Err(wrong("imageGCHighThresholdPercent", text));
+        }
+        if policy.low >= policy.high {
+            let text = "must be less than imageGCHighThresholdPercent";
+            return Err(wrong("imageGCLowThresholdPercent", text));
+        }
+        if let Some(text) = &self.image_minimum_gc_age {
+            policy.min_age = value("imageMinimumGCAge", durations::parse(text))?;
+        }
+        if let Some(text) = &self.image_maximum_gc_age {
+            policy.max_age = value("imageMaximumGCAge", durations::parse(text))?;
+            if !policy.max_age.is_zero() && policy.max_age <= policy.min_age {
+                let text = "must be greater than imageMinimumGCAge";
+                return Err(wrong("imageMaximumGCAge", text));
+            }
+        }
+        Ok(policy)
+    }
+
+    /// How long pods have when the machine goes down.
+    ///
+    /// # Errors
+    /// Values that are no durations, or more time for critical pods than for all.
+    pub fn shutdown(&self) -> Result<Shutdown, ConfigError> {
+        let read = |field, text: &Option<String>| match text {
+            Some(text) => value(field, durations::parse(text)),
+            None => Ok(Duration::ZERO),
+        };
+        let critical = "shutdownGracePeriodCriticalPods";
+        let shutdown = Shutdown {
+            period: read("shutdownGracePeriod", &self.shutdown_grace_period)?,
+            critical: read(critical, &self.shutdown_grace_period_critical_pods)?,
+        };
+        if shutdown.critical > shutdown.period {
+            return Err(wrong(critical, "must be <= shutdownGracePeriod"));
+        }
+        Ok(shutdown)
     }
 
     fn gate(&self, name: &str, default: bool) -> bool {
@@ -461,11 +540,10 @@ impl KubeletConfig {
         let Some(signals) = &self.eviction_hard else {
             return Ok(divided.then_some(100 << 20));
         };
-        if let Some(other) = signals.keys().find(|s| *s != "memory.available") {
-            return Err(ConfigError::NotBuilt(format!("evictionHard[{other}]")));
-        }
         let threshold = signals.get("memory.available");
+        // A part of the memory is known only where the machine is.
         threshold
+            .filter(|text| !text.trim().ends_with('%'))
             .map(|text| bytes("evictionHard", text))
             .transpose()
     }
@@ -590,6 +668,36 @@ mod tests {
         let gate = format!("{alpha}featureGates: {{CPUManagerPolicyAlphaOptions: true}}\n");
         assert!(settings(&gate).unwrap().0.cpu.unwrap().align_by_socket);
         assert!(KubeletConfig::parse("kind: Pod\napiVersion: v1\n", Map::new()).is_err());
+    }
+
+    #[test]
+    fn eviction_image_collection_and_shutdown() {
+        let parse =
+            |text: &str| KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new()).unwrap();
+        let config = parse(
+            "evictionHard: {memory.available: 5%, nodefs.available: 1Gi}\n\
+             evictionSoft: {pid.available: '100'}\nevictionSoftGracePeriod: {pid.available: 30s}\n\
+             evictionPressureTransitionPeriod: 10s\nevictionMaxPodGracePeriod: 7\n\
+             imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\nimageMinimumGCAge: 0s\n\
+             shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n",
+        );
+        let eviction = config.eviction().unwrap();
+        assert_eq!(eviction.thresholds.len(), 3);
+        assert_eq!(
+            (eviction.max_pod_grace, eviction.transition.as_secs()),
+            (7, 10)
+        );
+        assert_eq!(config.image_gc().unwrap().high, 70);
+        assert_eq!(config.shutdown().unwrap().critical.as_secs(), 10);
+        assert!(config.settings(None).is_ok());
+        let wrong = parse("shutdownGracePeriod: 1s\nshutdownGracePeriodCriticalPods: 10s\n");
+        assert!(wrong.shutdown().is_err());
+        assert!(
+            parse("imageGCHighThresholdPercent: 50\n")
+                .image_gc()
+                .is_err()
+        );
+        assert!(parse("evictionHard: {disk: 5%}\n").eviction().is_err());
     }
 
     #[test]

@@ -36,6 +36,13 @@ pub struct NodeName {
     pub node: String,
 }
 
+/// Label of evictions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct EvictionSignal {
+    /// What ran short.
+    pub eviction_signal: String,
+}
+
 /// The node's metrics.
 pub struct Metrics {
     registry: Mutex<Registry>,
@@ -59,6 +66,8 @@ pub struct Metrics {
     pub started_pods: Counter,
     /// `kubelet_pod_watch_events_dropped_total`: events of the pods API that slow clients missed.
     pub watch_dropped: Counter,
+    /// `kubelet_evictions_total`.
+    pub evictions: Family<EvictionSignal, Counter>,
 }
 
 fn durations() -> Histogram {
@@ -87,6 +96,7 @@ impl Metrics {
             start_errors: Counter::default(),
             started_pods: Counter::default(),
             watch_dropped: Counter::default(),
+            evictions: Family::default(),
         };
         let name: Family<NodeName, Gauge> = Family::default();
         name.get_or_create(&NodeName {
@@ -143,6 +153,11 @@ impl Metrics {
             "pod_watch_events_dropped",
             "Cumulative number of pod watch events dropped because a client was too slow",
             out.watch_dropped.clone(),
+        );
+        registry.register(
+            "evictions",
+            "Cumulative number of pod evictions by eviction signal",
+            out.evictions.clone(),
         );
         more(registry);
         plain(&mut root);

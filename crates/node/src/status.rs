@@ -40,6 +40,8 @@ pub struct Verdict {
     pub reason: String,
     /// `status.message`.
     pub message: String,
+    /// The node ended the pod for the sake of others: condition `DisruptionTarget`.
+    pub disruption: bool,
 }
 
 /// What a status is made from.
@@ -72,6 +74,13 @@ pub struct Input<'a> {
     pub now: Timestamp,
 }
 
+impl Input<'_> {
+    /// Nothing of the pod runs any more. Before that a pod is not said to have failed: others would take what it holds.
+    fn is_over(&self) -> bool {
+        self.ended || self.runtime.is_quiet()
+    }
+}
+
 /// Makes the status.
 pub fn generate(input: &Input<'_>) -> PodStatus {
     let pod = input.pod;
@@ -99,7 +108,7 @@ pub fn generate(input: &Input<'_>) -> PodStatus {
         _ => phase,
     };
     status.phase = Some(phase.to_owned());
-    if let Some(verdict) = input.verdict {
+    if let Some(verdict) = input.verdict.filter(|_| input.is_over()) {
         status.reason = Some(verdict.reason.clone());
         status.message = Some(verdict.message.clone());
     } else if pod.is_terminal() {

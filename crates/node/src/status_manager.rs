@@ -124,6 +124,17 @@ impl StatusManager {
         self.inner.queue.add(uid.to_owned());
     }
 
+    /// Waits until the API has the newest status of every pod.
+    pub async fn flushed(&self) {
+        let late = || {
+            let entries = self.inner.entries.lock();
+            entries.values().any(|e| e.written < e.version)
+        };
+        while late() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// Names the API object that mirrors a static pod.
     pub fn set_mirror(&self, uid: &str, mirror_uid: Option<String>) {
         let mut entries = self.inner.entries.lock();

@@ -34,9 +34,19 @@ const MAX_RETRY: Duration = Duration::from_secs(10);
 /// How often a pod that is well is looked at, which also brings volumes up to date.
 const RESYNC: Duration = Duration::from_secs(60);
 
+/// The node ends a pod.
+#[derive(Debug, Clone)]
+pub(crate) struct Forced {
+    /// What its status says.
+    pub(crate) verdict: Verdict,
+    /// The longest its containers get.
+    pub(crate) grace: Duration,
+}
+
 /// What a worker is told.
 pub(crate) struct Input {
     desired: Mutex<Desired>,
+    forced: Mutex<Option<Forced>>,
     wake: Arc<Notify>,
 }
 
@@ -51,6 +61,7 @@ impl Input {
     pub(crate) fn new(pod: Arc<Pod>) -> Self {
         Self {
             desired: Mutex::new(Desired { pod, gone: false }),
+            forced: Mutex::default(),
             wake: Arc::default(),
         }
     }
@@ -72,12 +83,25 @@ impl Input {
         self.wake.notify_one();
     }
 
+    /// The node ends the pod; the first reason stands.
+    pub(crate) fn force(&self, forced: Forced) {
+        self.forced.lock().get_or_insert(forced);
+        self.wake.notify_one();
+    }
+
+    fn forced(&self) -> Option<Forced> {
+        self.forced.lock().clone()
+    }
+
     fn read(&self) -> Desired {
         self.desired.lock().clone()
     }
 
-    /// The pod has to end: it is being deleted, or gone.
+    /// The pod has to end: it is being deleted, or gone, or the node ends it.
     fn must_end(&self) -> bool {
+        if self.forced.lock().is_some() {
+            return true;
+        }
         let desired = self.desired.lock();
         desired.gone || desired.pod.is_deleting()
     }
@@ -204,6 +228,9 @@ impl Worker {
         self.pod = pod;
         self.gone = gone;
         self.ctx.pods.set(&self.pod);
+        if matches!(self.stage, Stage::Admit | Stage::Run) && self.verdict.is_none() {
+            self.verdict = self.input.forced().map(|f| f.verdict);
+        }
         match self.stage {
             Stage::Admit => self.admit().await,
             Stage::Run if self.input.must_end() => {

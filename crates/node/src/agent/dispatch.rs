@@ -19,7 +19,7 @@ const RECONCILE: Duration = Duration::from_secs(30);
 const STATIC: Duration = Duration::from_secs(2);
 
 /// The inputs of the running workers by pod UID.
-pub(super) type Inputs = Arc<Mutex<HashMap<String, Arc<Input>>>>;
+pub(crate) type Inputs = Arc<Mutex<HashMap<String, Arc<Input>>>>;
 
 /// Starts and informs workers.
 pub(super) struct Dispatcher {

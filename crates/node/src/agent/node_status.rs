@@ -5,6 +5,7 @@
 //! so a value set by hand between two computations is not lost.
 
 use crate::context::Context;
+use crate::eviction::Condition;
 use crate::machine::architecture;
 use crate::resources::Quantities;
 use crate::runtime_conditions::{joined, problems};
@@ -39,10 +40,15 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut registered = false;
+    let mut pressure = ctx.pressure.subscribe();
+    // Whether the report says that the machine goes down.
+    let mut told = false;
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
             _ = ticks.tick() => {}
+            Ok(()) = pressure.changed() => {}
+            () = ctx.options.going_down.cancelled(), if !told => told = true,
             Ok(()) = devices.changed() => tokio::time::sleep(SETTLE).await,
             change = node.next() => match change {
                 // The node was deleted: it comes back.
@@ -151,11 +157,15 @@ async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) ->
     let now = Timestamp::now();
     let old_conditions = old.conditions.as_deref().unwrap_or_default();
     let runtime = ctx.runtime.status().await;
-    let problems = match &runtime {
+    let mut problems = match &runtime {
         Ok(status) => problems(status),
         Err(error) => vec![format!("container runtime is down: {error}")],
     };
-    let conditions = conditions(&problems)
+    if ctx.options.shutdown.is_on() && ctx.options.going_down.is_cancelled() {
+        problems.push("node is shutting down".to_owned());
+    }
+    let pressure = ctx.pressure.borrow().clone();
+    let conditions = conditions(&problems, &pressure)
         .into_iter()
         .map(|c| stamp(c, old_conditions, now, heartbeat))
         .collect();
@@ -245,7 +255,7 @@ async fn images(ctx: &Context) -> Option<Vec<ContainerImage>> {
     Some(out)
 }
 
-fn conditions(problems: &[String]) -> Vec<NodeCondition> {
+fn conditions(problems: &[String], pressure: &[Condition]) -> Vec<NodeCondition> {
     let condition = |kind: &str, status: bool, reason: &str, message: String| NodeCondition {
         type_: kind.to_owned(),
         status: if status { "True" } else { "False" }.to_owned(),
@@ -253,7 +263,6 @@ fn conditions(problems: &[String]) -> Vec<NodeCondition> {
         message: Some(message),
         ..NodeCondition::default()
     };
-    let fine = |kind, reason, message: &str| condition(kind, false, reason, message.to_owned());
     let ready = if problems.is_empty() {
         condition(
             "Ready",
@@ -264,21 +273,44 @@ fn conditions(problems: &[String]) -> Vec<NodeCondition> {
     } else {
         condition("Ready", false, "KubeletNotReady", joined(problems))
     };
+    let short = |kind: Condition, [bad, good]: [(&str, &str); 2]| {
+        let on = pressure.contains(&kind);
+        let (reason, message) = if on { bad } else { good };
+        condition(kind.as_str(), on, reason, message.to_owned())
+    };
     vec![
-        fine(
-            "MemoryPressure",
-            "KubeletHasSufficientMemory",
-            "kubelet has sufficient memory available",
+        short(
+            Condition::Memory,
+            [
+                (
+                    "KubeletHasInsufficientMemory",
+                    "kubelet has insufficient memory available",
+                ),
+                (
+                    "KubeletHasSufficientMemory",
+                    "kubelet has sufficient memory available",
+                ),
+            ],
         ),
-        fine(
-            "DiskPressure",
-            "KubeletHasNoDiskPressure",
-            "kubelet has no disk pressure",
+        short(
+            Condition::Disk,
+            [
+                ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+                ("KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            ],
         ),
-        fine(
-            "PIDPressure",
-            "KubeletHasSufficientPID",
-            "kubelet has sufficient PID available",
+        short(
+            Condition::Pid,
+            [
+                (
+                    "KubeletHasInsufficientPID",
+                    "kubelet has insufficient PID available",
+                ),
+                (
+                    "KubeletHasSufficientPID",
+                    "kubelet has sufficient PID available",
+                ),
+            ],
         ),
         ready,
     ]

@@ -3,6 +3,7 @@
 mod fake_api;
 mod fake_runtime;
 mod node_server;
+mod pressure;
 
 use super::*;
 use fake_api::FakeApi;
@@ -15,21 +16,25 @@ struct Node {
     api: FakeApi,
     runtime: Arc<FakeRuntime>,
     dir: tempfile::TempDir,
-    client_ca: Option<Vec<u8>>,
+    change: Box<dyn Fn(&mut NodeOptions) + Send>,
     agent: Option<(JoinHandle<Result<(), Error>>, CancellationToken)>,
 }
 
 impl Node {
     async fn start() -> Self {
-        Self::start_with(None).await
+        Self::start_as(|_| ()).await
     }
 
     async fn start_with(client_ca: Option<Vec<u8>>) -> Self {
+        Self::start_as(move |options| options.client_ca = client_ca.clone()).await
+    }
+
+    async fn start_as(change: impl Fn(&mut NodeOptions) + Send + 'static) -> Self {
         let mut this = Self {
             api: FakeApi::new(),
             runtime: Arc::default(),
             dir: tempfile::tempdir().unwrap(),
-            client_ca,
+            change: Box::new(change),
             agent: None,
         };
         this.run();
@@ -49,7 +54,7 @@ impl Node {
         options.static_pod_dir = Some(self.dir.path().join("manifests"));
         options.address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         options.mounts = false;
-        options.client_ca = self.client_ca.clone();
+        (self.change)(&mut options);
         let agent = NodeAgent::new(self.api.client(), options);
         let token = cancel.clone();
         self.agent = Some((tokio::spawn(async move { agent.run(token).await }), cancel));

@@ -72,6 +72,14 @@ pub(super) fn fill(input: &Input<'_>, status: &mut PodStatus) {
     put("Initialized", initialized);
     put("Ready", ready);
     put("ContainersReady", containers_ready);
+    if let Some(verdict) = input.verdict.filter(|v| v.disruption) {
+        let target = Answer {
+            status: true,
+            reason: Some("TerminationByKubelet"),
+            message: Some(verdict.message.clone()),
+        };
+        put("DisruptionTarget", target);
+    }
     if !list.iter().any(|c| c.type_ == "PodScheduled") {
         let scheduled = PodCondition {
             type_: "PodScheduled".to_owned(),

@@ -14,7 +14,7 @@ struct Count {
 }
 
 pub(super) fn phase(input: &Input<'_>, status: &PodStatus) -> &'static str {
-    if input.verdict.is_some() {
+    if input.verdict.is_some() && input.is_over() {
         return "Failed";
     }
     let pod = input.pod;

@@ -261,6 +261,7 @@ fn refused_pods_have_no_containers() {
     let verdict = Verdict {
         reason: "OutOfcpu".into(),
         message: "Pod was rejected: x".into(),
+        disruption: false,
     };
     let s = Case {
         verdict: Some(verdict),

@@ -10,6 +10,7 @@ use crate::pod::PodExt;
 use crate::resources::{Amounts, amount};
 use crate::runtime_state::PodRuntime;
 use crate::status::{Verdict, Waiting};
+use crate::{eviction, shutdown};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -53,6 +54,8 @@ impl Worker {
     }
 
     async fn check(&mut self, runtime: &PodRuntime) -> Result<bool, Refusal> {
+        let pressure = self.ctx.pressure.borrow().clone();
+        eviction::admit(&self.pod, &pressure)?;
         if let Some(node) = self.ctx.node_object() {
             check_node(&self.pod, &node)?;
         }
@@ -60,6 +63,9 @@ impl Worker {
             return Ok(false);
         }
         let available = self.available();
+        if self.ctx.options.shutdown.is_on() {
+            shutdown::admit(&self.ctx.options.going_down)?;
+        }
         let managed = self.ctx.devices.node_resources();
         // Devices were given out by the container manager, which has the last word on them.
         let skip = |name: &str| managed.contains_key(name);
@@ -175,6 +181,7 @@ impl Worker {
         self.verdict = Some(Verdict {
             reason,
             message: format!("Pod was rejected: {message}"),
+            disruption: false,
         });
         self.publish(runtime, true);
         self.stage = Stage::End;

@@ -70,6 +70,7 @@ impl Worker {
             return Outcome::Over(Verdict {
                 reason: "UnhealthyDevice".to_owned(),
                 message,
+                disruption: true,
             });
         }
         let mut restart: BTreeMap<String, String> = BTreeMap::new();

@@ -102,7 +102,11 @@ impl Worker {
     /// Seconds the pod has to end, by the newest version of the pod.
     fn grace(&self) -> Duration {
         let Desired { pod, .. } = self.input.read();
-        Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or(0))
+        let own = Duration::from_secs(u64::try_from(pod.grace_seconds()).unwrap_or(0));
+        match self.input.forced() {
+            Some(forced) => own.min(forced.grace),
+            None => own,
+        }
     }
 
     /// Stops app containers together, then sidecars in the reverse of their order, then the sandboxes.

@@ -138,6 +138,7 @@ impl Worker {
         self.waiting.remove(&container.name);
         self.link_log(&container, &id, start.restart_count);
         self.remove_old(runtime, &container.name).await;
+        self.remove_old_sandboxes(runtime).await;
         self.post_start(runtime, role, &container, &id)
             .await
             .map_err(Some)
@@ -259,6 +260,23 @@ impl Worker {
                 .pod_log_dir(pod.ns(), pod.pod_name(), pod.uid())
                 .join(name);
             let _ = std::fs::remove_file(log.join(format!("{}.log", record.restart_count)));
+        }
+    }
+
+    /// Removes sandboxes that are down and have no container left, whose log may still be asked for.
+    async fn remove_old_sandboxes(&self, runtime: &PodRuntime) {
+        for sandbox in runtime.sandboxes.iter().skip(1).filter(|s| !s.ready) {
+            let filter = cri::ContainerFilter {
+                pod_sandbox_id: sandbox.id.clone(),
+                ..cri::ContainerFilter::default()
+            };
+            match self.ctx.runtime.list_containers(Some(filter)).await {
+                Ok(left) if left.is_empty() => {}
+                _ => continue,
+            }
+            if let Err(error) = self.ctx.runtime.remove_pod_sandbox(&sandbox.id).await {
+                tracing::warn!(pod = %self.pod.format(), %error, "cannot remove an old sandbox");
+            }
         }
     }
 

@@ -185,6 +185,7 @@ impl Worker {
         (self.deadline()? <= Timestamp::now()).then(|| Verdict {
             reason: "DeadlineExceeded".to_owned(),
             message: "Pod was active on the node longer than the specified deadline".to_owned(),
+            disruption: false,
         })
     }
 

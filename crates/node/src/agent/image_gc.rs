@@ -1,0 +1,42 @@
+//! Removes images now and then, and says on the node when that does not help.
+
+use crate::context::Context;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+const PERIOD: Duration = Duration::from_secs(5 * 60);
+/// A look at the images takes as long as the runtime's lists; removing them may take minutes.
+const DEADLINE: Duration = Duration::from_secs(10 * 60);
+
+/// Looks every five minutes until `cancel`.
+pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut failed_before = false;
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let collected = tokio::select! {
+            () = cancel.cancelled() => return,
+            collected = tokio::time::timeout(DEADLINE, ctx.image_collector.collect()) => collected,
+        };
+        let Ok(collected) = collected else {
+            tracing::warn!("image garbage collection did not end in time");
+            continue;
+        };
+        let failed = collected.is_err();
+        if let Err(error) = collected {
+            tracing::warn!(%error, "image garbage collection failed");
+            // Once may be chance: a runtime that has just started has no figures yet.
+            if failed_before {
+                let reference = ctx.node_reference();
+                ctx.recorder
+                    .warning(&reference, error.reason(), error.to_string());
+            }
+        }
+        failed_before = failed;
+    }
+}

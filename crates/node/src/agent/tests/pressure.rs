@@ -1,0 +1,132 @@
+//! What the agent does when the node runs short, and when the machine goes down.
+
+use super::*;
+use crate::eviction::signals::{Signal, Threshold, Value as Least};
+use crate::eviction::state::{Observation, Observations};
+use crate::eviction::{Config, Measure};
+use crate::shutdown::Shutdown;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// Memory is what the test says.
+struct Told(AtomicI64);
+
+#[async_trait::async_trait]
+impl Measure for Told {
+    async fn observe(&self, _: &dyn Runtime) -> Observations {
+        let seen = Observation {
+            available: self.0.load(Ordering::SeqCst),
+            capacity: 1 << 30,
+        };
+        [(Signal::MemoryAvailable, seen)].into()
+    }
+}
+
+/// Checklist of 7.5: phase, reason, message and condition of an evicted pod; the node's condition; who may start then.
+#[tokio::test]
+async fn a_pod_is_evicted_when_memory_runs_short() {
+    let told = Arc::new(Told(AtomicI64::new(1 << 29)));
+    let measure = told.clone();
+    let mut node = Node::start_as(move |options| {
+        options.measure = measure.clone();
+        options.eviction = Config {
+            thresholds: vec![Threshold {
+                signal: Signal::MemoryAvailable,
+                value: Least::Amount(100 << 20),
+                grace: Duration::ZERO,
+                min_reclaim: None,
+            }],
+            period: Duration::from_millis(50),
+            transition: Duration::from_millis(500),
+            ..Config::default()
+        };
+    })
+    .await;
+    let spec =
+        |priority: i64| json!({"containers": [container("main", "sleep")], "priority": priority});
+    let (low, high) = (node.pod("low", spec(0)), node.pod("high", spec(100)));
+    let critical = node.pod("critical", spec(2_000_001_000));
+    for path in [&low, &high, &critical] {
+        node.phase(path, "Running").await;
+    }
+    told.0.store(50 << 20, Ordering::SeqCst);
+    let evicted = node.phase(&low, "Failed").await;
+    let status = &evicted["status"];
+    assert_eq!(status["reason"], "Evicted");
+    let message =
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. ";
+    assert_eq!(status["message"], message);
+    let target = condition(&evicted, "DisruptionTarget").unwrap();
+    assert_eq!(target["reason"], "TerminationByKubelet");
+    assert_eq!(target["message"], message);
+    assert!(
+        node.runtime.calls().contains(&"stop main 2".to_owned()),
+        "{:?}",
+        node.runtime.calls()
+    );
+    node.phase(&high, "Failed").await;
+    let api = node.api.clone();
+    let pressed = wait("the node's condition", || {
+        condition(&api.get("/api/v1/nodes/n1")?, "MemoryPressure")
+    });
+    let pressed = pressed.await;
+    assert_eq!(pressed["reason"], "KubeletHasInsufficientMemory");
+    let late = node.pod("late", spec(0));
+    let late = node.phase(&late, "Failed").await;
+    assert_eq!(late["status"]["reason"], "Evicted");
+    assert_eq!(
+        late["status"]["message"],
+        "Pod was rejected: The node had condition: [MemoryPressure]. "
+    );
+    assert_eq!(api.get(&critical).unwrap()["status"]["phase"], "Running");
+
+    told.0.store(1 << 29, Ordering::SeqCst);
+    wait("the condition goes", || {
+        let node = api.get("/api/v1/nodes/n1")?;
+        condition(&node, "MemoryPressure").is_none().then_some(())
+    })
+    .await;
+    let after = node.pod("after", spec(0));
+    node.phase(&after, "Running").await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn when_the_machine_goes_down_critical_pods_end_last() {
+    let going_down = CancellationToken::new();
+    let token = going_down.clone();
+    let mut node = Node::start_as(move |options| {
+        options.shutdown = Shutdown {
+            period: Duration::from_secs(20),
+            critical: Duration::from_secs(5),
+        };
+        options.going_down = token.clone();
+    })
+    .await;
+    let spec = |priority: i64| {
+        json!({"containers": [container(&format!("c{priority}"), "sleep")], "priority": priority,
+            "terminationGracePeriodSeconds": 9})
+    };
+    let (first, last) = (
+        node.pod("first", spec(1)),
+        node.pod("last", spec(2_000_000_000)),
+    );
+    node.phase(&first, "Running").await;
+    node.phase(&last, "Running").await;
+    going_down.cancel();
+    // It ends by itself.
+    let (task, _) = node.agent.take().unwrap();
+    task.await.unwrap().unwrap();
+    let calls = node.runtime.calls();
+    let stops: Vec<&String> = calls.iter().filter(|c| c.starts_with("stop c")).collect();
+    assert_eq!(stops, ["stop c1 9", "stop c2000000000 5"]);
+    for path in [&first, &last] {
+        let pod = node.api.get(path).unwrap();
+        assert_eq!(pod["status"]["phase"], "Failed", "{pod}");
+        assert_eq!(pod["status"]["reason"], "Terminated");
+        assert_eq!(
+            pod["status"]["message"],
+            "Pod was terminated in response to imminent node shutdown."
+        );
+        assert!(condition(&pod, "DisruptionTarget").is_some());
+    }
+}

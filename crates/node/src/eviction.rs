@@ -1,0 +1,289 @@
+//! Node-pressure eviction: when memory, disk or process numbers run short the node says so, gets back what it can, and
+//! ends pods, the ones that use more than they asked for first.
+//!
+//! [`signals`] are what is measured, [`state`] decides what is short for how long, [`rank`] who goes first; here is the
+//! loop around them. Specified by the page "Node-pressure Eviction" of Kubernetes' documentation.
+
+mod measure;
+pub mod rank;
+pub mod signals;
+pub mod state;
+
+pub(crate) use measure::image_space;
+pub use measure::{Measure, SystemMeasure};
+pub use signals::{Condition, Config};
+
+use crate::admission::Refusal;
+use crate::agent::Inputs;
+use crate::containermanager::ActivePods;
+use crate::context::Context;
+use crate::metrics::EvictionSignal;
+use crate::pod::PodExt;
+use crate::resources::Qos;
+use crate::runtime_state::keys;
+use crate::status::Verdict;
+use crate::worker::Forced;
+use davit_proto::cri::v1 as cri;
+use k8s_openapi::api::core::v1::Pod;
+use rank::{Candidate, Usage};
+use signals::{Signal, Threshold};
+use state::{Observations, Outlook, State, is_met};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// How long the loop waits for the containers of an evicted pod.
+const CLEAN_UP: Duration = Duration::from_secs(30);
+const CLEAN_UP_POLL: Duration = Duration::from_millis(250);
+/// Seconds a pod gets at a hard threshold.
+const HARD_GRACE: i64 = 1;
+/// `status.reason` of evicted pods.
+const EVICTED: &str = "Evicted";
+
+/// Looks at the node until `cancel`.
+pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationToken) {
+    if ctx.options.eviction.thresholds.is_empty() {
+        return;
+    }
+    let mut state = State::default();
+    let mut ticks = tokio::time::interval(ctx.options.eviction.period);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = look(&ctx, &inputs, &mut state) => {}
+        }
+    }
+}
+
+async fn look(ctx: &Arc<Context>, inputs: &Inputs, state: &mut State) {
+    let config = &ctx.options.eviction;
+    let observations = ctx.options.measure.observe(&*ctx.runtime).await;
+    let Outlook {
+        conditions,
+        reclaim,
+    } = state.look(config, &observations, Instant::now());
+    ctx.pressure.send_if_modified(|old| {
+        let changed = *old != conditions;
+        *old = conditions;
+        changed
+    });
+    let Some(threshold) = reclaim else { return };
+    let resource = threshold.signal.resource();
+    tracing::warn!(
+        signal = threshold.signal.as_str(),
+        "attempting to reclaim {resource}"
+    );
+    let text = format!("Attempting to reclaim {resource}");
+    ctx.recorder
+        .warning(&ctx.node_reference(), "EvictionThresholdMet", text);
+    if reclaimed(ctx, &threshold).await {
+        return;
+    }
+    if let Some(uid) = evict(ctx, inputs, &threshold, &observations).await {
+        wait_quiet(ctx, &uid).await;
+    }
+}
+
+/// Gets back what belongs to no pod. True when that was enough.
+async fn reclaimed(ctx: &Context, threshold: &Threshold) -> bool {
+    if threshold.signal.condition() != Condition::Disk {
+        return false;
+    }
+    if let Err(error) = ctx.image_collector.delete_unused().await {
+        tracing::warn!(%error, "cannot delete images that nobody uses");
+    }
+    let observations = ctx.options.measure.observe(&*ctx.runtime).await;
+    observations.contains_key(&threshold.signal) && !is_met(threshold, &observations, true)
+}
+
+/// Ends the first pod that may be ended.
+async fn evict(
+    ctx: &Arc<Context>,
+    inputs: &Inputs,
+    threshold: &Threshold,
+    observations: &Observations,
+) -> Option<String> {
+    let mut candidates = candidates(ctx, threshold.signal).await;
+    rank::sort(&mut candidates, threshold.signal);
+    let Some(first) = candidates.iter().find(|c| !rank::is_critical(&c.pod)) else {
+        tracing::error!("unable to evict any pods from the node");
+        return None;
+    };
+    let (message, annotations) = rank::message(first, threshold, observations);
+    let pod = &first.pod;
+    let input = inputs.lock().get(pod.uid()).cloned()?;
+    let grace = if threshold.is_hard() {
+        HARD_GRACE
+    } else {
+        let own = pod.pod_spec().termination_grace_period_seconds;
+        own.unwrap_or(30).min(ctx.options.eviction.max_pod_grace)
+    };
+    tracing::warn!(pod = %pod.format(), %message, "evicting the pod");
+    ctx.recorder
+        .warning_annotated(&pod.reference(), EVICTED, &message, annotations);
+    let label = EvictionSignal {
+        eviction_signal: threshold.signal.as_str().to_owned(),
+    };
+    ctx.metrics.evictions.get_or_create(&label).inc();
+    input.force(Forced {
+        verdict: Verdict {
+            reason: EVICTED.to_owned(),
+            message,
+            disruption: true,
+        },
+        grace: Duration::from_secs(u64::try_from(grace).unwrap_or(0)),
+    });
+    Some(pod.uid().to_owned())
+}
+
+/// The pods that have not ended, with what they use.
+async fn candidates(ctx: &Arc<Context>, signal: Signal) -> Vec<Candidate> {
+    let stats = ctx.runtime.list_container_stats(None).await;
+    let (ctx, stats) = (ctx.clone(), stats.unwrap_or_default());
+    // Directories may be large.
+    let gathered = tokio::task::spawn_blocking(move || gather(&ctx, &stats, signal)).await;
+    gathered.unwrap_or_default()
+}
+
+fn gather(ctx: &Context, stats: &[cri::ContainerStats], signal: Signal) -> Vec<Candidate> {
+    let mut by_pod: BTreeMap<String, Vec<&cri::ContainerStats>> = BTreeMap::new();
+    for one in stats {
+        let labels = one.attributes.as_ref().map(|a| &a.labels);
+        if let Some(uid) = labels.and_then(|l| l.get(keys::POD_UID)) {
+            by_pod.entry(uid.clone()).or_default().push(one);
+        }
+    }
+    let on_disk = signal.condition() == Condition::Disk;
+    let active = ctx.pods.active_pods();
+    let candidate = |pod: Arc<Pod>| {
+        let containers = by_pod.get(pod.uid()).map(|list| {
+            let usage = |one: &&cri::ContainerStats| usage(ctx, &pod, one, on_disk);
+            list.iter().map(usage).collect()
+        });
+        let volumes = match on_disk {
+            true => measure::directory(
+                &ctx.paths
+                    .pod(pod.uid())
+                    .join("volumes/kubernetes.io~empty-dir"),
+            ),
+            false => (0, 0),
+        };
+        Candidate {
+            containers,
+            volumes,
+            pod,
+        }
+    };
+    active.into_iter().map(candidate).collect()
+}
+
+fn usage(ctx: &Context, pod: &Pod, stats: &cri::ContainerStats, on_disk: bool) -> Usage {
+    let number = |value: &Option<cri::UInt64Value>| {
+        let value = value.as_ref().map_or(0, |v| v.value);
+        i64::try_from(value).unwrap_or(i64::MAX)
+    };
+    let labels = stats.attributes.as_ref().map(|a| &a.labels);
+    let name = labels.and_then(|l| l.get(keys::CONTAINER_NAME)).cloned();
+    let container = name.unwrap_or_default();
+    let layer = stats.writable_layer.as_ref();
+    let logs = match on_disk {
+        true => {
+            let dir = ctx.paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid());
+            measure::directory(&dir.join(Path::new(&container))).0
+        }
+        false => 0,
+    };
+    Usage {
+        container,
+        memory: stats
+            .memory
+            .as_ref()
+            .map_or(0, |m| number(&m.working_set_bytes)),
+        disk: layer.map_or(0, |l| number(&l.used_bytes)) + logs,
+        inodes: layer.map_or(0, |l| number(&l.inodes_used)),
+    }
+}
+
+/// Waits for the end of an evicted pod, so that the next look sees what it has set free.
+async fn wait_quiet(ctx: &Context, uid: &str) {
+    let deadline = Instant::now() + CLEAN_UP;
+    while ctx.pods.active_pods().iter().any(|p| p.uid() == uid) {
+        if Instant::now() >= deadline {
+            tracing::warn!(%uid, "timed out waiting for an evicted pod to end");
+            return;
+        }
+        tokio::time::sleep(CLEAN_UP_POLL).await;
+    }
+}
+
+/// Whether a pod may start under these conditions.
+///
+/// # Errors
+/// `Evicted`, with the conditions.
+pub(crate) fn admit(pod: &Pod, conditions: &[Condition]) -> Result<(), Refusal> {
+    if conditions.is_empty() || rank::is_critical(pod) {
+        return Ok(());
+    }
+    if conditions == [Condition::Memory]
+        && (Qos::of(pod) != Qos::BestEffort || tolerates_memory_pressure(pod))
+    {
+        return Ok(());
+    }
+    let names: Vec<&str> = conditions.iter().map(|c| c.as_str()).collect();
+    Err(Refusal {
+        reason: EVICTED.to_owned(),
+        message: format!("The node had condition: [{}]. ", names.join(" ")),
+        misfit: None,
+    })
+}
+
+fn tolerates_memory_pressure(pod: &Pod) -> bool {
+    let taint = k8s_openapi::api::core::v1::Taint {
+        key: "node.kubernetes.io/memory-pressure".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Default::default()
+    };
+    let tolerations = pod.pod_spec().tolerations.as_deref().unwrap_or_default();
+    tolerations
+        .iter()
+        .any(|t| crate::admission::tolerates(t, &taint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn who_may_start_under_pressure() {
+        let pod = |spec: serde_json::Value| -> Pod {
+            serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
+        };
+        let plain = pod(json!({"containers": [{"name": "c"}]}));
+        let asking = pod(
+            json!({"containers": [{"name": "c", "resources": {"requests": {"memory": "1Mi"}}}]}),
+        );
+        let critical = pod(json!({"priority": 2_000_000_000, "containers": [{"name": "c"}]}));
+        let tolerant = pod(json!({"containers": [{"name": "c"}], "tolerations": [
+            {"key": "node.kubernetes.io/memory-pressure", "operator": "Exists"}]}));
+        let memory = [Condition::Memory];
+        assert!(admit(&plain, &[]).is_ok());
+        for fine in [&asking, &critical, &tolerant] {
+            assert!(admit(fine, &memory).is_ok());
+        }
+        assert_eq!(
+            admit(&plain, &memory).unwrap_err().message,
+            "The node had condition: [MemoryPressure]. "
+        );
+        let both = [Condition::Memory, Condition::Disk];
+        assert!(admit(&asking, &both).is_err() && admit(&tolerant, &both).is_err());
+        assert!(admit(&critical, &both).is_ok());
+    }
+}

@@ -1,0 +1,32 @@
+//! SIGTERM where pods have time for it: the machine goes down.
+
+use crate::Kube;
+use nix::sys::signal::{Signal, kill};
+
+pub(crate) fn scenario() {
+    let Some(mut kube) = Kube::up("1.33", &["--shutdown-grace-period", "20s"]) else {
+        return;
+    };
+    let script = "trap 'echo told to end; exit 0' TERM; while :; do sleep 0.1; done";
+    kube.create(&crate::pod("guest", "Always", script, ""));
+    kube.wait_ready("guest");
+    let davit = nix::unistd::Pid::from_raw(i32::try_from(kube.cluster.pid()).unwrap());
+    kill(davit, Signal::SIGTERM).unwrap();
+    // The second signal changes nothing, it only waits for the end.
+    assert!(kube.cluster.interrupt().success());
+    let log = kube.dir().join("root/var/log/pods");
+    let logged = std::process::Command::new("grep")
+        .args(["-r", "told to end"])
+        .arg(&log)
+        .output();
+    assert!(
+        logged.unwrap().status.success(),
+        "the container was not told"
+    );
+    kube.cluster.start_again();
+    kube.wait_phase("guest", "Failed");
+    assert_eq!(kube.field("guest", ".status.reason"), "Terminated");
+    let target = ".status.conditions[?(@.type==\"DisruptionTarget\")].reason";
+    assert_eq!(kube.field("guest", target), "TerminationByKubelet");
+    kube.clean_up();
+}
