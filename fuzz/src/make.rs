@@ -275,7 +275,7 @@ fn directives(n: &mut Numbers, value: Value) -> Value {
                 match n.below(8) {
                     0 => drop(out.insert(format!("$setElementOrder/{key}"), member.clone())),
                     1 => {
-                        drop(out.insert(format!("$deleteFromPrimitiveList/{key}"), member.clone()))
+                        drop(out.insert(format!("$deleteFromPrimitiveList/{key}"), member.clone()));
                     }
                     2 => drop(out.insert("$retainKeys".to_owned(), json!([key]))),
                     3 => {

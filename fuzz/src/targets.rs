@@ -1,5 +1,7 @@
 //! What each target promises about any input.
 
+use std::sync::LazyLock;
+
 use davit_api::fields::FieldSelector;
 use davit_api::kinds::{ResourceRow, builtin};
 use davit_api::labels::Selector;
@@ -69,16 +71,18 @@ pub fn apply(data: &[u8]) {
 /// Any text as an expression: compiled, estimated and run within its budget.
 pub fn cel(data: &[u8]) {
     const BUDGET: u64 = 100_000;
+    static ENV: LazyLock<Env> = LazyLock::new(|| {
+        Env::kubernetes()
+            .variable("self", Type::Dyn)
+            .variable("x", Type::Int)
+            .variable("l", Type::list(Type::String))
+            .open_objects()
+            .build()
+    });
     let Ok(text) = std::str::from_utf8(data) else {
         return;
     };
-    let env = Env::kubernetes()
-        .variable("self", Type::Dyn)
-        .variable("x", Type::Int)
-        .variable("l", Type::list(Type::String))
-        .open_objects()
-        .build();
-    let Ok(program) = env.compile(text) else {
+    let Ok(program) = ENV.compile(text) else {
         return;
     };
     let _estimated = program.cost_estimate();

@@ -400,12 +400,13 @@ fn the_sample_database_of_the_documentation() {
                 "--timeout=10s",
             ],
         );
-        let operator = runtime.block_on(async {
-            let client = davit_client::from_kubeconfig(&cluster.kubeconfig)
-                .await
-                .unwrap();
+        let client = runtime
+            .block_on(davit_client::from_kubeconfig(&cluster.kubeconfig))
+            .unwrap();
+        let operator = {
+            let _entered = runtime.enter();
             operate(&client)
-        });
+        };
         scenario(&cluster, &binary);
         operator.abort();
     }

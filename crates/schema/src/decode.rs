@@ -170,6 +170,7 @@ fn typed(
     let object = decoder
         .value(&root, raw)
         .map_err(DecodeError::Value)?
+        .or_else(|| zero_value(types, &root))
         .unwrap_or_else(|| Value::Object(Map::new()));
     Ok(Decoded {
         object,

@@ -508,7 +508,9 @@ async fn history_before_the_first_use_can_be_resumed() {
 }
 
 #[tokio::test]
-async fn bookmarks_confirm_what_others_wrote() {
+async fn item_063_bookmarks_confirm_what_others_wrote() {
+    let default = CacheConfig::default();
+    assert_eq!(default.bookmark_interval, Duration::from_secs(60));
     let world = World::with(EmbeddedOptions::default(), quick()).await;
     let start = world.put("a/1", "x").await;
     let options = WatchOptions {

@@ -495,6 +495,48 @@ async fn item_161_the_groups_of_the_project_need_an_approval() {
 }
 
 #[tokio::test]
+async fn item_143_a_stored_schema_that_is_not_structural_is_told_until_it_is_mended() {
+    let c = Cluster::new().await;
+    let mut old = shirts();
+    let properties = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties";
+    old.pointer_mut(properties).unwrap()["color"] = json!({"minLength": 1});
+    old["metadata"]["uid"] = json!("6a4f3d5e-0000-4000-8000-000000000001");
+    old["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+    // as an older server may have left it
+    let key = "/registry/apiextensions.k8s.io/customresourcedefinitions/shirts.stable.example.com";
+    let write = davit_store::Write::put(key, old.to_string());
+    c.store().commit(write).await.unwrap();
+    let told = wait(&c, &old, "NonStructuralSchema").await;
+    let conditions = told["status"]["conditions"].as_array().unwrap();
+    let found = conditions
+        .iter()
+        .find(|c| c["type"] == "NonStructuralSchema");
+    let found = found.unwrap();
+    assert_eq!(found["reason"], "Violations");
+    assert_eq!(
+        found["message"],
+        "spec.versions[0].schema.openAPIV3Schema.properties[spec].properties[color].type: \
+         Required value: must not be empty for specified object fields"
+    );
+    let url = format!("{CRDS}/shirts.stable.example.com");
+    let color = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color/type";
+    let patch = json!([{"op": "add", "path": color, "value": "string"}]);
+    c.patch(&url, "json", &patch).await.ok(200);
+    for _ in 0..500 {
+        let now = c.get(&url).await.json();
+        let conditions = now["status"]["conditions"].as_array().unwrap();
+        if conditions
+            .iter()
+            .all(|c| c["type"] != "NonStructuralSchema")
+        {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the condition stays: {}", c.get(&url).await.text());
+}
+
+#[tokio::test]
 async fn names_and_versions_of_definitions_are_checked() {
     let c = Cluster::new().await;
     let mut bad = shirts();

@@ -27,17 +27,42 @@ impl Numbers {
 /// Type, name, resourceVersion.
 type Event = (String, String, u64);
 
+/// The objects a history is made of.
+struct Kind {
+    url: &'static str,
+    /// An object called as the first argument with the second as its content.
+    make: fn(&str, &str) -> Value,
+    /// Where the content is.
+    patch: fn(&str) -> Value,
+}
+
+const BUILT_IN: Kind = Kind {
+    url: CONFIG_MAPS,
+    make: |name, i| config_map(name, &json!({"i": i})),
+    patch: |i| json!({"data": {"i": i}}),
+};
+
+const CUSTOM: Kind = Kind {
+    url: "/apis/history.example.com/v1/namespaces/default/notes",
+    make: |name, i| {
+        json!({"apiVersion": "history.example.com/v1", "kind": "Note",
+            "metadata": {"name": name}, "spec": {"text": i}})
+    },
+    patch: |i| json!({"spec": {"text": i}}),
+};
+
 /// Makes, changes and deletes objects; answers what was done in order.
-async fn write_all(c: &Cluster, count: usize) -> Vec<Event> {
+async fn write_all(c: &Cluster, kind: &Kind, count: usize) -> Vec<Event> {
     let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
     let mut alive: BTreeMap<String, u32> = BTreeMap::new();
     let mut history = Vec::with_capacity(count);
     for i in 0..count {
         let name = format!("o{}", numbers.below(40));
-        let url = format!("{CONFIG_MAPS}/{name}");
+        let url = format!("{}/{name}", kind.url);
         match alive.get(&name) {
             None => {
-                let made = c.config_map(&name, &json!({"i": i.to_string()})).await;
+                let made = (kind.make)(&name, &i.to_string());
+                let made = c.post(kind.url, &made).await.ok(201);
                 history.push(("ADDED".to_owned(), name.clone(), rv(&made)));
                 alive.insert(name, 0);
             }
@@ -48,7 +73,7 @@ async fn write_all(c: &Cluster, count: usize) -> Vec<Event> {
                 alive.remove(&name);
             }
             Some(_) => {
-                let patch = json!({"data": {"i": i.to_string()}});
+                let patch = (kind.patch)(&i.to_string());
                 let changed = c.patch(&url, "merge", &patch).await.ok(200);
                 history.push(("MODIFIED".to_owned(), name, rv(&changed)));
             }
@@ -57,14 +82,14 @@ async fn write_all(c: &Cluster, count: usize) -> Vec<Event> {
     history
 }
 
-/// A watcher that is cut after a random number of events, each time at another place of the
-/// stream, and goes on from what it saw last.
-async fn watch_all(c: &Cluster, from: u64, count: usize, seed: u64) -> Vec<Event> {
+/// A watcher of `url` that is cut after a random number of events, each time at another place of
+/// the stream, and goes on from what it saw last.
+async fn watch_all(c: &Cluster, url: &str, from: u64, count: usize, seed: u64) -> Vec<Event> {
     let mut numbers = Numbers(seed);
     let mut seen = Vec::with_capacity(count);
     let mut last = from;
     while seen.len() < count {
-        let url = format!("{CONFIG_MAPS}?watch=1&resourceVersion={last}&allowWatchBookmarks=true");
+        let url = format!("{url}?watch=1&resourceVersion={last}&allowWatchBookmarks=true");
         let mut events = c.watch(&url).await;
         for _ in 0..=numbers.below(30) {
             if seen.len() == count {
@@ -83,15 +108,14 @@ async fn watch_all(c: &Cluster, from: u64, count: usize, seed: u64) -> Vec<Event
     seen
 }
 
-#[tokio::test]
-async fn items_048_058_and_066_a_cut_watcher_sees_exactly_the_history() {
-    let c = Cluster::new().await;
-    let start = rv(&c.get(CONFIG_MAPS).await.ok(200));
+/// Two watchers, of the kind under `also` as well, see what was written and nothing else.
+async fn exact(c: &Cluster, kind: &Kind, also: &str) {
+    let start = rv(&c.get(kind.url).await.ok(200));
     let count = writes();
     let (history, one, two) = tokio::join!(
-        write_all(&c, count),
-        watch_all(&c, start, count, 7),
-        watch_all(&c, start, count, 99),
+        write_all(c, kind, count),
+        watch_all(c, kind.url, start, count, 7),
+        watch_all(c, also, start, count, 99),
     );
     assert_eq!(one, two, "two watchers see the same");
     assert_eq!(one.len(), history.len());
@@ -101,6 +125,40 @@ async fn items_048_058_and_066_a_cut_watcher_sees_exactly_the_history() {
             assert_eq!(seen.2, done.2);
         }
     }
+}
+
+#[tokio::test]
+async fn items_048_058_and_066_a_cut_watcher_sees_exactly_the_history() {
+    let c = Cluster::new().await;
+    exact(&c, &BUILT_IN, CONFIG_MAPS).await;
+}
+
+#[tokio::test]
+async fn items_048_058_and_066_a_cut_watcher_sees_exactly_the_history_of_a_custom_kind() {
+    let c = Cluster::new().await;
+    let text = json!({"type": "object", "properties": {"spec": {"type": "object",
+        "properties": {"text": {"type": "string"}}}}});
+    let version = |name: &str, storage: bool| {
+        json!({"name": name, "served": true, "storage": storage,
+            "schema": {"openAPIV3Schema": text}})
+    };
+    let definition = json!({
+        "metadata": {"name": "notes.history.example.com"},
+        "spec": {"group": "history.example.com", "scope": "Namespaced",
+            "names": {"plural": "notes", "kind": "Note"},
+            "versions": [version("v1", true), version("v2", false)]},
+    });
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    c.post(definitions, &definition).await.ok(201);
+    // the same history through a version that is not stored
+    let other = CUSTOM.url.replace("/v1/", "/v2/");
+    for _ in 0..500 {
+        if c.get(&other).await.code == 200 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    exact(&c, &CUSTOM, &other).await;
 }
 
 #[tokio::test]

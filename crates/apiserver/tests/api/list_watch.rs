@@ -344,3 +344,26 @@ async fn item_076_partial_watches_keep_rv_and_bookmarks() {
     assert_eq!(bookmark["type"], "BOOKMARK");
     assert_eq!(bookmark["object"]["kind"], "PartialObjectMetadata");
 }
+
+#[tokio::test]
+async fn item_063_an_idle_watch_gets_a_last_bookmark_before_it_ends() {
+    let c = Cluster::new().await;
+    let start = rv(&c.config_map("seen", &json!({})).await);
+    // others write, and this watch hears nothing of it
+    let elsewhere = json!({"metadata": {"name": "elsewhere"}});
+    c.post("/api/v1/namespaces", &elsewhere).await.ok(201);
+    let url = format!(
+        "{CONFIG_MAPS}?watch=1&resourceVersion={start}&allowWatchBookmarks=true&timeoutSeconds=3"
+    );
+    let mut events = c.watch(&url).await;
+    let bookmark = events.next().await.unwrap();
+    assert_eq!(bookmark["type"], "BOOKMARK");
+    assert_eq!(bookmark["object"]["kind"], "ConfigMap");
+    assert!(rv(&bookmark["object"]) > start, "{bookmark}");
+    assert!(bookmark["object"].get("data").is_none());
+    assert!(events.next().await.is_none(), "the end comes after it");
+    // who does not ask gets none
+    let url = format!("{CONFIG_MAPS}?watch=1&resourceVersion={start}&timeoutSeconds=3");
+    let mut events = c.watch(&url).await;
+    assert!(events.next().await.is_none());
+}

@@ -429,3 +429,114 @@ async fn item_174_match_conditions_choose_the_calls() {
         "{message}"
     );
 }
+
+#[tokio::test]
+async fn scales_are_put_to_webhooks_as_scales() {
+    let c = Cluster::new().await;
+    c.post(DEPLOYMENTS, &deployment("web")).await.ok(201);
+    let hook = Hook::new(&[], allow).await;
+    let mut chosen = webhook(&hook, "h.example.com", "deployments/scale");
+    chosen["name"] = json!("h.example.com");
+    configure(&c, VALIDATING, "v", &[chosen]).await;
+    let bound = Hook::new(&[], |r: &Value| {
+        let wanted = r["request"]["object"]["spec"]["replicas"].as_i64();
+        if wanted.is_some_and(|n| n > 5) {
+            let at_most = json!([{ "op": "replace", "path": "/spec/replicas", "value": 5 }]);
+            return patch(r, &at_most);
+        }
+        allow(r)
+    })
+    .await;
+    configure(
+        &c,
+        MUTATING,
+        "m",
+        &[webhook(&bound, "bound.example.com", "*/scale")],
+    )
+    .await;
+    let url = format!("{DEPLOYMENTS}/web/scale");
+    let scaled = c
+        .patch(&url, "merge", &json!({ "spec": { "replicas": 9 } }))
+        .await
+        .ok(200);
+    assert_eq!(scaled["spec"]["replicas"], 5);
+    let stored = c.get(&format!("{DEPLOYMENTS}/web")).await.ok(200);
+    assert_eq!(stored["spec"]["replicas"], 5);
+    let heard = hook.heard();
+    assert_eq!(heard.len(), 1);
+    let request = &heard[0];
+    let kind = json!({ "group": "autoscaling", "version": "v1", "kind": "Scale" });
+    assert_eq!(request["kind"], kind);
+    assert_eq!(request["requestKind"], kind);
+    assert_eq!(
+        request["resource"],
+        json!({ "group": "apps", "version": "v1", "resource": "deployments" })
+    );
+    assert_eq!(request["subResource"], "scale");
+    assert_eq!(request["requestSubResource"], "scale");
+    assert_eq!(request["operation"], "UPDATE");
+    assert_eq!(request["object"]["kind"], "Scale");
+    assert_eq!(request["object"]["spec"]["replicas"], 5);
+    assert_eq!(request["oldObject"]["kind"], "Scale");
+    assert_eq!(request["oldObject"]["spec"]["replicas"], 2);
+    assert_eq!(request["oldObject"]["status"]["selector"], "app=web");
+    let mut scale = c.get(&url).await.ok(200);
+    scale["spec"]["replicas"] = json!(3);
+    let put = c.put(&url, &scale).await.ok(200);
+    assert_eq!(put["spec"]["replicas"], 3);
+    // the workload itself is another matter
+    c.patch(
+        &format!("{DEPLOYMENTS}/web"),
+        "merge",
+        &json!({ "spec": { "replicas": 9 } }),
+    )
+    .await
+    .ok(200);
+    assert_eq!(hook.heard().len(), 2);
+}
+
+#[tokio::test]
+async fn reviews_are_put_to_webhooks() {
+    let c = Cluster::new().await;
+    let hook = Hook::new(&[], |r: &Value| {
+        let user = r["request"]["object"]["spec"]["user"].as_str();
+        review(r, json!({ "allowed": user != Some("mallory") }))
+    })
+    .await;
+    let mut chosen = webhook(&hook, "h.example.com", "*");
+    chosen["rules"][0]["apiGroups"] = json!(["authorization.k8s.io", "authentication.k8s.io"]);
+    configure(&c, VALIDATING, "v", &[chosen]).await;
+    let of = |user: &str| {
+        json!({
+            "apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": { "user": user, "resourceAttributes": { "verb": "get", "resource": "pods" } },
+        })
+    };
+    let url = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let answered = c.post(url, &of("bob")).await.ok(201);
+    assert_eq!(answered["status"]["allowed"], false);
+    let request = hook.heard()[0].clone();
+    assert_eq!(request["kind"]["kind"], "SubjectAccessReview");
+    assert_eq!(request["resource"]["resource"], "subjectaccessreviews");
+    assert_eq!(request["operation"], "CREATE");
+    assert_eq!(request["object"]["spec"]["user"], "bob");
+    assert_eq!(request["oldObject"], Value::Null);
+    assert!(request.get("name").is_none(), "{request}");
+    let refused = c.post(url, &of("mallory")).await.error(400, "");
+    assert_eq!(
+        refused["message"],
+        "admission webhook \"h.example.com\" denied the request without explanation"
+    );
+    // what is invalid is not put to validating webhooks
+    let before = hook.heard().len();
+    c.post(url, &json!({ "spec": {} }))
+        .await
+        .error(422, "Invalid");
+    assert_eq!(hook.heard().len(), before);
+    let whoami = json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview" });
+    let url = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+    let answered = c.post(url, &whoami).await.ok(201);
+    assert_eq!(answered["status"]["userInfo"]["username"], "tester");
+    let request = hook.heard().pop().unwrap();
+    assert_eq!(request["kind"]["kind"], "SelfSubjectReview");
+}

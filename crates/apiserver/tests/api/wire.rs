@@ -1,6 +1,6 @@
 //! Items 1–11 and 20–29: errors, limits, headers.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::*;
 
@@ -276,4 +276,41 @@ async fn item_028_every_listed_path_answers() {
         let answer = c.get(path).await;
         assert_eq!(answer.code, 200, "{path}: {:?}", answer.body);
     }
+}
+
+/// Falls over any config map called `boom`.
+struct Falls;
+
+#[async_trait::async_trait]
+impl davit_apiserver::admission::Validating for Falls {
+    async fn validate(
+        &self,
+        _: &davit_apiserver::admission::Attributes<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), davit_api::status::Status> {
+        let name = object.and_then(|object| object["metadata"]["name"].as_str());
+        assert_ne!(name, Some("boom"), "a fault of the plugin");
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn item_026_a_panic_is_one_requests_trouble() {
+    use davit_apiserver::admission::{Chain, Plugin};
+    let falls = || Chain::new(vec![Plugin::validating("Falls", Falls)]);
+    let c = Cluster::with(|options| options.admission = falls()).await;
+    let mut watch = c.watch(&format!("{CONFIG_MAPS}?watch=1")).await;
+    let answer = c.post(CONFIG_MAPS, &config_map("boom", &json!({}))).await;
+    let status = answer.error(500, "InternalError");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        !message.contains("a fault of the plugin"),
+        "insides are not told: {message}"
+    );
+    c.config_map("fine", &json!({})).await;
+    assert_eq!(
+        watch.summary().await,
+        ("ADDED".to_owned(), "fine".to_owned())
+    );
+    assert_eq!(c.get(&format!("{CONFIG_MAPS}/boom")).await.code, 404);
 }

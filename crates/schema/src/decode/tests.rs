@@ -207,6 +207,16 @@ fn decoding_every_kind_from_nothing_is_stable() {
     }
 }
 
+#[test]
+fn a_body_of_null_is_an_empty_object_of_the_kind() {
+    let table = builtin();
+    for row in &table.resources {
+        let nothing = decode(&table.types, row.type_id, b"null", Encoding::Json).unwrap();
+        let empty = decode(&table.types, row.type_id, b"{}", Encoding::Json).unwrap();
+        assert_eq!(nothing.object, empty.object, "{}", row.kind);
+    }
+}
+
 /// A value of a type, built from a stream of choices.
 fn generate(
     types: &TypeTable,
