@@ -145,7 +145,6 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig 
                 .collect(),
             overhead: Some(resources::overhead(pod)),
             resources: Some(resources::sandbox_resources(pod)),
-            ..cri::LinuxPodSandboxConfig::default()
         }),
         ..cri::PodSandboxConfig::default()
     }

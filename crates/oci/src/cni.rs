@@ -183,8 +183,7 @@ impl Cni {
         let attachment = found.into_iter().find(|a| a.result.is_some());
         let attachment =
             attachment.ok_or_else(|| Error("the pod is not connected to a network".to_owned()))?;
-        let list =
-            config::parse_list(&attachment.config, None).map_err(|e| Error(e.to_string()))?;
+        let list = config::parse_list(&attachment.config, None).map_err(Error)?;
         if list.version < Version::V0_4_0 {
             return Err(Error(format!(
                 "configuration version {:?} does not support CHECK",

@@ -3,7 +3,7 @@
 use super::cache::Attachment;
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -138,7 +138,7 @@ impl Call<'_> {
                 of.map(|a| a.interface.clone()).unwrap_or_default().into(),
             ),
             ("CNI_PATH", path),
-            ("PATH", search_path(std::env::var_os("PATH"))),
+            ("PATH", search_path(std::env::var_os("PATH").as_deref())),
         ]
     }
 
@@ -211,8 +211,8 @@ async fn drain(pipe: Option<impl AsyncRead + Unpin>) -> Vec<u8> {
 }
 
 /// The search path with the system's directories, which a service's own path may lack.
-fn search_path(own: Option<OsString>) -> OsString {
-    let mut dirs: Vec<PathBuf> = own.iter().flat_map(std::env::split_paths).collect();
+fn search_path(own: Option<&OsStr>) -> OsString {
+    let mut dirs: Vec<PathBuf> = own.into_iter().flat_map(std::env::split_paths).collect();
     for dir in SYSTEM_DIRS.map(PathBuf::from) {
         if !dirs.contains(&dir) {
             dirs.push(dir);

@@ -76,7 +76,6 @@ impl Embedded {
             features: Some(cri::RuntimeHandlerFeatures {
                 recursive_read_only_mounts: true,
                 user_namespaces: false,
-                ..cri::RuntimeHandlerFeatures::default()
             }),
         };
         std::iter::once(String::new())
