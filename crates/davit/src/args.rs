@@ -101,6 +101,9 @@ pub(crate) enum Command {
     /// The test driver of classic dynamic resource allocation
     #[command(hide = true)]
     ClassicTest(classic_test::Options),
+    /// The example driver of dynamic resource allocation
+    #[command(hide = true)]
+    ExampleGpu(example_gpu::Options),
 }
 
 /// Where the store is.

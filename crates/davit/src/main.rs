@@ -65,6 +65,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Lab(lab) => lab::run(lab).await,
         Command::ExampleDevice(options) => demo::run_plugin(options).await,
         Command::ClassicTest(options) => classic_test::run(options).await,
+        Command::ExampleGpu(options) => example_gpu::run(options).await,
     }
 }
 
