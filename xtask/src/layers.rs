@@ -37,7 +37,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("for others", &["davit-sdk", "davit-lab"]),
     (
         "drivers",
-        &["example-device", "example-gpu", "host-devices", "classic-test"],
+        &[
+            "example-device",
+            "example-gpu",
+            "host-devices",
+            "classic-test",
+        ],
     ),
     ("binary", &["davit"]),
 ];
