@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 
 use crate::context::{Context, HandlerResult};
+use crate::encryption::EncryptedStore;
 use crate::respond;
 use crate::server::ApiServer;
 
@@ -70,7 +71,7 @@ async fn passes(server: &ApiServer, check: &str) -> bool {
         }
         KMS => server
             .encrypted_store()
-            .and_then(|store| store.plugins_are_well())
+            .and_then(EncryptedStore::plugins_are_well)
             .unwrap_or(true),
         "shutdown" => !server.is_stopping() && !server.shutdown().is_cancelled(),
         // the APIServices are kept by the last of these, after everything else has begun
@@ -95,7 +96,9 @@ pub(crate) async fn answer(
     endpoint: &str,
     single: &str,
 ) -> HandlerResult {
-    let has_plugins = server.encrypted_store().and_then(|s| s.plugins_are_well());
+    let has_plugins = server
+        .encrypted_store()
+        .and_then(EncryptedStore::plugins_are_well);
     let kms: &[&str] = if has_plugins.is_some() { &[KMS] } else { &[] };
     let all: Vec<&str> = checks(endpoint).iter().chain(kms).copied().collect();
     let chosen: Vec<&str> = if single.is_empty() {

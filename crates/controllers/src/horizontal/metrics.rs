@@ -77,8 +77,7 @@ fn milli(value: &serde_json::Value) -> Option<i64> {
 }
 
 fn window(text: &str) -> SignedDuration {
-    let nanos = davit_api::time::parse_duration(text).ok();
-    let nanos = nanos.and_then(|nanos| i64::try_from(nanos).ok());
+    let nanos = davit_api::time::parse_duration(text);
     nanos.map_or(DEFAULT_WINDOW, SignedDuration::from_nanos)
 }
 
