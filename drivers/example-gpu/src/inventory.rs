@@ -31,7 +31,7 @@ pub(crate) fn pool(options: &Options) -> Pool {
     for n in 0..options.gpus {
         let name = format!("gpu-{n}");
         let whole = described(options, n, &name, "gpu").capacity("memory", &gi(options.memory));
-        if !options.partitions {
+        if !options.partitions || n.saturating_add(options.uncut) >= options.gpus {
             pool.devices.push(whole);
             continue;
         }

@@ -47,6 +47,9 @@ pub struct Options {
     /// Cut each GPU into halves and quarters as well
     #[arg(long)]
     pub partitions: bool,
+    /// Leave so many of them, the last ones, whole all the same
+    #[arg(long, default_value_t = 0)]
+    pub uncut: u32,
     /// GPUs beside these whose memory is given out in amounts
     #[arg(long, default_value_t = 0)]
     pub shared: u32,
@@ -114,7 +117,7 @@ pub async fn run_until(
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     ensure!(
-        options.memory > 0 && options.memory % 4 == 0,
+        options.memory > 0 && options.memory.is_multiple_of(4),
         "the memory of a GPU is divisible by 4"
     );
     let driver = options.driver_name.clone();

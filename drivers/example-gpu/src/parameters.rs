@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn check(sharing: Value) -> Result<Sharing, String> {
+    fn check(sharing: &Value) -> Result<Sharing, String> {
         let config = json!({"apiVersion": API_VERSION, "kind": "GpuConfig", "sharing": sharing});
         let config: GpuConfig = serde_json::from_value(config).map_err(|e| e.to_string())?;
         config.checked().map_err(|e| e.0)
@@ -94,13 +94,13 @@ mod tests {
 
     #[test]
     fn parameters_are_checked() {
-        let short = check(json!({"timeSlice": "Short"})).unwrap();
+        let short = check(&json!({"timeSlice": "Short"})).unwrap();
         assert_eq!(short.time_slice, Some(TimeSlice::Short));
         let parts = json!({"strategy": "SpacePartitioning", "partitionCount": 2});
-        assert_eq!(check(parts).unwrap().partition_count, Some(2));
-        let mixed = check(json!({"strategy": "SpacePartitioning", "timeSlice": "Long"}));
+        assert_eq!(check(&parts).unwrap().partition_count, Some(2));
+        let mixed = check(&json!({"strategy": "SpacePartitioning", "timeSlice": "Long"}));
         assert!(mixed.unwrap_err().contains("timeSlice does not go"));
-        assert!(check(json!({"timeslice": "Short"})).is_err());
-        assert!(check(json!({"strategy": "Luck"})).is_err());
+        assert!(check(&json!({"timeslice": "Short"})).is_err());
+        assert!(check(&json!({"strategy": "Luck"})).is_err());
     }
 }
