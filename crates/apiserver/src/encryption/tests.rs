@@ -130,7 +130,7 @@ fn faults_of_the_configuration_are_named() {
         ),
         (
             config("secrets", &["kms: {name: k}".to_owned()]),
-            "not built into this version",
+            "missing field `endpoint`",
         ),
         (
             config("secrets", &[keyed("aescbc", &[("a", 1, 17)])]),
