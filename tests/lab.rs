@@ -94,6 +94,80 @@ fn pods_are_scheduled_on_simulated_nodes_and_get_their_devices() {
     assert_eq!(held("hardware-vendor.example/rare", 1), 1, "{told}");
 }
 
+const DRIVERS: &str = "
+drivers:
+- name: gpu.vendor.example
+  devices:
+  - name: gpu-{n}
+    count: 2
+    attributes: {index: '{n}'}
+  latency: {prepare: 100ms}
+  faults: {prepare: {manner: crash, times: 1}}
+";
+
+const CLAIMS: &str = "
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: gpu}
+spec:
+  selectors: [{cel: {expression: 'device.driver == \"gpu.vendor.example\"'}}]
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: one}
+spec:
+  spec: {devices: {requests: [{name: gpu, exactly: {deviceClassName: gpu}}]}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: claimers}
+spec:
+  replicas: 4
+  selector: {matchLabels: {app: claimers}}
+  template:
+    metadata: {labels: {app: claimers}}
+    spec:
+      resourceClaims: [{name: gpu, resourceClaimTemplateName: one}]
+      containers:
+      - name: main
+        image: none
+        resources: {claims: [{name: gpu}]}
+";
+
+#[test]
+fn simulated_drivers_serve_claims_although_they_die_in_the_middle() {
+    let Some(kubectl_binary) = any_kubectl() else {
+        return;
+    };
+    let dir = temp_dir();
+    let file = dir.path().join("drivers.yaml");
+    std::fs::write(&file, DRIVERS).unwrap();
+    let devices = file.display().to_string();
+    let cluster = Cluster::up(&["--no-node", "--sim-nodes", "2", "--devices", &devices]);
+    kubectl_stdin(&cluster, &kubectl_binary, &["apply", "-f", "-"], CLAIMS);
+    let status = ["rollout", "status", "deployment/claimers", "--timeout=120s"];
+    kubectl(&cluster, &kubectl_binary, status);
+    let path = "jsonpath={range .items[*]}{.spec.nodeName}/{.spec.devices[*].name} {end}";
+    let slices = kubectl(
+        &cluster,
+        &kubectl_binary,
+        ["get", "resourceslices", "-o", path],
+    );
+    assert!(slices.contains("sim-0/gpu-0 gpu-1"), "{slices}");
+    let path = "jsonpath={range .items[*]}{.status.allocation.devices.results[0].pool}/{.status.allocation.devices.results[0].device} {end}";
+    let given = kubectl(
+        &cluster,
+        &kubectl_binary,
+        ["get", "resourceclaims", "-o", path],
+    );
+    let mut given: Vec<&str> = given.split_whitespace().collect();
+    given.sort_unstable();
+    assert_eq!(
+        given,
+        ["sim-0/gpu-0", "sim-0/gpu-1", "sim-1/gpu-0", "sim-1/gpu-1"]
+    );
+}
+
 fn check(kind: &str, args: &[&str], command: &[&str]) -> (bool, serde_json::Value) {
     let told = output(
         Command::new(DAVIT)

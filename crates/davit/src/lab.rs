@@ -2,11 +2,11 @@
 
 mod check;
 
-use crate::paths;
+use crate::paths::{self, NodePaths};
 use crate::shutdown::Signals;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use davit_lab::devices::{self, Inventory};
-use davit_lab::nodes;
+use davit_lab::{drivers, nodes};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -35,9 +35,15 @@ struct Devices {
     /// Directory of the node agent
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
     kubelet_dir: PathBuf,
-    /// Serve only what the file gives to this node
+    /// Serve only what the file gives to this node; simulated drivers need it
     #[arg(long, value_name = "NAME")]
     node: Option<String>,
+    /// How simulated drivers reach the API server [default: $KUBECONFIG, the davit cluster of this machine, ~/.kube/config]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Where simulated drivers put CDI files
+    #[arg(long, value_name = "DIR", default_value = "/var/run/cdi")]
+    cdi_dir: PathBuf,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -79,8 +85,42 @@ async fn serve_devices(args: Devices) -> Result<()> {
     let inventory = read_inventory(&args.file)?.for_node(args.node.as_deref());
     let cancel = CancellationToken::new();
     let say: davit_lab::Say = Arc::new(|line| println!("{line}"));
-    let serving = devices::serve(&inventory, &args.kubelet_dir, &say, cancel.clone());
-    until_signal(&mut signals, &cancel, async { Ok(serving.await?) }).await
+    let place = match (&args.node, inventory.drivers.is_empty()) {
+        (_, true) => None,
+        (None, false) => bail!("drivers publish the devices of a node: name it with --node NAME"),
+        (Some(node), false) => {
+            let kubeconfig = paths::find_kubeconfig(args.kubeconfig.as_deref())?;
+            Some(drivers::Place {
+                client: davit_client::from_kubeconfig(&kubeconfig).await?,
+                node: node.clone(),
+                kubelet_dir: args.kubelet_dir.clone(),
+                cdi_dir: args.cdi_dir.clone(),
+            })
+        }
+    };
+    let work = async {
+        let devices = devices::serve(&inventory, &args.kubelet_dir, &say, cancel.clone());
+        let devices = async { devices.await.map_err(anyhow::Error::new) };
+        let drivers = async {
+            match &place {
+                Some(place) => {
+                    let serving = drivers::serve(&inventory.drivers, place, &say, cancel.clone());
+                    Ok(serving.await?)
+                }
+                None => Ok(()),
+            }
+        };
+        tokio::try_join!(devices, drivers).map(drop)
+    };
+    until_signal(&mut signals, &cancel, work).await
+}
+
+/// Where a node's runtime finds CDI files that are written now.
+pub(crate) fn cdi_dir(asked: &[PathBuf], paths: &NodePaths) -> PathBuf {
+    let of_node = paths.cdi();
+    let dirs = if asked.is_empty() { &of_node } else { asked };
+    // The last one wins over the others.
+    dirs.last().cloned().unwrap_or_default()
 }
 
 async fn run_nodes(args: Nodes) -> Result<()> {

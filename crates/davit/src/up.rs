@@ -99,20 +99,32 @@ impl Cluster {
                 cancel: cancel.clone(),
                 terminated: terminated.clone(),
             };
-            let devices = match &args.devices {
+            let inventory = match &args.devices {
                 Some(file) => lab::read_inventory(file)?.for_node(Some(&name)),
                 None => Inventory::default(),
             };
             components.spawn(async move {
-                let kubelet = NodePaths::new(options.root.as_deref(), &data_dir)?.kubelet();
+                let paths = NodePaths::new(options.root.as_deref(), &data_dir)?;
+                let kubelet = paths.kubelet();
+                let place = davit_lab::drivers::Place {
+                    client: client.clone(),
+                    node: name,
+                    kubelet_dir: kubelet.clone(),
+                    cdi_dir: lab::cdi_dir(&options.cdi_spec_dirs, &paths),
+                };
                 let say: davit_lab::Say = Arc::new(|line| tracing::info!("{line}"));
                 let devices = async {
                     let serving =
-                        davit_lab::devices::serve(&devices, &kubelet, &say, cancel.clone());
+                        davit_lab::devices::serve(&inventory, &kubelet, &say, cancel.clone());
                     serving.await.context("simulated devices")
                 };
+                let drivers = &inventory.drivers;
+                let drivers = async {
+                    let serving = davit_lab::drivers::serve(drivers, &place, &say, cancel.clone());
+                    serving.await.context("simulated drivers")
+                };
                 let node = run_node(client, &options, &data_dir, ca, demo, stop);
-                tokio::try_join!(node, devices).map(drop)
+                tokio::try_join!(node, devices, drivers).map(drop)
             });
         }
         if args.sim_nodes > 0 {

@@ -20,6 +20,7 @@ mod inventory;
 mod plugin;
 mod run;
 
+pub(crate) use inventory::is_on;
 pub use inventory::{
     CallFault, Device, Fault, Faults, Gives, Inventory, InventoryError, Latency, ListFault, Manner,
     Preference, Resource, RouteKind, Step,

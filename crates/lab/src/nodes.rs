@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Say;
 use crate::devices::{self, Inventory, Resource};
+use crate::drivers;
 
 /// Label of nodes that are simulated.
 pub const SIMULATED_LABEL: &str = "davit.dev/simulated";
@@ -59,6 +60,7 @@ pub fn default_inventory() -> Inventory {
             count: DEFAULT_DEVICES,
             ..Resource::default()
         }],
+        drivers: Vec::new(),
     }
 }
 
@@ -83,6 +85,14 @@ pub enum Error {
         node: String,
         /// Why.
         source: devices::Error,
+    },
+    /// Its drivers do not run.
+    #[error("simulated node {node}: {source}")]
+    Drivers {
+        /// Its name.
+        node: String,
+        /// Why.
+        source: drivers::Error,
     },
     /// A task has failed.
     #[error("a simulated node failed: {0}")]
@@ -143,6 +153,12 @@ async fn one(
     cancel: CancellationToken,
 ) -> Result<(), Error> {
     let kubelet = options.root_dir.clone();
+    let place = drivers::Place {
+        client: client.clone(),
+        node: name.clone(),
+        kubelet_dir: kubelet.clone(),
+        cdi_dir: kubelet.join("cdi"),
+    };
     let of = name.clone();
     let say: Say = Arc::new(move |line: &str| tracing::info!(node = of, "{line}"));
     let agent = NodeAgent::new(client, options);
@@ -160,5 +176,12 @@ async fn one(
             source,
         })
     };
-    tokio::try_join!(agent, plugins).map(drop)
+    let drivers = async {
+        let ended = drivers::serve(&inventory.drivers, &place, &say, cancel.clone()).await;
+        ended.map_err(|source| Error::Drivers {
+            node: name.clone(),
+            source,
+        })
+    };
+    tokio::try_join!(agent, plugins, drivers).map(drop)
 }

@@ -12,7 +12,7 @@ mod topology_report;
 
 pub(crate) use dispatch::Inputs;
 
-use crate::compute::Settings;
+use crate::compute::{PinnedContainer, Settings};
 use crate::containermanager::{
     Config as DeviceConfig, ContainerManager, FoundContainer, StartError,
 };
@@ -323,6 +323,12 @@ impl NodeAgent {
                 .await
                 .map_err(Error::Runtime)?,
         );
+        if devices.are_cpus_unknown() {
+            let running = pinned_containers(&*options.runtime).await;
+            devices
+                .rebuild_cpus(&running.map_err(Error::Runtime)?)
+                .await;
+        }
         let metrics = Metrics::new(
             &options.node_name,
             |registry| devices.register_metrics(registry),
@@ -428,6 +434,37 @@ async fn found_containers(
         })
     });
     Ok(found.collect())
+}
+
+/// Where running containers may run.
+async fn pinned_containers(
+    runtime: &dyn Runtime,
+) -> Result<Vec<PinnedContainer>, davit_oci::runtime::Error> {
+    let mut found = Vec::new();
+    for container in runtime.list_containers(None).await? {
+        if State::from_cri(container.state) != State::Running {
+            continue;
+        }
+        let status = match runtime.container_status(&container.id).await {
+            Ok(status) => status,
+            // It has ended meanwhile.
+            Err(davit_oci::runtime::Error::NotFound(_)) => continue,
+            Err(e) => return Err(e),
+        };
+        let label = |key: &str| container.labels.get(key).cloned().unwrap_or_default();
+        if let Some(limits) = status.resources.and_then(|r| r.linux) {
+            found.push(PinnedContainer {
+                pod_uid: label(keys::POD_UID),
+                namespace: label(keys::POD_NAMESPACE),
+                pod: label(keys::POD_NAME),
+                container: label(keys::CONTAINER_NAME),
+                cpuset: limits.cpuset_cpus,
+                cpu_shares: limits.cpu_shares,
+                cpu_quota: limits.cpu_quota,
+            });
+        }
+    }
+    Ok(found)
 }
 
 /// The addresses given, or the one bound to, or the one that packets to other networks leave from.

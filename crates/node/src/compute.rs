@@ -4,12 +4,15 @@
 mod desk;
 mod explain;
 mod publish;
+mod rebuild;
 mod settings;
 mod state_files;
 
 pub(crate) use desk::{Desk, Reuse, Ticket};
 pub use explain::{Misfit, MisfitOption, MisfitResource, Occupant, REFUSAL_ANNOTATION};
 pub(crate) use explain::{Need, Part};
+pub use rebuild::PinnedContainer;
+pub(crate) use rebuild::exclusive;
 pub(crate) use settings::option;
 pub use settings::{DEFAULT_MAX_NUMA_NODES, Settings, SettingsError};
 pub use state_files::StateError;

@@ -216,6 +216,18 @@ impl ContainerManager {
         self.inner.adopt(found);
     }
 
+    /// Whether [`rebuild_cpus`](Self::rebuild_cpus) has something to do: CPUs are managed and
+    /// neither the log nor the state file said who has which.
+    pub fn are_cpus_unknown(&self) -> bool {
+        self.inner.are_cpus_unknown()
+    }
+
+    /// Finds out from the running containers who has CPUs for itself. To be called before the
+    /// first pod is admitted.
+    pub async fn rebuild_cpus(&self, running: &[compute::PinnedContainer]) {
+        self.inner.rebuild_cpus(running).await;
+    }
+
     /// Tells that all pods of this node are known. Until then nothing is freed because its pod
     /// is missing.
     pub fn sources_ready(&self) {

@@ -700,6 +700,7 @@ async fn devices(setup: Setup) {
         return;
     }
     let pod = Pod::run(&setup).await;
+    // Item 86 of the node's checklist: without `m` there is no right to make nodes.
     // Subshells, because a shell ends when a redirection of its own commands fails.
     let script = "head -c 2 /dev/zero | wc -c; echo x > /dev/null && echo null; \
         mknod /dev/evil c 1 11; (: < /dev/evil) && echo escaped; \

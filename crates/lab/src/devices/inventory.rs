@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use crate::drivers::DriverFile;
 use crate::span::Span;
 
 /// Devices of a resource that one file may ask for: far more than any machine has.
@@ -32,6 +33,14 @@ pub enum InventoryError {
         /// What is wrong.
         problem: String,
     },
+    /// A driver contradicts itself.
+    #[error("driver {driver:?}: {problem}")]
+    Driver {
+        /// Its name.
+        driver: String,
+        /// What is wrong.
+        problem: String,
+    },
 }
 
 /// What a node has.
@@ -39,7 +48,11 @@ pub enum InventoryError {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Inventory {
     /// The resources.
+    #[serde(default)]
     pub resources: Vec<Resource>,
+    /// Drivers of dynamic resource allocation.
+    #[serde(default)]
+    pub drivers: Vec<DriverFile>,
 }
 
 /// One extended resource and the plugin that serves it.
@@ -310,7 +323,6 @@ impl Inventory {
             serde_saphyr::from_str(text).map_err(|e| InventoryError::Syntax(e.to_string()))?;
         let mut names = BTreeSet::new();
         for resource in &mut inventory.resources {
-            resource.script.sort_by_key(|step| step.at);
             let problem = resource.problem().or_else(|| {
                 let new = names.insert((resource.name.clone(), resource.nodes.clone()));
                 (!new).then(|| "it is there twice".to_owned())
@@ -318,6 +330,17 @@ impl Inventory {
             if let Some(problem) = problem {
                 return Err(InventoryError::Resource {
                     resource: resource.name.clone(),
+                    problem,
+                });
+            }
+        }
+        let mut names = BTreeSet::new();
+        for driver in &inventory.drivers {
+            let new = names.insert((driver.name.clone(), driver.nodes.clone()));
+            let twice = || (!new).then(|| "it is there twice".to_owned());
+            if let Some(problem) = driver.problem().or_else(twice) {
+                return Err(InventoryError::Driver {
+                    driver: driver.name.clone(),
                     problem,
                 });
             }
@@ -341,8 +364,10 @@ impl Inventory {
     #[must_use]
     pub fn for_node(&self, node: Option<&str>) -> Self {
         let has = |r: &&Resource| node.is_none_or(|node| r.is_on(node));
+        let runs = |d: &&DriverFile| node.is_none_or(|node| d.is_on(node));
         Self {
             resources: self.resources.iter().filter(has).cloned().collect(),
+            drivers: self.drivers.iter().filter(runs).cloned().collect(),
         }
     }
 }
@@ -350,11 +375,7 @@ impl Inventory {
 impl Resource {
     /// Whether a node has it.
     pub fn is_on(&self, node: &str) -> bool {
-        let is = |pattern: &String| match pattern.strip_suffix('*') {
-            Some(start) => node.starts_with(start),
-            None => node == pattern,
-        };
-        self.nodes.is_empty() || self.nodes.iter().any(is)
+        is_on(&self.nodes, node)
     }
 
     /// The devices as they are at the start, in the order of the file.
@@ -431,6 +452,25 @@ impl Resource {
     }
 }
 
+/// Whether a node is among patterns with `*` at their end; no patterns are for all nodes.
+pub(crate) fn is_on(patterns: &[String], node: &str) -> bool {
+    let is = |pattern: &String| match pattern.strip_suffix('*') {
+        Some(start) => node.starts_with(start),
+        None => node == pattern,
+    };
+    patterns.is_empty() || patterns.iter().any(is)
+}
+
+impl CallFault {
+    /// What is wrong, how often, and with which text.
+    pub(crate) fn parts(self) -> (Manner, Option<u32>, Option<String>) {
+        match self {
+            Self::Always(manner) => (manner, None, None),
+            Self::In(fault) => (fault.manner, fault.times, fault.text),
+        }
+    }
+}
+
 /// Puts a device into a list, or changes the one of the same ID.
 pub(super) fn put(all: &mut Vec<davit_sdk::deviceplugin::Device>, device: &Device) {
     let at = all
@@ -494,8 +534,8 @@ resources:
         let nodes: Vec<&[i64]> = devices.iter().map(|d| d.numa_nodes.as_slice()).collect();
         assert_eq!(nodes, [&[0][..], &[0], &[1], &[0, 1], &[]]);
         assert!(!devices[3].healthy && devices[4].id == "spare");
-        assert_eq!(foo.script[0].unhealthy, ["foo-1"]);
-        assert_eq!(foo.script[1].crash.unwrap().0.as_secs(), 3);
+        assert_eq!(foo.script[1].unhealthy, ["foo-1"]);
+        assert_eq!(foo.script[0].crash.unwrap().0.as_secs(), 3);
         let CallFault::In(fault) = &foo.faults.allocate else {
             panic!("in more words")
         };

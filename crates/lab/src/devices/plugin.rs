@@ -88,10 +88,7 @@ impl Shared {
         let (time, manner, text) = {
             let mut state = self.state.lock();
             let time = time(&state.latency);
-            let (manner, times, text) = match fault(&state.faults) {
-                CallFault::Always(manner) => (manner, None, None),
-                CallFault::In(f) => (f.manner, f.times, f.text),
-            };
+            let (manner, times, text) = fault(&state.faults).parts();
             let hits = state.hits.entry(call).or_default();
             if manner == Manner::None || times.is_some_and(|times| *hits >= times) {
                 (time, Manner::None, None)

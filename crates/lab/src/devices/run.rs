@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use davit_sdk::deviceplugin::{self, PluginServer, Route, Running, State};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::inventory::{Inventory, Resource, RouteKind, Step, put};
 use super::plugin::{Handle, Shared, Simulated};
 use crate::Say;
+use crate::script::Script;
 
 /// How long a plugin that a call has killed is away.
 const AFTER_CRASH: Duration = Duration::from_secs(1);
@@ -118,7 +119,7 @@ impl Player {
     }
 
     async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
-        let mut script = Script::new(&self.resource);
+        let mut script = Script::new(self.resource.script.clone(), self.resource.repeat, |s| s.at);
         let (mut running, mut _reporter) = self.start()?;
         self.say(&format!(
             "{} simulated devices",
@@ -220,41 +221,5 @@ impl Player {
         }
         self.shared.devices.send_replace(before);
         self.say(&format!("changed its list {lists} times"));
-    }
-}
-
-/// The steps in the order of time, again and again when the script repeats.
-struct Script {
-    steps: Vec<Step>,
-    repeat: Option<Duration>,
-    begun: Instant,
-    next: usize,
-}
-
-impl Script {
-    fn new(resource: &Resource) -> Self {
-        Self {
-            steps: resource.script.clone(),
-            repeat: resource.repeat.map(|r| r.0).filter(|r| !r.is_zero()),
-            begun: Instant::now(),
-            next: 0,
-        }
-    }
-
-    /// Waits for the next step; for ever when there is none. Cancel-safe.
-    async fn next(&mut self) -> Step {
-        if self.next == self.steps.len() {
-            match self.repeat {
-                Some(repeat) if !self.steps.is_empty() => {
-                    sleep_until(self.begun + repeat).await;
-                    self.begun += repeat;
-                    self.next = 0;
-                }
-                _ => std::future::pending().await,
-            }
-        }
-        sleep_until(self.begun + self.steps[self.next].at.0).await;
-        self.next += 1;
-        self.steps[self.next - 1].clone()
     }
 }

@@ -1,5 +1,6 @@
 //! The whole agent against a runtime and an API server in memory.
 
+mod devices;
 mod fake_api;
 mod fake_runtime;
 mod node_server;

@@ -130,6 +130,12 @@ impl Desk<'_> {
         policy.map_or_else(CpuSet::new, |p| p.free(&self.held))
     }
 
+    /// CPUs that a container of the pod holds or was just given.
+    pub(crate) fn cpus_of(&self, container: &str) -> Option<&CpuSet> {
+        let hold = self.own.get(container)?;
+        Some(&hold.cpus).filter(|cpus| !cpus.is_empty())
+    }
+
     /// Memory as it is booked.
     pub(crate) fn memory(&self) -> Option<&MemoryState> {
         self.memory.as_ref()

@@ -119,6 +119,14 @@ pub(crate) async fn keep(manager: Arc<Manager>) {
         if let Some(policy) = manager.compute.cpu() {
             let held = manager.ledger.read(|t| held_cpus(t, |_| true));
             manager.metrics.cpus(policy.shared(&held).len(), held.len());
+            for node in policy.topology.node_mask().iter() {
+                let on_node = policy
+                    .topology
+                    .in_nodes(NumaMask::single(node).unwrap_or_default());
+                manager
+                    .metrics
+                    .cpus_on_node(node, on_node.intersection(&held).len());
+            }
         }
         for (name, bytes) in files {
             let bytes = match bytes {

@@ -134,7 +134,10 @@ impl Manager {
         let mut changes = self.subscribe();
         loop {
             changes.borrow_and_update();
-            let failure = match self.patient_attempt(pod, waiting).await {
+            let begun = Instant::now();
+            let attempt = self.patient_attempt(pod, waiting).await;
+            self.metrics.topology_took(begun.elapsed());
+            let failure = match attempt {
                 Ok(()) => return Ok(()),
                 Err(failure) => failure,
             };

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use davit_topology::cpu::CpuError;
 use davit_topology::devices::{DeviceMap, DeviceSet, HintInput, ReuseTable, device_hints};
 use davit_topology::memory::MemoryState;
 use davit_topology::{NumaMask, PolicyKind, ProviderHints, TopologyHint};
@@ -29,6 +30,7 @@ impl Manager {
     ) -> Result<Option<NumaMask>, Failure> {
         let mut desk = self.compute.desk(&self.ledger, &draft.ticket, &pod.uid);
         let hint = self.hint(pod, request, requests, draft, &desk)?;
+        let before = desk.cpus_of(&request.container).cloned();
         let given = desk.give(pod, request, hint, &mut draft.compute_reuse);
         self.metrics.pinned(
             self.compute.cpu().is_some() && request.cpus > 0,
@@ -36,6 +38,9 @@ impl Manager {
             given.as_ref().err(),
         );
         if let Err(error) = given {
+            if matches!(&error, ComputeError::Cpu(CpuError::Smt(_))) {
+                self.metrics.aligned("container", "physical_cpu", false);
+            }
             let misfit = self.misfit(&desk, Some(request), std::slice::from_ref(request));
             drop(desk);
             let rejection = Rejection {
@@ -44,7 +49,27 @@ impl Manager {
             };
             return Err(self.refuse_or_wait(rejection));
         }
+        if self.guarantees_alignment() && !self.compute.pod_scope {
+            self.metrics.aligned("container", "numa_node", true);
+        }
+        let chosen = desk
+            .cpus_of(&request.container)
+            .filter(|now| before.as_ref() != Some(now));
+        if let (Some(policy), Some(cpus)) = (self.compute.cpu(), chosen) {
+            if policy.options.full_pcpus_only {
+                self.metrics.aligned("container", "physical_cpu", true);
+            }
+            if policy.options.prefer_uncore_cache {
+                let aligned = policy.topology.cache_count(cpus) == 1;
+                self.metrics.aligned("container", "uncore_cache", aligned);
+            }
+        }
         Ok(hint.mask)
+    }
+
+    /// Whether what is admitted is on one NUMA node.
+    fn guarantees_alignment(&self) -> bool {
+        self.compute.topology.kind == PolicyKind::SingleNumaNode
     }
 
     fn hint(
@@ -78,6 +103,10 @@ impl Manager {
         providers.extend(others);
         let merged = policy.merge(machine, &providers);
         self.metrics.topology_request(merged.admit);
+        if self.guarantees_alignment() && (pod_scope || !merged.admit) {
+            let scope = if pod_scope { "pod" } else { "container" };
+            self.metrics.aligned(scope, "numa_node", merged.admit);
+        }
         if !merged.admit {
             let (container, concerned) = if pod_scope {
                 (None, requests)

@@ -58,6 +58,8 @@ pub(crate) struct Manager {
     pub(super) registering: AtomicBool,
     sources_ready: AtomicBool,
     next_instance: AtomicU64,
+    /// Neither the log nor a state file said who has which CPUs.
+    cpus_unknown: bool,
     changes: watch::Sender<u64>,
     health: HealthQueue,
 }
@@ -100,6 +102,9 @@ impl Manager {
             changes.extend(compute::import(&config.root_dir, &compute));
             changes
         };
+        let cpus_unknown = !log.exists()
+            && compute.cpu().is_some()
+            && !imported.iter().any(|c| matches!(c, Change::Compute(_)));
         let ledger = Ledger::open(&log, imported)?;
         let mut state = State::default();
         let now = Instant::now();
@@ -119,6 +124,7 @@ impl Manager {
             registering: AtomicBool::new(false),
             sources_ready: AtomicBool::new(false),
             next_instance: AtomicU64::new(1),
+            cpus_unknown,
             changes: watch::Sender::new(1),
             health: HealthQueue::default(),
         }))
@@ -370,6 +376,41 @@ impl Manager {
                 .or_default();
             *running |= c.running;
         }
+    }
+
+    /// Whether running containers are to tell who has which CPUs.
+    pub(crate) fn are_cpus_unknown(&self) -> bool {
+        self.cpus_unknown
+    }
+
+    /// Enters into the log who has which CPUs by what runs.
+    pub(crate) async fn rebuild_cpus(&self, running: &[compute::PinnedContainer]) {
+        let Some(policy) = self.compute.cpu().filter(|_| self.cpus_unknown) else {
+            return;
+        };
+        for hold in compute::exclusive(policy, running) {
+            let (pod, container, cpus) = (
+                hold.pod.clone(),
+                hold.container.clone(),
+                hold.cpus.to_string(),
+            );
+            let change = vec![Change::Compute(hold)];
+            match self
+                .ledger
+                .commit(change, self.ledger.reservation(&pod.uid))
+                .await
+            {
+                Ok(()) => tracing::warn!(
+                    namespace = pod.namespace,
+                    pod = pod.name,
+                    container,
+                    cpus,
+                    "exclusive cpus found by what runs: the allocation log was lost"
+                ),
+                Err(e) => tracing::error!(pod = pod.uid, error = %e, "exclusive cpus not recorded"),
+            }
+        }
+        self.touch();
     }
 
     /// Whether some container of the pod was running when the agent started.

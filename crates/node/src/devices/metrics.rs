@@ -5,7 +5,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use crate::compute::ComputeError;
@@ -27,6 +27,33 @@ pub(crate) struct VersionLabel {
 pub(crate) struct PluginLabel {
     pub(crate) socket_path: String,
     pub(crate) state: &'static str,
+}
+
+/// Labels of alignment: `container` or `pod`; `numa_node`, `physical_cpu` or `uncore_cache`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct AlignmentLabel {
+    scope: &'static str,
+    boundary: &'static str,
+}
+
+/// Label `numa_node`.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct NumaLabel {
+    numa_node: u32,
+}
+
+/// Labels of exclusive allocations; without pod-level managers the source is the node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct SourceLabel {
+    resource_name: &'static str,
+    source: &'static str,
+}
+
+/// Labels of containers by what they were given.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub(crate) struct AssignmentLabel {
+    resource_name: &'static str,
+    assignment_type: &'static str,
 }
 
 /// Counters that the kubelet names without the suffix `_total`; counters of the exposition
@@ -54,6 +81,13 @@ pub(crate) struct Metrics {
     memory_errors: Counter,
     shared_pool: Gauge,
     exclusive_cpus: Gauge,
+    topology_duration: Histogram,
+    aligned: Family<AlignmentLabel, Gauge>,
+    misaligned: Family<AlignmentLabel, Gauge>,
+    cpus_per_node: Family<NumaLabel, Gauge>,
+    allocations: Family<SourceLabel, Counter>,
+    allocation_errors: Family<SourceLabel, Counter>,
+    assignments: Family<AssignmentLabel, Gauge>,
 }
 
 impl Metrics {
@@ -82,7 +116,55 @@ impl Metrics {
             memory_errors: Counter::default(),
             shared_pool: Gauge::default(),
             exclusive_cpus: Gauge::default(),
+            topology_duration: Histogram::new(exponential_buckets(0.05, 2.0, 15)),
+            aligned: Family::default(),
+            misaligned: Family::default(),
+            cpus_per_node: Family::default(),
+            allocations: Family::default(),
+            allocation_errors: Family::default(),
+            assignments: Family::default(),
         }
+    }
+
+    /// Counts one outcome that was to be aligned.
+    pub(crate) fn aligned(&self, scope: &'static str, boundary: &'static str, aligned: bool) {
+        let family = if aligned {
+            &self.aligned
+        } else {
+            &self.misaligned
+        };
+        family
+            .get_or_create(&AlignmentLabel { scope, boundary })
+            .inc();
+    }
+
+    /// Notes how long one attempt to admit a pod took.
+    pub(crate) fn topology_took(&self, time: std::time::Duration) {
+        self.topology_duration.observe(time.as_secs_f64() * 1000.0);
+    }
+
+    /// Shows the CPUs in exclusive use on one NUMA node.
+    pub(crate) fn cpus_on_node(&self, numa_node: u32, count: usize) {
+        self.cpus_per_node
+            .get_or_create(&NumaLabel { numa_node })
+            .set(count as i64);
+    }
+
+    fn exclusive(&self, resource_name: &'static str, failed: bool) {
+        let label = SourceLabel {
+            resource_name,
+            source: "node",
+        };
+        if failed {
+            self.allocation_errors.get_or_create(&label).inc();
+            return;
+        }
+        self.allocations.get_or_create(&label).inc();
+        let label = AssignmentLabel {
+            resource_name,
+            assignment_type: "node_exclusive",
+        };
+        self.assignments.get_or_create(&label).inc();
     }
 
     /// Counts one decision of the topology manager.
@@ -100,6 +182,14 @@ impl Metrics {
         }
         if memory {
             self.memory_requests.inc();
+        }
+        // Memory is not reached when there are too few CPUs.
+        let cpu_failed = matches!(error, Some(ComputeError::Cpu(_)));
+        if cpus {
+            self.exclusive("cpu", cpu_failed);
+        }
+        if memory && !cpu_failed {
+            self.exclusive("memory", error.is_some());
         }
         match error {
             Some(ComputeError::Cpu(_)) => drop(self.cpu_errors.inc()),
@@ -147,6 +237,41 @@ impl Metrics {
             "memory_manager_pinning_errors",
             "The number of memory pages allocations which required pinning that failed",
             &self.memory_errors,
+        );
+        registry.register(
+            "topology_manager_admission_duration_ms",
+            "Duration in milliseconds to serve a pod admission request",
+            self.topology_duration.clone(),
+        );
+        registry.register(
+            "container_aligned_compute_resources_count",
+            "Cumulative number of aligned compute resources allocated to containers by alignment type",
+            self.aligned.clone(),
+        );
+        registry.register(
+            "container_aligned_compute_resources_failure_count",
+            "Cumulative number of failures to allocate aligned compute resources to containers by alignment type",
+            self.misaligned.clone(),
+        );
+        registry.register(
+            "cpu_manager_allocation_per_numa",
+            "Number of CPUs allocated per NUMA node",
+            self.cpus_per_node.clone(),
+        );
+        registry.register(
+            "resource_manager_allocations",
+            "Cumulative number of exclusive resource allocations by a manager",
+            self.allocations.clone(),
+        );
+        registry.register(
+            "resource_manager_allocation_errors",
+            "Cumulative number of errors of exclusive resource allocation by a manager",
+            self.allocation_errors.clone(),
+        );
+        registry.register(
+            "resource_manager_container_assignments",
+            "Cumulative number of containers by the type of their resource assignment",
+            self.assignments.clone(),
         );
         registry.register(
             "cpu_manager_shared_pool_size_millicores",

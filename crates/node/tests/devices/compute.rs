@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use davit_node::compute::{ComputeOptions, Settings};
+use davit_node::compute::{ComputeOptions, PinnedContainer, Settings};
 use davit_node::containermanager::{Config, ContainerManager, Rejection, StartError};
 use davit_proto::cri::v1::LinuxContainerResources;
 use davit_proto::podresources::v1::AllocatableResourcesRequest;
@@ -322,4 +322,32 @@ async fn item_120_another_policy_does_not_start_until_the_files_are_deleted() {
     }
     let node = Node::start_in(dir).await;
     assert_eq!(options(&node, "a", "main"), ComputeOptions::default());
+}
+
+#[tokio::test]
+async fn cpus_are_found_by_what_runs_when_everything_else_is_lost() {
+    let node = Node::start_with(machine(PolicyKind::None)).await;
+    assert!(node.manager().are_cpus_unknown());
+    let running = |name: &str, cpuset: &str, cpu_shares| PinnedContainer {
+        pod_uid: format!("uid-{name}"),
+        namespace: "default".to_owned(),
+        pod: name.to_owned(),
+        container: "main".to_owned(),
+        cpuset: cpuset.to_owned(),
+        cpu_shares,
+        cpu_quota: -1,
+    };
+    let found = [running("a", "1-2", 2048), running("b", "0,3-7", 1024)];
+    node.manager().rebuild_cpus(&found).await;
+    assert_eq!(cpus(&node, "a"), "1-2");
+    node.admit(&exclusive("a", 2, 1, 0)).await.unwrap();
+    assert_eq!(cpus(&node, "a"), "1-2");
+    node.admit(&exclusive("c", 2, 1, 0)).await.unwrap();
+    assert_eq!(
+        cpus(&node, "c"),
+        "3,4".parse::<davit_topology::CpuSet>().unwrap().to_string()
+    );
+    let node = node.restart_with(machine(PolicyKind::None)).await;
+    assert!(!node.manager().are_cpus_unknown());
+    assert_eq!(cpus(&node, "a"), "1-2");
 }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod checklist;
 mod compute;
 mod model;
 mod plugin;

@@ -66,6 +66,8 @@ struct Script {
     preference_fails: bool,
     options_fail: bool,
     pre_start: bool,
+    list_fails: bool,
+    silent: bool,
     hang: bool,
     fail: Option<String>,
     empty: bool,
@@ -114,6 +116,16 @@ impl Plugin {
 
     pub(crate) fn failing_options(self) -> Self {
         self.edit(|s| s.options_fail = true)
+    }
+
+    /// ListAndWatch fails at once.
+    pub(crate) fn failing_list(self) -> Self {
+        self.edit(|s| s.list_fails = true)
+    }
+
+    /// ListAndWatch says nothing until there is a new list.
+    pub(crate) fn silent(self) -> Self {
+        self.edit(|s| s.silent = true)
     }
 
     pub(crate) fn wanting_pre_start(self) -> Self {
@@ -317,10 +329,17 @@ impl DevicePlugin for Plugin {
 
     async fn list_and_watch(&self, _: Request<pb::Empty>) -> Result<Response<Lists>, Status> {
         self.counted("list");
-        let (updates, first) = (self.lists.subscribe(), self.script.lock().devices.clone());
+        let (updates, first) = {
+            let script = self.script.lock();
+            if script.list_fails {
+                return Err(Status::internal("no list"));
+            }
+            let first = (!script.silent).then(|| script.devices.clone());
+            (self.lists.subscribe(), first)
+        };
         let stopped = self.stopped.clone();
         let stream = futures::stream::unfold(
-            (Some(first), updates, stopped),
+            (first, updates, stopped),
             |(first, mut updates, stopped)| async {
                 let devices = match first {
                     Some(first) => first,

@@ -85,6 +85,15 @@ impl FakeApi {
         self.state.lock().objects.get(path).cloned()
     }
 
+    /// All objects below a path.
+    pub(super) fn list(&self, below: &str) -> Vec<Value> {
+        let state = self.state.lock();
+        let all = state.objects.iter();
+        all.filter(|(path, _)| path.starts_with(below))
+            .map(|(_, value)| value.clone())
+            .collect()
+    }
+
     pub(super) fn put(&self, path: &str, value: Value) {
         let mut state = self.state.lock();
         self.store(&mut state, path, value);
