@@ -24,6 +24,7 @@ use super::subject::Place;
 
 /// The agent's limit of dialling a plugin.
 const DIAL: Duration = Duration::from_secs(10);
+const ABSENT: Duration = Duration::from_secs(1);
 const OPTIONS: Duration = Duration::from_secs(10);
 const SCAN: Duration = Duration::from_millis(200);
 /// Registrations that may wait to be looked at.
@@ -147,7 +148,9 @@ pub(super) async fn meet(
     Result<Client, String>,
     Result<pb::DevicePluginOptions, String>,
 ) {
-    let dialled = dial(socket, DIAL).await;
+    // A plugin does not wait for ever for the answer to Register: what is not there is told soon.
+    let limit = if socket.exists() { DIAL } else { ABSENT };
+    let dialled = dial(socket, limit).await;
     let options = match &dialled {
         Ok(client) => options(client.clone()).await,
         Err(e) => Err(e.clone()),

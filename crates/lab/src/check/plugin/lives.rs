@@ -97,6 +97,15 @@ impl Run<'_> {
             .as_ref()
             .map(|_| ())
             .and(again.options.as_ref().map(|_| ()));
+        if let Err(e) = &patient
+            && !again.socket.exists()
+        {
+            let seen =
+                format!("registered after {after} ms, but its own socket was not made again: {e}");
+            self.report.fail("agent-restart", seen);
+            self.report.skip("slow-dial", "it could not be reached");
+            return None;
+        }
         let seen = match patient {
             Ok(()) => Ok(format!(
                 "it waited {} ms",
@@ -163,6 +172,19 @@ impl Run<'_> {
         taken
     }
 
+    /// The next registration of an instance that can be reached: one that has lost its socket may
+    /// go on registering.
+    async fn reached(&mut self, agent: &mut Agent, life: &mut dyn Life) -> Option<Registered> {
+        let until = tokio::time::Instant::now() + self.options.patience;
+        loop {
+            let left = until.checked_duration_since(tokio::time::Instant::now())?;
+            let registered = self.next(agent, life, left).await?;
+            if registered.dialled.is_ok() {
+                return Some(registered);
+            }
+        }
+    }
+
     /// A second instance comes, the first one goes. Returns the second when it is alive.
     async fn duplicate(
         &mut self,
@@ -179,7 +201,7 @@ impl Run<'_> {
             }
         };
         let patience = self.options.patience;
-        let Some(registered) = self.next(agent, second.as_mut(), patience).await else {
+        let Some(registered) = self.reached(agent, second.as_mut()).await else {
             let seen = match second.ended() {
                 Some(ended) => format!("the second instance ended: {}", ended.how),
                 None => format!(
