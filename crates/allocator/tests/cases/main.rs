@@ -8,6 +8,7 @@
 
 mod basics;
 mod bed;
+mod hostile;
 mod reference;
 mod sharing;
 
