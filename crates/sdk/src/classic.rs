@@ -183,7 +183,8 @@ pub trait ClassicDriver: Send + Sync + 'static {
 
     /// Says for each claim on which of the potential nodes it cannot be allocated. The claims are
     /// those of one pod that this driver serves and that are not allocated yet: all of them have to
-    /// find room on the same node.
+    /// find room on the same node. What an earlier attempt has set aside for them does not count
+    /// against them: its answer may not have reached the API server.
     async fn unsuitable_nodes(
         &self,
         pod: &Pod,

@@ -178,16 +178,18 @@ impl TestController {
         Ok(node)
     }
 
-    /// The nodes of a list on which this many claims find no room.
-    fn unsuitable(&self, claims: usize, nodes: &[String]) -> Vec<String> {
-        let allocated = self.allocated();
+    /// The nodes of a list on which these claims find no room together.
+    fn unsuitable(&self, claims: &[String], nodes: &[String]) -> Vec<String> {
+        // What an attempt has booked for them is theirs: the answer may not have reached the API.
+        let others = self.allocated().0.clone().into_iter();
+        let allocated = Allocated(others.filter(|(uid, _)| !claims.contains(uid)).collect());
         let full = |node: &str| {
             let used = if self.resources.node_local {
                 allocated.on(node)
             } else {
                 allocated.0.len()
             };
-            !self.resources.has(node) || self.is_full(used, claims)
+            !self.resources.has(node) || self.is_full(used, claims.len())
         };
         nodes.iter().filter(|n| full(n)).cloned().collect()
     }
@@ -275,7 +277,8 @@ impl ClassicDriver for TestController {
         claims: &mut [ClaimAllocation<Self>],
         potential_nodes: &[String],
     ) -> Result<(), Failure> {
-        let unsuitable = self.unsuitable(claims.len(), potential_nodes);
+        let uids: Vec<String> = claims.iter().map(|c| uid(&c.claim)).collect();
+        let unsuitable = self.unsuitable(&uids, potential_nodes);
         for claim in claims {
             claim.unsuitable_nodes.clone_from(&unsuitable);
         }
@@ -323,14 +326,17 @@ mod tests {
         let full = driver.book("2", Some("a"), Vec::new()).unwrap_err();
         assert_eq!(full.to_string(), "resources exhausted on node \"a\"");
         let nodes: Vec<String> = ["a", "b", "c"].map(str::to_owned).to_vec();
-        assert_eq!(driver.unsuitable(1, &nodes), ["a", "c"]);
-        assert_eq!(driver.unsuitable(2, &nodes), ["a", "b", "c"]);
+        assert_eq!(driver.unsuitable(&["2".to_owned()], &nodes), ["a", "c"]);
+        assert_eq!(
+            driver.unsuitable(&["2".to_owned(), "3".to_owned()], &nodes),
+            ["a", "b", "c"]
+        );
         assert_eq!(driver.book("2", None, nodes[..2].to_vec()).unwrap(), "b");
         assert!(driver.book("3", None, nodes[..2].to_vec()).is_err());
         let gone = serde_json::from_value(serde_json::json!({"metadata": {"uid": "1"}})).unwrap();
         driver.deallocate(&gone).await.unwrap();
         driver.deallocate(&gone).await.unwrap();
-        assert_eq!(driver.unsuitable(1, &nodes), ["b", "c"]);
+        assert_eq!(driver.unsuitable(&["3".to_owned()], &nodes), ["b", "c"]);
     }
 
     #[tokio::test]
