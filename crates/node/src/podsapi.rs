@@ -259,7 +259,7 @@ impl Watcher {
         // The first pods may be more than may wait; they are sent as fast as they are taken.
         for pod in self.inner.all().into_values() {
             let bytes = self.inner.pod(&pod)?;
-            let event = self.event(&pod, bytes);
+            let event = self.event(&pod, &bytes);
             if self.events.send(event).await.is_err() {
                 return Ok(());
             }
@@ -299,7 +299,7 @@ impl Watcher {
     }
 
     /// The event about a pod that the client does not know, or knows otherwise.
-    fn event(&mut self, pod: &Pod, bytes: Bytes) -> pb::WatchPodsEvent {
+    fn event(&mut self, pod: &Pod, bytes: &Bytes) -> pb::WatchPodsEvent {
         let gone = Gone {
             uid: pod.uid().to_owned(),
             namespace: pod.ns().to_owned(),
@@ -330,6 +330,6 @@ impl Watcher {
         if self.told.get(uid).is_some_and(|(_, known)| *known == bytes) {
             return Ok(None);
         }
-        Ok(Some(self.event(&pod, bytes)))
+        Ok(Some(self.event(&pod, &bytes)))
     }
 }

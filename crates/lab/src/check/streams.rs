@@ -77,7 +77,7 @@ impl Lists {
                 }
                 Ok(Ok(None)) => watched.ended = Some("the stream ended".to_owned()),
                 Ok(Err(status)) => {
-                    watched.ended = Some(format!("the stream broke: {}", said(&status)))
+                    watched.ended = Some(format!("the stream broke: {}", said(&status)));
                 }
                 Err(_) => return watched,
             }

@@ -66,7 +66,7 @@ struct Player {
 
 /// What ends the wait for the next step.
 enum Wake {
-    Step(Step),
+    Step(Box<Step>),
     Killed,
     Over,
 }
@@ -129,7 +129,7 @@ impl Player {
             let wake = tokio::select! {
                 () = cancel.cancelled() => Wake::Over,
                 () = self.shared.crash.notified() => Wake::Killed,
-                step = script.next() => Wake::Step(step),
+                step = script.next() => Wake::Step(Box::new(step)),
             };
             let away = match wake {
                 Wake::Over => break,

@@ -94,7 +94,7 @@ struct Player {
 }
 
 enum Wake {
-    Step(DriverStep),
+    Step(Box<DriverStep>),
     Killed,
     Over,
 }
@@ -197,7 +197,7 @@ impl Player {
             let wake = tokio::select! {
                 () = cancel.cancelled() => Wake::Over,
                 () = self.shared.crash.notified() => Wake::Killed,
-                step = script.next() => Wake::Step(step),
+                step = script.next() => Wake::Step(Box::new(step)),
             };
             let away = match wake {
                 Wake::Over => break,
@@ -267,7 +267,7 @@ impl Player {
                     match broken.get(&health.device) {
                         Some(true) => *health = health.clone().broken("by the script"),
                         Some(false) => {
-                            *health = DeviceHealth::healthy(&health.pool, &health.device)
+                            *health = DeviceHealth::healthy(&health.pool, &health.device);
                         }
                         None => {}
                     }
