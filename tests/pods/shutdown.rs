@@ -1,5 +1,8 @@
 //! SIGTERM where pods have time for it: the machine goes down.
 
+use std::process::Command;
+use std::time::Duration;
+
 use crate::Kube;
 use nix::sys::signal::{Signal, kill};
 
@@ -12,17 +15,14 @@ pub(crate) fn scenario() {
     kube.wait_ready("guest");
     let davit = nix::unistd::Pid::from_raw(i32::try_from(kube.cluster.pid()).unwrap());
     kill(davit, Signal::SIGTERM).unwrap();
+    let log = kube.dir().join("root/var/log/pods");
+    crate::harness::eventually("the container is told", Duration::from_secs(30), || {
+        let mut grep = Command::new("grep");
+        grep.args(["-r", "told to end"]).arg(&log);
+        grep.output().unwrap().status.success()
+    });
     // The second signal changes nothing, it only waits for the end.
     assert!(kube.cluster.interrupt().success());
-    let log = kube.dir().join("root/var/log/pods");
-    let logged = std::process::Command::new("grep")
-        .args(["-r", "told to end"])
-        .arg(&log)
-        .output();
-    assert!(
-        logged.unwrap().status.success(),
-        "the container was not told"
-    );
     kube.cluster.start_again();
     kube.wait_phase("guest", "Failed");
     assert_eq!(kube.field("guest", ".status.reason"), "Terminated");

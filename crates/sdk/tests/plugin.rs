@@ -165,6 +165,38 @@ async fn item_155_registers_again_after_the_agent_restarted_and_leaves_no_socket
 }
 
 #[tokio::test]
+async fn a_second_instance_of_the_same_name_takes_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = || {
+        let devices = watch::Sender::new(vec![Device::healthy("0")]);
+        let server = PluginServer::new("vendor.example/foo", Foo(devices));
+        let route = Route::Register(dir.path().to_owned());
+        server.route(route).start().unwrap()
+    };
+    let (mut requests, stop, task) = agent(dir.path());
+    let first = start();
+    requests.recv().await.unwrap();
+    let second = start();
+    requests.recv().await.unwrap();
+    let mut client = dial(&dir.path().join("vendor.example-foo.sock")).await;
+    let mut lists = client
+        .list_and_watch(pb::Empty {})
+        .await
+        .unwrap()
+        .into_inner();
+    lists.message().await.unwrap().unwrap();
+    // Long enough for the first to see that the name is not its own any more.
+    let again = tokio::time::timeout(Duration::from_secs(2), requests.recv());
+    assert!(again.await.is_err(), "the first registers again");
+    first.stop().await;
+    let more = tokio::time::timeout(Duration::from_secs(1), lists.message());
+    assert!(more.await.is_err(), "the stream of the second ends");
+    second.stop().await;
+    stop.cancel();
+    task.await.unwrap();
+}
+
+#[tokio::test]
 async fn calls_and_the_registry_route() {
     let dir = tempfile::tempdir().unwrap();
     let devices = watch::Sender::new((0..4).map(|n| Device::healthy(n.to_string())).collect());

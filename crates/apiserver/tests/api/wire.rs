@@ -270,6 +270,7 @@ async fn item_025_root_lists_sorted_paths() {
 #[tokio::test]
 async fn item_028_every_listed_path_answers() {
     let c = Cluster::new().await;
+    c.ready().await;
     let root = c.get("/").await.ok(200);
     for path in root["paths"].as_array().unwrap() {
         let path = path.as_str().unwrap();

@@ -123,7 +123,10 @@ mod tests {
         assert_eq!(version(&*cache.get(&key).unwrap()), Some(5));
         cache.apply(Event::Init, &mut listed);
         cache.apply(Event::InitApply(claim("b", "9")), &mut listed);
-        assert_eq!(cache.apply(Event::InitDone, &mut listed), std::slice::from_ref(&key));
+        assert_eq!(
+            cache.apply(Event::InitDone, &mut listed),
+            std::slice::from_ref(&key)
+        );
         assert!(cache.get(&key).is_none() && cache.all().len() == 1);
     }
 }

@@ -232,6 +232,12 @@ fn identity(path: &Path) -> Option<Identity> {
     Some((meta.ino(), meta.mtime(), meta.mtime_nsec()))
 }
 
+/// Whether a process accepts connections there; a killed one leaves its socket's file behind.
+async fn somebody_listens(socket: &Path) -> bool {
+    let dialled = timeout(RETRY_FIRST, tokio::net::UnixStream::connect(socket));
+    dialled.await.is_ok_and(|connected| connected.is_ok())
+}
+
 /// One life of the plugin's socket.
 struct Served {
     identity: Option<Identity>,
@@ -249,8 +255,16 @@ impl<P: DevicePlugin> Keeper<P> {
         let (mut due, mut pause) = (Instant::now(), RETRY_FIRST);
         while !cancel.is_cancelled() {
             // An agent that starts removes the sockets of its folder: that is the sign to begin anew.
-            let alive = |s: &Served| !s.task.is_finished() && identity(&self.socket) == s.identity;
-            if !served.as_ref().is_some_and(alive) && Instant::now() >= due {
+            let here = identity(&self.socket);
+            let alive = |s: &Served| !s.task.is_finished() && here == s.identity;
+            // A newer instance that took the socket's name has it; this one only ends its streams.
+            let succeeded = served.as_ref().is_some_and(|s| !alive(s))
+                && here.is_some()
+                && somebody_listens(&self.socket).await;
+            let gone = !served.as_ref().is_some_and(alive);
+            if succeeded {
+                self.state.send_replace(State::Waiting);
+            } else if gone && Instant::now() >= due {
                 if let Some(old) = served.take() {
                     old.end().await;
                 }
@@ -267,6 +281,7 @@ impl<P: DevicePlugin> Keeper<P> {
             let agent = identity(&kubelet);
             if by_call
                 && served.is_some()
+                && !succeeded
                 && agent.is_some()
                 && agent != registered
                 && Instant::now() >= due
