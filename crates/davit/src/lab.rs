@@ -22,7 +22,7 @@ enum What {
     /// Serve simulated devices to a node agent, davit's or a kubelet
     Devices(Devices),
     /// Run simulated nodes with devices against any Kubernetes API server
-    Nodes(Nodes),
+    Nodes(Box<Nodes>),
     /// Play the node agent to a program and report what it does
     Check(check::Check),
 }
@@ -70,7 +70,7 @@ struct Nodes {
 pub(crate) async fn run(args: Lab) -> Result<()> {
     match args.what {
         What::Devices(args) => serve_devices(args).await,
-        What::Nodes(args) => run_nodes(args).await,
+        What::Nodes(args) => run_nodes(*args).await,
         What::Check(args) => check::run(args).await,
     }
 }
