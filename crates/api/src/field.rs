@@ -179,6 +179,11 @@ impl FieldError {
         Self::new(ErrorType::Invalid, path, Some(value.into()), detail)
     }
 
+    /// `Invalid value`, without the value: it is large, or the fault is what is not there.
+    pub fn invalid_unshown(path: &Path, detail: impl Into<String>) -> Self {
+        Self::new(ErrorType::Invalid, path, None, detail)
+    }
+
     /// `Invalid value: value: detail` for a value of the wrong type.
     pub fn type_invalid(path: &Path, value: impl Into<Value>, detail: impl Into<String>) -> Self {
         Self::new(ErrorType::TypeInvalid, path, Some(value.into()), detail)

@@ -264,6 +264,11 @@ impl TypeTable {
         &self.own_fields(r.owner)[usize::from(r.field)]
     }
 
+    /// The ids of all types.
+    pub fn ids(&self) -> impl Iterator<Item = TypeId> + use<> {
+        (0..self.types.len() as u32).map(TypeId)
+    }
+
     /// The type of an id.
     ///
     /// # Panics

@@ -6,6 +6,7 @@
 pub mod amounts;
 pub mod classic;
 pub mod devices;
+pub mod features;
 pub mod field;
 pub mod fields;
 pub mod kinds;

@@ -2,6 +2,8 @@
 //! counts what is about to be made, and the controller, which counts what is there.
 //! <https://kubernetes.io/docs/concepts/policy/resource-quotas/>
 
+use std::collections::BTreeMap;
+
 use serde_json::Value;
 
 use crate::amounts::{Amounts, add, of_map, of_pod};
@@ -31,6 +33,8 @@ const PLAIN: [&str; 6] = [
 const ALL_DEVICES: i64 = 32;
 const STORAGE: &str = "storageclass.storage.k8s.io";
 const DEVICES: &str = "deviceclass.resource.k8s.io/devices";
+/// How device classes are asked for as extended resources that have no name of their own, as quotas bound it.
+const IMPLICIT: &str = "requests.deviceclass.resource.kubernetes.io/";
 const CLASSIC: &str = "resourceclass.resource.k8s.io/claims";
 
 fn one(n: i64) -> Quantity {
@@ -54,6 +58,131 @@ pub fn usage(group: &str, plural: &str, object: &Value) -> Amounts {
     used
 }
 
+/// What quotas count claims by beside themselves: classes that serve extended resources, and pods that were charged for
+/// such resources already.
+#[derive(Debug, Default)]
+pub struct Extended {
+    /// The extended resource each class serves.
+    names: BTreeMap<String, String>,
+    /// Pods of the namespace by UID.
+    pods: BTreeMap<String, Value>,
+    /// UID of a pod, and the name of the first claim that was made for its extended resources.
+    first: BTreeMap<String, (String, String)>,
+}
+
+impl Extended {
+    /// Whether a quota with these bounds counts extended resources.
+    pub fn concerns(hard: &Amounts) -> bool {
+        hard.keys().any(|name| is_extended(name))
+    }
+
+    /// Whether a bound of this name is one on an extended resource.
+    pub fn concerns_name(name: &str) -> bool {
+        is_extended(name)
+    }
+
+    /// Reads the device classes of the cluster and the pods and claims of a namespace.
+    pub fn new(classes: &[Value], pods: Vec<Value>, claims: &[Value]) -> Self {
+        let text = |of: &Value, at: &str| {
+            let found = of.pointer(at).and_then(Value::as_str);
+            found.unwrap_or_default().to_owned()
+        };
+        let names = classes
+            .iter()
+            .map(|class| {
+                (
+                    text(class, "/metadata/name"),
+                    text(class, "/spec/extendedResourceName"),
+                )
+            })
+            .filter(|(_, name)| !name.is_empty());
+        let mut first: BTreeMap<String, (String, String)> = BTreeMap::new();
+        for claim in claims {
+            let Some((_, uid)) = served_pod(claim) else {
+                continue;
+            };
+            let made = text(claim, "/metadata/creationTimestamp");
+            let this = (made, text(claim, "/metadata/name"));
+            let held = first.entry(uid.to_owned()).or_insert_with(|| this.clone());
+            if this < *held {
+                *held = this;
+            }
+        }
+        Self {
+            names: names.collect(),
+            pods: pods
+                .into_iter()
+                .map(|pod| (text(&pod, "/metadata/uid"), pod))
+                .collect(),
+            first,
+        }
+    }
+
+    /// As [`usage`], with what claims use of extended resources. What the pod of a claim was charged for is not counted
+    /// twice.
+    pub fn usage(&self, group: &str, plural: &str, object: &Value) -> Amounts {
+        let mut used = usage(group, plural, object);
+        if (group, plural) != ("resource.k8s.io", "resourceclaims") {
+            return used;
+        }
+        let mut more = Amounts::new();
+        for (name, amount) in &used {
+            let class = name.strip_suffix(DEVICES).and_then(|c| c.strip_suffix('.'));
+            let Some(class) = class.filter(|class| !class.is_empty()) else {
+                continue;
+            };
+            more.insert(format!("{IMPLICIT}{class}"), *amount);
+            if let Some(name) = self.names.get(class) {
+                *more.entry(format!("requests.{name}")).or_default() += *amount;
+            }
+        }
+        let charged = self.charged_to_pod(object);
+        for (name, mut amount) in more {
+            if let Some(held) = charged.get(&name) {
+                amount -= *held;
+            }
+            if amount > Quantity::ZERO {
+                used.insert(name, amount);
+            }
+        }
+        used
+    }
+
+    /// What the pod was charged for whose extended resources the claim serves.
+    fn charged_to_pod(&self, claim: &Value) -> Amounts {
+        let own = claim["metadata"]["name"].as_str().unwrap_or_default();
+        let found = served_pod(claim).and_then(|(name, uid)| {
+            let pod = self.pods.get(uid)?;
+            let told = pod.pointer("/status/extendedResourceClaimStatus/resourceClaimName");
+            let is_it = match told.and_then(Value::as_str) {
+                Some(told) => told == own,
+                // one that is being made comes after all others
+                None => self.first.get(uid).is_none_or(|(_, first)| first == own),
+            };
+            (is_it && pod["metadata"]["name"] == name).then_some(pod)
+        });
+        found.map_or_else(Amounts::new, |pod| usage("", PODS, pod))
+    }
+}
+
+/// Name and UID of the pod for whose extended resources a claim was made.
+fn served_pod(claim: &Value) -> Option<(&str, &str)> {
+    let annotations = claim.pointer("/metadata/annotations")?;
+    if annotations.get("resource.kubernetes.io/extended-resource-claim")? != "true" {
+        return None;
+    }
+    let owners = claim.pointer("/metadata/ownerReferences")?.as_array()?;
+    let owner = owners.iter().find(|owner| owner["controller"] == true)?;
+    let is_pod = owner["kind"] == "Pod" && owner["apiVersion"] == "v1";
+    is_pod.then_some((owner["name"].as_str()?, owner["uid"].as_str()?))
+}
+
+/// A bound on an extended resource.
+fn is_extended(name: &str) -> bool {
+    name.strip_prefix("requests.")
+        .is_some_and(|resource| resource.contains('/'))
+}
+
 /// `count/pods`, `count/deployments.apps`.
 pub fn count_name(group: &str, plural: &str) -> String {
     if group.is_empty() {
@@ -63,9 +192,14 @@ pub fn count_name(group: &str, plural: &str) -> String {
     }
 }
 
-/// The group and plural name of the kind whose objects count for a resource name; none for a name
-/// that nothing counts for.
-pub fn counted_kind(name: &str) -> Option<(&str, &str)> {
+/// Group and plural name of the kinds whose objects count for a resource name.
+pub fn counted_kinds(name: &str) -> impl Iterator<Item = (&str, &str)> {
+    let claims = is_extended(name).then_some(("resource.k8s.io", "resourceclaims"));
+    counted_kind(name).into_iter().chain(claims)
+}
+
+/// The kind whose objects count for a resource name in the first place; none for a name that nothing counts for.
+fn counted_kind(name: &str) -> Option<(&str, &str)> {
     if let Some(kind) = name.strip_prefix("count/") {
         return Some(match kind.split_once('.') {
             Some((plural, group)) => (group, plural),
@@ -223,6 +357,12 @@ pub fn in_scope(quota: &Value, group: &str, plural: &str, object: &Value) -> boo
         .all(|(scope, operator, values)| chosen(scope, operator, values, group, plural, object))
 }
 
+/// Whether a pod's spec is in the scope `Terminating`: it has a deadline.
+pub fn is_terminating(spec: &Value) -> bool {
+    let deadline = spec["activeDeadlineSeconds"].as_i64();
+    deadline.is_some_and(|seconds| seconds >= 0)
+}
+
 fn chosen(
     scope: &str,
     operator: &str,
@@ -241,12 +381,9 @@ fn chosen(
     if (group, plural) != ("", PODS) {
         return false;
     }
-    let limited = spec["activeDeadlineSeconds"]
-        .as_i64()
-        .is_some_and(|s| s >= 0);
     match scope {
-        "Terminating" => limited,
-        "NotTerminating" => !limited,
+        "Terminating" => is_terminating(spec),
+        "NotTerminating" => !is_terminating(spec),
         "BestEffort" => is_best_effort(spec),
         "NotBestEffort" => !is_best_effort(spec),
         "PriorityClass" => {
@@ -391,6 +528,76 @@ mod tests {
                 "nic.deviceclass.resource.k8s.io/devices=32",
             ]
         );
+    }
+
+    #[test]
+    fn item_88_extended_resources_are_counted_once() {
+        let classes = [
+            json!({ "metadata": { "name": "gpu" }, "spec": { "extendedResourceName": "example.com/gpu" } }),
+            json!({ "metadata": { "name": "nic" }, "spec": {} }),
+        ];
+        let pod = json!({
+            "metadata": { "name": "p", "uid": "u" },
+            "spec": { "containers": [{ "resources": { "requests": { "example.com/gpu": "2" } } }] },
+        });
+        let request = |class: &str, count: i32| {
+            json!({ "name": "r", "exactly": {
+            "deviceClassName": class, "allocationMode": "ExactCount", "count": count } })
+        };
+        let made = |name: &str, at: &str, count: i32| {
+            json!({
+                "metadata": {
+                    "name": name, "creationTimestamp": at,
+                    "annotations": { "resource.kubernetes.io/extended-resource-claim": "true" },
+                    "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": true }],
+                },
+                "spec": { "devices": { "requests": [request("gpu", count)] } },
+            })
+        };
+        let (first, second) = (
+            made("b", "2026-01-01T00:00:00Z", 3),
+            made("a", "2026-01-01T00:00:01Z", 3),
+        );
+        let claims = [first.clone(), second.clone()];
+        let extended = Extended::new(&classes, vec![pod.clone()], &claims);
+        let of = |extended: &Extended, claim: &Value| {
+            shown(&extended.usage("resource.k8s.io", "resourceclaims", claim))
+        };
+        assert_eq!(
+            of(&extended, &first),
+            [
+                "count/resourceclaims.resource.k8s.io=1",
+                "gpu.deviceclass.resource.k8s.io/devices=3",
+                "requests.deviceclass.resource.kubernetes.io/gpu=3",
+                "requests.example.com/gpu=1",
+            ]
+        );
+        // the second claim of the pod is charged in full, as one without a pod is
+        let whole = [
+            "count/resourceclaims.resource.k8s.io=1",
+            "gpu.deviceclass.resource.k8s.io/devices=3",
+            "requests.deviceclass.resource.kubernetes.io/gpu=3",
+            "requests.example.com/gpu=3",
+        ];
+        assert_eq!(of(&extended, &second), whole);
+        let without = Extended::new(&classes, Vec::new(), &claims);
+        assert_eq!(of(&without, &first), whole);
+        let mut told = pod;
+        told["status"]["extendedResourceClaimStatus"]["resourceClaimName"] = json!("a");
+        let extended = Extended::new(&classes, vec![told], &claims);
+        assert_eq!(of(&extended, &first), whole);
+        let plain = json!({ "spec": { "devices": { "requests": [request("nic", 1)] } } });
+        assert_eq!(
+            of(&extended, &plain),
+            [
+                "count/resourceclaims.resource.k8s.io=1",
+                "nic.deviceclass.resource.k8s.io/devices=1",
+                "requests.deviceclass.resource.kubernetes.io/nic=1",
+            ]
+        );
+        let kinds: Vec<_> = counted_kinds("requests.example.com/gpu").collect();
+        assert_eq!(kinds, [("", "pods"), ("resource.k8s.io", "resourceclaims")]);
+        assert_eq!(counted_kinds("requests.cpu").count(), 1);
     }
 
     #[test]

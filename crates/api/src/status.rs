@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::field::{self, FieldError, quote};
 
 /// Machine-readable class of an error.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the names are the reasons of the API")]
 pub enum Reason {
     #[default]
@@ -32,11 +32,14 @@ pub enum Reason {
     InternalError,
     Expired,
     ServiceUnavailable,
+    /// A reason of somebody else's, such as an admission webhook may give.
+    #[serde(untagged)]
+    Other(Box<str>),
 }
 
 impl Reason {
-    /// The HTTP status code that goes with the reason.
-    pub fn code(self) -> u16 {
+    /// The HTTP status code that goes with the reason; 500 for those that the API does not know.
+    pub fn code(&self) -> u16 {
         match self {
             Reason::BadRequest => 400,
             Reason::Unauthorized => 401,
@@ -53,7 +56,8 @@ impl Reason {
             Reason::Unknown
             | Reason::ServerTimeout
             | Reason::StorageReadError
-            | Reason::InternalError => 500,
+            | Reason::InternalError
+            | Reason::Other(_) => 500,
             Reason::ServiceUnavailable => 503,
             Reason::Timeout => 504,
         }
@@ -148,7 +152,6 @@ fn version() -> String {
     "v1".to_owned()
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "signature of serde")]
 fn is_unknown(reason: &Reason) -> bool {
     *reason == Reason::Unknown
 }
@@ -201,9 +204,9 @@ impl Status {
             metadata: ListMeta::default(),
             status: "Failure".to_owned(),
             message: message.into(),
+            code: reason.code(),
             reason,
             details: None,
-            code: reason.code(),
         }
     }
 
@@ -537,6 +540,21 @@ mod tests {
         assert_eq!(d.causes[1].message, "Invalid value: \"x\": bad");
         assert_eq!(d.causes[1].field, "spec.b");
         assert_eq!(s.code, 422);
+    }
+
+    #[test]
+    fn reasons_of_others_are_kept() {
+        let text = r#"{"reason":"QuotaTooGreedy","code":418}"#;
+        let status: Status = serde_json::from_str(text).unwrap();
+        assert_eq!(status.reason, Reason::Other("QuotaTooGreedy".into()));
+        let back = serde_json::to_value(&status).unwrap();
+        assert_eq!(back["reason"], "QuotaTooGreedy");
+        for (text, reason) in [("", Reason::Unknown), ("Gone", Reason::Gone)] {
+            let read: Reason = serde_json::from_value(json!(text)).unwrap();
+            assert_eq!(read, reason);
+            assert_eq!(serde_json::to_value(&reason).unwrap(), json!(text));
+        }
+        assert!(serde_json::from_value::<Reason>(json!(7)).is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use futures::StreamExt;
 use kube::runtime::{WatchStreamExt, watcher};
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -101,7 +101,37 @@ struct Shared<K> {
 
 struct State<K> {
     objects: BTreeMap<ObjectKey, Arc<K>>,
+    index: Option<Index<K>>,
     subscribers: Vec<Weak<Mailbox<K>>>,
+}
+
+/// The value that an object is found by, if it has one.
+pub type IndexValue<K> = fn(&K) -> Option<String>;
+
+struct Index<K> {
+    value: IndexValue<K>,
+    keys: HashMap<String, BTreeSet<ObjectKey>>,
+}
+
+impl<K> Index<K> {
+    /// The object of a key is another now, or gone.
+    fn replace(&mut self, key: &ObjectKey, old: Option<&K>, new: Option<&K>) {
+        let (old, new) = (old.and_then(self.value), new.and_then(self.value));
+        if old == new {
+            return;
+        }
+        if let Some(old) = old
+            && let Some(keys) = self.keys.get_mut(&old)
+        {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.keys.remove(&old);
+            }
+        }
+        if let Some(new) = new {
+            self.keys.entry(new).or_default().insert(key.clone());
+        }
+    }
 }
 
 impl<K: Object> Informer<K> {
@@ -112,8 +142,34 @@ impl<K: Object> Informer<K> {
         tasks: &mut JoinSet<()>,
         cancel: CancellationToken,
     ) -> Self {
+        Self::start(api, config, None, tasks, cancel)
+    }
+
+    /// As [`Informer::spawn`]; objects can be looked up by a value they have
+    /// ([`Informer::list_indexed`]).
+    pub fn spawn_indexed(
+        api: kube::Api<K>,
+        config: watcher::Config,
+        value: IndexValue<K>,
+        tasks: &mut JoinSet<()>,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self::start(api, config, Some(value), tasks, cancel)
+    }
+
+    fn start(
+        api: kube::Api<K>,
+        config: watcher::Config,
+        value: Option<IndexValue<K>>,
+        tasks: &mut JoinSet<()>,
+        cancel: CancellationToken,
+    ) -> Self {
         let state = State {
             objects: BTreeMap::new(),
+            index: value.map(|value| Index {
+                value,
+                keys: HashMap::new(),
+            }),
             subscribers: Vec::new(),
         };
         let shared = Arc::new(Shared {
@@ -183,6 +239,17 @@ impl<K: Object> Informer<K> {
             .collect()
     }
 
+    /// The objects with this value of the index, ordered by namespace and name; none if the
+    /// informer was made without an index.
+    pub fn list_indexed(&self, value: &str) -> Vec<Arc<K>> {
+        let state = self.shared.state.read();
+        let keys = state.index.as_ref().and_then(|index| index.keys.get(value));
+        keys.into_iter()
+            .flatten()
+            .filter_map(|key| state.objects.get(key).cloned())
+            .collect()
+    }
+
     /// Differences from now on, beginning with one `Applied` for each object that is there, then `Synced`.
     pub fn subscribe(&self) -> Subscription<K> {
         let mailbox = Arc::new(Mailbox {
@@ -235,6 +302,9 @@ impl<K: Object> Shared<K> {
         let (key, new) = (ObjectKey::of(&object), Arc::new(object));
         let mut state = self.state.write();
         let old = state.objects.insert(key.clone(), new.clone());
+        if let Some(index) = &mut state.index {
+            index.replace(&key, old.as_deref(), Some(&new));
+        }
         if old.as_ref().is_some_and(|o| is_same_version(&**o, &*new)) {
             return;
         }
@@ -257,6 +327,9 @@ impl<K: Object> Shared<K> {
         let Some(known) = state.objects.remove(key) else {
             return;
         };
+        if let Some(index) = &mut state.index {
+            index.replace(key, Some(&known), None);
+        }
         let last = last.map_or(known, Arc::new);
         state.each_subscriber(|pending| pending.delete(key, last.clone()));
     }
@@ -432,6 +505,10 @@ mod tests {
     fn informer() -> Informer<ConfigMap> {
         let state = State {
             objects: BTreeMap::new(),
+            index: Some(Index {
+                value: |map: &ConfigMap| map.metadata.uid.clone(),
+                keys: HashMap::new(),
+            }),
             subscribers: Vec::new(),
         };
         Informer {
@@ -483,6 +560,28 @@ mod tests {
         assert_eq!(drain(&mut subscription), ["applied -->1"]);
         informer.shared.apply(config_map("a", "u2", "5"));
         assert_eq!(drain(&mut subscription), ["deleted 1", "applied -->5"]);
+    }
+
+    #[test]
+    fn the_index_follows_the_objects() {
+        let informer = informer();
+        let found = |value: &str| -> Vec<String> {
+            let found = informer.list_indexed(value).into_iter();
+            found.filter_map(|o| o.metadata.name.clone()).collect()
+        };
+        informer.shared.apply(config_map("b", "u1", "1"));
+        informer.shared.apply(config_map("a", "u1", "2"));
+        assert_eq!(found("u1"), ["a", "b"]);
+        informer.shared.apply(config_map("b", "u2", "3"));
+        assert_eq!(
+            (found("u1"), found("u2")),
+            (vec!["a".into()], vec!["b".into()])
+        );
+        let a = ObjectKey::of(&config_map("a", "u1", "2"));
+        informer.shared.delete(&a, None);
+        assert!(found("u1").is_empty());
+        let state = informer.shared.state.read();
+        assert_eq!(state.index.as_ref().map(|i| i.keys.len()), Some(1));
     }
 
     #[test]

@@ -1,9 +1,11 @@
 //! How davit's components reach an API server: over HTTPS by kubeconfig, or in process, without being able to tell.
 //!
 //! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
-//! watch into an indexed store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`] and [`LeaderElector`].
+//! watch into an indexed store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`] and
+//! [`certificate`]s by request.
 #![forbid(unsafe_code)]
 
+pub mod certificate;
 mod connect;
 mod events;
 mod informer;
@@ -12,7 +14,7 @@ mod queue;
 
 pub use connect::{Rotation, from_kubeconfig, in_process, rotating};
 pub use events::{EventRecorder, object_ref};
-pub use informer::{Change, Informer, ObjectKey, Subscription};
+pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription};
 pub use kube::Client;
 pub use leader::LeaderElector;
 pub use queue::WorkQueue;

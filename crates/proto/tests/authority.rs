@@ -214,6 +214,62 @@ async fn status(stream: &mut UnixStream) -> String {
     }
 }
 
+/// Reads what a client sends until its first header block, and finds the authority in it; nothing when it closes first.
+async fn authority_of(mut stream: UnixStream) -> Option<String> {
+    stream.write_all(&frame(4, 0, 0, &[])).await.ok()?;
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).await.ok()?;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head).await.ok()?;
+        let mut payload = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+        stream.read_exact(&mut payload).await.ok()?;
+        if head[3] == 1 {
+            let headers = fluke_hpack::Decoder::new().decode(&payload).unwrap();
+            let found = headers.into_iter().find(|(name, _)| name == b":authority");
+            return Some(found.map_or_else(String::new, |(_, v)| String::from_utf8(v).unwrap()));
+        }
+    }
+}
+
+/// What servers of others see of us; `tests/peers.rs` asks a Go server.
+#[tokio::test]
+async fn item_031_our_clients_send_localhost() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("p.sock");
+    let listener = tokio::net::UnixListener::bind(&path).unwrap();
+    let (tell, mut told) = tokio::sync::mpsc::channel(8);
+    let server = tokio::spawn(async move {
+        let mut connections = tokio::task::JoinSet::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            let tell = tell.clone();
+            connections.spawn(async move {
+                if let Some(authority) = authority_of(stream).await {
+                    tell.send(authority).await.unwrap();
+                }
+            });
+        }
+    });
+    let limit = Duration::from_secs(5);
+    let (observed, _lost) = unix::connect_observed(&path, limit).await.unwrap();
+    let channels = [
+        unix::connect(&path, limit).await.unwrap(),
+        unix::connect_lazy(&path),
+        unix::connect_once(&path, limit).await.unwrap(),
+        observed,
+    ];
+    for channel in channels {
+        let call = tokio::spawn(async move {
+            let mut client = PodResourcesListerClient::new(channel);
+            client.list(ListPodResourcesRequest {}).await
+        });
+        let authority = tokio::time::timeout(limit, told.recv()).await.unwrap();
+        assert_eq!(authority.as_deref(), Some("localhost"));
+        call.abort();
+    }
+    server.abort();
+}
+
 #[tokio::test]
 async fn items_154_and_158_time_outs_and_sizes() {
     let dir = tempfile::tempdir().unwrap();

@@ -142,10 +142,23 @@ pub fn decode_value(types: &TypeTable, root: TypeId, value: Value) -> Result<Dec
 /// # Errors
 /// When the body cannot be parsed.
 pub fn parse(body: &[u8], encoding: Encoding) -> Result<Value, DecodeError> {
-    let raw = match encoding {
-        Encoding::Json => json::read(body).map_err(DecodeError::Syntax)?,
-        Encoding::Yaml => yaml::read(body).map_err(DecodeError::Syntax)?.value,
-    };
+    match encoding {
+        Encoding::Json => untyped(json::read(body).map_err(DecodeError::Syntax)?),
+        Encoding::Yaml => parse_yaml(body).map(|(value, _)| value),
+    }
+}
+
+/// Parses a YAML document without a type; beside it the sentence about the first key that it says twice, as the
+/// Kubernetes libraries put it.
+///
+/// # Errors
+/// When the document cannot be parsed.
+pub fn parse_yaml(body: &[u8]) -> Result<(Value, Option<String>), DecodeError> {
+    let read = yaml::read(body).map_err(DecodeError::Syntax)?;
+    Ok((untyped(read.value)?, read.duplicates))
+}
+
+fn untyped(raw: Raw<'_>) -> Result<Value, DecodeError> {
     raw.into_value().map_err(|n| {
         DecodeError::Value(format!(
             "json: cannot unmarshal number {n} into Go value of type float64"

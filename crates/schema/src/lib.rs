@@ -4,6 +4,7 @@
 pub mod apply;
 pub mod decode;
 pub mod defaults;
+pub mod gates;
 pub mod jsonpath;
 pub mod openapi;
 pub mod patch;

@@ -12,12 +12,14 @@ mod format;
 mod nodes;
 mod pods;
 mod policy;
+mod read;
 mod resource;
 mod services;
 mod storage;
 mod workloads;
 
 pub use format::human_duration;
+pub use read::read;
 
 use format::Row;
 

@@ -37,18 +37,18 @@ impl CustomDocument<'_> {
     /// The definitions of the kind and its list.
     pub(super) fn definitions(&self, dialect: Dialect) -> [(String, Value); 2] {
         let gvk = |kind: &str| json!([Gvk::new(self.row.group, self.row.version, kind).to_json()]);
+        let open = self.schema.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
+        // A kind that keeps everything is an object of which nothing is known: of any property that version 2 named,
+        // kubectl would conclude that there are no others.
+        let unknown = !self.schema.is_object() || (open && dialect == Dialect::V2);
         let mut schema = match dialect {
+            _ if unknown => json!({}),
             Dialect::V2 => simplified(self.schema),
             Dialect::V3 => self.schema.clone(),
         };
-        if !schema.is_object() {
-            schema = json!({ "type": "object" });
-        }
         if let Some(schema) = schema.as_object_mut() {
             schema.insert("type".to_owned(), json!("object"));
-            let open = schema.get("x-kubernetes-preserve-unknown-fields") == Some(&json!(true));
-            // a kind that keeps everything is an object of which nothing is known
-            if !(open && dialect == Dialect::V2) {
+            if !unknown {
                 let properties = schema.entry("properties").or_insert_with(|| json!({}));
                 if let Some(properties) = properties.as_object_mut() {
                     type_meta(properties, "ObjectMeta", dialect);
@@ -87,18 +87,18 @@ fn type_meta(properties: &mut Map<String, Value>, metadata: &str, dialect: Diale
         Dialect::V2 => reference,
         // in version 3 a reference may have no siblings
         Dialect::V3 => json!({
-            "description": "Standard metadata.",
+            "description": "Standard object's metadata.",
             "allOf": [reference],
         }),
     };
     let text = |description: &str| json!({ "type": "string", "description": description });
     properties.insert(
         "apiVersion".to_owned(),
-        text("The versioned schema of this representation of an object."),
+        text("APIVersion defines in which versioned schema the object is written."),
     );
     properties.insert(
         "kind".to_owned(),
-        text("The REST resource this object represents."),
+        text("Kind names what the object is, in CamelCase."),
     );
     properties.insert("metadata".to_owned(), metadata);
 }
@@ -143,11 +143,18 @@ fn simplified(schema: &Value) -> Value {
     let is = |key: &str| schema.get(key) == Some(&Value::Bool(true));
     let open = is("x-kubernetes-preserve-unknown-fields");
     let shapeless = is("nullable") || is("x-kubernetes-int-or-string");
+    let has_items = schema.get("items").is_some_and(Value::is_object) && !open;
+    let typeless = match schema.get("type").and_then(Value::as_str) {
+        Some("object") => open,
+        Some("array") => !has_items,
+        _ => false,
+    };
     let mut out = Map::new();
     for key in KEPT {
         if let Some(value) = schema.get(key)
             && !(shapeless && SHAPE.contains(&key))
             && !(open && key == "required")
+            && !(typeless && key == "type")
         {
             out.insert(key.to_owned(), value.clone());
         }
@@ -155,6 +162,7 @@ fn simplified(schema: &Value) -> Value {
     if shapeless || open {
         return Value::Object(out);
     }
+    drop_nullable(schema, &mut out);
     if let Some(items) = schema.get("items").filter(|items| items.is_object()) {
         out.insert("items".to_owned(), simplified(items));
     }
@@ -172,6 +180,28 @@ fn simplified(schema: &Value) -> Value {
         out.insert("additionalProperties".to_owned(), simplified(additional));
     }
     Value::Object(out)
+}
+
+/// Version 2 does not say that a field may be null, so it does not say either that such a field is required.
+fn drop_nullable(schema: &Value, out: &mut Map<String, Value>) {
+    let Some(required) = out.get_mut("required").and_then(Value::as_array_mut) else {
+        return;
+    };
+    let nullable = |inner: Option<&Value>| {
+        let inner = inner.and_then(|inner| inner.get("nullable"));
+        inner == Some(&Value::Bool(true))
+    };
+    if nullable(schema.get("additionalProperties")) {
+        required.clear();
+    }
+    let properties = schema.get("properties");
+    required.retain(|name| {
+        let name = name.as_str().unwrap_or_default();
+        !nullable(properties.and_then(|properties| properties.get(name)))
+    });
+    if required.is_empty() {
+        out.remove("required");
+    }
 }
 
 /// The built-in types that documents of custom kinds refer to.
@@ -192,4 +222,27 @@ pub(super) fn roots(table: &KindTable) -> BTreeMap<TypeId, Vec<Gvk>> {
         }
     }
     roots
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn version_2_says_nothing_that_kubectl_misunderstands() {
+        let schema = json!({ "type": "object", "required": ["open", "null", "kept"], "properties": {
+            "open": { "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                "properties": { "a": { "type": "string" } } },
+            "null": { "type": "string", "nullable": true },
+            "kept": { "type": "array", "items": { "type": "integer", "anyOf": [{ "minimum": 3 }] } },
+        } });
+        assert_eq!(
+            simplified(&schema),
+            json!({ "type": "object", "required": ["open", "kept"], "properties": {
+                "open": { "x-kubernetes-preserve-unknown-fields": true },
+                "null": {},
+                "kept": { "type": "array", "items": { "type": "integer" } },
+            } })
+        );
+    }
 }

@@ -83,7 +83,7 @@ const FIELDS: &[(&str, &str, &str)] = &[
     (
         "ObjectMeta",
         "creationTimestamp",
-        "When the object was created.",
+        "CreationTimestamp is a timestamp of the time when the object was created.",
     ),
     (
         "ObjectMeta",

@@ -441,11 +441,14 @@ fn check_order(list: &[Value], order: &[Value], key: &str) -> Result<(), PatchEr
 }
 
 /// A value of the patch as it stands where nothing was before: without directives and nulls; none
-/// if it was only a deletion.
+/// if it was a deletion, or nothing but a directive.
 fn added(value: Value) -> Option<Value> {
     match value {
         Value::Object(object) => {
-            if object.get(DIRECTIVE).and_then(Value::as_str) == Some("delete") {
+            let directive = object.get(DIRECTIVE);
+            if directive.and_then(Value::as_str) == Some("delete")
+                || (directive.is_some() && object.len() == 1)
+            {
                 return None;
             }
             Some(Value::Object(without_directives(object)))

@@ -47,10 +47,17 @@ fn parse(text: &str, duplicates: DuplicateKeyPolicy) -> Result<Raw<'static>, Str
     }
     serde_saphyr::from_str_with_options::<Owned>(text, options)
         .map(|o| o.0)
-        .map_err(|e| {
-            let text = e.to_string();
-            format!("yaml: {}", text.lines().next().unwrap_or_default())
-        })
+        .map_err(|error| sentence(&error))
+}
+
+/// What is wrong; repeated keys in the words of the Kubernetes libraries, which name their line.
+fn sentence(error: &serde_saphyr::Error) -> String {
+    if let serde_saphyr::Error::DuplicateMappingKey { key, location } = error.without_snippet() {
+        let (line, key) = (location.line(), key.as_deref().unwrap_or_default());
+        return format!("yaml: unmarshal errors:\n  line {line}: key \"{key}\" already set in map");
+    }
+    let text = error.to_string();
+    format!("yaml: {}", text.lines().next().unwrap_or_default())
 }
 
 struct Owned(Raw<'static>);
@@ -153,7 +160,10 @@ mod tests {
     fn anchors_and_repetitions() {
         assert_eq!(value("a: &x [1]\nb: *x\n"), json!({"a": [1], "b": [1]}));
         let read = read(b"a: 1\na: 2\n").unwrap();
-        assert!(read.duplicates.is_some());
+        assert_eq!(
+            read.duplicates.as_deref(),
+            Some("yaml: unmarshal errors:\n  line 2: key \"a\" already set in map")
+        );
         assert_eq!(read.value.into_value().unwrap(), json!({"a": 2}));
     }
 

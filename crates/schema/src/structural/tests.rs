@@ -69,7 +69,7 @@ fn unknown_fields_are_pruned_and_told() {
 
 // 145, 146
 #[test]
-fn defaults_fill_what_is_missing_and_nulls_go() {
+fn item_145_146_defaults_fill_what_is_missing_and_nulls_go() {
     let schema = schema(json!({
         "spec": {"type": "object", "default": {}, "properties": {
             "a": {"type": "string", "default": "x"},
@@ -177,7 +177,7 @@ fn what_did_not_change_is_not_held_against_the_writer() {
 
 // 148
 #[test]
-fn elements_of_sets_and_maps_are_unique() {
+fn item_148_elements_of_sets_and_maps_are_unique() {
     let schema = schema(json!({
         "set": {"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "string"}},
         "map": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["a", "b"],
@@ -195,7 +195,7 @@ fn elements_of_sets_and_maps_are_unique() {
 
 // 147
 #[test]
-fn embedded_resources_are_resources() {
+fn item_147_embedded_resources_are_resources() {
     let schema = schema(json!({"template": {"type": "object",
         "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}));
     let object = json!({"template": {"metadata": {"name": "No!"}, "spec": 1}});

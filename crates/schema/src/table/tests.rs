@@ -14,7 +14,14 @@ fn printed(group: &str, version: &str, kind: &str, objects: &[Value]) -> String 
         .collect();
     let mut lines = vec![heads.join(" | ")];
     for object in objects {
-        let row: Vec<String> = cells(group, version, kind, object, now)
+        let full = cells(group, version, kind, object, now);
+        let part = read(group, kind, &serde_json::to_vec(object).unwrap()).unwrap();
+        assert_eq!(cells(group, version, kind, &part, now), full, "{part}");
+        assert_eq!(
+            row_conditions(group, kind, &part),
+            row_conditions(group, kind, object)
+        );
+        let row: Vec<String> = full
             .iter()
             .map(|c| c.as_str().map_or_else(|| c.to_string(), str::to_owned))
             .collect();
@@ -102,6 +109,35 @@ fn pods() {
         "Succeeded"
     );
     assert!(row_conditions("", "Pod", &pods[0]).is_empty());
+}
+
+#[test]
+fn what_is_on_no_row_is_not_read() {
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "p", "managedFields": [{"manager": "m"}], "labels": {"a": "b"}},
+        "spec": {
+            "nodeName": "n",
+            "containers": [{"name": "c", "image": "i", "env": [{"name": "E", "value": "1"}]}],
+        },
+        "status": {"phase": "Running", "n": [1, -2, 0.5, true, null, "\u{e9}"]},
+    });
+    let text = serde_json::to_vec(&pod).unwrap();
+    let part = json!({
+        "metadata": {"name": "p"},
+        "spec": {"nodeName": "n", "containers": [{"name": "c"}]},
+        "status": pod["status"],
+    });
+    assert_eq!(read("", "Pod", &text).unwrap(), part);
+    let mut whole = pod.clone();
+    whole["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("managedFields");
+    assert_eq!(read("", "Secret", &text).unwrap(), whole);
+    for broken in ["", "{", "{} {}", "{\"metadata\":}"] {
+        assert!(read("", "Pod", broken.as_bytes()).is_err(), "{broken}");
+    }
 }
 
 #[test]
@@ -228,5 +264,93 @@ fn durations_read_as_kubectl_writes_them() {
     ];
     for (seconds, text) in cases {
         assert_eq!(human_duration(seconds), text);
+    }
+}
+
+/// Group (nothing for core) and kind, the columns that are always shown, those of `-o wide`.
+const COLUMNS: &str = "\
+Pod|Name,Ready,Status,Restarts,Age|IP,Node,Nominated Node,Readiness Gates
+PodTemplate|Name,Containers,Images,Pod Labels|
+ReplicationController|Name,Desired,Current,Ready,Age|Containers,Images,Selector
+apps ReplicaSet|Name,Desired,Current,Ready,Age|Containers,Images,Selector
+apps Deployment|Name,Ready,Up-to-date,Available,Age|Containers,Images,Selector
+apps StatefulSet|Name,Ready,Age|Containers,Images
+apps DaemonSet|Name,Desired,Current,Ready,Up-to-date,Available,Node Selector,Age|Containers,Images,Selector
+apps ControllerRevision|Name,Controller,Revision,Age|
+batch Job|Name,Status,Completions,Duration,Age|Containers,Images,Selector
+batch CronJob|Name,Schedule,Timezone,Suspend,Active,Last Schedule,Age|Containers,Images,Selector
+Service|Name,Type,Cluster-IP,External-IP,Port(s),Age|Selector
+Endpoints|Name,Endpoints,Age|
+discovery.k8s.io EndpointSlice|Name,AddressType,Ports,Endpoints,Age|
+networking.k8s.io Ingress|Name,Class,Hosts,Address,Ports,Age|
+networking.k8s.io IngressClass|Name,Controller,Parameters,Age|
+networking.k8s.io NetworkPolicy|Name,Pod-Selector,Age|
+networking.k8s.io ServiceCIDR|Name,CIDRs,Age|
+networking.k8s.io IPAddress|Name,ParentRef|
+Node|Name,Status,Roles,Age,Version|Internal-IP,External-IP,OS-Image,Kernel-Version,Container-Runtime
+Namespace|Name,Status,Age|
+Event|Last Seen,Type,Reason,Object,Message|Subobject,Source,First Seen,Count,Name
+ConfigMap|Name,Data,Age|
+Secret|Name,Type,Data,Age|
+ServiceAccount|Name,Secrets,Age|
+PersistentVolume|Name,Capacity,Access Modes,Reclaim Policy,Status,Claim,StorageClass,VolumeAttributesClass,Reason,Age|VolumeMode
+PersistentVolumeClaim|Name,Status,Volume,Capacity,Access Modes,StorageClass,VolumeAttributesClass,Age|VolumeMode
+storage.k8s.io StorageClass|Name,Provisioner,ReclaimPolicy,VolumeBindingMode,AllowVolumeExpansion,Age|
+storage.k8s.io VolumeAttachment|Name,Attacher,PV,Node,Attached,Age|
+storage.k8s.io VolumeAttributesClass|Name,DriverName,Age|
+storage.k8s.io CSIDriver|Name,AttachRequired,PodInfoOnMount,StorageCapacity,TokenRequests,RequiresRepublish,Modes,Age|
+storage.k8s.io CSINode|Name,Drivers,Age|
+storage.k8s.io CSIStorageCapacity|Name,StorageClassName,Capacity|
+ResourceQuota|Name,Request,Limit,Age|
+LimitRange|Name,Created At|
+resource.k8s.io DeviceClass|Name,Age|
+resource.k8s.io ResourceClaimTemplate|Name,Age|
+resource.k8s.io ResourceClaim|Name,State,Age|
+resource.k8s.io ResourceSlice|Name,Node,Driver,Pool,Age|
+autoscaling HorizontalPodAutoscaler|Name,Reference,Targets,MinPods,MaxPods,Replicas,Age|
+policy PodDisruptionBudget|Name,Min Available,Max Unavailable,Allowed Disruptions,Age|
+rbac.authorization.k8s.io Role|Name,Created At|
+rbac.authorization.k8s.io ClusterRole|Name,Created At|
+rbac.authorization.k8s.io RoleBinding|Name,Role,Age|Users,Groups,ServiceAccounts
+rbac.authorization.k8s.io ClusterRoleBinding|Name,Role,Age|Users,Groups,ServiceAccounts
+certificates.k8s.io CertificateSigningRequest|Name,Age,SignerName,Requestor,RequestedDuration,Condition|
+certificates.k8s.io ClusterTrustBundle|Name,SignerName|
+coordination.k8s.io Lease|Name,Holder,Age|
+coordination.k8s.io LeaseCandidate|Name,LeaseName,BinaryVersion,EmulationVersion,Age|
+scheduling.k8s.io PriorityClass|Name,Value,Global-Default,Age,PreemptionPolicy|
+node.k8s.io RuntimeClass|Name,Handler,Age|
+admissionregistration.k8s.io MutatingWebhookConfiguration|Name,Webhooks,Age|
+admissionregistration.k8s.io ValidatingWebhookConfiguration|Name,Webhooks,Age|
+admissionregistration.k8s.io ValidatingAdmissionPolicy|Name,Validations,ParamKind,Age|
+admissionregistration.k8s.io MutatingAdmissionPolicy|Name,Mutations,ParamKind,Age|
+admissionregistration.k8s.io ValidatingAdmissionPolicyBinding|Name,PolicyName,ParamRef,Age|
+admissionregistration.k8s.io MutatingAdmissionPolicyBinding|Name,PolicyName,ParamRef,Age|
+flowcontrol.apiserver.k8s.io FlowSchema|Name,PriorityLevel,MatchingPrecedence,DistinguisherMethod,Age,MissingPL|
+flowcontrol.apiserver.k8s.io PriorityLevelConfiguration|Name,Type,NominalConcurrencyShares,Queues,HandSize,QueueLengthLimit,Age|
+apiextensions.k8s.io CustomResourceDefinition|Name,Created At|
+apiregistration.k8s.io APIService|Name,Service,Available,Age|";
+
+#[test]
+fn item_201_columns_are_those_of_upstream() {
+    let kinds = &kinds::builtin().resources;
+    for line in COLUMNS.lines() {
+        let mut parts = line.split('|');
+        let name = parts.next().unwrap();
+        let (group, kind) = name.split_once(' ').unwrap_or(("", name));
+        let rows: Vec<_> = kinds
+            .iter()
+            .filter(|row| row.group == group && row.kind == kind)
+            .filter(|row| row.version != "v1alpha1")
+            .collect();
+        assert!(!rows.is_empty(), "{name} is no kind");
+        let wanted: Vec<&str> = parts.collect();
+        for row in rows {
+            let of = |wide: bool| {
+                let columns = columns(group, row.version, kind).iter();
+                let names = columns.filter(|c| (c.priority > 0) == wide);
+                names.map(|c| c.name).collect::<Vec<_>>().join(",")
+            };
+            assert_eq!([of(false), of(true)], wanted[..], "{name} {}", row.version);
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use fjall::{
@@ -304,6 +304,10 @@ fn parse_header(bytes: &[u8]) -> Result<u64, String> {
     Ok(u64::from_be_bytes(compacted))
 }
 
+/// How long a lock is waited for. A process that is killed while it starts a program leaves the lock to that program's
+/// first moment, in which it has not let go of inherited files yet.
+const LOCK_WAIT: Duration = Duration::from_millis(200);
+
 /// Takes the lock of the directory; the kernel releases it with the process.
 fn lock(dir: &Path) -> Result<File> {
     let action = "lock the store directory";
@@ -314,20 +318,26 @@ fn lock(dir: &Path) -> Result<File> {
         .write(true)
         .open(dir.join("lock"))
         .map_err(|error| io(action, &error))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            let mut text = String::new();
-            let holder = file
-                .read_to_string(&mut text)
-                .ok()
-                .and_then(|_| text.trim().parse().ok());
-            return Err(Error::Locked {
-                path: dir.to_owned(),
-                holder,
-            });
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => break,
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let mut text = String::new();
+                let holder = file
+                    .read_to_string(&mut text)
+                    .ok()
+                    .and_then(|_| text.trim().parse().ok());
+                return Err(Error::Locked {
+                    path: dir.to_owned(),
+                    holder,
+                });
+            }
+            Err(TryLockError::Error(error)) => return Err(io(action, &error)),
         }
-        Err(TryLockError::Error(error)) => return Err(io(action, &error)),
     }
     file.set_len(0)
         .and_then(|()| file.seek(SeekFrom::Start(0)))

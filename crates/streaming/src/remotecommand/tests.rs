@@ -99,7 +99,7 @@ async fn run_over_websocket(protocol: &str, code: i32) -> (Vec<u8>, Vec<u8>, Str
 const CLOSE: u8 = 255;
 
 #[tokio::test]
-async fn websocket_v5_carries_streams_half_close_and_exit_code() {
+async fn item_123_websocket_v5_carries_streams_half_close_and_exit_code() {
     let (out, err, status) = run_over_websocket("v5.channel.k8s.io", 3).await;
     assert_eq!(out, b"hello");
     assert_eq!(err, b"warning");

@@ -34,11 +34,16 @@ impl Bed {
     }
 
     fn claim(&self, name: &str, requests: Value) {
+        self.claim_of(name, json!({"requests": requests}));
+    }
+
+    /// A claim for these `spec.devices`.
+    fn claim_of(&self, name: &str, devices: Value) {
         self.api.put(
             "resourceclaims",
             json!({
             "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{name}")},
-            "spec": {"devices": {"requests": requests}}}),
+            "spec": {"devices": devices}}),
         );
     }
 
@@ -256,6 +261,13 @@ async fn binding_conditions_hold_the_pod_back() {
         !b.events("BindingConditionsPending").is_empty()
     })
     .await;
+    let event = bed.events("BindingConditionsPending").remove(0);
+    let name = event["metadata"]["name"].as_str().unwrap();
+    assert!(
+        davit_api::names::check_dns1123_subdomain(name).is_empty(),
+        "{name}"
+    );
+    assert!(event["metadata"]["generateName"].is_null());
     tokio::time::sleep(Duration::from_secs(20)).await;
     assert_eq!(bed.node_of("p"), None);
     let mut claim = bed.api.get("resourceclaims", "default", "c").unwrap();
@@ -263,6 +275,138 @@ async fn binding_conditions_hold_the_pod_back() {
         "conditions": [{"type": "ready", "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}]);
     bed.api.put("resourceclaims", claim);
     bed.until("bound", |b| b.node_of("p").is_some()).await;
+    bed.stop().await;
+}
+
+/// 79: the real clock, since searching does not wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_without_end_is_broken_off_and_tried_again() {
+    let bed = Bed::start(SchedulerOptions {
+        dynamic_resources: DynamicResourcesArgs {
+            filter_timeout: Duration::from_secs(1),
+            ..DynamicResourcesArgs::default()
+        },
+        ..SchedulerOptions::default()
+    });
+    bed.class("gpu", json!({}));
+    bed.node("n", "0");
+    let devices = |values: usize| {
+        let device = |i: usize| json!({"name": format!("gpu-{i}"), "attributes": {"slot": {"int": i % values}}});
+        json!((0..30).map(device).collect::<Vec<_>>())
+    };
+    bed.slice("n", devices(15));
+    // Sixteen different requests for fifteen different slots.
+    let request = |i: usize| {
+        json!({"name": format!("r{i}"), "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1,
+            "selectors": [{"cel": {"expression": format!("device.attributes['gpu.example.com'].slot + {i} >= 0")}}]}})
+    };
+    let requests: Vec<Value> = (0..16).map(request).collect();
+    let constraints = json!([{"distinctAttribute": "gpu.example.com/slot"}]);
+    bed.claim_of(
+        "c",
+        json!({"requests": requests, "constraints": constraints}),
+    );
+    bed.user("p", &["c"], json!({}));
+    bed.until("broken off", |b| {
+        b.message("p")
+            .is_some_and(|m| m.contains("took longer than the filter timeout"))
+    })
+    .await;
+    assert_eq!(bed.node_of("p"), None);
+    bed.slice("n", devices(16));
+    bed.until("bound", |b| b.node_of("p").is_some()).await;
+    bed.stop().await;
+}
+
+/// 80: the two ways in which it ends badly.
+#[tokio::test(start_paused = true)]
+async fn a_pod_whose_devices_do_not_become_ready_goes_elsewhere() {
+    let bed = start();
+    let conditional = json!([{"name": "gpu-0", "bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]}]);
+    bed.node("a", "0");
+    bed.slice("a", conditional);
+    bed.one_gpu("c");
+    bed.user("p", &["c"], json!({}));
+    bed.until("allocated", |b| b.device_of("c").is_some()).await;
+    // Another place turns up, and the device is said to be broken; its driver does not offer it again.
+    bed.gpus("b", 1);
+    bed.slice("a", json!([]));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert_eq!(bed.node_of("p"), None);
+    let mut claim = bed.api.get("resourceclaims", "default", "c").unwrap();
+    claim["status"]["devices"] = json!([{"driver": "gpu.example.com", "pool": "a", "device": "gpu-0",
+        "conditions": [{"type": "broken", "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}]);
+    bed.api.put("resourceclaims", claim);
+    bed.until("bound elsewhere", |b| {
+        b.node_of("p").as_deref() == Some("b")
+    })
+    .await;
+    assert_eq!(bed.device_of("c").as_deref(), Some("b/gpu-0"));
+    // Nothing is ever said of a second one: what was allocated long ago has failed.
+    bed.claim("d", json!([{"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}]));
+    let mut claim = bed.api.get("resourceclaims", "default", "d").unwrap();
+    let result = json!({"request": "r", "driver": "gpu.example.com", "pool": "a", "device": "gpu-0",
+        "bindingConditions": ["ready"], "bindingFailureConditions": ["broken"]});
+    claim["status"] = json!({"allocation": {"allocationTimestamp": "2026-01-01T00:00:00Z", "devices": {"results": [result]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["a"]}]}]}}});
+    bed.api.put("resourceclaims", claim);
+    bed.gpus("e", 1);
+    bed.user("q", &["d"], json!({}));
+    bed.until("taken back and bound elsewhere", |b| {
+        b.node_of("q").as_deref() == Some("e")
+    })
+    .await;
+    bed.stop().await;
+}
+
+/// 84, 85: plugin and driver take turns, nothing asked for is nothing claimed, and all of ten.
+#[tokio::test(start_paused = true)]
+async fn amounts_of_extended_resources_and_a_plugin_that_leaves() {
+    let bed = Bed::start(SchedulerOptions::default());
+    bed.class("gpu", json!({"extendedResourceName": "example.com/gpu"}));
+    let asks = |amount: &str| {
+        json!({"containers": [{"name": "c", "image": "x",
+        "resources": {"requests": {"example.com/gpu": amount}, "limits": {"example.com/gpu": amount}}}]})
+    };
+    let devices: Vec<Value> = (0..10)
+        .map(|i| json!({"name": format!("gpu-{i}")}))
+        .collect();
+    bed.slice("n", json!(devices));
+    let node = |amount: &str| {
+        json!({"metadata": {"name": "n", "uid": "n"},
+            "status": {"allocatable": {"cpu": "4", "pods": "20", "example.com/gpu": amount}}})
+    };
+    bed.api.put("nodes", node("10"));
+    bed.pod("by-plugin", "0", asks("10"));
+    bed.until("bound", |b| b.node_of("by-plugin").is_some())
+        .await;
+    assert!(bed.api.all("resourceclaims").is_empty());
+    bed.api.put("nodes", node("0"));
+    bed.pod("none", "0", asks("0"));
+    bed.pod("all", "0", asks("10"));
+    bed.until("both bound", |b| {
+        b.node_of("none").is_some() && b.node_of("all").is_some()
+    })
+    .await;
+    let claims = bed.api.all("resourceclaims");
+    assert_eq!(claims.len(), 1);
+    assert_eq!(
+        claims[0]["spec"]["devices"]["requests"][0]["exactly"]["count"],
+        10
+    );
+    let results = claims[0]["status"]["allocation"]["devices"]["results"].as_array();
+    assert_eq!(results.map(Vec::len), Some(10));
+    bed.pod("more", "0", asks("1"));
+    bed.until("waits", |b| {
+        b.message("more")
+            .is_some_and(|m| m.contains("cannot allocate all claims"))
+    })
+    .await;
+    let mut freed = claims[0].clone();
+    freed["status"] = json!({});
+    bed.api.put("resourceclaims", freed);
+    bed.until("bound after the release", |b| b.node_of("more").is_some())
+        .await;
     bed.stop().await;
 }
 

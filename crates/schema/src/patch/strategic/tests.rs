@@ -37,6 +37,14 @@ fn lists_of_objects_merge_by_key() {
         ),
         json!({"containers": [{"name": "c"}]})
     );
+    // where nothing was there is nothing to replace
+    assert_eq!(
+        pod(
+            json!({}),
+            json!({"containers": [{"$patch": "replace"}, {"name": "c"}], "os": {"$patch": "replace"}}),
+        ),
+        json!({"containers": [{"name": "c"}]})
+    );
 }
 
 #[test]
