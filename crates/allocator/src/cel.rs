@@ -211,7 +211,7 @@ mod tests {
         outcome.map_err(|e: Arc<str>| e.to_string())
     }
 
-    /// Checklist 43 to 48.
+    /// Checklist 43, 44, 45, 46, 47 (`bind`, sharing), 48 (`includes`).
     #[test]
     fn devices_in_expressions() {
         for (expression, expected) in [

@@ -92,6 +92,15 @@ impl Inventory {
         self.pools.values().flat_map(|p| &p.slices)
     }
 
+    /// The names of the slices with a node's own devices.
+    pub fn local(&self, node: &str) -> impl Iterator<Item = &str> {
+        let ids = self.by_node.get(node).into_iter().flatten();
+        let slices = ids.filter_map(|id| self.pools.get(id));
+        let own = |s: &&Arc<Slice>| matches!(&s.reach, Reach::Node(of) if **of == *node);
+        let slices = slices.flat_map(|pool| &pool.slices).filter(own);
+        slices.map(|s| &*s.name)
+    }
+
     /// How many slices there are.
     pub fn len(&self) -> usize {
         self.names.len()

@@ -192,6 +192,20 @@ impl Devices {
         self.inner.lock().classes().of_resource(resource).cloned()
     }
 
+    /// The slices of a node's own devices.
+    pub(crate) fn slices_of(&self, node: &str) -> Vec<Arc<ResourceSlice>> {
+        let inner = self.inner.lock();
+        let names = inner.inventory.local(node);
+        names
+            .filter_map(|name| inner.slices.get(name).cloned())
+            .collect()
+    }
+
+    /// The allocation of a claim, written or about to be.
+    pub(crate) fn allocation_of(&self, claim: &ResourceClaim) -> Option<AllocationResult> {
+        self.inner.lock().booked.get(&uid(claim)).cloned()
+    }
+
     /// Everything as it is now.
     pub(crate) fn view(&self) -> View {
         let mut inner = self.inner.lock();

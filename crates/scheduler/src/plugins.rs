@@ -49,9 +49,9 @@ pub fn default_profile(
     client: Option<kube::Client>,
     budgets: Budgets,
     devices: &Devices,
+    args: DynamicResourcesArgs,
 ) -> Profile {
     let fit = NodeResourcesFit::default().with_devices(devices.clone());
-    let args = DynamicResourcesArgs::default();
     let dynamic = DynamicResources::new(client.clone(), devices.clone(), args);
     let classic = ClassicResources::new(client.clone(), devices.clone());
     let mut profile = Profile::new(name)

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 use crate::devices::Devices;
 use crate::framework::{ClusterEvent, EventObject, Hint, Profile, Status};
 use crate::metrics::Metrics;
-use crate::plugins::{Budgets, NodeResourceTopology, default_profile};
+use crate::plugins::{Budgets, DynamicResourcesArgs, NodeResourceTopology, default_profile};
 use crate::pod::{DEFAULT_SCHEDULER_NAME, PodInfo};
 use crate::queue::{QueueOptions, Rules};
 use crate::reporter::Reporter;
@@ -53,6 +53,8 @@ pub struct SchedulerOptions {
     pub queue: QueueOptions,
     /// Share of the nodes to be looked for, in percent; 0 means "as the size of the cluster asks".
     pub percentage_of_nodes_to_score: usize,
+    /// The arguments of the plugin DynamicResources, if `profiles` is empty.
+    pub dynamic_resources: DynamicResourcesArgs,
 }
 
 impl Default for SchedulerOptions {
@@ -62,6 +64,7 @@ impl Default for SchedulerOptions {
             profiles: Vec::new(),
             queue: QueueOptions::default(),
             percentage_of_nodes_to_score: 0,
+            dynamic_resources: DynamicResourcesArgs::default(),
         }
     }
 }
@@ -136,10 +139,11 @@ impl Scheduler {
         let mut profiles = options.profiles.clone();
         if profiles.is_empty() {
             let default = |name: &String| {
-                default_profile(name, Some(client.clone()), budgets.clone(), &devices)
+                let args = options.dynamic_resources;
+                default_profile(name, Some(client.clone()), budgets.clone(), &devices, args)
             };
             let aligned = |p: Profile| {
-                let plugin = NodeResourceTopology::new(topologies.clone());
+                let plugin = NodeResourceTopology::new(topologies.clone(), devices.clone());
                 p.with(Arc::new(plugin), 0)
             };
             profiles = options.names.iter().map(default).map(aligned).collect();

@@ -11,9 +11,11 @@
 //!   KEP-3573 and the device plugin API v1beta1).
 //! * [`hardware`]: what a machine is made of.
 //! * [`pod`], [`published`]: what a pod asks for, what a node publishes, and whether it would take it.
+//! * [`claims`]: where the devices of resource claims are.
 //! * [`cpu`], [`memory`]: the static policies of the CPU and memory managers (KEP-3570, KEP-1769).
 #![forbid(unsafe_code)]
 
+pub mod claims;
 pub mod cpu;
 pub mod cpuset;
 pub mod devices;

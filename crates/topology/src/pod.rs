@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::devices::ContainerKind;
 use crate::memory::{MEMORY, MemoryAmounts};
+use crate::numa::NumaMask;
 
 /// What one container asks for exclusively.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +22,9 @@ pub struct ContainerAsk {
     pub memory: MemoryAmounts,
     /// Limits on resources with a name of the form `domain/name`, without zeros.
     pub extended: BTreeMap<String, usize>,
+    /// NUMA nodes of the devices it has of resource claims, by the claims' names. Filled in by whoever knows the claims;
+    /// those without a place are left out.
+    pub claims: BTreeMap<String, NumaMask>,
 }
 
 /// The containers of a pod in the order in which they start.
@@ -54,6 +58,7 @@ pub fn asks(pod: &Pod) -> Vec<ContainerAsk> {
             .filter_map(|(name, q)| Some((name.clone(), usize::try_from(q.value()).ok()?)))
             .filter(|(_, n)| *n > 0)
             .collect(),
+        claims: BTreeMap::new(),
     };
     all.into_iter().map(ask).collect()
 }

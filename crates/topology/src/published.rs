@@ -54,6 +54,9 @@ pub struct NodeState {
     /// Memory, where it is given out exclusively.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryState>,
+    /// NUMA nodes of the PCIe root complexes, `pci<domain>:<bus>`: where claimed devices are that say no more.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub pcie_roots: BTreeMap<String, u32>,
     /// UIDs of the pods that are counted as holding something.
     #[serde(default)]
     pub pods: BTreeSet<String>,
@@ -133,6 +136,7 @@ impl NodeState {
         (ask.cpus > 0 && self.counts.contains_key("cpu"))
             || (self.memory.is_some() && !ask.memory.is_empty())
             || ask.extended.keys().any(|r| self.counts.contains_key(r))
+            || !ask.claims.is_empty()
     }
 
     fn hints(&self, ask: &ContainerAsk) -> Vec<ProviderHints> {
@@ -150,6 +154,11 @@ impl NodeState {
             let hints = memory.hints(&ask.memory, &MemoryReuse::new());
             let kinds = ask.memory.keys();
             providers.push(kinds.map(|k| (k.clone(), Some(hints.clone()))).collect());
+        }
+        if !ask.claims.is_empty() {
+            let fixed = ask.claims.iter();
+            let fixed = fixed.map(|(c, nodes)| (c.clone(), vec![TopologyHint::new(*nodes, true)]));
+            providers.push(fixed.map(|(claim, hints)| (claim, Some(hints))).collect());
         }
         providers
     }
@@ -237,7 +246,18 @@ fn total(asks: &[ContainerAsk]) -> ContainerAsk {
         cpus: pod_total(asks.iter().map(|a| (a.kind, a.cpus))),
         memory: kinds.into_iter().map(memory).collect(),
         extended: names.into_iter().map(extended).collect(),
+        claims: all_claims(asks),
     }
+}
+
+/// Each claim once, with what all containers have of it.
+fn all_claims(asks: &[ContainerAsk]) -> BTreeMap<String, NumaMask> {
+    let mut all: BTreeMap<String, NumaMask> = BTreeMap::new();
+    for (claim, nodes) in asks.iter().flat_map(|a| &a.claims) {
+        let known = all.entry(claim.clone()).or_insert(NumaMask::EMPTY);
+        *known = *known | *nodes;
+    }
+    all
 }
 
 /// What a pod asks for at once when its containers ask for these amounts in the order in which
@@ -283,6 +303,7 @@ mod tests {
             cpus_per_core: None,
             sockets: Vec::new(),
             memory: None,
+            pcie_roots: BTreeMap::new(),
             pods: BTreeSet::new(),
         }
     }
@@ -297,7 +318,35 @@ mod tests {
                 .into_iter()
                 .filter(|(_, n)| *n > 0)
                 .collect(),
+            claims: BTreeMap::new(),
         }
+    }
+
+    #[test]
+    fn claimed_devices_stay_where_they_are() {
+        let beside = |cpus, claims: &[(&str, u64)]| ContainerAsk {
+            claims: claims
+                .iter()
+                .map(|(c, bits)| ((*c).to_owned(), NumaMask::from_bits(*bits)))
+                .collect(),
+            ..ask(cpus, 0)
+        };
+        let mut s = state(PolicyKind::SingleNumaNode);
+        assert_eq!(s.place(&[beside(3, &[("far", 2)])]), Ok(()));
+        // One CPU is left beside it; node 0 has all.
+        assert_eq!(
+            s.clone().place(&[beside(2, &[("far", 2)])]),
+            Err(Refusal::Topology)
+        );
+        assert_eq!(s.clone().place(&[beside(2, &[("near", 1)])]), Ok(()));
+        assert_eq!(
+            s.clone().place(&[beside(0, &[("both", 3)])]),
+            Err(Refusal::Topology)
+        );
+        let apart = [beside(1, &[("far", 2)]), beside(1, &[("near", 1)])];
+        assert_eq!(s.clone().place(&apart), Ok(()));
+        s.pod_scope = true;
+        assert_eq!(s.place(&apart), Err(Refusal::Topology));
     }
 
     #[test]

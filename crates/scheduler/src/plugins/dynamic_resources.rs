@@ -6,6 +6,7 @@ mod bind;
 pub(crate) mod claims;
 mod conditions;
 mod extended;
+mod held;
 mod points;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,6 +22,7 @@ use tokio::time::Instant;
 use crate::devices::Devices;
 pub(crate) use adopt::Adoption;
 use extended::Wanted;
+pub(crate) use held::{Held, held};
 
 /// The plugin's name.
 pub(crate) const NAME: &str = "DynamicResources";
@@ -45,7 +47,11 @@ impl Default for DynamicResourcesArgs {
         Self {
             filter_timeout: Duration::from_secs(10),
             binding_timeout: Duration::from_secs(600),
-            features: Features::default(),
+            // an API server that does not want lists drops them
+            features: Features {
+                list_attributes: true,
+                ..Features::default()
+            },
         }
     }
 }

@@ -29,6 +29,22 @@ pub(crate) fn devices() -> crate::devices::Devices {
     crate::devices::Devices::new(Arc::new(selectors))
 }
 
+/// No devices, and it is known that there are none.
+pub(crate) fn known_devices() -> crate::devices::Devices {
+    use crate::devices::Watched;
+    let devices = devices();
+    for what in [
+        Watched::Slices,
+        Watched::Classes,
+        Watched::Claims,
+        Watched::Rules,
+    ] {
+        devices.synced(what);
+    }
+    devices.classic().set_absent();
+    devices
+}
+
 pub(crate) struct Bed {
     pub(crate) cache: Cache,
     pub(crate) snapshot: Snapshot,

@@ -17,7 +17,7 @@ use crate::framework::{
 };
 use crate::metrics::{AttemptResult, Metrics};
 use crate::nominator::Nominated;
-use crate::plugins::{Adoption, ClassicResources, DynamicResources, DynamicResourcesArgs};
+use crate::plugins::{Adoption, ClassicResources, DynamicResources};
 use crate::pod::PodInfo;
 use crate::queue::{Failure, Queue, Taken};
 use crate::reporter::{Report, Reporter};
@@ -86,7 +86,7 @@ impl Engine {
             dynamic: Arc::new(DynamicResources::new(
                 Some(scheduler.client.clone()),
                 scheduler.devices.clone(),
-                DynamicResourcesArgs::default(),
+                scheduler.options.dynamic_resources,
             )),
             classic: ClassicResources::new(
                 Some(scheduler.client.clone()),

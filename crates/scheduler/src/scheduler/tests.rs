@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::framework::{Code, CycleState, Permit, Plugin, Points, Profile, Status};
-use crate::plugins::{Budgets, default_profile};
+use crate::plugins::{Budgets, DynamicResourcesArgs, default_profile};
 use crate::verdict::{Record, VERDICT_ANNOTATION};
 use fake::Fake;
 
@@ -372,6 +372,7 @@ async fn pods_can_be_held_at_permit() {
         Some(api.client()),
         Budgets::default(),
         &crate::plugins::testing::devices(),
+        DynamicResourcesArgs::default(),
     )
     .with(Arc::new(Patience), 0);
     let options = SchedulerOptions {
