@@ -9,7 +9,8 @@ pub(crate) mod certificates;
 mod config;
 mod connect;
 mod defaults;
-mod device_access;
+pub(crate) mod device_access;
+mod erased;
 mod event_rate_limit;
 mod image_policy;
 mod limit_ranger;
@@ -31,7 +32,6 @@ mod service_account;
 mod switches;
 mod webhooks;
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use serde_json::Value;
 
@@ -42,6 +42,7 @@ use crate::user::UserInfo;
 
 pub use config::{Config, ConfigError};
 pub(crate) use connect::{attributes, connected, posted};
+use erased::{AnyMutating, AnyValidating};
 pub use plugins::names as plugin_names;
 pub(crate) use priority::SYSTEM_CLASSES;
 pub(crate) use reinvocation::Reinvocation;
@@ -87,6 +88,8 @@ pub struct Attributes<'a> {
     pub name: &'a str,
     /// Who does it.
     pub user: &'a UserInfo,
+    /// By which verb it was asked for; `update` and `patch` may have permissions of their own.
+    pub verb: &'a str,
     /// Nothing will be stored.
     pub dry_run: bool,
     /// The object before the write, in the storage version.
@@ -149,32 +152,30 @@ impl Attributes<'_> {
 }
 
 /// A plugin that may change the object.
-#[async_trait]
 pub trait Mutating: Send + Sync {
     /// Changes or refuses. `object` is none on delete.
-    async fn admit(
+    fn admit(
         &self,
         attributes: &Attributes<'_>,
         object: Option<&mut Value>,
-    ) -> Result<(), Status>;
+    ) -> impl Future<Output = Result<(), Status>> + Send;
 }
 
 /// A plugin that only refuses.
-#[async_trait]
 pub trait Validating: Send + Sync {
     /// Refuses or not. `object` is none on delete.
-    async fn validate(
+    fn validate(
         &self,
         attributes: &Attributes<'_>,
         object: Option<&Value>,
-    ) -> Result<(), Status>;
+    ) -> impl Future<Output = Result<(), Status>> + Send;
 }
 
 /// A plugin by its name: what it does to objects, and what it says to the outcome.
 pub struct Plugin {
     name: &'static str,
-    mutating: Option<Box<dyn Mutating>>,
-    validating: Option<Box<dyn Validating>>,
+    mutating: Option<Box<dyn AnyMutating>>,
+    validating: Option<Box<dyn AnyValidating>>,
 }
 
 impl Plugin {

@@ -24,13 +24,11 @@ use davit_api::status::Status;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::context::Warnings;
 use crate::ownership::Tracking;
 use crate::pki::Identity;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
-use crate::writes::Writer;
+use crate::writes::{Author, Writer};
 
 use backend::Backend;
 pub(crate) use forward::{Peer, handle};
@@ -151,17 +149,8 @@ where
     let Some(resource) = snapshot.by_group_resource(GROUP, PLURAL) else {
         return Err(Status::internal("APIServices are not served"));
     };
-    let user = UserInfo::system(availability::USER);
-    let warnings = Warnings::default();
-    let writer = Writer {
-        server,
-        resource,
-        namespace: "",
-        user: &user,
-        warnings: &warnings,
-        dry_run: false,
-        tracking: Tracking::Update(MANAGER.to_owned()),
-    };
+    let author = Author::named(availability::USER);
+    let writer = author.writer(server, resource, "", Tracking::Update(MANAGER.to_owned()));
     write(&writer).await
 }
 

@@ -28,7 +28,7 @@ use tokio::time::Instant;
 
 pub(crate) use self::event::{Delivery, EventType};
 pub(crate) use self::object::{CachedObject, Decode, Filter, Header, Predicate};
-pub(crate) use self::resource_version::with_resource_version;
+pub(crate) use self::resource_version::{metadata_of, with_resource_version};
 pub(crate) use self::ring::RingLimits;
 use self::state::Shared;
 pub(crate) use self::watch::{Watch, WatchItem, WatchOptions, WatchStart};

@@ -42,6 +42,14 @@ pub(crate) fn convert(kind: &str, obj: &mut Value, from: &str, to: &str) {
     }
 }
 
+/// What a field of the storage version is called in the API version `to`.
+pub(crate) fn field(kind: &str, to: &str, field: String) -> String {
+    if to == "resource.k8s.io/v1beta1" {
+        return resource::field_in_v1beta1(kind, &field);
+    }
+    field
+}
+
 fn structured(version: &str) -> bool {
     matches!(version, "resource.k8s.io/v1" | "resource.k8s.io/v1beta2")
 }

@@ -14,53 +14,47 @@ use crate::server::ApiServer;
 const KMS: &str = "kms-providers";
 const STORE_DEADLINE: Duration = Duration::from_secs(2);
 
+/// What every endpoint looks at first.
+const BASICS: &[&str] = &["ping", "log", "etcd"];
+/// What must have happened since the start, by the names of kube-apiserver.
+const STARTED: &[&str] = &[
+    "poststarthook/start-apiserver-admission-initializer",
+    "poststarthook/generic-apiserver-start-informers",
+    "poststarthook/storage-readiness",
+    "poststarthook/priority-and-fairness-config-consumer",
+    "poststarthook/priority-and-fairness-config-producer",
+    "poststarthook/priority-and-fairness-filter",
+    "poststarthook/start-apiextensions-informers",
+    "poststarthook/start-apiextensions-controllers",
+    "poststarthook/crd-informer-synced",
+    "poststarthook/start-system-namespaces-controller",
+    "poststarthook/start-cluster-authentication-info-controller",
+    "poststarthook/start-legacy-token-tracking-controller",
+    "poststarthook/rbac/bootstrap-roles",
+    "poststarthook/scheduling/bootstrap-system-priority-classes",
+    "poststarthook/bootstrap-controller",
+    "poststarthook/start-service-ip-repair-controllers",
+    "poststarthook/start-kube-aggregator-informers",
+    "poststarthook/apiservice-status-local-available-controller",
+    "poststarthook/apiservice-status-remote-available-controller",
+    "poststarthook/apiservice-registration-controller",
+    "poststarthook/apiservice-discovery-controller",
+    "poststarthook/kube-apiserver-autoregistration",
+    "autoregister-completion",
+    "poststarthook/apiservice-openapi-controller",
+    "poststarthook/apiservice-openapiv3-controller",
+];
+
 /// The names of an endpoint's checks.
-pub(crate) fn checks(endpoint: &str) -> &'static [&'static str] {
-    match endpoint {
-        "readyz" => &[
-            "ping",
-            "log",
-            "etcd",
-            "etcd-readiness",
-            "informer-sync",
-            "poststarthook/generic-apiserver-start-informers",
-            "poststarthook/priority-and-fairness-config-consumer",
-            "poststarthook/priority-and-fairness-config-producer",
-            "poststarthook/priority-and-fairness-filter",
-            "poststarthook/start-apiextensions-informers",
-            "poststarthook/start-apiextensions-controllers",
-            "poststarthook/crd-informer-synced",
-            "poststarthook/start-system-namespaces-controller",
-            "poststarthook/start-cluster-authentication-info-controller",
-            "poststarthook/start-legacy-token-tracking-controller",
-            "poststarthook/rbac/bootstrap-roles",
-            "poststarthook/scheduling/bootstrap-system-priority-classes",
-            "poststarthook/bootstrap-controller",
-            "poststarthook/start-kube-aggregator-informers",
-            "poststarthook/apiservice-status-local-available-controller",
-            "poststarthook/apiservice-status-remote-available-controller",
-            "poststarthook/apiservice-registration-controller",
-            "poststarthook/apiservice-discovery-controller",
-            "poststarthook/kube-apiserver-autoregistration",
-            "autoregister-completion",
-            "poststarthook/apiservice-openapi-controller",
-            "poststarthook/apiservice-openapiv3-controller",
-            "shutdown",
-        ],
-        _ => &[
-            "ping",
-            "log",
-            "etcd",
-            "poststarthook/start-apiextensions-controllers",
-            "poststarthook/crd-informer-synced",
-            "poststarthook/start-system-namespaces-controller",
-            "poststarthook/start-cluster-authentication-info-controller",
-            "poststarthook/rbac/bootstrap-roles",
-            "poststarthook/scheduling/bootstrap-system-priority-classes",
-            "poststarthook/bootstrap-controller",
-            "autoregister-completion",
-        ],
-    }
+pub(crate) fn checks(endpoint: &str) -> impl Iterator<Item = &'static str> {
+    let (before, after): (&[_], &[_]) = match endpoint {
+        "readyz" => (&["etcd-readiness", "informer-sync"], &["shutdown"]),
+        _ => (&[], &[]),
+    };
+    [BASICS, before, STARTED, after]
+        .into_iter()
+        .flatten()
+        .copied()
 }
 
 async fn passes(server: &ApiServer, check: &str) -> bool {
@@ -100,7 +94,7 @@ pub(crate) async fn answer(
         .encrypted_store()
         .and_then(EncryptedStore::plugins_are_well);
     let kms: &[&str] = if has_plugins.is_some() { &[KMS] } else { &[] };
-    let all: Vec<&str> = checks(endpoint).iter().chain(kms).copied().collect();
+    let all: Vec<&str> = checks(endpoint).chain(kms.iter().copied()).collect();
     let chosen: Vec<&str> = if single.is_empty() {
         let excluded: Vec<&str> = context.query.all("exclude").collect();
         all.iter()

@@ -45,6 +45,13 @@ pub(crate) struct Accepted {
     pub(crate) pretty: bool,
 }
 
+impl Accepted {
+    /// Whether the answer is JSON as objects are kept in it: ready bytes can be gathered.
+    pub(crate) fn writes_plain_json(self) -> bool {
+        self.media == Media::Json && !self.pretty
+    }
+}
+
 /// Nothing the client accepts can be made (406).
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NotAcceptable;
@@ -60,6 +67,8 @@ pub(crate) enum Offer {
     Custom,
     /// Objects of custom kinds as a stream.
     CustomStream,
+    /// Objects that are only answered, never kept: no tables and no partial objects.
+    Answers,
     /// One fixed document.
     Document,
 }
@@ -163,7 +172,7 @@ fn accept(clause: &Clause, offer: Offer, pretty: bool) -> Option<Accepted> {
             return None;
         }
         None => Form::Object,
-        Some(_) if offer == Offer::Document => return None,
+        Some(_) if matches!(offer, Offer::Answers | Offer::Document) => return None,
         Some(kind) => {
             if clause.param("g") != Some("meta.k8s.io") {
                 return None;
@@ -225,6 +234,9 @@ mod tests {
             Form::Table("v1")
         );
         assert_eq!(form(kubectl, Offer::Document).unwrap().form, Form::Object);
+        assert_eq!(form(kubectl, Offer::Answers).unwrap().form, Form::Object);
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        assert_eq!(form(table, Offer::Answers), Err(NotAcceptable));
         assert_eq!(form("text/foo", Offer::Objects), Err(NotAcceptable));
         assert_eq!(form("", Offer::Objects).unwrap().media, Media::Json);
     }

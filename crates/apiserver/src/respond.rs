@@ -5,7 +5,7 @@ use std::io::Write as _;
 use bytes::Bytes;
 use davit_api::kinds;
 use davit_api::status::Status;
-use davit_schema::{protobuf, table};
+use davit_schema::protobuf;
 use http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY,
     X_CONTENT_TYPE_OPTIONS,
@@ -13,8 +13,11 @@ use http::header::{
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
+mod table;
+
 use crate::audit;
 use crate::body::ResponseBody;
+use crate::cache::metadata_of;
 use crate::context::Context;
 use crate::convert;
 use crate::negotiate::{
@@ -22,6 +25,9 @@ use crate::negotiate::{
 };
 use crate::query::Query;
 use crate::registry::ResourceInfo;
+
+use table::table_bytes;
+pub(crate) use table::{Include, row, table_frame};
 
 /// Bodies larger than this are compressed for clients that can read it.
 const GZIP_FROM: usize = 128 * 1024;
@@ -146,7 +152,7 @@ pub(crate) fn list(
         list_value(resource, &items.collect::<Vec<_>>(), meta)
     });
     match accepted.form {
-        Form::Object if accepted.media == Media::Json && !accepted.pretty => Ok(json_response(
+        Form::Object if accepted.writes_plain_json() => Ok(json_response(
             StatusCode::OK,
             list_bytes(resource, &items, meta),
         )),
@@ -158,6 +164,10 @@ pub(crate) fn list(
             let list = list_value(resource, &items, meta);
             Ok(encoded(accepted, StatusCode::OK, &list))
         }
+        Form::Partial(version) if accepted.writes_plain_json() => Ok(json_response(
+            StatusCode::OK,
+            partial_list_bytes(&items, version, meta),
+        )),
         Form::Partial(version) => {
             let items: Vec<Value> = items
                 .into_iter()
@@ -173,6 +183,10 @@ pub(crate) fn list(
         }
         Form::Table(version) => {
             let include = Include::of(&context.query)?;
+            if accepted.writes_plain_json() {
+                let body = table_bytes(resource, version, include, &items, meta)?;
+                return Ok(json_response(StatusCode::OK, body));
+            }
             let mut table = table_frame(resource, version, &meta.to_value());
             let rows: Vec<Value> = items
                 .into_iter()
@@ -237,74 +251,45 @@ pub(crate) fn partial(value: &Value, version: &str) -> Value {
     })
 }
 
-/// How much of the object a table row carries.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Include {
-    None,
-    Metadata,
-    Object,
+/// Writes what [`partial`] makes of an item.
+fn write_partial(body: &mut Vec<u8>, item: &Item, version: &str) {
+    // writing to a Vec cannot fail
+    let _ = write!(
+        body,
+        "{{\"apiVersion\":\"meta.k8s.io/{version}\",\"kind\":\"PartialObjectMetadata\",\"metadata\":"
+    );
+    match item {
+        Item::Raw(json) => body.extend_from_slice(metadata_of(json).unwrap_or(b"{}")),
+        Item::Value(value) => match value.get("metadata") {
+            Some(metadata) => {
+                let _ = write!(body, "{metadata}");
+            }
+            None => body.extend_from_slice(b"{}"),
+        },
+    }
+    body.push(b'}');
 }
 
-impl Include {
-    pub(crate) fn of(query: &Query) -> Result<Self, Status> {
-        match query.get("includeObject") {
-            None | Some("" | "Metadata") => Ok(Self::Metadata),
-            Some("None") => Ok(Self::None),
-            Some("Object") => Ok(Self::Object),
-            Some(other) => Err(Status::bad_request(format!(
-                "unrecognized includeObject value: \"{other}\""
-            ))),
+/// A list of what [`partial`] makes of the items.
+fn partial_list_bytes(items: &[Item], version: &str, meta: &ListMeta) -> Vec<u8> {
+    let mut body = Vec::with_capacity(items.len() * 1024 + 256);
+    // writing to a Vec cannot fail
+    let _ = write!(
+        body,
+        "{{\"apiVersion\":\"meta.k8s.io/{version}\",\"items\":["
+    );
+    for (index, item) in items.iter().enumerate() {
+        if index > 0 {
+            body.push(b',');
         }
+        write_partial(&mut body, item, version);
     }
-}
-
-/// A table without rows.
-pub(crate) fn table_frame(resource: &ResourceInfo, version: &str, metadata: &Value) -> Value {
-    let row = &resource.row;
-    if let Some(custom) = &resource.custom {
-        return table_of(version, metadata, &custom.columns.definitions());
-    }
-    let columns: Vec<Value> = table::columns(row.group, row.version, row.kind)
-        .iter()
-        .map(|column| {
-            json!({
-                "name": column.name, "type": column.r#type, "format": column.format,
-                "description": column.description, "priority": column.priority,
-            })
-        })
-        .collect();
-    table_of(version, metadata, &columns)
-}
-
-fn table_of(version: &str, metadata: &Value, columns: &[Value]) -> Value {
-    json!({
-        "kind": "Table",
-        "apiVersion": format!("meta.k8s.io/{version}"),
-        "metadata": metadata,
-        "columnDefinitions": columns,
-        "rows": [],
-    })
-}
-
-/// One row of a table.
-pub(crate) fn row(resource: &ResourceInfo, value: Value, version: &str, include: Include) -> Value {
-    let info = &resource.row;
-    let now = jiff::Timestamp::now();
-    let cells = match &resource.custom {
-        Some(custom) => custom.columns.cells(&value, now),
-        None => table::cells(info.group, info.version, info.kind, &value, now),
-    };
-    let conditions = table::row_conditions(info.group, info.kind, &value);
-    let object = match include {
-        Include::None => Value::Null,
-        Include::Metadata => partial(&value, version),
-        Include::Object => value,
-    };
-    let mut row = json!({ "cells": cells, "object": object });
-    if !conditions.is_empty() {
-        row["conditions"] = Value::Array(conditions);
-    }
-    row
+    let meta = meta.to_value();
+    let _ = writeln!(
+        body,
+        "],\"kind\":\"PartialObjectMetadataList\",\"metadata\":{meta}}}"
+    );
+    body
 }
 
 /// Answers with a document that is no object of a resource.

@@ -218,11 +218,7 @@ fn paths(server: &ApiServer) -> Vec<String> {
     .map(str::to_owned)
     .collect();
     for endpoint in ["healthz", "livez", "readyz"] {
-        paths.extend(
-            health::checks(endpoint)
-                .iter()
-                .map(|check| format!("/{endpoint}/{check}")),
-        );
+        paths.extend(health::checks(endpoint).map(|check| format!("/{endpoint}/{check}")));
     }
     let view = server.aggregation().view();
     for (group, versions) in view.groups(&server.registry().snapshot()) {

@@ -13,7 +13,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use davit_api::features::Features;
 use davit_api::status::Status;
+use davit_schema::gates::Disabled;
 use davit_store::Store;
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -100,6 +102,8 @@ pub struct Options {
     pub encryption: Option<Arc<Encryption>>,
     /// Priority and fairness.
     pub flow_control: FlowOptions,
+    /// Feature gates of the API.
+    pub features: Features,
     /// How long requests are still taken after `/readyz` has begun to fail at a shutdown.
     pub shutdown_delay: Duration,
 }
@@ -127,6 +131,7 @@ impl Options {
             audit: AuditOptions::default(),
             encryption: None,
             flow_control: FlowOptions::default(),
+            features: Features::default(),
             shutdown_delay: Duration::ZERO,
         }
     }
@@ -183,6 +188,8 @@ pub enum Error {
 /// The API server.
 pub struct ApiServer {
     registry: Registry,
+    /// Fields that feature gates disable.
+    disabled: Disabled,
     store: Arc<dyn Store>,
     pki: Option<Pki>,
     signing_key: String,
@@ -287,8 +294,10 @@ impl ApiServer {
         let has = |mode: &authz::Mode| modes.iter().flatten().any(|known| known == mode);
         let (uses_rbac, restricts_nodes) = (has(&authz::Mode::Rbac), has(&authz::Mode::Node));
         let authorizer = authz::chain(modes.as_deref(), &access, webhooks.tasks())?;
+        let types = Arc::clone(&davit_api::kinds::builtin().types);
         let server = Arc::new(Self {
             registry,
+            disabled: Disabled::new(types, options.features),
             store,
             serving_names: api_server_names(&KUBERNETES_SERVICE_IP.to_string(), &names),
             advertise_address: options.advertise_address,
@@ -624,6 +633,16 @@ impl ApiServer {
         let found = resource.storage.get(namespace, name).await;
         let found = found.map_err(|error| errors::storage(error, resource, name))?;
         Ok(found.map(|stored| stored.value))
+    }
+
+    /// The feature gates.
+    pub(crate) fn features(&self) -> &Features {
+        self.disabled.features()
+    }
+
+    /// The fields of built-in kinds that feature gates disable.
+    pub(crate) fn disabled(&self) -> &Disabled {
+        &self.disabled
     }
 
     /// All stored objects of a resource, or of one namespace, in the storage version.

@@ -44,6 +44,7 @@ mod resources;
 mod scheduling;
 mod selectors;
 mod storage;
+mod trust_bundles;
 mod volumes;
 mod workloads;
 
@@ -171,6 +172,11 @@ pub trait Strategy: Send + Sync {
     /// Finalizers that this kind keeps in its spec instead of its metadata (namespaces): while
     /// they are present the object stays, marked for deletion.
     fn spec_finalizers(&self, _obj: &Value) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Warnings for the creator of this object, beside those for all writers.
+    fn create_warnings(&self, _obj: &Value) -> Vec<String> {
         Vec::new()
     }
 

@@ -36,7 +36,7 @@ pub(crate) async fn handle(
     if resource.row.kind == "Binding" {
         return subresources::bind(server, context, "", request).await;
     }
-    let accepted = respond::accepted(context, Offer::Objects)?;
+    let accepted = respond::accepted(context, Offer::Answers)?;
     let options = WriteOptions::parse(context, "CreateOptions", false)?;
     let format = format(&context.headers)?;
     let bytes = read_body(request.into_body()).await?;

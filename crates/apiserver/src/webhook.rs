@@ -24,12 +24,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::registry::Registry;
 
-pub(crate) use self::client::root_cause as go_cause;
 #[allow(
     unused_imports,
     reason = "the parts of the interface that its users pick from"
 )]
 pub(crate) use self::client::{Answer, Call, CallError, Client, Settings};
+pub(crate) use self::client::{parse, root_cause as go_cause};
 pub(crate) use self::config::{ClientConfig, ServiceReference, Target};
 #[allow(
     unused_imports,

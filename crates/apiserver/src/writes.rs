@@ -17,15 +17,16 @@ use davit_api::status::Status;
 use serde_json::Value;
 
 use crate::admission::{Attributes, Operation, Reinvocation};
-use crate::context::Warnings;
+use crate::codec::Shape;
+use crate::context::{Context, Warnings};
 use crate::ownership::{Owners, Tracking};
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::storage::StorageError;
 use crate::user::UserInfo;
-use crate::{errors, object};
+use crate::{convert, errors, object};
 
-pub(crate) use delete::{DeleteOptions, Deletion};
+pub(crate) use delete::{DeleteOptions, Deletion, Preconditions};
 
 /// Writers give up after this long of losing races.
 const LIMIT: Duration = Duration::from_secs(34);
@@ -37,10 +38,81 @@ pub(crate) struct Writer<'a> {
     /// Empty for cluster-scoped resources.
     pub(crate) namespace: &'a str,
     pub(crate) user: &'a UserInfo,
+    /// The verb of the request.
+    pub(crate) verb: &'a str,
     pub(crate) warnings: &'a Warnings,
     pub(crate) dry_run: bool,
     /// Who comes to own what changes.
     pub(crate) tracking: Tracking,
+}
+
+impl<'a> Writer<'a> {
+    /// Writes what `context`'s request asks for.
+    pub(crate) fn of(
+        context: &'a Context,
+        server: &'a ApiServer,
+        resource: &'a ResourceInfo,
+        namespace: &'a str,
+        tracking: Tracking,
+    ) -> Self {
+        Self {
+            server,
+            resource,
+            namespace,
+            user: &context.user,
+            verb: &context.info.verb,
+            warnings: &context.warnings,
+            dry_run: false,
+            tracking,
+        }
+    }
+
+    /// Tries only, if `dry_run`.
+    pub(crate) fn dry_run(mut self, dry_run: bool) -> Self {
+        self.dry_run = dry_run;
+        self
+    }
+}
+
+/// The server as the author of writes that nobody asked for.
+pub(crate) struct Author {
+    user: UserInfo,
+    warnings: Warnings,
+}
+
+impl Author {
+    /// The API server itself.
+    pub(crate) fn apiserver() -> Self {
+        Self::named("system:apiserver")
+    }
+
+    /// A part of the server with a name of its own.
+    pub(crate) fn named(user: &str) -> Self {
+        Self {
+            user: UserInfo::system(user),
+            warnings: Warnings::default(),
+        }
+    }
+
+    /// Writes as this author.
+    pub(crate) fn writer<'a>(
+        &'a self,
+        server: &'a ApiServer,
+        resource: &'a ResourceInfo,
+        namespace: &'a str,
+        tracking: Tracking,
+    ) -> Writer<'a> {
+        Writer {
+            server,
+            resource,
+            namespace,
+            user: &self.user,
+            verb: "update",
+            warnings: &self.warnings,
+            dry_run: false,
+            tracking,
+        }
+    }
 }
 
 /// What stands for an object in a write through a subresource with a kind of its own (the Scale of
@@ -78,6 +150,7 @@ impl Writer<'_> {
             namespace: self.namespace,
             name,
             user: self.user,
+            verb: self.verb,
             dry_run: self.dry_run,
             old,
             warnings: self.warnings,
@@ -113,8 +186,27 @@ impl Writer<'_> {
         Status::not_found(self.resource.qualified(), name)
     }
 
+    /// Drops what belongs to feature gates that are off.
+    fn drop_disabled(&self, new: &mut Value, old: Option<&Value>) {
+        let storage = &self.resource.storage;
+        if let Shape::Typed(_, root) = storage.shape() {
+            self.server.disabled().drop(root, new, old);
+        }
+    }
+
+    /// The fields are named as the version of the request has them.
     fn invalid(&self, name: &str, found: &[FieldError]) -> Status {
-        Status::invalid(self.resource.qualified_kind(), name, found)
+        let row = &self.resource.row;
+        let version = davit_api::kinds::api_version(row.group, row.version);
+        let found: Vec<FieldError> = found
+            .iter()
+            .cloned()
+            .map(|mut fault| {
+                fault.field = convert::field(row.kind, &version, fault.field);
+                fault
+            })
+            .collect();
+        Status::invalid(self.resource.qualified_kind(), name, &found)
     }
 }
 

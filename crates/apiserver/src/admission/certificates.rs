@@ -5,7 +5,6 @@
 //! changed. See
 //! <https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/>.
 
-use async_trait::async_trait;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use davit_api::status::Status;
@@ -114,7 +113,6 @@ fn stamp(new: &mut Value, old: Option<&Value>) {
 /// The plugin CertificateApproval.
 pub(super) struct Approval;
 
-#[async_trait]
 impl Mutating for Approval {
     async fn admit(
         &self,
@@ -130,7 +128,6 @@ impl Mutating for Approval {
     }
 }
 
-#[async_trait]
 impl Validating for Approval {
     async fn validate(
         &self,
@@ -152,7 +149,6 @@ impl Validating for Approval {
 /// The plugin CertificateSigning.
 pub(super) struct Signing;
 
-#[async_trait]
 impl Validating for Signing {
     async fn validate(
         &self,
@@ -183,7 +179,6 @@ impl Validating for Signing {
 /// The plugin CertificateSubjectRestriction: nobody becomes system:masters by certificate.
 pub(super) struct SubjectRestriction;
 
-#[async_trait]
 impl Validating for SubjectRestriction {
     async fn validate(
         &self,

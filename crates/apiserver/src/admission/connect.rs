@@ -45,6 +45,7 @@ pub(crate) fn attributes<'a>(
         namespace: context.namespace(),
         name,
         user: &context.user,
+        verb: &context.info.verb,
         dry_run,
         old: None,
         warnings: &context.warnings,

@@ -1,7 +1,6 @@
 //! Classes and finalizers that objects get when they name none: DefaultStorageClass,
 //! DefaultIngressClass, StorageObjectInUseProtection; and PersistentVolumeClaimResize.
 
-use async_trait::async_trait;
 use davit_api::quantity::Quantity;
 use davit_api::status::Status;
 use serde_json::{Value, json};
@@ -34,7 +33,6 @@ fn newest(mut classes: Vec<Value>) -> Option<Value> {
 /// Claims without a class get the default one.
 pub(super) struct DefaultStorageClass;
 
-#[async_trait]
 impl Mutating for DefaultStorageClass {
     async fn admit(
         &self,
@@ -73,7 +71,6 @@ impl Mutating for DefaultStorageClass {
 /// Ingresses without a class get the default one.
 pub(super) struct DefaultIngressClass;
 
-#[async_trait]
 impl Mutating for DefaultIngressClass {
     async fn admit(
         &self,
@@ -112,7 +109,6 @@ impl Mutating for DefaultIngressClass {
 /// Volumes, claims and attribute classes stay while they are in use.
 pub(super) struct StorageObjectInUseProtection;
 
-#[async_trait]
 impl Mutating for StorageObjectInUseProtection {
     async fn admit(
         &self,
@@ -144,7 +140,6 @@ impl Mutating for StorageObjectInUseProtection {
 /// Only claims whose class says so may grow.
 pub(super) struct PersistentVolumeClaimResize;
 
-#[async_trait]
 impl Validating for PersistentVolumeClaimResize {
     async fn validate(
         &self,

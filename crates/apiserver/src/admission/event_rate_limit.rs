@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -123,7 +122,6 @@ impl Limit {
     }
 }
 
-#[async_trait]
 impl Validating for EventRateLimit {
     async fn validate(
         &self,

@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use async_trait::async_trait;
 use bytes::Bytes;
 use davit_api::status::Status;
 use parking_lot::Mutex;
@@ -268,7 +267,6 @@ fn concerns(attributes: &Attributes<'_>, pod: &Value) -> bool {
 }
 
 /// Marks pods that were let through because the server did not answer.
-#[async_trait]
 impl Mutating for ImagePolicy {
     async fn admit(
         &self,
@@ -291,7 +289,6 @@ impl Mutating for ImagePolicy {
 
 /// Images that other plugins and webhooks put in are judged, too; an answer is kept, so that
 /// images that were judged already are not asked about twice.
-#[async_trait]
 impl Validating for ImagePolicy {
     async fn validate(
         &self,

@@ -1,7 +1,6 @@
 //! LimitRanger: defaults and bounds for the resources of single pods, containers and claims.
 //! <https://kubernetes.io/docs/concepts/policy/limit-range/>
 
-use async_trait::async_trait;
 use davit_api::quantity::Quantity;
 use davit_api::status::Status;
 use serde_json::{Value, json};
@@ -41,7 +40,6 @@ fn limits(range: &Value) -> impl Iterator<Item = &Value> {
     list.into_iter().flatten()
 }
 
-#[async_trait]
 impl Mutating for LimitRanger {
     async fn admit(
         &self,
@@ -59,7 +57,6 @@ impl Mutating for LimitRanger {
     }
 }
 
-#[async_trait]
 impl Validating for LimitRanger {
     async fn validate(
         &self,

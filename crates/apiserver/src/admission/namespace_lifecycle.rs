@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use davit_api::status::{Qualified, Status};
 use serde_json::Value;
 
@@ -15,7 +14,6 @@ const WAIT: Duration = Duration::from_millis(50);
 
 pub(super) struct NamespaceLifecycle;
 
-#[async_trait]
 impl Mutating for NamespaceLifecycle {
     async fn admit(
         &self,

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 
-use async_trait::async_trait;
 use davit_api::status::{Qualified, Status};
 use serde_json::{Map, Value};
 
@@ -24,7 +23,6 @@ pub(super) struct NodeRestriction;
 
 type Verdict = Result<(), String>;
 
-#[async_trait]
 impl Mutating for NodeRestriction {
     async fn admit(
         &self,
@@ -63,6 +61,14 @@ impl Mutating for NodeRestriction {
                 .ok_or_else(|| {
                     "can only access CSINode with the same name as the requesting node".to_owned()
                 }),
+            ("topology.node.k8s.io", "noderesourcetopologies", _) => named_as_node(
+                node, attributes, object,
+            )
+            .then_some(())
+            .ok_or_else(|| {
+                "can only access NodeResourceTopology with the same name as the requesting node"
+                    .to_owned()
+            }),
             ("resource.k8s.io", "resourceslices", _) => slice(node, attributes, object),
             _ => Ok(()),
         };

@@ -1,6 +1,5 @@
 //! Plugins about nodes: TaintNodesByCondition and PodTopologyLabels.
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
@@ -15,7 +14,6 @@ const TOPOLOGY: [&str; 2] = [
 /// A new node gets no pods before it has said that it is ready.
 pub(super) struct TaintNodesByCondition;
 
-#[async_trait]
 impl Mutating for TaintNodesByCondition {
     async fn admit(
         &self,
@@ -48,7 +46,6 @@ impl Mutating for TaintNodesByCondition {
 /// KEP-4742.
 pub(super) struct PodTopologyLabels;
 
-#[async_trait]
 impl Mutating for PodTopologyLabels {
     async fn admit(
         &self,

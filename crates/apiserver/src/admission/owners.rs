@@ -1,7 +1,6 @@
 //! Plugins that ask the authorizer a second question: OwnerReferencesPermissionEnforcement and
 //! ClusterTrustBundleAttest.
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use serde_json::Value;
 
@@ -24,7 +23,6 @@ pub(super) async fn may(attributes: &Attributes<'_>, request: &RequestInfo) -> b
 /// Who sets an owner, or blocks its deletion, must be allowed to do that to the owner.
 pub(super) struct OwnerReferences;
 
-#[async_trait]
 impl Validating for OwnerReferences {
     async fn validate(
         &self,
@@ -104,7 +102,6 @@ impl Validating for OwnerReferences {
 /// Trust bundles of a signer are written by those who may attest for it.
 pub(super) struct ClusterTrustBundleAttest;
 
-#[async_trait]
 impl Mutating for ClusterTrustBundleAttest {
     async fn admit(
         &self,

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
@@ -85,7 +84,6 @@ fn parse(text: &str) -> Option<BTreeMap<String, String>> {
         .collect()
 }
 
-#[async_trait]
 impl Mutating for PodNodeSelector {
     async fn admit(
         &self,
@@ -112,7 +110,6 @@ impl Mutating for PodNodeSelector {
     }
 }
 
-#[async_trait]
 impl Validating for PodNodeSelector {
     async fn validate(
         &self,
@@ -187,7 +184,6 @@ fn covers(allowed: &Value, toleration: &Value) -> bool {
             || toleration["tolerationSeconds"].as_i64() <= allowed["tolerationSeconds"].as_i64())
 }
 
-#[async_trait]
 impl Mutating for PodTolerationRestriction {
     async fn admit(
         &self,
@@ -220,7 +216,6 @@ impl Mutating for PodTolerationRestriction {
     }
 }
 
-#[async_trait]
 impl Validating for PodTolerationRestriction {
     async fn validate(
         &self,

@@ -2,7 +2,7 @@
 
 use super::config::{Config, ConfigError};
 use super::{
-    Plugin, certificates, defaults, device_access, event_rate_limit, image_policy, limit_ranger,
+    Plugin, certificates, defaults, event_rate_limit, image_policy, limit_ranger,
     namespace_lifecycle, node_restriction, nodes, owners, placement, pod_fields, pod_security,
     pod_tolerations, policies, priority, quota, service_account, switches, webhooks,
 };
@@ -32,8 +32,7 @@ const KNOWN: &[Known] = &[
         Ok(Plugin::mutating(
             "NamespaceLifecycle",
             namespace_lifecycle::NamespaceLifecycle,
-        )
-        .and_validating(device_access::AdminAccess))
+        ))
     }),
     off("NamespaceExists", |_| {
         Ok(Plugin::validating(

@@ -1,7 +1,6 @@
 //! Plugins that fill in or forbid single fields of pods: AlwaysPullImages,
 //! ExtendedResourceToleration, RuntimeClass.
 
-use async_trait::async_trait;
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
 use serde_json::{Value, json};
@@ -18,7 +17,6 @@ fn pod_or_debug(attributes: &Attributes<'_>) -> bool {
         && attributes.writes()
 }
 
-#[async_trait]
 impl Mutating for AlwaysPullImages {
     async fn admit(
         &self,
@@ -45,7 +43,6 @@ impl Mutating for AlwaysPullImages {
     }
 }
 
-#[async_trait]
 impl Validating for AlwaysPullImages {
     async fn validate(
         &self,
@@ -90,7 +87,6 @@ fn images(pod: &Value) -> Vec<(&str, &str)> {
 /// Pods that ask for an extended resource tolerate the taint that keeps others off its nodes.
 pub(super) struct ExtendedResourceToleration;
 
-#[async_trait]
 impl Mutating for ExtendedResourceToleration {
     async fn admit(
         &self,
@@ -157,7 +153,6 @@ async fn class_of(attributes: &Attributes<'_>, pod: &Value) -> Result<Option<Val
     Ok(found)
 }
 
-#[async_trait]
 impl Mutating for RuntimeClass {
     async fn admit(
         &self,
@@ -227,7 +222,6 @@ fn schedule(
     Ok(())
 }
 
-#[async_trait]
 impl Validating for RuntimeClass {
     async fn validate(
         &self,

@@ -8,7 +8,6 @@ mod checks;
 mod policy;
 mod restricted;
 
-use async_trait::async_trait;
 use davit_api::field::{FieldError, quote};
 use davit_api::status::Status;
 use serde_json::Value;
@@ -268,7 +267,6 @@ fn is_significant(new: &Value, old: &Value) -> bool {
     of(new) != of(old)
 }
 
-#[async_trait]
 impl Validating for PodSecurity {
     async fn validate(
         &self,

@@ -1,6 +1,5 @@
 //! Pods stay five minutes on a node that stops answering, unless they say otherwise.
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
@@ -14,7 +13,6 @@ const SECONDS: i64 = 300;
 
 pub(super) struct DefaultTolerationSeconds;
 
-#[async_trait]
 impl Mutating for DefaultTolerationSeconds {
     async fn admit(
         &self,

@@ -1,6 +1,5 @@
 //! Priority class names become numbers; only one class is the default.
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
@@ -25,7 +24,6 @@ pub(crate) const SYSTEM_CLASSES: [(&str, i64, &str); 2] = [
 
 pub(super) struct Priority;
 
-#[async_trait]
 impl Mutating for Priority {
     async fn admit(
         &self,
@@ -129,7 +127,6 @@ async fn default_class(attributes: &Attributes<'_>) -> Result<Option<Value>, Sta
 
 pub(super) struct OneDefaultClass;
 
-#[async_trait]
 impl Validating for OneDefaultClass {
     async fn validate(
         &self,

@@ -5,9 +5,8 @@
 //! that it holds from the moment it is written. What is charged for a write that then fails is
 //! given back by the controller's next count.
 
-use async_trait::async_trait;
 use davit_api::amounts::{Amounts, add, of_map};
-use davit_api::quota;
+use davit_api::quota::{self, Extended};
 use davit_api::status::Status;
 use serde_json::{Map, Value, json};
 
@@ -69,11 +68,44 @@ impl ResourceQuota {
     }
 }
 
+/// What the request adds to quotas.
+struct Charge {
+    /// Everything the object takes: for quotas that did not count it before.
+    whole: Amounts,
+    /// What it takes beside what it took: for those that did.
+    more: Amounts,
+}
+
+impl Charge {
+    /// What a quota is charged.
+    fn of(&self, attributes: &Attributes<'_>, quota: &Value) -> &Amounts {
+        let row = &attributes.resource.row;
+        let counted = |old: &Value| quota::in_scope(quota, row.group, row.plural, old);
+        if attributes.old.is_some_and(counted) {
+            &self.more
+        } else {
+            &self.whole
+        }
+    }
+}
+
+/// Whether a change of a pod puts it into other quotas: with and without a deadline are scopes.
+fn changes_scope(attributes: &Attributes<'_>, object: &Value) -> bool {
+    let limited = |pod: &Value| quota::is_terminating(&pod["spec"]);
+    attributes
+        .old
+        .is_some_and(|old| limited(old) != limited(object))
+}
+
 /// What the request adds, if quotas are asked about it at all.
-fn charge(attributes: &Attributes<'_>, object: &Value) -> Amounts {
+fn charge(attributes: &Attributes<'_>, object: &Value) -> Option<Charge> {
     let row = &attributes.resource.row;
     let (group, plural) = (row.group, row.plural);
-    let grows = matches!(plural, "services" | "persistentvolumeclaims") && group.is_empty();
+    let grows = match (group, plural) {
+        ("", "services" | "persistentvolumeclaims") => true,
+        ("", "pods") => changes_scope(attributes, object),
+        _ => false,
+    };
     let counted = match (attributes.operation, attributes.subresource) {
         (Operation::Create, "") => !attributes.resource.is_virtual(),
         (Operation::Update, "") => grows,
@@ -81,19 +113,23 @@ fn charge(attributes: &Attributes<'_>, object: &Value) -> Amounts {
         _ => false,
     };
     if !counted || attributes.namespace.is_empty() {
-        return Amounts::new();
+        return None;
     }
-    let mut used = quota::usage(group, plural, object);
+    let mut whole = quota::usage(group, plural, object);
+    let mut more = whole.clone();
     if attributes.operation == Operation::Update
         && let Some(old) = attributes.old
     {
         for (name, value) in quota::usage(group, plural, old) {
-            let held = used.entry(name).or_default();
+            let held = more.entry(name).or_default();
             *held -= value;
         }
     }
-    used.retain(|_, value| !value.is_zero());
-    used
+    // What becomes free is told by the controller, when the change has been stored.
+    for amounts in [&mut whole, &mut more] {
+        amounts.retain(|_, value| value.signum() > 0);
+    }
+    (!whole.is_empty()).then_some(Charge { whole, more })
 }
 
 fn only<'a>(amounts: &'a Amounts, like: &'a Amounts) -> impl Iterator<Item = String> + 'a {
@@ -107,7 +143,6 @@ fn shown(amounts: &Amounts, like: &Amounts) -> String {
     only(amounts, like).collect::<Vec<_>>().join(",")
 }
 
-#[async_trait]
 impl Validating for ResourceQuota {
     async fn validate(
         &self,
@@ -115,10 +150,9 @@ impl Validating for ResourceQuota {
         object: Option<&Value>,
     ) -> Result<(), Status> {
         let Some(object) = object else { return Ok(()) };
-        let added = charge(attributes, object);
-        if added.is_empty() {
+        let Some(mut charge) = charge(attributes, object) else {
             return Ok(());
-        }
+        };
         let snapshot = attributes.server.registry().snapshot();
         let Some(quotas) = snapshot.by_group_resource("", "resourcequotas") else {
             return Ok(());
@@ -127,12 +161,24 @@ impl Validating for ResourceQuota {
             .server
             .objects("", "resourcequotas", Some(attributes.namespace))
             .await?;
+        if attributes.about("resource.k8s.io", "resourceclaims")
+            && held
+                .iter()
+                .any(|quota| Extended::concerns(&of_map(quota.pointer("/spec/hard"))))
+        {
+            let extended = extended(attributes).await?;
+            charge.whole = extended.usage("resource.k8s.io", "resourceclaims", object);
+        }
         self.check_scopes(attributes, object, &held)?;
-        let names = interesting(attributes, object, &added, &held);
-        self.check_limited(attributes, object, &added, &names)?;
+        let interesting = interesting(attributes, object, &charge.whole, &held);
+        self.check_limited(attributes, object, &charge, &interesting)?;
         let mut charged: Vec<(&str, Amounts)> = Vec::new();
-        for (name, _) in &names {
-            match charge_one(attributes, quotas, name, object, &added).await {
+        for (quota, _) in &interesting {
+            let (name, added) = (object::name(quota), charge.of(attributes, quota));
+            if added.is_empty() {
+                continue;
+            }
+            match charge_one(attributes, quotas, name, object, added).await {
                 Ok(Some(paid)) => charged.push((name, paid)),
                 Ok(None) => {}
                 Err(status) => {
@@ -205,10 +251,14 @@ impl ResourceQuota {
         &self,
         attributes: &Attributes<'_>,
         object: &Value,
-        added: &Amounts,
-        quotas: &[(String, Amounts)],
+        charge: &Charge,
+        quotas: &[(&Value, Amounts)],
     ) -> Result<(), Status> {
         let row = &attributes.resource.row;
+        let added = match attributes.old {
+            Some(_) => &charge.more,
+            None => &charge.whole,
+        };
         let mine = self
             .limited
             .iter()
@@ -233,21 +283,22 @@ impl ResourceQuota {
     }
 }
 
-/// Names and bounds of the quotas that count something of what is added.
-fn interesting(
+/// The quotas that count something of what is added, with their bounds.
+fn interesting<'a>(
     attributes: &Attributes<'_>,
     object: &Value,
     added: &Amounts,
-    quotas: &[Value],
-) -> Vec<(String, Amounts)> {
+    quotas: &'a [Value],
+) -> Vec<(&'a Value, Amounts)> {
     let row = &attributes.resource.row;
     let found = quotas.iter().filter_map(|quota| {
         let hard = of_map(quota.pointer("/spec/hard"));
         let counts = hard.keys().any(|name| {
-            added.contains_key(name) || quota::counted_kind(name) == Some((row.group, row.plural))
+            added.contains_key(name)
+                || quota::counted_kinds(name).any(|kind| kind == (row.group, row.plural))
         });
         let chosen = counts && quota::in_scope(quota, row.group, row.plural, object);
-        chosen.then(|| (object::name(quota).to_owned(), hard))
+        chosen.then_some((quota, hard))
     });
     found.collect()
 }
@@ -347,6 +398,16 @@ fn set_status(quota: &mut Value, hard: &Amounts, used: &Amounts) {
     quota["status"] = json!({ "hard": map(hard), "used": map(&used) });
 }
 
+/// What extended resources of the namespace's claims are counted by.
+async fn extended(attributes: &Attributes<'_>) -> Result<Extended, Status> {
+    let (server, namespace) = (attributes.server, Some(attributes.namespace));
+    let group = "resource.k8s.io";
+    let classes = server.objects(group, "deviceclasses", None).await?;
+    let pods = server.objects("", "pods", namespace).await?;
+    let claims = server.objects(group, "resourceclaims", namespace).await?;
+    Ok(Extended::new(&classes, pods, &claims))
+}
+
 /// What is used, by the status where it knows, else by a count.
 async fn used(
     attributes: &Attributes<'_>,
@@ -357,7 +418,7 @@ async fn used(
     let mut kinds: Vec<(&str, &str)> = hard
         .keys()
         .filter(|name| !used.contains_key(*name))
-        .filter_map(|name| quota::counted_kind(name))
+        .flat_map(|name| quota::counted_kinds(name))
         .collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -369,6 +430,11 @@ async fn used(
         let unknown = hard.keys().filter(|name| !known.contains_key(*name));
         unknown.cloned().collect()
     };
+    let extended = if unknown.iter().any(|name| Extended::concerns_name(name)) {
+        extended(attributes).await?
+    } else {
+        Extended::default()
+    };
     for (group, plural) in kinds {
         let objects = attributes
             .server
@@ -378,7 +444,7 @@ async fn used(
             if !quota::in_scope(quota, group, plural, object) {
                 continue;
             }
-            for (name, value) in quota::usage(group, plural, object) {
+            for (name, value) in extended.usage(group, plural, object) {
                 if unknown.contains(&name) {
                     let held = used.entry(name).or_default();
                     *held += value;

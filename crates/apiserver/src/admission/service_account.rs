@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
@@ -22,7 +21,6 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct ServiceAccount;
 
-#[async_trait]
 impl Mutating for ServiceAccount {
     async fn admit(
         &self,

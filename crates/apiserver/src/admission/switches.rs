@@ -1,7 +1,6 @@
 //! The plugins that look at nothing but the request: AlwaysAdmit, AlwaysDeny, NamespaceExists,
 //! NamespaceAutoProvision, DenyServiceExternalIPs, LimitPodHardAntiAffinityTopology.
 
-use async_trait::async_trait;
 use davit_api::status::{Qualified, Reason, Status};
 use serde_json::{Value, json};
 
@@ -13,7 +12,6 @@ use crate::writes::Writer;
 /// Lets everything pass.
 pub(super) struct AlwaysAdmit;
 
-#[async_trait]
 impl Validating for AlwaysAdmit {
     async fn validate(&self, _: &Attributes<'_>, _: Option<&Value>) -> Result<(), Status> {
         Ok(())
@@ -23,7 +21,6 @@ impl Validating for AlwaysAdmit {
 /// Lets nothing pass.
 pub(super) struct AlwaysDeny;
 
-#[async_trait]
 impl Mutating for AlwaysDeny {
     async fn admit(
         &self,
@@ -38,7 +35,6 @@ impl Mutating for AlwaysDeny {
 /// Namespaces that are missing are refused, whatever is done in them.
 pub(super) struct NamespaceExists;
 
-#[async_trait]
 impl Validating for NamespaceExists {
     async fn validate(
         &self,
@@ -63,7 +59,6 @@ impl Validating for NamespaceExists {
 /// Namespaces that are missing are made.
 pub(super) struct NamespaceAutoProvision;
 
-#[async_trait]
 impl Mutating for NamespaceAutoProvision {
     async fn admit(
         &self,
@@ -93,6 +88,7 @@ impl Mutating for NamespaceAutoProvision {
             resource,
             namespace: "",
             user: &user,
+            verb: "create",
             warnings: attributes.warnings,
             dry_run: false,
             tracking: Tracking::Keep,
@@ -110,7 +106,6 @@ impl Mutating for NamespaceAutoProvision {
 /// Services get no external addresses that they do not have already.
 pub(super) struct DenyServiceExternalIps;
 
-#[async_trait]
 impl Validating for DenyServiceExternalIps {
     async fn validate(
         &self,
@@ -140,7 +135,6 @@ impl Validating for DenyServiceExternalIps {
 /// Pods may keep others away from their node, not from whole zones.
 pub(super) struct LimitPodHardAntiAffinityTopology;
 
-#[async_trait]
 impl Validating for LimitPodHardAntiAffinityTopology {
     async fn validate(
         &self,

@@ -10,13 +10,12 @@ use jiff::civil::Date;
 use serde_json::{Value, json};
 
 use super::service_accounts::{AuthenticatedToken, GROUP, Note};
-use crate::context::Warnings;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;
 use crate::tokens::TokenKeys;
 use crate::user::UserInfo;
-use crate::writes::Writer;
+use crate::writes::Author;
 
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
@@ -116,17 +115,13 @@ async fn note_use(server: &ApiServer, namespace: &str, secret: &Value) {
     let Some(resource) = snapshot.by_group_resource("", "secrets") else {
         return;
     };
-    let user = UserInfo::system("system:apiserver");
-    let warnings = Warnings::default();
-    let writer = Writer {
+    let author = Author::apiserver();
+    let writer = author.writer(
         server,
         resource,
         namespace,
-        user: &user,
-        warnings: &warnings,
-        dry_run: false,
-        tracking: Tracking::Update("kube-apiserver".to_owned()),
-    };
+        Tracking::Update("kube-apiserver".to_owned()),
+    );
     let mut transform = |current: &Value| {
         let mut new = current.clone();
         if !new["metadata"]["labels"].is_object() {

@@ -2,7 +2,7 @@
 //!
 //! Nodes are users `system:node:NAME` in group `system:nodes`. Secrets, config maps, claims,
 //! volumes and service account tokens are a node's own when a pod bound to it refers to them; its
-//! Node, Lease and CSINode by their name, ResourceSlices by `spec.nodeName`. Everything else
+//! Node, Lease, CSINode and NodeResourceTopology by their name, ResourceSlices by `spec.nodeName`. Everything else
 //! follows the rules of role `system:node`. Specified in
 //! <https://kubernetes.io/docs/reference/access-authn-authz/node/>.
 
@@ -68,6 +68,9 @@ impl NodeAuthorizer {
                 ("", "serviceaccounts") => return self.token(node, request).await,
                 ("coordination.k8s.io", "leases") => return lease(node, request),
                 ("storage.k8s.io", "csinodes") => return csi_node(node, request),
+                ("topology.node.k8s.io", "noderesourcetopologies") => {
+                    return topology(node, request);
+                }
                 ("resource.k8s.io", "resourceslices") => return self.slice(node, request).await,
                 ("", "nodes") => return own_node(node, request),
                 ("", "pods") => return self.pod(node, request).await,
@@ -195,6 +198,24 @@ fn lease(node: &str, request: &RequestInfo) -> Result<(), String> {
     }
     if request.verb != "create" && request.name != node {
         let why = "can only access node lease with the same name as the requesting node";
+        return Err(why.to_owned());
+    }
+    Ok(())
+}
+
+/// What davit's nodes publish of their NUMA nodes.
+fn topology(node: &str, request: &RequestInfo) -> Result<(), String> {
+    verbs(
+        request,
+        &OWN,
+        "can only get, create, update, patch, or delete a NodeResourceTopology",
+    )?;
+    no_subresource(
+        request,
+        "cannot authorize NodeResourceTopology subresources",
+    )?;
+    if request.verb != "create" && request.name != node {
+        let why = "can only access NodeResourceTopology with the same name as the requesting node";
         return Err(why.to_owned());
     }
     Ok(())

@@ -27,6 +27,17 @@ pub(crate) fn with_resource_version(json: &[u8], revision: u64) -> Option<Vec<u8
     Some(splice(json, outer.start..outer.start, &text))
 }
 
+/// The text of the field `metadata` of an object, where it has one.
+pub(crate) fn metadata_of(json: &[u8]) -> Option<&[u8]> {
+    let mut fields = Fields::of(json, 0)?;
+    while let Some(field) = fields.next_field()? {
+        if &json[field.key] == b"\"metadata\"" {
+            return json.get(field.value);
+        }
+    }
+    None
+}
+
 fn in_metadata(json: &[u8], start: usize, revision: u64) -> Option<Vec<u8>> {
     let quoted = format!("\"{FIELD}\"");
     let mut fields = Fields::of(json, start)?;
@@ -204,6 +215,10 @@ mod tests {
         ];
         for (before, after) in cases {
             assert_eq!(set(before).as_deref(), Some(after), "{before}");
+            let whole: Value = serde_json::from_str(after).unwrap();
+            let part = metadata_of(after.as_bytes()).unwrap();
+            let part: Value = serde_json::from_slice(part).unwrap();
+            assert_eq!(part, whole["metadata"]);
         }
     }
 

@@ -29,7 +29,9 @@ pub(super) fn from_v1beta1(kind: &str, obj: &mut Value) {
     if let Some(path) = claim_path(kind) {
         for request in each(obj, path) {
             let flat = take(request, &EXACTLY);
-            if let (false, Some(request)) = (flat.is_empty(), request.as_object_mut()) {
+            // what says nothing at all is an exact request without a class, not one of an unknown form
+            let has_form = flat.is_empty() && !is_empty_list(request.get("firstAvailable"));
+            if let (false, Some(request)) = (has_form, request.as_object_mut()) {
                 request.insert("exactly".to_owned(), Value::Object(flat));
             }
         }
@@ -71,6 +73,38 @@ pub(super) fn to_v1beta1(kind: &str, obj: &mut Value) {
             }
         }
     }
+}
+
+fn is_empty_list(value: Option<&Value>) -> bool {
+    value.is_none_or(|v| v.is_null() || v.as_array().is_some_and(Vec::is_empty))
+}
+
+/// The name in v1beta1 of a field of v1: exact requests have no member `exactly`, what devices have but their names is in
+/// `basic`.
+pub(super) fn field_in_v1beta1(kind: &str, field: &str) -> String {
+    let list = match kind {
+        "ResourceClaim" => "spec.devices.requests[",
+        "ResourceClaimTemplate" => "spec.spec.devices.requests[",
+        "ResourceSlice" => "spec.devices[",
+        _ => return field.to_owned(),
+    };
+    let parts = field
+        .strip_prefix(list)
+        .and_then(|rest| rest.split_once(']'));
+    let Some((index, rest)) = parts else {
+        return field.to_owned();
+    };
+    let rest = if kind == "ResourceSlice" {
+        match rest {
+            "" | ".name" => rest.to_owned(),
+            rest => format!(".basic{rest}"),
+        }
+    } else {
+        let inner = rest.strip_prefix(".exactly");
+        let inner = inner.filter(|r| r.is_empty() || r.starts_with(['.', '[']));
+        inner.unwrap_or(rest).to_owned()
+    };
+    format!("{list}{index}]{rest}")
 }
 
 /// In v1beta1 an empty node name and `allNodes: false` mean unset.

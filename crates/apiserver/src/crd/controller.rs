@@ -23,13 +23,11 @@ use super::definition::{Definition, Served, Versions};
 use super::view::View;
 use super::{FINALIZER, GROUP, PLURAL, is_true, names};
 use crate::cache::{EventType, Filter, Freshness, Watch, WatchItem, WatchOptions, WatchStart};
-use crate::context::Warnings;
 use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::storage::{Storage, StorageError};
-use crate::user::UserInfo;
-use crate::writes::{DeleteOptions, Writer};
+use crate::writes::{Author, DeleteOptions};
 use crate::{errors, object};
 
 const RETRY: Duration = Duration::from_secs(1);
@@ -558,8 +556,7 @@ async fn delete_all(server: &ApiServer, resource: &ResourceInfo) -> Result<usize
         .list(None, davit_store::ListOptions::default())
         .await
         .map_err(|error| errors::storage(error, resource, ""))?;
-    let user = UserInfo::system("system:apiserver");
-    let warnings = Warnings::default();
+    let author = Author::apiserver();
     let mut left = 0;
     for pair in &listing.items {
         let rest = pair.key.strip_prefix(resource.storage.prefix());
@@ -568,15 +565,7 @@ async fn delete_all(server: &ApiServer, resource: &ResourceInfo) -> Result<usize
             Some((namespace, name)) if resource.row.namespaced => (namespace, name),
             _ => ("", rest),
         };
-        let writer = Writer {
-            server,
-            resource,
-            namespace,
-            user: &user,
-            warnings: &warnings,
-            dry_run: false,
-            tracking: Tracking::Keep,
-        };
+        let writer = author.writer(server, resource, namespace, Tracking::Keep);
         match writer.delete(name, &DeleteOptions::default()).await {
             Ok(deletion) => left += usize::from(!deletion.gone),
             Err(status) if status.reason == Reason::NotFound => {}

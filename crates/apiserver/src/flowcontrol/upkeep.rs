@@ -10,12 +10,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::bootstrap::{self, AUTO_UPDATE, Upkeep};
 use super::{FlowControl, GROUP};
-use crate::context::Warnings;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
-use crate::writes::Writer;
+use crate::writes::Author;
 
 const SCHEMAS: &str = "flowschemas";
 const LEVELS: &str = "prioritylevelconfigurations";
@@ -93,17 +91,8 @@ async fn write(server: &ApiServer, plural: &str, manager: &str, what: Write) -> 
     let Some(resource) = snapshot.by_group_resource(GROUP, plural) else {
         return Ok(());
     };
-    let user = UserInfo::system("system:apiserver");
-    let warnings = Warnings::default();
-    let writer = Writer {
-        server,
-        resource,
-        namespace: "",
-        user: &user,
-        warnings: &warnings,
-        dry_run: false,
-        tracking: Tracking::Update(manager.to_owned()),
-    };
+    let author = Author::apiserver();
+    let writer = author.writer(server, resource, "", Tracking::Update(manager.to_owned()));
     match what {
         Write::Create(object) => writer.create(object).await.map(drop),
         Write::Update(name, subresource, change) => {

@@ -26,15 +26,14 @@ pub(crate) async fn create(
     let new = read_object(context, resource, request.into_body(), options.validation).await?;
     let namespace = namespace_of(context, resource);
     check_namespace(resource.row.namespaced, namespace, object::namespace(&new))?;
-    let writer = Writer {
+    let writer = Writer::of(
+        context,
         server,
         resource,
         namespace,
-        user: &context.user,
-        warnings: &context.warnings,
-        dry_run: options.dry_run,
-        tracking: Tracking::Update(ownership::manager(context)),
-    };
+        Tracking::Update(ownership::manager(context)),
+    )
+    .dry_run(options.dry_run);
     let mut stored = writer.create(new).await?;
     if options.dry_run {
         object::remove_meta(&mut stored.value, &["resourceVersion"]);

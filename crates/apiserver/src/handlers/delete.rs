@@ -56,15 +56,14 @@ fn writer<'a>(
     resource: &'a ResourceInfo,
     options: &DeleteOptions,
 ) -> Writer<'a> {
-    Writer {
+    Writer::of(
+        context,
         server,
         resource,
-        namespace: namespace_of(context, resource),
-        user: &context.user,
-        warnings: &context.warnings,
-        dry_run: options.dry_run,
-        tracking: Tracking::Keep,
-    }
+        namespace_of(context, resource),
+        Tracking::Keep,
+    )
+    .dry_run(options.dry_run)
 }
 
 /// `DELETE` on a collection: every selected object with the same options.

@@ -56,15 +56,14 @@ pub(crate) async fn patch(
     let options = WriteOptions::parse(context, "PatchOptions", kind == PatchKind::Apply)?;
     let bytes = read_body(request.into_body()).await?;
     let name = context.info.name.as_str();
-    let mut writer = Writer {
+    let mut writer = Writer::of(
+        context,
         server,
         resource,
-        namespace: namespace_of(context, resource),
-        user: &context.user,
-        warnings: &context.warnings,
-        dry_run: options.dry_run,
-        tracking: Tracking::Update(ownership::manager(context)),
-    };
+        namespace_of(context, resource),
+        Tracking::Update(ownership::manager(context)),
+    )
+    .dry_run(options.dry_run);
     let (code, value) = match kind {
         PatchKind::Patch(kind) => {
             let patch = Patch::parse(kind, &bytes).map_err(|error| error.status())?;
@@ -79,8 +78,7 @@ pub(crate) async fn patch(
         }
         PatchKind::Apply => {
             writer.tracking = Tracking::Applied;
-            let expected = Expected::of(resource);
-            let configuration = configuration(context, &bytes, &expected, options.validation)?;
+            let configuration = configuration(context, &bytes, options.validation)?;
             audit::request_object(&configuration);
             apply(context, &writer, &options, &configuration).await?
         }
@@ -113,26 +111,25 @@ pub(crate) fn kind(context: &Context) -> Result<PatchKind, Status> {
 pub(crate) fn configuration(
     context: &Context,
     bytes: &[u8],
-    expected: &Expected<'_>,
     validation: Validation,
 ) -> Result<Value, Status> {
     let malformed = |error: &dyn std::fmt::Display| {
         Status::bad_request(format!("error decoding YAML: {error}"))
     };
-    let parsed = decode::parse(bytes, Encoding::Yaml).map_err(|error| malformed(&error))?;
+    let (parsed, repeated) = decode::parse_yaml(bytes).map_err(|error| malformed(&error))?;
     if !parsed.is_object() {
         return Err(malformed(&"the configuration is not an object"));
     }
+    // Fields nobody knows are refused by the apply itself.
     if validation != Validation::Ignore
-        && let Ok(decoded) = expected.shape().decode(bytes, Encoding::Yaml)
+        && let Some(fault) = repeated
     {
-        // fields nobody knows are refused by the apply itself
-        let duplicates = decoded
-            .strict
-            .into_iter()
-            .filter(|fault| fault.starts_with("duplicate"));
-        let duplicates: Vec<String> = duplicates.collect();
-        judge_strictness(context, expected, validation, &duplicates)?;
+        let fault = format!("error converting YAML to JSON: {fault}");
+        if validation == Validation::Strict {
+            let why = format!("error strict decoding YAML: {fault}");
+            return Err(Status::bad_request(why));
+        }
+        context.warnings.add(fault);
     }
     Ok(parsed)
 }

@@ -33,15 +33,14 @@ pub(crate) async fn update(
     let namespace = namespace_of(context, resource);
     check_name(name, &mut new)?;
     check_namespace(resource.row.namespaced, namespace, object::namespace(&new))?;
-    let writer = Writer {
+    let writer = Writer::of(
+        context,
         server,
         resource,
         namespace,
-        user: &context.user,
-        warnings: &context.warnings,
-        dry_run: options.dry_run,
-        tracking: Tracking::Update(ownership::manager(context)),
-    };
+        Tracking::Update(ownership::manager(context)),
+    )
+    .dry_run(options.dry_run);
     let mut transform = |_: &Value| Ok(new.clone());
     let (code, value) = match writer.update(name, subresource, &mut transform).await {
         Ok(updated) => (StatusCode::OK, updated.value),

@@ -10,13 +10,12 @@ use serde_json::{Value, json};
 use super::{ApiServer, Error};
 use crate::admission::SYSTEM_CLASSES;
 use crate::authn::RequestHeader;
-use crate::context::Warnings;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::pki::FRONT_PROXY_CLIENT;
 use crate::service_addresses::KUBERNETES_SERVICE_IP;
-use crate::user::{ANONYMOUS, UserInfo};
-use crate::writes::Writer;
+use crate::user::ANONYMOUS;
+use crate::writes::Author;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 const KUBERNETES: &str = "kubernetes";
@@ -284,17 +283,13 @@ async fn ensure(
     let Some(resource) = snapshot.by_group_resource(group, plural) else {
         return Ok(());
     };
-    let user = UserInfo::system("system:apiserver");
-    let warnings = Warnings::default();
-    let writer = Writer {
+    let author = Author::apiserver();
+    let writer = author.writer(
         server,
         resource,
         namespace,
-        user: &user,
-        warnings: &warnings,
-        dry_run: false,
-        tracking: Tracking::Update(MANAGER.to_owned()),
-    };
+        Tracking::Update(MANAGER.to_owned()),
+    );
     let held = server
         .object(group, plural, namespace, &name)
         .await

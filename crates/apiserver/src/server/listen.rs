@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use http::Request;
-use hyper::body::Incoming;
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response};
+use hyper::body::{Body as _, Incoming};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::ApiServer;
 use crate::authn::ConnectionIdentity;
-use crate::body::request_body;
+use crate::body::{ResponseBody, request_body};
 
 const MAX_CONNECTIONS: usize = 4096;
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -136,11 +137,29 @@ async fn answer(
     server: &Arc<ApiServer>,
     request: Request<Incoming>,
     identity: Arc<ConnectionIdentity>,
-) -> http::Response<crate::body::ResponseBody> {
+) -> Response<ResponseBody> {
+    let head = request.method() == Method::HEAD;
     let request = request.map(request_body);
-    server
-        .answer(request, crate::pipeline::Caller::Connection(identity))
-        .await
+    let caller = crate::pipeline::Caller::Connection(identity);
+    let response = server.answer(request, caller).await;
+    if head {
+        return without_body(response);
+    }
+    response
+}
+
+/// The answer to HEAD: all headers, the length among them, and no body. HTTP/2 would send one, which clients take for a
+/// broken connection.
+fn without_body(response: Response<ResponseBody>) -> Response<ResponseBody> {
+    let (mut parts, body) = response.into_parts();
+    let length = body.size_hint().exact().filter(|length| *length > 0);
+    if let Some(length) = length {
+        parts
+            .headers
+            .entry(CONTENT_LENGTH)
+            .or_insert_with(|| length.into());
+    }
+    Response::from_parts(parts, ResponseBody::empty())
 }
 
 fn builder() -> auto::Builder<TokioExecutor> {
@@ -161,4 +180,23 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .keep_alive_interval(HTTP2_PING)
         .keep_alive_timeout(HTTP2_PING);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_answer_to_head_keeps_its_length_and_loses_its_body() {
+        let mut full = Response::new(ResponseBody::from("ok"));
+        full.headers_mut()
+            .insert("x-other", http::HeaderValue::from_static("a"));
+        let answer = without_body(full);
+        assert_eq!(answer.headers()[CONTENT_LENGTH], "2");
+        assert_eq!(answer.headers()["x-other"], "a");
+        assert!(answer.body().is_end_stream());
+        let stream = ResponseBody::stream(futures::stream::empty());
+        let answer = without_body(Response::new(stream));
+        assert!(!answer.headers().contains_key(CONTENT_LENGTH));
+    }
 }

@@ -205,8 +205,11 @@ pub(super) fn keep_all_but_status_and_metadata(new: &mut Value, old: &Value) {
 
 /// Whether a status writer may change labels, annotations and finalizers.
 pub(super) fn status_writes_metadata(kind: &KindInfo) -> bool {
-    matches!(
-        &*kind.group,
-        "" | "apps" | "batch" | "autoscaling" | "policy" | "networking.k8s.io"
-    )
+    match (&*kind.group, &*kind.kind) {
+        ("networking.k8s.io", "ServiceCIDR") => false,
+        (group, _) => matches!(
+            group,
+            "" | "apps" | "batch" | "autoscaling" | "policy" | "networking.k8s.io"
+        ),
+    }
 }

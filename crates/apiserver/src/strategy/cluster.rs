@@ -34,7 +34,9 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("scheduling.k8s.io", "PriorityClass") => Box::new(PriorityClass(info)),
         ("node.k8s.io", "RuntimeClass") => Box::new(RuntimeClass(info)),
         ("certificates.k8s.io", "CertificateSigningRequest") => Box::new(SigningRequest(info)),
-        ("certificates.k8s.io", "ClusterTrustBundle") => Box::new(BySigner(info)),
+        ("certificates.k8s.io", "ClusterTrustBundle") => {
+            Box::new(super::trust_bundles::TrustBundle(info))
+        }
         ("certificates.k8s.io", "PodCertificateRequest") => Box::new(BySigner(info)),
         ("apiregistration.k8s.io", _) => Box::new(ApiService(info)),
         ("apiextensions.k8s.io", _) => Box::new(super::crd::CustomResourceDefinition(info)),
@@ -438,7 +440,7 @@ impl Strategy for SigningRequest {
     /// Approval writes the conditions Approved and Denied, status everything else.
     fn prepare_subresource_update(&self, subresource: &str, new: &mut Value, old: &Value) {
         let written = at(new, &["status"]).clone();
-        access::keep_all_but_status(new, old);
+        access::keep_all_but_status_and_metadata(new, old);
         let decided = |c: &&Value| matches!(str_at(c, &["type"]), "Approved" | "Denied");
         let (conditions, mut status) = if subresource == "approval" {
             (
@@ -517,15 +519,21 @@ impl Strategy for SigningRequest {
     }
 
     fn field_names(&self) -> &'static [&'static str] {
-        &["spec.signerName"]
+        SIGNER_FIELDS
     }
 
     fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![(
-            "spec.signerName",
-            str_at(obj, &["spec", "signerName"]).to_owned(),
-        )]
+        signer_fields(obj)
     }
+}
+
+/// What kinds that name a signer are selectable by.
+pub(super) const SIGNER_FIELDS: &[&str] = &["spec.signerName"];
+
+/// The values of [`SIGNER_FIELDS`].
+pub(super) fn signer_fields(obj: &Value) -> Vec<(&'static str, String)> {
+    let signer = str_at(obj, &["spec", "signerName"]);
+    vec![(SIGNER_FIELDS[0], signer.to_owned())]
 }
 
 /// Kinds selectable by their signer.
@@ -537,14 +545,11 @@ impl Strategy for BySigner {
     }
 
     fn field_names(&self) -> &'static [&'static str] {
-        &["spec.signerName"]
+        SIGNER_FIELDS
     }
 
     fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![(
-            "spec.signerName",
-            str_at(obj, &["spec", "signerName"]).to_owned(),
-        )]
+        signer_fields(obj)
     }
 }
 

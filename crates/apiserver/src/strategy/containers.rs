@@ -38,9 +38,7 @@ pub(super) fn all(spec: &Value, scope: &Scope<'_>, path: &Path, errors: &mut Err
         unique_name(c, &mut taken, &path, errors);
         probes(c, &path, errors);
         lifecycle(c, &path, errors);
-        if !str_at(c, &["restartPolicy"]).is_empty() {
-            restart_policy(c, &path, errors);
-        }
+        restart_policy(c, &path, errors);
         unique_host_ports(c, &mut host_ports, &path, errors);
     }
     let mut init_ports = HashSet::new();
@@ -475,9 +473,51 @@ pub(super) fn port_or_name(port: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
+const MAX_RESTART_RULES: usize = 20;
+const MAX_EXIT_CODES: usize = 255;
+
+/// A container's own restart policy and the rules that go before it (KEP-5307). The action `RestartAllContainers`
+/// (KEP-5532) is not built: it is refused, as with its gate off.
 fn restart_policy(c: &Value, path: &Path, errors: &mut ErrorList) {
     let policies = ["Always", "Never", "OnFailure"];
     optional_choice(c, "restartPolicy", &policies, path, errors);
+    let rules = list_at(c, &["restartPolicyRules"]);
+    if !rules.is_empty() && str_at(c, &["restartPolicy"]).is_empty() {
+        let why = "must specify restartPolicy when restart rules are used";
+        errors.push(FieldError::required(&path.child("restartPolicy"), why));
+    }
+    let path = path.child("restartPolicyRules");
+    if rules.len() > MAX_RESTART_RULES {
+        errors.push(FieldError::too_many(&path, rules.len(), MAX_RESTART_RULES));
+    }
+    for (place, rule) in rules.iter().enumerate() {
+        restart_rule(rule, &path.index(place), errors);
+    }
+}
+
+fn restart_rule(rule: &Value, path: &Path, errors: &mut ErrorList) {
+    let one_of = |of: &Value, key: &str, values: &[&str], path: &Path, errors: &mut ErrorList| {
+        let value = str_at(of, &[key]);
+        if !values.contains(&value) {
+            errors.push(FieldError::not_supported(&path.child(key), value, values));
+        }
+    };
+    one_of(rule, "action", &["Restart"], path, errors);
+    let codes = at(rule, &["exitCodes"]);
+    let path = path.child("exitCodes");
+    if codes.is_null() {
+        errors.push(FieldError::required(&path, "must be specified"));
+        return;
+    }
+    one_of(codes, "operator", &["In", "NotIn"], &path, errors);
+    let values = list_at(codes, &["values"]).len();
+    if values > MAX_EXIT_CODES {
+        errors.push(FieldError::too_many(
+            &path.child("values"),
+            values,
+            MAX_EXIT_CODES,
+        ));
+    }
 }
 
 fn init(c: &Value, path: &Path, errors: &mut ErrorList) {

@@ -218,6 +218,18 @@ fn finalizers(kind: &KindInfo, finalizers: &[Value], path: &Path, errors: &mut E
     }
 }
 
+/// A warning about a name that is no DNS label, of an object whose name is used where only labels are good.
+pub(super) fn label_warning(obj: &Value, used_in: &str) -> Vec<String> {
+    let faults = names::check_dns1123_label(str_at(obj, &["metadata", "name"]));
+    if faults.is_empty() {
+        return Vec::new();
+    }
+    let faults = faults.join(" ");
+    vec![format!(
+        "metadata.name: this is used in {used_in}, which can result in surprising behavior; a DNS label is recommended: [{faults}]"
+    )]
+}
+
 /// `field is immutable`, when the value changed.
 pub(super) fn immutable(new: &Value, old: &Value, path: &Path, errors: &mut ErrorList) {
     if !same(new, old) {

@@ -10,6 +10,8 @@ use super::containers::{Scope, choice, not_negative, optional_choice, required, 
 use super::json::{at, bool_at, has, int_at, list_at, str_at};
 use super::{containers, meta, resources, scheduling, volumes};
 
+const LONGEST_HOSTNAME: usize = 64;
+
 /// Faults of the pod spec at `path`; `is_pod` tells a pod from a template.
 pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut ErrorList) {
     volumes::all(spec, path, errors);
@@ -113,6 +115,7 @@ fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
     }
     let policies = ["Always", "OnRootMismatch"];
     optional_choice(context, "fsGroupChangePolicy", &policies, &path, errors);
+    sysctls(list_at(context, &["sysctls"]), spec, &path, errors);
     seccomp(
         at(context, &["seccompProfile"]),
         &path.child("seccompProfile"),
@@ -152,6 +155,7 @@ fn named(spec: &Value, path: &Path, errors: &mut ErrorList) {
             ));
         }
     }
+    hostname_override(spec, path, errors);
     for (i, secret) in list_at(spec, &["imagePullSecrets"]).iter().enumerate() {
         required(
             secret,
@@ -160,6 +164,65 @@ fn named(spec: &Value, path: &Path, errors: &mut ErrorList) {
             errors,
         );
     }
+}
+
+/// Sysctls by their names; which of them a pod may set is for the node to say.
+fn sysctls(sysctls: &[Value], spec: &Value, path: &Path, errors: &mut ErrorList) {
+    const LONGEST: usize = 253;
+    const PATTERN: &str = "^([a-z0-9]([-_a-z0-9]*[a-z0-9])?[\\./])*[a-z0-9]([-_a-z0-9]*[a-z0-9])?$";
+    let is_segment = |segment: &str| {
+        let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_".contains(&b);
+        let edge = |b: Option<&u8>| b.is_some_and(|b| !b"-_".contains(b));
+        let bytes = segment.as_bytes();
+        bytes.iter().all(|b| inner(*b)) && edge(bytes.first()) && edge(bytes.last())
+    };
+    let mut seen = HashSet::new();
+    for (i, sysctl) in sysctls.iter().enumerate() {
+        let path = path.child("sysctls").index(i).child("name");
+        let name = str_at(sysctl, &["name"]);
+        if name.is_empty() {
+            errors.push(FieldError::required(&path, ""));
+        } else if name.len() > LONGEST || !name.split(['.', '/']).all(is_segment) {
+            let fault = format!("must have at most {LONGEST} characters and match regex {PATTERN}");
+            errors.push(FieldError::invalid(&path, name, fault));
+        } else if !seen.insert(name) {
+            errors.push(FieldError::duplicate(&path, name));
+        }
+        let starts = |prefixes: &[&str]| {
+            let name = name.replace('/', ".");
+            prefixes.iter().any(|prefix| name.starts_with(prefix))
+        };
+        let ipc = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
+        for (host, is_of) in [
+            ("hostNetwork", starts(&["net."])),
+            ("hostIPC", starts(&ipc)),
+        ] {
+            if is_of && bool_at(spec, &[host]) {
+                let fault = format!("may not be specified when '{host}' is true");
+                errors.push(FieldError::invalid(&path, name, fault));
+            }
+        }
+    }
+}
+
+/// KEP-4762: a name of any form, but not beside other ways to choose one.
+fn hostname_override(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    if !has(spec, &["hostnameOverride"]) {
+        return;
+    }
+    let path = path.child("hostnameOverride");
+    for other in ["setHostnameAsFQDN", "hostNetwork"] {
+        if bool_at(spec, &[other]) {
+            let fault = format!("may not be specified when {other} is true");
+            errors.push(FieldError::forbidden(&path, fault));
+        }
+    }
+    let name = str_at(spec, &["hostnameOverride"]);
+    if name.len() > LONGEST_HOSTNAME {
+        errors.push(FieldError::too_long(&path, LONGEST_HOSTNAME));
+    }
+    let faults = names::check_dns1123_subdomain(name);
+    errors.extend(invalid_each(&path, name, faults));
 }
 
 fn deadlines(spec: &Value, path: &Path, errors: &mut ErrorList) {

@@ -174,6 +174,10 @@ impl Strategy for Pod {
         Some(if seconds < 0 { 1 } else { seconds })
     }
 
+    fn create_warnings(&self, obj: &Value) -> Vec<String> {
+        meta::label_warning(obj, "the Pod's hostname")
+    }
+
     fn warnings(&self, obj: &Value) -> Vec<String> {
         spec_warnings(at(obj, &["spec"]), "spec")
     }
@@ -535,10 +539,30 @@ fn resize_update(new: &Value, old: &Value, errors: &mut ErrorList) {
                 }
                 resources
             };
+            let path = path.child(list).index(i).child("resources");
             if !same(&fixed(c), &fixed(b)) {
                 let why = "only cpu and memory resources are mutable";
-                let path = path.child(list).index(i).child("resources");
                 errors.push(FieldError::forbidden(&path, why));
+            }
+            let (now, before) = (at(c, &["resources"]), at(b, &["resources"]));
+            let is_sidecar = str_at(c, &["restartPolicy"]) == "Always";
+            if list == "initContainers" && !is_sidecar {
+                if !same(now, before) {
+                    let why = "resources for non-sidecar init containers are immutable";
+                    errors.push(FieldError::forbidden(&path, why));
+                }
+                continue;
+            }
+            for (part, why) in [
+                ("limits", "resource limits cannot be removed"),
+                ("requests", "resource requests cannot be removed"),
+            ] {
+                let gone = |name: &&str| {
+                    at(now, &[part, *name]).is_null() && !at(before, &[part, *name]).is_null()
+                };
+                if ["cpu", "memory"].iter().any(gone) {
+                    errors.push(FieldError::forbidden(&path.child(part), why));
+                }
             }
         }
     }

@@ -169,6 +169,15 @@ fn faults_of_pods() {
             p["spec"]["initContainers"] = json!([{"name": "c", "image": "i", "readinessProbe": {"exec": {"command": ["x"]}}}]);
         },
         |p| p["spec"]["containers"][0]["resources"] = json!({"claims": [{"name": "nope"}]}),
+        |p| {
+            p["spec"]["hostnameOverride"] = json!("Not_A_Name");
+            p["spec"]["setHostnameAsFQDN"] = json!(true);
+        },
+        |p| {
+            p["spec"]["hostIPC"] = json!(true);
+            p["spec"]["securityContext"] = json!({"sysctls": [{"name": "foo-"}, {"name": "kernel/shmmax", "value": "1"},
+                {"name": "bar.."}, {"name": "kernel/shmmax", "value": "1"}, {"value": "1"}]});
+        },
     ];
     let text: Vec<String> = cases
         .iter()
@@ -317,6 +326,81 @@ fn workloads() {
         text.push(faults("batch", "v1", "CronJob", &cron));
     }
     insta::assert_snapshot!(text.join("\n"));
+    for (zone, fault) in [
+        ("Not a zone", "unknown time zone Not a zone"),
+        ("../UTC", "unknown time zone ../UTC"),
+        ("Local", "must be an explicit time zone"),
+        ("", "must be nil or non-empty"),
+    ] {
+        cron["spec"]["timeZone"] = json!(zone);
+        let found = faults("batch", "v1", "CronJob", &cron);
+        assert!(found.contains(fault), "{zone}: {found}");
+    }
+}
+
+#[test]
+fn restart_rules_are_checked() {
+    let of = |container: Value| {
+        faults(
+            "",
+            "v1",
+            "Pod",
+            &pod(|p| {
+                for (key, value) in container.as_object().unwrap() {
+                    p["spec"]["containers"][0][key] = value.clone();
+                }
+            }),
+        )
+    };
+    let rule = |action: &str, codes: Value| json!({"action": action, "exitCodes": codes});
+    let good = rule("Restart", json!({"operator": "In", "values": [42]}));
+    assert_eq!(
+        of(json!({"restartPolicy": "Never", "restartPolicyRules": [good]})),
+        ""
+    );
+    let at = "spec.containers[0]";
+    assert_eq!(
+        of(json!({"restartPolicyRules": [good]})),
+        format!(
+            "{at}.restartPolicy: Required value: must specify restartPolicy when restart rules are used"
+        )
+    );
+    let bad = [
+        rule("RestartAllContainers", json!({"operator": "Near"})),
+        json!({"action": "Restart"}),
+    ];
+    assert_eq!(
+        of(json!({"restartPolicy": "Never", "restartPolicyRules": bad})),
+        format!(
+            "{at}.restartPolicyRules[0].action: Unsupported value: \"RestartAllContainers\": supported values: \"Restart\"\n\
+             {at}.restartPolicyRules[0].exitCodes.operator: Unsupported value: \"Near\": supported values: \"In\", \"NotIn\"\n\
+             {at}.restartPolicyRules[1].exitCodes: Required value: must be specified"
+        )
+    );
+}
+
+#[test]
+fn names_that_are_no_labels_are_warned_about() {
+    let text = |group: &str, kind: &str, name: &str| {
+        let obj = json!({"metadata": {"name": name}});
+        strategy(group, "v1", kind).create_warnings(&obj).join("\n")
+    };
+    for (group, kind) in [
+        ("apps", "Deployment"),
+        ("apps", "ReplicaSet"),
+        ("batch", "Job"),
+        ("batch", "CronJob"),
+        ("", "ReplicationController"),
+    ] {
+        let warned = text(group, kind, "a.b");
+        let start = "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is recommended: [";
+        assert!(warned.starts_with(start), "{kind}: {warned}");
+        assert_eq!(text(group, kind, "a-b"), "");
+    }
+    assert!(
+        text("", "Pod", "a.b").starts_with("metadata.name: this is used in the Pod's hostname, ")
+    );
+    assert_eq!(text("", "ConfigMap", "a.b"), "");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::{
     storage,
 };
 
+mod cron_jobs;
 mod jobs;
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
@@ -29,7 +30,7 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         "ReplicationController" => Box::new(ReplicationController(info)),
         "PodTemplate" => Box::new(PodTemplate(info)),
         "Job" => Box::new(jobs::Job(info)),
-        "CronJob" => Box::new(jobs::CronJob(info)),
+        "CronJob" => Box::new(cron_jobs::CronJob(info)),
         "HorizontalPodAutoscaler" => Box::new(Autoscaler(info)),
         "PodDisruptionBudget" => Box::new(DisruptionBudget(info)),
         _ => Box::new(Generic::new(info)),
@@ -132,6 +133,11 @@ fn runs_for_ever(template: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
+/// Names of pods begin with the name of their owner.
+fn name_warnings(obj: &Value) -> Vec<String> {
+    meta::label_warning(obj, "Pod names and hostnames")
+}
+
 fn template_warnings(obj: &Value) -> Vec<String> {
     pods::spec_warnings(at(obj, &["spec", "template", "spec"]), "spec.template.spec")
 }
@@ -178,6 +184,10 @@ impl Strategy for Deployment {
         deployment(new, &mut errors);
         meta::immutable_at(new, old, &["spec", "selector"], &mut errors);
         errors
+    }
+
+    fn create_warnings(&self, obj: &Value) -> Vec<String> {
+        name_warnings(obj)
     }
 
     fn warnings(&self, obj: &Value) -> Vec<String> {
@@ -261,6 +271,10 @@ impl Strategy for ReplicaSet {
         vec![replicas_field(obj)]
     }
 
+    fn create_warnings(&self, obj: &Value) -> Vec<String> {
+        name_warnings(obj)
+    }
+
     fn warnings(&self, obj: &Value) -> Vec<String> {
         template_warnings(obj)
     }
@@ -318,6 +332,14 @@ impl Strategy for ReplicationController {
 
     fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
         vec![replicas_field(obj)]
+    }
+
+    fn create_warnings(&self, obj: &Value) -> Vec<String> {
+        name_warnings(obj)
+    }
+
+    fn warnings(&self, obj: &Value) -> Vec<String> {
+        template_warnings(obj)
     }
 
     fn default_propagation(&self) -> Propagation {

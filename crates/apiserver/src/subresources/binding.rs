@@ -63,15 +63,8 @@ pub(crate) async fn handle(
     )
     .await?;
     let node = target(name, &binding)?;
-    let writer = Writer {
-        server,
-        resource: pods,
-        namespace: context.namespace(),
-        user: &context.user,
-        warnings: &context.warnings,
-        dry_run: options.dry_run,
-        tracking: Tracking::Keep,
-    };
+    let writer = Writer::of(context, server, pods, context.namespace(), Tracking::Keep)
+        .dry_run(options.dry_run);
     let mut transform = |pod: &Value| bound(name, pod, &binding, &node);
     writer.update(name, "binding", &mut transform).await?;
     let status = Status::success_code(StatusCode::CREATED.as_u16());
@@ -156,25 +149,34 @@ fn bound(name: &str, pod: &Value, binding: &Value, node: &str) -> Result<Value, 
 }
 
 fn set_scheduled(pod: &mut Value) {
+    let scheduled = json!({
+        "type": "PodScheduled", "status": "True", "lastProbeTime": null,
+        "lastTransitionTime": object::now(),
+    });
+    set_condition(pod, scheduled);
+}
+
+/// Sets a condition of a pod; its transition stays when it was if it has that status already.
+pub(super) fn set_condition(pod: &mut Value, mut condition: Value) {
     if !pod["status"].is_object() {
         pod["status"] = json!({});
     }
     if !pod["status"]["conditions"].is_array() {
         pod["status"]["conditions"] = json!([]);
     }
-    let scheduled = json!({
-        "type": "PodScheduled", "status": "True", "lastProbeTime": null,
-        "lastTransitionTime": object::now(),
-    });
     let Some(conditions) = pod["status"]["conditions"].as_array_mut() else {
         return;
     };
-    match conditions
+    let held = conditions
         .iter_mut()
-        .find(|condition| condition["type"] == "PodScheduled")
-    {
-        Some(held) if held["status"] == "True" => {}
-        Some(held) => *held = scheduled,
-        None => conditions.push(scheduled),
+        .find(|held| held["type"] == condition["type"]);
+    match held {
+        Some(held) => {
+            if held["status"] == condition["status"] {
+                condition["lastTransitionTime"] = held["lastTransitionTime"].clone();
+            }
+            *held = condition;
+        }
+        None => conditions.push(condition),
     }
 }

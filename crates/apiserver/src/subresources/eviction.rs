@@ -7,6 +7,7 @@ use davit_api::status::{Qualified, Reason, Status};
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
+use super::binding::set_condition;
 use crate::admission::{Operation, posted};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
@@ -14,8 +15,7 @@ use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
 use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
-use crate::writes::{DeleteOptions, Writer};
+use crate::writes::{Author, DeleteOptions, Preconditions, Writer};
 use crate::{object, respond};
 
 const GROUP: &str = "policy";
@@ -59,19 +59,20 @@ pub(super) async fn handle(
     let Some(pod) = server.object("", "pods", context.namespace(), name).await? else {
         return Err(Status::not_found(pods.qualified(), name));
     };
-    let writer = Writer {
-        server,
-        resource: pods,
-        namespace: context.namespace(),
-        user: &context.user,
-        warnings: &context.warnings,
-        dry_run: delete.dry_run,
-        tracking: Tracking::Keep,
-    };
+    let mut unhealthy = None;
     if !ignores_budgets(&pod) {
         let budget = budget_of(server, context.namespace(), &pod).await?;
-        if let Some(budget) = budget {
-            spend(server, context, object::name(&budget), name, delete.dry_run).await?;
+        match budget {
+            Some(budget) if spares(&budget, &pod) => {
+                // It has to be this unhealthy still.
+                let wanted = &mut delete.preconditions.resource_version;
+                unhealthy = wanted.is_none().then_some(budget);
+                wanted.get_or_insert_with(|| object::resource_version(&pod).to_owned());
+            }
+            Some(budget) => {
+                spend(server, context, object::name(&budget), name, delete.dry_run).await?;
+            }
+            None => {}
         }
         // what was allowed was the eviction of this very pod
         delete
@@ -79,10 +80,68 @@ pub(super) async fn handle(
             .uid
             .get_or_insert_with(|| object::uid(&pod).to_owned());
     }
-    writer.delete(name, &delete).await?;
+    let evicted = evict(server, context, pods, name, delete).await;
+    evicted.map_err(|status| match &unhealthy {
+        Some(budget) if status.reason == Reason::Conflict => stale(object::name(budget)),
+        _ => status,
+    })?;
     let status = Status::success_code(StatusCode::CREATED.as_u16());
     let value = serde_json::to_value(status).map_err(Status::internal)?;
     respond::document(context, StatusCode::CREATED, &value)
+}
+
+/// Says on the pod why it ends, and deletes it.
+async fn evict(
+    server: &ApiServer,
+    context: &Context,
+    pods: &ResourceInfo,
+    name: &str,
+    mut delete: DeleteOptions,
+) -> Result<(), Status> {
+    if !delete.dry_run {
+        let author = Author::apiserver();
+        let writer = author.writer(server, pods, context.namespace(), Tracking::Keep);
+        let wanted = delete.preconditions.clone();
+        let mut transform = |current: &Value| Ok(disrupted(current, &wanted));
+        let marked = writer.update(name, "status", &mut transform).await?;
+        if wanted.resource_version.is_some() {
+            delete.preconditions.resource_version = Some(marked.revision.to_string());
+        }
+    }
+    let writer = Writer::of(context, server, pods, context.namespace(), Tracking::Keep)
+        .dry_run(delete.dry_run);
+    writer.delete(name, &delete).await.map(drop)
+}
+
+/// The pod with the condition that failure policies of jobs look for (KEP-3329).
+fn disrupted(pod: &Value, wanted: &Preconditions) -> Value {
+    let mut new = pod.clone();
+    if let Some(uid) = &wanted.uid {
+        new["metadata"]["uid"] = json!(uid);
+    }
+    if let Some(version) = &wanted.resource_version {
+        new["metadata"]["resourceVersion"] = json!(version);
+    }
+    let condition = json!({
+        "type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI",
+        "message": "Eviction API: evicting", "lastTransitionTime": object::now(),
+    });
+    set_condition(&mut new, condition);
+    new
+}
+
+/// Whether the budget lets the pod go without counting it: one that is not ready, if the budget says so or its application
+/// is whole without it (KEP-3017).
+fn spares(budget: &Value, pod: &Value) -> bool {
+    let conditions = pod.pointer("/status/conditions").and_then(Value::as_array);
+    let mut conditions = conditions.into_iter().flatten();
+    if conditions.any(|c| c["type"] == "Ready" && c["status"] == "True") {
+        return false;
+    }
+    let number = |key: &str| budget["status"][key].as_i64().unwrap_or(0);
+    let (healthy, desired) = (number("currentHealthy"), number("desiredHealthy"));
+    budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        || (healthy >= desired && desired > 0)
 }
 
 /// Pods that do not count as available anyway.
@@ -135,16 +194,10 @@ async fn spend(
     let Some(resource) = snapshot.by_group_resource(GROUP, PLURAL) else {
         return Ok(());
     };
-    let user = UserInfo::system("system:apiserver");
-    let writer = Writer {
-        server,
-        resource,
-        namespace: context.namespace(),
-        user: &user,
-        warnings: &context.warnings,
-        dry_run,
-        tracking: Tracking::Keep,
-    };
+    let author = Author::apiserver();
+    let writer = author
+        .writer(server, resource, context.namespace(), Tracking::Keep)
+        .dry_run(dry_run);
     for attempt in 0..RETRIES {
         let mut transform = |current: &Value| spent(current, budget, pod);
         match writer.update(budget, "status", &mut transform).await {
@@ -164,18 +217,24 @@ async fn spend(
     ))
 }
 
+fn refuse(cause: &str, retry: u32) -> Status {
+    Status::too_many_requests(
+        "Cannot evict pod as it would violate the pod's disruption budget.",
+        retry,
+    )
+    .with_cause("DisruptionBudget", cause, "")
+}
+
+/// What the budget says is not of now: to be asked again.
+fn stale(name: &str) -> Status {
+    let cause = format!("The disruption budget {name} is still being processed by the server.");
+    refuse(&cause, STALE_RETRY_SECONDS)
+}
+
 fn spent(budget: &Value, name: &str, pod: &str) -> Result<Value, Status> {
     let number = |pointer: &str| budget.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
-    let refuse = |cause: &str, retry: u32| {
-        Status::too_many_requests(
-            "Cannot evict pod as it would violate the pod's disruption budget.",
-            retry,
-        )
-        .with_cause("DisruptionBudget", cause, "")
-    };
     if number("/status/observedGeneration") < number("/metadata/generation") {
-        let cause = format!("The disruption budget {name} is still being processed by the server.");
-        return Err(refuse(&cause, STALE_RETRY_SECONDS));
+        return Err(stale(name));
     }
     let allowed = number("/status/disruptionsAllowed");
     if allowed < 0 {

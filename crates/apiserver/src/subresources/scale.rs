@@ -60,16 +60,9 @@ pub(super) async fn handle(
             };
             let is_apply = verb == "patch" && patch_kind(context)? == PatchKind::Apply;
             let options = WriteOptions::parse(context, kind, is_apply)?;
-            let writer = Writer {
-                server,
-                resource,
-                namespace,
-                user: &context.user,
-                warnings: &context.warnings,
-                dry_run: options.dry_run,
-                // the scale's own ownership is translated
-                tracking: Tracking::Applied,
-            };
+            // the scale's own ownership is translated
+            let writer = Writer::of(context, server, resource, namespace, Tracking::Applied)
+                .dry_run(options.dry_run);
             change(context, &writer, name, &options, request).await?
         }
         verb => return Err(not_allowed(resource, verb)),
@@ -116,12 +109,7 @@ async fn change(
             PatchKind::Patch(kind) => {
                 Change::Patch(Patch::parse(kind, &bytes).map_err(|error| error.status())?)
             }
-            PatchKind::Apply => Change::Apply(configuration(
-                context,
-                &bytes,
-                &expected,
-                options.validation,
-            )?),
+            PatchKind::Apply => Change::Apply(configuration(context, &bytes, options.validation)?),
         };
         let mut transform = |current: &Value| {
             let live = scale_of(resource, current)?;

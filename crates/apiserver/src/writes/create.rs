@@ -7,7 +7,7 @@ use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
 use super::{Writer, add_missing};
-use crate::admission::Operation;
+use crate::admission::{Operation, device_access};
 use crate::ownership::BeforeAdmission;
 use crate::storage::{StorageError, Stored};
 use crate::{errors, object};
@@ -20,11 +20,7 @@ const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 impl Writer<'_> {
     /// Creates `new`, which is decoded, defaulted and in the storage version.
     pub(crate) async fn create(&self, mut new: Value) -> Result<Stored, Status> {
-        if !matches!(object::resource_version(&new), "" | "0") {
-            return Err(Status::unknown(
-                "resourceVersion should not be set on objects to be created",
-            ));
-        }
+        let has_version = !matches!(object::resource_version(&new), "" | "0");
         object::remove_meta(&mut new, &["resourceVersion"]);
         self.place(&mut new)?;
         let given = object::name(&new).to_owned();
@@ -54,6 +50,7 @@ impl Writer<'_> {
             }
             // after the name is known: jobs label their pods with it
             strategy.prepare_for_create(&mut new);
+            self.drop_disabled(&mut new, None);
             // what was set or taken away since decoding takes the form in which it will be read back
             let storage = &self.resource.storage;
             new = storage
@@ -64,6 +61,12 @@ impl Writer<'_> {
             let name = object::name(&new).to_owned();
             if attempt == 0 {
                 self.check_create(&new, &name).await?;
+                // The storage says this, after everybody else has spoken.
+                if has_version {
+                    return Err(Status::unknown(
+                        "resourceVersion should not be set on objects to be created",
+                    ));
+                }
             }
             match self.commit_create(&name, &mut new).await {
                 Ok(stored) => return Ok(stored),
@@ -80,9 +83,11 @@ impl Writer<'_> {
         Err(self.exists(&base, None, true))
     }
 
-    /// The object lives where the path says.
+    /// The object lives where the path says: one of the whole cluster in no namespace, whatever
+    /// the body says.
     fn place(&self, new: &mut Value) -> Result<(), Status> {
         if !self.resource.row.namespaced {
+            object::remove_meta(new, &["namespace"]);
             return Ok(());
         }
         match object::namespace(new) {
@@ -95,17 +100,19 @@ impl Writer<'_> {
 
     async fn check_create(&self, new: &Value, name: &str) -> Result<(), Status> {
         let (strategy, storage) = (&*self.resource.strategy, &self.resource.storage);
-        let mut found = strategy.validate(new);
+        let attributes = self.attributes(Operation::Create, "", name, None);
+        let mut found = device_access::faults(&attributes, new).await?;
+        found.extend(strategy.validate(new));
         add_missing(&mut found, storage.shape().validate(new, None));
         if !found.is_empty() {
             return Err(self.invalid(name, &found));
         }
-        let attributes = self.attributes(Operation::Create, "", name, None);
         self.server
             .admission()
             .validate(&attributes, Some(new))
             .await?;
-        for warning in strategy.warnings(new) {
+        let warnings = strategy.create_warnings(new);
+        for warning in warnings.into_iter().chain(strategy.warnings(new)) {
             self.warnings.add(warning);
         }
         Ok(())

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::create::is_tracked;
 use super::{Facet, Race, Writer, add_missing};
-use crate::admission::Operation;
+use crate::admission::{Operation, device_access};
 use crate::object;
 use crate::ownership::BeforeAdmission;
 use crate::storage::{StorageError, Stored};
@@ -167,9 +167,10 @@ impl Writer<'_> {
         let strategy = &*self.resource.strategy;
         strategy.default(&mut new);
         let storage = &self.resource.storage;
-        let found = match subresource {
+        let mut found = match subresource {
             "" => {
                 strategy.prepare_for_update(&mut new, &old.value);
+                self.drop_disabled(&mut new, Some(&old.value));
                 let mut found = strategy.validate_update(&new, &old.value);
                 let declared = storage.shape().validate(&new, Some(&old.value));
                 add_missing(&mut found, declared);
@@ -179,9 +180,16 @@ impl Writer<'_> {
             "binding" => Vec::new(),
             _ => {
                 strategy.prepare_subresource_update(subresource, &mut new, &old.value);
+                self.drop_disabled(&mut new, Some(&old.value));
                 strategy.validate_subresource_update(subresource, &new, &old.value)
             }
         };
+        if facet.is_none() && asks {
+            let attributes =
+                self.attributes(Operation::Update, subresource, name, Some(&old.value));
+            let refused = device_access::faults(&attributes, &new).await?;
+            found.splice(0..0, refused);
+        }
         if !found.is_empty() {
             return Err(self.invalid(name, &found));
         }

@@ -116,6 +116,38 @@ async fn item_177_quotas_refuse_what_is_too_much() {
 }
 
 #[tokio::test]
+async fn item_177_a_pod_that_gets_a_deadline_counts_in_other_quotas() {
+    let c = Cluster::new().await;
+    c.service_account().await;
+    for scope in ["Terminating", "NotTerminating"] {
+        let quota = json!({ "metadata": { "name": scope.to_lowercase() }, "spec": {
+            "hard": { "pods": "1" }, "scopes": [scope],
+        } });
+        c.post(QUOTAS, &quota).await.ok(201);
+    }
+    let every = json!({ "metadata": { "name": "every" }, "spec": { "hard": { "pods": "2" } } });
+    c.post(QUOTAS, &every).await.ok(201);
+    let used = async |name: &str| {
+        let quota = c.get(&format!("{QUOTAS}/{name}")).await.ok(200);
+        quota["status"]["used"]["pods"].clone()
+    };
+    c.pod("a").await;
+    let deadline = json!({ "spec": { "activeDeadlineSeconds": 3600 } });
+    c.patch(&format!("{PODS}/a"), "merge", &deadline)
+        .await
+        .ok(200);
+    assert_eq!(used("terminating").await, "1");
+    assert_eq!(used("every").await, "1", "it was counted there already");
+    let mut second = pod("b");
+    second["spec"]["activeDeadlineSeconds"] = json!(60);
+    let status = c.post(PODS, &second).await.error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "pods \"b\" is forbidden: exceeded quota: terminating, requested: pods=1, used: pods=1, limited: pods=1"
+    );
+}
+
+#[tokio::test]
 async fn item_177_quotas_demand_requests_and_look_at_scopes() {
     let c = Cluster::new().await;
     c.service_account().await;

@@ -236,13 +236,6 @@ async fn answer(
     }
 }
 
-/// A cluster with keys, as aggregation needs them.
-async fn cluster() -> Cluster {
-    let keys = tempfile::tempdir().unwrap();
-    let path = keys.keep();
-    Cluster::with(|options| options.data_dir = Some(path)).await
-}
-
 async fn front_proxy_ca(c: &Cluster) -> String {
     let url = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
     let map = c.get(url).await.ok(200);
@@ -297,7 +290,7 @@ fn version_of(discovery: &Value) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn item_163_and_164_an_available_backend_answers_with_the_callers_identity() {
-    let c = cluster().await;
+    let c = Cluster::with_keys().await;
     let backend = Backend::new(&front_proxy_ca(&c).await).await;
     backend.register(&c).await;
     let message = becomes(&c, NAME, "True", "Passed").await;
@@ -347,7 +340,7 @@ async fn item_163_and_164_an_available_backend_answers_with_the_callers_identity
 
 #[tokio::test(flavor = "multi_thread")]
 async fn item_166_a_dead_backend_harms_no_other_group() {
-    let c = cluster().await;
+    let c = Cluster::with_keys().await;
     let backend = Backend::new(&front_proxy_ca(&c).await).await;
     backend.register(&c).await;
     becomes(&c, NAME, "True", "Passed").await;
@@ -413,7 +406,7 @@ async fn item_166_a_dead_backend_harms_no_other_group() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_condition_says_what_is_missing() {
-    let c = cluster().await;
+    let c = Cluster::with_keys().await;
     let backend = Backend::new(&front_proxy_ca(&c).await).await;
     c.post(API_SERVICES, &backend.api_service()).await.ok(201);
     let message = becomes(&c, NAME, "False", "ServiceNotFound").await;
@@ -455,7 +448,7 @@ async fn the_condition_says_what_is_missing() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_upgrades_and_openapi_pass_through() {
-    let c = cluster().await;
+    let c = Cluster::with_keys().await;
     let served = Served::new(&c).await;
     let backend = Backend::new(&served.server.pki().unwrap().front_proxy().unwrap().ca).await;
     backend.register(&c).await;
@@ -537,7 +530,7 @@ async fn watches_upgrades_and_openapi_pass_through() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn item_165_extension_servers_learn_whom_to_believe() {
-    let c = cluster().await;
+    let c = Cluster::with_keys().await;
     let url = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
     let data = c.get(url).await.ok(200)["data"].clone();
     for key in ["client-ca-file", "requestheader-client-ca-file"] {

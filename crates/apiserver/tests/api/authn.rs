@@ -132,6 +132,138 @@ async fn item_184_tokens_of_a_local_issuer_are_verified_by_its_keys() {
     assert_eq!(issuer.calls().len(), 2);
 }
 
+/// An issuer with a key: one document is both its configuration and its keys.
+struct Issuing {
+    hook: Hook,
+    key: KeyPair,
+}
+
+impl Issuing {
+    async fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let point = key.public_key_raw();
+        let jwk = json!({
+            "kty": "EC", "crv": "P-256", "kid": "k", "alg": "ES256", "use": "sig",
+            "x": URL_SAFE_NO_PAD.encode(&point[1..33]), "y": URL_SAFE_NO_PAD.encode(&point[33..]),
+        });
+        let address: Arc<OnceLock<String>> = Arc::default();
+        let known = Arc::clone(&address);
+        let hook = Hook::new(&[], move |_| {
+            let url = known.get().cloned().unwrap_or_default();
+            json!({ "issuer": url, "jwks_uri": format!("{url}/keys"), "keys": [jwk] })
+        })
+        .await;
+        address.set(format!("https://{}", hook.address)).unwrap();
+        Self { hook, key }
+    }
+
+    fn url(&self) -> String {
+        format!("https://{}", self.hook.address)
+    }
+
+    /// A token of this issuer for `davit` with further claims.
+    fn token(&self, claims: Value) -> String {
+        let mut header = Header::new(Algorithm::ES256);
+        header.kid = Some("k".to_owned());
+        let signing = EncodingKey::from_ec_der(self.key.serialized_der());
+        let expires = jiff::Timestamp::now().as_second() + 600;
+        let mut all = json!({ "iss": self.url(), "aud": "davit", "sub": "x", "exp": expires });
+        for (name, value) in claims.as_object().unwrap() {
+            all[name] = value.clone();
+        }
+        jsonwebtoken::encode(&header, &all, &signing).unwrap()
+    }
+}
+
+#[tokio::test]
+async fn item_184_groups_may_be_elsewhere() {
+    let (issuer, other) = (Issuing::new().await, Issuing::new().await);
+    let answer: Arc<parking_lot::Mutex<(u16, String)>> = Arc::default();
+    let said = Arc::clone(&answer);
+    let source = Hook::new(&[], move |_| {
+        let (code, body) = said.lock().clone();
+        crate::hook::Said {
+            code,
+            body,
+            after: Duration::ZERO,
+        }
+    })
+    .await;
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("authentication.yaml");
+    let authorities = [&*issuer.hook.pem, &*other.hook.pem, &*source.pem].concat();
+    let config = json!({
+        "apiVersion": "apiserver.config.k8s.io/v1", "kind": "AuthenticationConfiguration",
+        "jwt": [{
+            "issuer": {
+                "url": issuer.url(), "audiences": ["davit"], "certificateAuthority": authorities,
+            },
+            "claimMappings": {
+                "username": { "claim": "email", "prefix": "" },
+                "groups": { "claim": "groups", "prefix": "far:" },
+            },
+        }],
+    });
+    std::fs::write(&file, config.to_string()).unwrap();
+    let c = Cluster::with(|options| {
+        options.authentication = Authentication {
+            config_file: Some(file.clone()),
+            ..Authentication::default()
+        };
+    })
+    .await;
+    // answers are kept by token, so each look has a user of its own
+    let look = async |who: &str, code: u16, body: String| {
+        *answer.lock() = (code, body);
+        let endpoint = format!("https://{}/groups?of={who}", source.address);
+        let token = issuer.token(json!({
+            "email": who,
+            "_claim_names": { "groups": "directory" },
+            "_claim_sources": { "directory": { "endpoint": endpoint, "access_token": "sesame" } },
+        }));
+        review(&c, &token).await
+    };
+    let groups = |issuer: &Issuing| issuer.token(json!({ "groups": ["dev", "ops"] }));
+    for (who, by) in [("ann", &issuer), ("bob", &other), ("cyd", &other)] {
+        let status = look(who, 200, groups(by)).await;
+        assert_eq!(status["user"]["username"], who, "{status}");
+        assert_eq!(
+            status["user"]["groups"],
+            json!(["far:dev", "far:ops", "system:authenticated"])
+        );
+    }
+    assert_eq!(source.bearers(), ["Bearer sesame"; 3]);
+    assert_eq!(source.calls()[0].0, "/groups?of=ann");
+    assert_eq!(other.hook.calls().len(), 2, "its keys are kept");
+    let stranger = Issuing::new().await;
+    for (who, code, body) in [
+        ("dan", 500, groups(&issuer)),
+        ("eve", 200, "no token".to_owned()),
+        ("fay", 200, issuer.token(json!({ "roles": ["dev"] }))),
+        (
+            "gus",
+            200,
+            other.token(json!({ "groups": ["dev"], "aud": "others" })),
+        ),
+        (
+            "hal",
+            200,
+            other.token(json!({ "groups": ["dev"], "exp": 1000 })),
+        ),
+        // nobody vouches for its certificate
+        ("ida", 200, groups(&stranger)),
+    ] {
+        let status = look(who, code, body).await;
+        assert!(status.get("authenticated").is_none(), "{who}: {status}");
+    }
+    // groups in the token are those that count
+    let here = issuer.token(json!({
+        "email": "jan", "groups": "near", "_claim_names": { "groups": "nowhere" },
+    }));
+    let status = review(&c, &here).await;
+    assert_eq!(status["user"]["groups"][0], "far:near", "{status}");
+}
+
 #[tokio::test]
 async fn item_192_token_webhooks_are_asked_once_and_their_word_counts() {
     let hook = Hook::new(&[], |review| {
@@ -291,6 +423,7 @@ async fn item_095_approval_needs_the_signers_permission_and_requesters_are_recor
     bind("approver").await;
     let bob = UserInfo::new("bob", &[]);
     let mut approved = made;
+    approved["metadata"]["annotations"] = json!({"approved-by": "bob"});
     approved["status"] = json!({"conditions": [
         {"type": "Approved", "status": "True", "reason": "Test", "message": "fine"},
     ]});
@@ -311,6 +444,10 @@ async fn item_095_approval_needs_the_signers_permission_and_requesters_are_recor
     );
     bind("system:certificates.k8s.io:kube-apiserver-client-approver").await;
     let done = approve().await.ok(200);
+    assert_eq!(
+        done["metadata"]["annotations"],
+        json!({"approved-by": "bob"})
+    );
     let condition = &done["status"]["conditions"][0];
     assert_eq!(condition["type"], "Approved");
     assert!(condition["lastUpdateTime"].is_string(), "{condition}");

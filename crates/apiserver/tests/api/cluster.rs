@@ -116,7 +116,17 @@ impl Cluster {
     }
 
     pub(crate) async fn with(change: impl FnOnce(&mut Options)) -> Self {
+        Self::below(tempfile::tempdir().unwrap(), change).await
+    }
+
+    /// With keys, and with those of other servers that tests put beside it.
+    pub(crate) async fn with_keys() -> Self {
         let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("data");
+        Self::below(dir, |options| options.data_dir = Some(data)).await
+    }
+
+    async fn below(dir: tempfile::TempDir, change: impl FnOnce(&mut Options)) -> Self {
         let store = open(&Backend::Embedded, &dir.path().join("store"))
             .await
             .unwrap();

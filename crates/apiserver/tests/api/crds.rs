@@ -26,7 +26,7 @@ fn object_schema(properties: Value) -> Value {
     json!({"type": "object", "properties": properties})
 }
 
-fn shirts() -> Value {
+pub(crate) fn shirts() -> Value {
     let mut version = version(
         "v1",
         true,
@@ -49,13 +49,13 @@ fn shirts() -> Value {
     definition
 }
 
-fn shirt(name: &str, spec: Value) -> Value {
+pub(crate) fn shirt(name: &str, spec: Value) -> Value {
     json!({"apiVersion": "stable.example.com/v1", "kind": "Shirt",
         "metadata": {"name": name}, "spec": spec})
 }
 
 /// Makes a definition and waits until it is established.
-async fn establish(c: &Cluster, definition: &Value) -> Value {
+pub(crate) async fn establish(c: &Cluster, definition: &Value) -> Value {
     c.post(CRDS, definition).await.ok(201);
     wait(c, definition, "Established").await
 }
@@ -272,7 +272,7 @@ async fn item_153_versions_without_conversion_show_the_same_object() {
         let list = c.get(url).await.ok(200);
         assert_eq!(list["items"][0]["apiVersion"], wanted);
     }
-    // 155
+    // item 155
     let url = format!("{CRDS}/things.example.com");
     let mut current = c.get(&url).await.json();
     current["spec"]["versions"][0]["storage"] = json!(true);

@@ -154,7 +154,7 @@ async fn item_118_evictions_obey_budgets() {
     c.patch(
         &format!("{PODS}/p/status"),
         "merge",
-        &json!({"status": {"phase": "Running"}}),
+        &json!({"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}),
     )
     .await
     .ok(200);
@@ -203,7 +203,58 @@ async fn item_118_evictions_obey_budgets() {
         0
     );
     assert!(budget["status"]["disruptedPods"]["p"].is_string());
-    assert!(c.get(&format!("{PODS}/p")).await.ok(200)["metadata"]["deletionTimestamp"].is_string());
+    let pod = c.get(&format!("{PODS}/p")).await.ok(200);
+    assert!(pod["metadata"]["deletionTimestamp"].is_string());
+    // Why, for the failure policies of jobs.
+    let conditions = pod["status"]["conditions"].as_array().unwrap();
+    let target = conditions.iter().find(|c| c["type"] == "DisruptionTarget");
+    assert_eq!(target.unwrap()["reason"], "EvictionByEvictionAPI");
+}
+
+/// What is not ready does not keep an application up: it may go while the others are enough, or whenever the budget says so.
+#[tokio::test]
+async fn unhealthy_pods_are_evicted_without_being_counted() {
+    let c = Cluster::new().await;
+    c.service_account().await;
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({
+        "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "p"}}},
+    });
+    c.post(budgets, &budget).await.ok(201);
+    let evict = async || {
+        bound_pod(&c, "p").await;
+        let running = json!({"status": {"phase": "Running"}});
+        c.patch(&format!("{PODS}/p/status"), "merge", &running)
+            .await
+            .ok(200);
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"},
+            "deleteOptions": {"gracePeriodSeconds": 0},
+        });
+        c.post(&format!("{PODS}/p/eviction"), &eviction).await
+    };
+    let healthy = async |n: i64| {
+        let status = json!({"status": {
+            "observedGeneration": 1, "disruptionsAllowed": 0, "currentHealthy": n, "desiredHealthy": 1, "expectedPods": 2,
+        }});
+        c.patch(&format!("{budgets}/b/status"), "merge", &status)
+            .await
+            .ok(200);
+    };
+    healthy(1).await;
+    evict().await.ok(201);
+    healthy(0).await;
+    evict().await.error(429, "TooManyRequests");
+    let options = json!({"gracePeriodSeconds": 0});
+    c.delete(&format!("{PODS}/p"), &options).await.ok(200);
+    let policy = json!({"spec": {"unhealthyPodEvictionPolicy": "AlwaysAllow"}});
+    c.patch(&format!("{budgets}/b"), "merge", &policy)
+        .await
+        .ok(200);
+    evict().await.ok(201);
+    let budget = c.get(&format!("{budgets}/b")).await.ok(200);
+    assert!(budget["status"]["disruptedPods"].is_null(), "{budget}");
 }
 
 #[tokio::test]

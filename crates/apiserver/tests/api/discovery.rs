@@ -111,14 +111,17 @@ async fn item_138_and_139_groups_are_ordered_and_subresources_have_their_kinds()
 async fn item_140_health_endpoints_behave() {
     let c = Cluster::new().await;
     c.ready().await;
-    let verbose = c.get("/readyz?verbose").await.text();
-    for check in [
-        "autoregister-completion",
-        "poststarthook/rbac/bootstrap-roles",
-    ] {
-        assert!(verbose.contains(&format!("[+]{check} ok\n")), "{verbose}");
+    for endpoint in ["healthz", "livez", "readyz"] {
+        let verbose = c.get(&format!("/{endpoint}?verbose")).await.text();
+        for check in [
+            "autoregister-completion",
+            "poststarthook/rbac/bootstrap-roles",
+            "poststarthook/start-apiserver-admission-initializer",
+        ] {
+            assert!(verbose.contains(&format!("[+]{check} ok\n")), "{verbose}");
+        }
+        assert!(!verbose.contains("kms-providers"));
     }
-    assert!(!verbose.contains("kms-providers"));
     for endpoint in ["healthz", "livez", "readyz"] {
         assert_eq!(c.get(&format!("/{endpoint}")).await.text(), "ok");
         let verbose = c.get(&format!("/{endpoint}?verbose")).await.text();

@@ -43,6 +43,7 @@ pub(crate) struct Hook {
     /// PEM of the certificate, which is its own authority.
     pub(crate) pem: String,
     heard: Arc<Mutex<Vec<(String, Value)>>>,
+    bearers: Arc<Mutex<Vec<String>>>,
     connections: Arc<Mutex<usize>>,
     task: JoinHandle<()>,
 }
@@ -80,16 +81,22 @@ impl Hook {
         let connections = Arc::new(Mutex::new(0));
         let says: Says = Arc::new(move |body| says(body).into());
         let (log, count) = (Arc::clone(&heard), Arc::clone(&connections));
+        let bearers = Arc::new(Mutex::new(Vec::new()));
+        let tokens = Arc::clone(&bearers);
         let task = tokio::spawn(async move {
             let mut open = tokio::task::JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
                 *count.lock() += 1;
                 let (acceptor, says, log) = (acceptor.clone(), Arc::clone(&says), Arc::clone(&log));
+                let tokens = Arc::clone(&tokens);
                 open.spawn(async move {
                     let Ok(stream) = acceptor.accept(stream).await else {
                         return;
                     };
-                    let service = service_fn(move |request| {
+                    let service = service_fn(move |request: Request<hyper::body::Incoming>| {
+                        let bearer = request.headers().get("authorization");
+                        let bearer = bearer.and_then(|value| value.to_str().ok());
+                        tokens.lock().extend(bearer.map(str::to_owned));
                         answer(request, Arc::clone(&says), Arc::clone(&log))
                     });
                     let _ = hyper::server::conn::http1::Builder::new()
@@ -102,6 +109,7 @@ impl Hook {
             address,
             pem,
             heard,
+            bearers,
             connections,
             task,
         }
@@ -119,6 +127,11 @@ impl Hook {
     /// The whole bodies so far, with their paths.
     pub(crate) fn calls(&self) -> Vec<(String, Value)> {
         self.heard.lock().clone()
+    }
+
+    /// The `Authorization` headers so far.
+    pub(crate) fn bearers(&self) -> Vec<String> {
+        self.bearers.lock().clone()
     }
 
     pub(crate) fn connections(&self) -> usize {

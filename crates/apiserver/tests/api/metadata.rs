@@ -28,6 +28,9 @@ async fn item_031_create_with_a_resource_version_fails() {
         status["message"],
         "resourceVersion should not be set on objects to be created"
     );
+    // what else is wrong is said first
+    map["metadata"]["name"] = json!("Not A Name");
+    c.post(CONFIG_MAPS, &map).await.error(422, "Invalid");
 }
 
 #[tokio::test]
@@ -288,6 +291,17 @@ async fn item_044_field_validation_ignores_warns_or_refuses() {
         ]
     );
     assert_eq!(warn.ok(201)["data"]["a"], "2");
+    let apply = [("content-type", "application/apply-patch+yaml")];
+    let applied = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: d}\ndata:\n  a: x\n  a: y\n";
+    let url_of = |mode: &str| format!("{CONFIG_MAPS}/d?fieldManager=m&fieldValidation={mode}");
+    let strict = c.request("PATCH", &url_of("Strict"), &apply, applied).await;
+    assert_eq!(
+        strict.error(400, "BadRequest")["message"],
+        "error strict decoding YAML: error converting YAML to JSON: yaml: unmarshal errors:\n  \
+         line 6: key \"a\" already set in map"
+    );
+    let ignored = c.request("PATCH", &url_of("Ignore"), &apply, applied).await;
+    assert_eq!(ignored.ok(201)["data"]["a"], "y");
     let ignore = c.request("POST", &url("Ignore"), &json, body("c")).await;
     assert!(ignore.warnings().is_empty());
     ignore.ok(201);

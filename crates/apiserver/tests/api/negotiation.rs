@@ -1,8 +1,9 @@
 //! Items 11–19: forms of answers.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::*;
+use crate::crds::{establish, shirt};
 
 #[tokio::test]
 async fn item_011_unknown_accept_is_406_and_empty_is_json() {
@@ -158,6 +159,91 @@ async fn item_017_partial_metadata_lists_in_json() {
     assert_eq!(list["kind"], "PartialObjectMetadataList");
     assert_eq!(list["items"][0]["kind"], "PartialObjectMetadata");
     assert!(list["items"][0].get("data").is_none());
+}
+
+/// Indented answers are written from values, plain ones are gathered from bytes.
+#[tokio::test]
+async fn items_015_to_017_gathered_lists_are_the_bytes_of_written_ones() {
+    let c = Cluster::new().await;
+    let annotated = json!({
+        "metadata": {
+            "name": "x", "labels": { "app": "a" },
+            "annotations": { "text": "\u{e9} \u{1f980} \" \\ \n \u{7} <&>", "n": "1" },
+        },
+        "data": { "k": "v", "u": "\u{2028}" },
+    });
+    c.post(CONFIG_MAPS, &annotated).await.ok(201);
+    c.config_map("y", &json!({})).await;
+    c.service_account().await;
+    for name in ["a", "b", "c"] {
+        c.pod(name).await;
+    }
+    let ended = json!({ "status": { "phase": "Succeeded", "reason": "Done" } });
+    c.patch(&format!("{PODS}/b/status"), "merge", &ended)
+        .await
+        .ok(200);
+    let shirts = "/apis/stable.example.com/v1/namespaces/default/shirts";
+    establish(&c, &crate::crds::shirts()).await;
+    for n in 0..3 {
+        let spec = json!({ "size": "\u{e9}\"", "color": "red", "count": n, "tags": ["a"] });
+        let mut shirt = shirt(&format!("s{n}"), spec);
+        shirt["metadata"]["annotations"] = json!({ "a": "b" });
+        shirt["status"] = json!({ "list": [n, 1.5, 1e30] });
+        c.post(shirts, &shirt).await.ok(201);
+    }
+    let scaler = json!({
+        "metadata": { "name": "h" },
+        "spec": {
+            "maxReplicas": 3,
+            "scaleTargetRef": { "apiVersion": "apps/v1", "kind": "Deployment", "name": "d" },
+        },
+    });
+    let scalers = "namespaces/default/horizontalpodautoscalers";
+    c.post(&format!("/apis/autoscaling/v2/{scalers}"), &scaler)
+        .await
+        .ok(201);
+    let partial = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+    for path in [
+        CONFIG_MAPS.to_owned(),
+        PODS.to_owned(),
+        format!("{PODS}?limit=2"),
+        format!("{PODS}?labelSelector=none"),
+        shirts.to_owned(),
+        format!("/apis/autoscaling/v1/{scalers}"),
+        "/api/v1/namespaces".to_owned(),
+        "/api/v1/events".to_owned(),
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles".to_owned(),
+        "/apis/apiregistration.k8s.io/v1/apiservices".to_owned(),
+    ] {
+        let and = if path.contains('?') { '&' } else { '?' };
+        for (query, accept) in [
+            ("includeObject=None", TABLE),
+            ("includeObject=Metadata", TABLE),
+            ("includeObject=Object", TABLE),
+            ("", partial),
+        ] {
+            same_bytes(&c, &format!("{path}{and}{query}"), accept).await;
+        }
+    }
+}
+
+async fn same_bytes(c: &Cluster, path: &str, accept: &str) {
+    let mut last = (String::new(), String::new());
+    // ages and revisions may change between the two
+    for _ in 0..5 {
+        let headers = [("accept", accept)];
+        let plain = c.request("GET", path, &headers, "").await.text();
+        let pretty = format!("{path}&pretty=true");
+        let pretty = c.request("GET", &pretty, &headers, "").await.text();
+        assert!(pretty.starts_with("{\n"), "{pretty}");
+        let value: Value = serde_json::from_str(&pretty).unwrap();
+        let written = format!("{value}\n");
+        if plain == written {
+            return;
+        }
+        last = (plain, written);
+    }
+    assert_eq!(last.0, last.1, "{path}");
 }
 
 #[tokio::test]

@@ -146,3 +146,82 @@ async fn exec_is_upgraded_and_piped_over_the_wire() {
     );
     served.stop().await;
 }
+
+/// An application in a pod: plain HTTP, with a redirect to itself and an echo behind an upgrade.
+async fn application() -> (SocketAddr, Asked) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let asked = Asked::default();
+    let seen = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let seen = Arc::clone(&seen);
+            let service = service_fn(move |request: Request<Incoming>| {
+                let seen = Arc::clone(&seen);
+                async move {
+                    let mut response = answer(request, seen).await?;
+                    if response.status() == StatusCode::OK {
+                        let location = http::HeaderValue::from_static("/login?from=here");
+                        response.headers_mut().insert("location", location);
+                    }
+                    Ok::<_, hyper::Error>(response)
+                }
+            });
+            let io = TokioIo::new(stream);
+            tokio::spawn(async move {
+                hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
+                    .serve_connection_with_upgrades(io, service)
+                    .await
+            });
+        }
+    });
+    (address, asked)
+}
+
+#[tokio::test]
+async fn item_128_pods_are_reached_through_the_server() {
+    let c = Cluster::new().await;
+    let (address, asked) = application().await;
+    c.service_account().await;
+    let mut pod = pod("p");
+    pod["spec"]["containers"][0]["ports"] =
+        json!([{ "name": "web", "containerPort": address.port() }]);
+    c.post(PODS, &pod).await.ok(201);
+    let ip = address.ip().to_string();
+    let status = json!({ "status": { "podIP": ip, "podIPs": [{ "ip": ip }] } });
+    c.patch(&format!("{PODS}/p/status"), "merge", &status)
+        .await
+        .ok(200);
+    let namespace = "/api/v1/namespaces/default";
+    // services, whose endpoints may not be on loopback, are reached in tests/cni.rs
+    for name in ["pods/p", "pods/p:web", "pods/http:p:web"] {
+        let base = format!("{namespace}/{name}/proxy");
+        let answer = c.get(&format!("{base}/a%20b/c?d=e%26f")).await;
+        assert_eq!((answer.code, answer.text().as_str()), (200, "line one\n"));
+        // the way back leads through the server, too
+        assert_eq!(answer.header("location"), format!("{base}/login?from=here"));
+        let line = asked.lock().unwrap().pop().unwrap();
+        assert_eq!(line, "/a%20b/c?d=e%26f", "{name}");
+    }
+    let served = crate::serve::Served::new(&c).await;
+    for name in ["pods/p", "pods/p:web"] {
+        let mut io = served.connect().await;
+        let request = format!(
+            "GET {namespace}/{name}/proxy/socket HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n\
+             connection: Upgrade\r\nupgrade: echo\r\n\r\n"
+        );
+        io.write_all(request.as_bytes()).await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(io.read_u8().await.unwrap());
+        }
+        let head = String::from_utf8(head).unwrap();
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        io.write_all(b"hello").await.unwrap();
+        let mut echo = [0; 5];
+        io.read_exact(&mut echo).await.unwrap();
+        assert_eq!(&echo, b"hello");
+        assert_eq!(asked.lock().unwrap().pop().unwrap(), "/socket");
+    }
+    served.stop().await;
+}

@@ -47,6 +47,32 @@ async fn bind(c: &Cluster, namespace: &str, role: &str, user: &str) {
     c.post(&url, &binding).await.ok(201);
 }
 
+/// Browsers open WebSockets by GET: that may not get around the right to start something.
+#[tokio::test]
+async fn item_129_a_shell_by_get_needs_the_right_to_create_one() {
+    let c = cluster().await;
+    c.service_account().await;
+    c.post(PODS, &pod("p")).await.ok(201);
+    let rule =
+        |verbs: Value| json!([{"apiGroups": [""], "resources": ["pods/exec"], "verbs": verbs}]);
+    cluster_role(&c, "looks", rule(json!(["get"]))).await;
+    cluster_role(&c, "opens", rule(json!(["get", "create"]))).await;
+    bind(&c, "default", "looks", "bob").await;
+    bind(&c, "default", "opens", "eve").await;
+    let url = format!("{PODS}/p/exec?command=ls&stdout=true");
+    let status = get_as(&c, &UserInfo::new("bob", &[]), &url)
+        .await
+        .error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "pods \"p\" is forbidden: User \"bob\" cannot create resource \"pods/exec\" in API group \"\" in the namespace \"default\""
+    );
+    let status = get_as(&c, &UserInfo::new("eve", &[]), &url)
+        .await
+        .error(400, "BadRequest");
+    assert_eq!(status["message"], "pod p does not have a host assigned");
+}
+
 #[tokio::test]
 async fn item_188_bindings_allow_and_the_refusal_names_all() {
     let c = cluster().await;
@@ -445,4 +471,61 @@ async fn item_191_nodes_write_only_what_is_theirs() {
     as_user(&c, &node, "DELETE", &url, &Value::Null)
         .await
         .ok(200);
+}
+
+#[tokio::test]
+async fn items_33_34_the_status_of_a_claim_is_written_part_by_part() {
+    let c = cluster().await;
+    let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let spec =
+        json!({"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "k"}}]}});
+    let claim = c
+        .post(claims, &json!({"metadata": {"name": "c"}, "spec": spec}))
+        .await
+        .ok(201);
+    let url = format!("{claims}/c/status");
+    let rule = |resource: &str, verbs: &[&str], names: &[&str]| json!({"verbs": verbs, "apiGroups": ["resource.k8s.io"], "resources": [resource], "resourceNames": names});
+    let status = rule("resourceclaims/status", &["update", "patch"], &[]);
+    cluster_role(&c, "status", json!([status])).await;
+    let binding = rule("resourceclaims/binding", &["update"], &[]);
+    cluster_role(&c, "binding", json!([binding])).await;
+    let local = ["associated-node:update"];
+    let driver = rule("resourceclaims/driver", &local, &["d.example"]);
+    cluster_role(&c, "driver", json!([driver])).await;
+
+    let mut allocated = claim;
+    allocated["status"] = json!({"allocation": {
+        "devices": {"results": [{"request": "r", "driver": "d.example", "pool": "p", "device": "0"}]},
+        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [
+            {"key": "metadata.name", "operator": "In", "values": ["n-1"]}]}]}}});
+    let allocator = UserInfo::new("allocator", &[]);
+    bind(&c, "", "status", "allocator").await;
+    let refused = as_user(&c, &allocator, "PUT", &url, &allocated).await;
+    let refused = refused.error(422, "Invalid");
+    let text = refused["message"].as_str().unwrap();
+    assert!(
+        text.contains("changing status.allocation or status.reservedFor requires resource=\"resourceclaims/binding\""),
+        "{text}"
+    );
+    bind(&c, "", "binding", "allocator").await;
+    let mut told = as_user(&c, &allocator, "PUT", &url, &allocated)
+        .await
+        .ok(200);
+
+    let name = "system:serviceaccount:default:d";
+    bind(&c, "", "status", name).await;
+    bind(&c, "", "driver", name).await;
+    let on = |node: &str| {
+        let mut user = UserInfo::new(name, &[]);
+        let key = "authentication.kubernetes.io/node-name";
+        user.extra.insert(key.to_owned(), vec![node.to_owned()]);
+        user
+    };
+    told["status"]["devices"] =
+        json!([{"driver": "d.example", "pool": "p", "device": "0", "data": {"a": 1}}]);
+    let refused = as_user(&c, &on("n-2"), "PUT", &url, &told).await;
+    let refused = refused.error(422, "Invalid");
+    let text = refused["message"].as_str().unwrap();
+    assert!(text.contains("status.devices: Forbidden: changing status.devices requires resource=\"resourceclaims/driver\""), "{text}");
+    as_user(&c, &on("n-1"), "PUT", &url, &told).await.ok(200);
 }

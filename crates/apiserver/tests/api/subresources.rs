@@ -101,6 +101,48 @@ async fn item_094_resize_changes_resources_only() {
 }
 
 #[tokio::test]
+async fn a_resize_neither_removes_nor_reaches_init_containers() {
+    let c = Cluster::new().await;
+    c.service_account().await;
+    let mut both = pod("p");
+    let sized = json!({"requests": {"cpu": "100m", "memory": "1Mi"}, "limits": {"memory": "2Mi"}});
+    both["spec"]["containers"][0]["resources"] = sized.clone();
+    both["spec"]["initContainers"] = json!([{"name": "i", "image": "x", "resources": sized},
+        {"name": "s", "image": "x", "restartPolicy": "Always", "resources": sized}]);
+    c.post(PODS, &both).await.ok(201);
+    let url = format!("{PODS}/p/resize");
+    let patch = async |list: &str, name: &str, resources: serde_json::Value| {
+        let patch = json!({"spec": {list: [{"name": name, "resources": resources}]}});
+        c.patch(&url, "strategic-merge", &patch).await
+    };
+    let message =
+        |status: &serde_json::Value| status["message"].as_str().unwrap_or_default().to_owned();
+    let status = patch("containers", "c", json!({"limits": {"memory": null}})).await;
+    let told = message(&status.error(422, "Invalid"));
+    let limits =
+        "spec.containers[0].resources.limits: Forbidden: resource limits cannot be removed";
+    assert!(told.contains(limits), "{told}");
+    let status = patch("containers", "c", json!({"requests": {"cpu": null}})).await;
+    let told = message(&status.error(422, "Invalid"));
+    assert!(
+        told.contains("resource requests cannot be removed"),
+        "{told}"
+    );
+    let status = patch("initContainers", "i", json!({"requests": {"cpu": "200m"}})).await;
+    let told = message(&status.error(422, "Invalid"));
+    assert!(
+        told.contains("resources for non-sidecar init containers are immutable"),
+        "{told}"
+    );
+    let sidecar = patch("initContainers", "s", json!({"requests": {"cpu": "200m"}})).await;
+    let sidecar = sidecar.ok(200);
+    assert_eq!(
+        sidecar["spec"]["initContainers"][1]["resources"]["requests"]["cpu"],
+        "200m"
+    );
+}
+
+#[tokio::test]
 async fn logs_and_exec_check_pod_and_container_first() {
     let c = Cluster::new().await;
     c.service_account().await;

@@ -123,6 +123,38 @@ async fn item_171_denials_carry_name_message_and_code() {
 }
 
 #[tokio::test]
+async fn item_171_reasons_that_kubernetes_does_not_know_reach_the_client() {
+    let c = Cluster::new().await;
+    let hook = Hook::new(&[], |r: &Value| {
+        review(
+            r,
+            json!({
+                "allowed": false,
+                "status": {
+                    "code": 418, "reason": "QuotaTooGreedy", "status": "Failure",
+                    "details": {
+                        "kind": "teapots", "retryAfterSeconds": 7,
+                        "causes": [{ "reason": "TooMany", "message": "5 of 3", "field": "data" }],
+                    },
+                },
+            }),
+        )
+    })
+    .await;
+    let webhook = webhook(&hook, "greedy.example.com", "configmaps");
+    configure(&c, VALIDATING, "v", &[webhook]).await;
+    let answer = c.post(CONFIG_MAPS, &config_map("x", &json!({}))).await;
+    assert_eq!(answer.header("retry-after"), "7");
+    let status = answer.error(418, "QuotaTooGreedy");
+    assert_eq!(
+        status["message"],
+        "admission webhook \"greedy.example.com\" denied the request: QuotaTooGreedy"
+    );
+    assert_eq!(status["details"]["kind"], "teapots");
+    assert_eq!(status["details"]["causes"][0]["reason"], "TooMany");
+}
+
+#[tokio::test]
 async fn item_172_failures_follow_the_policy_and_the_timeout() {
     let c = Cluster::new().await;
     let slow = Hook::new(&[], |r: &Value| Said {

@@ -282,7 +282,6 @@ async fn item_028_every_listed_path_answers() {
 /// Falls over any config map called `boom`.
 struct Falls;
 
-#[async_trait::async_trait]
 impl davit_apiserver::admission::Validating for Falls {
     async fn validate(
         &self,

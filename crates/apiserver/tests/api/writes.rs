@@ -174,3 +174,21 @@ async fn the_extended_resource_example_works_as_written() {
             .is_none()
     );
 }
+
+/// As client-go programs do that fill in a namespace for everything they make.
+#[tokio::test]
+async fn the_namespace_of_a_cluster_scoped_object_is_dropped() {
+    let c = Cluster::new().await;
+    let role = json!({"metadata": {"name": "r", "namespace": "default"}, "rules": []});
+    let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let made = c.post(roles, &role).await.ok(201);
+    assert!(made["metadata"]["namespace"].is_null(), "{made}");
+    let mut changed = made;
+    changed["metadata"]["namespace"] = json!("default");
+    let one = format!("{roles}/r");
+    let changed = c.put(&one, &changed).await.ok(200);
+    assert!(changed["metadata"]["namespace"].is_null(), "{changed}");
+    let patch = json!({"metadata": {"namespace": "default", "labels": {"a": "b"}}});
+    let patched = c.patch(&one, "merge", &patch).await.ok(200);
+    assert!(patched["metadata"]["namespace"].is_null(), "{patched}");
+}

@@ -1,6 +1,5 @@
 //! MutatingAdmissionPolicy.
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use davit_cel::Value as Cel;
 use davit_schema::patch::JsonPatch;
@@ -29,7 +28,6 @@ impl Mutators {
     }
 }
 
-#[async_trait]
 impl Mutating for Mutators {
     async fn admit(
         &self,

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use davit_cel::Value as Cel;
 use serde_json::{Value, json};
@@ -49,7 +48,6 @@ impl Denial {
     }
 }
 
-#[async_trait]
 impl Validating for Validators {
     async fn validate(
         &self,

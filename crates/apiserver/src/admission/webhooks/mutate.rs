@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use async_trait::async_trait;
 use davit_api::field::quote;
 use davit_api::status::Status;
 use davit_schema::patch::JsonPatch;
@@ -29,7 +28,6 @@ impl Mutators {
     }
 }
 
-#[async_trait]
 impl Mutating for Mutators {
     async fn admit(
         &self,

@@ -197,6 +197,12 @@ pub(super) fn denial(name: &str, given: &Value) -> Status {
         .as_u64()
         .and_then(|code| u16::try_from(code).ok());
     status.code = code.filter(|code| (400..600).contains(code)).unwrap_or(400);
+    if !matches!(text("status"), "" | "Success") {
+        text("status").clone_into(&mut status.status);
+    }
+    if let Ok(metadata) = serde_json::from_value(given["metadata"].clone()) {
+        status.metadata = metadata;
+    }
     if let Ok(details) = serde_json::from_value(given["details"].clone()) {
         status.details = details;
     }
@@ -293,5 +299,8 @@ mod tests {
         );
         assert_eq!((told.code, told.reason), (403, Reason::Forbidden));
         assert_eq!(denial("h", &json!({ "code": 200 })).code, 400);
+        let own = denial("h", &json!({ "reason": "QuotaTooGreedy" }));
+        assert_eq!(own.reason, Reason::Other("QuotaTooGreedy".into()));
+        assert!(own.message.ends_with("denied the request: QuotaTooGreedy"));
     }
 }

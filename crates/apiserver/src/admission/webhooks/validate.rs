@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use async_trait::async_trait;
 use davit_api::status::Status;
 use futures::future::join_all;
 use serde_json::Value;
@@ -26,7 +25,6 @@ impl Validators {
     }
 }
 
-#[async_trait]
 impl Validating for Validators {
     async fn validate(
         &self,

@@ -13,12 +13,10 @@ use serde_json::{Value, json};
 use super::GROUP;
 use super::policy::{self, AUTOUPDATE};
 use super::rule::{Rule, missing};
-use crate::context::Warnings;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
-use crate::writes::{DeleteOptions, Writer};
+use crate::writes::{Author, DeleteOptions};
 
 /// Who owns the fields written here.
 const MANAGER: &str = "kube-apiserver";
@@ -75,19 +73,15 @@ async fn bring(
     let Some(resource) = snapshot.by_group_resource(GROUP, plural) else {
         return Ok(());
     };
-    let user = UserInfo::system("system:apiserver");
-    let warnings = Warnings::default();
+    let author = Author::apiserver();
     let name = object::name(&wanted).to_owned();
     let namespace = object::namespace(&wanted).to_owned();
-    let writer = Writer {
+    let writer = author.writer(
         server,
         resource,
-        namespace: &namespace,
-        user: &user,
-        warnings: &warnings,
-        dry_run: false,
-        tracking: Tracking::Update(MANAGER.to_owned()),
-    };
+        &namespace,
+        Tracking::Update(MANAGER.to_owned()),
+    );
     let Some(held) = held else {
         return made(writer.create(wanted).await.map(|_| ()));
     };

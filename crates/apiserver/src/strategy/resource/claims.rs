@@ -218,7 +218,7 @@ pub(super) fn selectors(list: &[Value], stored: &[Value], path: &Path, errors: &
         if stored.contains(selector) {
             continue;
         }
-        match check_selector(expression, false) {
+        match check_selector(expression, true) {
             Err(fault) => errors.push(FieldError::invalid(&path, expression, fault)),
             Ok(estimate) if estimate.max > COST_LIMIT => {
                 let fault = format!(

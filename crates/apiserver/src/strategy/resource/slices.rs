@@ -56,14 +56,11 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
     ];
     exactly_one(&nodes, path, errors);
     nodes_of(spec, path, errors);
-    if at(spec, &["perDeviceNodeSelection"]) == &Value::Bool(false) {
-        let fault = "must be either unset or set to true";
-        errors.push(FieldError::invalid(
-            &path.child("perDeviceNodeSelection"),
-            false,
-            fault,
-        ));
+    if at(spec, &["nodeName"]) == "" {
+        let fault = "must be either unset or set to a non-empty string";
+        errors.push(FieldError::invalid(&path.child("nodeName"), "", fault));
     }
+    unset_or_true(spec, "perDeviceNodeSelection", path, errors);
     let (devices, sets) = (
         list_at(spec, &["devices"]),
         list_at(spec, &["sharedCounters"]),
@@ -103,6 +100,7 @@ pub(super) fn spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
 
 /// Faults of the node a slice or device names.
 fn nodes_of(of: &Value, path: &Path, errors: &mut ErrorList) {
+    unset_or_true(of, "allNodes", path, errors);
     let name = str_at(of, &["nodeName"]);
     if !name.is_empty() {
         let faults = names::check_dns1123_subdomain(name);
@@ -121,6 +119,13 @@ fn nodes_of(of: &Value, path: &Path, errors: &mut ErrorList) {
                 fault,
             ));
         }
+    }
+}
+
+fn unset_or_true(of: &Value, field: &str, path: &Path, errors: &mut ErrorList) {
+    if at(of, &[field]) == &Value::Bool(false) {
+        let fault = "must be either unset or set to true";
+        errors.push(FieldError::invalid(&path.child(field), false, fault));
     }
 }
 
@@ -218,15 +223,14 @@ fn device(device: &Value, per_device: bool, path: &Path, errors: &mut ErrorList)
     if per_device {
         exactly_one(&nodes, path, errors);
         nodes_of(device, path, errors);
-    } else {
-        for (name, _) in nodes.iter().filter(|(_, given)| *given) {
-            let fault = "`perDeviceNodeSelection` must be set to true to set this field";
-            errors.push(FieldError::invalid(
-                &path.child(name),
-                at(device, &[name]).clone(),
-                fault,
-            ));
+        if at(device, &["nodeName"]) == "" {
+            let path = path.child("nodeName");
+            errors.push(FieldError::invalid(&path, "", "must not be empty"));
         }
+    } else if nodes.iter().any(|(name, _)| has(device, &[name])) {
+        let fault = "`nodeName`, `nodeSelector` and `allNodes` can only be set if \
+                     `perDeviceNodeSelection` is set to true in the ResourceSlice spec";
+        errors.push(FieldError::invalid(path, Value::Null, fault));
     }
     conditions(device, path, errors);
 }

@@ -202,6 +202,18 @@ fn slices() {
         json!({"nodeName": null, "allNodes": false}),
         "Required value: exactly one of",
     );
+    no(
+        json!({"allNodes": false}),
+        "spec.allNodes: Invalid value: false: must be either unset or set to true",
+    );
+    no(
+        json!({"nodeName": ""}),
+        "spec.nodeName: Invalid value: \"\": must be either unset or set to a non-empty string",
+    );
+    no(
+        json!({"devices": [{"name": "d", "allNodes": false}]}),
+        "`nodeName`, `nodeSelector` and `allNodes` can only be set if `perDeviceNodeSelection` is set to true",
+    );
     let term = json!({"matchExpressions": [{"key": "a", "operator": "Exists"}]});
     no(
         json!({"nodeName": null, "nodeSelector": {"nodeSelectorTerms": [term, term]}}),

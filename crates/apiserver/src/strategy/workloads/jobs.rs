@@ -1,17 +1,24 @@
-//! Jobs and cron jobs.
+//! Jobs.
 
 use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::names;
 use serde_json::{Value, json};
 
-use super::super::containers::{choice, not_negative, optional_choice};
 use super::super::json::{
-    at, at_mut, bool_at, default, default_unset, has, int_at, is_empty, keep, object_mut, remove,
-    same, set, str_at,
+    at, at_mut, bool_at, default, default_unset, has, int_at, is_empty, keep, list_at, list_mut,
+    object_mut, remove, same, set, str_at,
 };
-use super::super::{
-    KindInfo, Propagation, Strategy, access, meta, pod_defaults, pod_spec, selectors,
-};
-use super::{mismatch, template_warnings};
+use super::super::{KindInfo, Propagation, Strategy, access, meta, pod_defaults, selectors};
+use super::{mismatch, name_warnings, template_warnings};
+
+mod indexes;
+mod spec;
+mod status;
+
+pub(super) use spec::{validate as validate_spec, warnings as spec_warnings};
+
+/// Label of the pods of one job.
+const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 
 pub(super) struct Job(pub(super) KindInfo);
 
@@ -85,6 +92,8 @@ impl Strategy for Job {
             "completionMode",
             "podFailurePolicy",
             "backoffLimitPerIndex",
+            "managedBy",
+            "successPolicy",
         ] {
             meta::immutable_at(new, old, &["spec", key], &mut errors);
         }
@@ -98,7 +107,13 @@ impl Strategy for Job {
             meta::immutable_at(new, old, &["spec", "completions"], &mut errors);
         }
         job_template_update(new, old, &mut errors);
-        job_spec(at(new, &["spec"]), &Path::new("spec"), &mut errors);
+        job(new, &mut errors);
+        errors
+    }
+
+    fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        status::validate_update(new, old, &mut errors);
         errors
     }
 
@@ -115,8 +130,14 @@ impl Strategy for Job {
         Propagation::Orphan
     }
 
+    fn create_warnings(&self, obj: &Value) -> Vec<String> {
+        name_warnings(obj)
+    }
+
     fn warnings(&self, obj: &Value) -> Vec<String> {
-        template_warnings(obj)
+        let mut warnings: Vec<String> = spec_warnings(at(obj, &["spec"]), "spec");
+        warnings.extend(template_warnings(obj));
+        warnings
     }
 
     fn delete_warnings(&self, _obj: &Value, policy_given: bool) -> Vec<String> {
@@ -142,21 +163,28 @@ fn generate_selector(obj: &mut Value) {
         && let Some(meta) = at_mut(template, &["metadata"])
         && let Some(labels) = object_mut(meta, "labels")
     {
+        // Labels of the user's own stay, and are refused by the validation.
         for prefix in ["", "batch.kubernetes.io/"] {
-            labels.insert(format!("{prefix}controller-uid"), uid.clone());
-            labels.insert(format!("{prefix}job-name"), name.clone());
+            let keys = [("controller-uid", &uid), ("job-name", &name)];
+            for (key, value) in keys {
+                let label = labels.entry(format!("{prefix}{key}"));
+                label.or_insert_with(|| value.clone());
+            }
         }
     }
     if let Some(selector) = object_mut(spec, "selector") {
         let labels = selector.entry("matchLabels").or_insert_with(|| json!({}));
-        set(labels, "batch.kubernetes.io/controller-uid", uid);
+        default_unset(labels, CONTROLLER_UID, uid);
     }
 }
 
 fn job(obj: &Value, errors: &mut ErrorList) {
     let spec = at(obj, &["spec"]);
     let path = Path::new("spec");
-    job_spec(spec, &path, errors);
+    if !bool_at(spec, &["manualSelector"]) {
+        generated_selector(obj, errors);
+    }
+    validate_spec(spec, &path, errors);
     let selector = at(spec, &["selector"]);
     if selector.is_null() {
         errors.push(FieldError::required(&path.child("selector"), ""));
@@ -167,58 +195,62 @@ fn job(obj: &Value, errors: &mut ErrorList) {
             mismatch(labels, &path.child("template"), errors);
         }
     }
-}
-
-fn job_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
-    for key in [
-        "parallelism",
-        "completions",
-        "activeDeadlineSeconds",
-        "backoffLimit",
-        "ttlSecondsAfterFinished",
-        "backoffLimitPerIndex",
-        "maxFailedIndexes",
-    ] {
-        not_negative(spec, key, path, errors);
-    }
-    optional_choice(
-        spec,
-        "completionMode",
-        &["Indexed", "NonIndexed"],
-        path,
-        errors,
-    );
-    if str_at(spec, &["completionMode"]) == "Indexed" && !has(spec, &["completions"]) {
-        let why = "when completion mode is Indexed";
-        errors.push(FieldError::required(&path.child("completions"), why));
-    }
-    let path = path.child("template");
-    pod_spec::validate_template(at(spec, &["template"]), &path, errors);
-    if str_at(spec, &["template", "spec", "restartPolicy"]) == "Always" {
-        let path = path.child("spec").child("restartPolicy");
-        errors.push(FieldError::required(
-            &path,
-            "valid values: \"OnFailure\", \"Never\"",
-        ));
+    let completions = int_at(spec, &["completions"]).filter(|n| *n > 0);
+    if let Some(completions) = completions
+        && str_at(spec, &["completionMode"]) == "Indexed"
+    {
+        // The longest host name of its pods.
+        let name = str_at(obj, &["metadata", "name"]);
+        let host = format!("{name}-{}", completions - 1);
+        if !names::check_dns1123_label(&host).is_empty() {
+            let path = Path::new("metadata").child("name");
+            let fault = format!("will not able to create pod with invalid DNS label: {host}");
+            errors.push(FieldError::invalid(&path, name, fault));
+        }
     }
 }
 
-/// The template never changes, except for where pods go while the job has not begun.
+/// The labels that tell the pods of jobs apart are as they have been generated.
+fn generated_selector(obj: &Value, errors: &mut ErrorList) {
+    let meta = at(obj, &["metadata"]);
+    let path = Path::new("spec")
+        .child("template")
+        .child("metadata")
+        .child("labels");
+    let labels = at(obj, &["spec", "template", "metadata", "labels"]);
+    let mut generated = Value::Object(serde_json::Map::new());
+    for prefix in ["", "batch.kubernetes.io/"] {
+        for (key, of) in [("controller-uid", "uid"), ("job-name", "name")] {
+            let (key, wanted) = (format!("{prefix}{key}"), str_at(meta, &[of]));
+            let path = path.key(&key);
+            match at(labels, &[&key]).as_str() {
+                None => errors.push(FieldError::required(&path, format!("must be '{wanted}'"))),
+                Some(found) if found != wanted => {
+                    let fault = format!("must be '{wanted}'");
+                    errors.push(FieldError::invalid(&path, labels.clone(), fault));
+                }
+                Some(_) => {}
+            }
+            set(&mut generated, &key, wanted);
+        }
+    }
+    let selector = at(obj, &["spec", "selector"]);
+    if !selector.is_null() && !selectors::matches(selector, &generated) {
+        let path = Path::new("spec").child("selector");
+        let fault = "`selector` not auto-generated";
+        errors.push(FieldError::invalid(&path, selector.clone(), fault));
+    }
+}
+
+/// The template never changes, except for where pods go and what they need while the job is suspended and has none.
 fn job_template_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     let stored = at(old, &["spec", "template"]);
     let mut template = at(new, &["spec", "template"]).clone();
-    let not_begun = bool_at(old, &["spec", "suspend"]) && !has(old, &["status", "startTime"]);
-    if not_begun {
-        if let Some(spec) = at_mut(&mut template, &["spec"]) {
-            for key in ["affinity", "nodeSelector", "tolerations", "schedulingGates"] {
-                keep(spec, at(stored, &["spec"]), key);
-            }
-        }
-        if let Some(meta) = at_mut(&mut template, &["metadata"]) {
-            for key in ["labels", "annotations"] {
-                keep(meta, at(stored, &["metadata"]), key);
-            }
-        }
+    let at_rest =
+        !has(old, &["status", "startTime"]) || status::condition(old, "Suspended") == Some("True");
+    let no_pods = int_at(old, &["status", "active"]).unwrap_or(0) == 0;
+    if bool_at(old, &["spec", "suspend"]) && at_rest && no_pods {
+        keep_directives(&mut template, stored);
     }
     meta::immutable(
         &template,
@@ -228,164 +260,37 @@ fn job_template_update(new: &Value, old: &Value, errors: &mut ErrorList) {
     );
 }
 
-pub(super) struct CronJob(pub(super) KindInfo);
-
-impl Strategy for CronJob {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else {
-            return;
-        };
-        default(spec, "concurrencyPolicy", "Allow");
-        default_unset(spec, "suspend", false);
-        default_unset(spec, "successfulJobsHistoryLimit", 3);
-        default_unset(spec, "failedJobsHistoryLimit", 1);
-        if let Some(pod) = at_mut(spec, &["jobTemplate", "spec", "template", "spec"]) {
-            pod_defaults::pod_spec(pod);
+/// Takes from the stored template what may change.
+fn keep_directives(template: &mut Value, stored: &Value) {
+    if let Some(meta) = at_mut(template, &["metadata"]) {
+        for key in ["labels", "annotations"] {
+            keep(meta, at(stored, &["metadata"]), key);
         }
     }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        const NAME_MAX: usize = 52;
-        let name = str_at(obj, &["metadata", "name"]);
-        if name.len() > NAME_MAX {
-            let fault = "must be no more than 52 characters";
-            errors.push(FieldError::invalid(
-                &Path::new("metadata").child("name"),
-                name,
-                fault,
-            ));
+    let Some(spec) = at_mut(template, &["spec"]) else {
+        return;
+    };
+    let stored = at(stored, &["spec"]);
+    for key in ["nodeSelector", "tolerations", "schedulingGates"] {
+        keep(spec, stored, key);
+    }
+    // Of the affinities only that to nodes.
+    if let Some(affinity) = object_mut(spec, "affinity") {
+        affinity.remove("nodeAffinity");
+        let nodes = at(stored, &["affinity", "nodeAffinity"]);
+        if !nodes.is_null() {
+            affinity.insert("nodeAffinity".to_owned(), nodes.clone());
         }
-        cron_job(obj, &mut errors);
-        errors
+        if affinity.is_empty() {
+            keep(spec, stored, "affinity");
+        }
     }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        cron_job(new, &mut errors);
-        errors
+    for list in ["containers", "initContainers"] {
+        let before = list_at(stored, &[list]);
+        for (container, stored) in list_mut(spec, &[list]).zip(before) {
+            if str_at(container, &["name"]) == str_at(stored, &["name"]) {
+                keep(container, stored, "resources");
+            }
+        }
     }
-}
-
-fn cron_job(obj: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let spec = at(obj, &["spec"]);
-    let schedule = str_at(spec, &["schedule"]);
-    let at_schedule = path.child("schedule");
-    if schedule.is_empty() {
-        errors.push(FieldError::required(&at_schedule, ""));
-    } else if let Some(fault) = schedule_fault(schedule) {
-        errors.push(FieldError::invalid(&at_schedule, schedule, fault));
-    }
-    choice(
-        spec,
-        "concurrencyPolicy",
-        &["Allow", "Forbid", "Replace"],
-        &path,
-        errors,
-    );
-    for key in [
-        "startingDeadlineSeconds",
-        "successfulJobsHistoryLimit",
-        "failedJobsHistoryLimit",
-    ] {
-        not_negative(spec, key, &path, errors);
-    }
-    let zone = at(spec, &["timeZone"]);
-    if zone.as_str().is_some_and(str::is_empty) {
-        let fault = "timeZone must be nil or non-empty string";
-        errors.push(FieldError::invalid(&path.child("timeZone"), "", fault));
-    }
-    let path = path.child("jobTemplate").child("spec");
-    let job = at(spec, &["jobTemplate", "spec"]);
-    job_spec(job, &path, errors);
-    if bool_at(job, &["manualSelector"]) {
-        let supported = ["false", "nil"];
-        errors.push(FieldError::not_supported(
-            &path.child("manualSelector"),
-            true,
-            &supported,
-        ));
-    }
-}
-
-/// What is wrong with a cron schedule: five fields of numbers, lists, ranges and steps, or one of
-/// the names `@daily` and so on.
-fn schedule_fault(schedule: &str) -> Option<String> {
-    const NAMED: [&str; 7] = [
-        "@yearly",
-        "@annually",
-        "@monthly",
-        "@weekly",
-        "@daily",
-        "@midnight",
-        "@hourly",
-    ];
-    if schedule.contains("TZ=") {
-        return Some("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned());
-    }
-    if schedule.starts_with('@') {
-        let every = schedule
-            .strip_prefix("@every ")
-            .is_some_and(|d| !d.trim().is_empty());
-        return (!every && !NAMED.contains(&schedule))
-            .then(|| format!("unrecognized descriptor: {schedule}"));
-    }
-    let fields: Vec<&str> = schedule.split_whitespace().collect();
-    if fields.len() != 5 {
-        let fields = fields.join(" ");
-        let found = schedule.split_whitespace().count();
-        return Some(format!(
-            "expected exactly 5 fields, found {found}: [{fields}]"
-        ));
-    }
-    const BOUNDS: [(u32, u32); 5] = [(0, 59), (0, 23), (1, 31), (1, 12), (0, 6)];
-    const MONTHS: &[&str] = &[
-        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
-    ];
-    const DAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
-    fields
-        .iter()
-        .zip(BOUNDS)
-        .enumerate()
-        .find_map(|(i, (field, (least, most)))| {
-            let named: &[&str] = match i {
-                3 => MONTHS,
-                4 => DAYS,
-                _ => &[],
-            };
-            let number = |text: &str| -> Option<u32> {
-                let name = named.iter().position(|n| *n == text.to_lowercase());
-                name.map(|n| n as u32 + least).or_else(|| text.parse().ok())
-            };
-            field.split(',').find_map(|part| {
-                let (range, step) = part
-                    .split_once('/')
-                    .map_or((part, None), |(r, s)| (r, Some(s)));
-                if step.is_some_and(|s| !s.parse::<u32>().is_ok_and(|s| s > 0)) {
-                    return Some(format!("failed to parse step in field: {part}"));
-                }
-                if matches!(range, "*" | "?") {
-                    return None;
-                }
-                let (low, high) = range.split_once('-').unwrap_or((range, range));
-                match (number(low), number(high)) {
-                    (Some(low), Some(_)) if low < least => Some(format!(
-                        "beginning of range ({low}) below minimum ({least}): {part}"
-                    )),
-                    (Some(_), Some(high)) if high > most => Some(format!(
-                        "end of range ({high}) above maximum ({most}): {part}"
-                    )),
-                    (Some(low), Some(high)) if low > high => Some(format!(
-                        "beginning of range ({low}) beyond end of range ({high}): {part}"
-                    )),
-                    (Some(_), Some(_)) => None,
-                    _ => Some(format!("failed to parse int from {range}")),
-                }
-            })
-        })
 }
