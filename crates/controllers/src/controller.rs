@@ -118,13 +118,7 @@ impl Spawner<'_> {
         queue: &WorkQueue<ObjectKey>,
         keys: F,
     ) where
-        K: kube::Resource<DynamicType = ()>
-            + Clone
-            + serde::de::DeserializeOwned
-            + std::fmt::Debug
-            + Send
-            + Sync
-            + 'static,
+        K: davit_client::Object,
         F: Fn(&K) -> Vec<ObjectKey> + Send + 'static,
     {
         self.feed_changes(informer, queue, |_, _| true, keys);
@@ -138,13 +132,7 @@ impl Spawner<'_> {
         matters: M,
         keys: F,
     ) where
-        K: kube::Resource<DynamicType = ()>
-            + Clone
-            + serde::de::DeserializeOwned
-            + std::fmt::Debug
-            + Send
-            + Sync
-            + 'static,
+        K: davit_client::Object,
         M: Fn(&K, &K) -> bool + Send + 'static,
         F: Fn(&K) -> Vec<ObjectKey> + Send + 'static,
     {

@@ -7,6 +7,7 @@ use crate::controller::{
     Context, Error, Next, Reconcile, Spawner, cause_of, exists_is_none, gone_is_none,
 };
 use crate::informers::Informers;
+use crate::job::outcome;
 use crate::pod_control::{controller_key, controller_of};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
@@ -50,15 +51,6 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
             .into_iter()
             .collect()
     });
-}
-
-/// `Complete` or `Failed`, when the job has ended.
-fn outcome(job: &Job) -> Option<&str> {
-    let conditions = job.status.as_ref()?.conditions.as_ref()?;
-    let ended = conditions
-        .iter()
-        .find(|c| c.status == "True" && matches!(c.type_.as_str(), "Complete" | "Failed"))?;
-    Some(&ended.type_)
 }
 
 /// The times to catch up with: the last of them, and how many there are.

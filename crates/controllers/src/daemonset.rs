@@ -3,7 +3,7 @@
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
 use crate::node_fit::{selects, untolerated};
-use crate::pod_control::{Owner, controller_key, is_active, is_terminal, until_available};
+use crate::pod_control::{Owner, is_active, is_terminal, owners_of, until_available};
 use crate::revisions::{HASH, History};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
@@ -51,10 +51,11 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     spawner.feed(&informers.daemon_sets, &queue, |ds: &DaemonSet| {
         vec![ObjectKey::of(ds)]
     });
-    spawner.feed(&informers.pods, &queue, |pod: &Pod| {
-        controller_key(&pod.metadata, "DaemonSet")
-            .into_iter()
-            .collect()
+    let sets = informers.daemon_sets.clone();
+    spawner.feed(&informers.pods, &queue, move |pod: &Pod| {
+        owners_of(&pod.metadata, "DaemonSet", &sets, |set| {
+            set.spec.as_ref().map(|s| s.selector.clone())
+        })
     });
     let sets = informers.daemon_sets.clone();
     spawner.feed_changes(

@@ -6,14 +6,14 @@ mod status;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
-use crate::pod_control::{Owner, controller_key};
+use crate::pod_control::{Owner, controller_of, owners_of};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use replica_sets::Sets;
-pub(crate) use replica_sets::template_hash;
+pub(crate) use replica_sets::{short_hash, template_hash};
 use std::time::Duration;
 
 struct Deployments {
@@ -34,10 +34,11 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     spawner.feed(&informers.deployments, &queue, |d: &Deployment| {
         vec![ObjectKey::of(d)]
     });
-    spawner.feed(&informers.replica_sets, &queue, |rs: &ReplicaSet| {
-        controller_key(&rs.metadata, "Deployment")
-            .into_iter()
-            .collect()
+    let deployments = informers.deployments.clone();
+    spawner.feed(&informers.replica_sets, &queue, move |rs: &ReplicaSet| {
+        owners_of(&rs.metadata, "Deployment", &deployments, |deployment| {
+            deployment.spec.as_ref().map(|s| s.selector.clone())
+        })
     });
 }
 
@@ -83,7 +84,22 @@ impl Deployments {
         kube::Api::namespaced(self.client.clone(), namespace)
     }
 
+    /// The deployment's replica sets; orphans that match are adopted, those that no longer match let go.
     async fn live_sets(&self, owner: &Owner) -> Result<Vec<ReplicaSet>, Error> {
+        if !owner.deleting {
+            for set in self.informers.replica_sets.list_namespace(&owner.namespace) {
+                let meta = &set.metadata;
+                match (controller_of(meta), owner.matches(meta)) {
+                    (None, true) if meta.deletion_timestamp.is_none() => {
+                        owner.adopt(&self.client, &*set).await?;
+                    }
+                    (Some(_), false) if owner.controls(meta) => {
+                        owner.release(&self.client, &*set).await?;
+                    }
+                    _ => {}
+                }
+            }
+        }
         let params = kube::api::ListParams::default().labels_from(&owner.selector);
         let listed = self.sets_api(&owner.namespace).list(&params).await;
         let listed = listed

@@ -4,12 +4,13 @@
 mod plan;
 
 use crate::controller::Spawner;
+use crate::pod_control::disrupt;
 use davit_client::{EventRecorder, Informer, object_ref};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -114,33 +115,15 @@ impl Evictor {
         if gone {
             return true;
         }
-        let api: kube::Api<Pod> = kube::Api::namespaced(self.client.clone(), &eviction.namespace);
-        let condition = json!({"metadata": {"uid": eviction.uid}, "status": {"conditions": [{
-            "type": "DisruptionTarget", "status": "True", "reason": "DeletionByDeviceTaintManager",
-            "message": "Device Taint manager: deleting due to NoExecute taint",
-            "lastTransitionTime": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        }]}});
-        let calls = async {
-            let params = PatchParams::default();
-            let patch = Patch::Strategic(&condition);
-            api.patch_status(&eviction.pod, &params, &patch).await?;
-            let params = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: Some(eviction.uid.clone()),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            api.delete(&eviction.pod, &params).await.map(drop)
-        };
-        match tokio::time::timeout(DEADLINE, calls).await {
+        let message = "Device Taint manager: deleting due to NoExecute taint";
+        let evicting = disrupt(&self.client, &pod, "DeletionByDeviceTaintManager", message);
+        match tokio::time::timeout(DEADLINE, evicting).await {
             Ok(Ok(())) => {
                 let text = "Marking for deletion by the device taint eviction controller";
                 self.events
                     .normal(&object_ref(&*pod), "DeviceTaintManagerEviction", text);
                 true
             }
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => true,
             Ok(Err(error)) => {
                 tracing::warn!(pod = eviction.pod, %error, "pod not evicted, trying again");
                 false

@@ -132,6 +132,9 @@ impl GarbageCollector {
         let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
         let waits_with_dependents =
             states.contains(&OwnerState::Waiting) && self.graph.lock().has_dependents(uid);
+        if waits_with_dependents {
+            self.break_circle(uid, identity, meta).await?;
+        }
         let policy = if has(ORPHAN) {
             PropagationPolicy::Orphan
         } else if has(FOREGROUND) || waits_with_dependents {
@@ -180,7 +183,7 @@ impl GarbageCollector {
         if has(FOREGROUND) {
             let (dependents, blocking) = {
                 let graph = self.graph.lock();
-                (graph.dependent_uids(uid), graph.blocking_dependents(uid))
+                (graph.idle_dependents(uid), graph.blocking_dependents(uid))
             };
             dependents
                 .into_iter()
@@ -188,6 +191,7 @@ impl GarbageCollector {
             if blocking == 0 {
                 return self.remove_finalizer(identity, meta, FOREGROUND).await;
             }
+            return self.break_circle(uid, identity, meta).await;
         }
         Ok(())
     }
@@ -249,6 +253,25 @@ impl GarbageCollector {
             "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version, "ownerReferences": owners }
         });
         self.patch(identity, &patch, "change the owners of").await
+    }
+
+    /// Lets the object's owners go without it if it would wait for them as they wait for it.
+    async fn break_circle(
+        &self,
+        uid: &str,
+        identity: &Identity,
+        meta: &ObjectMeta,
+    ) -> Result<(), Error> {
+        let mut owners = meta.owner_references.clone().unwrap_or_default();
+        let blocks = |owner: &OwnerReference| owner.block_owner_deletion == Some(true);
+        if !owners.iter().any(blocks) || !self.graph.lock().in_circle(uid) {
+            return Ok(());
+        }
+        tracing::debug!(object = %identity, "waits for itself through its owners, which need not wait for it");
+        for owner in &mut owners {
+            owner.block_owner_deletion = Some(false);
+        }
+        self.set_owners(identity, meta, owners).await
     }
 
     async fn remove_finalizer(

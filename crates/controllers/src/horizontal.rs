@@ -7,6 +7,7 @@ mod behavior;
 mod calculator;
 mod metrics;
 mod proposals;
+mod selectors;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
@@ -27,6 +28,7 @@ use kube::api::PostParams;
 use kube::runtime::watcher;
 use metrics::Metrics;
 use parking_lot::Mutex;
+use selectors::Selectors;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +55,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         hpas: hpas.clone(),
         events: spawner.events(COMPONENT),
         history: Mutex::default(),
+        selectors: Selectors::default(),
         client,
     };
     let queue = spawner.controller(autoscaler);
@@ -71,6 +74,7 @@ struct Autoscaler {
     metrics: Metrics,
     events: EventRecorder,
     history: Mutex<HashMap<ObjectKey, History>>,
+    selectors: Selectors,
 }
 
 /// What one look at an object leads to.
@@ -118,6 +122,7 @@ impl Reconcile for Autoscaler {
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let Some(hpa) = self.hpas.get(Some(&key.namespace), &key.name) else {
             self.history.lock().remove(key);
+            self.selectors.forget(key);
             return Ok(Next::Wait);
         };
         if hpa.metadata.deletion_timestamp.is_some() {
@@ -264,7 +269,21 @@ impl Autoscaler {
         let pods = pods.into_iter().filter(|pod| {
             pod.metadata.namespace.as_deref() == namespace && selector.matches(&labels(pod))
         });
-        Ok((text, pods.collect()))
+        let pods: Vec<Arc<Pod>> = pods.collect();
+        self.selectors.put(&ObjectKey::of(hpa), selector);
+        let selecting = self
+            .selectors
+            .selecting(namespace.unwrap_or_default(), &pods);
+        if selecting.len() > 1 {
+            let text = format!(
+                "pods by selector {text} are controlled by multiple HPAs: {}",
+                selectors::shown(&selecting)
+            );
+            self.warn(hpa, "AmbiguousSelector", &text);
+            look.condition("ScalingActive", false, "AmbiguousSelector", text);
+            return Err(NoNumber);
+        }
+        Ok((text, pods))
     }
 
     /// The largest number that a metric asks for, its name, and what all metrics are now.

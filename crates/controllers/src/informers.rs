@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct Informers {
     pub(crate) namespaces: Informer<Namespace>,
     pub(crate) nodes: Informer<Node>,
+    /// Indexed by the names of their nodes.
     pub(crate) pods: Informer<Pod>,
     pub(crate) service_accounts: Informer<ServiceAccount>,
     pub(crate) replica_sets: Informer<ReplicaSet>,
@@ -58,7 +59,13 @@ impl Informers {
                 cancel.clone(),
             ),
             nodes: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            pods: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            pods: Informer::spawn_indexed(
+                kube::Api::all(client.clone()),
+                all(),
+                |pod: &Pod| pod.spec.as_ref()?.node_name.clone(),
+                tasks,
+                cancel.clone(),
+            ),
             service_accounts: Informer::spawn(
                 kube::Api::all(client.clone()),
                 all(),

@@ -46,6 +46,7 @@ mod scale;
 mod service_account;
 mod statefulset;
 mod token_secrets;
+mod trust_bundle;
 mod volume_protection;
 
 use controller::Spawner;
@@ -61,7 +62,8 @@ pub use token_secrets::{TokenSigner, TokenSignerError};
 /// What the controllers need to know beyond what the API tells them.
 #[derive(Debug, Default)]
 pub struct Options {
-    /// The cluster's CA in PEM, published as ConfigMap `kube-root-ca.crt` in each namespace. Nothing is published without.
+    /// The cluster's CA in PEM, published as ConfigMap `kube-root-ca.crt` in each namespace and as ClusterTrustBundle of
+    /// `kubernetes.io/kube-apiserver-serving`. Nothing is published without.
     pub root_ca: Option<String>,
     /// Signs approved certificate requests of the built-in signers. Nothing is signed without.
     pub authority: Option<Authority>,
@@ -105,7 +107,8 @@ impl Controllers {
         let signer = self.options.token_signer;
         token_secrets::spawn(&mut spawner, signer, self.options.root_ca.clone());
         if let Some(ca) = self.options.root_ca {
-            root_ca::spawn(&mut spawner, ca);
+            root_ca::spawn(&mut spawner, ca.clone());
+            trust_bundle::spawn(&mut spawner, ca);
         }
         bootstrap_tokens::spawn(&mut spawner);
         certificates::spawn(&mut spawner, self.options.authority);

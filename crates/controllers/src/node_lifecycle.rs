@@ -5,13 +5,14 @@
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use crate::informers::Informers;
 use crate::node_fit::tolerates;
+use crate::pod_control::{disrupt, node_of};
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{DeleteParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -63,6 +64,11 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     spawner.feed(&informers.nodes, &queue, |node: &Node| {
         vec![ObjectKey::of(node)]
     });
+    // A pod that comes to a tainted node may have to leave it.
+    let moved = |old: &Pod, new: &Pod| node_of(old) != node_of(new);
+    spawner.feed_changes(&informers.pods, &queue, moved, |pod: &Pod| {
+        node_of(pod).map(cluster_key).into_iter().collect()
+    });
     spawner.feed(&informers.node_leases, &queue, |lease: &Lease| {
         lease.metadata.name.iter().map(|n| cluster_key(n)).collect()
     });
@@ -83,10 +89,10 @@ impl Reconcile for NodeLifecycle {
         }
         self.taint(&node).await?;
         let eviction = self.evict(&node).await?;
-        let next_check = GRACE.saturating_sub(silent_for).max(Duration::from_secs(1));
-        Ok(Next::After(
-            eviction.map_or(next_check, |e| e.min(next_check)),
-        ))
+        // A silent node is looked at again when it says something.
+        let next_check = GRACE.checked_sub(silent_for).filter(|left| !left.is_zero());
+        let next = [next_check, eviction].into_iter().flatten().min();
+        Ok(next.map_or(Next::Wait, Next::After))
     }
 }
 
@@ -179,18 +185,14 @@ impl NodeLifecycle {
         if taints.is_empty() {
             return Ok(None);
         }
-        let name = node.metadata.name.as_deref();
+        let name = node.metadata.name.as_deref().unwrap_or_default();
         let mut next: Option<Duration> = None;
-        for pod in self.informers.pods.list() {
-            let spec = pod.spec.clone().unwrap_or_default();
-            if spec.node_name.as_deref() != name || pod.metadata.deletion_timestamp.is_some() {
+        for pod in self.informers.pods.list_indexed(name) {
+            if pod.metadata.deletion_timestamp.is_some() {
                 continue;
             }
-            match time_left(
-                &taints,
-                spec.tolerations.as_deref().unwrap_or_default(),
-                Timestamp::now(),
-            ) {
+            let tolerations = pod.spec.as_ref().and_then(|s| s.tolerations.as_deref());
+            match time_left(&taints, tolerations.unwrap_or_default(), Timestamp::now()) {
                 None => {}
                 Some(left) if left.is_zero() => self.delete(&pod).await?,
                 Some(left) => next = Some(next.map_or(left, |n| n.min(left))),
@@ -204,11 +206,11 @@ impl NodeLifecycle {
             pod.metadata.namespace.clone().unwrap_or_default(),
             pod.metadata.name.clone().unwrap_or_default(),
         );
-        let api: kube::Api<Pod> = kube::Api::namespaced(self.client.clone(), &namespace);
         tracing::info!(pod = %format_args!("{namespace}/{name}"), "evicting pod from tainted node");
-        gone_is_none(api.delete(&name, &DeleteParams::default()).await)
-            .context(|| format!("evict pod {namespace}/{name}"))?;
-        Ok(())
+        let message = "Taint manager: deleting due to NoExecute taint";
+        disrupt(&self.client, pod, "DeletionByTaintManager", message)
+            .await
+            .context(|| format!("evict pod {namespace}/{name}"))
     }
 }
 

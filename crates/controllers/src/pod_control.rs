@@ -2,13 +2,30 @@
 
 use crate::controller::{Context, Error, gone_is_none};
 use crate::informers::Informers;
+use davit_client::{Informer, ObjectKey};
+use k8s_openapi::api::apps::v1::ReplicaSet;
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{
+    LabelSelector, ObjectMeta, OwnerReference, Time,
+};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::core::{Selector, SelectorExt};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// What can be owned: pods, and the replica sets of deployments.
+pub(crate) trait Owned:
+    kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+    + Clone
+    + serde::de::DeserializeOwned
+    + std::fmt::Debug
+    + Sync
+{
+}
+
+impl Owned for Pod {}
+impl Owned for ReplicaSet {}
 
 /// The object that owns pods: what its pods carry, and which they are.
 #[derive(Debug, Clone)]
@@ -18,6 +35,10 @@ pub(crate) struct Owner {
     pub(crate) selector: Selector,
     /// The owner is being deleted: it adopts nothing any more.
     pub(crate) deleting: bool,
+    /// Which pods can be its own, by its name; all that match where there is no rule.
+    pub(crate) member: Option<fn(&str, &Pod) -> bool>,
+    /// A finalizer of the owner's, which pods get when they are adopted and lose when they are let go.
+    pub(crate) finalizer: Option<&'static str>,
 }
 
 impl Owner {
@@ -43,6 +64,8 @@ impl Owner {
             namespace: meta.namespace.clone().unwrap_or_default(),
             selector,
             deleting: meta.deletion_timestamp.is_some(),
+            member: None,
+            finalizer: None,
         })
     }
 
@@ -51,9 +74,14 @@ impl Owner {
         controller_of(meta).is_some_and(|r| r.uid == self.reference.uid)
     }
 
-    fn matches(&self, meta: &ObjectMeta) -> bool {
+    pub(crate) fn matches(&self, meta: &ObjectMeta) -> bool {
         static NONE: std::collections::BTreeMap<String, String> = std::collections::BTreeMap::new();
         !self.selector.selects_all() && self.selector.matches(meta.labels.as_ref().unwrap_or(&NONE))
+    }
+
+    fn may_own(&self, pod: &Pod) -> bool {
+        self.member
+            .is_none_or(|rule| rule(&self.reference.name, pod))
     }
 
     /// The owner's pods as the informer sees them; orphans that match are adopted, pods that no longer match let go.
@@ -69,11 +97,11 @@ impl Owner {
                     if matches || self.deleting {
                         claimed.push(pod);
                     } else {
-                        self.release(client, &pod).await?;
+                        self.release(client, &*pod).await?;
                     }
                 }
-                (None, true) if !self.deleting && is_active(&pod) => {
-                    self.adopt(client, &pod).await?;
+                (None, true) if !self.deleting && is_active(&pod) && self.may_own(&pod) => {
+                    self.adopt(client, &*pod).await?;
                     claimed.push(pod);
                 }
                 _ => {}
@@ -103,34 +131,69 @@ impl Owner {
             .collect())
     }
 
-    async fn adopt(&self, client: &kube::Client, pod: &Pod) -> Result<(), Error> {
-        let mut references = pod.metadata.owner_references.clone().unwrap_or_default();
-        references.push(self.reference.clone());
-        self.set_owners(client, pod, references).await
-    }
-
-    async fn release(&self, client: &kube::Client, pod: &Pod) -> Result<(), Error> {
-        let mut references = pod.metadata.owner_references.clone().unwrap_or_default();
-        references.retain(|r| r.uid != self.reference.uid);
-        self.set_owners(client, pod, references).await
-    }
-
-    async fn set_owners(
+    /// Makes an object without a controller the owner's.
+    pub(crate) async fn adopt<K: Owned>(
         &self,
         client: &kube::Client,
-        pod: &Pod,
-        references: Vec<OwnerReference>,
+        object: &K,
     ) -> Result<(), Error> {
-        let name = pod.metadata.name.clone().unwrap_or_default();
-        let patch = serde_json::json!({
-            "metadata": { "uid": pod.metadata.uid, "resourceVersion": pod.metadata.resource_version, "ownerReferences": references }
+        let mut references = object.meta().owner_references.clone().unwrap_or_default();
+        references.push(self.reference.clone());
+        let finalizers = self.finalizer.map(|finalizer| {
+            let mut all = object.meta().finalizers.clone().unwrap_or_default();
+            if all.iter().all(|f| f != finalizer) {
+                all.push(finalizer.to_owned());
+            }
+            all
         });
-        let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), &self.namespace);
+        self.set_owners(client, object, references, finalizers)
+            .await
+    }
+
+    /// Lets an object go.
+    pub(crate) async fn release<K: Owned>(
+        &self,
+        client: &kube::Client,
+        object: &K,
+    ) -> Result<(), Error> {
+        let mut references = object.meta().owner_references.clone().unwrap_or_default();
+        references.retain(|r| r.uid != self.reference.uid);
+        let finalizers = self.finalizer.map(|finalizer| {
+            let mut kept = object.meta().finalizers.clone().unwrap_or_default();
+            kept.retain(|f| f != finalizer);
+            kept
+        });
+        self.set_owners(client, object, references, finalizers)
+            .await
+    }
+
+    async fn set_owners<K: Owned>(
+        &self,
+        client: &kube::Client,
+        object: &K,
+        references: Vec<OwnerReference>,
+        finalizers: Option<Vec<String>>,
+    ) -> Result<(), Error> {
+        let meta = object.meta();
+        let name = meta.name.clone().unwrap_or_default();
+        let mut patch = serde_json::json!({
+            "metadata": { "uid": meta.uid, "resourceVersion": meta.resource_version, "ownerReferences": references }
+        });
+        if let Some(finalizers) = finalizers {
+            patch["metadata"]["finalizers"] = serde_json::json!(finalizers);
+        }
+        let api: kube::Api<K> = kube::Api::namespaced(client.clone(), &self.namespace);
         gone_is_none(
             api.patch(&name, &PatchParams::default(), &Patch::Merge(patch))
                 .await,
         )
-        .context(|| format!("change the owner of pod {}/{name}", self.namespace))?;
+        .context(|| {
+            format!(
+                "change the owner of {} {}/{name}",
+                K::kind(&()),
+                self.namespace
+            )
+        })?;
         Ok(())
     }
 
@@ -182,6 +245,43 @@ impl Owner {
     }
 }
 
+/// A patch of a pod's status: it ends for the sake of others (condition `DisruptionTarget`, KEP-3329).
+pub(crate) fn disruption(pod: &Pod, reason: &str, message: &str) -> serde_json::Value {
+    let now = Time(Timestamp::now());
+    serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [{
+        "type": "DisruptionTarget", "status": "True", "reason": reason, "message": message,
+        "lastTransitionTime": now,
+    }]}})
+}
+
+/// Ends a pod for the sake of others: says so, and deletes it.
+pub(crate) async fn disrupt(
+    client: &kube::Client,
+    pod: &Pod,
+    reason: &str,
+    message: &str,
+) -> Result<(), kube::Error> {
+    let (namespace, name) = (
+        pod.metadata.namespace.as_deref().unwrap_or_default(),
+        pod.metadata.name.as_deref().unwrap_or_default(),
+    );
+    let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), namespace);
+    let patch = Patch::Strategic(disruption(pod, reason, message));
+    let params = PatchParams::default();
+    let marked = gone_is_none(api.patch_status(name, &params, &patch).await)?;
+    if marked.is_none() {
+        return Ok(());
+    }
+    let params = DeleteParams {
+        preconditions: Some(kube::api::Preconditions {
+            uid: pod.metadata.uid.clone(),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    gone_is_none(api.delete(name, &params).await).map(drop)
+}
+
 /// The owner reference with `controller: true`.
 pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
     meta.owner_references
@@ -191,12 +291,49 @@ pub(crate) fn controller_of(meta: &ObjectMeta) -> Option<&OwnerReference> {
 }
 
 /// The queue key of the controller of `kind` that an object belongs to.
-pub(crate) fn controller_key(meta: &ObjectMeta, kind: &str) -> Option<davit_client::ObjectKey> {
+pub(crate) fn controller_key(meta: &ObjectMeta, kind: &str) -> Option<ObjectKey> {
     let owner = controller_of(meta).filter(|r| r.kind == kind)?;
-    Some(davit_client::ObjectKey {
+    Some(ObjectKey {
         namespace: meta.namespace.clone().unwrap_or_default(),
         name: owner.name.clone(),
     })
+}
+
+/// The owners of a kind that an object concerns: the one that controls it or, if it has no owner, those that might adopt
+/// it.
+pub(crate) fn owners_of<K>(
+    owned: &ObjectMeta,
+    kind: &str,
+    owners: &Informer<K>,
+    selector: impl Fn(&K) -> Option<LabelSelector>,
+) -> Vec<ObjectKey>
+where
+    K: davit_client::Object,
+{
+    if let Some(key) = controller_key(owned, kind) {
+        return vec![key];
+    }
+    if owned.owner_references.iter().flatten().next().is_some() {
+        return Vec::new();
+    }
+    let labels = owned.labels.clone().unwrap_or_default();
+    let could_adopt = |owner: &K| {
+        let selector = selector(owner).and_then(|s| Selector::try_from(s).ok());
+        selector.is_some_and(|s| !s.selects_all() && s.matches(&labels))
+    };
+    let namespace = owned.namespace.as_deref().unwrap_or_default();
+    owners
+        .list_namespace(namespace)
+        .iter()
+        .filter(|owner| could_adopt(owner))
+        .map(|owner| ObjectKey::of(&**owner))
+        .collect()
+}
+
+/// The node that the pod is bound to.
+pub(crate) fn node_of(pod: &Pod) -> Option<&str> {
+    let node = pod.spec.as_ref()?.node_name.as_deref();
+    node.filter(|name| !name.is_empty())
 }
 
 /// Neither ended nor being deleted.
@@ -253,16 +390,12 @@ pub(crate) fn sort_for_deletion(pods: &mut [Arc<Pod>]) {
         statuses.map_or(0, |s| s.iter().map(|c| c.restart_count).max().unwrap_or(0))
     };
     let rank = |pod: &Pod| {
-        let scheduled = pod
-            .spec
-            .as_ref()
-            .and_then(|s| s.node_name.as_deref())
-            .is_some_and(|n| !n.is_empty());
         let progress = match phase(pod) {
             "Running" => 2,
             "Unknown" => 1,
             _ => 0,
         };
+        let scheduled = node_of(pod).is_some();
         (scheduled, progress, ready_since(pod).is_some(), cost(pod))
     };
     pods.sort_by(|a, b| {

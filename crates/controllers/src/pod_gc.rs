@@ -2,8 +2,9 @@
 
 use crate::controller::Spawner;
 use crate::informers::Informers;
+use crate::pod_control::{disruption, is_terminal, node_of};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::DeleteParams;
+use kube::api::{DeleteParams, Patch, PatchParams};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,16 +50,11 @@ fn plan(
     missing_since: &mut HashMap<String, Instant>,
     now: Instant,
 ) -> Vec<Arc<Pod>> {
-    let node_of = |pod: &Pod| {
-        pod.spec
-            .as_ref()
-            .and_then(|s| s.node_name.clone())
-            .filter(|n| !n.is_empty())
-    };
     let missing: HashSet<String> = pods
         .iter()
         .filter_map(|p| node_of(p))
-        .filter(|n| !nodes.contains(n))
+        .filter(|n| !nodes.contains(*n))
+        .map(str::to_owned)
         .collect();
     missing_since.retain(|node, _| missing.contains(node));
     for node in &missing {
@@ -66,7 +62,7 @@ fn plan(
     }
     let is_orphan = |pod: &Pod| {
         node_of(pod)
-            .and_then(|n| missing_since.get(&n))
+            .and_then(|n| missing_since.get(n))
             .is_some_and(|at| now.duration_since(*at) >= QUARANTINE)
     };
     let never_scheduled_and_deleted =
@@ -89,9 +85,17 @@ fn plan(
     doomed
 }
 
-fn is_terminal(pod: &Pod) -> bool {
-    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+/// What to say about a pod before it goes, since no node will: it has failed, and why if its node is gone.
+fn failure(pod: &Pod) -> Option<serde_json::Value> {
+    if is_terminal(pod) {
+        return None;
+    }
+    let mut patch = match node_of(pod) {
+        Some(_) => disruption(pod, "DeletionByPodGC", "PodGC: node no longer exists"),
+        None => serde_json::json!({"metadata": {"uid": pod.metadata.uid}, "status": {}}),
+    };
+    patch["status"]["phase"] = serde_json::json!("Failed");
+    Some(patch)
 }
 
 async fn delete(client: &kube::Client, pod: &Pod) {
@@ -99,11 +103,19 @@ async fn delete(client: &kube::Client, pod: &Pod) {
         return;
     };
     let api: kube::Api<Pod> = kube::Api::namespaced(client.clone(), namespace);
-    let params = DeleteParams {
-        grace_period_seconds: Some(0),
-        ..DeleteParams::default()
+    let deleted = async {
+        if let Some(patch) = failure(pod) {
+            let params = PatchParams::default();
+            api.patch_status(name, &params, &Patch::Strategic(patch))
+                .await?;
+        }
+        let params = DeleteParams {
+            grace_period_seconds: Some(0),
+            ..DeleteParams::default()
+        };
+        api.delete(name, &params).await
     };
-    match api.delete(name, &params).await {
+    match deleted.await {
         Ok(_) => {
             tracing::info!(pod = %format_args!("{namespace}/{name}"), "orphaned or surplus pod deleted");
         }

@@ -2,7 +2,7 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
-use crate::pod_control::{Owner, controller_key, is_active, ready_since, until_available};
+use crate::pod_control::{Owner, is_active, owners_of, ready_since, until_available};
 use crate::replicas::Replicas;
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
@@ -11,7 +11,6 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
-use kube::core::SelectorExt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,42 +33,11 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         vec![ObjectKey::of(rs)]
     });
     let sets = informers.replica_sets.clone();
-    spawner.feed(
-        &informers.pods,
-        &queue,
-        move |pod: &Pod| match controller_key(&pod.metadata, "ReplicaSet") {
-            Some(key) => vec![key],
-            None if pod
-                .metadata
-                .owner_references
-                .as_ref()
-                .is_none_or(Vec::is_empty) =>
-            {
-                matching_sets(&sets, pod)
-            }
-            None => Vec::new(),
-        },
-    );
-}
-
-/// The sets that might adopt a pod without an owner.
-fn matching_sets(sets: &davit_client::Informer<ReplicaSet>, pod: &Pod) -> Vec<ObjectKey> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let labels = pod.metadata.labels.clone().unwrap_or_default();
-    let matches = |rs: &ReplicaSet| {
-        let selector = rs
-            .spec
-            .as_ref()
-            .map(|s| s.selector.clone())
-            .unwrap_or_default();
-        kube::core::Selector::try_from(selector)
-            .is_ok_and(|s| !s.selects_all() && s.matches(&labels))
-    };
-    sets.list_namespace(namespace)
-        .iter()
-        .filter(|rs| matches(rs))
-        .map(|rs| ObjectKey::of(&**rs))
-        .collect()
+    spawner.feed(&informers.pods, &queue, move |pod: &Pod| {
+        owners_of(&pod.metadata, "ReplicaSet", &sets, |rs| {
+            rs.spec.as_ref().map(|s| s.selector.clone())
+        })
+    });
 }
 
 #[async_trait]

@@ -2,7 +2,7 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
 use crate::informers::Informers;
-use crate::pod_control::{Owner, controller_key, is_active, ready_since, until_available};
+use crate::pod_control::{Owner, is_active, owners_of, ready_since, until_available};
 use crate::replicas::Replicas;
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
@@ -37,32 +37,12 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     });
     let all = all.clone();
     spawner.feed(&informers.pods, &queue, move |pod: &Pod| {
-        if let Some(key) = controller_key(&pod.metadata, "ReplicationController") {
-            return vec![key];
-        }
-        let owned = pod
-            .metadata
-            .owner_references
-            .iter()
-            .flatten()
-            .next()
-            .is_some();
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let labels = pod.metadata.labels.clone().unwrap_or_default();
-        let could_adopt = |rc: &ReplicationController| {
-            let selector = rc
-                .spec
-                .as_ref()
-                .and_then(|s| s.selector.clone())
-                .unwrap_or_default();
-            !owned && !selector.is_empty() && selector.iter().all(|(k, v)| labels.get(k) == Some(v))
-        };
-        let candidates = all.list_namespace(namespace);
-        candidates
-            .iter()
-            .filter(|rc| could_adopt(rc))
-            .map(|rc| ObjectKey::of(&**rc))
-            .collect()
+        owners_of(&pod.metadata, "ReplicationController", &all, |rc| {
+            Some(LabelSelector {
+                match_labels: rc.spec.as_ref()?.selector.clone(),
+                ..LabelSelector::default()
+            })
+        })
     });
 }
 

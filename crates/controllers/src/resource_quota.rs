@@ -8,7 +8,7 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, g
 use crate::pod_control::is_terminal;
 use async_trait::async_trait;
 use davit_api::amounts::{Amounts, of_map};
-use davit_api::quota;
+use davit_api::quota::{self, Extended};
 use davit_client::{Informer, ObjectKey};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Service};
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -37,6 +37,8 @@ const WATCHED: [(&str, &str); 4] = [
     ("", "persistentvolumeclaims"),
     ("resource.k8s.io", "resourceclaims"),
 ];
+
+const DEVICES: &str = "resource.k8s.io";
 
 struct Quotas {
     client: kube::Client,
@@ -69,12 +71,9 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         |quota| namespace_of(quota.metadata.namespace.as_deref()),
     );
     // what is made was charged by admission; only what goes has to be noticed
-    spawner.feed_changes(
-        &informers.pods,
-        &queue,
-        |old: &Pod, new| is_terminal(old) != is_terminal(new),
-        |pod| namespace_of(pod.metadata.namespace.as_deref()),
-    );
+    spawner.feed_changes(&informers.pods, &queue, frees, |pod| {
+        namespace_of(pod.metadata.namespace.as_deref())
+    });
     spawner.feed_changes(
         &informers.services,
         &queue,
@@ -93,6 +92,22 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         |_: &ResourceClaim, _| false,
         |claim| namespace_of(claim.metadata.namespace.as_deref()),
     );
+}
+
+/// Whether a pod may have come to use less of some quota: it has ended, got a deadline or lost it, or was resized.
+fn frees(old: &Pod, new: &Pod) -> bool {
+    let deadline = |pod: &Pod| {
+        pod.spec
+            .as_ref()
+            .map(|s| s.active_deadline_seconds.is_some())
+    };
+    let resources = |pod: &Pod| -> Vec<_> {
+        let containers = pod.spec.iter().flat_map(|spec| &spec.containers);
+        containers.map(|c| c.resources.clone()).collect()
+    };
+    is_terminal(old) != is_terminal(new)
+        || deadline(old) != deadline(new)
+        || resources(old) != resources(new)
 }
 
 fn namespace_of(namespace: Option<&str>) -> Vec<ObjectKey> {
@@ -131,7 +146,13 @@ impl Reconcile for Quotas {
                     place.insert(self.objects(namespace, group, plural).await?);
                 }
             }
-            if self.write(&api, quota, &value, &hard, &objects).await? {
+            let extended = if Extended::concerns(&hard) {
+                self.extended(&objects, namespace).await?
+            } else {
+                Extended::default()
+            };
+            let used = count(&value, &hard, &objects, &extended);
+            if self.write(&api, quota, &value, &hard, used).await? {
                 next = next.min(REST);
             }
         }
@@ -143,7 +164,7 @@ impl Reconcile for Quotas {
 fn kinds_of(hard: &Amounts) -> Vec<(&str, &str)> {
     let mut kinds: Vec<_> = hard
         .keys()
-        .filter_map(|name| quota::counted_kind(name))
+        .flat_map(|name| quota::counted_kinds(name))
         .collect();
     kinds.sort_unstable();
     kinds.dedup();
@@ -153,7 +174,7 @@ fn kinds_of(hard: &Amounts) -> Vec<(&str, &str)> {
 type Objects = BTreeMap<(String, String), Vec<Value>>;
 
 /// What the objects use of what a quota counts.
-fn count(quota: &Value, hard: &Amounts, objects: &Objects) -> Amounts {
+fn count(quota: &Value, hard: &Amounts, objects: &Objects, extended: &Extended) -> Amounts {
     let mut used: Amounts = hard
         .keys()
         .map(|name| (name.clone(), davit_api::quantity::Quantity::ZERO))
@@ -164,7 +185,7 @@ fn count(quota: &Value, hard: &Amounts, objects: &Objects) -> Amounts {
             if !quota::in_scope(quota, group, plural, object) {
                 continue;
             }
-            for (name, value) in quota::usage(group, plural, object) {
+            for (name, value) in extended.usage(group, plural, object) {
                 if let Some(held) = used.get_mut(&name) {
                     *held += value;
                 }
@@ -221,6 +242,27 @@ impl Quotas {
         Ok(objects)
     }
 
+    /// What extended resources of claims are counted by; `objects` has the pods and claims of the namespace.
+    async fn extended(&self, objects: &Objects, namespace: &str) -> Result<Extended, Error> {
+        let classes: kube::Api<DynamicObject> = kube::Api::all_with(
+            self.client.clone(),
+            &resource(DEVICES, "v1", "deviceclasses"),
+        );
+        let found = gone_is_none(classes.list(&ListParams::default()).await)
+            .context(|| format!("list device classes for quotas of {namespace}"))?;
+        let classes = found.map(|list| list.items).unwrap_or_default();
+        let classes: Vec<Value> = classes.iter().map(value_of).collect::<Result<_, _>>()?;
+        let of = |group: &str, plural: &str| {
+            let found = objects.get(&(group.to_owned(), plural.to_owned()));
+            found.cloned().unwrap_or_default()
+        };
+        Ok(Extended::new(
+            &classes,
+            of("", "pods"),
+            &of(DEVICES, "resourceclaims"),
+        ))
+    }
+
     /// The version that a group prefers; none when the group is not served.
     async fn version(&self, group: &str) -> Result<Option<String>, Error> {
         let discovery = Discovery::new(self.client.clone())
@@ -240,10 +282,9 @@ impl Quotas {
         mut quota: DynamicObject,
         value: &Value,
         hard: &Amounts,
-        objects: &Objects,
+        used: Amounts,
     ) -> Result<bool, Error> {
         let key = ObjectKey::of(&quota);
-        let used = count(value, hard, objects);
         let held = of_map(value.pointer("/status/used"));
         if held == used && of_map(value.pointer("/status/hard")) == *hard {
             self.rests().remove(&key);
@@ -315,7 +356,7 @@ mod tests {
             ),
         ]);
         assert_eq!(
-            Value::Object(map(&count(&quota, &hard, &objects))),
+            Value::Object(map(&count(&quota, &hard, &objects, &Extended::default()))),
             json!({
                 "pods": "2", "requests.cpu": "500m", "count/secrets": "3", "services.nodeports": "0",
             })

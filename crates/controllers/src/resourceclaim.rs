@@ -4,8 +4,8 @@
 mod classic;
 mod plan;
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
-use crate::pod_control::controller_of;
+use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
+use crate::pod_control::{controller_of, node_of};
 use async_trait::async_trait;
 pub(crate) use classic::resources_of;
 use classic::{Classic, OfClassicClaims};
@@ -26,6 +26,8 @@ pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 const POD_CLAIM: &str = "resource.kubernetes.io/pod-claim-name";
 /// The field manager of the pod's list of claims.
 const MANAGER: &str = "ResourceClaimController";
+/// How many names of a claim may belong to others.
+const NAME_ATTEMPTS: u8 = 3;
 /// When to look again while not everything is known yet.
 const SOON: Duration = Duration::from_millis(200);
 
@@ -66,7 +68,13 @@ where
 
 /// Starts the controller; the informer of the claims is shared with others.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
-    let claims: Informer<ResourceClaim> = watch_all(spawner);
+    let claims = Informer::spawn_indexed(
+        kube::Api::all(spawner.client.clone()),
+        watcher::Config::default(),
+        |claim: &ResourceClaim| pod_of(claim).map(str::to_owned),
+        spawner.tasks,
+        spawner.cancel.clone(),
+    );
     let known = Known {
         client: spawner.client.clone(),
         pods: spawner.informers.pods.clone(),
@@ -103,6 +111,12 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
     let client = known.client.clone();
     spawner.task(known.classic.clone().follow(client, of_classic, pods));
     claims
+}
+
+/// The UID of the pod that a claim was made for.
+fn pod_of(claim: &ResourceClaim) -> Option<&str> {
+    let owner = controller_of(&claim.metadata).filter(|owner| owner.kind == "Pod")?;
+    Some(&owner.uid)
 }
 
 fn entries(pod: &Pod) -> impl Iterator<Item = &PodResourceClaim> {
@@ -151,6 +165,9 @@ impl Reconcile for OfPods {
             let Some(template) = &entry.resource_claim_template_name else {
                 continue;
             };
+            if plan::does_without(&pod, &entry.name) {
+                continue;
+            }
             match self.claim_for(&pod, entry, template).await {
                 Ok(Some(name)) => {
                     made.push(json!({"name": entry.name, "resourceClaimName": name}));
@@ -190,9 +207,7 @@ impl OfPods {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let named = plan::name_in_status(pod, &entry.name);
-        let mine = |claim: &ResourceClaim| {
-            controller_of(&claim.metadata).is_some_and(|o| o.kind == "Pod" && o.uid == uid)
-        };
+        let mine = |claim: &ResourceClaim| pod_of(claim) == Some(uid);
         if let Some(name) = named {
             match known.claims.get(Some(namespace), name) {
                 Some(claim) if mine(&claim) => return Ok(Some(name.to_owned())),
@@ -209,8 +224,8 @@ impl OfPods {
             return Ok(None);
         }
         // Made before, and the pod's status not written then.
-        let made = known.claims.list_namespace(namespace);
-        let made = made.iter().filter(|c| mine(c)).find(|c| {
+        let made = known.claims.list_indexed(uid);
+        let made = made.iter().find(|c| {
             let annotations = c.metadata.annotations.as_ref();
             c.metadata.deletion_timestamp.is_none()
                 && annotations.and_then(|a| a.get(POD_CLAIM)) == Some(&entry.name)
@@ -227,12 +242,42 @@ impl OfPods {
                 "failed to create ResourceClaim: resourceclaimtemplate.resource.k8s.io \"{template}\" not found"
             )));
         };
-        let claim = plan::from_template(pod, &entry.name, &found);
-        let api = known.api(namespace);
-        let created = api.create(&PostParams::default(), &claim).await;
-        let created =
-            created.context(|| format!("create a claim for pod {namespace}/{}", entry.name))?;
-        Ok(Some(created.metadata.name.unwrap_or_default()))
+        self.make(pod, &entry.name, &found).await.map(Some)
+    }
+
+    /// Makes a claim, or finds that it has been made: the informers may not have shown that yet.
+    async fn make(
+        &self,
+        pod: &Pod,
+        entry: &str,
+        template: &ResourceClaimTemplate,
+    ) -> Result<String, Error> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let api = self.known.api(namespace);
+        for attempt in 0..NAME_ATTEMPTS {
+            let claim = plan::from_template(pod, entry, template, attempt);
+            let name = claim.metadata.name.clone().unwrap_or_default();
+            let what = || format!("create claim {namespace}/{name} for {entry}");
+            let created = api.create(&PostParams::default(), &claim).await;
+            if exists_is_none(created).context(what)?.is_some() {
+                return Ok(name);
+            }
+            let found = gone_is_none(api.get(&name).await).context(what)?;
+            let mine = found.filter(|claim| pod_of(claim) == pod.metadata.uid.as_deref());
+            match mine {
+                Some(claim) if claim.metadata.deletion_timestamp.is_none() => return Ok(name),
+                Some(_) => {
+                    return Err(Error::Invalid(format!(
+                        "resource claim {namespace}/{name} is being deleted"
+                    )));
+                }
+                // The name is another's.
+                None => {}
+            }
+        }
+        Err(Error::Invalid(format!(
+            "no name is free for the claim of {entry}"
+        )))
     }
 
     /// Writes the names into the pod's status, if they are not there.
@@ -262,8 +307,7 @@ impl OfPods {
 
     /// A pod that was put on its node past the scheduler gets a reservation for claims that are allocated.
     async fn reserve(&self, pod: &Pod) -> Result<(), Error> {
-        let bound = pod.spec.as_ref().and_then(|s| s.node_name.as_deref());
-        if bound.is_none_or(str::is_empty) {
+        if node_of(pod).is_none() {
             return Ok(());
         }
         for key in claims_of(pod) {

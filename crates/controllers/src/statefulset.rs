@@ -6,7 +6,7 @@ mod plan;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
 use crate::informers::Informers;
-use crate::pod_control::{Owner, controller_key, is_active, ready_since, until_available};
+use crate::pod_control::{Owner, is_active, owners_of, ready_since, until_available};
 use crate::revisions::{HASH, History};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
@@ -39,10 +39,11 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     spawner.feed(&informers.stateful_sets, &queue, |set: &StatefulSet| {
         vec![ObjectKey::of(set)]
     });
-    spawner.feed(&informers.pods, &queue, |pod: &Pod| {
-        controller_key(&pod.metadata, "StatefulSet")
-            .into_iter()
-            .collect()
+    let sets = informers.stateful_sets.clone();
+    spawner.feed(&informers.pods, &queue, move |pod: &Pod| {
+        owners_of(&pod.metadata, "StatefulSet", &sets, |set| {
+            set.spec.as_ref().map(|s| s.selector.clone())
+        })
     });
 }
 
@@ -61,7 +62,8 @@ impl Reconcile for StatefulSets {
         let Some(spec) = set.spec.clone() else {
             return Ok(Next::Wait);
         };
-        let owner = Owner::of(&*set, &spec.selector)?;
+        let mut owner = Owner::of(&*set, &spec.selector)?;
+        owner.member = Some(|name, pod| ordinal_of(name, pod).is_some());
         if owner.deleting {
             return Ok(Next::Wait);
         }

@@ -3,7 +3,7 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
-use crate::pod_control::is_terminal;
+use crate::pod_control::{is_terminal, node_of};
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
@@ -68,12 +68,7 @@ fn claims_of(pod: &Pod) -> Vec<ObjectKey> {
 
 fn uses(pod: &Pod, claim: &ObjectKey) -> bool {
     // A pod that was never placed or has ended has nothing mounted.
-    let placed = pod
-        .spec
-        .as_ref()
-        .and_then(|s| s.node_name.as_deref())
-        .is_some_and(|node| !node.is_empty());
-    placed && !is_terminal(pod) && claims_of(pod).contains(claim)
+    node_of(pod).is_some() && !is_terminal(pod) && claims_of(pod).contains(claim)
 }
 
 #[async_trait]

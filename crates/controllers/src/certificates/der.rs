@@ -10,7 +10,7 @@ use rcgen::{KeyPair, PublicKeyData, SigningKey};
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// How long certificates are valid unless less is asked for, seconds.
+/// How long certificates are valid unless less is asked for or configured, seconds.
 const LONGEST: i64 = 365 * 24 * 3600;
 /// The shortest validity, seconds.
 const SHORTEST: i64 = 600;
@@ -36,6 +36,8 @@ pub struct Authority {
     key_id: Option<Vec<u8>>,
     not_after: i64,
     algorithm: Vec<u8>,
+    /// How long certificates are valid at most, seconds.
+    longest: i64,
 }
 
 impl std::fmt::Debug for Authority {
@@ -75,19 +77,28 @@ impl Authority {
             not_after: parsed.validity().not_after.timestamp(),
             algorithm: signature_algorithm(&key)?,
             key,
+            longest: LONGEST,
         })
     }
 
-    /// A certificate for the request, PEM, valid for `seconds` or a year.
+    /// Has certificates be valid for `longest` at most (`--cluster-signing-duration`).
+    #[must_use]
+    pub fn valid_for(mut self, longest: std::time::Duration) -> Self {
+        self.longest = i64::try_from(longest.as_secs()).unwrap_or(i64::MAX);
+        self
+    }
+
+    /// A certificate for the request, PEM, valid for `seconds` or as long as may be.
     pub(super) fn sign(
         &self,
         request: &Request,
         seconds: Option<i32>,
     ) -> Result<String, AuthorityError> {
         let now = Timestamp::now();
-        let seconds = seconds.map_or(LONGEST, |seconds| {
-            i64::from(seconds).clamp(SHORTEST, LONGEST)
-        });
+        let seconds = match seconds.map(i64::from) {
+            Some(asked) if asked < self.longest => asked.max(SHORTEST),
+            _ => self.longest,
+        };
         let after = |seconds: i64| now + SignedDuration::from_secs(seconds);
         let end = after(seconds).as_second().min(self.not_after);
         let end = Timestamp::from_second(end).unwrap_or(now);

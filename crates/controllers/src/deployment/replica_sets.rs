@@ -151,13 +151,18 @@ pub(super) fn new_set(deployment: &Deployment, owner: &Owner, sets: &Sets) -> Re
     }
 }
 
-/// A short name for a template, in the alphabet that generated names use. Other than upstream's for the same template:
-/// nothing may rely on it but that equal templates hash alike.
+/// A short name for a template. Other than upstream's for the same template: nothing may rely on it but that equal
+/// templates hash alike.
 pub(crate) fn template_hash(template: &PodTemplateSpec, collisions: i32) -> String {
-    const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let text = serde_json::to_string(template).unwrap_or_default();
+    short_hash(text.bytes().chain(collisions.to_le_bytes()))
+}
+
+/// A hash (FNV-1a, 32 bits) in the alphabet that generated names use.
+pub(crate) fn short_hash(of: impl IntoIterator<Item = u8>) -> String {
+    const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let mut hash: u32 = 0x811c_9dc5;
-    for byte in text.bytes().chain(collisions.to_le_bytes()) {
+    for byte in of {
         hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     }
     hash.to_string()

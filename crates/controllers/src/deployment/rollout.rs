@@ -1,6 +1,6 @@
 //! How many replicas each set of a deployment should have now: a pure plan.
 
-use super::replica_sets::{Sets, actual, available, wanted};
+use super::replica_sets::{DESIRED, MAX, Sets, actual, available, wanted};
 use k8s_openapi::api::apps::v1::{DeploymentSpec, ReplicaSet};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
@@ -93,8 +93,9 @@ fn grown(size: i32, others: i32, limits: Limits) -> i32 {
 /// The sets to scale, and to how many replicas.
 pub(super) fn plan(spec: &DeploymentSpec, sets: &Sets) -> Vec<(ReplicaSet, i32)> {
     let limits = Limits::of(spec);
-    if spec.paused == Some(true) {
-        return scale_only(sets, limits);
+    // Where all old pods go first there is no proportion to keep.
+    if spec.paused == Some(true) || (!limits.recreate && is_scaled(sets, limits)) {
+        return scale(sets, limits);
     }
     let Some(current) = &sets.current else {
         return Vec::new();
@@ -106,19 +107,87 @@ pub(super) fn plan(spec: &DeploymentSpec, sets: &Sets) -> Vec<(ReplicaSet, i32)>
     }
 }
 
-/// A paused deployment still follows its replica count, in its newest set.
-fn scale_only(sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
-    let active: Vec<&ReplicaSet> = sets.all().filter(|rs| wanted(rs) > 0).collect();
-    match active.as_slice() {
-        [only] => vec![((*only).clone(), limits.desired)],
-        [] => sets
-            .all()
-            .last()
+/// Whether the deployment's replicas have changed since its sets were last scaled.
+fn is_scaled(sets: &Sets, limits: Limits) -> bool {
+    let desired = |rs: &ReplicaSet| annotation(rs, DESIRED);
+    sets.all()
+        .filter(|rs| wanted(rs) > 0)
+        .any(|rs| desired(rs).is_some_and(|n| n != limits.desired))
+}
+
+/// The sets follow the replicas of the deployment: the only one as a whole, several in proportion to their sizes, so
+/// that a rollout that is under way risks no more than before.
+fn scale(sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
+    let mut active: Vec<&ReplicaSet> = sets.all().filter(|rs| wanted(rs) > 0).collect();
+    if let [] | [_] = active[..] {
+        let only = active.first().copied().or_else(|| sets.all().last());
+        return only
             .map(|rs| (rs.clone(), limits.desired))
             .into_iter()
-            .collect(),
-        _ => Vec::new(),
+            .collect();
     }
+    let is_done = |rs: &ReplicaSet| {
+        wanted(rs) == limits.desired
+            && annotation(rs, DESIRED) == Some(limits.desired)
+            && available(rs) == limits.desired
+    };
+    if sets.current.as_ref().is_some_and(is_done) {
+        let old = sets.old.iter().filter(|rs| wanted(rs) > 0);
+        return old.map(|rs| (rs.clone(), 0)).collect();
+    }
+    if limits.recreate {
+        return Vec::new();
+    }
+    let allowed = match limits.desired {
+        0 => 0,
+        desired => desired + limits.surge,
+    };
+    let total: i32 = active.iter().map(|rs| wanted(rs)).sum();
+    let to_add = allowed - total;
+    let age = |rs: &ReplicaSet| rs.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    // The largest first; among equals the newer grows first and the older shrinks first.
+    active.sort_by(|a, b| {
+        let by_age = age(a).cmp(&age(b));
+        let by_age = if to_add > 0 { by_age.reverse() } else { by_age };
+        wanted(b).cmp(&wanted(a)).then(by_age)
+    });
+    let mut left = to_add;
+    let mut plan: Vec<(ReplicaSet, i32)> = Vec::new();
+    for set in active {
+        let share = share_of(set, allowed, total, limits);
+        let share = if to_add > 0 {
+            share.min(left)
+        } else {
+            share.max(left)
+        };
+        left -= share;
+        plan.push((set.clone(), wanted(set) + share));
+    }
+    // What rounding leaves over is the largest's.
+    if let Some((_, size)) = plan.first_mut() {
+        *size = (*size + left).max(0);
+    }
+    plan
+}
+
+/// By how many replicas a set changes so that it is the same part of the whole as before.
+fn share_of(set: &ReplicaSet, allowed: i32, total: i32, limits: Limits) -> i32 {
+    let size = wanted(set);
+    if limits.desired == 0 {
+        return -size;
+    }
+    let before = annotation(set, MAX).filter(|max| *max > 0).unwrap_or(total);
+    let exact = f64::from(size) * f64::from(allowed) / f64::from(before);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "sizes are far below the limits of i32, and the cast saturates"
+    )]
+    let rounded = exact.round() as i32;
+    rounded - size
+}
+
+fn annotation(set: &ReplicaSet, name: &str) -> Option<i32> {
+    set.metadata.annotations.as_ref()?.get(name)?.parse().ok()
 }
 
 fn recreate(current: &ReplicaSet, sets: &Sets, limits: Limits) -> Vec<(ReplicaSet, i32)> {
@@ -243,6 +312,39 @@ mod tests {
         );
         sets.old[0].status.as_mut().unwrap().replicas = 0;
         assert_eq!(names(plan(&spec, &sets)), [("new".to_owned(), 3)]);
+    }
+
+    #[test]
+    fn sets_are_scaled_in_proportion() {
+        let annotated = |name: &str, size: i32, ready: i32, desired: i32| {
+            let mut set = set(name, size, ready);
+            let values = [(DESIRED, desired), (MAX, desired + 3)];
+            let values = values.map(|(key, value)| (key.to_owned(), value.to_string()));
+            set.metadata.annotations = Some(values.into());
+            set
+        };
+        // a rollout of ten that is stuck, as in the end-to-end test of Kubernetes
+        let sets = Sets {
+            current: Some(annotated("new", 5, 0, 10)),
+            old: vec![annotated("old", 8, 8, 10)],
+        };
+        let sizes = |replicas: i32| -> Vec<i32> {
+            let plan = plan(&spec(replicas, 3, 2), &sets);
+            plan.into_iter().map(|(_, size)| size).collect()
+        };
+        assert_eq!(sizes(30), [20, 13]);
+        assert_eq!(sizes(5), [5, 3]);
+        assert_eq!(sizes(0), [0, 0]);
+        let done = Sets {
+            current: Some(annotated("new", 10, 10, 10)),
+            old: vec![annotated("old", 1, 1, 9)],
+        };
+        let plan = plan(&spec(10, 3, 2), &done);
+        assert_eq!(plan.len(), 1);
+        assert_eq!(
+            (plan[0].0.metadata.name.as_deref(), plan[0].1),
+            (Some("old"), 0)
+        );
     }
 
     proptest! {

@@ -28,6 +28,8 @@ impl fmt::Display for Identity {
 struct Node {
     identity: Identity,
     owners: Vec<OwnerReference>,
+    /// It is being deleted, after its dependents.
+    waits: bool,
 }
 
 /// Objects that own or are owned.
@@ -44,11 +46,14 @@ impl Graph {
             return Vec::new();
         };
         let owners = meta.owner_references.clone().unwrap_or_default();
+        let deleting = meta.deletion_timestamp.is_some();
+        let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
         let before = self.nodes.insert(
             uid.clone(),
             Node {
                 identity,
                 owners: owners.clone(),
+                waits: deleting && has(FOREGROUND),
             },
         );
         let owners_before = before.map(|node| node.owners).unwrap_or_default();
@@ -62,12 +67,7 @@ impl Graph {
                 .insert(uid.clone());
         }
         let mut concerned = Vec::new();
-        let deleting = meta.deletion_timestamp.is_some();
-        let held = meta
-            .finalizers
-            .iter()
-            .flatten()
-            .any(|f| f == FOREGROUND || f == ORPHAN);
+        let held = has(FOREGROUND) || has(ORPHAN);
         let owner_unknown = owners.iter().any(|o| !self.nodes.contains_key(&o.uid));
         if (deleting && held) || owner_unknown || owners != owners_before {
             concerned.push(uid);
@@ -127,6 +127,31 @@ impl Graph {
             .collect()
     }
 
+    /// Dependents that are not being deleted after their own dependents.
+    pub(super) fn idle_dependents(&self, uid: &str) -> Vec<Uid> {
+        let mut uids = self.dependent_uids(uid);
+        uids.retain(|uid| !self.nodes.get(uid).is_some_and(|node| node.waits));
+        uids
+    }
+
+    /// Whether the object, once it waits for its dependents, waits for itself: through dependents that wait for theirs.
+    pub(super) fn in_circle(&self, uid: &str) -> bool {
+        let mut seen = HashSet::new();
+        let mut open = vec![uid];
+        while let Some(at) = open.pop() {
+            for dependent in self.dependents.get(at).into_iter().flatten() {
+                if dependent == uid {
+                    return true;
+                }
+                let waits = self.nodes.get(dependent).is_some_and(|node| node.waits);
+                if waits && seen.insert(dependent) {
+                    open.push(dependent);
+                }
+            }
+        }
+        false
+    }
+
     /// How many dependents the owner's foreground deletion must wait for.
     pub(super) fn blocking_dependents(&self, uid: &str) -> usize {
         let blocks = |dependent: &Uid| {
@@ -151,6 +176,8 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
 
     fn meta(uid: &str, owners: &[&str]) -> ObjectMeta {
         let owner = |uid: &&str| OwnerReference {
@@ -195,6 +222,27 @@ mod tests {
         assert_eq!(graph.remove("a"), ["o"]);
         assert_eq!(graph.observe(identity("b"), &meta("b", &[])), ["b", "o"]);
         assert!(!graph.has_dependents("o"));
+    }
+
+    #[test]
+    fn those_that_wait_in_a_circle_are_seen() {
+        let mut graph = Graph::default();
+        let waiting = |uid: &str, owners: &[&str]| ObjectMeta {
+            deletion_timestamp: Some(Time(Timestamp::UNIX_EPOCH)),
+            finalizers: Some(vec![FOREGROUND.to_owned()]),
+            ..meta(uid, owners)
+        };
+        graph.observe(identity("a"), &meta("a", &["c"]));
+        graph.observe(identity("b"), &meta("b", &["a"]));
+        graph.observe(identity("c"), &meta("c", &["b"]));
+        graph.observe(identity("d"), &meta("d", &["a"]));
+        assert!(!graph.in_circle("c"), "a does not wait");
+        graph.observe(identity("a"), &waiting("a", &["c"]));
+        assert!(!graph.in_circle("c"), "b does not wait");
+        graph.observe(identity("b"), &waiting("b", &["a"]));
+        assert!(graph.in_circle("c"));
+        assert!(!graph.in_circle("d"));
+        assert_eq!(graph.idle_dependents("a"), ["d"]);
     }
 
     #[test]

@@ -155,6 +155,7 @@ async fn running(fake: &Fake) -> Running {
         hpas,
         events: EventRecorder::spawn(client.clone(), COMPONENT, "", &mut tasks, cancel),
         history: Mutex::default(),
+        selectors: Selectors::default(),
         client,
     };
     Running {
@@ -324,4 +325,29 @@ async fn external_and_object_metrics_are_asked_for() {
         metrics[2]["pods"]["current"],
         json!({ "averageValue": "1" })
     );
+}
+
+#[tokio::test]
+async fn pods_of_two_autoscalers_are_left_alone() {
+    let fake = cluster(json!({}));
+    fake.set(USE, using([900, 700]));
+    let cluster = running(&fake).await;
+    let other = ObjectKey {
+        namespace: "n".to_owned(),
+        name: "other".to_owned(),
+    };
+    let selector = Selector::parse("app in (d, e)").unwrap();
+    cluster.autoscaler.selectors.put(&other, selector);
+    let (scale, status) = cluster.look().await;
+    assert_eq!(scale, None);
+    let active = condition(&status, "ScalingActive");
+    assert_eq!((&*active.0, &*active.1), ("False", "AmbiguousSelector"));
+    assert_eq!(
+        active.2,
+        "pods by selector app=d are controlled by multiple HPAs: [{h n} {other n}]"
+    );
+    // the other goes: this one decides again
+    let gone = cluster.autoscaler.sync(&other).await.unwrap();
+    assert_eq!(gone, Next::Wait);
+    assert_eq!(cluster.look().await.0, Some(4));
 }

@@ -1,7 +1,8 @@
 //! What is to become of claims, without any call.
 
 use super::{FINALIZER, POD_CLAIM};
-use crate::pod_control::is_terminal;
+use crate::deployment::short_hash;
+use crate::pod_control::{is_terminal, node_of};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::resource::v1::{
     ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus, ResourceClaimTemplate,
@@ -13,8 +14,7 @@ const MOST_PREFIX: usize = 57;
 
 /// Whether the pod will never use its claims (again).
 pub(super) fn is_done(pod: &Pod) -> bool {
-    let bound = pod.spec.as_ref().and_then(|s| s.node_name.as_deref());
-    let never_ran = pod.metadata.deletion_timestamp.is_some() && bound.is_none_or(str::is_empty);
+    let never_ran = pod.metadata.deletion_timestamp.is_some() && node_of(pod).is_none();
     is_terminal(pod) || never_ran
 }
 
@@ -23,6 +23,15 @@ pub(super) fn name_in_status<'a>(pod: &'a Pod, entry: &str) -> Option<&'a str> {
     let status = pod.status.iter().flat_map(|s| &s.resource_claim_statuses);
     let status = status.flatten().find(|s| s.name == entry)?;
     status.resource_claim_name.as_deref()
+}
+
+/// Whether the pod's status says that an entry needs no claim: it is there, without a name.
+pub(super) fn does_without(pod: &Pod, entry: &str) -> bool {
+    let status = pod.status.iter().flat_map(|s| &s.resource_claim_statuses);
+    let mut status = status.flatten().filter(|s| s.name == entry);
+    status
+        .next()
+        .is_some_and(|s| s.resource_claim_name.is_none())
 }
 
 /// `<pod>-<entry>-`; if that is too long both parts are shortened in proportion.
@@ -38,19 +47,25 @@ fn generate_name(pod: &str, entry: &str) -> String {
     format!("{}-{}-", cut(pod, head), cut(entry, tail))
 }
 
-/// The claim for an entry of a pod.
+/// The claim for an entry of a pod. Its name looks like a generated one and follows from the pod's uid, so that whoever
+/// makes it again, because nobody told him that it is there, finds it; `attempt` counts names that belong to others.
 pub(super) fn from_template(
     pod: &Pod,
     entry: &str,
     template: &ResourceClaimTemplate,
+    attempt: u8,
 ) -> ResourceClaim {
     let meta = template.spec.metadata.clone().unwrap_or_default();
     let name = pod.metadata.name.clone().unwrap_or_default();
     let mut annotations = meta.annotations.unwrap_or_default();
     annotations.insert(POD_CLAIM.to_owned(), entry.to_owned());
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let told_apart = format!("{uid}/{entry}/{attempt}");
+    let prefix = generate_name(&name, entry);
     ResourceClaim {
         metadata: ObjectMeta {
-            generate_name: Some(generate_name(&name, entry)),
+            name: Some(format!("{prefix}{}", short_hash(told_apart.bytes()))),
+            generate_name: Some(prefix),
             namespace: pod.metadata.namespace.clone(),
             labels: meta.labels,
             annotations: Some(annotations),
@@ -204,8 +219,15 @@ mod tests {
         let template = serde_json::from_value(json!({"metadata": {"name": "t"}, "spec": {
             "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}},
             "spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "x"}}]}}}})).unwrap();
-        let made = from_template(&pod, "gpu", &template);
+        let made = from_template(&pod, "gpu", &template, 0);
         assert_eq!(made.metadata.generate_name.as_deref(), Some("p-gpu-"));
+        let name = |entry: &str, attempt| {
+            let made = from_template(&pod, entry, &template, attempt);
+            made.metadata.name.unwrap()
+        };
+        assert!(name("gpu", 0).starts_with("p-gpu-"));
+        assert_eq!(name("gpu", 0), name("gpu", 0), "made twice it is one");
+        assert_ne!(name("gpu", 0), name("gpu", 1));
         let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
         assert_eq!(
             (owner.controller, owner.block_owner_deletion),
@@ -244,5 +266,15 @@ mod tests {
         assert_eq!(with_reservation(&reserved, &pod), None);
         assert_eq!(with_reservation(&claim(json!({}), true, false), &pod), None);
         assert!(!is_done(&pod));
+    }
+
+    /// Checklist 92.
+    #[test]
+    fn an_entry_without_a_name_needs_no_claim() {
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "status": {
+            "resourceClaimStatuses": [{"name": "none"}, {"name": "made", "resourceClaimName": "x"}]}}))
+        .unwrap();
+        assert!(does_without(&pod, "none"));
+        assert!(!does_without(&pod, "made") && !does_without(&pod, "unknown"));
     }
 }
