@@ -1,8 +1,9 @@
 //! Edits put into an OCI configuration, as its JSON.
 
-use super::spec::{DeviceNode, Edits, Hook, Mount};
+use super::spec::{DeviceNode, Edits, Hook, IntelRdt, Mount};
 use crate::cgroup::{DeviceKind, DeviceRule};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -17,8 +18,20 @@ pub(crate) enum EditError {
         wanted: String,
         found: String,
     },
-    #[error("CDI edits with {0} are not supported by the embedded runtime")]
-    Unsupported(&'static str),
+    #[error("CDI network device {0:?} needs a pod with a network of its own")]
+    HostNetwork(String),
+    #[error("two CDI network devices are to be called {name:?}: {first:?} and {second:?}")]
+    SameName {
+        name: String,
+        first: String,
+        second: String,
+    },
+    #[error("CDI network device {device:?} is to be called {first:?} and {second:?}")]
+    TwoNames {
+        device: String,
+        first: String,
+        second: String,
+    },
 }
 
 /// Applies edits; what may be done with device nodes goes into `rules`.
@@ -27,12 +40,6 @@ pub(crate) fn apply(
     spec: &mut Value,
     rules: &mut Vec<DeviceRule>,
 ) -> Result<(), EditError> {
-    if edits.intel_rdt.is_some() {
-        return Err(EditError::Unsupported("intelRdt"));
-    }
-    if !edits.net_devices.is_empty() {
-        return Err(EditError::Unsupported("netDevices"));
-    }
     for pair in &edits.env {
         set_env(list(&mut spec["process"]["env"]), pair);
     }
@@ -64,6 +71,69 @@ pub(crate) fn apply(
         if !gids.contains(&json!(gid)) {
             gids.push(json!(gid));
         }
+    }
+    if let Some(rdt) = &edits.intel_rdt {
+        spec["linux"]["intelRdt"] = intel_rdt(rdt);
+    }
+    add_net_devices(edits, spec)
+}
+
+/// `linux.intelRdt`; the two old switches of monitoring are one today.
+fn intel_rdt(rdt: &IntelRdt) -> Value {
+    let mut value = json!({});
+    let texts = [
+        ("closID", &rdt.clos_id),
+        ("l3CacheSchema", &rdt.l3_cache_schema),
+        ("memBwSchema", &rdt.mem_bw_schema),
+    ];
+    for (name, text) in texts {
+        if !text.is_empty() {
+            value[name] = json!(text);
+        }
+    }
+    if !rdt.schemata.is_empty() {
+        value["schemata"] = json!(rdt.schemata);
+    }
+    if rdt.enable_monitoring || rdt.enable_cmt || rdt.enable_mbm {
+        value["enableMonitoring"] = json!(true);
+    }
+    value
+}
+
+/// `linux.netDevices`: each device of the host once, and each name once.
+fn add_net_devices(edits: &Edits, spec: &mut Value) -> Result<(), EditError> {
+    let mut named: BTreeMap<&str, &str> = BTreeMap::new();
+    let mut hosts: BTreeMap<&str, &str> = BTreeMap::new();
+    for device in &edits.net_devices {
+        let (host, name) = (&*device.host_interface_name, &*device.name);
+        match (hosts.insert(host, name), named.insert(name, host)) {
+            (Some(first), _) if first != name => {
+                return Err(EditError::TwoNames {
+                    device: host.to_owned(),
+                    first: first.to_owned(),
+                    second: name.to_owned(),
+                });
+            }
+            (_, Some(first)) if first != host => {
+                return Err(EditError::SameName {
+                    name: name.to_owned(),
+                    first: first.to_owned(),
+                    second: host.to_owned(),
+                });
+            }
+            _ => {}
+        }
+    }
+    let Some(first) = hosts.keys().next() else {
+        return Ok(());
+    };
+    let namespaces = spec["linux"]["namespaces"].as_array().into_iter().flatten();
+    let mut namespaces = namespaces.filter_map(|namespace| namespace["type"].as_str());
+    if !namespaces.any(|kind| kind == "network") {
+        return Err(EditError::HostNetwork((*first).to_owned()));
+    }
+    for (host, name) in hosts {
+        spec["linux"]["netDevices"][host] = json!({"name": name});
     }
     Ok(())
 }

@@ -3,10 +3,21 @@
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Versions of the format that are understood.
+/// Versions of the format that are understood, the oldest first.
 const VERSIONS: [&str; 8] = [
     "0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0", "1.1.0",
 ];
+
+/// The oldest version of [`VERSIONS`] that has something, by its place there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Since {
+    V030 = 0,
+    V040 = 1,
+    V050 = 2,
+    V060 = 3,
+    V070 = 4,
+    V110 = 7,
+}
 
 /// The content of a file.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -16,8 +27,7 @@ pub(crate) struct Spec {
     /// `vendor.com/class`.
     pub(super) kind: String,
     #[serde(default)]
-    #[serde(rename = "annotations")]
-    _annotations: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
     #[serde(default)]
     pub(super) devices: Vec<Device>,
     /// For every device of the file.
@@ -31,8 +41,7 @@ pub(crate) struct Spec {
 pub(crate) struct Device {
     pub(super) name: String,
     #[serde(default)]
-    #[serde(rename = "annotations")]
-    _annotations: BTreeMap<String, String>,
+    annotations: BTreeMap<String, String>,
     #[serde(default)]
     pub(super) container_edits: Edits,
 }
@@ -52,7 +61,7 @@ pub(crate) struct Edits {
     #[serde(default)]
     pub(super) mounts: Vec<Mount>,
     #[serde(default)]
-    pub(super) intel_rdt: Option<serde_json::Value>,
+    pub(super) intel_rdt: Option<IntelRdt>,
     #[serde(default, rename = "additionalGids")]
     pub(super) additional_gids: Vec<u32>,
 }
@@ -81,6 +90,22 @@ pub(crate) struct DeviceNode {
 pub(crate) struct NetDevice {
     pub(super) host_interface_name: String,
     pub(super) name: String,
+}
+
+/// What the container may have of the processor's caches and of the way to memory.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub(crate) struct IntelRdt {
+    #[serde(rename = "closID")]
+    pub(super) clos_id: String,
+    pub(super) l3_cache_schema: String,
+    pub(super) mem_bw_schema: String,
+    pub(super) schemata: Vec<String>,
+    pub(super) enable_monitoring: bool,
+    #[serde(rename = "enableCMT")]
+    pub(super) enable_cmt: bool,
+    #[serde(rename = "enableMBM")]
+    pub(super) enable_mbm: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -131,8 +156,13 @@ impl Spec {
     fn check(&self) -> Result<(), String> {
         let version = self.cdi_version.strip_prefix('v');
         let version = version.unwrap_or(&self.cdi_version);
-        if !VERSIONS.contains(&version) {
+        let Some(version) = VERSIONS.iter().position(|known| *known == version) else {
             return Err(format!("invalid version {:?}", self.cdi_version));
+        };
+        let needed = self.since() as usize;
+        if version < needed {
+            let least = VERSIONS[needed];
+            return Err(format!("the spec version must be at least v{least}"));
         }
         let (vendor, class) = self
             .kind
@@ -160,6 +190,28 @@ impl Spec {
     }
 }
 
+impl Spec {
+    /// The oldest version that has all that the file uses.
+    fn since(&self) -> Since {
+        let mut since = self.container_edits.since();
+        let annotated = |annotations: &BTreeMap<_, _>| !annotations.is_empty();
+        let class = self.kind.split_once('/').map_or("", |(_, class)| class);
+        if annotated(&self.annotations) || class.contains('.') {
+            since = since.max(Since::V060);
+        }
+        for device in &self.devices {
+            since = since.max(device.container_edits.since());
+            if annotated(&device.annotations) {
+                since = since.max(Since::V060);
+            }
+            if !device.name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+                since = since.max(Since::V050);
+            }
+        }
+        since
+    }
+}
+
 fn check_part(what: &str, name: &str) -> Result<(), String> {
     let inside = |b: u8| b.is_ascii_alphanumeric() || b"_-.".contains(&b);
     let bytes = name.as_bytes();
@@ -181,6 +233,21 @@ fn check_device_name(name: &str) -> Result<(), String> {
 }
 
 impl Edits {
+    fn since(&self) -> Since {
+        let newer_rdt = |rdt: &IntelRdt| rdt.enable_monitoring || !rdt.schemata.is_empty();
+        if !self.net_devices.is_empty() || self.intel_rdt.as_ref().is_some_and(newer_rdt) {
+            Since::V110
+        } else if self.intel_rdt.is_some() || !self.additional_gids.is_empty() {
+            Since::V070
+        } else if self.device_nodes.iter().any(|n| !n.host_path.is_empty()) {
+            Since::V050
+        } else if self.mounts.iter().any(|m| !m.kind.is_empty()) {
+            Since::V040
+        } else {
+            Since::V030
+        }
+    }
+
     fn check(&self) -> Result<(), String> {
         let env = self.env.iter();
         let env = env.chain(self.hooks.iter().flat_map(|h| &h.env));
@@ -207,8 +274,21 @@ impl Edits {
             }
         }
         for device in &self.net_devices {
-            if device.host_interface_name.is_empty() || device.name.is_empty() {
-                return Err("invalid net device, empty name".to_owned());
+            for name in [&device.host_interface_name, &device.name] {
+                if name.is_empty() {
+                    return Err("invalid net device, empty name".to_owned());
+                }
+                if !crate::netdev::is_name(name) {
+                    return Err(format!(
+                        "invalid net device, no name of an interface: {name:?}"
+                    ));
+                }
+            }
+        }
+        if let Some(rdt) = &self.intel_rdt {
+            let id = &rdt.clos_id;
+            if id.len() >= 4096 || [".", ".."].contains(&&**id) || id.contains(['/', '\n']) {
+                return Err(format!("invalid Intel RDT class {id:?}"));
             }
         }
         for hook in &self.hooks {

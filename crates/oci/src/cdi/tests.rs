@@ -138,10 +138,115 @@ fn edits_are_applied() {
     assert_eq!(spec["process"]["user"]["additionalGids"], json!([7]));
     let _: oci_spec::runtime::Hooks = serde_json::from_value(spec["hooks"].clone()).unwrap();
 
-    let rdt: Edits = serde_json::from_value(json!({"intelRdt": {"closID": "x"}})).unwrap();
-    let error = edits::apply(&rdt, &mut spec, &mut rules).unwrap_err();
-    assert!(error.to_string().contains("intelRdt"), "{error}");
     let missing: Edits =
         serde_json::from_value(json!({"deviceNodes": [{"path": "/dev/no-such"}]})).unwrap();
     assert!(edits::apply(&missing, &mut spec, &mut rules).is_err());
+}
+
+#[test]
+fn what_a_file_uses_needs_its_version() {
+    let parse = |version: &str, edits: Value| {
+        let spec = json!({"cdiVersion": version, "kind": KIND,
+            "devices": [{"name": "a", "containerEdits": edits}]});
+        Spec::parse(&spec.to_string(), true).map(drop)
+    };
+    let net = json!({"netDevices": [{"hostInterfaceName": "ens1", "name": "fast0"}]});
+    let cases = [
+        (json!({"env": ["A=1"]}), "0.3.0", None),
+        (
+            json!({"mounts": [{"hostPath": "/a", "containerPath": "/b", "type": "tmpfs"}]}),
+            "0.4.0",
+            Some("0.3.0"),
+        ),
+        (
+            json!({"deviceNodes": [{"path": "/dev/a", "hostPath": "/dev/b"}]}),
+            "0.5.0",
+            Some("0.4.0"),
+        ),
+        (json!({"additionalGids": [7]}), "0.7.0", Some("0.6.0")),
+        (
+            json!({"intelRdt": {"closID": "gold"}}),
+            "0.7.0",
+            Some("0.6.0"),
+        ),
+        (
+            json!({"intelRdt": {"enableCMT": true}}),
+            "0.7.0",
+            Some("0.6.0"),
+        ),
+        (
+            json!({"intelRdt": {"enableMonitoring": true}}),
+            "1.1.0",
+            Some("1.0.0"),
+        ),
+        (
+            json!({"intelRdt": {"schemata": ["L3:0=f"]}}),
+            "1.1.0",
+            Some("0.7.0"),
+        ),
+        (net.clone(), "1.1.0", Some("1.0.0")),
+    ];
+    for (edits, good, bad) in cases {
+        parse(good, edits.clone()).unwrap();
+        if let Some(bad) = bad {
+            let error = parse(bad, edits).unwrap_err();
+            assert_eq!(error, format!("the spec version must be at least v{good}"));
+        }
+    }
+    let file = |version: &str, kind: &str, name: &str, annotations: Value| {
+        let spec = json!({"cdiVersion": version, "kind": kind, "annotations": annotations,
+            "devices": [{"name": name, "containerEdits": {"env": ["A=1"]}}]});
+        Spec::parse(&spec.to_string(), true).is_ok()
+    };
+    assert!(file("0.5.0", KIND, "0", json!({})) && !file("0.4.0", KIND, "0", json!({})));
+    let dotted = "vendor.com/gpu.small";
+    assert!(file("0.6.0", dotted, "a", json!({})) && !file("0.5.0", dotted, "a", json!({})));
+    let noted = json!({"a": "b"});
+    assert!(file("0.6.0", KIND, "a", noted.clone()) && !file("0.5.0", KIND, "a", noted));
+    let name = json!({"netDevices": [{"hostInterfaceName": "ens1", "name": "a/b"}]});
+    assert!(parse("1.1.0", name).unwrap_err().contains("\"a/b\""));
+    let class = json!({"intelRdt": {"closID": ".."}});
+    assert!(parse("1.1.0", class).unwrap_err().contains("\"..\""));
+}
+
+#[test]
+fn network_devices_and_cache_classes_become_the_runtimes() {
+    let edits = |value: Value| -> Edits { serde_json::from_value(value).unwrap() };
+    let base = json!({"linux": {"namespaces": [{"type": "network", "path": "/x"}]}});
+    let apply = |wanted: Value| {
+        let mut spec = base.clone();
+        edits::apply(&edits(wanted), &mut spec, &mut Vec::new()).map(|()| spec)
+    };
+    let device = |host: &str, name: &str| json!({"hostInterfaceName": host, "name": name});
+    let spec = apply(json!({
+        "netDevices": [device("ens1", "fast0"), device("ens2", "fast1"), device("ens1", "fast0")],
+        "intelRdt": {"closID": "gold", "l3CacheSchema": "L3:0=f", "enableMBM": true},
+    }))
+    .unwrap();
+    let linux: oci_spec::runtime::Linux = serde_json::from_value(spec["linux"].clone()).unwrap();
+    let devices = linux.net_devices().as_ref().unwrap();
+    assert_eq!(devices.len(), 2);
+    assert_eq!(devices["ens2"].name().as_deref(), Some("fast1"));
+    let rdt = linux.intel_rdt().as_ref().unwrap();
+    assert_eq!(rdt.clos_id().as_deref(), Some("gold"));
+    assert_eq!(*rdt.enable_monitoring(), Some(true));
+    for (first, second, why) in [
+        (
+            device("ens1", "a"),
+            device("ens2", "a"),
+            "two CDI network devices are to be called \"a\": \"ens1\" and \"ens2\"",
+        ),
+        (
+            device("ens1", "a"),
+            device("ens1", "b"),
+            "CDI network device \"ens1\" is to be called \"a\" and \"b\"",
+        ),
+    ] {
+        let error = apply(json!({"netDevices": [first, second]})).unwrap_err();
+        assert_eq!(error.to_string(), why);
+    }
+    let mut host = json!({"linux": {"namespaces": [{"type": "pid"}]}});
+    let wanted = edits(json!({"netDevices": [device("ens1", "a")]}));
+    let error = edits::apply(&wanted, &mut host, &mut Vec::new()).unwrap_err();
+    assert!(error.to_string().contains("network of its own"), "{error}");
 }

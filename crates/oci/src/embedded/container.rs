@@ -10,8 +10,10 @@ use crate::monitor::{
     Bundle, ExitRecord, MONITOR_ARG, RootFs, RunState, files, now_nanos, read_json, start_ticks,
     write_atomically, write_exit,
 };
+use crate::netdev;
 use crate::runtime::{Error, Result};
 use davit_proto::cri::v1 as cri;
+use oci_spec::runtime::Spec;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -412,7 +414,11 @@ impl Embedded {
         // Before the monitor exists, so that a davit that is restarted now looks for it.
         fs::write(container.dir.join(files::STARTED), "")
             .map_err(io_error("mark container as started"))?;
-        match self.spawn_monitor(container).await {
+        let started = match self.move_devices(container).await {
+            Ok(()) => self.spawn_monitor(container).await,
+            Err(error) => Err(error),
+        };
+        match started {
             Ok((state, connection)) => {
                 container.set(Phase::Running(state));
                 self.watch(container.clone(), connection);
@@ -434,6 +440,38 @@ impl Embedded {
                 Err(error)
             }
         }
+    }
+
+    /// Moves network devices of the host into the pod, as the container's configuration says.
+    async fn move_devices(&self, container: &Container) -> Result<()> {
+        let (id, sandbox) = (
+            container.record().id,
+            self.sandbox(&container.record().sandbox_id)?,
+        );
+        let file = container.dir.join(files::CONFIG);
+        blocking(move || {
+            let spec: Option<Spec> = read_json(&file).map_err(io_error(file.display()))?;
+            let wanted = spec
+                .as_ref()
+                .and_then(|spec| spec.linux().as_ref()?.net_devices().as_ref());
+            let Some(wanted) = wanted.filter(|wanted| !wanted.is_empty()) else {
+                return Ok(());
+            };
+            let failed = |why: String| {
+                Error::FailedPrecondition(format!("failed to start container {id}: {why}"))
+            };
+            let renamed = wanted.iter().map(|(host, device)| {
+                let name = device.name().clone().filter(|name| !name.is_empty());
+                (host.clone(), name.unwrap_or_else(|| host.clone()))
+            });
+            let netns = sandbox.record().namespaces.net;
+            let netns =
+                netns.ok_or_else(|| failed("network devices on the host's network".into()))?;
+            let _one = sandbox.moving();
+            netdev::give(&renamed.collect(), &netns, sandbox.dir())
+                .map_err(|e| failed(e.to_string()))
+        })
+        .await
     }
 
     async fn spawn_monitor(&self, container: &Container) -> Result<(RunState, Connection)> {

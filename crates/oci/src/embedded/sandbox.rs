@@ -3,6 +3,7 @@
 use super::record::{self, Namespaces, Pause, Proto, SandboxRecord};
 use super::{Embedded, Inner, blocking, io_error, lock, new_id};
 use crate::monitor::{PAUSE_ARG, now_nanos, start_ticks};
+use crate::netdev;
 use crate::network::PodNetwork;
 use crate::runtime::{Error, Result};
 use davit_proto::cri::v1 as cri;
@@ -25,6 +26,8 @@ pub(super) struct Sandbox {
     dir: PathBuf,
     run_dir: PathBuf,
     record: Mutex<SandboxRecord>,
+    /// One move of network devices at a time: held on blocking threads only.
+    moving: Mutex<()>,
     /// One stop or removal at a time.
     pub(super) ending: tokio::sync::Mutex<()>,
 }
@@ -54,6 +57,11 @@ impl Sandbox {
     /// Directory with the pod's files.
     pub(super) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    /// Keeps others from moving network devices meanwhile.
+    pub(super) fn moving(&self) -> std::sync::MutexGuard<'_, ()> {
+        lock(&self.moving)
     }
 
     pub(super) fn is_ready(&self) -> bool {
@@ -177,6 +185,7 @@ pub(super) fn load_all(inner: &Inner) -> Result<(Vec<Arc<Sandbox>>, Vec<Remains>
                 dir,
                 run_dir,
                 record: Mutex::new(record),
+                moving: Mutex::default(),
                 ending: tokio::sync::Mutex::default(),
             })),
             Ok(None) => remains.push(Remains { dir, run_dir }),
@@ -257,7 +266,13 @@ fn set_sysctl(name: &str, value: &str) -> Result<()> {
     ]
     .iter()
     .any(|p| name.starts_with(p));
-    let path = name.replace('.', "/");
+    // A slash in a name stands for a dot in the name of a file (interfaces: eth0/1).
+    let swap = |c| match c {
+        '.' => '/',
+        '/' => '.',
+        other => other,
+    };
+    let path: String = name.chars().map(swap).collect();
     if !own || path.split('/').any(|part| part.is_empty() || part == "..") {
         return Err(Error::InvalidArgument(format!(
             "sysctl {name} does not belong to a pod"
@@ -376,6 +391,17 @@ impl Embedded {
             return Ok(());
         }
         if let Some(pod) = sandbox.network() {
+            let held = sandbox.clone();
+            let netns = pod.netns.clone();
+            blocking(move || {
+                let _one = held.moving();
+                if let Err(error) = netdev::take_back(&netns, &held.dir) {
+                    // With the namespace the kernel gives back what belongs to a machine.
+                    tracing::warn!(sandbox = held.id, %error, "network devices are not given back");
+                }
+                Ok(())
+            })
+            .await?;
             match tokio::time::timeout(NETWORK_LIMIT, self.inner.options.network.detach(&pod)).await
             {
                 Ok(result) => result.map_err(|e| {
@@ -454,6 +480,7 @@ fn create(inner: &Inner, config: cri::PodSandboxConfig, handler: String) -> Resu
             dir,
             run_dir,
             record: Mutex::new(record),
+            moving: Mutex::default(),
             ending: tokio::sync::Mutex::default(),
         })),
         Err(error) => {

@@ -7,6 +7,7 @@ use super::logs::{LogFile, Stream};
 use super::protocol::{self, Request, Response};
 use super::{Bundle, ExitRecord, RunState, hooks, now_nanos, write_exit};
 use crate::cgroup::Cgroup;
+use crate::rdt;
 use crate::sys;
 use nix::sys::signal::Signal;
 use nix::sys::signalfd::SignalFd;
@@ -101,6 +102,7 @@ pub(super) struct Monitor {
     pub(super) state: RunState,
     handle: OwnedFd,
     cgroup: Option<Cgroup>,
+    rdt: rdt::Joined,
     log: LogFile,
     output: Output,
     signals: SignalFd,
@@ -122,6 +124,7 @@ impl Monitor {
         state: RunState,
         handle: OwnedFd,
         cgroup: Option<Cgroup>,
+        rdt: rdt::Joined,
         log: LogFile,
         output: Output,
         signals: SignalFd,
@@ -138,6 +141,7 @@ impl Monitor {
             state,
             handle,
             cgroup,
+            rdt,
             log,
             output,
             signals,
@@ -589,6 +593,7 @@ impl Monitor {
         if let Some(cgroup) = &self.cgroup {
             let _ = cgroup.remove(LINGER);
         }
+        self.rdt.leave();
         let _ = hooks::run(
             self.poststop.as_ref(),
             &self.bundle.id,

@@ -7,6 +7,7 @@ use super::protocol::{self, Response};
 use super::serve::{Monitor, Output};
 use super::{Bundle, ExitRecord, RunState, files, hooks, load, now_nanos, start_ticks, write_exit};
 use crate::cgroup::{Cgroup, Hierarchies};
+use crate::rdt;
 use crate::sys;
 use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, Signal};
@@ -219,6 +220,13 @@ fn make_cgroup(
     }
 }
 
+fn join_rdt(id: &str, spec: &Spec) -> Result<rdt::Joined, String> {
+    let wanted = spec.linux().as_ref().and_then(|l| l.intel_rdt().as_ref());
+    let joined = wanted.map(|wanted| rdt::join(wanted, id, std::process::id()));
+    let joined = joined.transpose().map_err(|e| e.to_string())?;
+    Ok(joined.unwrap_or_default())
+}
+
 fn create(
     dir: &Path,
     bundle: Bundle,
@@ -230,7 +238,9 @@ fn create(
     let log = LogFile::open(bundle.log_path.as_deref()).map_err(|e| format!("log file: {e}"))?;
     let pipes = pipes(&bundle).map_err(|e| format!("pipes: {e}"))?;
     let hierarchies = Hierarchies::detect().map_err(|e| e.to_string())?;
-    let cgroup = make_cgroup(&hierarchies, &bundle, spec)?;
+    // Everything that is forked from here on is in the group, too.
+    let rdt = join_rdt(&bundle.id, spec)?;
+    let cgroup = make_cgroup(&hierarchies, &bundle, spec).inspect_err(|_| rdt.leave())?;
     let oom_score_adj = spec
         .process()
         .as_ref()
@@ -307,6 +317,7 @@ fn create(
                 state,
                 handle,
                 cgroup,
+                rdt,
                 log,
                 output,
                 signals,
@@ -321,6 +332,7 @@ fn create(
                 while sys::reap().is_some() {}
                 let _ = cgroup.remove(Duration::from_millis(500));
             }
+            rdt.leave();
             Err(message)
         }
     }

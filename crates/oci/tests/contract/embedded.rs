@@ -14,6 +14,7 @@ fn options(dir: &Path) -> EmbeddedOptions {
     let mut options = EmbeddedOptions::new(dir.join("root"));
     options.cgroup_parent = format!("/davit-contract-{}", std::process::id());
     options.allow_host_image = true;
+    options.cdi_dirs = vec![dir.join("cdi")];
     options
 }
 
@@ -315,7 +316,99 @@ async fn figures(setup: Setup) {
     println!("  50 containers removed in {:?}", begin.elapsed());
 }
 
+fn ip(args: &str) -> bool {
+    let output = std::process::Command::new("ip")
+        .args(args.split_whitespace())
+        .output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// A CDI file of version 1.1.0 with one device.
+fn cdi(setup: &Setup, device: &str, edits: &serde_json::Value) -> cri::CdiDevice {
+    let dir = setup.dir.join("cdi");
+    std::fs::create_dir_all(&dir).unwrap();
+    let spec = serde_json::json!({"cdiVersion": "1.1.0", "kind": "lab.davit.dev/thing",
+        "devices": [{"name": device, "containerEdits": edits}]});
+    std::fs::write(dir.join(format!("{device}.json")), spec.to_string()).unwrap();
+    cri::CdiDevice {
+        name: format!("lab.davit.dev/thing={device}"),
+    }
+}
+
+/// A network device of the host is there for each container of a pod that names it, and on the host when the pod ends.
+async fn net_devices(setup: Setup) {
+    let host = format!("dvc{}", std::process::id() % 100_000);
+    if !ip(&format!("link add {host}a type veth peer name {host}b")) {
+        println!("  skipped: no ip, or a kernel without veth");
+        return;
+    }
+    let edits = |host: &str| serde_json::json!({"netDevices": [{"hostInterfaceName": host, "name": "fast0"}]});
+    let device = cdi(&setup, "net", &edits(&format!("{host}a")));
+    assert!(ip(&format!("addr add 192.0.2.9/24 dev {host}a")));
+    let pod = Pod::run_isolated(&setup).await;
+    let container = |script: &str| {
+        let mut container = pod.container(shell(script));
+        container.cdi_devices = vec![device.clone()];
+        container
+    };
+    // One after the other, as when a container starts again, and one beside another.
+    let show = "cat /proc/net/dev /proc/net/fib_trie";
+    let _beside = pod.start(container("sleep 1000")).await;
+    for _ in 0..2 {
+        let (code, shown) = pod.output(container(show)).await;
+        assert_eq!(code, 0, "{shown}");
+        assert!(
+            shown.contains("fast0:") && shown.contains("192.0.2.9"),
+            "{shown}"
+        );
+    }
+    assert!(!ip(&format!("link show {host}a")), "it is in the pod");
+    pod.remove().await;
+    assert!(ip(&format!("link show {host}a")), "it is back");
+
+    let missing = cdi(&setup, "none", &edits("dvc-none"));
+    let pod = Pod::run_isolated(&setup).await;
+    let mut wanted = pod.container(shell("true"));
+    wanted.cdi_devices = vec![missing];
+    let id = pod.create(wanted).await;
+    let error = setup.runtime.start_container(&id).await.unwrap_err();
+    let why = "network device \"dvc-none\" is not on this machine";
+    assert!(error.to_string().contains(why), "{error}");
+    pod.remove().await;
+
+    let pod = Pod::run(&setup).await;
+    let mut wanted = pod.container(shell("true"));
+    wanted.cdi_devices = vec![device];
+    let refused = setup
+        .runtime
+        .create_container(&pod.id, wanted, pod.config.clone());
+    let error = refused.await.unwrap_err();
+    assert!(error.to_string().contains("network of its own"), "{error}");
+    pod.remove().await;
+    assert!(ip(&format!("link del {host}b")));
+}
+
+/// A class of service needs a machine that has them.
+async fn cache_classes(setup: Setup) {
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    if mounts.lines().any(|line| line.contains(" resctrl ")) {
+        println!("  skipped: resctrl is mounted, and whose classes they are is not known");
+        return;
+    }
+    let pod = Pod::run(&setup).await;
+    let mut wanted = pod.container(shell("true"));
+    let edits = serde_json::json!({"intelRdt": {"closID": "gold"}});
+    wanted.cdi_devices = vec![cdi(&setup, "gold", &edits)];
+    let id = pod.create(wanted).await;
+    let error = setup.runtime.start_container(&id).await.unwrap_err();
+    let why = "intelRdt: resctrl is not mounted on this machine";
+    assert!(error.to_string().contains(why), "{error}");
+    pod.remove().await;
+}
+
 const OWN: &[Test] = &[
+    ("net_devices", |setup| Box::pin(net_devices(setup))),
+    ("cache_classes", |setup| Box::pin(cache_classes(setup))),
     ("adoption", |setup| Box::pin(adoption(setup))),
     ("lost_monitor", |setup| Box::pin(lost_monitor(setup))),
     ("host_image", |setup| Box::pin(host_image(setup))),
