@@ -1,6 +1,7 @@
 //! Checks of a pod against the node that need no resources: name, selector, affinity, taints, operating system.
 
 use crate::pod::PodExt;
+use crate::sysctls::Allowlist;
 use k8s_openapi::api::core::v1::{
     Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
 };
@@ -25,11 +26,23 @@ fn refuse(reason: &str, message: impl Into<String>) -> Result<(), Refusal> {
     })
 }
 
+fn check_sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Refusal> {
+    let spec = pod.pod_spec();
+    let host_ipc = spec.host_ipc == Some(true);
+    let context = spec.security_context.as_ref();
+    for sysctl in context.iter().flat_map(|c| &c.sysctls).flatten() {
+        if let Err(fault) = allowed.check(&sysctl.name, pod.host_network(), host_ipc) {
+            return refuse("SysctlForbidden", format!("forbidden sysctl: {fault}"));
+        }
+    }
+    Ok(())
+}
+
 /// Checks what does not change with the load of the node.
 ///
 /// # Errors
 /// The first check that fails.
-pub fn check_node(pod: &Pod, node: &Node) -> Result<(), Refusal> {
+pub fn check_node(pod: &Pod, node: &Node, sysctls: &Allowlist) -> Result<(), Refusal> {
     let empty = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&empty);
     let name = node.metadata.name.as_deref().unwrap_or_default();
@@ -45,6 +58,7 @@ pub fn check_node(pod: &Pod, node: &Node) -> Result<(), Refusal> {
             ),
         );
     }
+    check_sysctls(pod, sysctls)?;
     let selector_os = spec
         .node_selector
         .as_ref()
@@ -173,7 +187,9 @@ mod tests {
         let node: Node = serde_json::from_value(json!({
             "metadata": {"name": "n1", "labels": {"disk": "ssd", "cores": "8"}}, "spec": {"taints": taints}}))
         .unwrap();
-        check_node(&pod, &node).err().map(|r| r.reason)
+        check_node(&pod, &node, &Allowlist::default())
+            .err()
+            .map(|r| r.reason)
     }
 
     #[expect(
@@ -183,6 +199,17 @@ mod tests {
     fn affinity(expression: serde_json::Value) -> serde_json::Value {
         json!({"containers": [], "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
             {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}}})
+    }
+
+    #[test]
+    fn sysctls_of_the_host_are_refused() {
+        let with = |host_network: bool| {
+            let sysctls = json!([{"name": "net.ipv4.tcp_syncookies", "value": "1"}]);
+            let spec = json!({"containers": [], "hostNetwork": host_network, "securityContext": {"sysctls": sysctls}});
+            check(spec, json!([]))
+        };
+        assert_eq!(with(false), None);
+        assert_eq!(with(true).as_deref(), Some("SysctlForbidden"));
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod static_pods;
 mod topology_report;
 
 pub(crate) use dispatch::Inputs;
+pub use topology_report::define as define_topologies;
 
 use crate::compute::{PinnedContainer, Settings};
 use crate::containermanager::{
@@ -37,6 +38,7 @@ use crate::runtime_state::{State, keys};
 use crate::server;
 use crate::shutdown::{self, Shutdown};
 use crate::status_manager::StatusManager;
+use crate::sysctls::Allowlist;
 use crate::volumes::Volumes;
 use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
 use davit_client::{EventRecorder, Informer};
@@ -76,10 +78,14 @@ pub struct NodeOptions {
     pub client_ca: Option<Vec<u8>>,
     /// Certificate chain and key (PEM) of the node server; a self-signed one is made when not given.
     pub serving_certificate: Option<(Vec<u8>, Vec<u8>)>,
+    /// Ask for the certificate of the node server by CertificateSigningRequest (`serverTLSBootstrap`).
+    pub server_tls_bootstrap: bool,
     /// More labels of the node.
     pub labels: BTreeMap<String, String>,
     /// `status.capacity.pods`.
     pub max_pods: u32,
+    /// The sysctls that pods may set.
+    pub sysctls: Allowlist,
     /// The cluster's DNS service.
     pub cluster_dns: ClusterDns,
     /// The host's resolver configuration.
@@ -135,8 +141,10 @@ impl NodeOptions {
             node_ips: Vec::new(),
             client_ca: None,
             serving_certificate: None,
+            server_tls_bootstrap: false,
             labels: BTreeMap::new(),
             max_pods: 110,
+            sysctls: Allowlist::default(),
             cluster_dns: ClusterDns {
                 servers: Vec::new(),
                 domain: "cluster.local".to_owned(),

@@ -10,7 +10,7 @@ use crate::resources;
 use crate::runtime_state::{PodRuntime, container_annotations, container_labels, sandbox_labels};
 use crate::volumes::Mounted;
 use crate::volumes::mounts::{make_dirs_beneath, open_beneath};
-use crate::{dns, security};
+use crate::{dns, security, sysctls};
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use std::collections::HashMap;
@@ -84,11 +84,8 @@ pub fn cgroup_parent(pod: &Pod, root: &str) -> String {
 
 /// Configuration of a pod's sandbox.
 pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
-    let sysctls = pod
-        .pod_spec()
-        .security_context
-        .as_ref()
-        .and_then(|c| c.sysctls.as_ref());
+    let context = pod.pod_spec().security_context.as_ref();
+    let wanted = context.and_then(|c| c.sysctls.as_ref());
     let mut port_mappings = Vec::new();
     for (role, container) in pod.all_containers() {
         if role == Role::Ephemeral || pod.host_network() {
@@ -138,10 +135,10 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig 
         linux: Some(cri::LinuxPodSandboxConfig {
             cgroup_parent: cgroup_parent(pod, &ctx.options.cgroup_root),
             security_context: Some(security::sandbox(pod, &seccomp_root(ctx))),
-            sysctls: sysctls
+            sysctls: wanted
                 .into_iter()
                 .flatten()
-                .map(|s| (s.name.replace('/', "."), s.value.clone()))
+                .map(|s| (sysctls::dotted(&s.name), s.value.clone()))
                 .collect(),
             overhead: Some(resources::overhead(pod)),
             resources: Some(resources::sandbox_resources(pod)),

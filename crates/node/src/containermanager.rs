@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use davit_api::devices::Device;
 use davit_proto::cri::v1 as cri;
+use davit_topology::PolicyKind;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceStatus};
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -236,6 +237,9 @@ impl ContainerManager {
 
     /// Gives the pod everything it asks for; when this returns `Ok` the allocation is durable.
     ///
+    /// CPUs, memory and devices are placed beside the devices of the pod's resource claims, where the topology manager
+    /// has a policy.
+    ///
     /// Waits, until `deadline` at most, while a plugin that is known but not connected may
     /// come back; `waiting` is then called with a sentence that says for what, whenever it
     /// changes. Nothing is held while waiting. Admissions of different pods run concurrently;
@@ -250,7 +254,13 @@ impl ContainerManager {
         deadline: Instant,
         waiting: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<(), Rejection> {
-        self.inner.admit(pod, deadline, waiting).await
+        let places = match &self.dra {
+            Some(dra) if self.inner.topology_policy() != PolicyKind::None => {
+                dra.places(pod, deadline, waiting).await
+            }
+            _ => dra::Places::new(),
+        };
+        self.inner.admit(pod, &places, deadline, waiting).await
     }
 
     /// What the container's configuration gets from its devices. Calls PreStartContainer where
@@ -318,14 +328,23 @@ impl ContainerManager {
         self.inner.compute.cpu().is_some()
     }
 
+    /// Whether the node pins the memory of its containers.
+    pub fn manages_memory(&self) -> bool {
+        self.inner.compute.memory().is_some()
+    }
+
     /// The topology manager's policy.
-    pub fn topology_policy(&self) -> davit_topology::PolicyKind {
+    pub fn topology_policy(&self) -> PolicyKind {
         self.inner.topology_policy()
     }
 
     /// What schedulers are told about the NUMA nodes: everything the decision about a pod depends on.
     pub fn published(&self) -> davit_topology::published::NodeState {
-        self.inner.published()
+        let mut state = self.inner.published();
+        if let Some(dra) = self.dra.as_ref().filter(|_| state.nodes.len() > 1) {
+            state.pcie_roots = dra.pcie_roots();
+        }
+        state
     }
 
     /// How often the CPU sets of running containers are to be looked at without a reason.

@@ -105,7 +105,8 @@ pub fn hosts_file(
                 .pod_spec()
                 .subdomain
                 .as_deref()
-                .filter(|s| !s.is_empty());
+                // A name that overrides all others is the whole name (KEP-4762).
+                .filter(|s| !s.is_empty() && pod.pod_spec().hostname_override.is_none());
             let names = match subdomain {
                 Some(sub) => format!(
                     "{hostname}.{sub}.{}.svc.{cluster_domain}\t{hostname}",
@@ -203,5 +204,8 @@ mod tests {
         let text = hosts_file(&p, &["10.0.0.3".into()], "cluster.local", None);
         assert!(text.contains("10.0.0.3\tweb-0.web.ns.svc.cluster.local\tweb-0\n"));
         assert!(text.ends_with("# Entries added by HostAliases.\n1.2.3.4\tx\ty\n"));
+        let p = pod(json!({"containers": [], "subdomain": "web", "hostnameOverride": "own"}));
+        let text = hosts_file(&p, &["10.0.0.3".into()], "cluster.local", None);
+        assert!(text.ends_with("10.0.0.3\town\n"), "{text}");
     }
 }

@@ -14,14 +14,19 @@ mod driver;
 mod health;
 mod manager;
 mod metrics;
+mod partial;
+mod places;
 mod registry;
 mod slices;
+mod state_file;
 pub(crate) mod view;
 
 pub use api::{ApiClaims, ClaimApi, ClassicClaim};
 pub(crate) use driver::Offer;
 pub(crate) use manager::Manager;
+pub(crate) use places::Places;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +46,12 @@ pub struct Options {
     pub patience: Duration,
     /// How often claims of pods that are gone are looked for.
     pub reconcile: Duration,
+    /// How long a pod may fail to have its claims prepared before what some drivers have done for it is undone.
+    pub keep_partial: Duration,
+    /// How long an admission waits to know where claimed devices are, where they are aligned with CPUs and memory.
+    pub places_wait: Duration,
+    /// Where the places of PCI devices are read.
+    pub sysfs: PathBuf,
 }
 
 impl std::fmt::Debug for Options {
@@ -51,6 +62,8 @@ impl std::fmt::Debug for Options {
             .field("wipe_after", &self.wipe_after)
             .field("patience", &self.patience)
             .field("reconcile", &self.reconcile)
+            .field("keep_partial", &self.keep_partial)
+            .field("places_wait", &self.places_wait)
             .finish_non_exhaustive()
     }
 }
@@ -65,6 +78,9 @@ impl Options {
             wipe_after: Duration::from_secs(30),
             patience: Duration::from_secs(60),
             reconcile: Duration::from_secs(10),
+            keep_partial: Duration::from_secs(120),
+            places_wait: Duration::from_secs(60),
+            sysfs: PathBuf::from("/sys"),
         }
     }
 }

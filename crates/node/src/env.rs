@@ -343,8 +343,8 @@ fn go_quote(text: &str) -> String {
     out
 }
 
-/// A container's request or limit in units of the divisor, rounded up; limits that are not set fall back to the node's
-/// allocatable.
+/// A container's request or limit in units of the divisor, rounded up; limits that are not set fall back to the pod's
+/// own (KEP-2837), then to the node's allocatable.
 ///
 /// # Errors
 /// [`Error::Resource`] for unknown resources or containers.
@@ -378,11 +378,16 @@ pub fn resource_value(
         "requests" => resources::container_request(container, resource),
         _ => return Err(bad()),
     };
+    let of_pod = || {
+        let spec = pod.spec.as_ref()?.resources.as_ref()?;
+        let limit = spec.limits.as_ref()?.get(resource)?;
+        Some(resources::amount(resource, limit)).filter(|n| *n != 0)
+    };
     let fallback = || match list {
-        "limits" => facts
-            .allocatable
-            .get(resource)
-            .map_or(0, |q| resources::amount(resource, q)),
+        "limits" => of_pod().unwrap_or_else(|| {
+            let node = facts.allocatable.get(resource);
+            node.map_or(0, |q| resources::amount(resource, q))
+        }),
         _ => 0,
     };
     let amount = set.unwrap_or_else(fallback);
@@ -548,6 +553,32 @@ mod tests {
             assert_eq!(env.get(name), Some(value), "{name}");
         }
         assert_eq!(env.get("OPT"), None);
+    }
+
+    #[test]
+    fn a_limit_that_is_missing_is_the_pods_then_the_nodes() {
+        let amounts = |text: &str| serde_json::from_value(json!(text)).unwrap();
+        let facts = NodeFacts {
+            allocatable: [
+                ("cpu".to_owned(), amounts("8")),
+                ("memory".to_owned(), amounts("1Gi")),
+            ]
+            .into(),
+            ..NodeFacts::default()
+        };
+        let pod: Pod = serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": {
+            "resources": {"limits": {"memory": "64Mi"}}, "containers": [{"name": "c"}]}}))
+        .unwrap();
+        let value = |resource: &str| {
+            let selector = ResourceFieldSelector {
+                resource: resource.to_owned(),
+                ..ResourceFieldSelector::default()
+            };
+            let container = pod.pod_spec().containers.first();
+            resource_value(&pod, container, &selector, &facts).unwrap()
+        };
+        assert_eq!(value("limits.memory"), (64 << 20).to_string());
+        assert_eq!(value("limits.cpu"), "8");
     }
 
     #[tokio::test]

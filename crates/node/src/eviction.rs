@@ -8,6 +8,7 @@ mod measure;
 pub mod rank;
 pub mod signals;
 pub mod state;
+pub mod storage;
 
 pub(crate) use measure::image_space;
 pub use measure::{Measure, SystemMeasure};
@@ -44,11 +45,12 @@ const EVICTED: &str = "Evicted";
 
 /// Looks at the node until `cancel`.
 pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationToken) {
-    if ctx.options.eviction.thresholds.is_empty() {
+    let config = &ctx.options.eviction;
+    if config.thresholds.is_empty() && !config.local_storage {
         return;
     }
     let mut state = State::default();
-    let mut ticks = tokio::time::interval(ctx.options.eviction.period);
+    let mut ticks = tokio::time::interval(config.period);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
@@ -64,6 +66,20 @@ pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationT
 
 async fn look(ctx: &Arc<Context>, inputs: &Inputs, state: &mut State) {
     let config = &ctx.options.eviction;
+    let over = match config.local_storage {
+        true => over_limits(ctx).await,
+        false => Vec::new(),
+    };
+    for (pod, excess) in &over {
+        let ending = Ending {
+            signal: excess.signal,
+            message: excess.message.clone(),
+            annotations: Vec::new(),
+            grace: HARD_GRACE,
+            disruption: false,
+        };
+        let _ = end(ctx, inputs, pod, ending);
+    }
     let observations = ctx.options.measure.observe(&*ctx.runtime).await;
     let Outlook {
         conditions,
@@ -74,7 +90,10 @@ async fn look(ctx: &Arc<Context>, inputs: &Inputs, state: &mut State) {
         *old = conditions;
         changed
     });
-    let Some(threshold) = reclaim else { return };
+    // What they set free is seen at the next look.
+    let Some(threshold) = reclaim.filter(|_| over.is_empty()) else {
+        return;
+    };
     let resource = threshold.signal.resource();
     tracing::warn!(
         signal = threshold.signal.as_str(),
@@ -118,29 +137,98 @@ async fn evict(
     };
     let (message, annotations) = rank::message(first, threshold, observations);
     let pod = &first.pod;
-    let input = inputs.lock().get(pod.uid()).cloned()?;
     let grace = if threshold.is_hard() {
         HARD_GRACE
     } else {
         let own = pod.pod_spec().termination_grace_period_seconds;
         own.unwrap_or(30).min(ctx.options.eviction.max_pod_grace)
     };
+    let ending = Ending {
+        signal: threshold.signal.as_str(),
+        message,
+        annotations,
+        grace,
+        disruption: true,
+    };
+    end(ctx, inputs, pod, ending)
+}
+
+/// How the node ends a pod.
+struct Ending {
+    /// Label of the metrics.
+    signal: &'static str,
+    message: String,
+    /// Of the event.
+    annotations: Vec<(&'static str, String)>,
+    /// Seconds it gets.
+    grace: i64,
+    /// Whether it goes for the sake of others.
+    disruption: bool,
+}
+
+fn end(ctx: &Context, inputs: &Inputs, pod: &Pod, ending: Ending) -> Option<String> {
+    let input = inputs.lock().get(pod.uid()).cloned()?;
+    if input.forced().is_some() {
+        return Some(pod.uid().to_owned());
+    }
+    let message = ending.message;
     tracing::warn!(pod = %pod.format(), %message, "evicting the pod");
     ctx.recorder
-        .warning_annotated(&pod.reference(), EVICTED, &message, annotations);
+        .warning_annotated(&pod.reference(), EVICTED, &message, ending.annotations);
     let label = EvictionSignal {
-        eviction_signal: threshold.signal.as_str().to_owned(),
+        eviction_signal: ending.signal.to_owned(),
     };
     ctx.metrics.evictions.get_or_create(&label).inc();
     input.force(Forced {
         verdict: Verdict {
             reason: EVICTED.to_owned(),
             message,
-            disruption: true,
+            disruption: ending.disruption,
         },
-        grace: Duration::from_secs(u64::try_from(grace).unwrap_or(0)),
+        grace: Duration::from_secs(u64::try_from(ending.grace).unwrap_or(0)),
     });
     Some(pod.uid().to_owned())
+}
+
+/// Pods that use more local storage than they may. Those that nothing limits are not measured.
+async fn over_limits(ctx: &Arc<Context>) -> Vec<(Arc<Pod>, storage::Excess)> {
+    let ending = ctx.pods.ending_pods();
+    let mut limited = ctx.pods.active_pods();
+    limited.retain(|pod| {
+        storage::is_limited(pod) && !rank::is_critical(pod) && !ending.contains(pod.uid())
+    });
+    if limited.is_empty() {
+        return Vec::new();
+    }
+    let stats = ctx.runtime.list_container_stats(None).await;
+    let mut layers: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
+    for one in stats.unwrap_or_default() {
+        let Some(labels) = one.attributes.as_ref().map(|a| &a.labels) else {
+            continue;
+        };
+        let (Some(uid), Some(name)) = (labels.get(keys::POD_UID), labels.get(keys::CONTAINER_NAME))
+        else {
+            continue;
+        };
+        let layer = one.writable_layer.and_then(|l| l.used_bytes);
+        let bytes = layer.map_or(0, |b| i64::try_from(b.value).unwrap_or(i64::MAX));
+        layers
+            .entry(uid.clone())
+            .or_default()
+            .insert(name.clone(), bytes);
+    }
+    let ctx = ctx.clone();
+    let measured = tokio::task::spawn_blocking(move || {
+        let of = |pod: &Pod| {
+            let none = BTreeMap::new();
+            let layers = layers.get(pod.uid()).unwrap_or(&none);
+            storage::excess(pod, &storage::measure(&ctx.paths, pod, layers))
+        };
+        let all = limited.into_iter();
+        all.filter_map(|pod| of(&pod).map(|excess| (pod, excess)))
+            .collect()
+    });
+    measured.await.unwrap_or_default()
 }
 
 /// The pods that have not ended, with what they use.
@@ -175,13 +263,26 @@ fn gather(ctx: &Context, stats: &[cri::ContainerStats], signal: Signal) -> Vec<C
             ),
             false => (0, 0),
         };
+        let processes = match signal {
+            Signal::PidAvailable => processes(ctx, &pod),
+            _ => None,
+        };
         Candidate {
             containers,
             volumes,
+            processes,
             pod,
         }
     };
     active.into_iter().map(candidate).collect()
+}
+
+/// Process numbers in the pod's cgroup.
+fn processes(ctx: &Context, pod: &Pod) -> Option<i64> {
+    let hierarchies = davit_oci::cgroup::Hierarchies::detect().ok()?;
+    let parent = crate::container_config::cgroup_parent(pod, &ctx.options.cgroup_root);
+    let count = hierarchies.cgroup(&parent).usage().processes;
+    i64::try_from(count).ok()
 }
 
 fn usage(ctx: &Context, pod: &Pod, stats: &cri::ContainerStats, on_disk: bool) -> Usage {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use davit_api::features::Features;
 use davit_api::quantity::Quantity;
 use davit_topology::cpu::CpuOptions;
 use davit_topology::memory::{MEMORY, MemoryAmounts};
@@ -19,13 +20,13 @@ use crate::eviction;
 use crate::eviction::signals::Fields;
 use crate::images::collector::Policy as ImagePolicy;
 use crate::resources::Amounts;
-use crate::shutdown::Shutdown;
+use crate::shutdown::{Group, Shutdown};
+use crate::sysctls::Allowlist;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 
 /// Fields of the API that have no effect here yet; each would change what the node does.
 const NOT_BUILT: &[&str] = &[
-    "allowedUnsafeSysctls",
     "authentication",
     "authorization",
     "cgroupDriver",
@@ -65,7 +66,6 @@ const NOT_BUILT: &[&str] = &[
     "kubeAPIQPS",
     "kubeReservedCgroup",
     "kubeletCgroups",
-    "localStorageCapacityIsolation",
     "logging",
     "makeIPTablesUtilChains",
     "maxOpenFiles",
@@ -95,9 +95,7 @@ const NOT_BUILT: &[&str] = &[
     "runtimeRequestTimeout",
     "seccompDefault",
     "serializeImagePulls",
-    "serverTLSBootstrap",
     "showHiddenMetricsForVersion",
-    "shutdownGracePeriodByPodPriority",
     "singleProcessOOMKill",
     "staticPodURL",
     "staticPodURLHeader",
@@ -157,6 +155,7 @@ pub struct KubeletConfig {
     api_version: String,
     kind: String,
     address: Option<String>,
+    allowed_unsafe_sysctls: Vec<String>,
     cgroup_root: Option<String>,
     #[serde(rename = "clusterDNS")]
     cluster_dns: Option<Vec<String>>,
@@ -182,6 +181,7 @@ pub struct KubeletConfig {
     #[serde(rename = "imageMinimumGCAge")]
     image_minimum_gc_age: Option<String>,
     kube_reserved: BTreeMap<String, String>,
+    local_storage_capacity_isolation: Option<bool>,
     max_pods: Option<u32>,
     memory_manager_policy: Option<String>,
     merge_default_eviction_settings: Option<bool>,
@@ -191,7 +191,10 @@ pub struct KubeletConfig {
     #[serde(rename = "reservedSystemCPUs")]
     reserved_system_cpus: Option<String>,
     resolv_conf: Option<PathBuf>,
+    #[serde(rename = "serverTLSBootstrap")]
+    server_tls_bootstrap: Option<bool>,
     shutdown_grace_period: Option<String>,
+    shutdown_grace_period_by_pod_priority: Vec<PriorityGroup>,
     shutdown_grace_period_critical_pods: Option<String>,
     static_pod_path: Option<PathBuf>,
     system_reserved: BTreeMap<String, String>,
@@ -206,6 +209,14 @@ struct MemoryReservation {
     numa_node: u32,
     #[serde(default)]
     limits: BTreeMap<String, String>,
+}
+
+/// One of `shutdownGracePeriodByPodPriority`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct PriorityGroup {
+    priority: i32,
+    shutdown_grace_period_seconds: i64,
 }
 
 impl KubeletConfig {
@@ -230,8 +241,9 @@ impl KubeletConfig {
             _ => return Err(ConfigError::Syntax("not an object".to_owned())),
         };
         fields.extend(flags);
-        // What is null was not given.
-        fields.retain(|_, v| !v.is_null());
+        // What is null was not given; what is zero stands for the default (kubeadm writes such fields).
+        let stands_for_default = |name: &str, v: &Value| NOT_BUILT.contains(&name) && is_zero(v);
+        fields.retain(|name, v| !(v.is_null() || stands_for_default(name, v)));
         if let Some(name) = fields.keys().find(|k| NOT_BUILT.contains(&k.as_str())) {
             return Err(ConfigError::NotBuilt(name.clone()));
         }
@@ -266,6 +278,7 @@ impl KubeletConfig {
         if let Some(address) = &self.address {
             options.address = value("address", address.parse())?;
         }
+        options.sysctls = self.sysctls()?;
         if let Some(dns) = &self.cluster_dns {
             options.cluster_dns.servers.clone_from(dns);
         }
@@ -283,6 +296,8 @@ impl KubeletConfig {
             options.static_pod_dir.clone_from(&self.static_pod_path);
         }
         options.port = self.port.unwrap_or(options.port);
+        let bootstrap = self.server_tls_bootstrap;
+        options.server_tls_bootstrap = bootstrap.unwrap_or(options.server_tls_bootstrap);
         options.max_pods = self.max_pods.unwrap_or(options.max_pods);
         let files = self.container_log_max_files;
         options.log_rotation.max_files = files.unwrap_or(options.log_rotation.max_files);
@@ -301,6 +316,11 @@ impl KubeletConfig {
         Ok(())
     }
 
+    fn sysctls(&self) -> Result<Allowlist, ConfigError> {
+        let allowlist = Allowlist::new(&self.allowed_unsafe_sysctls);
+        value("allowedUnsafeSysctls", allowlist)
+    }
+
     fn eviction(&self) -> Result<eviction::Config, ConfigError> {
         let fields = Fields {
             hard: self.eviction_hard.as_ref(),
@@ -313,6 +333,7 @@ impl KubeletConfig {
         if let Some(seconds) = self.eviction_max_pod_grace_period {
             config.max_pod_grace = seconds.max(0);
         }
+        config.local_storage = self.local_storage_capacity_isolation.unwrap_or(true);
         if let Some(text) = &self.eviction_pressure_transition_period {
             let field = "evictionPressureTransitionPeriod";
             // Zero stands for the default, as in the kubelet.
@@ -337,7 +358,10 @@ impl KubeletConfig {
             return Err(wrong("imageGCLowThresholdPercent", text));
         }
         if let Some(text) = &self.image_minimum_gc_age {
-            policy.min_age = value("imageMinimumGCAge", durations::parse(text))?;
+            let age = value("imageMinimumGCAge", durations::parse(text))?;
+            if !age.is_zero() {
+                policy.min_age = age;
+            }
         }
         if let Some(text) = &self.image_maximum_gc_age {
             policy.max_age = value("imageMaximumGCAge", durations::parse(text))?;
@@ -359,14 +383,30 @@ impl KubeletConfig {
             None => Ok(Duration::ZERO),
         };
         let critical = "shutdownGracePeriodCriticalPods";
-        let shutdown = Shutdown {
-            period: read("shutdownGracePeriod", &self.shutdown_grace_period)?,
-            critical: read(critical, &self.shutdown_grace_period_critical_pods)?,
-        };
-        if shutdown.critical > shutdown.period {
+        let all = read("shutdownGracePeriod", &self.shutdown_grace_period)?;
+        let kept = read(critical, &self.shutdown_grace_period_critical_pods)?;
+        if kept > all {
             return Err(wrong(critical, "must be <= shutdownGracePeriod"));
         }
-        Ok(shutdown)
+        if self.shutdown_grace_period_by_pod_priority.is_empty() {
+            return Ok(Shutdown::new(all, kept));
+        }
+        let field = "shutdownGracePeriodByPodPriority";
+        if !all.is_zero() {
+            let text = "cannot be given together with shutdownGracePeriod";
+            return Err(wrong(field, text));
+        }
+        let groups = self.shutdown_grace_period_by_pod_priority.iter();
+        let groups = groups.map(|group| {
+            let seconds = u64::try_from(group.shutdown_grace_period_seconds);
+            let seconds = seconds.map_err(|_| wrong(field, "seconds must not be negative"))?;
+            Ok(Group {
+                priority: group.priority,
+                period: Duration::from_secs(seconds),
+            })
+        });
+        let shutdown = Shutdown::by_priority(groups.collect::<Result<_, ConfigError>>()?);
+        shutdown.ok_or_else(|| wrong(field, "a priority is named twice"))
     }
 
     fn gate(&self, name: &str, default: bool) -> bool {
@@ -381,9 +421,21 @@ impl KubeletConfig {
         let unknown = self
             .feature_gates
             .keys()
-            .find(|g| !KNOWN.contains(&g.as_str()));
+            .find(|g| !KNOWN.contains(&g.as_str()) && !Features::knows(g));
         unknown.map_or(Ok(()), |gate| {
             Err(ConfigError::NotBuilt(format!("featureGates.{gate}")))
+        })
+    }
+
+    fn reconcile_period(&self) -> Result<Duration, ConfigError> {
+        let period = match &self.cpu_manager_reconcile_period {
+            Some(text) => value("cpuManagerReconcilePeriod", durations::parse(text))?,
+            None => Duration::ZERO,
+        };
+        Ok(if period.is_zero() {
+            Duration::from_secs(10)
+        } else {
+            period
         })
     }
 
@@ -432,10 +484,7 @@ impl KubeletConfig {
                 .get("cpu")
                 .and_then(|n| u64::try_from(*n).ok())
                 .unwrap_or(0),
-            reconcile_period: match &self.cpu_manager_reconcile_period {
-                Some(text) => value("cpuManagerReconcilePeriod", durations::parse_positive(text))?,
-                None => Duration::from_secs(10),
-            },
+            reconcile_period: self.reconcile_period()?,
             memory,
             node_reserved,
             topology,
@@ -586,6 +635,18 @@ fn wrong(field: &'static str, cause: impl Into<String>) -> ConfigError {
     }
 }
 
+/// Whether a value stands for the default: no text, no time, an object of such. Numbers, truth values and lists mean
+/// something by themselves, other than in an object.
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::String(text) => matches!(text.as_str(), "" | "0" | "0s"),
+        Value::Object(members) => members
+            .values()
+            .all(|v| v.is_null() || v.as_i64() == Some(0) || is_zero(v)),
+        _ => false,
+    }
+}
+
 fn value<T, E: std::fmt::Display>(
     field: &'static str,
     parsed: Result<T, E>,
@@ -645,6 +706,39 @@ mod tests {
         assert_eq!(reserved["memory"], 1 << 30, "100Mi of eviction included");
     }
 
+    /// What kubeadm writes into the fields that nobody has set.
+    #[test]
+    fn zero_is_the_default() {
+        let text = "crashLoopBackOff: {}
+fileCheckFrequency: 0s
+cpuManagerReconcilePeriod: 0s
+evictionPressureTransitionPeriod: 0s
+imageMaximumGCAge: 0s
+imageMinimumGCAge: 0s
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: \"0\"}}, verbosity: 0}
+memorySwap: {}
+containerRuntimeEndpoint: \"\"
+shutdownGracePeriod: 0s
+syncFrequency: 0s
+";
+        let read = |text: &str| KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new()).unwrap();
+        let (zero, none) = (read(text), read(""));
+        assert_eq!(zero.reconcile_period().unwrap(), Duration::from_secs(10));
+        assert_eq!(zero.eviction().unwrap(), none.eviction().unwrap());
+        assert_eq!(zero.image_gc().unwrap(), none.image_gc().unwrap());
+        assert_eq!(zero.shutdown().unwrap(), none.shutdown().unwrap());
+    }
+
+    #[test]
+    fn sysctls_beyond_the_safe_ones_are_listed() {
+        let text = format!("{HEAD}allowedUnsafeSysctls: [vm.swappiness]\n");
+        let config = KubeletConfig::parse(&text, Map::new()).unwrap();
+        assert_eq!(
+            config.sysctls().unwrap_err().to_string(),
+            "kubelet configuration: allowedUnsafeSysctls: the sysctls \"vm.swappiness\" are not known to be namespaced"
+        );
+    }
+
     #[test]
     fn what_is_unknown_or_not_built_is_refused() {
         let refused = |text: &str| settings(text).unwrap_err().to_string();
@@ -688,10 +782,26 @@ mod tests {
             (7, 10)
         );
         assert_eq!(config.image_gc().unwrap().high, 70);
-        assert_eq!(config.shutdown().unwrap().critical.as_secs(), 10);
+        let shutdown = config.shutdown().unwrap();
+        let periods: Vec<u64> = shutdown
+            .groups()
+            .iter()
+            .map(|g| g.period.as_secs())
+            .collect();
+        assert_eq!(periods, [20, 10]);
         assert!(config.settings(None).is_ok());
         let wrong = parse("shutdownGracePeriod: 1s\nshutdownGracePeriodCriticalPods: 10s\n");
         assert!(wrong.shutdown().is_err());
+        let by = "shutdownGracePeriodByPodPriority:\n- {priority: 1000, shutdownGracePeriodSeconds: 7}\n- {priority: 0, shutdownGracePeriodSeconds: 5}\n";
+        let shutdown = parse(by).shutdown().unwrap();
+        assert_eq!(shutdown.total().as_secs(), 12);
+        assert_eq!(shutdown.groups()[0].priority, 0);
+        assert!(
+            parse(&format!("shutdownGracePeriod: 1s\n{by}"))
+                .shutdown()
+                .is_err()
+        );
+        assert!(parse(&by.replace("1000", "0")).shutdown().is_err());
         assert!(
             parse("imageGCHighThresholdPercent: 50\n")
                 .image_gc()

@@ -32,6 +32,7 @@ pub mod pod_table;
 pub mod podresources;
 pub mod podsapi;
 pub mod probes;
+pub mod resize;
 pub mod resources;
 pub mod runtime_conditions;
 pub mod runtime_state;
@@ -40,6 +41,7 @@ pub mod server;
 pub mod shutdown;
 pub mod status;
 pub mod status_manager;
+pub mod sysctls;
 pub mod volumes;
 mod worker;
 

@@ -1,12 +1,15 @@
-//! ConfigMaps, Secrets and service account tokens that pods refer to.
+//! ConfigMaps, Secrets, trust bundles and service account tokens that pods refer to.
 
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use std::collections::HashMap;
 use std::time::Duration;
+
+const TRUST_BUNDLE: &str = "clustertrustbundle";
 
 /// How long one request to the API server may take.
 const DEADLINE: Duration = Duration::from_secs(15);
@@ -62,6 +65,10 @@ pub trait ObjectSource: Send + Sync {
         namespace: &str,
         name: &str,
     ) -> Result<Option<ServiceAccount>, Error>;
+    /// A ClusterTrustBundle.
+    async fn trust_bundle(&self, name: &str) -> Result<Option<ClusterTrustBundle>, Error>;
+    /// All ClusterTrustBundles of a signer.
+    async fn trust_bundles_of(&self, signer: &str) -> Result<Vec<ClusterTrustBundle>, Error>;
     /// A fresh token of the pod's service account, bound to the pod.
     async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error>;
 }
@@ -134,6 +141,18 @@ impl ObjectSource for ApiObjects {
         self.get("serviceaccount", namespace, name).await
     }
 
+    async fn trust_bundle(&self, name: &str) -> Result<Option<ClusterTrustBundle>, Error> {
+        let api: Api<ClusterTrustBundle> = Api::all(self.client.clone());
+        within(TRUST_BUNDLE, "", name, api.get_opt(name)).await
+    }
+
+    async fn trust_bundles_of(&self, signer: &str) -> Result<Vec<ClusterTrustBundle>, Error> {
+        let api: Api<ClusterTrustBundle> = Api::all(self.client.clone());
+        let params = ListParams::default().fields(&format!("spec.signerName={signer}"));
+        let list = within(TRUST_BUNDLE, "", signer, api.list(&params)).await?;
+        Ok(list.items)
+    }
+
     async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error> {
         use crate::pod::PodExt;
         let account = pod
@@ -176,10 +195,11 @@ pub struct FixedObjects {
     config_maps: HashMap<(String, String), ConfigMap>,
     secrets: HashMap<(String, String), Secret>,
     accounts: HashMap<(String, String), ServiceAccount>,
+    bundles: Vec<ClusterTrustBundle>,
 }
 
 impl FixedObjects {
-    /// Takes the ConfigMaps, Secrets and ServiceAccounts among `objects`; others are ignored.
+    /// Takes the ConfigMaps, Secrets, ServiceAccounts and ClusterTrustBundles among `objects`; others are ignored.
     pub fn from_json(objects: &[serde_json::Value]) -> Self {
         let mut out = Self::default();
         for object in objects {
@@ -200,6 +220,11 @@ impl FixedObjects {
                 "ServiceAccount" => {
                     if let Ok(account) = serde_json::from_value(object.clone()) {
                         out.accounts.insert(key, account);
+                    }
+                }
+                "ClusterTrustBundle" => {
+                    if let Ok(bundle) = serde_json::from_value(object.clone()) {
+                        out.bundles.push(bundle);
                     }
                 }
                 "Secret" => {
@@ -239,6 +264,16 @@ impl ObjectSource for FixedObjects {
             .accounts
             .get(&(namespace.to_owned(), name.to_owned()))
             .cloned())
+    }
+
+    async fn trust_bundle(&self, name: &str) -> Result<Option<ClusterTrustBundle>, Error> {
+        let is = |b: &&ClusterTrustBundle| b.metadata.name.as_deref() == Some(name);
+        Ok(self.bundles.iter().find(is).cloned())
+    }
+
+    async fn trust_bundles_of(&self, signer: &str) -> Result<Vec<ClusterTrustBundle>, Error> {
+        let is = |b: &&ClusterTrustBundle| b.spec.signer_name.as_deref() == Some(signer);
+        Ok(self.bundles.iter().filter(is).cloned().collect())
     }
 
     async fn token(&self, pod: &Pod, audience: Option<&str>, seconds: i64) -> Result<Token, Error> {

@@ -9,6 +9,7 @@ use crate::pod::{PodExt, Role, ephemeral_as_container, init_role, restarts_after
 use crate::runtime_state::{ContainerRecord, PodRuntime, State, container_hash};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, Pod};
+use std::collections::BTreeSet;
 
 /// Result of a probe of one container instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,6 +40,8 @@ pub struct Input<'a> {
     pub probes: &'a dyn ProbeView,
     /// Restart back-off by [`backoff_key`].
     pub backoff: &'a Backoff,
+    /// Instances that were ended only to be replaced: they start again whatever the restart policy says.
+    pub replaced: &'a BTreeSet<String>,
     /// The clock.
     pub now: Timestamp,
 }
@@ -91,6 +94,8 @@ pub enum KillReason {
     Liveness,
     /// Its startup probe failed.
     Startup,
+    /// Its new size takes a start.
+    Resized,
     /// The runtime lost sight of it.
     Unknown,
 }
@@ -387,7 +392,9 @@ fn main_steps(input: &Input<'_>, plan: &mut Plan) {
                 continue;
             }
             State::Exited => {
-                if restarts_after_exit(pod, Role::Main, container, status.exit_code) {
+                if input.replaced.contains(&status.id)
+                    || restarts_after_exit(pod, Role::Main, container, status.exit_code)
+                {
                     starts.push(new_start());
                 }
                 continue;

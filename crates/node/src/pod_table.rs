@@ -3,11 +3,14 @@
 use crate::containermanager::ActivePods;
 use crate::pod::PodExt;
 use crate::podsapi::PodChanges;
+use crate::resize::Precedence;
 use crate::resources::{Amounts, pod_requests};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use tokio::sync::watch;
 
 struct Entry {
     pod: Arc<Pod>,
@@ -17,6 +20,14 @@ struct Entry {
     ending: bool,
     /// What it has been admitted with.
     reserved: Option<Amounts>,
+    /// A size that it asks for and has not got.
+    awaited: Option<Awaited>,
+}
+
+/// A resize that waits for room.
+struct Awaited {
+    wanted: Arc<Pod>,
+    since: Timestamp,
 }
 
 /// Pods by UID.
@@ -24,10 +35,14 @@ struct Entry {
 pub struct PodTable {
     entries: Mutex<HashMap<String, Entry>>,
     changes: PodChanges,
+    room: watch::Sender<()>,
 }
 
 /// A resource that does not suffice.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+)]
 pub struct Shortage {
     /// The resource.
     pub resource: String,
@@ -59,6 +74,7 @@ impl PodTable {
                     ended: false,
                     ending: pod.is_deleting(),
                     reserved: None,
+                    awaited: None,
                 };
                 entries.insert(pod.uid().to_owned(), entry);
             }
@@ -83,14 +99,22 @@ impl PodTable {
     pub fn set_ended(&self, uid: &str) {
         if let Some(entry) = self.entries.lock().get_mut(uid) {
             entry.ended = true;
+            entry.awaited = None;
             entry.reserved = None;
         }
+        self.room.send_replace(());
     }
 
     /// Forgets a pod.
     pub fn remove(&self, uid: &str) {
         self.entries.lock().remove(uid);
         self.changes.changed(uid);
+        self.room.send_replace(());
+    }
+
+    /// Changes when a resize that waited may fit.
+    pub fn room(&self) -> watch::Receiver<()> {
+        self.room.subscribe()
     }
 
     /// One pod.
@@ -118,46 +142,10 @@ impl PodTable {
         available: &Amounts,
         skip: &dyn Fn(&str) -> bool,
     ) -> Result<(), Shortage> {
-        let mut wanted = pod_requests(pod);
-        wanted.insert("pods".to_owned(), 1);
+        let wanted = amounts(pod);
         let mut entries = self.entries.lock();
-        let (mut used, mut ending) = (BTreeMap::new(), BTreeMap::new());
-        for (uid, entry) in entries.iter() {
-            if uid != pod.uid() {
-                for (name, n) in entry.reserved.iter().flatten() {
-                    *used.entry(name.as_str()).or_insert(0_i64) += n;
-                    if entry.ending {
-                        *ending.entry(name.as_str()).or_insert(0_i64) += n;
-                    }
-                }
-            }
-        }
-        // The order of upstream's check, so that the same resource is named.
-        let rank = |name: &str| match name {
-            "pods" => 0,
-            "cpu" => 1,
-            "memory" => 2,
-            "ephemeral-storage" => 3,
-            _ => 4,
-        };
-        let mut names: Vec<&String> = wanted.keys().collect();
-        names.sort_by_key(|n| (rank(n), (*n).clone()));
-        for name in names {
-            let Some(&capacity) = available.get(name) else {
-                continue;
-            };
-            let (requested, used) = (wanted[name], used.get(name.as_str()).copied().unwrap_or(0));
-            if requested > 0 && !skip(name) && requested + used > capacity {
-                return Err(Shortage {
-                    resource: name.clone(),
-                    requested,
-                    used,
-                    capacity,
-                    will_suffice: requested + used
-                        - ending.get(name.as_str()).copied().unwrap_or(0)
-                        <= capacity,
-                });
-            }
+        if let Some(shortage) = shortage(&entries, pod.uid(), &wanted, available, skip) {
+            return Err(shortage);
         }
         if let Some(entry) = entries.get_mut(pod.uid()) {
             entry.reserved = Some(wanted);
@@ -165,12 +153,74 @@ impl PodTable {
         Ok(())
     }
 
+    /// Reserves the size that a running pod asks for now. All pods that wait for room are served at once, in the order
+    /// of [`Precedence`], so that it does not matter whose worker looks first. `since` is when the pod began to wait.
+    ///
+    /// # Errors
+    /// The resource that does not suffice for this pod, which waits from now on.
+    pub fn resize(
+        &self,
+        wanted: &Arc<Pod>,
+        since: Timestamp,
+        available: &Amounts,
+    ) -> Result<(), Shortage> {
+        let mut entries = self.entries.lock();
+        if let Some(entry) = entries.get_mut(wanted.uid()) {
+            let known = entry.awaited.as_ref().map(|a| a.since);
+            entry.awaited = Some(Awaited {
+                wanted: wanted.clone(),
+                since: known.unwrap_or(since),
+            });
+        }
+        let mut queue: Vec<(Precedence, Arc<Pod>)> = entries
+            .values()
+            .filter_map(|entry| {
+                let Awaited { wanted, since } = entry.awaited.as_ref()?;
+                let now = entry.reserved.clone().unwrap_or_default();
+                let order = Precedence::of(wanted, &now, &amounts(wanted), *since);
+                Some((order, wanted.clone()))
+            })
+            .collect();
+        queue.sort_by(|(a, _), (b, _)| a.cmp(b));
+        // Only cpu and memory can have changed.
+        let skip = |name: &str| !matches!(name, "cpu" | "memory");
+        let (mut answer, mut others) = (Ok(()), false);
+        for (_, pod) in queue {
+            let size = amounts(&pod);
+            let own = pod.uid() == wanted.uid();
+            match shortage(&entries, pod.uid(), &size, available, &skip) {
+                Some(shortage) if own => answer = Err(shortage),
+                Some(_) => {}
+                None => {
+                    others |= !own;
+                    if let Some(entry) = entries.get_mut(pod.uid()) {
+                        entry.reserved = Some(size);
+                        entry.awaited = None;
+                    }
+                }
+            }
+        }
+        drop(entries);
+        if others {
+            self.room.send_replace(());
+        }
+        answer
+    }
+
+    /// The pod asks for no other size than the one it has.
+    pub fn settle(&self, pod: &Pod) {
+        let size = amounts(pod);
+        if let Some(entry) = self.entries.lock().get_mut(pod.uid())
+            && (entry.awaited.take().is_some() || entry.reserved.as_ref() != Some(&size))
+        {
+            entry.reserved = Some(size);
+        }
+    }
+
     /// Notes what a pod that runs already holds, without any check.
     pub fn adopt(&self, pod: &Pod) {
-        let mut wanted = pod_requests(pod);
-        wanted.insert("pods".to_owned(), 1);
         if let Some(entry) = self.entries.lock().get_mut(pod.uid()) {
-            entry.reserved = Some(wanted);
+            entry.reserved = Some(amounts(pod));
         }
     }
 
@@ -179,7 +229,57 @@ impl PodTable {
         if let Some(entry) = self.entries.lock().get_mut(uid) {
             entry.reserved = None;
         }
+        self.room.send_replace(());
     }
+}
+
+/// What a pod takes of the node.
+fn amounts(pod: &Pod) -> Amounts {
+    let mut wanted = pod_requests(pod);
+    wanted.insert("pods".to_owned(), 1);
+    wanted
+}
+
+/// The first resource that does not suffice for a pod beside all others.
+fn shortage(
+    entries: &HashMap<String, Entry>,
+    uid: &str,
+    wanted: &Amounts,
+    available: &Amounts,
+    skip: &dyn Fn(&str) -> bool,
+) -> Option<Shortage> {
+    let (mut used, mut ending) = (BTreeMap::new(), BTreeMap::new());
+    for (_, entry) in entries.iter().filter(|(other, _)| *other != uid) {
+        for (name, n) in entry.reserved.iter().flatten() {
+            *used.entry(name.as_str()).or_insert(0_i64) += n;
+            if entry.ending {
+                *ending.entry(name.as_str()).or_insert(0_i64) += n;
+            }
+        }
+    }
+    // The order of upstream's check, so that the same resource is named.
+    let rank = |name: &str| match name {
+        "pods" => 0,
+        "cpu" => 1,
+        "memory" => 2,
+        "ephemeral-storage" => 3,
+        _ => 4,
+    };
+    let mut names: Vec<&String> = wanted.keys().collect();
+    names.sort_by_key(|n| (rank(n), (*n).clone()));
+    names.into_iter().find_map(|name| {
+        let capacity = *available.get(name)?;
+        let of = |list: &BTreeMap<&str, i64>| list.get(name.as_str()).copied().unwrap_or(0);
+        let (requested, used) = (wanted[name], of(&used));
+        let short = requested > 0 && !skip(name) && requested + used > capacity;
+        short.then(|| Shortage {
+            resource: name.clone(),
+            requested,
+            used,
+            capacity,
+            will_suffice: requested + used - of(&ending) <= capacity,
+        })
+    })
 }
 
 impl ActivePods for PodTable {
@@ -262,5 +362,90 @@ mod tests {
         table.set_ended("a");
         table.set_ended("c");
         table.reserve(&b, &available, &never).unwrap();
+    }
+
+    fn waiting(uid: &str, priority: i32, class: &str, cpu: &str) -> Arc<Pod> {
+        let value = json!({"metadata": {"name": uid, "uid": uid},
+            "spec": {"priority": priority, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+            "status": {"qosClass": class}});
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    #[test]
+    fn resizes_are_served_by_priority_class_and_time_whoever_asks() {
+        let at = |s: i64| Timestamp::from_second(s).unwrap();
+        // In the order in which they are to be served; the last began to wait first.
+        let pods = [
+            ("first", 10, "Burstable", 5),
+            ("second", 0, "Guaranteed", 4),
+            ("third", 0, "Burstable", 2),
+            ("fourth", 0, "Burstable", 3),
+            ("fifth", -1, "Guaranteed", 1),
+        ];
+        for asking in 0..pods.len() {
+            let table = PodTable::default();
+            let holder = pod("holder", "1500m");
+            table.set(&holder);
+            table.adopt(&holder);
+            for (uid, priority, class, _) in pods {
+                let small = waiting(uid, priority, class, "100m");
+                table.set(&small);
+                table.adopt(&small);
+            }
+            let available = Amounts::from([("cpu".into(), 2000), ("pods".into(), 110)]);
+            let ask = |n: usize| {
+                let (uid, priority, class, since) = pods[n];
+                table.resize(
+                    &waiting(uid, priority, class, "600m"),
+                    at(since),
+                    &available,
+                )
+            };
+            for n in 0..pods.len() {
+                assert_eq!(ask(n).unwrap_err().used, 1900);
+            }
+            let mut room = table.room();
+            table.set_ended("holder");
+            assert!(room.has_changed().unwrap());
+            room.mark_unchanged();
+            // 1500m are free and each needs 500m more.
+            assert_eq!(ask(asking).is_ok(), asking < 3);
+            let reserved = |uid: &str| table.entries.lock()[uid].reserved.as_ref().unwrap()["cpu"];
+            assert_eq!(
+                pods.map(|(uid, ..)| reserved(uid)),
+                [600, 600, 600, 100, 100]
+            );
+            // Those who were served and have not asked are told.
+            assert!(room.has_changed().unwrap());
+        }
+    }
+
+    #[test]
+    fn room_for_one_goes_to_the_first_in_order_and_smaller_sizes_go_before_all() {
+        let table = PodTable::default();
+        let available = Amounts::from([("cpu".into(), 1000), ("pods".into(), 110)]);
+        let now = Timestamp::UNIX_EPOCH;
+        for (uid, priority, cpu) in [("low", 0, "500m"), ("high", 9, "300m"), ("late", 5, "200m")] {
+            let pod = waiting(uid, priority, "Burstable", cpu);
+            table.set(&pod);
+            table.adopt(&pod);
+        }
+        let ask = |uid: &str, priority: i32, cpu: &str| {
+            table.resize(&waiting(uid, priority, "Burstable", cpu), now, &available)
+        };
+        ask("late", 5, "400m").unwrap_err();
+        ask("high", 9, "600m").unwrap_err();
+        // It asks for less: that always fits, and the room is for the one of the highest priority.
+        ask("low", 0, "200m").unwrap();
+        let reserved = |uid: &str| table.entries.lock()[uid].reserved.as_ref().unwrap()["cpu"];
+        assert_eq!(
+            [reserved("low"), reserved("high"), reserved("late")],
+            [200, 600, 200]
+        );
+        // It does not wait any more when it asks for what it has.
+        table.settle(&waiting("late", 5, "Burstable", "200m"));
+        table.set_ended("high");
+        ask("low", 0, "700m").unwrap();
+        assert_eq!(reserved("late"), 200);
     }
 }

@@ -5,9 +5,10 @@
 use crate::pod::{PodExt, Role};
 use davit_api::quantity::Quantity as Exact;
 use davit_proto::cri::v1 as cri;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
+use std::ops::AddAssign;
 
 /// Amounts by resource name, `cpu` in millicores.
 pub type Amounts = BTreeMap<String, i64>;
@@ -72,51 +73,42 @@ pub fn container_limit(container: &Container, name: &str) -> Option<i64> {
         .map(|q| amount(name, q))
 }
 
-fn requests_of(container: &Container) -> Amounts {
-    let Some(resources) = &container.resources else {
-        return Amounts::new();
-    };
-    let mut out = Amounts::new();
-    for list in [&resources.limits, &resources.requests]
-        .into_iter()
-        .flatten()
-    {
-        out.extend(list.iter().map(|(k, v)| (k.clone(), amount(k, v))));
-    }
-    out
-}
-
-fn add(into: &mut Amounts, other: &Amounts) {
+/// Adds one list to another.
+fn add<T: Copy + Default + AddAssign>(into: &mut BTreeMap<String, T>, other: &BTreeMap<String, T>) {
     for (name, n) in other {
-        *into.entry(name.clone()).or_default() += n;
+        *into.entry(name.clone()).or_default() += *n;
     }
 }
 
-fn raise(into: &mut Amounts, other: &Amounts) {
+/// Raises each entry to that of another list.
+fn raise<T: Copy + Default + Ord>(into: &mut BTreeMap<String, T>, other: &BTreeMap<String, T>) {
     for (name, n) in other {
         let entry = into.entry(name.clone()).or_default();
         *entry = (*entry).max(*n);
     }
 }
 
-/// What a pod asks of the node: app containers and sidecars together, or the greediest init container with the
-/// sidecars that run beside it, whichever is more; pod-level requests replace the sum; overhead on top.
-pub fn pod_requests(pod: &Pod) -> Amounts {
-    let mut running = Amounts::new();
-    let mut sidecars = Amounts::new();
-    let mut init_peak = Amounts::new();
+/// What a pod comes to as a whole: app containers and sidecars together, or the greediest init container with the
+/// sidecars that run beside it, whichever is more; what is set for the pod replaces the sum. Without overhead.
+fn total<T: Copy + Default + Ord + AddAssign>(
+    pod: &Pod,
+    of: impl Fn(&ResourceRequirements) -> BTreeMap<String, T>,
+) -> BTreeMap<String, T> {
+    let mut running = BTreeMap::new();
+    let mut sidecars = BTreeMap::new();
+    let mut init_peak = BTreeMap::new();
     for (role, container) in pod.all_containers() {
-        let requests = requests_of(&container);
+        let own = container.resources.as_ref().map(&of).unwrap_or_default();
         match role {
-            Role::Main => add(&mut running, &requests),
+            Role::Main => add(&mut running, &own),
             Role::Sidecar => {
-                add(&mut running, &requests);
-                add(&mut sidecars, &requests);
+                add(&mut running, &own);
+                add(&mut sidecars, &own);
                 raise(&mut init_peak, &sidecars);
             }
             Role::Init => {
                 let mut together = sidecars.clone();
-                add(&mut together, &requests);
+                add(&mut together, &own);
                 raise(&mut init_peak, &together);
             }
             Role::Ephemeral => {}
@@ -124,19 +116,54 @@ pub fn pod_requests(pod: &Pod) -> Amounts {
     }
     raise(&mut running, &init_peak);
     if let Some(level) = &pod.pod_spec().resources {
-        for (name, q) in level
-            .limits
-            .iter()
-            .flatten()
-            .chain(level.requests.iter().flatten())
-        {
-            running.insert(name.clone(), amount(name, q));
-        }
-    }
-    for (name, q) in pod.pod_spec().overhead.iter().flatten() {
-        *running.entry(name.clone()).or_default() += amount(name, q);
+        running.extend(of(level));
     }
     running
+}
+
+/// Requests, or the limit of what only has a limit.
+fn requests<T>(
+    resources: &ResourceRequirements,
+    read: impl Fn(&str, &Quantity) -> T,
+) -> BTreeMap<String, T> {
+    let (limits, requests) = (&resources.limits, &resources.requests);
+    let both = limits.iter().flatten().chain(requests.iter().flatten());
+    both.map(|(name, q)| (name.clone(), read(name, q)))
+        .collect()
+}
+
+/// What a pod asks of the node, its overhead included.
+pub fn pod_requests(pod: &Pod) -> Amounts {
+    let mut all = total(pod, |r| requests(r, amount));
+    for (name, q) in pod.pod_spec().overhead.iter().flatten() {
+        *all.entry(name.clone()).or_default() += amount(name, q);
+    }
+    all
+}
+
+/// Requests and limits of a pod as a whole, its overhead included, as its status tells them.
+pub fn pod_resources(pod: &Pod) -> ResourceRequirements {
+    let exact = |_: &str, q: &Quantity| q.0.parse::<Exact>().unwrap_or_default();
+    let limit = |(name, q): (&String, &Quantity)| (name.clone(), exact(name, q));
+    let mut requests = total(pod, |r| requests(r, exact));
+    let mut limits = total(pod, |r| r.limits.iter().flatten().map(limit).collect());
+    for (name, q) in pod.pod_spec().overhead.iter().flatten() {
+        *requests.entry(name.clone()).or_default() += exact(name, q);
+        // What has no limit gets none by its overhead.
+        if let Some(limit) = limits.get_mut(name).filter(|l| !l.is_zero()) {
+            *limit += exact(name, q);
+        }
+    }
+    let written = |list: BTreeMap<String, Exact>| -> Option<Quantities> {
+        let list = list.into_iter();
+        let list: Quantities = list.map(|(k, q)| (k, Quantity(q.to_string()))).collect();
+        (!list.is_empty()).then_some(list)
+    };
+    ResourceRequirements {
+        requests: written(requests),
+        limits: written(limits),
+        claims: None,
+    }
 }
 
 /// Quality-of-service class of a pod.
@@ -423,6 +450,29 @@ mod tests {
         let r = pod_requests(&p);
         assert_eq!(r["cpu"], 1110);
         assert_eq!(r["memory"], 110);
+    }
+
+    #[test]
+    fn the_status_tells_the_pod_as_a_whole() {
+        let p = pod(json!({
+            "containers": [c("a", "200m", "1Gi"), {"name": "b", "resources": {"requests": {"cpu": "1"}}}],
+            "overhead": {"cpu": "50m", "ephemeral-storage": "1Gi"},
+        }));
+        assert_eq!(
+            serde_json::to_value(pod_resources(&p)).unwrap(),
+            json!({"requests": {"cpu": "1250m", "memory": "1Gi", "ephemeral-storage": "1Gi"},
+                "limits": {"cpu": "250m", "memory": "1Gi"}})
+        );
+        let p = pod(json!({
+            "containers": [c("a", "200m", "1Gi")],
+            "resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "3"}},
+        }));
+        assert_eq!(
+            serde_json::to_value(pod_resources(&p)).unwrap(),
+            json!({"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "3", "memory": "1Gi"}})
+        );
+        let empty = pod_resources(&pod(json!({"containers": [{"name": "a"}]})));
+        assert_eq!(empty, ResourceRequirements::default());
     }
 
     #[test]

@@ -6,9 +6,12 @@
 mod auth;
 mod devices;
 mod logs;
+mod resource_metrics;
+mod serving;
 mod stats;
 mod streams;
 mod tls;
+mod usage;
 
 use crate::context::Context;
 use crate::pod::PodExt;
@@ -69,6 +72,8 @@ pub struct Server {
     listener: TcpListener,
     port: u16,
     tls: TlsAcceptor,
+    /// The certificate that is asked for, if it is.
+    requested: Option<Arc<serving::Serving>>,
 }
 
 /// What requests share.
@@ -94,7 +99,11 @@ impl Server {
     /// # Errors
     /// [`Error::Tls`] when the certificates cannot be used.
     pub fn new(ctx: Arc<Context>, listener: TcpListener) -> Result<Self, Error> {
-        let tls = TlsAcceptor::from(tls::server_config(&ctx)?);
+        let requested = ctx
+            .options
+            .server_tls_bootstrap
+            .then(|| Arc::new(serving::Serving::load(&ctx)));
+        let tls = TlsAcceptor::from(tls::server_config(&ctx, requested.clone())?);
         let port = listener.local_addr().map_or(ctx.options.port, |a| a.port());
         let access = Access::new(ctx.client.clone(), ctx.options.node_name.clone());
         Ok(Self {
@@ -106,6 +115,7 @@ impl Server {
             listener,
             port,
             tls,
+            requested,
         })
     }
 
@@ -118,6 +128,10 @@ impl Server {
     pub async fn run(self, cancel: CancellationToken) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
+        if let Some(requested) = self.requested.clone() {
+            let renewal = serving::run(self.state.ctx.clone(), requested, cancel.clone());
+            connections.spawn(renewal);
+        }
         loop {
             let slot = tokio::select! {
                 () = cancel.cancelled() => break,
@@ -221,6 +235,7 @@ async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> R
             );
             response
         }
+        ["metrics", "resource"] if get => resource_metrics::serve(ctx).await,
         ["pods" | "runningpods"] if get => pods(ctx),
         ["stats", "summary"] | ["stats"] if get => stats::summary(ctx).await,
         ["devices"] if get => devices::serve(ctx, &request),

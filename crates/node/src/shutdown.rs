@@ -6,10 +6,11 @@ use crate::admission::Refusal;
 use crate::agent::Inputs;
 use crate::containermanager::ActivePods;
 use crate::context::Context;
-use crate::eviction::rank::is_critical;
+use crate::eviction::rank::{CRITICAL, is_critical};
 use crate::pod::PodExt;
 use crate::status::Verdict;
 use crate::worker::Forced;
+use k8s_openapi::api::core::v1::Pod;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
@@ -17,20 +18,75 @@ use tokio_util::sync::CancellationToken;
 const POLL: Duration = Duration::from_millis(100);
 const MESSAGE: &str = "Pod was terminated in response to imminent node shutdown.";
 
-/// How long pods have when the machine goes down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Shutdown {
-    /// All of them together; zero leaves them running.
+/// Pods of this priority on, up to that of the next group, and the time they have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group {
+    /// The least priority.
+    pub priority: i32,
+    /// What its pods have together.
     pub period: Duration,
-    /// Of it, what is kept for critical pods.
-    pub critical: Duration,
+}
+
+/// How long pods have when the machine goes down: group after group, those of the least priority first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Shutdown {
+    groups: Vec<Group>,
 }
 
 impl Shutdown {
+    /// `period` for all pods together, of which `critical` is kept for critical pods.
+    #[must_use]
+    pub fn new(period: Duration, critical: Duration) -> Self {
+        let plain = Group {
+            priority: 0,
+            period: period.saturating_sub(critical),
+        };
+        let critical = Group {
+            priority: CRITICAL,
+            period: critical,
+        };
+        Self {
+            groups: vec![plain, critical],
+        }
+    }
+
+    /// Groups of one's own (KEP-2712); `None` when two have the same priority.
+    #[must_use]
+    pub fn by_priority(mut groups: Vec<Group>) -> Option<Self> {
+        groups.sort_by_key(|g| g.priority);
+        let distinct = groups.windows(2).all(|w| w[0].priority != w[1].priority);
+        distinct.then_some(Self { groups })
+    }
+
+    /// The groups, the least priority first.
+    #[must_use]
+    pub fn groups(&self) -> &[Group] {
+        &self.groups
+    }
+
+    /// The time of all groups.
+    #[must_use]
+    pub fn total(&self) -> Duration {
+        self.groups.iter().map(|g| g.period).sum()
+    }
+
     /// Whether pods are ended at all.
     #[must_use]
-    pub fn is_on(self) -> bool {
-        !self.period.is_zero()
+    pub fn is_on(&self) -> bool {
+        !self.total().is_zero()
+    }
+
+    /// The place of a pod's group; pods below all groups belong to the first.
+    fn group_of(&self, pod: &Pod) -> usize {
+        let own = pod.pod_spec().priority.unwrap_or(0);
+        // Static pods are part of the node.
+        let priority = if is_critical(pod) {
+            own.max(CRITICAL)
+        } else {
+            own
+        };
+        let above = self.groups.partition_point(|g| g.priority <= priority);
+        above.saturating_sub(1)
     }
 }
 
@@ -41,16 +97,15 @@ pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationT
         () = cancel.cancelled() => return,
         () = going_down.cancelled() => {}
     }
-    let Shutdown { period, critical } = ctx.options.shutdown;
+    let shutdown = &ctx.options.shutdown;
     tracing::warn!(
-        ?period,
-        ?critical,
+        period = ?shutdown.total(),
         "the node shuts down, its pods are ended"
     );
-    for (last, limit) in [(false, period.saturating_sub(critical)), (true, critical)] {
+    for place in 0..shutdown.groups.len() {
         tokio::select! {
             () = cancel.cancelled() => return,
-            () = end_pods(&ctx, &inputs, last, limit) => {}
+            () = end_pods(&ctx, &inputs, place) => {}
         }
     }
     // The last statuses have to reach the API server.
@@ -59,14 +114,16 @@ pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationT
 }
 
 /// Ends the pods of one group and waits for them, not longer than the group has.
-async fn end_pods(ctx: &Context, inputs: &Inputs, critical: bool, limit: Duration) {
+async fn end_pods(ctx: &Context, inputs: &Inputs, place: usize) {
+    let shutdown = &ctx.options.shutdown;
+    let limit = shutdown.groups[place].period;
     let deadline = Instant::now() + limit;
-    for pod in ctx
-        .pods
-        .active_pods()
-        .iter()
-        .filter(|p| is_critical(p) == critical)
-    {
+    let group = || {
+        let mut pods = ctx.pods.active_pods();
+        pods.retain(|p| shutdown.group_of(p) == place);
+        pods
+    };
+    for pod in group() {
         let Some(input) = inputs.lock().get(pod.uid()).cloned() else {
             continue;
         };
@@ -81,15 +138,15 @@ async fn end_pods(ctx: &Context, inputs: &Inputs, critical: bool, limit: Duratio
             grace: own.min(limit),
         });
     }
-    let left = || {
-        let pods = ctx.pods.active_pods();
-        pods.iter().filter(|p| is_critical(p) == critical).count()
-    };
-    while left() > 0 {
+    loop {
+        let left = group().len();
+        if left == 0 {
+            return;
+        }
         if Instant::now() >= deadline {
             tracing::warn!(
-                pods = left(),
-                critical,
+                pods = left,
+                group = place,
                 "pods did not end in the time the node has left"
             );
             return;
@@ -110,5 +167,30 @@ pub(crate) fn admit(going_down: &CancellationToken) -> Result<(), Refusal> {
             message: "Pod was rejected as the node is shutting down.".to_owned(),
             misfit: None,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn pods_belong_to_the_group_below_their_priority() {
+        let group = |priority, seconds| Group {
+            priority,
+            period: Duration::from_secs(seconds),
+        };
+        let groups = vec![group(100_000, 10), group(0, 60), group(10_000, 180)];
+        let shutdown = Shutdown::by_priority(groups).unwrap();
+        let of = |priority: i32| {
+            let pod = json!({"spec": {"priority": priority, "containers": []}});
+            shutdown.group_of(&serde_json::from_value(pod).unwrap())
+        };
+        let places: Vec<usize> = [-5, 0, 9_999, 10_000, 100_000, CRITICAL].map(of).into();
+        assert_eq!(places, [0, 0, 0, 1, 2, 2]);
+        assert_eq!(shutdown.total().as_secs(), 250);
+        assert!(Shutdown::by_priority(vec![group(1, 1), group(1, 2)]).is_none());
+        assert!(!Shutdown::default().is_on());
     }
 }

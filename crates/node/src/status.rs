@@ -9,10 +9,13 @@ pub use containers::{container_id, state_of};
 
 use crate::plan::ProbeResult;
 use crate::pod::PodExt;
-use crate::resources::Qos;
+use crate::resize::Sizes;
+use crate::resources::{Qos, pod_resources};
 use crate::runtime_state::PodRuntime;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{HostIP, Pod, PodIP, PodStatus, ResourceStatus};
+use k8s_openapi::api::core::v1::{
+    HostIP, Pod, PodCondition, PodIP, PodStatus, ResourceRequirements, ResourceStatus,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::collections::BTreeMap;
 
@@ -56,6 +59,12 @@ pub struct Input<'a> {
     pub ready: &'a dyn ReadyView,
     /// `allocatedResourcesStatus` by container name.
     pub devices: &'a BTreeMap<String, Vec<ResourceStatus>>,
+    /// Resources of running containers whose size is not what the pod has been granted, by name.
+    pub sizes: &'a BTreeMap<String, ResourceRequirements>,
+    /// Resources of the pod as a whole that are in force while it has been granted others.
+    pub level: Option<&'a ResourceRequirements>,
+    /// Conditions about a resize of the pod; those it does not have are taken away.
+    pub resize: &'a [PodCondition],
     /// Failure decided by the node.
     pub verdict: Option<&'a Verdict>,
     /// Why the pod as a whole still waits before any container (a plugin that is coming back, a volume).
@@ -101,6 +110,7 @@ pub fn generate(input: &Input<'_>) -> PodStatus {
     };
     addresses(input, &mut status);
     containers::fill(input, &mut status);
+    whole(input, &mut status);
     let phase = phase::phase(input, &status);
     // A pod that has failed or succeeded never comes back.
     let phase = match old.phase.as_deref() {
@@ -120,6 +130,24 @@ pub fn generate(input: &Input<'_>) -> PodStatus {
     }
     conditions::fill(input, &mut status);
     status
+}
+
+/// What the pod as a whole has been granted, and what is in force (KEP-5419).
+fn whole(input: &Input<'_>, status: &mut PodStatus) {
+    let granted = pod_resources(input.pod);
+    status.allocated_resources.clone_from(&granted.requests);
+    let in_force = if input.level.is_none() && input.sizes.is_empty() {
+        granted
+    } else {
+        let mut pod = input.pod.clone();
+        let sizes = Sizes {
+            pod: input.level.cloned(),
+            containers: input.sizes.clone(),
+        };
+        sizes.put_into(&mut pod);
+        pod_resources(&pod)
+    };
+    status.resources = (in_force != ResourceRequirements::default()).then_some(in_force);
 }
 
 fn addresses(input: &Input<'_>, status: &mut PodStatus) {

@@ -5,6 +5,7 @@
 
 use crate::pod::PodExt;
 use crate::podsapi::PodChanges;
+use crate::resize::{IN_PROGRESS, PENDING};
 use davit_client::WorkQueue;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
@@ -274,6 +275,8 @@ const OWNED: &[&str] = &[
     "initContainerStatuses",
     "containerStatuses",
     "ephemeralContainerStatuses",
+    "allocatedResources",
+    "resources",
 ];
 
 /// Condition types that belong to the node.
@@ -283,6 +286,8 @@ const OWNED_CONDITIONS: &[&str] = &[
     "Ready",
     "ContainersReady",
     "DisruptionTarget",
+    PENDING,
+    IN_PROGRESS,
 ];
 
 /// The strategic merge patch that leads from `old` to `new`, `None` when they say the same.
@@ -308,6 +313,9 @@ fn diff(old: &PodStatus, new: &PodStatus) -> Option<Value> {
                     // would stay as an element.
                     list.push(json!({"$patch": "replace"}));
                 }
+                if let Some(before) = before {
+                    clear_missing(before, &mut value);
+                }
                 patch.insert((*name).to_owned(), value);
             }
             (None, None) => {}
@@ -318,6 +326,17 @@ fn diff(old: &PodStatus, new: &PodStatus) -> Option<Value> {
         patch.insert("conditions".to_owned(), Value::Array(conditions));
     }
     (!patch.is_empty()).then_some(Value::Object(patch))
+}
+
+/// Maps are merged by key: what is not there any more has to be named. Lists are left as they are.
+fn clear_missing(before: &Value, after: &mut Value) {
+    let (Value::Object(before), Value::Object(after)) = (before, after) else {
+        return;
+    };
+    for (key, old) in before {
+        let new = after.entry(key.clone()).or_insert(Value::Null);
+        clear_missing(old, new);
+    }
 }
 
 fn changed_conditions(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
@@ -343,6 +362,13 @@ fn changed_conditions(old: Option<&Value>, new: Option<&Value>) -> Vec<Value> {
         }
         out.push(condition);
     }
+    let new = list(new);
+    for kind in old.iter().map(kind) {
+        if [PENDING, IN_PROGRESS].contains(&kind.as_str()) && !new.iter().any(|c| c["type"] == kind)
+        {
+            out.push(json!({"type": kind, "$patch": "delete"}));
+        }
+    }
     out
 }
 
@@ -366,10 +392,12 @@ mod tests {
     fn others_conditions_are_not_touched_and_removed_fields_are_null() {
         let old = status(json!({
             "phase": "Pending", "reason": "X", "podIP": "1.1.1.1", "podIPs": [{"ip": "1.1.1.1"}],
+            "allocatedResources": {"cpu": "1", "memory": "1Gi"},
             "conditions": [{"type": "PodScheduled", "status": "False"}, {"type": "Ready", "status": "False", "reason": "R"}],
         }));
         let new = status(json!({
             "phase": "Running", "podIP": "1.1.1.2", "podIPs": [{"ip": "1.1.1.2"}], "hostIPs": [{"ip": "9.9.9.9"}],
+            "allocatedResources": {"cpu": "2"},
             "conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "Ready", "status": "True"}],
         }));
         assert_eq!(
@@ -379,6 +407,7 @@ mod tests {
                 "podIPs": [{"ip": "1.1.1.2"}, {"$patch": "replace"}],
                 // Where there was no list the directive would stay as an element.
                 "hostIPs": [{"ip": "9.9.9.9"}],
+                "allocatedResources": {"cpu": "2", "memory": null},
                 "conditions": [{"type": "Ready", "status": "True", "reason": null}],
             }))
         );

@@ -6,6 +6,7 @@
 pub mod atomic;
 pub mod mounts;
 mod projection;
+mod trust_bundle;
 
 use crate::env::NodeFacts;
 use crate::objects::{ObjectSource, Token};
@@ -37,7 +38,7 @@ pub enum Cause {
     /// An object that is not optional does not exist.
     #[error("{kind} \"{name}\" not found")]
     Missing {
-        /// `configmap` or `secret`.
+        /// `configmap`, `secret` or `clustertrustbundle`.
         kind: &'static str,
         /// Its name.
         name: String,
@@ -50,6 +51,9 @@ pub enum Cause {
         /// The key.
         key: String,
     },
+    /// Trust bundles that cannot be used.
+    #[error(transparent)]
+    TrustBundle(#[from] trust_bundle::Error),
     /// What is at a hostPath is not what the pod says.
     #[error("hostPath type check failed: {path} is not a {expected}")]
     HostPathType {

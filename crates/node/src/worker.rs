@@ -6,6 +6,7 @@
 mod admit;
 mod devices;
 mod end;
+mod resize;
 mod start;
 mod sync;
 
@@ -16,13 +17,14 @@ use crate::context::Context;
 use crate::dial::Reach;
 use crate::pod::PodExt;
 use crate::probes::PodProbes;
+use crate::resize::{IN_PROGRESS, PENDING};
 use crate::runtime_state::{PodRuntime, State, observe};
 use crate::status::{self, Verdict, Waiting};
 use crate::volumes::Mounted;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -89,7 +91,8 @@ impl Input {
         self.wake.notify_one();
     }
 
-    fn forced(&self) -> Option<Forced> {
+    /// Why the node ends the pod, if it does.
+    pub(crate) fn forced(&self) -> Option<Forced> {
         self.forced.lock().clone()
     }
 
@@ -153,6 +156,10 @@ pub(crate) struct Worker {
     retry: Duration,
     /// The health of the pod's devices as last seen.
     devices: devices::Watched,
+    /// The pod's size: asked for, granted, in its containers.
+    sizing: resize::Sizing,
+    /// Instances that were ended to be replaced, whatever the restart policy says.
+    replaced: BTreeSet<String>,
     /// Termination messages by container ID.
     messages: HashMap<String, String>,
     /// Set when the end is the pod's own: its last status.
@@ -186,6 +193,8 @@ impl Worker {
             volumes_at: None,
             retry: Duration::ZERO,
             devices: devices::Watched::default(),
+            sizing: resize::Sizing::default(),
+            replaced: BTreeSet::new(),
             messages: HashMap::new(),
             final_status: None,
             ctx,
@@ -218,6 +227,7 @@ impl Worker {
             tokio::select! {
                 () = cancel.cancelled() => return,
                 () = wake.notified() => {}
+                () = self.sizing.room() => {}
                 () = tokio::time::sleep(limit) => {}
             }
         }
@@ -225,7 +235,7 @@ impl Worker {
 
     async fn step(&mut self) -> Next {
         let Desired { pod, gone } = self.input.read();
-        self.pod = pod;
+        self.pod = self.sizing.view(&pod);
         self.gone = gone;
         self.ctx.pods.set(&self.pod);
         if matches!(self.stage, Stage::Admit | Stage::Run) && self.verdict.is_none() {
@@ -284,6 +294,7 @@ impl Worker {
             }
         }
         self.messages.retain(|id, _| runtime.by_id(id).is_some());
+        self.replaced.retain(|id| runtime.by_id(id).is_some());
         Ok(runtime)
     }
 
@@ -331,6 +342,9 @@ impl Worker {
             waiting: &self.waiting,
             ready: &*self.ctx.probes,
             devices: &devices,
+            sizes: &self.sizing.differing(),
+            level: self.sizing.level(),
+            resize: &self.sizing.conditions(),
             verdict: self.verdict.as_ref(),
             held: self.held.as_ref(),
             ending: self.stage == Stage::End,
@@ -352,6 +366,8 @@ fn merge_foreign(status: &mut PodStatus, api: Vec<k8s_openapi::api::core::v1::Po
         "Initialized",
         "Ready",
         "ContainersReady",
+        PENDING,
+        IN_PROGRESS,
     ];
     let list = status.conditions.get_or_insert_default();
     for condition in api {

@@ -6,19 +6,23 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 const PERIOD: Duration = Duration::from_secs(5 * 60);
+/// How soon after a failure to look again.
+const SOONEST: Duration = Duration::from_secs(10);
 /// A look at the images takes as long as the runtime's lists; removing them may take minutes.
 const DEADLINE: Duration = Duration::from_secs(10 * 60);
 
-/// Looks every five minutes until `cancel`.
+/// Looks every five minutes until `cancel`; once sooner if it did not help: images that were too young may be old enough
+/// then.
 pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
-    let mut ticks = tokio::time::interval(PERIOD);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let min_age = ctx.options.image_gc.min_age;
+    let mut pause = Duration::ZERO;
     let mut failed_before = false;
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
-            _ = ticks.tick() => {}
+            () = tokio::time::sleep(pause) => {}
         }
+        pause = PERIOD;
         let collected = tokio::select! {
             () = cancel.cancelled() => return,
             collected = tokio::time::timeout(DEADLINE, ctx.image_collector.collect()) => collected,
@@ -35,6 +39,8 @@ pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
                 let reference = ctx.node_reference();
                 ctx.recorder
                     .warning(&reference, error.reason(), error.to_string());
+            } else {
+                pause = min_age.clamp(SOONEST, PERIOD);
             }
         }
         failed_before = failed;

@@ -19,12 +19,13 @@ const DEADLINE: Duration = Duration::from_secs(10);
 pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
     let mut ticks = tokio::time::interval(RENEW);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut owned = false;
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
             _ = ticks.tick() => {}
         }
-        match tokio::time::timeout(DEADLINE, renew(&ctx)).await {
+        match tokio::time::timeout(DEADLINE, renew(&ctx, &mut owned)).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::debug!(%error, "cannot renew the node's lease");
@@ -38,25 +39,38 @@ pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
     }
 }
 
-async fn renew(ctx: &Context) -> Result<(), kube::Error> {
+/// `owned` says that the lease is known to name its node as owner.
+async fn renew(ctx: &Context, owned: &mut bool) -> Result<(), kube::Error> {
     let api: Api<Lease> = Api::namespaced(ctx.client.clone(), NAMESPACE);
     let name = &ctx.options.node_name;
     let now = Timestamp::now()
         .strftime("%Y-%m-%dT%H:%M:%S%.6fZ")
         .to_string();
     let spec = json!({"holderIdentity": name, "leaseDurationSeconds": SECONDS, "renewTime": now});
-    let patch = Patch::Merge(json!({"spec": spec}));
-    match api.patch(name, &PatchParams::default(), &patch).await {
-        Ok(_) => return Ok(()),
+    // The first lease may be older than what the agent knows of its node.
+    let uid = ctx.node_object().and_then(|n| n.metadata.uid.clone());
+    let owners = uid
+        .filter(|_| !*owned)
+        .map(|uid| json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]));
+    let mut lease = json!({"spec": spec});
+    if let Some(owners) = &owners {
+        lease["metadata"] = json!({ "ownerReferences": owners });
+    }
+    match api
+        .patch(name, &PatchParams::default(), &Patch::Merge(&lease))
+        .await
+    {
+        Ok(_) => {
+            *owned |= owners.is_some();
+            return Ok(());
+        }
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         Err(error) => return Err(error),
     }
-    let mut metadata = json!({"name": name, "namespace": NAMESPACE});
-    if let Some(uid) = ctx.node_object().and_then(|n| n.metadata.uid.clone()) {
-        metadata["ownerReferences"] =
-            json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
-    }
-    let lease = serde_json::from_value(json!({"metadata": metadata, "spec": spec}))
-        .map_err(kube::Error::SerdeError)?;
-    api.create(&PostParams::default(), &lease).await.map(|_| ())
+    lease["metadata"]["name"] = json!(name);
+    lease["metadata"]["namespace"] = json!(NAMESPACE);
+    let lease = serde_json::from_value(lease).map_err(kube::Error::SerdeError)?;
+    api.create(&PostParams::default(), &lease).await?;
+    *owned |= owners.is_some();
+    Ok(())
 }

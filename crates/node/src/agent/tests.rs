@@ -5,6 +5,7 @@ mod fake_api;
 mod fake_runtime;
 mod node_server;
 mod pressure;
+mod resize;
 
 use super::*;
 use fake_api::FakeApi;
@@ -55,6 +56,8 @@ impl Node {
         options.static_pod_dir = Some(self.dir.path().join("manifests"));
         options.address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         options.mounts = false;
+        // How full the disk of the machine is that runs the tests is not their subject.
+        options.eviction.thresholds.clear();
         (self.change)(&mut options);
         let agent = NodeAgent::new(self.api.client(), options);
         let token = cancel.clone();

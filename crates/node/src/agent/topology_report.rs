@@ -106,7 +106,7 @@ async fn publish(ctx: &Context, api: &Api<DynamicObject>, body: &Value) -> Resul
     match api.create(&PostParams::default(), &new).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            define(ctx).await?;
+            define(&ctx.client).await?;
             // Served in a moment; the next try finds it.
             Err(kube::Error::Api(status))
         }
@@ -114,9 +114,13 @@ async fn publish(ctx: &Context, api: &Api<DynamicObject>, body: &Value) -> Resul
     }
 }
 
-/// Creates the CustomResourceDefinition.
-async fn define(ctx: &Context) -> Result<(), kube::Error> {
-    let api: Api<CustomResourceDefinition> = Api::all(ctx.client.clone());
+/// Creates the CustomResourceDefinition of NodeResourceTopologies, unless it is there: nodes may not where their
+/// identities are those of nodes.
+///
+/// # Errors
+/// The API server cannot be reached or refuses it.
+pub async fn define(client: &kube::Client) -> Result<(), kube::Error> {
+    let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definition = serde_json::from_value(definition()).map_err(kube::Error::SerdeError)?;
     match api.create(&PostParams::default(), &definition).await {
         Ok(_) => Ok(()),

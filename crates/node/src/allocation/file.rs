@@ -8,6 +8,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::record::Change;
 
@@ -197,6 +198,10 @@ impl LogFile {
     }
 }
 
+/// How long a lock is waited for. A process that starts a program while its agent is killed leaves the lock to that
+/// program's first moment, in which it has not let go of inherited files yet.
+const LOCK_WAIT: Duration = Duration::from_millis(200);
+
 /// Keeps other processes, such as an agent started twice, away from the log.
 fn lock(path: &Path) -> Result<File, Error> {
     let name = path.with_extension("lock");
@@ -206,10 +211,16 @@ fn lock(path: &Path) -> Result<File, Error> {
         source,
     };
     let file = File::create(&name).map_err(error)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Error::Busy(path.to_owned())),
-        Err(TryLockError::Error(e)) => Err(error(e)),
+    let deadline = Instant::now() + LOCK_WAIT;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(TryLockError::WouldBlock) => return Err(Error::Busy(path.to_owned())),
+            Err(TryLockError::Error(e)) => return Err(error(e)),
+        }
     }
 }
 
@@ -312,6 +323,21 @@ mod tests {
     }
 
     #[test]
+    fn only_one_opens_a_log() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let first = LogFile::open(&path).unwrap();
+        assert!(matches!(LogFile::open(&path), Err(Error::Busy(_))));
+        // One that goes away soon is waited for.
+        let ending = std::thread::spawn(move || {
+            std::thread::sleep(LOCK_WAIT / 4);
+            drop(first);
+        });
+        LogFile::open(&path).unwrap();
+        ending.join().unwrap();
+    }
+
+    #[test]
     fn every_torn_tail_keeps_what_was_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
@@ -338,7 +364,6 @@ mod tests {
                 };
                 assert_eq!(commits.len(), expected, "cut at {cut}");
                 log.append(&[&release("d")]).unwrap();
-                assert!(matches!(LogFile::open(&path), Err(Error::Busy(_))));
                 drop(log);
                 let (_, commits) = LogFile::open(&path).unwrap();
                 assert_eq!(commits.last(), Some(&release("d")));

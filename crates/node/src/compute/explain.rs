@@ -58,6 +58,9 @@ pub struct MisfitResource {
     /// Who holds it there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub occupants: Vec<Occupant>,
+    /// Of a resource claim: a sentence that says where its devices are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fixed: Option<String>,
 }
 
 /// A container that holds some of a resource.
@@ -79,6 +82,8 @@ pub(crate) struct Need {
     pub(crate) name: String,
     pub(crate) requested: u64,
     pub(crate) parts: Vec<Part>,
+    /// Where it is, when it was chosen before and cannot be anywhere else.
+    pub(crate) fixed: Option<String>,
 }
 
 /// Some of a resource: where it is and who has it (namespace, pod, container).
@@ -128,6 +133,7 @@ impl Need {
             free,
             total: self.total(mask),
             missing,
+            fixed: self.fixed.clone().filter(|_| missing > 0),
             occupants: if missing > 0 {
                 occupants.collect()
             } else {
@@ -210,6 +216,9 @@ fn lack(r: &MisfitResource) -> String {
         missing,
         ..
     } = r;
+    if let Some(fixed) = &r.fixed {
+        return fixed.clone();
+    }
     if total < requested {
         return format!("{requested} {name} asked for, there are never more than {total}");
     }
@@ -283,11 +292,13 @@ mod tests {
                 name: "cpu".to_owned(),
                 requested: 2,
                 parts: vec![part(0, 4, None), part(1, 3, Some("a")), part(1, 1, None)],
+                fixed: None,
             },
             Need {
                 name: "example.com/gpu".to_owned(),
                 requested: 1,
                 parts: vec![part(0, 1, Some("b")), part(1, 1, None)],
+                fixed: None,
             },
         ]
     }

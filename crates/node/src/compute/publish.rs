@@ -76,6 +76,7 @@ impl Manager {
                 .map(|p| p.topology.cpus_per_core()),
             sockets: sockets.unwrap_or_default(),
             memory,
+            pcie_roots: BTreeMap::new(),
             pods,
         }
     }

@@ -16,6 +16,7 @@ use super::requests::{self, Request};
 use crate::allocation::{Change, CommitError, DeviceHold, PodName, Reservation};
 use crate::compute::{ComputeOptions, Reuse, Ticket};
 use crate::containermanager::{ContainerOptions, OptionsError, Rejection};
+use crate::dra::Places;
 
 /// How often a choice is made anew because another pod was faster, before the plugin is no
 /// longer asked for its preference.
@@ -123,9 +124,11 @@ pub(super) struct Draft<'a> {
 }
 
 impl Manager {
+    /// Gives a pod what it asks for, beside the devices of its claims.
     pub(crate) async fn admit(
         &self,
         pod: &Pod,
+        places: &Places,
         deadline: Instant,
         waiting: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<(), Rejection> {
@@ -135,7 +138,7 @@ impl Manager {
         loop {
             changes.borrow_and_update();
             let begun = Instant::now();
-            let attempt = self.patient_attempt(pod, waiting).await;
+            let attempt = self.patient_attempt(pod, places, waiting).await;
             self.metrics.topology_took(begun.elapsed());
             let failure = match attempt {
                 Ok(()) => return Ok(()),
@@ -175,10 +178,11 @@ impl Manager {
     async fn patient_attempt(
         &self,
         pod: &Pod,
+        places: &Places,
         waiting: &(dyn Fn(&str) + Send + Sync),
     ) -> Result<(), Failure> {
         let asked = Mutex::new(None);
-        let attempt = self.attempt(pod, &asked);
+        let attempt = self.attempt(pod, places, &asked);
         let mut attempt = std::pin::pin!(attempt);
         tokio::select! {
             result = &mut attempt => return result,
@@ -207,9 +211,19 @@ impl Manager {
 
     /// One try to give the pod what it lacks. Holds nothing when it fails.
     /// `asked` names the call to a plugin that is under way.
-    async fn attempt(&self, pod: &Pod, asked: &Mutex<Option<String>>) -> Result<(), Failure> {
-        let requests = requests::of(pod);
-        let wants = |r: &Request| !r.resources.is_empty() || self.compute.concerns(r);
+    async fn attempt(
+        &self,
+        pod: &Pod,
+        places: &Places,
+        asked: &Mutex<Option<String>>,
+    ) -> Result<(), Failure> {
+        let mut requests = requests::of(pod);
+        for request in &mut requests {
+            request.claims = places.get(&request.container).cloned().unwrap_or_default();
+        }
+        let wants = |r: &Request| {
+            !r.resources.is_empty() || !r.claims.is_empty() || self.compute.concerns(r)
+        };
         if !requests.iter().any(wants) {
             return Ok(());
         }
@@ -487,7 +501,7 @@ impl Manager {
         if lacking {
             // The log was lost while the container ran, or the plugin is new to the node.
             self.forget_running(&uid);
-            self.attempt(pod, &Mutex::default())
+            self.attempt(pod, &Places::new(), &Mutex::default())
                 .await
                 .map_err(|f| OptionsError(f.rejection().message))?;
         }

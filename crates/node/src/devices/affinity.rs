@@ -10,7 +10,7 @@ use davit_topology::{NumaMask, PolicyKind, ProviderHints, TopologyHint};
 
 use super::admission::{Draft, Failure};
 use super::manager::Manager;
-use super::requests::{Request, pod_total};
+use super::requests::{self, ClaimPlace, Request, pod_total};
 use crate::allocation::{PodName, Table};
 use crate::compute::{ComputeError, Desk, Misfit, Need, Part};
 use crate::containermanager::Rejection;
@@ -99,8 +99,17 @@ impl Manager {
                 desk.hints(request, &draft.compute_reuse),
             )
         };
+        let (container, concerned) = if pod_scope {
+            (None, requests)
+        } else {
+            (Some(request), std::slice::from_ref(request))
+        };
+        let claims = requests::claims(concerned);
         let mut providers = vec![devices];
         providers.extend(others);
+        if !claims.is_empty() {
+            providers.push(claim_hints(&claims));
+        }
         let merged = policy.merge(machine, &providers);
         self.metrics.topology_request(merged.admit);
         if self.guarantees_alignment() && (pod_scope || !merged.admit) {
@@ -108,14 +117,14 @@ impl Manager {
             self.metrics.aligned(scope, "numa_node", merged.admit);
         }
         if !merged.admit {
-            let (container, concerned) = if pod_scope {
-                (None, requests)
-            } else {
-                (Some(request), std::slice::from_ref(request))
-            };
+            let mut message = "Resources cannot be allocated with Topology locality".to_owned();
+            if !claims.is_empty() {
+                let fixed: Vec<String> = claims.iter().map(where_it_is).collect();
+                message = format!("{message}: {}", fixed.join("; "));
+            }
             return Err(self.refuse_or_wait(Rejection {
                 reason: "TopologyAffinityError".to_owned(),
-                message: "Resources cannot be allocated with Topology locality".to_owned(),
+                message,
                 container: container.map(|r| r.container.clone()),
                 resource: None,
                 misfit: Some(Box::new(self.misfit(desk, container, concerned))),
@@ -213,6 +222,7 @@ impl Manager {
             let requested = total(&|r| r.resources.get(resource).map_or(0, |n| *n as u64));
             needs.push(self.device_need(resource, requested));
         }
+        needs.extend(requests::claims(requests).iter().map(claim_need));
         Misfit::new(
             self.compute.topology.kind,
             container.is_none(),
@@ -226,7 +236,7 @@ impl Manager {
         let mut need = Need {
             name: "cpu".to_owned(),
             requested,
-            parts: Vec::new(),
+            ..Need::default()
         };
         let Some(policy) = self.compute.cpu() else {
             return need;
@@ -278,7 +288,41 @@ impl Manager {
             name: resource.to_owned(),
             requested,
             parts: healthy.map(part).collect(),
+            fixed: None,
         }
+    }
+}
+
+/// One fixed hint a claim.
+fn claim_hints(claims: &[ClaimPlace]) -> ProviderHints {
+    let hint = |claim: &ClaimPlace| {
+        let hints = vec![TopologyHint::new(claim.nodes(), true)];
+        (claim.claim.clone(), Some(hints))
+    };
+    claims.iter().map(hint).collect()
+}
+
+/// `claim C holds DRIVER/POOL/DEVICE on NUMA node N, …`.
+fn where_it_is(claim: &ClaimPlace) -> String {
+    let devices = claim.devices.iter().map(|(device, nodes)| {
+        let nodes: Vec<String> = nodes.iter().map(|n| n.to_string()).collect();
+        format!("{device} on NUMA node {}", nodes.join(","))
+    });
+    let devices: Vec<String> = devices.collect();
+    format!("claim {} holds {}", claim.claim, devices.join(", "))
+}
+
+fn claim_need(claim: &ClaimPlace) -> Need {
+    let part = |nodes: &NumaMask| Part {
+        nodes: *nodes,
+        amount: 1,
+        holder: None,
+    };
+    Need {
+        name: format!("claim {}", claim.claim),
+        requested: claim.devices.len() as u64,
+        parts: claim.devices.values().map(part).collect(),
+        fixed: Some(where_it_is(claim)),
     }
 }
 
@@ -303,6 +347,7 @@ fn memory_need(desk: &Desk<'_>, table: &Table, kind: &str, requested: u64) -> Ne
         name: kind.to_owned(),
         requested,
         parts: free.chain(held).collect(),
+        fixed: None,
     }
 }
 

@@ -130,6 +130,11 @@ impl Manager {
         }))
     }
 
+    /// The agent's folder.
+    pub(crate) fn root_dir(&self) -> &Path {
+        &self.config.root_dir
+    }
+
     /// The folder of plugin sockets.
     pub(super) fn plugins_dir(&self) -> PathBuf {
         self.config.root_dir.join(DEVICE_PLUGINS_DIR)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use davit_api::quantity::Quantity;
+pub(crate) use davit_topology::claims::ClaimPlace;
 use davit_topology::devices::ContainerKind;
 use davit_topology::memory::MemoryAmounts;
 use davit_topology::pod::{ContainerAsk, asks};
@@ -23,6 +24,20 @@ pub(crate) struct Request {
     pub(crate) cpus: usize,
     /// Memory and huge pages of a container of class Guaranteed.
     pub(crate) memory: MemoryAmounts,
+    /// Devices of resource claims that have a place.
+    pub(crate) claims: Vec<ClaimPlace>,
+}
+
+/// The claims of containers, each once, with the devices of all of them.
+pub(crate) fn claims<'a>(requests: impl IntoIterator<Item = &'a Request>) -> Vec<ClaimPlace> {
+    let mut all: BTreeMap<&str, ClaimPlace> = BTreeMap::new();
+    for place in requests.into_iter().flat_map(|r| &r.claims) {
+        let known = all
+            .entry(&place.claim)
+            .or_insert_with(|| ClaimPlace::new(&place.claim));
+        known.devices.extend(place.devices.clone());
+    }
+    all.into_values().collect()
 }
 
 /// The requests of a pod, containers in the order in which they start. Names that cannot be
@@ -44,6 +59,7 @@ pub(crate) fn of(pod: &Pod) -> Vec<Request> {
         kind: ask.kind,
         cpus: ask.cpus,
         memory: ask.memory,
+        claims: Vec::new(),
     };
     asks(pod).into_iter().map(request).collect()
 }

@@ -40,6 +40,9 @@ pub trait ClaimApi: Send + Sync {
         name: &str,
     ) -> Result<Option<ClassicClaim>, String>;
 
+    /// The ResourceSlices of this node; those of devices that several nodes reach are not among them.
+    async fn slices(&self) -> Result<Vec<ResourceSlice>, String>;
+
     /// Deletes this node's ResourceSlices: those of one driver, or of all; those made before a moment, or all.
     async fn delete_slices(
         &self,
@@ -135,6 +138,12 @@ impl ClaimApi for ApiClaims {
             driver: status.driver_name,
             handle: status.allocation.map(|a| a.resource_handle),
         }))
+    }
+
+    async fn slices(&self) -> Result<Vec<ResourceSlice>, String> {
+        let api: Api<ResourceSlice> = Api::all(self.client.clone());
+        let own = ListParams::default().fields(&format!("spec.nodeName={}", self.node_name));
+        Ok(limited(api.list(&own)).await?.items)
     }
 
     async fn delete_slices(

@@ -1,16 +1,17 @@
-//! Preparing and undoing claims, and the drivers that do it.
+//! The drivers of claims and what is known of them. Claims are prepared and undone in modules of their own.
 
-use super::claims::{self, Entry};
-use super::driver::{Asked, Health, Instance, Offer, PREPARE, Prepared, UNPREPARE};
+mod prepare;
+mod undo;
+
+use super::driver::{Asked, Health, Instance, Offer};
 use super::health::{DeviceKey, HealthTable, Messages};
 use super::metrics::Metrics;
+use super::partial::Failing;
 use super::registry::Drivers;
-use super::{Error, Options, slices, view};
+use super::{Error, Options, slices, state_file, view};
 use crate::allocation::{Change, ClaimHold, PreparedDevice};
 use crate::devices;
-use crate::pod::PodExt;
 use davit_proto::unix;
-use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceStatus};
 use parking_lot::Mutex;
@@ -38,12 +39,13 @@ type Turns = Vec<OwnedMutexGuard<()>>;
 /// See the module's description.
 pub(crate) struct Manager {
     pub(super) options: Options,
-    devices: Arc<devices::Manager>,
+    pub(super) devices: Arc<devices::Manager>,
     drivers: Mutex<Drivers>,
     /// Claims with the drivers that have confirmed them in this run.
     confirmed: Mutex<BTreeSet<(String, String)>>,
     turns: Mutex<BTreeMap<String, Arc<tokio::sync::Mutex<()>>>>,
     health: Mutex<HealthTable>,
+    failing: Mutex<Failing>,
     started: Instant,
     metrics: Metrics,
 }
@@ -60,6 +62,7 @@ impl Manager {
             confirmed: Mutex::default(),
             turns: Mutex::default(),
             health: Mutex::default(),
+            failing: Mutex::default(),
             started: Instant::now(),
         })
     }
@@ -72,6 +75,14 @@ impl Manager {
             tokio::select! {
                 () = cancel.cancelled() => {}
                 () = run(manager) => {}
+            }
+        });
+        let manager = this.clone();
+        tasks.spawn(async move {
+            let cancel = manager.devices.cancel.clone();
+            tokio::select! {
+                () = cancel.cancelled() => {}
+                () = state_file::keep(manager) => {}
             }
         });
     }
@@ -133,6 +144,11 @@ impl Manager {
         }
     }
 
+    /// The NUMA nodes of the machine.
+    pub(super) fn nodes(&self) -> davit_topology::NumaMask {
+        self.devices.compute.machine.nodes()
+    }
+
     pub(super) fn is_connected(&self, driver: &str) -> bool {
         self.drivers.lock().is_connected(driver)
     }
@@ -150,356 +166,6 @@ impl Manager {
     /// Ends all connections.
     pub(crate) fn stop(&self) {
         self.drivers.lock().clear();
-    }
-
-    // ---- preparing ----
-
-    /// Makes all claims of a pod ready for its containers. Calling it again is cheap while nothing has changed.
-    ///
-    /// # Errors
-    /// Some claim is not ready; to be tried again later. What drivers have already done stays recorded, and is undone
-    /// with the pod.
-    pub(crate) async fn prepare(&self, pod: &Pod) -> Result<(), Error> {
-        let entries = claims::entries(pod);
-        if entries.is_empty() {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        let result = self.prepare_all(pod, &entries).await;
-        let failed = result.is_err();
-        self.metrics
-            .operation("PrepareResources", failed, begun.elapsed());
-        result
-    }
-
-    async fn prepare_all(&self, pod: &Pod, entries: &[Entry]) -> Result<(), Error> {
-        let known = self.recorded(pod, entries);
-        if let Some(holds) = &known
-            && holds.iter().all(|h| self.is_confirmed(h))
-        {
-            return Ok(());
-        }
-        // Once a pod has its claims they cannot change, so the log is as good as the API.
-        let wanted = match known {
-            Some(holds) => holds,
-            None => self.look_up(pod, entries).await?,
-        };
-        let mut wanted: BTreeMap<String, ClaimHold> = wanted
-            .into_iter()
-            .map(|h| (h.claim.uid.clone(), h))
-            .collect();
-        let _turns = self.turns(wanted.keys()).await;
-        self.enter(pod, &mut wanted).await?;
-        let mut asked: BTreeMap<String, Vec<Asked>> = BTreeMap::new();
-        for hold in wanted.values() {
-            for driver in self.unconfirmed(hold) {
-                let question = ask(hold, &driver);
-                asked.entry(driver).or_default().push(question);
-            }
-        }
-        let calls = asked.into_iter().map(async |(driver, asked)| {
-            let answer = self.prepare_by(&driver, &asked, &wanted).await;
-            (driver, asked, answer)
-        });
-        let answers = join_all(calls).await;
-        self.take_in(&mut wanted, answers).await
-    }
-
-    /// The records of the pod's claims, if it has them all.
-    fn recorded(&self, pod: &Pod, entries: &[Entry]) -> Option<Vec<ClaimHold>> {
-        self.devices.ledger.read(|table| {
-            let find = |entry: &Entry| {
-                let mut holds = table.claims_of(pod.uid());
-                holds.find(|h| h.claim.name == entry.claim).cloned()
-            };
-            let holds: Option<Vec<_>> = entries.iter().map(find).collect();
-            holds.map(|h| h.iter().map(|h| h.as_ref().clone()).collect())
-        })
-    }
-
-    fn is_confirmed(&self, hold: &ClaimHold) -> bool {
-        self.unconfirmed(hold).is_empty()
-    }
-
-    /// The drivers that have to be asked for a claim.
-    fn unconfirmed(&self, hold: &ClaimHold) -> Vec<String> {
-        let confirmed = self.confirmed.lock();
-        let lacking = hold.drivers.iter().filter(|(driver, part)| {
-            let key = (hold.claim.uid.clone(), (*driver).clone());
-            !part.prepared || !confirmed.contains(&key)
-        });
-        lacking.map(|(driver, _)| driver.clone()).collect()
-    }
-
-    /// Reads the claims from the API and checks them. Nothing is changed yet: a pod that fails here can be deleted
-    /// without any driver.
-    async fn look_up(&self, pod: &Pod, entries: &[Entry]) -> Result<Vec<ClaimHold>, Error> {
-        let mut holds = Vec::new();
-        for entry in entries {
-            let hold = self.look_up_one(pod, entry).await?;
-            for driver in hold.drivers.keys() {
-                self.driver(driver)?;
-            }
-            holds.push(hold);
-        }
-        Ok(holds)
-    }
-
-    async fn look_up_one(&self, pod: &Pod, entry: &Entry) -> Result<ClaimHold, Error> {
-        let fetch = |cause: String| Error::Fetch {
-            claim: entry.claim.clone(),
-            cause,
-        };
-        let (api, now) = (&self.options.api, Timestamp::now().as_millisecond());
-        if !entry.guessed {
-            let claim = api.claim(pod.ns(), &entry.claim).await.map_err(fetch)?;
-            if let Some(claim) = claim {
-                let node = &self.options.node_name;
-                return claims::structured(pod, entry, &claim, node, now);
-            }
-        }
-        let claim = api.classic_claim(pod.ns(), &entry.claim).await;
-        match claim.map_err(fetch)? {
-            Some(claim) => claims::classic(pod, entry, &claim, now),
-            None if entry.guessed => Err(Error::NotCreated {
-                entry: entry.name.clone(),
-            }),
-            None => Err(fetch(format!(
-                "resourceclaims.resource.k8s.io \"{}\" not found",
-                entry.claim
-            ))),
-        }
-    }
-
-    /// Enters the pod as a user of the claims in the log, before any driver is called.
-    async fn enter(
-        &self,
-        pod: &Pod,
-        wanted: &mut BTreeMap<String, ClaimHold>,
-    ) -> Result<(), Error> {
-        let user = claims::pod_name(pod);
-        let changes = self.devices.ledger.read(|table| {
-            let mut changes = Vec::new();
-            for (uid, hold) in wanted.iter_mut() {
-                let old = table.claims().values().find(|h| {
-                    h.claim.uid != *uid
-                        && !h.pods.is_empty()
-                        && h.classic == hold.classic
-                        && (&h.claim.namespace, &h.claim.name)
-                            == (&hold.claim.namespace, &hold.claim.name)
-                });
-                if let Some(old) = old {
-                    return Err(Error::OldClaim {
-                        claim: old.claim.name.clone(),
-                        uid: old.claim.uid.clone(),
-                    });
-                }
-                // Others of the claim's pods may have entered it meanwhile.
-                if let Some(known) = table.claims().get(uid) {
-                    *hold = known.as_ref().clone();
-                }
-                if let Err(at) = hold.pods.binary_search_by(|p| p.uid.cmp(&user.uid)) {
-                    hold.pods.insert(at, user.clone());
-                    changes.push(Change::Claim(hold.clone()));
-                }
-            }
-            Ok(changes)
-        })?;
-        self.commit(changes).await
-    }
-
-    async fn prepare_by(
-        &self,
-        driver: &str,
-        asked: &[Asked],
-        wanted: &BTreeMap<String, ClaimHold>,
-    ) -> Result<Prepared, Error> {
-        let instance = match self.driver(driver) {
-            Ok(instance) => instance,
-            Err(error) => {
-                // The log knows what the driver has prepared before the agent was restarted; a container that starts
-                // again need not wait for a driver that is being replaced.
-                let recorded = |a: &Asked| {
-                    let part = wanted.get(&a.claim.uid)?.drivers.get(driver)?;
-                    let devices = part.prepared.then(|| part.devices.clone())?;
-                    Some((a.claim.uid.clone(), Ok(devices)))
-                };
-                return asked
-                    .iter()
-                    .map(recorded)
-                    .collect::<Option<Prepared>>()
-                    .ok_or(error);
-            }
-        };
-        instance.prepare(asked, self.options.call_timeout).await
-    }
-
-    /// Records what the drivers have answered; the first failure is the result.
-    async fn take_in(
-        &self,
-        wanted: &mut BTreeMap<String, ClaimHold>,
-        answers: Vec<(String, Vec<Asked>, Result<Prepared, Error>)>,
-    ) -> Result<(), Error> {
-        let mut failure = None;
-        let (mut changed, mut confirmed) = (BTreeSet::new(), Vec::new());
-        for (driver, asked, answer) in answers {
-            let answer = match answer {
-                Ok(answer) => answer,
-                Err(error) => {
-                    failure.get_or_insert(error);
-                    continue;
-                }
-            };
-            let (good, problem) = sort_out(PREPARE, &asked, answer);
-            if let Some(problem) = problem {
-                failure.get_or_insert(problem);
-            }
-            for (uid, devices) in good {
-                let hold = wanted.get_mut(&uid);
-                if let Some(part) = hold.and_then(|h| h.drivers.get_mut(&driver)) {
-                    if !part.prepared || part.devices != devices {
-                        (part.prepared, part.devices) = (true, devices);
-                        changed.insert(uid.clone());
-                    }
-                    confirmed.push((uid, driver.clone()));
-                }
-            }
-        }
-        let holds = changed.iter().filter_map(|uid| wanted.get(uid)).cloned();
-        self.commit(holds.map(Change::Claim).collect()).await?;
-        self.confirmed.lock().extend(confirmed);
-        failure.map_or(Ok(()), Err)
-    }
-
-    // ---- undoing ----
-
-    /// Takes a pod from its claims; those it was the last user of are undone by their drivers. To be called when the
-    /// pod's containers have ended, as often as it takes.
-    ///
-    /// # Errors
-    /// A driver could not, or is not there; to be tried again later.
-    pub(crate) async fn unprepare(&self, pod_uid: &str) -> Result<(), Error> {
-        let uids: Vec<String> = self
-            .devices
-            .ledger
-            .read(|t| t.claims_of(pod_uid).map(|c| c.claim.uid.clone()).collect());
-        if uids.is_empty() {
-            return Ok(());
-        }
-        let begun = Instant::now();
-        let result = self.let_go(&uids, Some(pod_uid)).await;
-        let failed = result.is_err();
-        self.metrics
-            .operation("UnprepareResources", failed, begun.elapsed());
-        result
-    }
-
-    async fn let_go(&self, uids: &[String], pod_uid: Option<&str>) -> Result<(), Error> {
-        let _turns = self.turns(uids.iter()).await;
-        let holds: Vec<ClaimHold> = self.devices.ledger.read(|t| {
-            let known = uids.iter().filter_map(|uid| t.claims().get(uid));
-            known.map(|h| h.as_ref().clone()).collect()
-        });
-        let mut shared = Vec::new();
-        let mut last = BTreeMap::new();
-        for mut hold in holds {
-            hold.pods.retain(|p| Some(p.uid.as_str()) != pod_uid);
-            if hold.pods.is_empty() {
-                last.insert(hold.claim.uid.clone(), hold);
-            } else {
-                shared.push(Change::Claim(hold));
-            }
-        }
-        self.commit(shared).await?;
-        let mut asked: BTreeMap<String, Vec<Asked>> = BTreeMap::new();
-        for (uid, hold) in &last {
-            self.confirmed.lock().retain(|(claim, _)| claim != uid);
-            for driver in hold.drivers.keys() {
-                asked
-                    .entry(driver.clone())
-                    .or_default()
-                    .push(ask(hold, driver));
-            }
-        }
-        let calls = asked.into_iter().map(async |(driver, asked)| {
-            let answer = match self.driver(&driver) {
-                Ok(instance) => instance.unprepare(&asked, self.options.call_timeout).await,
-                Err(error) => Err(error),
-            };
-            (driver, asked, answer)
-        });
-        let answers = join_all(calls).await;
-        let mut failure = None;
-        let mut owed: BTreeSet<String> = BTreeSet::new();
-        let mut refused: BTreeSet<String> = BTreeSet::new();
-        for (driver, asked, answer) in answers {
-            let of_driver = asked.iter().map(|a| a.claim.uid.clone());
-            match answer {
-                Ok(answer) => {
-                    let (good, problem) = sort_out(UNPREPARE, &asked, answer);
-                    refused.extend(of_driver.filter(|uid| !good.contains_key(uid)));
-                    if let Some(problem) = problem {
-                        failure.get_or_insert(problem);
-                    }
-                }
-                Err(_) if self.is_given_up(&driver) => owed.extend(of_driver),
-                Err(error) => {
-                    refused.extend(of_driver);
-                    failure.get_or_insert(error);
-                }
-            }
-        }
-        let mut changes = Vec::new();
-        for (uid, hold) in last {
-            if refused.contains(&uid) {
-                continue;
-            }
-            if !owed.contains(&uid) {
-                changes.push(Change::ClaimGone { claim: uid });
-            } else if pod_uid.is_some() {
-                tracing::warn!(
-                    claim = hold.claim.name,
-                    namespace = hold.claim.namespace,
-                    "the driver of the claim is gone, it will be undone when it is back"
-                );
-                changes.push(Change::Claim(hold));
-            }
-        }
-        self.commit(changes).await?;
-        failure.map_or(Ok(()), Err)
-    }
-
-    /// Whether nobody waits any more for a driver.
-    fn is_given_up(&self, driver: &str) -> bool {
-        let gone = self.drivers.lock().gone_since(driver, self.started);
-        gone.is_some_and(|since| since.elapsed() >= self.options.patience)
-    }
-
-    /// Undoes claims whose pods are gone without having been able to.
-    async fn reconcile(&self) {
-        let active = self.devices.pods.active_pods();
-        let active: BTreeSet<&str> = active.iter().map(|p| p.uid()).collect();
-        let (mut gone, mut owed) = (BTreeSet::new(), Vec::new());
-        self.devices.ledger.read(|t| {
-            for hold in t.claims().values() {
-                let uids = hold.pods.iter().map(|p| p.uid.clone());
-                gone.extend(uids.filter(|uid| !active.contains(uid.as_str())));
-                let back = hold.drivers.keys().all(|d| self.is_connected(d));
-                if hold.pods.is_empty() && back {
-                    owed.push(hold.claim.uid.clone());
-                }
-            }
-        });
-        for pod in gone {
-            if let Err(error) = self.unprepare(&pod).await {
-                tracing::info!(pod, %error, "claims of a pod that is gone cannot be undone, will try again");
-            }
-        }
-        if !owed.is_empty()
-            && let Err(error) = self.let_go(&owed, None).await
-        {
-            tracing::info!(%error, "claims without pods cannot be undone, will try again");
-        }
     }
 
     // ---- records ----

@@ -11,16 +11,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A claim, or some requests of it, that a container uses.
-struct Use {
+pub(super) struct Use {
     /// Name in the pod's spec; empty for the claim of extended resources.
     entry: String,
     /// Name of the claim object.
-    claim: String,
+    pub(super) claim: String,
     /// `None` for all requests.
-    request: Option<String>,
+    pub(super) request: Option<String>,
 }
 
-fn uses(pod: &Pod, container: &Container) -> Vec<Use> {
+pub(super) fn uses(pod: &Pod, container: &Container) -> Vec<Use> {
     let mut uses = Vec::new();
     let asked = container.resources.as_ref().and_then(|r| r.claims.as_ref());
     for asked in asked.into_iter().flatten() {

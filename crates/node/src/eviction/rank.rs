@@ -9,7 +9,7 @@ use std::cmp::{Ordering, Reverse};
 use std::sync::Arc;
 
 /// Pods of this priority are critical; they are not evicted.
-const CRITICAL: i32 = 2_000_000_000;
+pub(crate) const CRITICAL: i32 = 2_000_000_000;
 
 /// What one container uses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,6 +33,8 @@ pub struct Candidate {
     pub containers: Option<Vec<Usage>>,
     /// What its volumes use in bytes and inodes.
     pub volumes: (i64, i64),
+    /// Its process numbers, where those ran short.
+    pub processes: Option<i64>,
 }
 
 /// Whether a pod may not be evicted: static, or of a system priority.
@@ -56,7 +58,7 @@ impl Candidate {
             Signal::NodefsInodesFree | Signal::ImagefsInodesFree => {
                 Some(self.sum(|u| u.inodes)? + self.volumes.1)
             }
-            Signal::PidAvailable => Some(0),
+            Signal::PidAvailable => self.processes,
         }
     }
 
@@ -136,7 +138,7 @@ pub fn message(
 }
 
 /// An amount as Go writes it: by the largest power of 1024 that divides it.
-fn binary(amount: i64) -> String {
+pub(super) fn binary(amount: i64) -> String {
     let (mut rest, mut unit) = (amount, 0);
     const UNITS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     while rest != 0 && rest % 1024 == 0 && unit + 1 < UNITS.len() {
@@ -169,6 +171,7 @@ mod tests {
             pod: Arc::new(pod.unwrap()),
             containers: memory.map(|memory| vec![usage(memory)]),
             volumes: (0, 0),
+            processes: None,
         }
     }
 
@@ -187,6 +190,19 @@ mod tests {
             names,
             ["unknown", "greedier", "greedy", "important", "modest"]
         );
+        // Of process numbers nothing can be asked for: after the priority the number decides.
+        let processes = |name: &str, priority, processes| Candidate {
+            processes: Some(processes),
+            ..candidate(name, priority, "1", Some(1))
+        };
+        let mut all = vec![
+            processes("important", 9, 900),
+            processes("few", 0, 3),
+            processes("many", 0, 400),
+        ];
+        sort(&mut all, Signal::PidAvailable);
+        let names: Vec<&str> = all.iter().map(|c| c.pod.uid()).collect();
+        assert_eq!(names, ["many", "few", "important"]);
         assert!(is_critical(&candidate("s", CRITICAL, "1", None).pod));
     }
 

@@ -149,6 +149,8 @@ pub struct Config {
     pub period: Duration,
     /// How long a condition stays on after it was last seen.
     pub transition: Duration,
+    /// Whether pods are held to their limits of local storage (`localStorageCapacityIsolation`).
+    pub local_storage: bool,
 }
 
 impl Default for Config {
@@ -171,6 +173,7 @@ impl Default for Config {
             max_pod_grace: 0,
             period: Duration::from_secs(10),
             transition: Duration::from_secs(5 * 60),
+            local_storage: true,
         }
     }
 }

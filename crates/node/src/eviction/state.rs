@@ -108,6 +108,7 @@ mod tests {
             max_pod_grace: 0,
             period: Duration::from_secs(10),
             transition: Duration::from_secs(30),
+            local_storage: true,
         }
     }
 

@@ -73,6 +73,7 @@ impl Writing for Flag {
     }
 }
 
+/// Item 150.
 #[tokio::test]
 async fn follow_goes_on_across_a_rotation_until_the_container_ends() {
     let tmp = tempfile::tempdir().unwrap();

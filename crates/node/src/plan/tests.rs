@@ -1,7 +1,7 @@
 use super::*;
 use crate::runtime_state::SandboxRecord;
 use serde_json::json;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 #[derive(Default)]
 struct Probes {
@@ -88,6 +88,7 @@ fn make(pod: &Pod, runtime: &PodRuntime, probes: &Probes) -> Plan {
         runtime,
         probes,
         backoff: &backoff,
+        replaced: &BTreeSet::new(),
         now: at(100),
     })
 }
@@ -401,6 +402,7 @@ fn restarts_wait_for_the_back_off() {
             runtime: &r,
             probes: &Probes::default(),
             backoff,
+            replaced: &BTreeSet::new(),
             now,
         })
         .start
@@ -448,4 +450,25 @@ fn ephemeral_containers_start_once() {
     assert_eq!(starts(&make(&p, &r, &Probes::default())), ["dbg"]);
     let r = runtime(&p, &[("a", State::Running, 0), ("dbg", State::Exited, 0)]);
     assert!(make(&p, &r, &Probes::default()).start.is_empty());
+}
+
+#[test]
+fn what_was_ended_to_be_replaced_starts_again_whatever_the_policy() {
+    let p = pod("OnFailure", &[], &["a"]);
+    let r = runtime(&p, &[("a", State::Exited, 0)]);
+    let (probes, backoff) = (Probes::default(), Backoff::container_restarts());
+    let with = |replaced: BTreeSet<String>| {
+        plan(&Input {
+            pod: &p,
+            runtime: &r,
+            probes: &probes,
+            backoff: &backoff,
+            replaced: &replaced,
+            now: at(3),
+        })
+    };
+    assert!(with(BTreeSet::new()).kill_pod);
+    let again = with(["id-a".to_owned()].into());
+    assert!(!again.kill_pod);
+    assert_eq!(starts(&again), ["a"]);
 }

@@ -1,38 +1,25 @@
-//! `/stats/summary`: use of processor and memory by container, as the runtime reports it.
+//! `/stats/summary`: use of processor and memory by node, pod and container, as the runtime reports it.
 
-use super::json;
+use super::usage::{self, ContainerUsage, NodeUsage, PodUsage};
+use super::{json, text};
 use crate::context::Context;
-use crate::runtime_state::keys;
 use davit_proto::cri::v1 as cri;
 use davit_streaming::Body;
-use http::Response;
+use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json as object};
-use std::collections::BTreeMap;
 
 pub(super) async fn summary(ctx: &Context) -> Response<Body> {
-    let stats = ctx
-        .runtime
-        .list_container_stats(None)
-        .await
-        .unwrap_or_default();
-    let mut pods: BTreeMap<String, (Value, Vec<Value>)> = BTreeMap::new();
-    for one in stats {
-        let Some(attributes) = &one.attributes else {
-            continue;
-        };
-        let label = |key: &str| attributes.labels.get(key).cloned().unwrap_or_default();
-        let uid = label(keys::POD_UID);
-        let reference = object!({"name": label(keys::POD_NAME), "namespace": label(keys::POD_NAMESPACE), "uid": uid});
-        let entry = pods.entry(uid).or_insert_with(|| (reference, Vec::new()));
-        entry.1.push(container(&label(keys::CONTAINER_NAME), &one));
-    }
-    let pods: Vec<Value> = pods
-        .into_values()
-        .map(|(reference, containers)| object!({"podRef": reference, "containers": containers}))
-        .collect();
-    let node =
-        object!({"nodeName": ctx.options.node_name, "memory": node_memory(), "startTime": null});
+    let usage = match usage::collect(ctx).await {
+        Ok(usage) => usage,
+        Err(error) => {
+            let message = format!("failed to list pod stats: {error}");
+            return text(StatusCode::INTERNAL_SERVER_ERROR, message);
+        }
+    };
+    let pods: Vec<Value> = usage.pods.iter().map(pod).collect();
+    let mut node = node(&usage.node);
+    node.insert("nodeName".to_owned(), ctx.options.node_name.clone().into());
     json(&object!({"node": node, "pods": pods}))
 }
 
@@ -42,44 +29,103 @@ fn time(nanos: i64) -> Value {
     })
 }
 
-fn container(name: &str, stats: &cri::ContainerStats) -> Value {
-    let mut out = Map::from_iter([("name".to_owned(), Value::String(name.to_owned()))]);
-    let number = |n: &Option<cri::UInt64Value>| n.as_ref().map_or(Value::Null, |n| n.value.into());
-    if let Some(cpu) = &stats.cpu {
-        let value = object!({
-            "time": time(cpu.timestamp),
-            "usageNanoCores": number(&cpu.usage_nano_cores),
-            "usageCoreNanoSeconds": number(&cpu.usage_core_nano_seconds),
-        });
-        out.insert("cpu".to_owned(), value);
-    }
-    if let Some(memory) = &stats.memory {
-        let value = object!({
-            "time": time(memory.timestamp),
-            "availableBytes": number(&memory.available_bytes),
-            "usageBytes": number(&memory.usage_bytes),
-            "workingSetBytes": number(&memory.working_set_bytes),
-            "rssBytes": number(&memory.rss_bytes),
-            "pageFaults": number(&memory.page_faults),
-            "majorPageFaults": number(&memory.major_page_faults),
-        });
-        out.insert("memory".to_owned(), value);
-    }
-    Value::Object(out)
+/// An object without what is not known.
+fn known(fields: impl IntoIterator<Item = (&'static str, Value)>) -> Value {
+    let fields = fields.into_iter().filter(|(_, v)| !v.is_null());
+    Value::Object(fields.map(|(k, v)| (k.to_owned(), v)).collect())
 }
 
-fn node_memory() -> Value {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let bytes = |name: &str| {
-        let line = text
-            .lines()
-            .find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
-        line.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok())
-            .map(|k| k * 1024)
+fn node(node: &NodeUsage) -> Map<String, Value> {
+    let at = time(node.time);
+    let mut out = Map::new();
+    if let Some(nanos) = node.cpu_nanos {
+        let cpu = object!({"time": at, "usageCoreNanoSeconds": nanos});
+        out.insert("cpu".to_owned(), cpu);
+    }
+    let memory = object!({
+        "time": at,
+        "availableBytes": node.memory_available,
+        "usageBytes": node.working_set(),
+        "workingSetBytes": node.working_set(),
+    });
+    out.insert("memory".to_owned(), memory);
+    let swap = object!({
+        "time": at,
+        "swapAvailableBytes": node.swap_free,
+        "swapUsageBytes": node.swap_total.saturating_sub(node.swap_free),
+    });
+    out.insert("swap".to_owned(), swap);
+    out
+}
+
+fn pod(pod: &PodUsage) -> Value {
+    let reference = object!({"name": pod.name, "namespace": pod.namespace, "uid": pod.uid});
+    let measured = |name: &'static str, of: Option<(i64, u64)>| {
+        of.map_or(Value::Null, |(t, n)| object!({"time": time(t), name: n}))
     };
-    let (total, available) = (
-        bytes("MemTotal").unwrap_or(0),
-        bytes("MemAvailable").unwrap_or(0),
-    );
-    object!({"time": Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(), "availableBytes": available, "workingSetBytes": total.saturating_sub(available)})
+    known([
+        ("podRef", reference),
+        ("startTime", pod.started().map_or(Value::Null, time)),
+        (
+            "containers",
+            pod.containers
+                .iter()
+                .map(container)
+                .collect::<Vec<_>>()
+                .into(),
+        ),
+        ("cpu", measured("usageCoreNanoSeconds", pod.sum(usage::cpu))),
+        (
+            "memory",
+            measured("workingSetBytes", pod.sum(usage::working_set)),
+        ),
+    ])
+}
+
+fn container(container: &ContainerUsage) -> Value {
+    let number = |n: &Option<cri::UInt64Value>| n.as_ref().map_or(Value::Null, |n| n.value.into());
+    let cpu = container.stats.cpu.as_ref().map_or(Value::Null, |cpu| {
+        known([
+            ("time", time(cpu.timestamp)),
+            ("usageNanoCores", number(&cpu.usage_nano_cores)),
+            ("usageCoreNanoSeconds", number(&cpu.usage_core_nano_seconds)),
+        ])
+    });
+    let memory = container
+        .stats
+        .memory
+        .as_ref()
+        .map_or(Value::Null, |memory| {
+            known([
+                ("time", time(memory.timestamp)),
+                ("availableBytes", number(&memory.available_bytes)),
+                ("usageBytes", number(&memory.usage_bytes)),
+                ("workingSetBytes", number(&memory.working_set_bytes)),
+                ("rssBytes", number(&memory.rss_bytes)),
+                ("pageFaults", number(&memory.page_faults)),
+                ("majorPageFaults", number(&memory.major_page_faults)),
+            ])
+        });
+    known([
+        ("name", container.name.clone().into()),
+        ("startTime", container.started.map_or(Value::Null, time)),
+        ("cpu", cpu),
+        ("memory", memory),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_has_the_sums_of_its_containers() {
+        let usage = usage::tests::example();
+        let shown = pod(&usage.pods[1]);
+        assert_eq!(shown["cpu"]["usageCoreNanoSeconds"], 1_500_000_000);
+        assert_eq!(shown["memory"]["workingSetBytes"], 30);
+        assert_eq!(shown["startTime"], "1970-01-01T00:00:01Z");
+        assert_eq!(shown["containers"][0]["name"], "main");
+        assert!(shown["containers"][0]["memory"].get("rssBytes").is_none());
+    }
 }

@@ -1,5 +1,6 @@
 //! The node server's certificates.
 
+use super::serving::Serving;
 use crate::context::Context;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -30,15 +31,11 @@ pub enum Error {
     Io(#[from] std::io::Error),
 }
 
-/// Configuration of the server's TLS.
-pub(super) fn server_config(ctx: &Context) -> Result<Arc<ServerConfig>, Error> {
-    let (certificate, key) = match &ctx.options.serving_certificate {
-        Some(pair) => pair.clone(),
-        None => self_signed(&ctx.paths.pki(), &names(ctx))?,
-    };
-    let chain: Vec<CertificateDer<'static>> =
-        CertificateDer::pem_slice_iter(&certificate).collect::<Result<_, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(&key)?;
+/// Configuration of the server's TLS; `requested` is the certificate that is asked for.
+pub(super) fn server_config(
+    ctx: &Context,
+    requested: Option<Arc<Serving>>,
+) -> Result<Arc<ServerConfig>, Error> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()?;
@@ -59,7 +56,18 @@ pub(super) fn server_config(ctx: &Context) -> Result<Arc<ServerConfig>, Error> {
             )
         }
     };
-    let mut config = builder.with_single_cert(chain, key)?;
+    let mut config = match requested {
+        Some(requested) => builder.with_cert_resolver(requested),
+        None => {
+            let (certificate, key) = match &ctx.options.serving_certificate {
+                Some(pair) => pair.clone(),
+                None => self_signed(&ctx.paths.pki(), &names(ctx))?,
+            };
+            let chain = CertificateDer::pem_slice_iter(&certificate);
+            let chain = chain.collect::<Result<Vec<_>, _>>()?;
+            builder.with_single_cert(chain, PrivateKeyDer::from_pem_slice(&key)?)?
+        }
+    };
     // Upgraded connections need HTTP/1.1.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))

@@ -3,6 +3,7 @@
 
 use super::Input;
 use crate::pod::{PodExt, Role, init_role};
+use crate::resize::{IN_PROGRESS, PENDING};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -79,6 +80,12 @@ pub(super) fn fill(input: &Input<'_>, status: &mut PodStatus) {
             message: Some(verdict.message.clone()),
         };
         put("DisruptionTarget", target);
+    }
+    for kind in [PENDING, IN_PROGRESS] {
+        match input.resize.iter().find(|c| c.type_ == kind) {
+            Some(condition) => set_condition(&mut list, condition.clone(), input.now),
+            None => list.retain(|c| c.type_ != kind),
+        }
     }
     if !list.iter().any(|c| c.type_ == "PodScheduled") {
         let scheduled = PodCondition {

@@ -70,9 +70,11 @@ fn one(input: &Input<'_>, role: Role, container: &Container) -> Option<Container
             .filter(|r| !r.is_empty());
         let sized = container_request(container, "cpu").is_some()
             || container_request(container, "memory").is_some();
-        out.resources = container
-            .resources
-            .clone()
+        out.resources = input
+            .sizes
+            .get(name)
+            .or(container.resources.as_ref())
+            .cloned()
             .filter(|r| sized || r.limits.is_some());
     }
     out.volume_mounts = volume_mounts(container);

@@ -89,6 +89,9 @@ impl Case {
             runtime,
             waiting: &self.waiting,
             ready: &self.ready,
+            sizes: &BTreeMap::new(),
+            level: None,
+            resize: &[],
             devices: &BTreeMap::new(),
             verdict: self.verdict.as_ref(),
             held: None,
@@ -102,10 +105,7 @@ impl Case {
     }
 }
 
-fn condition<'a>(
-    status: &'a PodStatus,
-    kind: &str,
-) -> &'a k8s_openapi::api::core::v1::PodCondition {
+fn condition<'a>(status: &'a PodStatus, kind: &str) -> &'a PodCondition {
     status
         .conditions
         .as_ref()

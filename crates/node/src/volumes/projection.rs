@@ -1,7 +1,7 @@
 //! The files that objects, tokens and pod fields become in a volume.
 
 use super::atomic::{File, Payload};
-use super::{Cause, Volumes};
+use super::{Cause, Volumes, trust_bundle};
 use crate::env::{NodeFacts, field_value, resource_value};
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
@@ -206,8 +206,9 @@ pub(super) async fn projected(
                 .token(pod, volume, &token.path, audience, seconds)
                 .await?;
             out.insert(token.path.clone(), token_file(pod, text, default_mode));
-        } else if part.cluster_trust_bundle.is_some() {
-            return Err(Cause::NotBuilt("projected clusterTrustBundle"));
+        } else if let Some(bundle) = &part.cluster_trust_bundle {
+            let text = trust_bundle::anchors(bundle, objects).await?;
+            out.insert(bundle.path.clone(), token_file(pod, text, default_mode));
         } else if part.pod_certificate.is_some() {
             return Err(Cause::NotBuilt("projected podCertificate"));
         }
@@ -215,7 +216,7 @@ pub(super) async fn projected(
     Ok(out)
 }
 
-/// A token is readable by its user only, where the pod says who that is.
+/// A token, and a bundle as well, is readable by its user only, where the pod says who that is.
 fn token_file(pod: &Pod, text: String, default_mode: i32) -> File {
     let owner = common_user(pod);
     let grouped = pod

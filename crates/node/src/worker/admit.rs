@@ -36,6 +36,8 @@ impl Worker {
         }
         // It was admitted before; a running container is re-adopted, never re-decided.
         if !runtime.containers.is_empty() {
+            self.recall_size();
+            self.ctx.pods.set(&self.pod);
             self.ctx.pods.adopt(&self.pod);
             self.started_once = true;
             self.stage = Stage::Run;
@@ -44,6 +46,7 @@ impl Worker {
         match self.check(&runtime).await {
             Ok(true) => {
                 self.held = None;
+                self.sizing.admitted(&self.pod);
                 self.stage = Stage::Run;
             }
             // Deletion came in between.
@@ -57,7 +60,7 @@ impl Worker {
         let pressure = self.ctx.pressure.borrow().clone();
         eviction::admit(&self.pod, &pressure)?;
         if let Some(node) = self.ctx.node_object() {
-            check_node(&self.pod, &node)?;
+            check_node(&self.pod, &node, &self.ctx.options.sysctls)?;
         }
         if !self.admit_devices(runtime).await? {
             return Ok(false);
@@ -87,10 +90,7 @@ impl Worker {
             if !shortage.will_suffice || tokio::time::Instant::now() > deadline {
                 return Err(Refusal {
                     reason: format!("OutOf{}", shortage.resource),
-                    message: format!(
-                        "Node didn't have enough resource: {}, requested: {}, used: {}, capacity: {}",
-                        shortage.resource, shortage.requested, shortage.used, shortage.capacity
-                    ),
+                    message: shortage.to_string(),
                     misfit: None,
                 });
             }
@@ -135,7 +135,7 @@ impl Worker {
         }
     }
 
-    fn available(&self) -> Amounts {
+    pub(super) fn available(&self) -> Amounts {
         let machine: &Machine = &self.ctx.machine;
         let mut all = machine.allocatable(self.ctx.options.max_pods);
         // Extended resources that were set by hand stand in the node's status only.

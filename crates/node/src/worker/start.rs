@@ -64,6 +64,12 @@ impl Worker {
 
     async fn try_sandbox(&self, config: cri::PodSandboxConfig) -> Result<String, String> {
         let handler = self.runtime_handler().await?;
+        if self.pod.pod_spec().host_users == Some(false) {
+            // Running it as the host's users would be less than what was asked for.
+            return Err(format!(
+                "the handler {handler:?} does not support user namespaces"
+            ));
+        }
         tokio::fs::create_dir_all(&config.log_directory)
             .await
             .map_err(|e| format!("cannot make log directory {:?}: {e}", config.log_directory))?;

@@ -37,11 +37,15 @@ impl Worker {
                 return Next::Again;
             }
         }
+        if self.resize(&runtime).await {
+            return Next::Again;
+        }
         let plan = plan::plan(&plan::Input {
             pod: &self.pod,
             runtime: &runtime,
             probes: &*self.ctx.probes,
             backoff: &self.backoff,
+            replaced: &self.replaced,
             now: Timestamp::now(),
         });
         self.note_back_offs(&plan);
@@ -66,6 +70,9 @@ impl Worker {
             return Next::Again;
         }
         if !plan.kill.is_empty() {
+            for kill in plan.kill.iter().filter(|k| k.reason == KillReason::Changed) {
+                self.will_replace(&kill.name, &kill.id);
+            }
             join_all(plan.kill.iter().map(|kill| self.kill_one(runtime, kill))).await;
             return Next::Again;
         }
@@ -163,7 +170,7 @@ impl Worker {
         let deadline = self
             .deadline()
             .map(|at| Duration::try_from(at.duration_since(Timestamp::now())).unwrap_or_default());
-        [back_off, deadline]
+        [back_off, deadline, self.sizing.retry()]
             .into_iter()
             .flatten()
             .min()
@@ -235,7 +242,7 @@ impl Worker {
         Err(self.retry_later())
     }
 
-    async fn kill_one(&self, runtime: &PodRuntime, kill: &Kill) {
+    pub(super) async fn kill_one(&self, runtime: &PodRuntime, kill: &Kill) {
         let Some(record) = runtime.by_id(&kill.id) else {
             return;
         };
@@ -243,7 +250,7 @@ impl Worker {
         let probe = container.as_ref().and_then(|(_, c)| match kill.reason {
             KillReason::Liveness => c.liveness_probe.as_ref(),
             KillReason::Startup => c.startup_probe.as_ref(),
-            KillReason::Changed | KillReason::Unknown => None,
+            KillReason::Changed | KillReason::Resized | KillReason::Unknown => None,
         });
         let own = probe.and_then(|p| p.termination_grace_period_seconds);
         let grace = own

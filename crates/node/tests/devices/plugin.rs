@@ -75,7 +75,9 @@ struct Script {
     allocations: Vec<Vec<String>>,
     asked: Vec<pb::ContainerPreferredAllocationRequest>,
     notified: Vec<(bool, String)>,
+    notify_failures: usize,
     info: reg::PluginInfo,
+    info_hangs: bool,
 }
 
 /// A device plugin that does what the test says. Clones share the script.
@@ -130,6 +132,16 @@ impl Plugin {
 
     pub(crate) fn wanting_pre_start(self) -> Self {
         self.edit(|s| s.pre_start = true)
+    }
+
+    /// So many calls of NotifyRegistrationStatus fail.
+    pub(crate) fn failing_notify(self, times: usize) -> Self {
+        self.edit(|s| s.notify_failures = times)
+    }
+
+    /// GetInfo is never answered.
+    pub(crate) fn hanging_info(self) -> Self {
+        self.edit(|s| s.info_hangs = true)
     }
 
     pub(crate) fn hanging(&self) {
@@ -426,7 +438,15 @@ impl Registration for Plugin {
         &self,
         _: Request<reg::InfoRequest>,
     ) -> Result<Response<reg::PluginInfo>, Status> {
-        Ok(Response::new(self.script.lock().info.clone()))
+        self.counted("info");
+        let (info, hangs) = {
+            let script = self.script.lock();
+            (script.info.clone(), script.info_hangs)
+        };
+        if hangs {
+            std::future::pending::<()>().await;
+        }
+        Ok(Response::new(info))
     }
 
     async fn notify_registration_status(
@@ -434,10 +454,14 @@ impl Registration for Plugin {
         request: Request<reg::RegistrationStatus>,
     ) -> Result<Response<reg::RegistrationStatusResponse>, Status> {
         let status = request.into_inner();
-        self.script
-            .lock()
+        let mut script = self.script.lock();
+        script
             .notified
             .push((status.plugin_registered, status.error));
+        if script.notify_failures > 0 {
+            script.notify_failures -= 1;
+            return Err(Status::internal("not listening"));
+        }
         Ok(Response::new(reg::RegistrationStatusResponse {}))
     }
 }

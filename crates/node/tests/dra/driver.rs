@@ -1,5 +1,6 @@
 //! A scriptable DRA driver, an API server with claims only, and a container manager in a temporary folder.
 
+use davit_node::compute::Settings;
 use davit_node::containermanager::{Config, ContainerManager};
 use davit_node::dra::{ClaimApi, ClassicClaim, Options};
 use davit_node::pod_table::PodTable;
@@ -20,7 +21,7 @@ use davit_proto::pluginregistration::v1::registration_server::{Registration, Reg
 use davit_proto::unix::{self, Listener};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -35,6 +36,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
 pub(crate) const NODE: &str = "n1";
+/// How long a partial preparation is kept.
+pub(crate) const KEEP: Duration = Duration::from_millis(400);
 
 /// Waits until `done`, ten seconds at most.
 pub(crate) async fn until(what: &str, done: impl Fn() -> bool) {
@@ -54,6 +57,7 @@ pub(crate) struct Api {
     pub(crate) classic: Mutex<BTreeMap<String, ClassicClaim>>,
     pub(crate) wiped: Mutex<Vec<Option<String>>>,
     pub(crate) down: Mutex<bool>,
+    pub(crate) slices: Mutex<Vec<ResourceSlice>>,
 }
 
 #[tonic::async_trait]
@@ -67,6 +71,10 @@ impl ClaimApi for Api {
 
     async fn classic_claim(&self, _: &str, name: &str) -> Result<Option<ClassicClaim>, String> {
         Ok(self.classic.lock().get(name).cloned())
+    }
+
+    async fn slices(&self) -> Result<Vec<ResourceSlice>, String> {
+        Ok(self.slices.lock().clone())
     }
 
     async fn delete_slices(
@@ -115,16 +123,35 @@ pub(crate) fn pod(name: &str, claims: &[&str]) -> Pod {
     .unwrap()
 }
 
+/// A slice of this node with devices on NUMA nodes.
+pub(crate) fn slice(driver: &str, devices: &[(&str, u32)]) -> ResourceSlice {
+    let devices: Vec<Value> = devices
+        .iter()
+        .map(|(name, numa)| json!({"name": name, "attributes": {"resource.kubernetes.io/numaNode": {"int": numa}}}))
+        .collect();
+    serde_json::from_value(
+        json!({"metadata": {"name": driver}, "spec": {"driver": driver, "nodeName": NODE,
+        "pool": {"name": NODE, "generation": 1, "resourceSliceCount": 1}, "devices": devices}}),
+    )
+    .unwrap()
+}
+
 /// A container manager that can be started again on its folder.
 pub(crate) struct Node {
     pub(crate) dir: tempfile::TempDir,
     pub(crate) api: Arc<Api>,
     pub(crate) pods: Arc<PodTable>,
     pub(crate) manager: Option<ContainerManager>,
+    settings: Settings,
 }
 
 impl Node {
     pub(crate) async fn start() -> Self {
+        Self::start_with(Settings::default()).await
+    }
+
+    /// A node that manages CPUs and memory.
+    pub(crate) async fn start_with(settings: Settings) -> Self {
         let mut node = Self {
             dir: tempfile::Builder::new()
                 .prefix("d")
@@ -133,6 +160,7 @@ impl Node {
             api: Arc::default(),
             pods: Arc::default(),
             manager: None,
+            settings,
         };
         node.again().await;
         node
@@ -149,8 +177,11 @@ impl Node {
                 wipe_after: Duration::from_millis(300),
                 patience: Duration::from_millis(500),
                 reconcile: Duration::from_millis(100),
+                keep_partial: KEEP,
+                places_wait: Duration::from_secs(3),
                 ..Options::new(self.api.clone(), NODE)
             }),
+            resources: self.settings.clone(),
             ..Config::new(self.dir.path())
         };
         let manager = ContainerManager::start(config, self.pods.clone())
@@ -177,7 +208,12 @@ impl Node {
     }
 
     pub(crate) async fn cdi(&self, pod: &Pod) -> Vec<String> {
-        let options = self.manager().container_options(pod, "main").await.unwrap();
+        self.cdi_of(pod, "main").await
+    }
+
+    pub(crate) async fn cdi_of(&self, pod: &Pod, container: &str) -> Vec<String> {
+        let options = self.manager().container_options(pod, container).await;
+        let options = options.unwrap();
         options.cdi_devices.into_iter().map(|d| d.name).collect()
     }
 }

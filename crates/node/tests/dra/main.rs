@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod alignment;
 mod driver;
 
 use davit_node::dra::ClassicClaim;
 use davit_proto::drahealth::v1::HealthStatus;
-use driver::{Driver, Node, claim, pod, until};
+use driver::{Driver, KEEP, Node, claim, pod, until};
 use std::time::Duration;
 
 const V1: &[&str] = &["v1.DRAPlugin", "v1.DRAResourceHealth"];
@@ -128,6 +129,51 @@ async fn items_102_105_106_refusals_and_failures() {
 }
 
 #[tokio::test]
+async fn a_partial_preparation_is_kept_for_a_while_and_then_undone() {
+    let node = Node::start().await;
+    let (a, b) = (Driver::new("a.dev", V1), Driver::new("b.dev", V1));
+    let _a = a.serve(&node, "a.sock").await;
+    let _b = b.serve(&node, "b.sock").await;
+    node.add(claim("own", &["p"], &["r a.dev 0", "s b.dev 0"]));
+    node.add(claim("shared", &["p", "q"], &["r a.dev 1"]));
+    let (p, q) = (pod("p", &["own", "shared"]), pod("q", &["shared"]));
+    node.prepare(&q).await.unwrap();
+    assert_eq!(a.calls(), ["prepare shared"]);
+    b.fail("own");
+    node.prepare(&p).await.unwrap_err();
+    node.prepare(&p).await.unwrap_err();
+    // The one that works is asked once, and nothing is undone while it may go on in a moment.
+    assert_eq!(a.calls(), ["prepare own"]);
+    tokio::time::sleep(KEEP).await;
+    b.calls();
+    node.prepare(&p).await.unwrap_err();
+    assert_eq!(a.calls(), ["unprepare own"]);
+    // Now the one that fails has to work before the others are bothered.
+    node.prepare(&p).await.unwrap_err();
+    assert_eq!(
+        (a.calls().len(), b.calls()),
+        (0, vec!["prepare own".to_owned(); 2])
+    );
+    node.manager()
+        .container_options(&p, "main")
+        .await
+        .unwrap_err();
+    b.work();
+    node.prepare(&p).await.unwrap();
+    assert_eq!(a.calls(), ["prepare own"]);
+    assert_eq!(
+        node.cdi(&p).await,
+        ["a.dev/c=own-dev", "b.dev/c=own-dev", "a.dev/c=shared-dev"]
+    );
+    // With the pod everything is undone; the other pod keeps what it has.
+    b.calls();
+    node.manager().unprepare_claims("uid-p").await.unwrap();
+    assert_eq!(a.calls(), ["unprepare own"]);
+    assert_eq!(b.calls(), ["unprepare own"]);
+    assert_eq!(node.cdi(&q).await, ["a.dev/c=shared-dev"]);
+}
+
+#[tokio::test]
 async fn items_111_112_118_restarts_and_claims_of_the_same_name() {
     let mut node = Node::start().await;
     let a = Driver::new("a.dev", V1);
@@ -136,6 +182,23 @@ async fn items_111_112_118_restarts_and_claims_of_the_same_name() {
     let p = pod("p", &["c"]);
     node.prepare(&p).await.unwrap();
     a.calls();
+    let file = node.dir.path().join("dra_manager_state");
+    until("the kubelet's file is written", || {
+        let Ok(bytes) = std::fs::read(&file) else {
+            return false;
+        };
+        let outer: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        let data: serde_json::Value =
+            serde_json::from_str(outer["Data"].as_str().unwrap()).unwrap();
+        let claim = &data["ClaimInfoStateList"][0];
+        let device = &claim["DriverState"]["a.dev"]["Devices"][0];
+        data["apiVersion"] == "checkpoint.dra.kubelet.k8s.io/v1"
+            && outer["Checksum"].is_u64()
+            && claim["ClaimName"] == "c"
+            && claim["PodUIDs"] == serde_json::json!({"uid-p": {}})
+            && device["CDIDeviceIDs"] == serde_json::json!(["a.dev/c=c-dev"])
+    })
+    .await;
 
     // After a restart the log knows the claim, even while the API is away; the driver is asked once more.
     *node.api.down.lock() = true;
@@ -315,4 +378,90 @@ async fn item_101_drivers_of_the_first_version_are_called_by_it() {
     assert_eq!(node.cdi(&p).await, ["a.dev/c=c-dev"]);
     node.manager().unprepare_claims("uid-p").await.unwrap();
     assert_eq!(a.calls(), ["prepare c", "prepare c", "unprepare c"]);
+}
+
+/// One device that comes with a CDI name.
+struct Gadget(tokio::sync::watch::Sender<Vec<davit_sdk::deviceplugin::Device>>);
+
+#[tonic::async_trait]
+impl davit_sdk::deviceplugin::DevicePlugin for Gadget {
+    fn devices(&self) -> tokio::sync::watch::Receiver<Vec<davit_sdk::deviceplugin::Device>> {
+        self.0.subscribe()
+    }
+
+    async fn allocate(
+        &self,
+        ids: &[String],
+    ) -> Result<davit_sdk::deviceplugin::Allocation, davit_sdk::deviceplugin::Refusal> {
+        let allocation = davit_sdk::deviceplugin::Allocation::new();
+        // The same name as the claim's is not given twice.
+        let allocation = allocation.cdi("a.dev/c=c1-dev");
+        Ok(ids.iter().fold(allocation, |all, id| {
+            all.cdi(format!("vendor.example/x={id}"))
+        }))
+    }
+}
+
+/// Item 32: types of plugins side by side in one directory. Item 84: CDI devices of claims come before those of device
+/// plugins.
+#[tokio::test]
+async fn items_032_084_drivers_and_device_plugins_side_by_side() {
+    use davit_sdk::deviceplugin::{Device, PluginServer, Route};
+    let node = Node::start().await;
+    let registry = node.dir.path().join("plugins_registry");
+    let gadget = Gadget(tokio::sync::watch::Sender::new(vec![Device::healthy("x0")]));
+    let plugin = PluginServer::new("example.com/x", gadget);
+    let _plugin = plugin.route(Route::Registry(registry)).start().unwrap();
+    let driver = Driver::new("a.dev", V1);
+    let _driver = driver.serve(&node, "a.sock").await;
+    until("the plugin's device", || {
+        let resources = node.manager().node_resources();
+        resources
+            .get("example.com/x")
+            .is_some_and(|c| c.allocatable == 1)
+    })
+    .await;
+    node.add(claim("c1", &["p"], &["r a.dev 0"]));
+    let mut p = pod("p", &["c1"]);
+    let container = &mut p.spec.as_mut().unwrap().containers[0];
+    let limits = serde_json::from_value(serde_json::json!({"example.com/x": "1"})).unwrap();
+    container.resources.as_mut().unwrap().limits = Some(limits);
+    node.pods.set(&std::sync::Arc::new(p.clone()));
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    node.manager().admit(&p, deadline, &|_| ()).await.unwrap();
+    node.prepare(&p).await.unwrap();
+    assert_eq!(
+        node.cdi(&p).await,
+        ["a.dev/c=c1-dev", "vendor.example/x=x0"]
+    );
+}
+
+#[tokio::test]
+async fn item_109_init_containers_and_sidecars_get_their_devices() {
+    let node = Node::start().await;
+    let driver = Driver::new("a.dev", V1);
+    let _running = driver.serve(&node, "a.sock").await;
+    node.add(claim("c1", &["p"], &["r a.dev 0"]));
+    let mut p = pod("p", &["c1"]);
+    let spec = p.spec.as_mut().unwrap();
+    let init = |name: &str, policy: Option<&str>| {
+        let mut container = spec.containers[0].clone();
+        container.name = name.to_owned();
+        container.restart_policy = policy.map(str::to_owned);
+        container
+    };
+    let (first, beside) = (init("first", None), init("beside", Some("Always")));
+    let mut without = init("without", None);
+    without.resources = None;
+    spec.init_containers = Some(vec![first, beside, without]);
+    node.prepare(&p).await.unwrap();
+    for (container, wanted) in [
+        ("first", &["a.dev/c=c1-dev"][..]),
+        ("beside", &["a.dev/c=c1-dev"]),
+        ("without", &[]),
+        ("main", &["a.dev/c=c1-dev"]),
+    ] {
+        assert_eq!(node.cdi_of(&p, container).await, wanted, "{container}");
+    }
+    assert_eq!(driver.calls(), ["prepare c1"]);
 }

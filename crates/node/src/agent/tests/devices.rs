@@ -26,14 +26,15 @@ impl DevicePlugin for Plugin {
 }
 
 /// A plugin with one device, which breaks as the sender says.
-fn plugin(node: &Node, resource: &str) -> (Running, watch::Sender<Vec<Device>>) {
+pub(super) fn plugin(node: &Node, resource: &str) -> (Running, watch::Sender<Vec<Device>>) {
     let devices = watch::Sender::new(vec![Device::healthy("d0")]);
     let dir = node.dir.path().join("kubelet/device-plugins");
     let server = PluginServer::new(resource, Plugin(devices.clone())).route(Route::Register(dir));
     (server.start().unwrap(), devices)
 }
 
-async fn user(node: &Node, name: &str, resource: &str) -> String {
+/// A pod that holds the device of a resource, once the node offers it.
+pub(super) async fn user(node: &Node, name: &str, resource: &str) -> String {
     let api = node.api.clone();
     wait("the device is there", || {
         let node = api.get("/api/v1/nodes/n1")?;
@@ -147,6 +148,35 @@ async fn broken_devices_are_marked_restart_or_evict_by_policy() {
             .iter()
             .any(|e| e["involvedObject"]["name"] == "ignore" && e["reason"] == "UnhealthyDevice")
     );
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn item_144_more_devices_than_there_are_fail_the_pod_for_good() {
+    let mut node = Node::start().await;
+    let (_running, _devices) = plugin(&node, "a.com/foo");
+    user(&node, "holder", "a.com/foo").await;
+    let mut main = container("main", "sleep");
+    main["resources"] = json!({"limits": {"a.com/foo": "1"}, "requests": {"a.com/foo": "1"}});
+    let path = node.pod("late", json!({"containers": [main]}));
+    let late = node.phase(&path, "Failed").await;
+    assert_eq!(late["status"]["reason"], "UnexpectedAdmissionError");
+    let told = "Allocate failed due to requested number of devices unavailable for a.com/foo. \
+                Requested: 1, Available: 0, which is unexpected";
+    let message = late["status"]["message"].as_str().unwrap();
+    assert!(message.ends_with(told), "{message}");
+    let text = event(&node, "late", "UnexpectedAdmissionError").await;
+    assert_eq!(text, told);
+    // It is not tried again when there is room.
+    node.delete("/api/v1/namespaces/default/pods/holder", 0);
+    let api = node.api.clone();
+    wait("the holder is gone", || {
+        let gone = api.get("/api/v1/namespaces/default/pods/holder").is_none();
+        gone.then_some(())
+    })
+    .await;
+    user(&node, "next", "a.com/foo").await;
+    assert_eq!(node.api.get(&path).unwrap()["status"]["phase"], "Failed");
     node.stop().await;
 }
 

@@ -225,7 +225,7 @@ impl FakeApi {
     }
 }
 
-/// A merge patch in which lists of conditions merge by type and `$patch` entries are dropped.
+/// A merge patch in which lists of conditions merge by type; of `$patch` entries only a condition's `delete` is done.
 fn merge(target: &mut Value, patch: &Value) {
     let Value::Object(patch) = patch else {
         *target = patch.clone();
@@ -242,6 +242,10 @@ fn merge(target: &mut Value, patch: &Value) {
         } else if let (Value::Array(new), "conditions") = (value, key.as_str()) {
             let mut list = target[key].as_array().cloned().unwrap_or_default();
             for condition in new {
+                if condition["$patch"] == "delete" {
+                    list.retain(|c| c["type"] != condition["type"]);
+                    continue;
+                }
                 match list.iter_mut().find(|c| c["type"] == condition["type"]) {
                     Some(old) => merge(old, condition),
                     None => list.push(condition.clone()),

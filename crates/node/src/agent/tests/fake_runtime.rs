@@ -15,6 +15,7 @@ struct State {
     containers: BTreeMap<String, Container>,
     /// What was called, for the order of things.
     calls: Vec<String>,
+    refuse_updates: bool,
 }
 
 #[derive(Clone)]
@@ -61,6 +62,11 @@ impl FakeRuntime {
     pub(super) fn is_empty(&self) -> bool {
         let state = self.state.lock();
         state.sandboxes.is_empty() && state.containers.is_empty()
+    }
+
+    /// Whether updates of running containers fail.
+    pub(super) fn refuse_updates(&self, refuse: bool) {
+        self.state.lock().refuse_updates = refuse;
     }
 
     /// Ends a container as if by itself.
@@ -258,10 +264,23 @@ impl Runtime for FakeRuntime {
     }
     async fn update_container_resources(
         &self,
-        _: &str,
-        _: cri::LinuxContainerResources,
+        id: &str,
+        new: cri::LinuxContainerResources,
     ) -> Result<()> {
-        unsupported("update")
+        let mut state = self.state.lock();
+        if state.refuse_updates {
+            return unsupported("update");
+        }
+        let container = state
+            .containers
+            .get_mut(id)
+            .ok_or_else(|| Error::NotFound(id.into()))?;
+        let name = container.config.metadata.as_ref().unwrap().name.clone();
+        state.calls.push(format!(
+            "update {name} shares={} quota={} memory={}",
+            new.cpu_shares, new.cpu_quota, new.memory_limit_in_bytes
+        ));
+        Ok(())
     }
     async fn reopen_container_log(&self, _: &str) -> Result<()> {
         Ok(())

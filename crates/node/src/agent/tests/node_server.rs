@@ -162,3 +162,89 @@ async fn logs_and_pods_are_served() {
     assert_eq!(exec.status, 400);
     node.stop().await;
 }
+
+/// The certificates that a connection to the node server shows, if it comes about.
+async fn shown(port: u16, authority: &Authority) -> Result<Vec<CertificateDer<'static>>, String> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_slice(authority.pem.as_bytes()).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    let name = ServerName::try_from("n1").unwrap();
+    let connection = tokio_rustls::TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .map_err(|error| error.to_string())?;
+    let certificates = connection.get_ref().1.peer_certificates();
+    Ok(certificates.unwrap().to_vec())
+}
+
+#[tokio::test]
+async fn the_certificate_of_the_node_server_is_asked_for_and_served_once_it_is_approved() {
+    const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+    let mut node = Node::start_as(|options| options.server_tls_bootstrap = true).await;
+    let authority = Authority::new();
+    let api = node.api.clone();
+    let request = wait("a request", || api.list(REQUESTS).pop()).await;
+    assert_eq!(
+        request["spec"]["signerName"],
+        "kubernetes.io/kubelet-serving"
+    );
+    assert_eq!(
+        request["spec"]["usages"],
+        json!(["digital signature", "server auth"])
+    );
+    shown(node.port(), &authority).await.unwrap_err();
+    assert!(!node.dir.path().join("kubelet/pki/kubelet.crt").exists());
+
+    let text: k8s_openapi::ByteString =
+        serde_json::from_value(request["spec"]["request"].clone()).unwrap();
+    let text = String::from_utf8(text.0).unwrap();
+    let asked = rcgen::CertificateSigningRequestParams::from_pem(&text).unwrap();
+    let names = &asked.params.subject_alt_names;
+    assert!(
+        names
+            .iter()
+            .any(|name| matches!(name, rcgen::SanType::IpAddress(_))),
+        "{names:?}"
+    );
+    let certificate = asked.signed_by(&authority.issuer).unwrap();
+    let mut signed = request.clone();
+    let pem = k8s_openapi::ByteString(certificate.pem().into_bytes());
+    signed["status"]["certificate"] = serde_json::to_value(pem).unwrap();
+    let name = request["metadata"]["name"].as_str().unwrap();
+    api.put(&format!("{REQUESTS}/{name}"), signed);
+    let end = Instant::now() + Duration::from_secs(30);
+    let served = loop {
+        match shown(node.port(), &authority).await {
+            Ok(served) => break served,
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert_eq!(served[0], *certificate.der());
+
+    // after a restart it is served at once, and nothing is asked for
+    node.stop().await;
+    node.run();
+    let end = Instant::now() + Duration::from_secs(30);
+    while Instant::now() < end {
+        if let Ok(stream) = TcpStream::connect(("127.0.0.1", node.port())).await {
+            drop(stream);
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(
+        shown(node.port(), &authority).await.unwrap()[0],
+        *certificate.der()
+    );
+    assert_eq!(api.list(REQUESTS).len(), 1);
+    node.stop().await;
+}

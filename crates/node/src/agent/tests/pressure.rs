@@ -1,10 +1,12 @@
 //! What the agent does when the node runs short, and when the machine goes down.
 
+use super::devices::{plugin, user};
 use super::*;
 use crate::eviction::signals::{Signal, Threshold, Value as Least};
 use crate::eviction::state::{Observation, Observations};
 use crate::eviction::{Config, Measure};
 use crate::shutdown::Shutdown;
+use parking_lot::Mutex;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 /// Memory is what the test says.
@@ -21,6 +23,20 @@ impl Measure for Told {
     }
 }
 
+fn below_100_mib() -> Config {
+    Config {
+        thresholds: vec![Threshold {
+            signal: Signal::MemoryAvailable,
+            value: Least::Amount(100 << 20),
+            grace: Duration::ZERO,
+            min_reclaim: None,
+        }],
+        period: Duration::from_millis(50),
+        transition: Duration::from_millis(500),
+        ..Config::default()
+    }
+}
+
 /// Checklist of 7.5: phase, reason, message and condition of an evicted pod; the node's condition; who may start then.
 #[tokio::test]
 async fn a_pod_is_evicted_when_memory_runs_short() {
@@ -28,17 +44,7 @@ async fn a_pod_is_evicted_when_memory_runs_short() {
     let measure = told.clone();
     let mut node = Node::start_as(move |options| {
         options.measure = measure.clone();
-        options.eviction = Config {
-            thresholds: vec![Threshold {
-                signal: Signal::MemoryAvailable,
-                value: Least::Amount(100 << 20),
-                grace: Duration::ZERO,
-                min_reclaim: None,
-            }],
-            period: Duration::from_millis(50),
-            transition: Duration::from_millis(500),
-            ..Config::default()
-        };
+        options.eviction = below_100_mib();
     })
     .await;
     let spec =
@@ -95,10 +101,7 @@ async fn when_the_machine_goes_down_critical_pods_end_last() {
     let going_down = CancellationToken::new();
     let token = going_down.clone();
     let mut node = Node::start_as(move |options| {
-        options.shutdown = Shutdown {
-            period: Duration::from_secs(20),
-            critical: Duration::from_secs(5),
-        };
+        options.shutdown = Shutdown::new(Duration::from_secs(20), Duration::from_secs(5));
         options.going_down = token.clone();
     })
     .await;
@@ -129,4 +132,98 @@ async fn when_the_machine_goes_down_critical_pods_end_last() {
         );
         assert!(condition(&pod, "DisruptionTarget").is_some());
     }
+}
+
+#[tokio::test]
+async fn a_pod_that_fills_its_volume_is_evicted() {
+    let mut node = Node::start_as(|options| {
+        options.eviction = Config {
+            thresholds: Vec::new(),
+            period: Duration::from_millis(50),
+            ..Config::default()
+        };
+    })
+    .await;
+    let spec = || {
+        json!({"containers": [container("main", "sleep")],
+            "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "64Ki"}}]})
+    };
+    let (greedy, modest) = (node.pod("greedy", spec()), node.pod("modest", spec()));
+    node.phase(&greedy, "Running").await;
+    node.phase(&modest, "Running").await;
+    let volumes = "kubelet/pods/uid-greedy/volumes/kubernetes.io~empty-dir/scratch";
+    let file = node.dir.path().join(volumes).join("file");
+    std::fs::write(file, vec![1; 128 << 10]).unwrap();
+    let evicted = node.phase(&greedy, "Failed").await;
+    assert_eq!(evicted["status"]["reason"], "Evicted");
+    assert_eq!(
+        evicted["status"]["message"],
+        "Usage of EmptyDir volume \"scratch\" exceeds the limit \"64Ki\". "
+    );
+    // It goes for its own sake.
+    assert!(condition(&evicted, "DisruptionTarget").is_none());
+    assert_eq!(node.api.get(&modest).unwrap()["status"]["phase"], "Running");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn item_147_a_node_that_goes_down_refuses_pods_and_has_its_devices_back_afterwards() {
+    let going_down = Arc::new(Mutex::new(CancellationToken::new()));
+    let token = going_down.clone();
+    let mut node = Node::start_as(move |options| {
+        options.shutdown = Shutdown::new(Duration::from_secs(20), Duration::from_secs(5));
+        options.going_down = token.lock().clone();
+    })
+    .await;
+    let (_running, _devices) = plugin(&node, "a.com/foo");
+    let holder = user(&node, "holder", "a.com/foo").await;
+    let mut slow = container("slow", "sleep");
+    slow["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 2}}});
+    let slow = node.pod("slow", json!({"containers": [slow]}));
+    node.phase(&slow, "Running").await;
+    going_down.lock().cancel();
+    let late = node.pod("late", json!({"containers": [container("main", "sleep")]}));
+    let late = node.phase(&late, "Failed").await;
+    assert_eq!(late["status"]["reason"], "NodeShutdown");
+    let (task, _) = node.agent.take().unwrap();
+    task.await.unwrap().unwrap();
+    let ended = node.api.get(&holder).unwrap();
+    assert_eq!(ended["status"]["phase"], "Failed");
+    assert_eq!(ended["status"]["reason"], "Terminated");
+
+    *going_down.lock() = CancellationToken::new();
+    node.run();
+    user(&node, "next", "a.com/foo").await;
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn item_148_the_devices_of_an_evicted_pod_are_free_once_its_containers_are_gone() {
+    let told = Arc::new(Told(AtomicI64::new(1 << 29)));
+    let measure = told.clone();
+    let mut node = Node::start_as(move |options| {
+        options.measure = measure.clone();
+        options.eviction = below_100_mib();
+    })
+    .await;
+    let (_running, _devices) = plugin(&node, "a.com/foo");
+    let holder = user(&node, "holder", "a.com/foo").await;
+    told.0.store(50 << 20, Ordering::SeqCst);
+    let evicted = node.phase(&holder, "Failed").await;
+    assert_eq!(evicted["status"]["reason"], "Evicted");
+    let stopped = |calls: &[String]| calls.iter().any(|c| c.starts_with("stop main"));
+    assert!(stopped(&node.runtime.calls()));
+    let api = node.api.clone();
+    wait("the node's condition", || {
+        condition(&api.get("/api/v1/nodes/n1")?, "MemoryPressure")
+    })
+    .await;
+    told.0.store(1 << 29, Ordering::SeqCst);
+    wait("the condition goes", || {
+        let node = api.get("/api/v1/nodes/n1")?;
+        condition(&node, "MemoryPressure").is_none().then_some(())
+    })
+    .await;
+    user(&node, "next", "a.com/foo").await;
+    node.stop().await;
 }

@@ -1,0 +1,102 @@
+//! What a resized pod was granted, in a file of its directory.
+
+use super::Sizes;
+use crate::paths::Paths;
+use k8s_openapi::api::core::v1::ResourceRequirements;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The size that a running instance has.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Actual {
+    /// The instance's ID in the runtime.
+    pub id: String,
+    /// Its resources.
+    pub size: ResourceRequirements,
+    /// Those of the pod as a whole, which stand in for limits the container does not have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<ResourceRequirements>,
+}
+
+/// Everything that a restart of the node agent must not forget about a resized pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Record {
+    /// What the pod has been granted.
+    pub granted: Sizes,
+    /// What its containers have, by name.
+    #[serde(default)]
+    pub actual: BTreeMap<String, Actual>,
+    /// `metadata.generation` of the grant that is not in all containers yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub in_progress: Option<i64>,
+}
+
+/// Why a record cannot be read or kept.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// The file.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong.
+        source: io::Error,
+    },
+    /// Its content.
+    #[error("{}: {source}", path.display())]
+    Content {
+        /// Its path.
+        path: PathBuf,
+        /// What is wrong.
+        source: serde_json::Error,
+    },
+}
+
+impl Record {
+    fn path(paths: &Paths, uid: &str) -> PathBuf {
+        paths.pod(uid).join("resize.json")
+    }
+
+    /// The record of a pod; `None` for a pod that was never resized.
+    ///
+    /// # Errors
+    /// The file is there and cannot be read.
+    pub fn load(paths: &Paths, uid: &str) -> Result<Option<Self>, RecordError> {
+        let path = Self::path(paths, uid);
+        match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map(Some)
+                .map_err(|source| RecordError::Content { path, source }),
+            Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(RecordError::Io { path, source }),
+        }
+    }
+
+    /// Writes the record; it is on the disk when this returns. Goes with the pod's directory.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn store(&self, paths: &Paths, uid: &str) -> Result<(), RecordError> {
+        let path = Self::path(paths, uid);
+        let content = match serde_json::to_vec(self) {
+            Ok(content) => content,
+            Err(source) => return Err(RecordError::Content { path, source }),
+        };
+        replace(&path, &content).map_err(|source| RecordError::Io { path, source })
+    }
+}
+
+fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    std::fs::create_dir_all(dir)?;
+    let temporary = path.with_extension("json.new");
+    let mut file = File::create(&temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)?;
+    File::open(dir)?.sync_all()
+}
