@@ -38,8 +38,9 @@ mod allocation;
 mod server;
 mod service;
 
+pub use crate::agent::State;
 pub use allocation::Allocation;
-pub use server::{Error, PluginServer, Route, Running, State};
+pub use server::{Error, PluginServer, Route, Running};
 
 use async_trait::async_trait;
 use tokio::sync::watch;

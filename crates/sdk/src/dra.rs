@@ -67,6 +67,7 @@
 pub mod cdi;
 mod claim;
 mod devices;
+mod metadata;
 mod plan;
 mod plugin;
 mod publisher;
@@ -85,8 +86,9 @@ pub use crate::deviceplugin::Refusal;
 /// The agent's answer to a registration.
 pub use crate::deviceplugin::State;
 /// What [`Resources`] consist of.
-pub use k8s_openapi::api::resource::v1::{CounterSet, Device, DeviceTaint};
+pub use k8s_openapi::api::resource::v1::{CounterSet, Device, DeviceAttribute, DeviceTaint};
 
+use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
@@ -109,6 +111,9 @@ pub struct PreparedDevice {
     pub cdi: Vec<String>,
     /// The share, as the allocation has it.
     pub share_id: Option<String>,
+    /// What containers are told of it, as JSON of device attributes, if
+    /// [`NodePlugin::device_metadata`] is on.
+    pub attributes: BTreeMap<String, serde_json::Value>,
 }
 
 impl PreparedDevice {
@@ -120,7 +125,17 @@ impl PreparedDevice {
             device: allocated.device.clone(),
             cdi: Vec::new(),
             share_id: allocated.share_id.clone(),
+            attributes: BTreeMap::new(),
         }
+    }
+
+    /// With one more attribute for its metadata file; see [`NodePlugin::device_metadata`].
+    #[must_use]
+    pub fn attribute(mut self, name: impl Into<String>, value: &DeviceAttribute) -> Self {
+        // Attributes are numbers and texts under known names: they always have a JSON form.
+        let json = serde_json::to_value(value).unwrap_or_default();
+        self.attributes.insert(name.into(), json);
+        self
     }
 
     /// With one more CDI device, by its full name.

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+mod agent;
 #[cfg(feature = "dra")]
 pub mod classic;
 pub mod deviceplugin;

@@ -6,8 +6,8 @@
 use bytes::Bytes;
 use davit_sdk::async_trait;
 use davit_sdk::classic::{
-    AllocationResult, ClaimAllocation, ClassicDriver, Client, Controller, Failure, Pod,
-    ResourceClaim, ResourceClass, Running,
+    AllocationResult, ClaimAllocation, ClassicDriver, ClassicNode, Client, Controller, Failure,
+    HandedClaim, NodePlugin, Pod, ResourceClaim, ResourceClass, Running,
 };
 use futures::{StreamExt as _, stream};
 use http::{Method, Request, Response};
@@ -18,6 +18,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::os::unix::fs::MetadataExt as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::broadcast;
@@ -355,4 +356,47 @@ async fn allocations_are_learned_at_the_start() {
         BTreeMap::from([("uid-c".to_owned(), "a".to_owned())])
     );
     running.stop().await;
+}
+
+struct Nothing;
+
+#[async_trait]
+impl ClassicNode for Nothing {
+    async fn prepare(&self, _: &HandedClaim, _: &str) -> Result<Vec<String>, Failure> {
+        Ok(Vec::new())
+    }
+
+    async fn unprepare(&self, _: &HandedClaim, _: &[String]) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_second_node_plugin_of_the_same_name_takes_over_and_gives_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let sockets = ["plugin.sock", "test.example-reg.sock"].map(|name| dir.path().join(name));
+    let start = || {
+        let plugin = NodePlugin::new("test.example", Nothing).registry(dir.path());
+        plugin.endpoint(&sockets[0]).start().unwrap()
+    };
+    let inodes = || {
+        let inode = |path| std::fs::metadata(path).ok().map(|m| m.ino());
+        sockets.each_ref().map(inode)
+    };
+    let first = start();
+    let of_first = inodes();
+    let second = start();
+    let of_second = inodes();
+    assert!(of_first[0] != of_second[0] && of_first[1] != of_second[1]);
+    tokio::time::sleep(Duration::from_millis(900)).await;
+    assert_eq!(inodes(), of_second, "the first fights for its sockets");
+    second.stop().await;
+    until("the first serves again", || {
+        sockets
+            .iter()
+            .all(|path| std::os::unix::net::UnixStream::connect(path).is_ok())
+    })
+    .await;
+    first.stop().await;
+    assert_eq!(inodes(), [None, None]);
 }

@@ -30,7 +30,12 @@ pub(crate) fn pool(options: &Options) -> Pool {
     let mut pool = Pool::default();
     for n in 0..options.gpus {
         let name = format!("gpu-{n}");
-        let whole = described(options, n, &name, "gpu").capacity("memory", &gi(options.memory));
+        let mut whole = described(options, n, &name, "gpu").capacity("memory", &gi(options.memory));
+        if options.attach {
+            whole.binds_to_node = Some(true);
+            whole.binding_conditions = Some(vec!["gpu.davit.dev/attached".to_owned()]);
+            whole.binding_failure_conditions = Some(vec!["gpu.davit.dev/attach-failed".to_owned()]);
+        }
         if !options.partitions || n.saturating_add(options.uncut) >= options.gpus {
             pool.devices.push(whole);
             continue;

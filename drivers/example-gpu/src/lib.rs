@@ -59,6 +59,13 @@ pub struct Options {
     /// Spread the GPUs over so many NUMA nodes
     #[arg(long, default_value_t = 1)]
     pub numa_nodes: u32,
+    /// Whole GPUs have to be attached first: pods are bound when the condition `gpu.davit.dev/attached` of the device
+    /// stands in the claim's status, and tried elsewhere on `gpu.davit.dev/attach-failed`
+    #[arg(long)]
+    pub attach: bool,
+    /// Tell containers by files which devices they have
+    #[arg(long)]
+    pub device_metadata: bool,
     /// Give containers device nodes
     #[arg(long)]
     pub device_nodes: bool,
@@ -130,6 +137,9 @@ pub async fn run_until(
         .data_dir(options.kubelet_dir.join(own_dir).join(&driver));
     if let Some(uid) = &options.instance {
         plugin = plugin.instance(uid);
+    }
+    if options.device_metadata {
+        plugin = plugin.device_metadata(&options.cdi_dir);
     }
     let running = plugin.start()?;
     let scope = Scope::node(&options.node_name);

@@ -7,7 +7,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use davit_sdk::dra::cdi::{CdiFiles, Edits};
 use davit_sdk::dra::{
-    AllocatedClaim, AllocatedDevice, ClaimId, DeviceHealth, Driver, PreparedDevice, Refusal,
+    AllocatedClaim, AllocatedDevice, ClaimId, DeviceAttribute, DeviceHealth, Driver,
+    PreparedDevice, Refusal,
 };
 use davit_sdk::{async_trait, watch};
 
@@ -129,7 +130,15 @@ impl Driver for Gpus {
         };
         tokio::time::sleep(self.slow).await;
         let devices = claim.devices().iter();
-        let prepared = devices.map(|d| PreparedDevice::of(d).cdi(&names[&key(d)]));
+        let prepared = devices.map(|d| {
+            let uuid = DeviceAttribute {
+                string: Some(uuid(&self.node, &d.device)),
+                ..DeviceAttribute::default()
+            };
+            PreparedDevice::of(d)
+                .cdi(&names[&key(d)])
+                .attribute("uuid", &uuid)
+        });
         Ok(prepared.collect())
     }
 

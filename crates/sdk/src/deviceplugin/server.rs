@@ -1,6 +1,5 @@
 //! Keeping a plugin served and registered.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,24 +9,22 @@ use davit_proto::deviceplugin::v1beta1::device_plugin_server::DevicePluginServer
 use davit_proto::deviceplugin::v1beta1::registration_client::RegistrationClient;
 use davit_proto::pluginregistration::v1 as reg;
 use davit_proto::pluginregistration::v1::registration_server::RegistrationServer;
-use davit_proto::unix::{self, Listener, MAX_MESSAGE};
+use davit_proto::unix::{self, Layers, MAX_MESSAGE};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Request;
+use tonic::transport::server::Router;
 
-use super::service::{Registration, Service};
-use super::{DEVICE_PLUGINS_DIR, DevicePlugin, PLUGINS_REGISTRY_DIR, Tamper};
+use super::service::Service;
+use super::{DEVICE_PLUGINS_DIR, DevicePlugin, PLUGINS_REGISTRY_DIR, State, Tamper};
+use crate::agent::{Identity, MAX_PATH, POLL, Registration, Served, identity};
 
-/// How often sockets are looked at.
-const POLL: Duration = Duration::from_millis(250);
 const RETRY_FIRST: Duration = Duration::from_millis(500);
 const RETRY_MAX: Duration = Duration::from_secs(30);
 /// Limit of a Register call; the agent dials back while it is open.
 const REGISTER: Duration = Duration::from_secs(20);
-/// Linux limits socket paths to 108 bytes with the final zero.
-const MAX_PATH: usize = 107;
 
 /// Why a plugin does not start.
 #[derive(Debug, thiserror::Error)]
@@ -66,17 +63,6 @@ impl Route {
             Self::Register(dir) | Self::Registry(dir) => dir,
         }
     }
-}
-
-/// Whether the agent has taken the plugin into service.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// Not yet, or the agent is away.
-    Waiting,
-    /// It has.
-    Registered,
-    /// It refused, with this text. Tried again.
-    Refused(String),
 }
 
 /// Serves a [`DevicePlugin`] and keeps it registered. See the [module](super)'s example.
@@ -214,6 +200,15 @@ impl Running {
     }
 }
 
+/// Why a step did not succeed.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Socket(#[from] unix::Error),
+    #[error("not registered: {0}")]
+    Refused(String),
+}
+
 struct Keeper<P> {
     plugin: Arc<P>,
     resource: String,
@@ -224,86 +219,31 @@ struct Keeper<P> {
     crash: CancellationToken,
 }
 
-/// Tells a file from another one that came into its place.
-type Identity = (u64, i64, i64);
-
-fn identity(path: &Path) -> Option<Identity> {
-    let meta = std::fs::symlink_metadata(path).ok()?;
-    Some((meta.ino(), meta.mtime(), meta.mtime_nsec()))
-}
-
-/// Whether a process accepts connections there; a killed one leaves its socket's file behind.
-async fn somebody_listens(socket: &Path) -> bool {
-    let dialled = timeout(RETRY_FIRST, tokio::net::UnixStream::connect(socket));
-    dialled.await.is_ok_and(|connected| connected.is_ok())
-}
-
-/// One life of the plugin's socket.
-struct Served {
-    identity: Option<Identity>,
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
 impl<P: DevicePlugin> Keeper<P> {
     async fn keep(self, cancel: CancellationToken) {
-        let kubelet = self.route.dir().join(pb::REGISTRATION_SOCKET);
-        let by_call = matches!(self.route, Route::Register(_));
         let mut served: Option<Served> = None;
         // The agent's socket that this socket was registered on.
         let mut registered: Option<Identity> = None;
         let (mut due, mut pause) = (Instant::now(), RETRY_FIRST);
         while !cancel.is_cancelled() {
-            // An agent that starts removes the sockets of its folder: that is the sign to begin anew.
-            let here = identity(&self.socket);
-            let alive = |s: &Served| !s.task.is_finished() && here == s.identity;
-            // A newer instance that took the socket's name has it; this one only ends its streams.
-            let succeeded = served.as_ref().is_some_and(|s| !alive(s))
-                && here.is_some()
-                && somebody_listens(&self.socket).await;
-            let gone = !served.as_ref().is_some_and(alive);
-            if succeeded {
-                self.state.send_replace(State::Waiting);
-            } else if gone && Instant::now() >= due {
-                if let Some(old) = served.take() {
-                    old.end().await;
-                }
+            let lost = match &served {
+                Some(served) => served.is_lost().await,
+                None => true,
+            };
+            if !served.as_ref().is_some_and(Served::is_ours) {
                 registered = None;
-                self.state.send_replace(State::Waiting);
-                match self.serve() {
-                    Ok(new) => (served, pause) = (Some(new), RETRY_FIRST),
-                    Err(e) => {
-                        tracing::warn!(resource = self.resource, error = %e, "device plugin cannot listen");
-                        (due, pause) = (Instant::now() + pause, (pause * 2).min(RETRY_MAX));
-                    }
-                }
+                State::reset(&self.state);
             }
-            let agent = identity(&kubelet);
-            if by_call
-                && served.is_some()
-                && !succeeded
-                && agent.is_some()
-                && agent != registered
-                && Instant::now() >= due
-            {
+            if Instant::now() >= due {
                 let result = tokio::select! {
                     () = cancel.cancelled() => break,
-                    result = self.register(&kubelet) => result,
+                    result = self.step(lost, &mut served, &mut registered) => result,
                 };
                 match result {
-                    Ok(()) => {
-                        tracing::info!(resource = self.resource, "device plugin registered");
-                        (registered, pause) = (agent, RETRY_FIRST);
-                        self.state.send_replace(State::Registered);
-                    }
-                    Err(text) => {
-                        tracing::warn!(
-                            resource = self.resource,
-                            error = text,
-                            "device plugin not registered"
-                        );
+                    Ok(()) => pause = RETRY_FIRST,
+                    Err(error) => {
+                        tracing::warn!(resource = self.resource, %error, "device plugin not in service");
                         (due, pause) = (Instant::now() + pause, (pause * 2).min(RETRY_MAX));
-                        self.state.send_replace(State::Refused(text));
                     }
                 }
             }
@@ -312,15 +252,46 @@ impl<P: DevicePlugin> Keeper<P> {
                 () = sleep(POLL) => {}
             }
         }
-        if let Some(served) = served {
-            served.end().await;
+        match served {
+            Some(served) if self.crash.is_cancelled() => served.break_off().await,
+            Some(served) => served.end().await,
+            None => {}
         }
     }
 
-    fn serve(&self) -> Result<Served, unix::Error> {
-        let listener = Listener::bind(&self.socket)?;
-        let identity = identity(&self.socket);
-        let stop = CancellationToken::new();
+    /// Serves if that was lost, and registers if the agent is there and does not know it.
+    async fn step(
+        &self,
+        lost: bool,
+        served: &mut Option<Served>,
+        registered: &mut Option<Identity>,
+    ) -> Result<(), Failure> {
+        if lost {
+            let new = Served::start(&self.socket, |stop| self.router(stop))?;
+            if let Some(old) = served.replace(new) {
+                old.end().await;
+            }
+        }
+        let Route::Register(dir) = &self.route else {
+            return Ok(());
+        };
+        let kubelet = dir.join(pb::REGISTRATION_SOCKET);
+        let agent = identity(&kubelet);
+        if agent.is_none() || agent == *registered || !served.as_ref().is_some_and(Served::is_ours)
+        {
+            return Ok(());
+        }
+        if let Err(text) = self.register(&kubelet).await {
+            self.state.send_replace(State::Refused(text.clone()));
+            return Err(Failure::Refused(text));
+        }
+        tracing::info!(resource = self.resource, "device plugin registered");
+        *registered = agent;
+        self.state.send_replace(State::Registered);
+        Ok(())
+    }
+
+    fn router(&self, stop: &CancellationToken) -> Router<Layers> {
         let service = Service {
             plugin: self.plugin.clone(),
             stop: stop.clone(),
@@ -329,40 +300,19 @@ impl<P: DevicePlugin> Keeper<P> {
         let service = DevicePluginServer::new(service)
             .max_decoding_message_size(MAX_MESSAGE)
             .max_encoding_message_size(MAX_MESSAGE);
-        let mut router = unix::server().add_service(service);
-        if matches!(self.route, Route::Registry(_)) {
-            router = router.add_service(RegistrationServer::new(Registration {
-                info: reg::PluginInfo {
-                    r#type: reg::DEVICE_PLUGIN.to_owned(),
-                    name: self.resource.clone(),
-                    endpoint: self.socket.display().to_string(),
-                    supported_versions: vec![pb::VERSION.to_owned()],
-                },
-                state: self.state.clone(),
-            }));
+        let router = unix::server().add_service(service);
+        if matches!(self.route, Route::Register(_)) {
+            return router;
         }
-        let (resource, token) = (self.resource.clone(), stop.clone());
-        let (crash, socket) = (self.crash.clone(), self.socket.clone());
-        let task = tokio::spawn(async move {
-            let ended = tokio::select! {
-                biased;
-                () = crash.cancelled() => None,
-                ended = unix::serve(listener, router, token.cancelled()) => Some(ended),
-            };
-            match ended {
-                Some(Ok(())) => {}
-                Some(Err(e)) => {
-                    tracing::warn!(resource, error = %e, "device plugin server ended");
-                }
-                // The standard library's listener leaves its file, as a killed process does.
-                None => drop(std::os::unix::net::UnixListener::bind(socket)),
-            }
-        });
-        Ok(Served {
-            identity,
-            stop,
-            task,
-        })
+        router.add_service(RegistrationServer::new(Registration {
+            info: reg::PluginInfo {
+                r#type: reg::DEVICE_PLUGIN.to_owned(),
+                name: self.resource.clone(),
+                endpoint: self.socket.display().to_string(),
+                supported_versions: vec![pb::VERSION.to_owned()],
+            },
+            state: self.state.clone(),
+        }))
     }
 
     async fn register(&self, kubelet: &Path) -> Result<(), String> {
@@ -387,15 +337,6 @@ impl<P: DevicePlugin> Keeper<P> {
                 "the agent did not answer Register within {} s",
                 REGISTER.as_secs()
             )),
-        }
-    }
-}
-
-impl Served {
-    async fn end(self) {
-        self.stop.cancel();
-        if let Err(e) = self.task.await {
-            tracing::error!(error = %e, "device plugin server failed");
         }
     }
 }

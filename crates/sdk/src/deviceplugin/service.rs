@@ -4,13 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use davit_proto::deviceplugin::v1beta1 as pb;
-use davit_proto::pluginregistration::v1 as reg;
 use futures::Stream;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::{Device, DevicePlugin, Offer, Refusal, State, Tamper};
+use super::{Device, DevicePlugin, Offer, Refusal, Tamper};
 
 /// The DevicePlugin service.
 pub(super) struct Service<P> {
@@ -150,34 +148,5 @@ impl<P: DevicePlugin> pb::device_plugin_server::DevicePlugin for Service<P> {
             .await
             .map_err(refused)?;
         Ok(Response::new(pb::PreStartContainerResponse {}))
-    }
-}
-
-/// The Registration service of the plugin registry.
-pub(super) struct Registration {
-    pub(super) info: reg::PluginInfo,
-    pub(super) state: watch::Sender<State>,
-}
-
-#[tonic::async_trait]
-impl reg::registration_server::Registration for Registration {
-    async fn get_info(
-        &self,
-        _: Request<reg::InfoRequest>,
-    ) -> Result<Response<reg::PluginInfo>, Status> {
-        Ok(Response::new(self.info.clone()))
-    }
-
-    async fn notify_registration_status(
-        &self,
-        request: Request<reg::RegistrationStatus>,
-    ) -> Result<Response<reg::RegistrationStatusResponse>, Status> {
-        let status = request.into_inner();
-        self.state.send_replace(if status.plugin_registered {
-            State::Registered
-        } else {
-            State::Refused(status.error)
-        });
-        Ok(Response::new(reg::RegistrationStatusResponse {}))
     }
 }

@@ -122,14 +122,14 @@ impl Edits {
         self
     }
 
-    /// The lowest version of CDI that knows all of it: older runtimes refuse newer files.
+    /// The lowest version of CDI that knows all of it: older runtimes refuse newer files, and all refuse files that use
+    /// more than their version has.
     fn version(&self) -> &'static str {
         if !self.additional_gids.is_empty() {
             "0.7.0"
-        } else if self.device_nodes.iter().any(|d| d.host_path.is_some()) {
-            "0.5.0"
         } else {
-            "0.3.0"
+            // Devices are named after claims, whose UIDs may begin with a digit; and nodes have host paths.
+            "0.5.0"
         }
     }
 }
@@ -268,7 +268,7 @@ impl CdiFiles {
 }
 
 /// Runtimes read `.json` and `.yaml` only, so that they never see the half-written file.
-fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;
     }
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn the_version_is_the_lowest_that_will_do() {
         let mut edits = Edits::new().env("A", "1");
-        assert_eq!(edits.version(), "0.3.0");
+        assert_eq!(edits.version(), "0.5.0");
         edits.additional_gids.push(44);
         assert_eq!(edits.version(), "0.7.0");
     }

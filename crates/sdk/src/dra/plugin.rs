@@ -9,27 +9,24 @@ use base64::Engine as _;
 use davit_proto::dra::{v1, v1beta1};
 use davit_proto::drahealth;
 use davit_proto::pluginregistration::v1 as reg;
-use davit_proto::pluginregistration::v1::registration_server::RegistrationServer;
-use davit_proto::unix::{self, Layers, Listener, MAX_MESSAGE};
+use davit_proto::unix::{self, Layers, MAX_MESSAGE};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 use tonic::transport::server::Router;
 
-use super::service::{Core, Health, Registration, Service};
+use super::metadata::MetadataFiles;
+use super::service::{Core, Health, Service};
 use super::turns::Turns;
 use super::{Driver, PLUGINS_DIR, State};
+use crate::agent::{MAX_PATH, Pair};
 use crate::deviceplugin::PLUGINS_REGISTRY_DIR;
 
-/// How often the sockets' files are looked at.
-const POLL: Duration = Duration::from_secs(1);
 /// How long calls that go on are waited for at the end.
 const GRACE: Duration = Duration::from_secs(30);
-/// Linux limits socket paths to 108 bytes with the final zero.
-const MAX_PATH: usize = 107;
 const MAX_NAME: usize = 63;
 
 /// Why a node plugin does not start.
@@ -62,6 +59,7 @@ pub struct NodePlugin<D> {
     data_dir: Option<PathBuf>,
     instance: Option<String>,
     one_at_a_time: bool,
+    metadata: Option<PathBuf>,
     v1: bool,
     v1beta1: bool,
 }
@@ -77,6 +75,7 @@ impl<D: Driver> NodePlugin<D> {
             data_dir: None,
             instance: None,
             one_at_a_time: true,
+            metadata: None,
             v1: true,
             v1beta1: true,
         }
@@ -112,6 +111,15 @@ impl<D: Driver> NodePlugin<D> {
         self
     }
 
+    /// Has containers find files that say which devices they have (KEP-5304, alpha in Kubernetes
+    /// 1.36), below `/var/run/kubernetes.io/dra-device-attributes`: for each request what
+    /// [`super::PreparedDevice`] says, attributes included. The folder is that of CDI files,
+    /// commonly [`super::cdi::CDI_DIR`].
+    pub fn device_metadata(mut self, cdi_dir: impl Into<PathBuf>) -> Self {
+        self.metadata = Some(cdi_dir.into());
+        self
+    }
+
     /// Which versions of the service are offered; both by default. Agents before 1.34 need
     /// `v1beta1`.
     pub fn versions(mut self, v1: bool, v1beta1: bool) -> Self {
@@ -134,9 +142,6 @@ impl<D: Driver> NodePlugin<D> {
         let runtime = tokio::runtime::Handle::try_current()?;
         let data_dir = self.data_dir.clone();
         let data_dir = data_dir.unwrap_or_else(|| Path::new(PLUGINS_DIR).join(&self.name));
-        for dir in [&data_dir, &self.registry_dir] {
-            unix::create_dir(dir)?;
-        }
         let (service, registration) = self.socket_names();
         let service = socket_path(&data_dir, &service)?;
         let registration = socket_path(&self.registry_dir, &registration)?;
@@ -153,27 +158,34 @@ impl<D: Driver> NodePlugin<D> {
             .as_ref()
             .map(|_| data_dir.join("serialize.lock"));
         let state = watch::Sender::new(State::Waiting);
-        let keeper = Keeper {
+        let core = Arc::new(Core {
             health: self.driver.health(),
-            versions: (self.v1, self.v1beta1),
-            core: Arc::new(Core {
-                driver: self.driver,
-                name: self.name,
-                client: self.client,
-                turns: Turns::new(self.one_at_a_time, shared),
-                calls: calls.clone(),
-                stopping: stopping.clone(),
-                cut_off: cut_off.clone(),
+            metadata: self.metadata.map(|cdi_dir| MetadataFiles {
+                driver: self.name.clone(),
+                data_dir,
+                cdi_dir,
             }),
+            driver: self.driver,
+            name: self.name,
+            client: self.client,
+            turns: Turns::new(self.one_at_a_time, shared),
+            calls: calls.clone(),
+            stopping: stopping.clone(),
+            cut_off: cut_off.clone(),
+        });
+        let offer = Offer {
+            v1: self.v1,
+            v1beta1: self.v1beta1,
+        };
+        let pair = Pair {
+            info: offer.info(&core, &service),
+            router: move |stop: &CancellationToken| offer.router(&core, stop),
             service,
             registration,
             state: state.clone(),
         };
-        let listeners = (
-            Listener::bind(&keeper.service)?,
-            Listener::bind(&keeper.registration)?,
-        );
-        let task = runtime.spawn(keeper.keep(listeners, stopping.clone(), stop.clone()));
+        let served = pair.serve()?;
+        let task = runtime.spawn(pair.keep(served, stopping.clone(), stop.clone()));
         Ok(Running {
             state,
             calls,
@@ -275,112 +287,27 @@ impl Running {
     }
 }
 
-struct Keeper<D> {
-    core: Arc<Core<D>>,
-    health: Option<watch::Receiver<Vec<super::DeviceHealth>>>,
-    versions: (bool, bool),
-    service: PathBuf,
-    registration: PathBuf,
-    state: watch::Sender<State>,
+/// The versions of the service that are offered.
+#[derive(Clone, Copy)]
+struct Offer {
+    v1: bool,
+    v1beta1: bool,
 }
 
-/// A server on one socket.
-struct Served {
-    stop: CancellationToken,
-    task: JoinHandle<()>,
-}
-
-impl Served {
-    fn start(listener: Listener, router: Router<Layers>) -> Self {
-        let stop = CancellationToken::new();
-        let token = stop.clone();
-        let task = tokio::spawn(async move {
-            if let Err(e) = unix::serve(listener, router, token.cancelled()).await {
-                tracing::warn!(error = %e, "DRA driver's server ended");
-            }
-        });
-        Self { stop, task }
-    }
-
-    async fn end(self) {
-        self.stop.cancel();
-        if let Err(e) = self.task.await {
-            tracing::error!(error = %e, "DRA driver's server failed");
-        }
-    }
-
-    /// Whether it has to be made anew: its file was removed. A file of another process in its
-    /// place is that process's right.
-    fn is_lost(&self, path: &Path) -> bool {
-        self.task.is_finished() || std::fs::symlink_metadata(path).is_err()
-    }
-}
-
-impl<D: Driver> Keeper<D> {
-    async fn keep(
-        self,
-        listeners: (Listener, Listener),
-        stopping: CancellationToken,
-        stop: CancellationToken,
-    ) {
-        let mut service = Served::start(listeners.0, self.service_router(&stop));
-        let mut registration = Some(Served::start(listeners.1, self.registration_router()));
-        loop {
-            tokio::select! {
-                () = stop.cancelled() => break,
-                () = stopping.cancelled(), if registration.is_some() => {
-                    if let Some(served) = registration.take() {
-                        served.end().await;
-                    }
-                    continue;
-                }
-                () = sleep(POLL) => {}
-            }
-            if service.is_lost(&self.service)
-                && let Some(new) = self.again(&self.service, || self.service_router(&stop))
-            {
-                std::mem::replace(&mut service, new).end().await;
-            }
-            if registration
-                .as_ref()
-                .is_some_and(|r| r.is_lost(&self.registration))
-                && let Some(new) = self.again(&self.registration, || self.registration_router())
-                && let Some(old) = registration.replace(new)
-            {
-                self.state.send_replace(State::Waiting);
-                old.end().await;
-            }
-        }
-        if let Some(registration) = registration {
-            registration.end().await;
-        }
-        service.end().await;
-    }
-
-    /// Serves a path anew after its file was removed, with its folder.
-    fn again(&self, path: &Path, router: impl FnOnce() -> Router<Layers>) -> Option<Served> {
-        let dir = path.parent().unwrap_or(Path::new("/"));
-        match unix::create_dir(dir).and_then(|()| Listener::bind(path)) {
-            Ok(listener) => Some(Served::start(listener, router())),
-            Err(e) => {
-                tracing::warn!(driver = self.core.name, error = %e, "DRA driver cannot listen");
-                None
-            }
-        }
-    }
-
-    fn service_router(&self, stop: &CancellationToken) -> Router<Layers> {
-        let mut router = unix::server().add_optional_service(self.versions.0.then(|| {
-            v1::dra_plugin_server::DraPluginServer::new(Service(self.core.clone()))
-                .max_decoding_message_size(MAX_MESSAGE)
-                .max_encoding_message_size(MAX_MESSAGE)
-        }));
-        router = router.add_optional_service(self.versions.1.then(|| {
-            v1beta1::dra_plugin_server::DraPluginServer::new(Service(self.core.clone()))
-                .max_decoding_message_size(MAX_MESSAGE)
-                .max_encoding_message_size(MAX_MESSAGE)
-        }));
-        let Some(devices) = self.health.clone() else {
+impl Offer {
+    fn router<D: Driver>(self, core: &Arc<Core<D>>, stop: &CancellationToken) -> Router<Layers> {
+        let router = unix::server()
+            .add_optional_service(self.v1.then(|| {
+                v1::dra_plugin_server::DraPluginServer::new(Service(core.clone()))
+                    .max_decoding_message_size(MAX_MESSAGE)
+                    .max_encoding_message_size(MAX_MESSAGE)
+            }))
+            .add_optional_service(self.v1beta1.then(|| {
+                v1beta1::dra_plugin_server::DraPluginServer::new(Service(core.clone()))
+                    .max_decoding_message_size(MAX_MESSAGE)
+                    .max_encoding_message_size(MAX_MESSAGE)
+            }));
+        let Some(devices) = core.health.clone() else {
             return router;
         };
         let stop = stop.clone();
@@ -395,27 +322,23 @@ impl<D: Driver> Keeper<D> {
             )
     }
 
-    fn registration_router(&self) -> Router<Layers> {
-        let offers = [
-            (self.versions.0, v1::SERVICE),
-            (self.versions.1, v1beta1::SERVICE),
-            (self.health.is_some(), drahealth::v1::SERVICE),
-            (self.health.is_some(), drahealth::v1alpha1::SERVICE),
+    fn info<D>(self, core: &Core<D>, service: &Path) -> reg::PluginInfo {
+        let versions = [
+            (self.v1, v1::SERVICE),
+            (self.v1beta1, v1beta1::SERVICE),
+            (core.health.is_some(), drahealth::v1::SERVICE),
+            (core.health.is_some(), drahealth::v1alpha1::SERVICE),
         ];
-        let offered = offers.into_iter().filter(|(offered, _)| *offered);
-        let service = Registration {
-            info: reg::PluginInfo {
-                r#type: reg::DRA_PLUGIN.to_owned(),
-                name: self.core.name.clone(),
-                endpoint: std::path::absolute(&self.service)
-                    .unwrap_or_else(|_| self.service.clone())
-                    .display()
-                    .to_string(),
-                supported_versions: offered.map(|(_, name)| name.to_owned()).collect(),
-            },
-            state: self.state.clone(),
-        };
-        unix::server().add_service(RegistrationServer::new(service))
+        let offered = versions.into_iter().filter(|(offered, _)| *offered);
+        reg::PluginInfo {
+            r#type: reg::DRA_PLUGIN.to_owned(),
+            name: core.name.clone(),
+            endpoint: std::path::absolute(service)
+                .unwrap_or_else(|_| service.to_owned())
+                .display()
+                .to_string(),
+            supported_versions: offered.map(|(_, name)| name.to_owned()).collect(),
+        }
     }
 }
 

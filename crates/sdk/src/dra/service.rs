@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use davit_proto::dra::{v1, v1beta1};
-use davit_proto::{drahealth, pluginregistration::v1 as reg};
+use davit_proto::drahealth;
 use futures::Stream;
 use futures::future::join_all;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -17,10 +17,10 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use super::claim::main_request;
+use super::metadata::MetadataFiles;
 use super::turns::Turns;
 use super::{
     AllocatedClaim, ClaimError, ClaimId, Condition, DeviceHealth, Driver, PreparedDevice, Refusal,
-    State,
 };
 
 /// Limit of reading one claim.
@@ -31,8 +31,12 @@ const HEALTH_REFRESH: Duration = Duration::from_secs(10);
 /// What all versions of the service share.
 pub(super) struct Core<D> {
     pub(super) driver: Arc<D>,
+    /// What the driver tells of its devices' health.
+    pub(super) health: Option<watch::Receiver<Vec<DeviceHealth>>>,
     pub(super) name: String,
     pub(super) client: kube::Client,
+    /// Files about devices, if containers are to have them.
+    pub(super) metadata: Option<MetadataFiles>,
     pub(super) turns: Turns,
     /// Calls of the driver that go on.
     pub(super) calls: TaskTracker,
@@ -58,6 +62,10 @@ impl<D: Driver> Core<D> {
                 }
                 device.requests.dedup();
             }
+            if let Some(files) = &core.metadata {
+                let written = files.write(&claim, &mut devices);
+                written.map_err(|e| Refusal::new(format!("device metadata: {e}")))?;
+            }
             tracing::info!(driver = core.name, claim = %id, uid = id.uid, devices = devices.len(), "claim prepared");
             Ok(devices)
         })
@@ -67,6 +75,10 @@ impl<D: Driver> Core<D> {
     async fn unprepare(this: &Arc<Self>, claims: Vec<ClaimId>) -> Result<Results<()>, Status> {
         Self::each(this, claims, |core, id| async move {
             core.driver.unprepare(&id).await?;
+            if let Some(files) = &core.metadata {
+                let removed = files.remove(&id);
+                removed.map_err(|e| Refusal::new(format!("device metadata: {e}")))?;
+            }
             tracing::info!(driver = core.name, claim = %id, uid = id.uid, "claim unprepared");
             Ok(())
         })
@@ -297,41 +309,5 @@ impl Health {
             () = changed => true,
             () = tokio::time::sleep(HEALTH_REFRESH) => true,
         }
-    }
-}
-
-/// The Registration service.
-pub(super) struct Registration {
-    pub(super) info: reg::PluginInfo,
-    pub(super) state: watch::Sender<State>,
-}
-
-#[tonic::async_trait]
-impl reg::registration_server::Registration for Registration {
-    async fn get_info(
-        &self,
-        _: Request<reg::InfoRequest>,
-    ) -> Result<Response<reg::PluginInfo>, Status> {
-        Ok(Response::new(self.info.clone()))
-    }
-
-    async fn notify_registration_status(
-        &self,
-        request: Request<reg::RegistrationStatus>,
-    ) -> Result<Response<reg::RegistrationStatusResponse>, Status> {
-        let status = request.into_inner();
-        let state = if status.plugin_registered {
-            tracing::info!(driver = self.info.name, "DRA driver registered");
-            State::Registered
-        } else {
-            tracing::warn!(
-                driver = self.info.name,
-                error = status.error,
-                "DRA driver refused"
-            );
-            State::Refused(status.error)
-        };
-        self.state.send_replace(state);
-        Ok(Response::new(reg::RegistrationStatusResponse {}))
     }
 }
