@@ -268,6 +268,9 @@ pub(crate) struct NodeOptions {
 pub(crate) struct Server {
     #[command(flatten)]
     pub(crate) options: ServerOptions,
+    /// Feature gates of the API: DRAListTypeAttributes=true
+    #[arg(long, value_name = "K=V,...", default_value = "")]
+    pub(crate) feature_gates: String,
 }
 
 /// A component that runs against an API server elsewhere.
@@ -291,6 +294,9 @@ pub(crate) struct Controllers {
     /// Key of the authority that signs certificate requests
     #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
     pub(crate) cluster_signing_key_file: Option<PathBuf>,
+    /// How long certificates are valid that are signed on request, unless they ask for less (`8760h`)
+    #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = crate::protection::duration)]
+    pub(crate) cluster_signing_duration: std::time::Duration,
     /// The key that signs service account tokens, to fill Secrets with them (pki/sa.key of the server's data directory)
     #[arg(long, value_name = "FILE")]
     pub(crate) service_account_private_key_file: Option<PathBuf>,

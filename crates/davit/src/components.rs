@@ -3,6 +3,7 @@
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
 use crate::paths::{self, NodePaths};
 use anyhow::{Context, Result, bail};
+use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, write_kubeconfig};
 use davit_apiserver::{ApiServer, Options, UserInfo, admission, parse_token_file};
 use davit_controllers::{Authority, TokenSigner};
@@ -63,6 +64,7 @@ impl RunningServer {
 /// Opens the store, makes the API server and serves it in a task of `tasks` until `cancel`.
 pub(crate) async fn start_server(
     options: &ServerOptions,
+    features: Features,
     data_dir: &Path,
     tasks: &mut JoinSet<Result<()>>,
     cancel: CancellationToken,
@@ -75,6 +77,7 @@ pub(crate) async fn start_server(
     })?;
     let store = open_store(&options.store, data_dir).await?;
     let mut server_options = Options::new(store);
+    server_options.features = features;
     server_options.data_dir = Some(data_dir.to_owned());
     server_options.extra_names.clone_from(&options.tls_san);
     options.access.apply(&mut server_options)?;
@@ -242,7 +245,7 @@ pub(crate) async fn run_node(
     node.node_ips = vec![address];
     node.client_ca = client_ca.map(String::into_bytes);
     options.kubelet.apply(&mut node)?;
-    let shutdown = node.shutdown;
+    let shutdown = node.shutdown.clone();
     node.going_down = stop.terminated.clone();
     let cancel = CancellationToken::new();
     let agent = davit_node::NodeAgent::new(client, node).run(cancel.clone());
@@ -255,7 +258,7 @@ pub(crate) async fn run_node(
         Some(ended) => ended,
         // It ends its pods, then itself.
         None if shutdown.is_on() && stop.terminated.is_cancelled() => {
-            let limit = shutdown.period + AFTER_PODS;
+            let limit = shutdown.total() + AFTER_PODS;
             match tokio::time::timeout(limit, &mut agent).await {
                 Ok(ended) => ended,
                 Err(_) => {

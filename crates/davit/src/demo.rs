@@ -39,6 +39,8 @@ impl Scratch {
         std::fs::create_dir(&dir).with_context(|| format!("demo directory {}", dir.display()))?;
         args.server.data_dir = Some(dir.join("data"));
         args.node.root = Some(dir.join("root"));
+        // It needs next to no disk, and is to work on a developer's machine that has as much.
+        args.node.kubelet.ignore_full_disk();
         Ok(Some(Self { dir }))
     }
 

@@ -76,6 +76,8 @@ async fn ask(client: &kube::Client, node: &str) -> Result<NodeDevices, String> {
         kube::Error::Api(status) if status.code == 404 => {
             "its node agent serves no device table (not a davit node)".to_owned()
         }
+        // Only an answer with a body that is no Status comes with the reason of another program.
+        kube::Error::Api(status) => format!("{}, HTTP {}", status.message, status.code),
         other => other.to_string(),
     })
 }
@@ -176,6 +178,10 @@ pub(crate) fn text(answers: &[Answer], wide: bool) -> String {
     ];
     if wide {
         header.extend(["SINCE", "REASON"]);
+    }
+    let all_silent = !answers.is_empty() && answers.iter().all(|(_, a)| a.is_err());
+    if rows.is_empty() && all_silent {
+        return notes;
     }
     if rows.is_empty() {
         return format!("No devices found.\n{notes}");

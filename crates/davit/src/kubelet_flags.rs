@@ -1,6 +1,7 @@
 //! The node's resource managers on the command line, under the kubelet's flag names.
 
 use anyhow::{Context, Result, bail};
+use davit_api::features::Features;
 use davit_node::images::credentials::{self, CredentialOptions};
 use davit_node::kubelet_config::KubeletConfig;
 use davit_node::shutdown::Shutdown;
@@ -21,6 +22,9 @@ pub(crate) struct KubeletFlags {
     /// Most pods on the node
     #[arg(long, value_name = "N")]
     max_pods: Option<u32>,
+    /// Sysctls beyond the safe ones that pods may set, and beginnings of such with a `*`: kernel.msg*,net.core.somaxconn
+    #[arg(long, value_name = "SYSCTL,...", value_delimiter = ',')]
+    allowed_unsafe_sysctls: Vec<String>,
     /// `none` or `static`
     #[arg(long, value_name = "POLICY")]
     cpu_manager_policy: Option<String>,
@@ -84,7 +88,11 @@ pub(crate) struct KubeletFlags {
     /// Of it, what is kept for critical pods
     #[arg(long, value_name = "DURATION")]
     shutdown_grace_period_critical_pods: Option<String>,
-    /// CPUManagerPolicyAlphaOptions=true
+    /// Ask for the certificate of the node's server by CertificateSigningRequest, which somebody has to approve
+    /// (`serverTLSBootstrap`)
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    rotate_server_certificates: Option<bool>,
+    /// CPUManagerPolicyAlphaOptions=true; those of the API as well, where the API server runs along
     #[arg(long, value_name = "K=V,...")]
     feature_gates: Option<String>,
     /// CredentialProviderConfig (kubelet.config.k8s.io/v1), a file or a directory of files
@@ -146,10 +154,31 @@ impl KubeletFlags {
         Ok(())
     }
 
+    /// The gates of the API among those of the flag.
+    pub(crate) fn features(&self) -> Result<Features> {
+        let mut features = Features::default();
+        let list = self.feature_gates.as_deref().unwrap_or_default();
+        let of_api = list.split(',').filter(|entry| {
+            let name = entry.split('=').next().unwrap_or_default();
+            Features::knows(name.trim())
+        });
+        let of_api = of_api.collect::<Vec<_>>().join(",");
+        features.set_all(&of_api).context("--feature-gates")?;
+        Ok(features)
+    }
+
     /// Whether [`apply`](Self::apply) would work.
     pub(crate) fn check(&self) -> Result<()> {
         let runtime = std::sync::Arc::new(davit_oci::Hollow::default());
         self.apply(&mut davit_node::NodeOptions::new("", "/", runtime))
+    }
+
+    /// Whether nodes with these flags publish what is on their NUMA nodes.
+    pub(crate) fn publishes_topology(&self) -> Result<bool> {
+        let runtime = std::sync::Arc::new(davit_oci::Hollow::default());
+        let mut node = davit_node::NodeOptions::new("", "/", runtime);
+        self.apply(&mut node)?;
+        Ok(node.resources.topology.kind != davit_topology::PolicyKind::None)
     }
 
     /// [`apply`](Self::apply) after a [`check`](Self::check), for nodes that are simulated: what this machine is short of
@@ -159,6 +188,7 @@ impl KubeletFlags {
             tracing::warn!(node = options.node_name, %error, "node keeps its defaults");
         }
         options.eviction.thresholds.clear();
+        options.eviction.local_storage = false;
         options.shutdown = Shutdown::default();
     }
 
@@ -170,6 +200,15 @@ impl KubeletFlags {
             None => String::new(),
         };
         Ok(KubeletConfig::parse(&text, self.fields()?)?)
+    }
+
+    /// Lets pods be on a disk that is nearly full, unless the user has said what is full.
+    pub(crate) fn ignore_full_disk(&mut self) {
+        if self.config.is_none() {
+            let memory_only = || "memory.available<100Mi".to_owned();
+            self.eviction_hard.get_or_insert_with(memory_only);
+            self.image_gc_high_threshold.get_or_insert(100);
+        }
     }
 
     /// How long pods have when the machine goes down.
@@ -276,6 +315,13 @@ impl KubeletFlags {
             if let Some(number) = number {
                 fields.insert(name.to_owned(), json!(number));
             }
+        }
+        if let Some(on) = self.rotate_server_certificates {
+            fields.insert("serverTLSBootstrap".to_owned(), json!(on));
+        }
+        if !self.allowed_unsafe_sysctls.is_empty() {
+            let sysctls = json!(self.allowed_unsafe_sysctls);
+            fields.insert("allowedUnsafeSysctls".to_owned(), sysctls);
         }
         if let Some(max) = self.max_pods {
             fields.insert("maxPods".to_owned(), json!(max));

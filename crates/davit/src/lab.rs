@@ -140,15 +140,20 @@ async fn run_nodes(args: Nodes) -> Result<()> {
     let client = davit_client::from_kubeconfig(&kubeconfig).await?;
     // Wrong flags are told before the first node is there.
     args.kubelet.check()?;
-    println!(
-        "{} simulated nodes, {}0 to {}{}",
-        args.count,
-        args.prefix,
-        args.prefix,
-        args.count.saturating_sub(1)
-    );
+    match (args.count, &args.prefix) {
+        (1, prefix) => println!("1 simulated node, {prefix}0"),
+        (n, prefix) => println!(
+            "{n} simulated nodes, {prefix}0 to {prefix}{}",
+            n.saturating_sub(1)
+        ),
+    }
     let cancel = CancellationToken::new();
-    let adjust = |node: &mut davit_node::NodeOptions| args.kubelet.apply_checked(node);
+    // Who asks the nodes' servers for logs and devices is known by the cluster's authority.
+    let ca = crate::single::cluster_ca(&kubeconfig)?.map(String::into_bytes);
+    let adjust = |node: &mut davit_node::NodeOptions| {
+        node.client_ca.clone_from(&ca);
+        args.kubelet.apply_checked(node);
+    };
     let running = nodes::run(&options, |_| client.clone(), adjust, cancel.clone());
     until_signal(&mut signals, &cancel, async { Ok(running.await?) }).await
 }

@@ -52,7 +52,7 @@ pub(crate) struct ProtectionOptions {
     shutdown_delay_duration: Duration,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let nanos = davit_api::time::parse_duration(text).map_err(|error| error.to_string())?;
     let nanos = u64::try_from(nanos).map_err(|_| "is negative".to_owned())?;
     Ok(Duration::from_nanos(nanos))

@@ -6,6 +6,7 @@ use crate::node_identity::Identity;
 use crate::paths;
 use crate::shutdown::{Received, Signals};
 use anyhow::{Context, Result, bail};
+use davit_api::features::Features;
 use davit_client::LeaderElector;
 use davit_controllers::{Authority, TokenSigner};
 use std::path::Path;
@@ -17,7 +18,18 @@ pub(crate) async fn server(args: Server) -> Result<()> {
     let mut signals = Signals::new()?;
     let data_dir = paths::data_dir(args.options.data_dir.as_deref())?;
     let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
-    let running = start_server(&args.options, &data_dir, &mut tasks, cancel.clone()).await?;
+    let mut features = Features::default();
+    features
+        .set_all(&args.feature_gates)
+        .context("--feature-gates")?;
+    let running = start_server(
+        &args.options,
+        features,
+        &data_dir,
+        &mut tasks,
+        cancel.clone(),
+    )
+    .await?;
     let (ms, kubeconfig) = (started.elapsed().as_millis(), running.kubeconfig.display());
     println!(
         "ready in {ms} ms  kubeconfig={kubeconfig}  server={}",
@@ -63,7 +75,8 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
     let authority = match files {
         Some((certificate, key)) => {
             let authority = Authority::new(&read(&certificate)?, &read(&key)?);
-            Some(authority.context("certificate authority")?)
+            let authority = authority.context("certificate authority")?;
+            Some(authority.valid_for(args.cluster_signing_duration))
         }
         None => None,
     };
@@ -162,7 +175,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
 }
 
 /// The CA that a kubeconfig's current cluster names, in PEM.
-fn cluster_ca(kubeconfig: &Path) -> Result<Option<String>> {
+pub(crate) fn cluster_ca(kubeconfig: &Path) -> Result<Option<String>> {
     use base64::Engine as _;
     let unusable = || format!("kubeconfig {}", kubeconfig.display());
     let config = kube::config::Kubeconfig::read_from(kubeconfig).with_context(unusable)?;

@@ -69,8 +69,14 @@ impl Cluster {
         let (mut serving, mut components) = (JoinSet::new(), JoinSet::new());
         let (stop_components, stop_serving) = (CancellationToken::new(), CancellationToken::new());
         let terminated = CancellationToken::new();
-        let server =
-            start_server(&args.server, data_dir, &mut serving, stop_serving.clone()).await?;
+        let server = start_server(
+            &args.server,
+            args.node.kubelet.features()?,
+            data_dir,
+            &mut serving,
+            stop_serving.clone(),
+        )
+        .await?;
         let scheduler = davit_scheduler::Scheduler::new(
             server.client(SCHEDULER, &[]),
             davit_scheduler::SchedulerOptions::default(),
@@ -90,6 +96,13 @@ impl Cluster {
             controllers.run(cancel).await;
             Ok(())
         });
+        let has_nodes = !args.no_node || args.sim_nodes > 0;
+        if has_nodes && args.node.kubelet.publishes_topology()? {
+            // Nodes may write what they publish, not define its kind.
+            let client = server.client("davit:up", &["system:masters"]);
+            let defined = davit_node::agent::define_topologies(&client).await;
+            defined.context("cannot define NodeResourceTopology")?;
+        }
         if !args.no_node {
             let name = node_name(&args.node)?;
             let client = server.client(&format!("system:node:{name}"), &["system:nodes"]);
@@ -138,7 +151,7 @@ impl Cluster {
             serving,
             stop_components,
             terminated,
-            stopping: STOPPING + args.node.kubelet.shutdown()?.period,
+            stopping: STOPPING + args.node.kubelet.shutdown()?.total(),
             stop_serving,
         })
     }

@@ -1,10 +1,11 @@
 //! Conformance checks: playing the other side to a program and reporting what it did.
 //!
 //! [`device_plugin`] plays the node agent to a device plugin, [`podresources_client`] plays it to
-//! a monitor. Each check has a stable id, a verdict, what was expected and what was seen.
+//! a monitor, [`dra_driver`] to a driver of dynamic resource allocation. Each check has a stable id, a verdict, what was expected and what was seen.
 
 mod agent;
 mod answers;
+mod driver;
 mod kubelet;
 mod monitor;
 mod plugin;
@@ -12,6 +13,9 @@ mod report;
 mod streams;
 mod subject;
 
+pub use driver::{
+    Api, DRIVER_CHECKS, DriverOptions, Invalid, Parameters, ParametersError, Valid, dra_driver,
+};
 pub use monitor::{MONITOR_CHECKS, MonitorOptions, podresources_client};
 pub use plugin::{PLUGIN_CHECKS, PluginOptions, Target, device_plugin};
 pub use report::{Check, Expectation, Report, Summary, Verdict};

@@ -10,11 +10,13 @@
 
 #![forbid(unsafe_code)]
 
+mod behaviour;
 pub mod check;
 pub mod devices;
 pub mod drivers;
 pub mod exporter;
 pub mod nodes;
+mod player;
 mod script;
 pub mod span;
 

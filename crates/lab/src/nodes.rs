@@ -71,7 +71,7 @@ pub enum Error {
     #[error("directory {0} is too long for the sockets of nodes below it")]
     TooLong(PathBuf),
     /// An agent does not run.
-    #[error("simulated node {node}: {source}")]
+    #[error("simulated node {node}")]
     Agent {
         /// Its name.
         node: String,
@@ -79,7 +79,7 @@ pub enum Error {
         source: Box<davit_node::agent::Error>,
     },
     /// Its devices are not served.
-    #[error("simulated node {node}: {source}")]
+    #[error("simulated node {node}")]
     Devices {
         /// Its name.
         node: String,
@@ -87,7 +87,7 @@ pub enum Error {
         source: devices::Error,
     },
     /// Its drivers do not run.
-    #[error("simulated node {node}: {source}")]
+    #[error("simulated node {node}")]
     Drivers {
         /// Its name.
         node: String,

@@ -134,7 +134,10 @@ pub(crate) async fn explain(
 impl Explanation {
     /// Asks the allocator for every node.
     fn judge(&mut self, claim: ResourceClaim, cluster: Cluster) {
-        let features = Features::default();
+        let features = Features {
+            list_attributes: true,
+            ..Features::default()
+        };
         let selectors = Arc::new(Selectors::kubernetes());
         let plan = Plan::new(&[Arc::new(claim)], features, &cluster.classes, &selectors);
         let plan = match plan {

@@ -1,13 +1,19 @@
 //! `davit lab check`: conformance reports.
 
-use crate::args::Output;
+use crate::args::{Args, Command};
+use crate::components::{RunningServer, start_server};
 use crate::shutdown::Signals;
 use anyhow::{Context, Result, bail, ensure};
+use clap::Parser as _;
+use davit_api::features::Features;
 use davit_lab::check::{
-    self, MonitorOptions, Place, PluginOptions, Process, Report, Subject, Target,
+    self, Api, DriverOptions, MonitorOptions, Parameters, Place, PluginOptions, Process, Report,
+    Subject, Target,
 };
 use davit_lab::span::Span;
 use std::path::{Path, PathBuf};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Clone, clap::Args)]
 pub(super) struct Check {
@@ -19,14 +25,16 @@ pub(super) struct Check {
 enum What {
     /// A device plugin: registration, lists, allocation, restarts
     DevicePlugin(DevicePlugin),
+    /// A driver of dynamic resource allocation: registration, slices, claims, restarts
+    DraDriver(DraDriver),
     /// A monitor, or whatever else asks podresources
     PodresourcesClient(PodresourcesClient),
 }
 
 #[derive(Debug, Clone, clap::Args)]
 struct Program {
-    /// The command; {dir}, {device-plugins}, {plugins-registry}, {pod-resources} and {pod-resources-socket} in its
-    /// arguments stand for the agent's paths
+    /// The command; {dir}, {device-plugins}, {plugins-registry}, {pod-resources}, {pod-resources-socket} and {cdi-dir} in
+    /// its arguments stand for the agent's paths
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     /// Directory that stands for /var/lib/kubelet [default: one that is made for the check]
@@ -38,9 +46,17 @@ struct Program {
     /// Show the command's output on stderr
     #[arg(long)]
     show_output: bool,
-    /// `json` for programs
+    /// Format of the report, for programs [default: a line a check]
     #[arg(short, long, value_enum)]
     output: Option<Output>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Output {
+    /// JSON
+    Json,
+    /// YAML
+    Yaml,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -65,6 +81,28 @@ struct DevicePlugin {
 }
 
 #[derive(Debug, Clone, clap::Args)]
+struct DraDriver {
+    #[command(flatten)]
+    program: Program,
+    /// The cluster to publish to, at whose claims the driver looks [default: an API server of the check's own]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// The node's name: {node} in the command, NODE_NAME in its environment
+    #[arg(long, value_name = "NAME", default_value = "davit-lab")]
+    node: String,
+    /// How long to wait for a registration, slices or a call
+    #[arg(long, value_name = "DURATION", default_value = "20s")]
+    patience: Span,
+    /// How many devices are prepared at most
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    most_devices: usize,
+    /// Opaque parameters to try, JSON or YAML: lists `valid` and `invalid` with `parameters`, the latter with what the
+    /// error `names`
+    #[arg(long, value_name = "FILE")]
+    parameters: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
 struct PodresourcesClient {
     #[command(flatten)]
     program: Program,
@@ -79,6 +117,7 @@ pub(super) async fn run(args: Check) -> Result<()> {
     let work = async {
         match args.what {
             What::DevicePlugin(args) => device_plugin(args).await,
+            What::DraDriver(args) => dra_driver(args).await,
             What::PodresourcesClient(args) => podresources_client(args).await,
         }
     };
@@ -105,6 +144,50 @@ async fn device_plugin(args: DevicePlugin) -> Result<()> {
     };
     let report = check::device_plugin(target, &options).await;
     show(&report.context("the agent's sockets")?, args.program.output)
+}
+
+async fn dra_driver(args: DraDriver) -> Result<()> {
+    let parameters = args.parameters.as_deref().map(Parameters::read);
+    let (process, place, _scratch) = args.program.subject()?;
+    let options = DriverOptions {
+        patience: args.patience.0,
+        devices: args.most_devices,
+        parameters: parameters.transpose()?.unwrap_or_default(),
+        ..DriverOptions::default()
+    };
+    let (mut serving, stop) = (JoinSet::new(), CancellationToken::new());
+    let _end = stop.clone().drop_guard();
+    let (client, kubeconfig) = match &args.kubeconfig {
+        Some(file) => (davit_client::from_kubeconfig(file).await?, file.clone()),
+        None => {
+            let running = own_server(&place, &mut serving, stop).await?;
+            let client = running.client("kubernetes-admin", &["system:masters"]);
+            (client, running.kubeconfig.clone())
+        }
+    };
+    let api = Api {
+        client,
+        kubeconfig: std::path::absolute(kubeconfig)?,
+        node: args.node,
+    };
+    let report = check::dra_driver(&process, &place, api, &options).await;
+    show(&report.map_err(anyhow::Error::msg)?, args.program.output)
+}
+
+/// An API server that ends with the check, beside the agent's directory.
+async fn own_server(
+    place: &Place,
+    tasks: &mut JoinSet<Result<()>>,
+    stop: CancellationToken,
+) -> Result<RunningServer> {
+    let data_dir = place.dir().join("api-server");
+    let arguments = ["davit", "server", "--port", "0"];
+    let Command::Server(server) = Args::try_parse_from(arguments)?.command else {
+        bail!("the command line of the API server is not that of the API server");
+    };
+    start_server(&server.options, Features::default(), &data_dir, tasks, stop)
+        .await
+        .context("API server of the check")
 }
 
 async fn podresources_client(args: PodresourcesClient) -> Result<()> {
@@ -142,6 +225,7 @@ impl Program {
             command: self.command.clone(),
             at_default_path: self.at_default_path,
             output: self.show_output,
+            names: Vec::new(),
         };
         let place = Place::new(&dir).with_context(|| format!("directory {}", dir.display()))?;
         Ok((process, place, scratch))
@@ -183,7 +267,7 @@ fn show(report: &Report, output: Option<Output>) -> Result<()> {
     match output {
         Some(Output::Json) => println!("{}", serde_json::to_string_pretty(report)?),
         Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(report)?),
-        Some(Output::Wide) | None => print!("{}", report.table()),
+        None => print!("{}", report.table()),
     }
     match report.summary.failed {
         0 => Ok(()),

@@ -26,6 +26,8 @@ use super::subject::Place;
 const DIAL: Duration = Duration::from_secs(10);
 const ABSENT: Duration = Duration::from_secs(1);
 const OPTIONS: Duration = Duration::from_secs(10);
+/// The agent's limit of telling the result of a registration.
+const NOTIFIED: Duration = Duration::from_secs(5);
 const SCAN: Duration = Duration::from_millis(200);
 /// Registrations that may wait to be looked at.
 const WAITING: usize = 64;
@@ -184,12 +186,12 @@ impl Desk {
 
     /// Looks for sockets in the registry until dropped.
     async fn watch(self) {
-        let mut known: BTreeMap<PathBuf, u64> = BTreeMap::new();
+        let mut known: BTreeMap<PathBuf, Identity> = BTreeMap::new();
         loop {
             let mut now = BTreeMap::new();
             sockets(&self.place.registry(), DEPTH, &mut now);
-            for (socket, inode) in &now {
-                if known.get(socket) != Some(inode) {
+            for (socket, identity) in &now {
+                if known.get(socket) != Some(identity) {
                     self.found(socket).await;
                 }
             }
@@ -220,15 +222,7 @@ impl Desk {
     }
 
     async fn ask(&self, socket: &Path, to: &mut Registered) -> Result<(), String> {
-        let channel = unix::connect_once(socket, DIAL)
-            .await
-            .map_err(|e| e.to_string())?;
-        let mut client = RegistrationClient::new(channel);
-        let info = timeout(Duration::from_secs(1), client.get_info(reg::InfoRequest {}))
-            .await
-            .map_err(|_| "no answer to GetInfo in 1 s".to_owned())?
-            .map_err(|status| format!("GetInfo: {}", said(&status)))?
-            .into_inner();
+        let (mut client, info) = get_info(socket).await?;
         if info.r#type != reg::DEVICE_PLUGIN {
             return Err(format!("GetInfo names the type {:?}", info.r#type));
         }
@@ -241,36 +235,57 @@ impl Desk {
         sleep(self.slow).await;
         (to.dialled, to.options) = meet(&to.socket).await;
         let registered = !to.refused && to.options.is_ok();
-        let status = reg::RegistrationStatus {
-            plugin_registered: registered,
-            error: if registered {
-                String::new()
-            } else {
-                REFUSAL.to_owned()
-            },
-        };
-        let told = timeout(
-            Duration::from_secs(5),
-            client.notify_registration_status(status),
-        )
-        .await;
-        to.notified = Some(match told {
-            Ok(Ok(_)) => Ok(()),
-            Ok(Err(status)) => Err(said(&status)),
-            Err(_) => Err("no answer in 5 s".to_owned()),
-        });
+        let refusal = (!registered).then(|| REFUSAL.to_owned());
+        to.notified = Some(notify(&mut client, refusal).await);
         Ok(())
+    }
+}
+
+/// Asks what is behind a socket of the registry.
+pub(super) async fn get_info(
+    socket: &Path,
+) -> Result<(RegistrationClient<Channel>, reg::PluginInfo), String> {
+    let channel = unix::connect_once(socket, DIAL)
+        .await
+        .map_err(|e| e.to_string())?;
+    let mut client = RegistrationClient::new(channel);
+    let info = timeout(Duration::from_secs(1), client.get_info(reg::InfoRequest {}))
+        .await
+        .map_err(|_| "no answer to GetInfo in 1 s".to_owned())?
+        .map_err(|status| format!("GetInfo: {}", said(&status)))?
+        .into_inner();
+    Ok((client, info))
+}
+
+/// Tells a plugin of the registry whether it was taken.
+pub(super) async fn notify(
+    client: &mut RegistrationClient<Channel>,
+    refusal: Option<String>,
+) -> Result<(), String> {
+    let status = reg::RegistrationStatus {
+        plugin_registered: refusal.is_none(),
+        error: refusal.unwrap_or_default(),
+    };
+    let told = timeout(NOTIFIED, client.notify_registration_status(status)).await;
+    match told {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(status)) => Err(said(&status)),
+        Err(_) => Err(format!("no answer in {} s", NOTIFIED.as_secs())),
     }
 }
 
 const REFUSAL: &str = "refused by davit lab, to see what happens";
 
-fn sockets(dir: &Path, depth: usize, into: &mut BTreeMap<PathBuf, u64>) {
+/// Which file it is under a name: the number of one that was removed may be given to the next, its time is not.
+pub(super) type Identity = (u64, i64, i64);
+
+/// The sockets below a directory.
+pub(super) fn sockets(dir: &Path, depth: usize, into: &mut BTreeMap<PathBuf, Identity>) {
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
         let Ok(meta) = entry.metadata() else { continue };
         if meta.file_type().is_socket() && !hidden {
-            into.insert(entry.path(), meta.ino());
+            into.insert(entry.path(), (meta.ino(), meta.mtime(), meta.mtime_nsec()));
         } else if meta.is_dir() && depth > 0 {
             sockets(&entry.path(), depth - 1, into);
         }

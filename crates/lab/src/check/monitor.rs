@@ -159,8 +159,11 @@ impl Run<'_> {
             (None, _) => self.report.pass("start", "it stays"),
         }
         if !called {
-            let secs = self.options.patience.as_secs();
-            self.report.fail("calls", format!("nothing in {secs} s"));
+            let seen = match &ended {
+                Some(_) => "it ended without a call".to_owned(),
+                None => format!("nothing in {} s", self.options.patience.as_secs()),
+            };
+            self.report.fail("calls", seen);
             return false;
         }
         self.report.pass("calls", describe(calls));

@@ -27,6 +27,7 @@ impl Place {
             place.device_plugins(),
             place.registry(),
             place.pod_resources(),
+            place.cdi(),
         ] {
             davit_proto::unix::create_dir(&dir)?;
         }
@@ -51,6 +52,11 @@ impl Place {
     /// Where monitors ask.
     pub fn pod_resources(&self) -> PathBuf {
         self.dir.join("pod-resources")
+    }
+
+    /// Where drivers put CDI files.
+    pub fn cdi(&self) -> PathBuf {
+        self.dir.join("cdi")
     }
 
     /// The socket that monitors ask.
@@ -92,9 +98,9 @@ pub trait Life: Send {
 }
 
 /// A command line. In its arguments `{dir}`, `{device-plugins}`, `{plugins-registry}`,
-/// `{pod-resources}` and `{pod-resources-socket}` stand for the agent's paths; in its environment
-/// they are `KUBELET_DIR`, `DEVICE_PLUGINS_DIR`, `PLUGINS_REGISTRY_DIR` and
-/// `POD_RESOURCES_SOCKET`.
+/// `{pod-resources}`, `{pod-resources-socket}` and `{cdi-dir}` stand for the agent's paths; in its
+/// environment they are `KUBELET_DIR`, `DEVICE_PLUGINS_DIR`, `PLUGINS_REGISTRY_DIR`,
+/// `POD_RESOURCES_SOCKET` and `CDI_DIR`.
 #[derive(Debug, Clone)]
 pub struct Process {
     /// The program and its arguments.
@@ -104,18 +110,23 @@ pub struct Process {
     pub at_default_path: bool,
     /// Whether its output is shown.
     pub output: bool,
+    /// Further names: what stands in arguments for it, the variable, and the value.
+    pub names: Vec<(&'static str, &'static str, String)>,
 }
 
 impl Process {
     fn arguments(&self, place: &Place) -> Vec<OsString> {
         let text = |p: PathBuf| p.display().to_string();
-        let names = [
+        let paths = [
             ("{dir}", text(place.dir.clone())),
             ("{device-plugins}", text(place.device_plugins())),
             ("{plugins-registry}", text(place.registry())),
             ("{pod-resources}", text(place.pod_resources())),
             ("{pod-resources-socket}", text(place.pod_resources_socket())),
+            ("{cdi-dir}", text(place.cdi())),
         ];
+        let more = self.names.iter().map(|(n, _, value)| (*n, value.clone()));
+        let names: Vec<_> = paths.into_iter().chain(more).collect();
         let fill = |arg: &String| {
             let filled = names
                 .iter()
@@ -126,8 +137,8 @@ impl Process {
         if !self.at_default_path {
             return given.collect();
         }
-        let script =
-            "mkdir -p /var/lib/kubelet && mount --bind \"$0\" /var/lib/kubelet && exec \"$@\"";
+        let script = "mkdir -p /var/lib/kubelet /var/run/cdi && mount --bind \"$0/cdi\" /var/run/cdi && \
+             mount --bind \"$0\" /var/lib/kubelet && exec \"$@\"";
         let wrap = ["unshare", "--mount", "sh", "-c", script].map(OsString::from);
         wrap.into_iter()
             .chain([place.dir.clone().into_os_string()])
@@ -152,6 +163,8 @@ impl Subject for Process {
             .env("DEVICE_PLUGINS_DIR", place.device_plugins())
             .env("PLUGINS_REGISTRY_DIR", place.registry())
             .env("POD_RESOURCES_SOCKET", place.pod_resources_socket())
+            .env("CDI_DIR", place.cdi())
+            .envs(self.names.iter().map(|(_, name, value)| (name, value)))
             .stdin(Stdio::null())
             // What it starts ends with it.
             .process_group(0)

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use crate::drivers::DriverFile;
+use crate::player;
 use crate::span::Span;
 
 /// Devices of a resource that one file may ask for: far more than any machine has.
@@ -426,29 +427,15 @@ impl Resource {
                     .flat_map(|s| s.add.iter().map(|d| d.id.as_str())),
             )
             .collect();
-        for step in &self.script {
-            let named = step
-                .unhealthy
-                .iter()
-                .chain(&step.healthy)
-                .chain(&step.remove);
-            if let Some(unknown) = named.into_iter().find(|id| !known.contains(id.as_str())) {
-                return Some(format!(
-                    "the script at {} names the unknown device {unknown:?}",
-                    step.at
-                ));
-            }
-            if step.crash.is_some() && step.stop.is_some() {
-                return Some(format!("the script at {} has both crash and stop", step.at));
-            }
-            if self.repeat.is_some_and(|repeat| step.at >= repeat) {
-                return Some(format!(
-                    "the script at {} comes after its repetition",
-                    step.at
-                ));
-            }
+        let both = |s: &&Step| s.crash.is_some() && s.stop.is_some();
+        if let Some(step) = self.script.iter().find(both) {
+            return Some(format!("the script at {} has both crash and stop", step.at));
         }
-        None
+        let steps = self.script.iter().map(|step| {
+            let lists = [&step.unhealthy, &step.healthy, &step.remove];
+            (step.at, lists.into_iter().flatten())
+        });
+        player::problem(steps, self.repeat, |name| known.contains(name))
     }
 }
 

@@ -1,19 +1,15 @@
 //! A simulated plugin: devices that are only a list, answers by the file, and faults.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use davit_sdk::deviceplugin::{
     Allocation, Device, DevicePlugin, Offer, Refusal, Status, Tamper, wire,
 };
 use davit_sdk::{async_trait, watch};
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
-use super::inventory::{
-    CallFault, Faults, Gives, Latency, ListFault, Manner, Preference, Resource,
-};
+use super::inventory::{Faults, Gives, Latency, ListFault, Preference, Resource};
+use crate::behaviour::{Behaviour, Turn, variable};
 
 /// A device node that no machine has.
 const NO_DEVICE: &str = "/dev/davit-lab-no-such-device";
@@ -28,24 +24,7 @@ pub(super) struct Shared {
     preferred: Preference,
     pre_start: bool,
     pub(super) devices: watch::Sender<Vec<Device>>,
-    state: Mutex<State>,
-    /// A call that is to kill the plugin has come.
-    pub(super) crash: Notify,
-}
-
-#[derive(Debug)]
-struct State {
-    latency: Latency,
-    faults: Faults,
-    /// How many calls a fault has concerned, by call.
-    hits: BTreeMap<&'static str, u32>,
-}
-
-/// What a call is to do.
-enum Turn {
-    Go,
-    Empty,
-    Lie,
+    pub(super) behaviour: Behaviour<Latency, Faults>,
 }
 
 impl Shared {
@@ -56,61 +35,14 @@ impl Shared {
             preferred: resource.preferred,
             pre_start: resource.pre_start,
             devices: watch::Sender::new(resource.initial()),
-            state: Mutex::new(State {
-                latency: resource.latency,
-                faults: resource.faults.clone(),
-                hits: BTreeMap::new(),
-            }),
-            crash: Notify::new(),
+            behaviour: Behaviour::new(&resource.name, resource.latency, resource.faults.clone()),
         }
     }
 
     pub(super) fn set_faults(&self, faults: Faults) {
-        let mut state = self.state.lock();
-        state.faults = faults;
-        state.hits.clear();
-        drop(state);
+        self.behaviour.set_faults(faults);
         // Lists may look different from now on.
         self.devices.send_modify(|_| {});
-    }
-
-    pub(super) fn set_latency(&self, latency: Latency) {
-        self.state.lock().latency = latency;
-    }
-
-    /// Takes the time that the call takes and says how it goes on; a refusal is its answer.
-    async fn turn(
-        &self,
-        call: &'static str,
-        time: impl Fn(&Latency) -> Duration,
-        fault: impl Fn(&Faults) -> CallFault,
-    ) -> Result<Turn, Refusal> {
-        let (time, manner, text) = {
-            let mut state = self.state.lock();
-            let time = time(&state.latency);
-            let (manner, times, text) = fault(&state.faults).parts();
-            let hits = state.hits.entry(call).or_default();
-            if manner == Manner::None || times.is_some_and(|times| *hits >= times) {
-                (time, Manner::None, None)
-            } else {
-                *hits += 1;
-                (time, manner, text)
-            }
-        };
-        tokio::time::sleep(time).await;
-        match manner {
-            Manner::None => Ok(Turn::Go),
-            Manner::Empty => Ok(Turn::Empty),
-            Manner::Lie => Ok(Turn::Lie),
-            Manner::Fail => Err(Refusal::new(text.unwrap_or_else(|| {
-                format!("simulated fault of {} in {call}", self.resource)
-            }))),
-            Manner::Crash => {
-                self.crash.notify_one();
-                std::future::pending().await
-            }
-            Manner::Hang => std::future::pending().await,
-        }
     }
 
     fn give(&self, ids: &[String]) -> Allocation {
@@ -159,23 +91,16 @@ impl Shared {
         }
         if self.gives == Gives::default() {
             // So that it can be seen in the container.
-            given = given.env(variable(&self.resource), all);
+            given = given.env(devices_variable(&self.resource), all);
         }
         given
     }
 }
 
 /// `hardware-vendor.example/foo` is seen as `FOO_DEVICES`.
-fn variable(resource: &str) -> String {
+fn devices_variable(resource: &str) -> String {
     let name = resource.rsplit('/').next().unwrap_or_default();
-    let plain = |c: char| {
-        if c.is_ascii_alphanumeric() {
-            c.to_ascii_uppercase()
-        } else {
-            '_'
-        }
-    };
-    name.chars().map(plain).collect::<String>() + "_DEVICES"
+    variable(name) + "_DEVICES"
 }
 
 /// What goes wrong on the wire only.
@@ -215,10 +140,11 @@ impl DevicePlugin for Handle {
     }
 
     async fn allocate(&self, ids: &[String]) -> Result<Allocation, Refusal> {
-        let turn = self
-            .0
-            .shared
-            .turn("Allocate", |l| l.allocate.0, |f| f.allocate.clone());
+        let turn =
+            self.0
+                .shared
+                .behaviour
+                .turn("Allocate", |l| l.allocate.0, |f| f.allocate.clone());
         match turn.await? {
             Turn::Go => Ok(self.0.shared.give(ids)),
             Turn::Empty => {
@@ -235,7 +161,7 @@ impl DevicePlugin for Handle {
 
     async fn preferred(&self, offer: Offer) -> Result<Vec<String>, Refusal> {
         let shared = &self.0.shared;
-        let turn = shared.turn(
+        let turn = shared.behaviour.turn(
             "GetPreferredAllocation",
             |l| l.preferred.0,
             |f| f.preferred.clone(),
@@ -269,7 +195,7 @@ impl DevicePlugin for Handle {
     }
 
     async fn pre_start(&self, _: &[String]) -> Result<(), Refusal> {
-        let turn = self.0.shared.turn(
+        let turn = self.0.shared.behaviour.turn(
             "PreStartContainer",
             |l| l.pre_start.0,
             |f| f.pre_start.clone(),
@@ -281,7 +207,7 @@ impl DevicePlugin for Handle {
 #[async_trait]
 impl Tamper for Simulated {
     async fn options(&self) -> Result<(), Status> {
-        let turn = self.shared.turn(
+        let turn = self.shared.behaviour.turn(
             "GetDevicePluginOptions",
             |l| l.options.0,
             |f| f.options.clone(),
@@ -292,7 +218,7 @@ impl Tamper for Simulated {
     }
 
     fn list(&self, list: &mut wire::ListAndWatchResponse) {
-        match self.shared.state.lock().faults.list {
+        match self.shared.behaviour.faults(|f| f.list) {
             ListFault::None => {}
             ListFault::Empty => list.devices.clear(),
             ListFault::NoTopology => list.devices.iter_mut().for_each(|d| d.topology = None),

@@ -5,17 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_sdk::deviceplugin::{self, PluginServer, Route, Running, State};
+use davit_sdk::{async_trait, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::inventory::{Inventory, Resource, RouteKind, Step, put};
 use super::plugin::{Handle, Shared, Simulated};
 use crate::Say;
-use crate::script::Script;
-
-/// How long a plugin that a call has killed is away.
-const AFTER_CRASH: Duration = Duration::from_secs(1);
+use crate::player::{Happens, Leave, Simulation, Voice, leaves, play};
+use crate::span::Span;
 
 /// Why an inventory is not served.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,8 @@ pub async fn serve(
     let mut plugins = JoinSet::new();
     for resource in &inventory.resources {
         let player = Player::new(resource.clone(), kubelet_dir, say.clone());
-        plugins.spawn(player.run(cancel.clone()));
+        let (script, repeat) = (resource.script.clone(), resource.repeat);
+        plugins.spawn(play(player, script, repeat, cancel.clone()));
     }
     while let Some(ended) = plugins.join_next().await {
         // One that cannot be served must not hide behind those that can.
@@ -61,36 +62,34 @@ struct Player {
     resource: Resource,
     route: Route,
     shared: Arc<Shared>,
-    say: Say,
+    voice: Voice,
 }
 
-/// What ends the wait for the next step.
-enum Wake {
-    Step(Box<Step>),
-    Killed,
-    Over,
+impl Happens for Step {
+    fn at(&self) -> Span {
+        self.at
+    }
+
+    fn leaves(&self) -> Option<(Leave, Span)> {
+        leaves(self.crash, self.stop)
+    }
 }
 
-impl Player {
-    fn new(resource: Resource, kubelet_dir: &Path, say: Say) -> Self {
-        let route = match resource.route {
-            RouteKind::Register => Route::Register(kubelet_dir.join("device-plugins")),
-            RouteKind::Registry => Route::Registry(kubelet_dir.join("plugins_registry")),
-        };
-        let shared = Arc::new(Shared::new(&resource));
-        Self {
-            resource,
-            route,
-            shared,
-            say,
-        }
+#[async_trait]
+impl Simulation for Player {
+    type Step = Step;
+    type Running = Running;
+    type Error = Error;
+
+    fn voice(&self) -> &Voice {
+        &self.voice
     }
 
-    fn say(&self, what: &str) {
-        (self.say)(&format!("{}: {what}", self.resource.name));
+    fn crashes(&self) -> &Notify {
+        &self.shared.behaviour.crash
     }
 
-    fn start(&self) -> Result<(Running, JoinSet<()>), Error> {
+    fn start(&self) -> Result<(Running, watch::Receiver<State>), Error> {
         let simulated = Arc::new(Simulated::new(self.shared.clone()));
         let running = PluginServer::new(&self.resource.name, Handle(simulated.clone()))
             .route(self.route.clone())
@@ -100,93 +99,62 @@ impl Player {
                 resource: self.resource.name.clone(),
                 source,
             })?;
-        let (mut states, say, name) = (
-            running.state(),
-            self.say.clone(),
-            self.resource.name.clone(),
-        );
-        let mut reporter = JoinSet::new();
-        reporter.spawn(async move {
-            while states.changed().await.is_ok() {
-                match &*states.borrow_and_update() {
-                    State::Waiting => say(&format!("{name}: waiting for the node agent")),
-                    State::Registered => say(&format!("{name}: registered")),
-                    State::Refused(why) => say(&format!("{name}: not registered: {why}")),
-                }
-            }
-        });
-        Ok((running, reporter))
+        let states = running.state();
+        Ok((running, states))
     }
 
-    async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
-        let mut script = Script::new(self.resource.script.clone(), self.resource.repeat, |s| s.at);
-        let (mut running, mut _reporter) = self.start()?;
-        self.say(&format!(
-            "{} simulated devices",
-            self.shared.devices.borrow().len()
-        ));
-        loop {
-            let wake = tokio::select! {
-                () = cancel.cancelled() => Wake::Over,
-                () = self.shared.crash.notified() => Wake::Killed,
-                step = script.next() => Wake::Step(Box::new(step)),
-            };
-            let away = match wake {
-                Wake::Over => break,
-                Wake::Killed => {
-                    self.say("dies in the middle of a call");
-                    running.crash().await;
-                    AFTER_CRASH
-                }
-                Wake::Step(step) => {
-                    self.change(&step);
-                    if let Some(flood) = step.flood {
-                        self.flood(flood.0, &cancel).await;
-                    }
-                    match (step.crash, step.stop) {
-                        (Some(away), _) => {
-                            self.say(&format!("is killed, back in {away}"));
-                            running.crash().await;
-                            away.0
-                        }
-                        (None, Some(away)) => {
-                            self.say(&format!("stops, back in {away}"));
-                            running.stop().await;
-                            away.0
-                        }
-                        (None, None) => continue,
-                    }
-                }
-            };
-            tokio::select! {
-                () = cancel.cancelled() => return Ok(()),
-                () = sleep(away) => {}
-            }
-            (running, _reporter) = self.start()?;
+    async fn leave(running: Running, how: Leave) {
+        match how {
+            Leave::Crash => running.crash().await,
+            Leave::Stop => running.stop().await,
         }
-        running.stop().await;
+    }
+
+    async fn change(&mut self, step: &Step, cancel: &CancellationToken) -> Result<(), Error> {
+        self.apply(step);
+        if let Some(flood) = step.flood {
+            self.flood(flood.0, cancel).await;
+        }
         Ok(())
+    }
+}
+
+impl Player {
+    fn new(resource: Resource, kubelet_dir: &Path, say: Say) -> Self {
+        let route = match resource.route {
+            RouteKind::Register => Route::Register(kubelet_dir.join("device-plugins")),
+            RouteKind::Registry => Route::Registry(kubelet_dir.join("plugins_registry")),
+        };
+        let shared = Arc::new(Shared::new(&resource));
+        let voice = Voice::new(say, &resource.name);
+        let count = shared.devices.borrow().len();
+        voice.say(&format!("{count} simulated devices"));
+        Self {
+            resource,
+            route,
+            shared,
+            voice,
+        }
     }
 
     /// What a step changes in the list and in the behaviour.
-    fn change(&self, step: &Step) {
+    fn apply(&self, step: &Step) {
+        let voice = &self.voice;
         if let Some(latency) = step.latency {
-            self.say("takes another time for its answers");
-            self.shared.set_latency(latency);
+            voice.say("takes another time for its answers");
+            self.shared.behaviour.set_latency(latency);
         }
         if let Some(faults) = &step.faults {
-            self.say("has other faults");
+            voice.say("has other faults");
             self.shared.set_faults(faults.clone());
         }
-        let lists = [&step.unhealthy, &step.healthy, &step.remove];
-        for (what, ids) in ["unhealthy", "healthy", "removed"].into_iter().zip(lists) {
-            if !ids.is_empty() {
-                self.say(&format!("{what}: {}", ids.join(", ")));
-            }
-        }
-        if !step.add.is_empty() {
-            self.say(&format!("added: {} devices", step.add.len()));
-        }
+        let added = step.add.iter().map(|device| device.id.clone()).collect();
+        voice.list(&[
+            ("unhealthy", &step.unhealthy),
+            ("healthy", &step.healthy),
+            ("removed", &step.remove),
+            ("added", &added),
+        ]);
         self.shared.devices.send_if_modified(|all| {
             let before = all.clone();
             step.add.iter().for_each(|device| put(all, device));
@@ -205,7 +173,8 @@ impl Player {
 
     /// Sends lists as fast as they are taken; the last one is as it was before.
     async fn flood(&self, time: Duration, cancel: &CancellationToken) {
-        self.say(&format!("floods for {} ms", time.as_millis()));
+        self.voice
+            .say(&format!("floods for {} ms", time.as_millis()));
         let until = Instant::now() + time;
         let before = self.shared.devices.borrow().clone();
         let mut lists = 0_u64;
@@ -220,6 +189,6 @@ impl Player {
             tokio::task::yield_now().await;
         }
         self.shared.devices.send_replace(before);
-        self.say(&format!("changed its list {lists} times"));
+        self.voice.say(&format!("changed its list {lists} times"));
     }
 }

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::devices::CallFault;
+use crate::player;
 use crate::span::Span;
 
 /// Devices of a driver that one file may ask for.
@@ -191,24 +192,12 @@ impl DriverFile {
                 "attribute {name}: {value} is no text, whole number, true or false"
             ));
         }
-        for step in &self.script {
+        let steps = self.script.iter().map(|step| {
             let lists = [&step.unhealthy, &step.healthy, &step.remove, &step.add];
             let tainted = step.taints.iter().flatten().flat_map(|t| &t.devices);
-            let mut named = lists.into_iter().flatten().chain(tainted);
-            if let Some(unknown) = named.find(|name| !names.contains(name.as_str())) {
-                return Some(format!(
-                    "the script at {} names the unknown device {unknown:?}",
-                    step.at
-                ));
-            }
-            if self.repeat.is_some_and(|repeat| step.at >= repeat) {
-                return Some(format!(
-                    "the script at {} comes after its repetition",
-                    step.at
-                ));
-            }
-        }
-        None
+            (step.at, lists.into_iter().flatten().chain(tainted))
+        });
+        player::problem(steps, self.repeat, |name| names.contains(name))
     }
 }
 

@@ -10,6 +10,8 @@ use davit_sdk::dra::{
     self, DeviceExt as _, DeviceHealth, Invalid, NodePlugin, Pool, Publisher, Publishing,
     Resources, Running, Scope, State,
 };
+use davit_sdk::{async_trait, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
@@ -17,9 +19,9 @@ use tokio_util::sync::CancellationToken;
 use super::file::{DriverFile, DriverStep, Taint};
 use super::plugin::{Shared, Simulated};
 use crate::Say;
-use crate::script::Script;
+use crate::player::{Happens, Leave, Simulation, Voice, leaves, play};
+use crate::span::Span;
 
-const AFTER_CRASH: Duration = Duration::from_secs(1);
 /// Between two changes of a storm of slices.
 const STORM: Duration = Duration::from_millis(10);
 
@@ -72,8 +74,9 @@ pub async fn serve(
 ) -> Result<(), Error> {
     let mut running = JoinSet::new();
     for driver in drivers {
-        let player = Player::new(driver.clone(), place.clone(), say.clone());
-        running.spawn(player.run(cancel.clone()));
+        let player = Player::new(driver.clone(), place.clone(), say.clone())?;
+        let (script, repeat) = (driver.script.clone(), driver.repeat);
+        running.spawn(play(player, script, repeat, cancel.clone()));
     }
     while let Some(ended) = running.join_next().await {
         ended??;
@@ -86,51 +89,76 @@ struct Player {
     driver: DriverFile,
     place: Place,
     shared: Arc<Shared>,
-    say: Say,
+    voice: Voice,
+    publishing: Publishing,
+    stock: Stock,
+}
+
+/// What is published of a driver's devices.
+struct Stock {
     present: BTreeSet<String>,
     taints: Vec<Taint>,
     /// Counts the changes of storms, for an attribute that differs each time.
     round: i64,
 }
 
-enum Wake {
-    Step(Box<DriverStep>),
-    Killed,
-    Over,
+impl Happens for DriverStep {
+    fn at(&self) -> Span {
+        self.at
+    }
+
+    fn leaves(&self) -> Option<(Leave, Span)> {
+        leaves(self.crash, self.stop)
+    }
 }
 
-impl Player {
-    fn new(driver: DriverFile, place: Place, say: Say) -> Self {
-        let described = driver.described();
-        let present = described
-            .iter()
-            .filter(|d| d.present)
-            .map(|d| d.device.name.clone())
-            .collect();
-        let pool = driver.pool.clone().unwrap_or_else(|| place.node.clone());
-        let health = described
-            .iter()
-            .map(|d| DeviceHealth::healthy(&pool, &d.device.name))
-            .collect();
-        let files = CdiFiles::new(&place.cdi_dir, &driver.name);
-        let shared = Arc::new(Shared::new(&driver, files, health));
-        Self {
-            driver,
-            place,
-            shared,
-            say,
-            present,
-            taints: Vec::new(),
-            round: 0,
+#[async_trait]
+impl Simulation for Player {
+    type Step = DriverStep;
+    type Running = Running;
+    type Error = Error;
+
+    fn voice(&self) -> &Voice {
+        &self.voice
+    }
+
+    fn crashes(&self) -> &Notify {
+        &self.shared.behaviour.crash
+    }
+
+    fn start(&self) -> Result<(Running, watch::Receiver<State>), Error> {
+        let plugins = self.place.kubelet_dir.join("plugins");
+        let simulated = Simulated(self.shared.clone());
+        let plugin = NodePlugin::new(&self.driver.name, self.place.client.clone(), simulated)
+            .registry_dir(self.place.kubelet_dir.join("plugins_registry"))
+            .data_dir(plugins.join(&self.driver.name));
+        let running = plugin.start().map_err(|source| Error::Plugin {
+            driver: self.driver.name.clone(),
+            source,
+        })?;
+        let states = running.state();
+        Ok((running, states))
+    }
+
+    async fn leave(running: Running, how: Leave) {
+        match how {
+            Leave::Crash => drop(running),
+            Leave::Stop => running.stop().await,
         }
     }
 
-    fn say(&self, what: &str) {
-        (self.say)(&format!("{}: {what}", self.driver.name));
+    async fn change(&mut self, step: &DriverStep, cancel: &CancellationToken) -> Result<(), Error> {
+        self.apply(step)?;
+        if let Some(storm) = step.storm {
+            self.storm(storm.0, cancel).await?;
+        }
+        Ok(())
     }
+}
 
-    fn resources(&self) -> Resources {
-        let devices = self.driver.described().into_iter().map(|d| d.device);
+impl Stock {
+    fn resources(&self, driver: &DriverFile, node: &str) -> Resources {
+        let devices = driver.described().into_iter().map(|d| d.device);
         let devices = devices
             .filter(|d| self.present.contains(&d.name))
             .map(|mut device| {
@@ -144,117 +172,72 @@ impl Player {
                     device
                 }
             });
-        let pool = Pool::new(devices).counters(self.driver.counter_sets());
-        let name = self
-            .driver
-            .pool
-            .clone()
-            .unwrap_or_else(|| self.place.node.clone());
+        let pool = Pool::new(devices).counters(driver.counter_sets());
+        let name = driver.pool.clone().unwrap_or_else(|| node.to_owned());
         Resources::new().pool(name, pool)
     }
+}
 
-    fn start(&self) -> Result<(Running, JoinSet<()>), Error> {
-        let plugins = self.place.kubelet_dir.join("plugins");
-        let simulated = Simulated(self.shared.clone());
-        let plugin = NodePlugin::new(&self.driver.name, self.place.client.clone(), simulated)
-            .registry_dir(self.place.kubelet_dir.join("plugins_registry"))
-            .data_dir(plugins.join(&self.driver.name));
-        let running = plugin.start().map_err(|source| Error::Plugin {
-            driver: self.driver.name.clone(),
-            source,
-        })?;
-        let (mut states, say, name) = (running.state(), self.say.clone(), self.driver.name.clone());
-        let mut reporter = JoinSet::new();
-        reporter.spawn(async move {
-            while states.changed().await.is_ok() {
-                match &*states.borrow_and_update() {
-                    State::Waiting => say(&format!("{name}: waiting for the node agent")),
-                    State::Registered => say(&format!("{name}: registered")),
-                    State::Refused(why) => say(&format!("{name}: not registered: {why}")),
-                }
-            }
-        });
-        Ok((running, reporter))
-    }
-
-    fn invalid(&self, source: Invalid) -> Error {
-        Error::Devices {
-            driver: self.driver.name.clone(),
-            source,
-        }
-    }
-
-    async fn run(mut self, cancel: CancellationToken) -> Result<(), Error> {
-        let scope = Scope::node(&self.place.node);
-        let publisher = Publisher::new(self.place.client.clone(), &self.driver.name, scope);
+impl Player {
+    fn new(driver: DriverFile, place: Place, say: Say) -> Result<Self, Error> {
+        let described = driver.described();
+        let present = described
+            .iter()
+            .filter(|d| d.present)
+            .map(|d| d.device.name.clone())
+            .collect();
+        let pool = driver.pool.clone().unwrap_or_else(|| place.node.clone());
+        let health = described
+            .iter()
+            .map(|d| DeviceHealth::healthy(&pool, &d.device.name))
+            .collect();
+        let files = CdiFiles::new(&place.cdi_dir, &driver.name);
+        let shared = Arc::new(Shared::new(&driver, files, health));
+        let stock = Stock {
+            present,
+            taints: Vec::new(),
+            round: 0,
+        };
+        let scope = Scope::node(&place.node);
+        let publisher = Publisher::new(place.client.clone(), &driver.name, scope);
         let publishing = publisher
-            .start(self.resources())
-            .map_err(|e| self.invalid(e))?;
-        let (mut running, mut _reporter) = self.start()?;
-        self.say(&format!("{} simulated devices", self.present.len()));
-        let mut script = Script::new(self.driver.script.clone(), self.driver.repeat, |s| s.at);
-        loop {
-            let wake = tokio::select! {
-                () = cancel.cancelled() => Wake::Over,
-                () = self.shared.crash.notified() => Wake::Killed,
-                step = script.next() => Wake::Step(Box::new(step)),
-            };
-            let away = match wake {
-                Wake::Over => break,
-                Wake::Killed => {
-                    self.say("dies in the middle of a call");
-                    drop(running);
-                    AFTER_CRASH
-                }
-                Wake::Step(step) => {
-                    self.change(&step, &publishing)?;
-                    if let Some(storm) = step.storm {
-                        self.storm(storm.0, &publishing, &cancel).await?;
-                    }
-                    match (step.crash, step.stop) {
-                        (Some(away), _) => {
-                            self.say(&format!("is lost, back in {away}"));
-                            drop(running);
-                            away.0
-                        }
-                        (None, Some(away)) => {
-                            self.say(&format!("stops, back in {away}"));
-                            running.stop().await;
-                            away.0
-                        }
-                        (None, None) => continue,
-                    }
-                }
-            };
-            tokio::select! {
-                () = cancel.cancelled() => return Ok(()),
-                () = sleep(away) => {}
-            }
-            (running, _reporter) = self.start()?;
-        }
-        running.stop().await;
-        Ok(())
+            .start(stock.resources(&driver, &place.node))
+            .map_err(|source| invalid(&driver, source))?;
+        let voice = Voice::new(say, &driver.name);
+        voice.say(&format!("{} simulated devices", stock.present.len()));
+        Ok(Self {
+            driver,
+            place,
+            shared,
+            voice,
+            publishing,
+            stock,
+        })
     }
 
-    fn change(&mut self, step: &DriverStep, publishing: &Publishing) -> Result<(), Error> {
+    fn publish(&self) -> Result<(), Error> {
+        let resources = self.stock.resources(&self.driver, &self.place.node);
+        self.publishing
+            .publish(resources)
+            .map_err(|source| invalid(&self.driver, source))
+    }
+
+    fn apply(&mut self, step: &DriverStep) -> Result<(), Error> {
+        let voice = &self.voice;
         if let Some(latency) = step.latency {
-            self.say("takes another time for its answers");
-            self.shared.set_latency(latency);
+            voice.say("takes another time for its answers");
+            self.shared.behaviour.set_latency(latency);
         }
         if let Some(faults) = &step.faults {
-            self.say("has other faults");
-            self.shared.set_faults(faults.clone());
+            voice.say("has other faults");
+            self.shared.behaviour.set_faults(faults.clone());
         }
-        for (what, names) in [
+        voice.list(&[
             ("unhealthy", &step.unhealthy),
             ("healthy", &step.healthy),
             ("removed", &step.remove),
             ("added", &step.add),
-        ] {
-            if !names.is_empty() {
-                self.say(&format!("{what}: {}", names.join(", ")));
-            }
-        }
+        ]);
         let broken: BTreeMap<&String, bool> = step
             .unhealthy
             .iter()
@@ -274,40 +257,39 @@ impl Player {
                 }
             });
         }
-        self.present.extend(step.add.iter().cloned());
-        self.present.retain(|name| !step.remove.contains(name));
+        self.stock.present.extend(step.add.iter().cloned());
+        self.stock
+            .present
+            .retain(|name| !step.remove.contains(name));
         if let Some(taints) = &step.taints {
-            self.say(&format!("{} taints", taints.len()));
-            self.taints.clone_from(taints);
+            self.voice.say(&format!("{} taints", taints.len()));
+            self.stock.taints.clone_from(taints);
         }
         let changed = !step.add.is_empty() || !step.remove.is_empty() || step.taints.is_some();
         if changed {
-            publishing
-                .publish(self.resources())
-                .map_err(|e| self.invalid(e))?;
+            self.publish()?;
         }
         Ok(())
     }
 
     /// Changes the slices again and again; the last ones are as they were.
-    async fn storm(
-        &mut self,
-        time: Duration,
-        publishing: &Publishing,
-        cancel: &CancellationToken,
-    ) -> Result<(), Error> {
-        self.say(&format!("changes its slices for {} ms", time.as_millis()));
+    async fn storm(&mut self, time: Duration, cancel: &CancellationToken) -> Result<(), Error> {
+        self.voice
+            .say(&format!("changes its slices for {} ms", time.as_millis()));
         let until = Instant::now() + time;
         while Instant::now() < until && !cancel.is_cancelled() {
-            self.round += 1;
-            publishing
-                .publish(self.resources())
-                .map_err(|e| self.invalid(e))?;
+            self.stock.round += 1;
+            self.publish()?;
             sleep(STORM).await;
         }
-        self.round = 0;
-        publishing
-            .publish(self.resources())
-            .map_err(|e| self.invalid(e))
+        self.stock.round = 0;
+        self.publish()
+    }
+}
+
+fn invalid(driver: &DriverFile, source: Invalid) -> Error {
+    Error::Devices {
+        driver: driver.name.clone(),
+        source,
     }
 }
