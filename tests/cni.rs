@@ -226,11 +226,56 @@ fn pods_reach_one_another_and_the_host_reaches_them() {
     forward.kill().unwrap();
     forward.wait().unwrap();
 
+    item_128_the_api_server_reaches_them(&net);
+
     net.delete(&["a", "b"]);
     assert_eq!(fetch_here(&format!("http://{NODE_IP}:9191/")), None);
     let addresses = net.data().join("cni/addresses/davit");
     assert_eq!(taken(&addresses), Vec::<String>::new());
     assert_eq!(files(&net.data().join("cni/results")), Vec::<String>::new());
+}
+
+/// Through the proxy subresources of pods, services and nodes, links of pages included.
+fn item_128_the_api_server_reaches_them(net: &Net) {
+    net.create(
+        "apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec:
+  selector: {app: web}
+  ports: [{name: http, port: 80, targetPort: 8000}]
+",
+    );
+    run(&mut net.kubectl(&["label", "pod", "b", "app=web"]));
+    // item 128 of the API machinery: services, pods and nodes through the API server
+    let raw = |path: &str| net.get(&["--raw", path]);
+    let base = "/api/v1/namespaces/default";
+    eventually("the service's endpoints", STEP, || {
+        raw(&format!("{base}/services/web/proxy/")).is_ok()
+    });
+    for path in [
+        "pods/b:8000",
+        "pods/http:b:8000",
+        "services/web",
+        "services/web:80",
+        "services/web:http",
+        "services/http:web:http",
+    ] {
+        let said = raw(&format!("{base}/{path}/proxy/index.html"));
+        assert_eq!(said.as_deref().map(str::trim), Ok("b"), "{path}");
+    }
+    net.exec("b", "mkdir -p /tmp/www/list/file");
+    let listing = raw(&format!("{base}/services/web:http/proxy/list/")).unwrap();
+    let link = listing.split('"').find(|part| part.ends_with("file/"));
+    assert!(link.is_some(), "{listing}");
+    let nothing = raw(&format!("{base}/services/web:81/proxy/")).unwrap_err();
+    assert!(nothing.contains("81"), "{nothing}");
+    assert_eq!(
+        raw("/api/v1/nodes/node-1/proxy/healthz").as_deref(),
+        Ok("ok")
+    );
+    let metrics = raw("/api/v1/nodes/node-1/proxy/metrics").unwrap();
+    assert!(metrics.contains("# TYPE "), "{metrics}");
 }
 
 /// A plugin that never comes to an end while a file is there; the address is taken by then.

@@ -4,11 +4,11 @@
 
 mod harness;
 
-use harness::{DAVIT, any_kubectl, eventually, output, run, temp_dir};
+use harness::{DAVIT, FULL_DISK, any_kubectl, eventually, output, run, temp_dir};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Processes that end with the test.
 struct Processes(Vec<Child>);
@@ -83,9 +83,13 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
         "0",
     ];
     processes.0.push(
-        component(dir.path(), "node", &[&attached[..], &node].concat())
-            .spawn()
-            .unwrap(),
+        component(
+            dir.path(),
+            "node",
+            &[&attached[..], &node, &FULL_DISK].concat(),
+        )
+        .spawn()
+        .unwrap(),
     );
 
     let kubectl = || {
@@ -144,4 +148,175 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
     eventually("the pods are collected", deadline, || {
         run(kubectl().args(["get", "pods", "-l", "app=web", "-o", "name"])).is_empty()
     });
+}
+
+const TOKEN: &str = "
+apiVersion: v1
+kind: Secret
+metadata: {name: bootstrap-token-07401b, namespace: kube-system}
+type: bootstrap.kubernetes.io/token
+stringData:
+  token-id: 07401b
+  token-secret: f395accd246ae52d
+  usage-bootstrap-authentication: 'true'
+";
+
+/// Roles that let a node ask for its first certificate and for the next ones.
+const GRANTS: [[&str; 3]; 3] = [
+    [
+        "node-bootstrap",
+        "system:node-bootstrapper",
+        "system:bootstrappers",
+    ],
+    [
+        "node-approve",
+        "system:certificates.k8s.io:certificatesigningrequests:nodeclient",
+        "system:bootstrappers",
+    ],
+    [
+        "node-renew",
+        "system:certificates.k8s.io:certificatesigningrequests:selfnodeclient",
+        "system:nodes",
+    ],
+];
+
+/// docs/access.md, word for word: a node joins with a token only, and renews its certificate.
+#[test]
+fn a_node_joins_with_a_bootstrap_token_and_renews_its_certificate() {
+    let Some(kubectl) = any_kubectl() else { return };
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let mut server = component(
+        dir.path(),
+        "server",
+        &["--data-dir", &path("server"), "--port", "0"],
+    )
+    .spawn()
+    .unwrap();
+    let mut ready = String::new();
+    BufReader::new(server.stdout.take().unwrap())
+        .read_line(&mut ready)
+        .unwrap();
+    let mut processes = Processes(vec![server]);
+    let admin = path("server/admin.kubeconfig");
+    let kubectl = || {
+        let mut command = Command::new(&kubectl);
+        command.env("KUBECONFIG", &admin).env("HOME", dir.path());
+        command
+    };
+    // Certificates live so shortly that the node has to renew its own while we look.
+    let signing = [
+        "--kubeconfig",
+        &admin,
+        "--cluster-signing-cert-file",
+        &path("server/pki/ca.crt"),
+        "--cluster-signing-key-file",
+        &path("server/pki/ca.key"),
+        "--cluster-signing-duration",
+        "90s",
+    ];
+    let controllers = component(dir.path(), "controllers", &signing).spawn();
+    processes.0.push(controllers.unwrap());
+    for [name, role, group] in GRANTS {
+        let (role, group) = (format!("--clusterrole={role}"), format!("--group={group}"));
+        run(kubectl().args(["create", "clusterrolebinding", name, &role, &group]));
+    }
+    let token = dir.path().join("token.yaml");
+    std::fs::write(&token, TOKEN).unwrap();
+    run(kubectl().args(["apply", "-f"]).arg(&token));
+
+    // The same cluster, with the token in the place of the administrator's key.
+    let bootstrap = path("bootstrap.kubeconfig");
+    std::fs::copy(&admin, &bootstrap).unwrap();
+    let config = |args: &[&str]| {
+        run(kubectl()
+            .args(["config", "--kubeconfig", &bootstrap])
+            .args(args))
+    };
+    config(&[
+        "set-credentials",
+        "token",
+        "--token",
+        "07401b.f395accd246ae52d",
+    ]);
+    config(&["set-context", "--current", "--user", "token"]);
+    let (data, root, kubeconfig) = (path("node"), path("root"), path("node.kubeconfig"));
+    let node = [
+        "--bootstrap-kubeconfig",
+        &bootstrap,
+        "--kubeconfig",
+        &kubeconfig,
+        "--data-dir",
+        &data,
+        "--root",
+        &root,
+        "--runtime",
+        "none",
+        "--node-name",
+        "joined",
+        "--node-port",
+        "0",
+        "--rotate-server-certificates",
+    ];
+    processes.0.push(
+        component(dir.path(), "node", &[&node[..], &FULL_DISK].concat())
+            .spawn()
+            .unwrap(),
+    );
+    let is_ready = || {
+        let nodes = output(kubectl().args(["get", "node", "joined", "--no-headers"]));
+        String::from_utf8_lossy(&nodes.stdout)
+            .split_whitespace()
+            .any(|word| word == "Ready")
+    };
+    eventually("the node has joined", Duration::from_secs(90), is_ready);
+    // Its server waits for a certificate that somebody approves.
+    let proxied = || {
+        let path = "/api/v1/nodes/joined/proxy/healthz";
+        output(kubectl().args(["get", "--raw", path]))
+    };
+    assert!(!proxied().status.success());
+    let serving =
+        "jsonpath={.items[?(@.spec.signerName==\"kubernetes.io/kubelet-serving\")].metadata.name}";
+    eventually(
+        "a certificate for the server",
+        Duration::from_secs(60),
+        || {
+            let asked = run(kubectl().args(["get", "csr", "-o", serving]));
+            for name in asked.split_whitespace() {
+                run(kubectl().args(["certificate", "approve", name]));
+            }
+            proxied().status.success()
+        },
+    );
+    let certificate = dir.path().join("node/node-pki/kubelet-client-current.pem");
+    let (first, joined) = (std::fs::read(&certificate).unwrap(), Instant::now());
+    eventually("the next certificate", Duration::from_secs(90), || {
+        std::fs::read(&certificate).is_ok_and(|now| now != first)
+    });
+    // When the first one has ended the node goes on with the next.
+    std::thread::sleep(Duration::from_secs(95).saturating_sub(joined.elapsed()));
+    let lease = || {
+        let time = "jsonpath={.spec.renewTime}";
+        run(kubectl().args([
+            "-n",
+            "kube-node-lease",
+            "get",
+            "lease",
+            "joined",
+            "-o",
+            time,
+        ]))
+    };
+    let before = lease();
+    eventually("the node's lease goes on", Duration::from_secs(60), || {
+        lease() != before
+    });
+    assert!(is_ready());
+    let owner = "jsonpath={.items[*].spec.username}";
+    let asked = run(kubectl().args(["get", "csr", "-o", owner]));
+    assert!(
+        asked.contains("system:bootstrap:07401b") && asked.contains("system:node:joined"),
+        "{asked}"
+    );
 }

@@ -4,6 +4,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
+#[path = "controllers/jobs.rs"]
+mod jobs;
 
 use harness::{Cluster, any_kubectl, eventually, kubectl, kubectl_stdin, output};
 use std::path::Path;
@@ -229,6 +231,36 @@ spec:
 }
 
 #[test]
+fn objects_that_own_one_another_are_deleted_with_their_dependents() {
+    let Some(k) = any_kubectl() else { return };
+    let cluster = Cluster::up(&["--no-node"]);
+    let ring = ["a", "b", "c"];
+    for name in ring {
+        kubectl(&cluster, &k, ["create", "configmap", name]);
+    }
+    for (at, name) in ring.iter().enumerate() {
+        let owner = ring[(at + 2) % 3];
+        let uid = value(&cluster, &k, &format!("configmap/{owner}"), ".metadata.uid");
+        let patch = format!(
+            r#"{{"metadata":{{"ownerReferences":[{{"apiVersion":"v1","kind":"ConfigMap","name":"{owner}","uid":"{uid}","blockOwnerDeletion":true}}]}}}}"#
+        );
+        kubectl(&cluster, &k, ["patch", "configmap", name, "-p", &patch]);
+    }
+    let delete = [
+        "delete",
+        "configmap",
+        "a",
+        "--cascade=foreground",
+        "--wait=false",
+    ];
+    kubectl(&cluster, &k, delete);
+    eventually("all are gone", SOON, || {
+        let left = names(&cluster, &k, &["configmaps"]);
+        !ring.iter().any(|name| left.iter().any(|l| l == name))
+    });
+}
+
+#[test]
 fn item_118_and_198_budgets_refuse_and_cron_jobs_start() {
     let Some(k) = any_kubectl() else { return };
     let cluster = Cluster::up(&["--no-node"]);
@@ -296,8 +328,36 @@ spec: {maxUnavailable: 1, selector: {matchLabels: {app: web}}}
     assert!(!value(&cluster, &k, "cronjob/tick", ".status.lastScheduleTime").is_empty());
 }
 
+/// The replica sets that a deployment left behind are those of the next that selects them.
 #[test]
-fn item_196_and_199_namespaces_are_furnished_and_a_silent_node_loses_its_pods() {
+fn deployments_adopt_replica_sets() {
+    let Some(k) = any_kubectl() else { return };
+    let cluster = Cluster::up(&["--no-node"]);
+    let manifest = "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d}
+spec:
+  selector: {matchLabels: {app: d}}
+  template: {metadata: {labels: {app: d}}, spec: {containers: [{name: c, image: i}]}}
+";
+    kubectl_stdin(&cluster, &k, &["apply", "-f", "-"], manifest);
+    eventually("a set", SOON, || names(&cluster, &k, &["rs"]).len() == 1);
+    let set = format!("rs/{}", names(&cluster, &k, &["rs"])[0]);
+    kubectl(&cluster, &k, ["delete", "deploy/d", "--cascade=orphan"]);
+    let owner = || value(&cluster, &k, &set, ".metadata.ownerReferences[*].name");
+    eventually("it is left alone", SOON, || owner().is_empty());
+    let other = manifest.replace("name: d}", "name: other}");
+    kubectl_stdin(&cluster, &k, &["apply", "-f", "-"], &other);
+    eventually("it is adopted", SOON, || owner() == "other");
+    assert_eq!(
+        names(&cluster, &k, &["rs"]).len(),
+        1,
+        "its template is the same"
+    );
+}
+
+#[test]
+fn item_115_196_and_199_namespaces_are_furnished_and_a_silent_node_loses_its_pods() {
     let Some(k) = any_kubectl() else { return };
     let cluster = Cluster::up(&["--no-node"]);
     kubectl(&cluster, &k, ["create", "namespace", "team"]);
@@ -316,6 +376,21 @@ fn item_196_and_199_namespaces_are_furnished_and_a_silent_node_loses_its_pods() 
         Duration::from_secs(10),
         furnished,
     );
+
+    // The authority is also published for pods that ask for it by its signer.
+    eventually("the trust bundle is published", SOON, || {
+        let list = kubectl(&cluster, &k, ["get", "clustertrustbundles"]);
+        list.contains("kubernetes.io:kube-apiserver-serving:")
+    });
+
+    // Who has an owner that is no more is collected.
+    let orphan = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: orphan\n  ownerReferences:\n  \
+                  - {apiVersion: v1, kind: ConfigMap, name: gone, uid: 5f0d7f70-6a0e-4c59-9d8b-000000000000}\n";
+    kubectl_stdin(&cluster, &k, &["create", "-f", "-"], orphan);
+    eventually("what is left behind is collected", SOON, || {
+        let held = output(cluster.kubectl(&k).args(["get", "configmap", "orphan"]));
+        !held.status.success()
+    });
 
     // A node that says once that it is ready, and then nothing.
     let heartbeat = r#"{"status":{"conditions":[{"type":"Ready","status":"True","reason":"KubeletReady","message":"well","lastHeartbeatTime":"2026-01-01T00:00:00Z","lastTransitionTime":"2026-01-01T00:00:00Z"}]}}"#;

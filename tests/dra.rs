@@ -5,7 +5,6 @@
 mod harness;
 mod node_harness;
 #[path = "peers/parts.rs"]
-#[allow(dead_code, reason = "only programs in Go are used here")]
 mod parts;
 
 use davit_proto::podresources::v1::{ListPodResourcesRequest, PodResources};
@@ -382,5 +381,71 @@ async fn item_149_cdi_devices_of_a_device_plugin_are_injected() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     node.wait_for_phase("thing", "Running").await;
     assert!(hooked.exists());
+    node.clean_up().await;
+}
+
+/// 91: a claim that was made, but is not in the pod's status yet, is found again. 92: what the status says needs no claim
+/// runs without one.
+#[tokio::test(flavor = "multi_thread")]
+async fn items_91_92_claims_from_templates_are_made_once_or_not_at_all() {
+    let Some(()) = root() else { return };
+    let node = NodeCluster::up(&[]).await;
+    node.wait_for_service_account().await;
+    let pod = |name: &str| -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+            "resourceClaims": [{"name": "e", "resourceClaimTemplateName": "late"}],
+            "containers": [{"name": "main", "image": "davit.local/host", "command": ["sleep", "1000"],
+                "resources": {"claims": [{"name": "e"}]}}]}}))
+        .unwrap()
+    };
+    // There is no template: the controller can only try.
+    node.create(&pod("without")).await;
+    node.create(&pod("found")).await;
+    let status = json!({"status": {"resourceClaimStatuses": [{"name": "e"}]}});
+    let params = kube::api::PatchParams::default();
+    let patch = kube::api::Patch::Strategic(&status);
+    let patched = node.pods().patch_status("without", &params, &patch).await;
+    patched.unwrap();
+    node.wait_for_phase("without", "Running").await;
+
+    let claims: Api<ResourceClaim> = Api::default_namespaced(node.client.clone());
+    let uid = node
+        .pods()
+        .get("found")
+        .await
+        .unwrap()
+        .metadata
+        .uid
+        .unwrap();
+    let by_hand = serde_json::from_value(json!({
+        "metadata": {"name": "by-hand", "annotations": {"resource.kubernetes.io/pod-claim-name": "e"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "found", "uid": uid,
+                "controller": true, "blockOwnerDeletion": true}]},
+        "spec": {}}));
+    claims
+        .create(&PostParams::default(), &by_hand.unwrap())
+        .await
+        .unwrap();
+    let templates: Api<ResourceClaimTemplate> = Api::default_namespaced(node.client.clone());
+    let late = serde_json::from_value(json!({"metadata": {"name": "late"}, "spec": {"spec": {}}}));
+    templates
+        .create(&PostParams::default(), &late.unwrap())
+        .await
+        .unwrap();
+    within(SOON, "the pod's status names the claim", async || {
+        let pod = node.pods().get("found").await.ok()?;
+        let statuses = pod.status?.resource_claim_statuses?;
+        (statuses[0].resource_claim_name.as_deref() == Some("by-hand")).then_some(())
+    })
+    .await;
+    // A claim without requests is allocated like any other.
+    node.wait_for_phase("found", "Running").await;
+    let all = claims.list(&ListParams::default()).await.unwrap().items;
+    let names: Vec<&str> = all
+        .iter()
+        .filter_map(|c| c.metadata.name.as_deref())
+        .collect();
+    assert_eq!(names, ["by-hand"]);
     node.clean_up().await;
 }

@@ -4,6 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
+#[path = "peers/parts.rs"]
+mod parts;
+#[path = "peers/classic.rs"]
+mod peer;
 
 use harness::{Cluster, DAVIT, any_kubectl, eventually, kubectl, kubectl_stdin, output, root, run};
 use serde_json::{Value, json};
@@ -289,11 +293,41 @@ impl Bed {
     }
 
     fn environment(&self, pod: &str, container: &str) -> String {
-        self.kubectl(&["exec", pod, "-c", container, "--", "env"])
+        let mut shown = String::new();
+        // kubectl loses what a short command says when it arrives before its streams are ready.
+        self.eventually("the environment is shown", || {
+            let args = ["exec", pod, "-c", container, "--", "env"];
+            let told = output(self.cluster.kubectl(&self.kubectl).args(args));
+            shown = String::from_utf8_lossy(&told.stdout).into_owned();
+            told.status.success()
+        });
+        shown
+    }
+
+    /// Nodes without an agent, that pods can be bound to.
+    fn simulate(&self, nodes: &[&str]) {
+        for node in nodes {
+            self.apply(
+                &json!({"apiVersion": "v1", "kind": "Node",
+                    "metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}}})
+                .to_string(),
+            );
+            let status = json!({"status": {
+                "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"},
+                "capacity": {"cpu": "4", "memory": "8Gi", "pods": "20"},
+                "conditions": [{"type": "Ready", "status": "True", "reason": "Simulated", "message": "simulated"}]}});
+            let status = status.to_string();
+            self.kubectl(&["patch", "node", node, "--subresource=status", "-p", &status]);
+        }
     }
 
     fn delete_pod(&self, pod: &str) {
         self.kubectl(&["delete", "pod", pod, "--wait=true"]);
+    }
+
+    /// Nobody runs on simulated nodes: their pods go by force.
+    fn force(&self, pod: &str) {
+        self.kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"]);
     }
 
     fn cdi_files(&self) -> usize {
@@ -525,19 +559,7 @@ fn the_examples_of_1_26_work_as_shown() {
 #[test]
 fn scheduler_and_driver_agree_on_nodes() {
     let Some(bed) = Bed::up() else { return };
-    for node in ["sim-1", "sim-2"] {
-        bed.apply(
-            &json!({"apiVersion": "v1", "kind": "Node",
-                "metadata": {"name": node, "labels": {"kubernetes.io/hostname": node}}})
-            .to_string(),
-        );
-        let status = json!({"status": {
-            "allocatable": {"cpu": "4", "memory": "8Gi", "pods": "20"},
-            "capacity": {"cpu": "4", "memory": "8Gi", "pods": "20"},
-            "conditions": [{"type": "Ready", "status": "True", "reason": "Simulated", "message": "simulated"}]}});
-        let status = status.to_string();
-        bed.kubectl(&["patch", "node", node, "--subresource=status", "-p", &status]);
-    }
+    bed.simulate(&["sim-1", "sim-2"]);
     let resources = json!({"NodeLocal": true, "Nodes": ["sim-1", "sim-2"], "MaxAllocations": 1});
     let file = config(&bed.cluster, "resources", &resources);
     let _controller = Half::start(
@@ -566,17 +588,13 @@ fn scheduler_and_driver_agree_on_nodes() {
     bed.eventually("the third waits", || bed.is_pending_with("p-3", full));
     let text = bed.explain("pod", "p-3");
     assert!(text.contains("refuses the selected node"), "{text}");
-    // Nobody runs on simulated nodes: their pods go by force.
     let freed = bed.node_of("p-1");
-    let force = |pod: &str| {
-        bed.kubectl(&["delete", "pod", pod, "--force", "--grace-period=0"]);
-    };
-    force("p-1");
+    bed.force("p-1");
     bed.eventually("the third takes the first's place", || {
         bed.node_of("p-3") == freed
     });
-    force("p-2");
-    force("p-3");
+    bed.force("p-2");
+    bed.force("p-3");
     bed.eventually("all claims gone", || {
         bed.kubectl(&["get", CLAIMS, "-o", "name"]).is_empty()
     });
@@ -594,7 +612,7 @@ fn scheduler_and_driver_agree_on_nodes() {
         let handle = bed.object(CLAIMS, "moves");
         let handle = handle["status"]["allocation"]["resourceHandle"].as_str();
         assert!(handle.unwrap().contains(node), "{handle:?}");
-        force(node);
+        bed.force(node);
         bed.eventually("unused", || bed.state("moves") == "allocated");
     }
     bed.kubectl(&["delete", CLAIMS, "moves", "--timeout=60s"]);

@@ -22,6 +22,14 @@ pub const DAVIT: &str = env!("CARGO_BIN_EXE_davit");
 /// How long a cluster may take to be ready in a debug build on a busy machine.
 const READY: Duration = Duration::from_secs(90);
 
+/// Kubelet flags with which a disk that builds have nearly filled is no reason to evict pods or remove images.
+pub const FULL_DISK: [&str; 4] = [
+    "--eviction-hard",
+    "memory.available<100Mi",
+    "--image-gc-high-threshold",
+    "100",
+];
+
 /// The folder of these tests.
 pub fn tests_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
@@ -127,12 +135,17 @@ impl Cluster {
             "--data-dir".to_owned(),
             dir.path().join("data").display().to_string(),
         ];
-        all.extend(["--port", "0", "--node-port", "0", "--root"].map(str::to_owned));
-        all.push(dir.path().join("root").display().to_string());
+        all.extend(["--port", "0"].map(str::to_owned));
+        if !args.contains(&"--no-node") {
+            all.extend(["--node-port", "0"].map(str::to_owned));
+        }
+        all.extend([
+            "--root".to_owned(),
+            dir.path().join("root").display().to_string(),
+        ]);
         all.extend(args.iter().map(|a| (*a).to_owned()));
-        if all.iter().any(|a| a == "--no-node") {
-            all.retain(|a| a != "--node-port");
-            all.remove(all.iter().rposition(|a| a == "0").unwrap());
+        if !args.contains(&"--config") {
+            all.extend(FULL_DISK.map(str::to_owned));
         }
         let (child, ready) = start(&all, dir.path());
         let mut cluster = Self {
@@ -171,6 +184,13 @@ impl Cluster {
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Has davit listen on the same port when it is started again, for those who know it by that.
+    pub fn keep_port(&mut self) {
+        let port = self.server.rsplit(':').next().unwrap().to_owned();
+        let at = self.args.iter().position(|a| a == "--port").unwrap();
+        self.args[at + 1] = port.trim_end_matches('/').to_owned();
     }
 
     /// Starts davit again with the arguments it had.
@@ -226,7 +246,37 @@ impl Drop for Cluster {
         if matches!(self.child.try_wait(), Ok(None)) {
             self.interrupt();
         }
+        end_containers(self.dir.path());
     }
+}
+
+/// Containers outlive davit; those of a test that has failed must not, nor what was mounted for its pods.
+fn end_containers(dir: &Path) {
+    let containers = std::fs::read_dir(dir.join("data/runtime/containers"));
+    for container in containers.into_iter().flatten().flatten() {
+        let state = std::fs::read(container.path().join("state.json")).unwrap_or_default();
+        let state: serde_json::Value = serde_json::from_slice(&state).unwrap_or_default();
+        let pid = state["pid"].as_i64().and_then(|n| i32::try_from(n).ok());
+        let begun = state["start_ticks"].as_u64();
+        if let Some(pid) = pid.filter(|pid| start_ticks(*pid).is_some_and(|t| Some(t) == begun)) {
+            let pid = nix::unistd::Pid::from_raw(pid);
+            // Its monitor sees the end and goes, too.
+            let _gone = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
+    }
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let places = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    let own: Vec<&str> = places.filter(|p| Path::new(p).starts_with(dir)).collect();
+    for place in own.iter().rev() {
+        let _gone = nix::mount::umount2(*place, nix::mount::MntFlags::MNT_DETACH);
+    }
+}
+
+/// When a process began, in clock ticks since boot.
+fn start_ticks(pid: i32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let after_name = stat.rsplit_once(')')?.1;
+    after_name.split_whitespace().nth(19)?.parse().ok()
 }
 
 fn start(args: &[String], dir: &Path) -> (Child, String) {

@@ -115,6 +115,7 @@ fn objects_are_created_read_changed_and_deleted() {
     });
 }
 
+/// Item 086.
 #[test]
 fn apply_creates_configures_and_leaves_unchanged() {
     with_each_kubectl(|cluster, k| {
@@ -165,6 +166,7 @@ fn apply_creates_configures_and_leaves_unchanged() {
     });
 }
 
+/// Item 136.
 #[test]
 fn unknown_fields_are_refused_by_name() {
     with_each_kubectl(|cluster, k| {
@@ -189,6 +191,7 @@ fn unknown_fields_are_refused_by_name() {
     });
 }
 
+/// Items 133 and 135.
 #[test]
 fn discovery_and_explain_work() {
     with_each_kubectl(|cluster, k| {

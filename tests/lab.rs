@@ -5,11 +5,12 @@
 mod harness;
 
 #[path = "peers/parts.rs"]
-#[allow(dead_code, reason = "each test program uses a part of it")]
 mod parts;
 
-use harness::{Cluster, DAVIT, any_kubectl, eventually, kubectl, kubectl_stdin, output, temp_dir};
-use std::process::Command;
+use harness::{
+    Cluster, DAVIT, any_kubectl, eventually, kubectl, kubectl_stdin, output, run, temp_dir,
+};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const INVENTORY: &str = "
@@ -92,6 +93,161 @@ fn pods_are_scheduled_on_simulated_nodes_and_get_their_devices() {
     };
     assert_eq!(held("hardware-vendor.example/foo", 1), 12, "{told}");
     assert_eq!(held("hardware-vendor.example/rare", 1), 1, "{told}");
+}
+
+/// Ends with the test.
+struct Process(Child);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _gone = self.0.kill();
+        let _reaped = self.0.wait();
+    }
+}
+
+const SPREAD: &str = "
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: spread}
+spec:
+  replicas: 20
+  selector: {matchLabels: {app: spread}}
+  template:
+    metadata: {labels: {app: spread}}
+    spec:
+      topologySpreadConstraints:
+      - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: DoNotSchedule, labelSelector: {matchLabels: {app: spread}}}
+      containers:
+      - name: main
+        image: none
+        resources: {limits: {hardware-vendor.example/foo: 1}}
+";
+
+#[test]
+fn simulated_nodes_join_a_cluster_that_runs() {
+    let Some(kubectl_binary) = any_kubectl() else {
+        return;
+    };
+    let cluster = Cluster::up(&["--no-node"]);
+    let ask = |args: &[&str]| kubectl(&cluster, &kubectl_binary, args);
+    let lab = |count: &str| {
+        let log = std::fs::File::create(cluster.dir.path().join("lab.log")).unwrap();
+        let child = Command::new(DAVIT)
+            .args(["lab", "nodes", "--count", count, "--prefix", "far-"])
+            .arg("--kubeconfig")
+            .arg(&cluster.kubeconfig)
+            .arg("--dir")
+            .arg(cluster.dir.path().join("sim"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        Process(child.unwrap())
+    };
+    let nodes = lab("10");
+    let long = Duration::from_secs(120);
+    eventually("ten nodes with devices", long, || {
+        let path =
+            r"jsonpath={range .items[*]}{.status.allocatable.hardware-vendor\.example/foo} {end}";
+        ask(&["get", "nodes", "-o", path]).trim() == ["8"; 10].join(" ")
+    });
+    let table = run(Command::new(DAVIT)
+        .args(["devices", "--kubeconfig"])
+        .arg(&cluster.kubeconfig));
+    assert_eq!(table.lines().count(), 1 + 10 * 8, "{table}");
+    kubectl_stdin(&cluster, &kubectl_binary, &["apply", "-f", "-"], SPREAD);
+    ask(&["rollout", "status", "deployment/spread", "--timeout=120s"]);
+    let each = |field: &str| {
+        let path = format!("jsonpath={{range .items[*]}}{{{field}}} {{end}}");
+        let told = ask(&["get", "pods", "-l", "app=spread", "-o", &path]);
+        told.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let mut used = each(".spec.nodeName");
+    assert_eq!(used.len(), 20);
+    used.sort_unstable();
+    used.dedup();
+    assert_eq!(used.len(), 10, "two pods on each node: {used:?}");
+    // They go and come back; the pods stay theirs.
+    let before = each(".metadata.uid");
+    drop(nodes);
+    let _nodes = lab("10");
+    eventually("the pods run again", long, || {
+        let ready = each(".status.containerStatuses[0].ready");
+        ready.len() == 20 && ready.iter().all(|r| r == "true")
+    });
+    assert_eq!(each(".metadata.uid"), before);
+}
+
+const TWO_SOCKETS: &str = r#"
+numaNodes:
+- {id: 0, memory: 64Gi, distances: [10, 21]}
+- {id: 1, memory: 64Gi, distances: [21, 10]}
+cpus:
+- {cpus: "0-15,32-47", node: 0, socket: 0, threads: 2}
+- {cpus: "16-31,48-63", node: 1, socket: 1, threads: 2}
+"#;
+
+/// Each node has room for all of it, on no NUMA node.
+const WIDE: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: wide}
+spec:
+  containers:
+  - {name: main, image: none, resources: {limits: {cpu: 40, memory: 1Gi}}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: narrow}
+spec:
+  containers:
+  - {name: main, image: none, resources: {limits: {cpu: 20, memory: 1Gi}}}
+";
+
+#[test]
+fn what_every_node_would_refuse_is_bound_to_none() {
+    let Some(kubectl_binary) = any_kubectl() else {
+        return;
+    };
+    let dir = temp_dir();
+    let machine = dir.path().join("machine.yaml");
+    std::fs::write(&machine, TWO_SOCKETS).unwrap();
+    let mut args = vec!["--no-node", "--sim-nodes", "2", "--machine-file"];
+    args.push(machine.to_str().unwrap());
+    args.extend(["--cpu-manager-policy", "static", "--reserved-cpus", "0"]);
+    args.extend(["--topology-manager-policy", "single-numa-node"]);
+    let cluster = Cluster::up(&args);
+    let ask = |args: &[&str]| kubectl(&cluster, &kubectl_binary, args);
+    let long = Duration::from_secs(60);
+    eventually("both nodes publish their topology", long, || {
+        let mut list = Command::new(&kubectl_binary);
+        list.arg("--kubeconfig").arg(&cluster.kubeconfig);
+        list.args(["get", "noderesourcetopologies", "-o", "name"]);
+        String::from_utf8_lossy(&output(&mut list).stdout)
+            .lines()
+            .count()
+            == 2
+    });
+    // The scheduler looks for the kind every few seconds until it is there.
+    std::thread::sleep(Duration::from_secs(6));
+    kubectl_stdin(&cluster, &kubectl_binary, &["apply", "-f", "-"], WIDE);
+    ask(&[
+        "wait",
+        "--for=condition=Ready",
+        "pod/narrow",
+        "--timeout=60s",
+    ]);
+    let message = "jsonpath={.status.conditions[?(@.type=='PodScheduled')].message}";
+    eventually("the scheduler's verdict", long, || {
+        ask(&["get", "pod", "wide", "-o", message])
+            .contains("2 node(s) cannot align the resources of the pod on NUMA nodes")
+    });
+    assert_eq!(
+        ask(&["get", "pod", "wide", "-o", "jsonpath={.status.phase}"]),
+        "Pending"
+    );
 }
 
 const DRIVERS: &str = "
@@ -256,4 +412,106 @@ fn a_go_plugin_and_a_go_monitor_are_checked() {
         // It keeps the 4 MiB that Go's library takes.
         assert_eq!(failed(&report), ["large"], "{report:#}");
     }
+}
+
+const PLACES: [&str; 8] = [
+    "--kubelet-dir",
+    "{dir}",
+    "--cdi-dir",
+    "{cdi-dir}",
+    "--kubeconfig",
+    "{kubeconfig}",
+    "--instance",
+    "{instance}",
+];
+
+#[test]
+fn the_example_driver_passes_every_check() {
+    let command = [
+        &[DAVIT, "example-gpu", "--partitions", "--shared", "1"],
+        &PLACES[..],
+    ]
+    .concat();
+    let dir = temp_dir();
+    let file = dir.path().join("parameters.yaml");
+    let parameters = |valid: &str, invalid: &str| {
+        let form = |sharing: &str| {
+            format!(
+                "parameters: {{apiVersion: gpu.davit.dev/v1, kind: GpuConfig, sharing: {{{sharing}}}}}"
+            )
+        };
+        let text = format!(
+            "valid:\n- {}\ninvalid:\n- {}\n  names: timeSlice\n- {}\n  names: Forever\n",
+            form(valid),
+            form("timeSlices: Long"),
+            form(invalid),
+        );
+        std::fs::write(&file, text).unwrap();
+        file.display().to_string()
+    };
+    let path = parameters("timeSlice: Long", "timeSlice: Forever");
+    let options = ["--most-devices", "4", "--parameters", &path];
+    let (fine, report) = check("dra-driver", &options, &command);
+    assert!(fine, "{report:#}");
+    assert_eq!(report["resources"][0], "gpu.davit.dev");
+    assert_eq!(report["summary"]["skipped"], 0, "{report:#}");
+    // The other way round both are found out.
+    let path = parameters("timeSlice: Forever", "timeSlice: Long");
+    let options = ["--most-devices", "1", "--parameters", &path];
+    let (fine, report) = check("dra-driver", &options, &command);
+    assert!(!fine);
+    let found = ["parameters-valid", "parameters-invalid"];
+    assert_eq!(failed(&report), found, "{report:#}");
+}
+
+#[test]
+fn a_go_driver_is_checked() {
+    let Some(driver) = parts::go_peer("dradriver") else {
+        return;
+    };
+    let driver = driver.display().to_string();
+    let command = [&[driver.as_str(), "--node", "{node}"], &PLACES[..]].concat();
+    let (_, report) = check("dra-driver", &[], &command);
+    println!("{report:#}");
+    assert_eq!(failed(&report), Vec::<&str>::new(), "{report:#}");
+}
+
+#[test]
+fn a_driver_that_lies_and_dies_fails() {
+    let dir = temp_dir();
+    let file = dir.path().join("drivers.yaml");
+    let faulty = |fault: &str| {
+        let text = format!(
+            "drivers: [{{name: gpu.vendor.example, devices: [{{name: gpu}}], faults: {{{fault}}}}}]"
+        );
+        std::fs::write(&file, text).unwrap();
+        let path = file.display().to_string();
+        let command = [
+            DAVIT,
+            "lab",
+            "devices",
+            "-f",
+            &path,
+            "--node",
+            "{node}",
+            "--kubelet-dir",
+            "{dir}",
+            "--cdi-dir",
+            "{cdi-dir}",
+            "--kubeconfig",
+            "{kubeconfig}",
+        ];
+        let (fine, report) = check("dra-driver", &["--patience", "3s"], &command);
+        assert!(!fine);
+        report
+    };
+    let report = faulty("prepare: lie");
+    assert_eq!(failed(&report), ["cdi-files"], "{report:#}");
+    let report = faulty("unprepare: {manner: fail, text: stuck}");
+    let found = failed(&report);
+    assert!(
+        found.contains(&"unprepare") && found.contains(&"unprepare-gone"),
+        "{report:#}"
+    );
+    assert!(!found.contains(&"prepare"), "{report:#}");
 }

@@ -11,10 +11,14 @@ mod images;
 mod lifecycle;
 #[path = "pods/limits.rs"]
 mod limits;
+#[path = "pods/resize.rs"]
+mod resize;
 #[path = "pods/shutdown.rs"]
 mod shutdown;
 #[path = "pods/streams.rs"]
 mod streams;
+#[path = "pods/verbs.rs"]
+mod verbs;
 #[path = "pods/volumes.rs"]
 mod volumes;
 
@@ -234,6 +238,11 @@ for_each_kubectl!(
     limits_with_kubectl_1_33,
     limits::scenario
 );
+for_each_kubectl!(
+    verbs_with_kubectl_1_27,
+    verbs_with_kubectl_1_33,
+    verbs::scenario
+);
 
 #[test]
 fn imported_image_runs_the_example_of_a_device_pod() {
@@ -253,6 +262,16 @@ fn pods_are_told_when_the_machine_goes_down() {
 #[test]
 fn extended_resource_by_hand() {
     limits::extended_resource();
+}
+
+#[test]
+fn pods_are_resized_in_place_and_held_to_their_storage() {
+    resize::scenario();
+}
+
+#[test]
+fn images_that_nobody_uses_are_removed() {
+    images::collected();
 }
 
 #[test]

@@ -721,12 +721,19 @@ fn item_154_a_conversion_webhook_is_asked_once_for_a_list_and_watched_for_lies()
                 "metadata": {"name": format!("door-{n}")}, "spec": {"host": format!("host-{n}")}});
             kubectl_stdin(&c, &k, &["create", "-f", "-"], &door.to_string());
         }
-        let asked = || converter.calls().len();
-        let before = asked();
-        let table = kubectl(&c, &k, ["get", "doors.v2.example.com", "--no-headers"]);
-        assert_eq!(table, "door-1   host-1\ndoor-2   host-2\ndoor-3   host-3\n");
-        assert_eq!(asked() - before, 1, "one call for the list");
-        let (path, last) = converter.calls().pop().unwrap();
+        // Controllers that watch every kind list this one as well, once, when they find it.
+        let mut lists = Vec::new();
+        for _ in 0..5 {
+            let before = converter.calls().len();
+            let table = kubectl(&c, &k, ["get", "doors.v2.example.com", "--no-headers"]);
+            assert_eq!(table, "door-1   host-1\ndoor-2   host-2\ndoor-3   host-3\n");
+            lists = converter.calls().split_off(before);
+            if lists.len() == 1 {
+                break;
+            }
+        }
+        assert_eq!(lists.len(), 1, "one call for the list");
+        let (path, last) = lists.pop().unwrap();
         assert_eq!(path, "/convert?timeout=30s");
         assert_eq!(last["request"]["objects"].as_array().unwrap().len(), 3);
         assert_eq!(last["request"]["desiredAPIVersion"], "example.com/v2");

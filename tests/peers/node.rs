@@ -3,6 +3,7 @@
 use crate::harness::tests_dir;
 use crate::node_harness::{NodeCluster, RESOURCE, pod, within};
 use crate::{harness, parts};
+use k8s_openapi::api::core::v1::Node;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -31,9 +32,9 @@ impl Drop for Process {
 }
 
 /// What the Go client of podresources reads from a node.
-fn read_podresources(client: &Path, node: &NodeCluster) -> serde_json::Value {
+fn read_podresources(client: &Path, node: &NodeCluster, args: &[&str]) -> serde_json::Value {
     let socket = node.kubelet_dir().join("pod-resources/kubelet.sock");
-    let told = harness::run(Command::new(client).arg("--socket").arg(socket));
+    let told = harness::run(Command::new(client).arg("--socket").arg(socket).args(args));
     serde_json::from_str(&told).unwrap()
 }
 
@@ -72,7 +73,7 @@ async fn a_go_device_plugin_and_a_go_monitor_agree() {
     let command = r#"test -n "$PEER_THINGS" && exec sleep 600"#;
     node.create(&pod("holder", command, 2)).await;
     node.wait_for_phase("holder", "Running").await;
-    let answer = read_podresources(&monitor, &node);
+    let answer = read_podresources(&monitor, &node, &[]);
     // the plugin prefers its last devices
     assert_eq!(devices_of(&answer, "holder"), ["thing-2", "thing-3"]);
     let numa =
@@ -114,5 +115,67 @@ async fn a_python_device_plugin_serves_a_pod() {
         (phase == "Succeeded").then_some(())
     })
     .await;
+    node.clean_up().await;
+}
+
+/// Items 1, 2, 3, 31 and 125: however a Go program dials, it is served, and it sees `localhost` of us.
+#[tokio::test(flavor = "multi_thread")]
+async fn go_programs_dial_as_they_like_and_see_localhost() {
+    let (Some(()), Some(plugin), Some(monitor)) = (
+        harness::root(),
+        parts::go_peer("deviceplugin"),
+        parts::go_peer("podresources"),
+    ) else {
+        return;
+    };
+    let node = NodeCluster::up(&[]).await;
+    let (device_plugins, registry) = (
+        node.kubelet_dir().join("device-plugins"),
+        node.kubelet_dir().join("plugins_registry"),
+    );
+    let told = |name: &str| node.cluster.dir.path().join(format!("{name}.told"));
+    let start = |name: &str, args: &[&str]| {
+        let mut command = Command::new(&plugin);
+        command.arg("--dir").arg(&device_plugins).args(args);
+        command.args(["--resource", &format!("peers.davit.dev/{name}")]);
+        command.args(["--socket", &format!("{name}.sock")]);
+        let file = std::fs::File::create(told(name)).unwrap();
+        Process(command.stdout(file).spawn().unwrap())
+    };
+    let styles = ["unix", "path", "passthrough", "raw"];
+    let mut running: Vec<Process> = Vec::new();
+    for style in styles {
+        running.push(start(style, &["--dial", style]));
+    }
+    running.push(start("found", &["--registry", registry.to_str().unwrap()]));
+    let nodes: kube::Api<Node> = kube::Api::all(node.client.clone());
+    within(WAIT, "the devices of all five plugins", async || {
+        let allocatable = nodes.get("node-1").await.ok()?.status?.allocatable?;
+        let of = |name: &str| allocatable.get(&format!("peers.davit.dev/{name}"));
+        let mut names = styles.into_iter().chain(["found"]);
+        names
+            .all(|n| of(n).is_some_and(|q| q.0 == "4"))
+            .then_some(())
+    })
+    .await;
+    for name in styles.into_iter().chain(["found"]) {
+        let told = std::fs::read_to_string(told(name)).unwrap();
+        let calls: Vec<&str> = told.lines().filter(|l| l.starts_with('/')).collect();
+        let of = |method: &str| calls.iter().any(|c| c.contains(method));
+        assert!(of("/ListAndWatch "), "{name}: {told}");
+        assert_eq!(of("/GetInfo "), name == "found", "{name}: {told}");
+        assert!(
+            calls.iter().all(|c| c.ends_with(" [localhost]")),
+            "{name}: {told}"
+        );
+    }
+    for style in styles {
+        for limit in ["4194304", "16777216"] {
+            let args = ["--dial", style, "--limit", limit];
+            let answer = read_podresources(&monitor, &node, &args);
+            let devices = answer["allocatable"]["devices"].as_array().unwrap();
+            assert_eq!(devices.len(), 20, "{style}: {answer}");
+        }
+    }
     node.clean_up().await;
 }

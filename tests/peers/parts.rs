@@ -1,4 +1,5 @@
 //! Building the peers with their own package managers, into `tests/.cache`.
+#![allow(dead_code, reason = "each test program uses a part of them")]
 
 use crate::harness::{part, tests_dir};
 use std::path::{Path, PathBuf};
@@ -10,16 +11,26 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A program below `tests/peers/go`, built when its sources are newer than it.
 pub(crate) fn go_peer(name: &str) -> Option<PathBuf> {
+    go_program(name, &tests_dir().join("peers/go"), name)
+}
+
+/// The driver of classic resource allocation in `tests/peers/go-classic`.
+pub(crate) fn classic_driver() -> Option<PathBuf> {
+    go_program("classicdriver", &tests_dir().join("peers/go-classic"), ".")
+}
+
+fn go_program(name: &str, module: &Path, package: &str) -> Option<PathBuf> {
     let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let sources = tests_dir().join("peers/go");
     let target = tests_dir().join(format!(".cache/peer-{name}"));
-    if modified(&target) < newest(&sources.join(name)).max(modified(&sources.join("go.mod"))) {
+    // What they share is in a package beside them.
+    let shared = newest(&module.join("dial")).max(modified(&module.join("go.mod")));
+    if modified(&target) < newest(&module.join(package)).max(shared) {
         let mut command = Command::new("go");
         command.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]);
         command
             .arg(&target)
-            .arg(format!("./{name}"))
-            .current_dir(&sources);
+            .arg(format!("./{package}"))
+            .current_dir(module);
         attempt(&mut command);
     }
     part(&format!("peer-{name}"), target.is_file().then_some(target))

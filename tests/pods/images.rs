@@ -268,6 +268,52 @@ pub(crate) fn scenario() {
     kube.clean_up();
 }
 
+const GREEDY: &str = "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+imageGCHighThresholdPercent: 1
+imageGCLowThresholdPercent: 0
+imageMinimumGCAge: 1ms
+evictionHard:
+  memory.available: 100Mi
+";
+
+/// Of two images the one in use stays.
+pub(crate) fn collected() {
+    let Some(busybox) = busybox() else { return };
+    // Any use of the disk is too much.
+    let dir = harness::temp_dir();
+    let file = dir.path().join("kubelet.yaml");
+    std::fs::write(&file, GREEDY).unwrap();
+    let Some(mut kube) = Kube::up("1.33", &["--config", &file.display().to_string()]) else {
+        return;
+    };
+    // Images of the same content are one image with two names.
+    import(
+        &kube,
+        &docker_archive(Path::new("/etc/passwd"), PAUSE),
+        PAUSE,
+    );
+    import(&kube, &oci_archive(&busybox, SHELL), SHELL);
+    let run = ["run", "user", "--image", SHELL, "--image-pull-policy=Never"];
+    kube.run(run.iter().chain(&["--command", "--", "sleep", "1000"]));
+    kube.wait_ready("user");
+    let images = |kube: &Kube| {
+        let mut command = Command::new(harness::DAVIT);
+        command.args(["image", "list", "--data-dir"]);
+        harness::run(command.arg(kube.dir().join("data")))
+    };
+    assert!(images(&kube).contains(PAUSE) && images(&kube).contains(SHELL));
+    // The node looks at its start and, as nothing was old enough then, soon again.
+    assert!(kube.cluster.interrupt().success());
+    kube.cluster.start_again();
+    kube.eventually("the image that nobody uses is gone", || {
+        !images(&kube).contains(PAUSE)
+    });
+    assert!(images(&kube).contains(SHELL), "{}", images(&kube));
+    assert_eq!(kube.field("user", ".status.phase"), "Running");
+    kube.clean_up();
+}
+
 const CONTAINERD: &str = r#"version = 2
 root = "DIR/root"
 state = "DIR/state"

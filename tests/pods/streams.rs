@@ -11,8 +11,10 @@ const RESTARTER: &str =
     "[ -e /work/ran ] && { echo second; exec sleep 1000; }; touch /work/ran; echo first; exit 3";
 const COUNTER: &str =
     "for i in 1 2 3 4 5; do echo line $i; sleep 0.3; done; echo to stderr >&2; sleep 0.2";
+// kubectl first tells a size that is one too large, so that what is shown is drawn anew.
 const TYPED: &str = "(while [ ! -e /tmp/got ]; do echo ready; sleep 0.2; done) & \
-    read line; touch /tmp/got; echo got $line; stty size; exit 6";
+    read line; touch /tmp/got; echo got $line; n=0; \
+    while [ $n -lt 50 ]; do case $(stty size) in 34*) break;; esac; sleep 0.1; n=$((n+1)); done; stty size; exit 6";
 const ECHO: &str = "while read line; do echo got $line; done; echo end";
 
 pub(crate) fn scenario(kube: &Kube) {
@@ -39,6 +41,7 @@ pub(crate) fn scenario(kube: &Kube) {
     port_forward(kube);
 }
 
+/// Item 127.
 fn logs(kube: &Kube) {
     kube.eventually("a first line", || {
         kube.try_run(["logs", "counter"])
@@ -122,6 +125,7 @@ fn previous_logs(kube: &Kube) {
     );
 }
 
+/// Items 121, 122 and 124: kubectl 1.27 speaks SPDY, 1.33 WebSocket.
 fn exec(kube: &Kube) {
     let failing = "echo out; echo err >&2; exit 7";
     let out = kube
@@ -252,7 +256,8 @@ fn attach(kube: &Kube) {
     let mut watching = kube.spawn(&["attach", "ticker"]);
     let mut lines = BufReader::new(watching.stdout.take().unwrap()).lines();
     assert_eq!(lines.next().unwrap().unwrap(), "tick");
-    kube.exec("ticker", "touch /tmp/stop");
+    // From the background: the container's end would take a command with it that has not ended yet.
+    kube.exec("ticker", "{ sleep 0.5; touch /tmp/stop; } &");
     assert!(lines.all(|line| line.unwrap() == "tick"));
     assert!(
         watching.wait().unwrap().success(),
@@ -299,6 +304,7 @@ fn attach(kube: &Kube) {
     }
 }
 
+/// Item 126.
 fn copy(kube: &Kube) {
     let from = kube.dir().join("from");
     std::fs::create_dir_all(from.join("sub")).unwrap();
@@ -319,6 +325,7 @@ fn copy(kube: &Kube) {
     assert!(!std::path::Path::new("/tmp/copied").exists());
 }
 
+/// Item 125.
 fn port_forward(kube: &Kube) {
     let mut forwarding = kube.spawn(&["port-forward", "pod/web", ":8080"]);
     let mut lines = BufReader::new(forwarding.stdout.take().unwrap()).lines();

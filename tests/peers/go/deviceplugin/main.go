@@ -1,6 +1,7 @@
 // Command deviceplugin is a device plugin built on the official module. It serves so many devices of a resource,
-// registers itself by Register on the kubelet's socket, and again whenever that socket is made anew. SIGUSR1 makes its
-// last device unhealthy, SIGUSR2 healthy again.
+// registers itself by Register on the kubelet's socket, and again whenever that socket is made anew; or waits in a folder
+// of the plugins registry until it is asked. SIGUSR1 makes its last device unhealthy, SIGUSR2 healthy again. For each call
+// it prints the method and the :authority that it saw.
 package main
 
 import (
@@ -16,8 +17,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
 	api "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"davit.dev/tests/peers/dial"
 )
 
 type plugin struct {
@@ -26,41 +30,66 @@ type plugin struct {
 	changes chan string // the health of the last device
 }
 
+type options struct {
+	dir, registry, socket, style, resource string
+	count                                  int
+}
+
 func main() {
-	dir := flag.String("dir", api.DevicePluginPath, "folder of the kubelet's device plugin sockets")
-	resource := flag.String("resource", "peers.davit.dev/thing", "name of the resource")
-	count := flag.Int("count", 4, "how many devices")
+	var o options
+	flag.StringVar(&o.dir, "dir", api.DevicePluginPath, "folder of the kubelet's device plugin sockets")
+	flag.StringVar(&o.registry, "registry", "", "folder of the plugins registry; nothing is registered by Register then")
+	flag.StringVar(&o.socket, "socket", "peer.sock", "name of the plugin's socket")
+	flag.StringVar(&o.style, "dial", "unix", "how the kubelet is dialled: "+dial.Styles)
+	flag.StringVar(&o.resource, "resource", "peers.davit.dev/thing", "name of the resource")
+	flag.IntVar(&o.count, "count", 4, "how many devices")
 	flag.Parse()
-	if err := run(*dir, *resource, *count); err != nil {
+	if err := run(o); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(dir, resource string, count int) error {
+func run(o options) error {
 	p := &plugin{changes: make(chan string, 1)}
-	for i := range count {
+	for i := range o.count {
 		p.devices = append(p.devices, &api.Device{
 			ID: fmt.Sprintf("thing-%d", i), Health: api.Healthy,
 			Topology: &api.TopologyInfo{Nodes: []*api.NUMANode{{ID: 0}}},
 		})
 	}
-	socket := filepath.Join(dir, "peer.sock")
+	folder := o.dir
+	if o.registry != "" {
+		folder = o.registry
+	}
+	socket := filepath.Join(folder, o.socket)
 	_ = os.Remove(socket)
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		return err
 	}
-	server := grpc.NewServer()
+	server := grpc.NewServer(grpc.UnaryInterceptor(
+		func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
+			tell(ctx, info.FullMethod)
+			return next(ctx, r)
+		}), grpc.StreamInterceptor(
+		func(s any, stream grpc.ServerStream, info *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			tell(stream.Context(), info.FullMethod)
+			return next(s, stream)
+		}))
 	api.RegisterDevicePluginServer(server, p)
+	if o.registry != "" {
+		registration.RegisterRegistrationServer(server, &registrar{name: o.resource})
+	}
 	go func() { _ = server.Serve(listener) }()
 	defer server.Stop()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2)
 	registered := ""
 	for tick := time.Tick(200 * time.Millisecond); ; {
-		if now := identity(filepath.Join(dir, "kubelet.sock")); now != "" && now != registered {
-			if err := register(dir, resource); err == nil {
+		now := identity(filepath.Join(o.dir, "kubelet.sock"))
+		if o.registry == "" && now != "" && now != registered {
+			if err := register(o); err == nil {
 				registered = now
 				fmt.Println("registered")
 			} else {
@@ -91,9 +120,13 @@ func identity(path string) string {
 	return fmt.Sprint(info.Sys().(*syscall.Stat_t).Ino, info.ModTime())
 }
 
-func register(dir, resource string) error {
-	connection, err := grpc.NewClient("unix://"+filepath.Join(dir, "kubelet.sock"),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+func tell(ctx context.Context, method string) {
+	values, _ := metadata.FromIncomingContext(ctx)
+	fmt.Println(method, values.Get(":authority"))
+}
+
+func register(o options) error {
+	connection, err := dial.Socket(filepath.Join(o.dir, "kubelet.sock"), o.style)
 	if err != nil {
 		return err
 	}
@@ -101,10 +134,27 @@ func register(dir, resource string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	_, err = api.NewRegistrationClient(connection).Register(ctx, &api.RegisterRequest{
-		Version: api.Version, Endpoint: "peer.sock", ResourceName: resource,
+		Version: api.Version, Endpoint: o.socket, ResourceName: o.resource,
 		Options: &api.DevicePluginOptions{GetPreferredAllocationAvailable: true, PreStartRequired: true},
 	})
 	return err
+}
+
+// registrar answers who the plugin is.
+type registrar struct {
+	registration.UnimplementedRegistrationServer
+	name string
+}
+
+func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
+	return &registration.PluginInfo{
+		Type: registration.DevicePlugin, Name: r.name, SupportedVersions: []string{api.Version},
+	}, nil
+}
+
+func (r *registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
+	fmt.Println("registered", s.PluginRegistered, s.Error)
+	return &registration.RegistrationStatusResponse{}, nil
 }
 
 func (p *plugin) GetDevicePluginOptions(context.Context, *api.Empty) (*api.DevicePluginOptions, error) {

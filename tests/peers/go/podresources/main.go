@@ -11,21 +11,24 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
+
+	"davit.dev/tests/peers/dial"
 )
 
 func main() {
 	socket := flag.String("socket", "/var/lib/kubelet/pod-resources/kubelet.sock", "path of the podresources socket")
+	style := flag.String("dial", "unix", "how the socket is dialled: "+dial.Styles)
+	limit := flag.Int("limit", 4<<20, "largest answer to take, in bytes")
 	flag.Parse()
-	if err := run(*socket); err != nil {
+	if err := run(*socket, *style, *limit); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-func run(socket string) error {
-	connection, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+func run(socket, style string, limit int) error {
+	connection, err := dial.Socket(socket, style, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(limit)))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,39 @@
+// Package conformance runs the end-to-end tests of Kubernetes itself against a cluster.
+package conformance
+
+import (
+	"flag"
+	"os"
+	"testing"
+
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/gomega"
+	"k8s.io/kubernetes/test/e2e/framework"
+	"k8s.io/kubernetes/test/e2e/framework/config"
+	"k8s.io/kubernetes/test/e2e/framework/testfiles"
+	manifests "k8s.io/kubernetes/test/e2e/testing-manifests"
+
+	// The tests register themselves.
+	_ "k8s.io/kubernetes/test/e2e/apimachinery"
+	_ "k8s.io/kubernetes/test/e2e/apps"
+	_ "k8s.io/kubernetes/test/e2e/auth"
+	_ "k8s.io/kubernetes/test/e2e/common"
+	_ "k8s.io/kubernetes/test/e2e/dra"
+	_ "k8s.io/kubernetes/test/e2e/scheduling"
+)
+
+func TestMain(m *testing.M) {
+	config.CopyFlags(config.Flags, flag.CommandLine)
+	framework.RegisterCommonFlags(flag.CommandLine)
+	framework.RegisterClusterFlags(flag.CommandLine)
+	flag.Parse()
+	testfiles.AddFileSource(manifests.GetE2ETestingManifestsFS())
+	framework.AfterReadingAllFlags(&framework.TestContext)
+	os.Exit(m.Run())
+}
+
+func TestConformance(t *testing.T) {
+	gomega.RegisterFailHandler(framework.Fail)
+	suite, reporter := framework.CreateGinkgoConfig()
+	ginkgo.RunSpecs(t, "Kubernetes e2e", suite, reporter)
+}
