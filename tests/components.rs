@@ -5,7 +5,8 @@
 mod harness;
 
 use harness::{DAVIT, FULL_DISK, any_kubectl, eventually, output, run, temp_dir};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -180,6 +181,55 @@ const GRANTS: [[&str; 3]; 3] = [
     ],
 ];
 
+/// What `kubeadm join` writes for its node, and the two lines at the end.
+const KUBEADM: &str = "
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+authentication:
+  anonymous: {enabled: false}
+  webhook: {cacheTTL: 0s, enabled: true}
+  x509: {clientCAFile: AUTHORITY}
+authorization:
+  mode: Webhook
+  webhook: {cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}
+cgroupDriver: systemd
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+cpuManagerReconcilePeriod: 0s
+crashLoopBackOff: {}
+evictionPressureTransitionPeriod: 0s
+fileCheckFrequency: 0s
+healthzBindAddress: ADDRESS
+healthzPort: 10248
+httpCheckFrequency: 0s
+imageMaximumGCAge: 0s
+imageMinimumGCAge: 0s
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: '0'}, text: {infoBufferSize: '0'}}, verbosity: 0}
+memorySwap: {}
+nodeStatusReportFrequency: 0s
+nodeStatusUpdateFrequency: 0s
+rotateCertificates: true
+runtimeRequestTimeout: 0s
+shutdownGracePeriod: 0s
+shutdownGracePeriodCriticalPods: 0s
+streamingConnectionIdleTimeout: 0s
+syncFrequency: 0s
+volumeStatsAggPeriod: 0s
+serverTLSBootstrap: true
+registerWithTaints: [{key: example.com/new, effect: NoSchedule}]
+";
+
+/// The body of an answer without TLS.
+fn get(address: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    body.to_owned()
+}
+
 /// docs/access.md, word for word: a node joins with a token only, and renews its certificate.
 #[test]
 fn a_node_joins_with_a_bootstrap_token_and_renews_its_certificate() {
@@ -241,6 +291,14 @@ fn a_node_joins_with_a_bootstrap_token_and_renews_its_certificate() {
     ]);
     config(&["set-context", "--current", "--user", "token"]);
     let (data, root, kubeconfig) = (path("node"), path("root"), path("node.kubeconfig"));
+    let config_file = path("config.yaml");
+    // An address of this process alone, so that the port is free.
+    let [.., a, b] = std::process::id().to_be_bytes();
+    let healthz = SocketAddr::from(([127, a | 1, b, 1], 10248));
+    let text = KUBEADM
+        .replace("AUTHORITY", &path("server/pki/ca.crt"))
+        .replace("ADDRESS", &healthz.ip().to_string());
+    std::fs::write(&config_file, text).unwrap();
     let node = [
         "--bootstrap-kubeconfig",
         &bootstrap,
@@ -256,7 +314,8 @@ fn a_node_joins_with_a_bootstrap_token_and_renews_its_certificate() {
         "joined",
         "--node-port",
         "0",
-        "--rotate-server-certificates",
+        "--config",
+        &config_file,
     ];
     processes.0.push(
         component(dir.path(), "node", &[&node[..], &FULL_DISK].concat())
@@ -270,6 +329,9 @@ fn a_node_joins_with_a_bootstrap_token_and_renews_its_certificate() {
             .any(|word| word == "Ready")
     };
     eventually("the node has joined", Duration::from_secs(90), is_ready);
+    assert_eq!(get(healthz, "/healthz"), "ok");
+    let taints = run(kubectl().args(["get", "node", "joined", "-o", "jsonpath={.spec.taints}"]));
+    assert!(taints.contains("example.com/new"), "{taints}");
     // Its server waits for a certificate that somebody approves.
     let proxied = || {
         let path = "/api/v1/nodes/joined/proxy/healthz";

@@ -364,6 +364,15 @@ fn start_containerd(dir: &Path, busybox: &Path) -> Option<Process> {
     Some(process)
 }
 
+/// The configuration can name the runtime, as kubeadm's does.
+const ENDPOINT: &str = "apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+containerRuntimeEndpoint: ENDPOINT
+cgroupDriver: cgroupfs
+evictionHard: {memory.available: 100Mi}
+imageGCHighThresholdPercent: 100
+";
+
 /// Pods on containerd, whose own streaming server is behind exec.
 pub(crate) fn containerd() {
     let (Some(()), Some(busybox)) = (harness::root(), busybox()) else {
@@ -374,8 +383,15 @@ pub(crate) fn containerd() {
         return;
     };
     let runtime = format!("unix://{}/c.sock", dir.path().display());
-    for release in ["1.27", "1.33"] {
-        let Some(kube) = Kube::up(release, &["--runtime", &runtime]) else {
+    let config = dir.path().join("kubelet.yaml");
+    let named = ENDPOINT.replace("ENDPOINT", &runtime);
+    std::fs::write(&config, named).unwrap();
+    let config = config.display().to_string();
+    for (release, flags) in [
+        ("1.27", ["--runtime", &runtime]),
+        ("1.33", ["--config", &config]),
+    ] {
+        let Some(kube) = Kube::up(release, &flags) else {
             continue;
         };
         // Without a network plugin containerd runs pods in the host's network only.

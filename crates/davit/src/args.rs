@@ -2,6 +2,7 @@
 
 use crate::access::AccessOptions;
 use crate::kubelet_flags::KubeletFlags;
+use anyhow::{Result, anyhow};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -229,11 +230,15 @@ pub(crate) struct NodeOptions {
     /// Where /var/lib/kubelet, /var/log/pods and friends live [default: / as root, else below the data dir]
     #[arg(long, value_name = "DIR")]
     pub(crate) root: Option<PathBuf>,
-    /// `embedded`, `unix:///path/to/cri.sock` or `none`
-    #[arg(long, value_name = "RUNTIME", default_value = "embedded")]
-    pub(crate) runtime: RuntimeKind,
+    /// `embedded`, `unix:///path/to/cri.sock` or `none` [default: the configuration's containerRuntimeEndpoint, else embedded]
+    #[arg(
+        long,
+        value_name = "RUNTIME",
+        visible_alias = "container-runtime-endpoint"
+    )]
+    runtime: Option<RuntimeKind>,
     /// Name of the node [default: the host's name]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", visible_alias = "hostname-override")]
     pub(crate) node_name: Option<String>,
     /// Port of the node's own HTTPS server (0 = any)
     #[arg(long, value_name = "N", default_value_t = 10250)]
@@ -310,14 +315,40 @@ pub(crate) struct Node {
     /// How to reach the API server to ask for the node's certificate, with a bootstrap token; the kubeconfig is written then
     #[arg(long, value_name = "FILE")]
     pub(crate) bootstrap_kubeconfig: Option<PathBuf>,
-    /// Renew the certificate that was asked for before it ends
-    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
-    pub(crate) rotate_certificates: bool,
+    /// Renew the certificate that was asked for before it ends [default: the configuration's rotateCertificates, else true]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    rotate_certificates: Option<bool>,
     /// Where the runtime's state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) options: NodeOptions,
+}
+
+impl NodeOptions {
+    /// The runtime that the flags or the kubelet's configuration name.
+    pub(crate) fn runtime(&self) -> Result<RuntimeKind> {
+        if let Some(runtime) = &self.runtime {
+            return Ok(runtime.clone());
+        }
+        match self.kubelet.parsed()?.runtime_endpoint() {
+            None => Ok(RuntimeKind::Embedded),
+            Some(endpoint) => endpoint
+                .parse()
+                .map_err(|why| anyhow!("containerRuntimeEndpoint {endpoint:?}: {why}")),
+        }
+    }
+}
+
+impl Node {
+    /// Whether the node's certificate is renewed.
+    pub(crate) fn rotates_certificates(&self) -> Result<bool> {
+        if let Some(rotate) = self.rotate_certificates {
+            return Ok(rotate);
+        }
+        let file = self.options.kubelet.parsed()?;
+        Ok(file.rotate_certificates().unwrap_or(true))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -428,7 +459,10 @@ mod tests {
         let Command::Up(up) = Args::parse_from(line.split_whitespace()).command else {
             panic!("up expected")
         };
-        assert_eq!(up.node.runtime, RuntimeKind::Cri("/run/c.sock".into()));
+        assert_eq!(
+            up.node.runtime().unwrap(),
+            RuntimeKind::Cri("/run/c.sock".into())
+        );
         assert_eq!(
             up.server.store,
             StoreKind::Etcd("http://a:1,http://b:1".into())

@@ -171,14 +171,14 @@ async fn open_store(kind: &StoreKind, data_dir: &Path) -> Result<Arc<dyn Store>>
 }
 
 /// What the embedded runtime needs and this process lacks, in one line.
-pub(crate) fn lacks_privileges(options: &NodeOptions) -> Option<String> {
-    let needs_root = options.runtime == RuntimeKind::Embedded && !paths::is_root();
-    needs_root.then(|| {
+pub(crate) fn lacks_privileges(options: &NodeOptions) -> Result<Option<String>> {
+    let needs_root = options.runtime()? == RuntimeKind::Embedded && !paths::is_root();
+    Ok(needs_root.then(|| {
         "running containers needs root, which this user is not; what works without: \
          --no-node (control plane only), --runtime unix:///path/to/cri.sock (an external runtime), \
          --runtime none (pods hold devices, nothing runs)"
             .to_owned()
-    })
+    }))
 }
 
 /// The container runtime of the node with this address.
@@ -189,7 +189,7 @@ async fn runtime(
     address: IpAddr,
     demo: bool,
 ) -> Result<Arc<dyn Runtime>> {
-    Ok(match &options.runtime {
+    Ok(match options.runtime()? {
         RuntimeKind::Embedded => {
             let mut embedded = EmbeddedOptions::new(runtime_dir(data_dir));
             embedded.host_ip = address.to_string();
@@ -209,7 +209,7 @@ async fn runtime(
             Arc::new(Embedded::new(embedded).await.context("embedded runtime")?)
         }
         RuntimeKind::Cri(socket) => {
-            let remote = davit_oci::cri::Remote::connect(socket).await;
+            let remote = davit_oci::cri::Remote::connect(&socket).await;
             Arc::new(remote.with_context(|| format!("container runtime at {}", socket.display()))?)
         }
         RuntimeKind::None => Arc::new(Hollow::default()),

@@ -7,6 +7,7 @@ use davit_node::kubelet_config::KubeletConfig;
 use davit_node::shutdown::Shutdown;
 use davit_topology::Hardware;
 use serde_json::{Map, Value, json};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -19,6 +20,24 @@ pub(crate) struct KubeletFlags {
     /// Show and divide the machine this file describes instead of the one at hand
     #[arg(long, value_name = "FILE")]
     machine_file: Option<PathBuf>,
+    /// Labels of the node
+    #[arg(long, value_name = "K=V,...")]
+    node_labels: Option<String>,
+    /// Addresses of the node [default: the one of the default route]
+    #[arg(long, value_name = "IP,...", value_delimiter = ',')]
+    node_ip: Vec<IpAddr>,
+    /// Taints that the node is registered with
+    #[arg(long, value_name = "KEY=VALUE:EFFECT,...")]
+    register_with_taints: Option<String>,
+    /// `cgroupfs` or `systemd`, for runtimes that do not say which they use (containerd before 2.0)
+    #[arg(long, value_name = "DRIVER")]
+    cgroup_driver: Option<String>,
+    /// Where health is asked without TLS [default: 127.0.0.1]
+    #[arg(long, value_name = "IP")]
+    healthz_bind_address: Option<String>,
+    /// Port on which health is asked without TLS; 10248 is the kubelet's [default: none]
+    #[arg(long, value_name = "N")]
+    healthz_port: Option<u16>,
     /// Most pods on the node
     #[arg(long, value_name = "N")]
     max_pods: Option<u32>,
@@ -136,6 +155,13 @@ impl KubeletFlags {
                 credentials::read(file, &bin_dir).context("failed to register CRI auth plugins")?;
             options.credentials = CredentialOptions { providers, bin_dir };
         }
+        for (name, label) in pairs("--node-labels", self.node_labels.as_deref(), '=')? {
+            let label = label.as_str().unwrap_or_default().to_owned();
+            options.labels.insert(name, label);
+        }
+        if !self.node_ip.is_empty() {
+            options.node_ips.clone_from(&self.node_ip);
+        }
         if let Some(seconds) = self.device_plugin_wait {
             options.plugin_wait = Duration::from_secs(seconds);
         }
@@ -193,7 +219,7 @@ impl KubeletFlags {
     }
 
     /// File and flags together.
-    fn parsed(&self) -> Result<KubeletConfig> {
+    pub(crate) fn parsed(&self) -> Result<KubeletConfig> {
         let text = match &self.config {
             Some(file) => std::fs::read_to_string(file)
                 .with_context(|| format!("kubelet configuration {}", file.display()))?,
@@ -245,6 +271,8 @@ impl KubeletFlags {
                 &self.eviction_pressure_transition_period,
             ),
             ("shutdownGracePeriod", &self.shutdown_grace_period),
+            ("cgroupDriver", &self.cgroup_driver),
+            ("healthzBindAddress", &self.healthz_bind_address),
             (
                 "shutdownGracePeriodCriticalPods",
                 &self.shutdown_grace_period_critical_pods,
@@ -280,15 +308,13 @@ impl KubeletFlags {
                 '=',
             ),
         ] {
-            if let Some(list) = list {
-                fields.insert(
-                    name.to_owned(),
-                    Value::Object(pairs(name, list, separator)?),
-                );
+            if list.is_some() {
+                let list = pairs(name, list.as_deref(), separator)?;
+                fields.insert(name.to_owned(), Value::Object(list));
             }
         }
         if let Some(list) = &self.feature_gates {
-            let mut gates = pairs("feature-gates", list, '=')?;
+            let mut gates = pairs("feature-gates", Some(list), '=')?;
             for (name, value) in &mut gates {
                 let parsed = value.as_str().and_then(|v| v.parse::<bool>().ok());
                 let Some(on) = parsed else {
@@ -311,10 +337,14 @@ impl KubeletFlags {
                 "imageGCLowThresholdPercent",
                 self.image_gc_low_threshold.map(i64::from),
             ),
+            ("healthzPort", self.healthz_port.map(i64::from)),
         ] {
             if let Some(number) = number {
                 fields.insert(name.to_owned(), json!(number));
             }
+        }
+        if let Some(list) = &self.register_with_taints {
+            fields.insert("registerWithTaints".to_owned(), taints(list)?);
         }
         if let Some(on) = self.rotate_server_certificates {
             fields.insert("serverTLSBootstrap".to_owned(), json!(on));
@@ -334,7 +364,7 @@ impl KubeletFlags {
                 let node: u32 = node
                     .parse()
                     .with_context(|| format!("--reserved-memory {text}"))?;
-                let limits = pairs("reserved-memory", list, '=')?;
+                let limits = pairs("reserved-memory", Some(list), '=')?;
                 Ok(json!({"numaNode": node, "limits": limits}))
             };
             let list: Result<Vec<Value>> = self.reserved_memory.iter().map(reservation).collect();
@@ -345,7 +375,8 @@ impl KubeletFlags {
 }
 
 /// `a=1,b=2` as an object of texts.
-fn pairs(what: &str, list: &str, separator: char) -> Result<Map<String, Value>> {
+fn pairs(what: &str, list: Option<&str>, separator: char) -> Result<Map<String, Value>> {
+    let list = list.unwrap_or_default();
     list.split(',')
         .filter(|p| !p.trim().is_empty())
         .map(|pair| match pair.split_once(separator) {
@@ -353,6 +384,26 @@ fn pairs(what: &str, list: &str, separator: char) -> Result<Map<String, Value>> 
             None => bail!("{what}: {pair:?} is not of the form KEY{separator}VALUE"),
         })
         .collect()
+}
+
+/// `key=value:effect,key:effect` as taints.
+fn taints(list: &str) -> Result<Value> {
+    let taint = |text: &str| {
+        let (named, effect) = text.trim().rsplit_once(':').unwrap_or((text, ""));
+        let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+        if named.is_empty() || !effects.contains(&effect) {
+            bail!(
+                "--register-with-taints {text}: expected KEY=VALUE:EFFECT, with the effect one of {}",
+                effects.join(", ")
+            );
+        }
+        Ok(match named.split_once('=') {
+            Some((key, value)) => json!({"key": key, "value": value, "effect": effect}),
+            None => json!({"key": named, "effect": effect}),
+        })
+    };
+    let entries = list.split(',').filter(|t| !t.trim().is_empty());
+    Ok(Value::Array(entries.map(taint).collect::<Result<_>>()?))
 }
 
 #[cfg(test)]
@@ -367,6 +418,8 @@ mod tests {
             eviction_hard: Some("memory.available<100Mi".to_owned()),
             reserved_memory: vec!["1:memory=1Gi".to_owned()],
             feature_gates: Some("CPUManagerPolicyAlphaOptions=true".to_owned()),
+            register_with_taints: Some("example.com/gpu=a:NoSchedule,alone:NoExecute".to_owned()),
+            healthz_port: Some(10248),
             ..KubeletFlags::default()
         };
         let fields = Value::Object(flags.fields().unwrap());
@@ -378,6 +431,9 @@ mod tests {
                 "evictionHard": {"memory.available": "100Mi"},
                 "reservedMemory": [{"numaNode": 1, "limits": {"memory": "1Gi"}}],
                 "featureGates": {"CPUManagerPolicyAlphaOptions": true},
+                "registerWithTaints": [{"key": "example.com/gpu", "value": "a", "effect": "NoSchedule"},
+                    {"key": "alone", "effect": "NoExecute"}],
+                "healthzPort": 10248,
             })
         );
         KubeletConfig::parse("", flags.fields().unwrap()).unwrap();
@@ -386,5 +442,6 @@ mod tests {
             ..KubeletFlags::default()
         };
         assert!(wrong.fields().is_err());
+        assert!(taints("gpu=a").is_err());
     }
 }

@@ -48,7 +48,7 @@ impl Identity {
             tracing::info!(node = name, "the node has got its certificate");
         }
         let client = davit_client::from_kubeconfig(&args.kubeconfig).await?;
-        if !args.rotate_certificates || !dir.join(CURRENT).exists() {
+        if !args.rotates_certificates()? || !dir.join(CURRENT).exists() {
             return Ok(Self {
                 client,
                 rotation: None,

@@ -1,6 +1,6 @@
 //! The components alone: `davit server`, `scheduler`, `controllers`, `node`.
 
-use crate::args::{Attached, Controllers, Node, RuntimeKind, Server};
+use crate::args::{Attached, Controllers, Node, Server};
 use crate::components::{Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::paths;
@@ -135,15 +135,11 @@ where
 }
 
 pub(crate) async fn node(args: Node) -> Result<()> {
-    if let Some(lacks) = lacks_privileges(&args.options) {
+    if let Some(lacks) = lacks_privileges(&args.options)? {
         bail!("{lacks}");
     }
     let mut signals = Signals::new()?;
-    let data_dir = match args.options.runtime {
-        RuntimeKind::Embedded | RuntimeKind::Cri(_) | RuntimeKind::None => {
-            paths::data_dir(args.data_dir.as_deref())?
-        }
-    };
+    let data_dir = paths::data_dir(args.data_dir.as_deref())?;
     let name = node_name(&args.options)?;
     let cancel = CancellationToken::new();
     let identity = tokio::select! {

@@ -27,7 +27,7 @@ const STOPPING: Duration = Duration::from_secs(20);
 pub(crate) async fn run(mut args: Up) -> Result<()> {
     let started = Instant::now();
     if !args.no_node
-        && let Some(lacks) = lacks_privileges(&args.node)
+        && let Some(lacks) = lacks_privileges(&args.node)?
     {
         bail!("{lacks}");
     }
@@ -35,7 +35,7 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
     let scratch = demo::Scratch::for_demo(&mut args)?;
     let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
     if let Some(networks) = &args.pod_network {
-        if args.node.runtime != RuntimeKind::Embedded {
+        if args.node.runtime()? != RuntimeKind::Embedded {
             bail!(
                 "--pod-network is for the embedded runtime; others have a CNI configuration of their own"
             );

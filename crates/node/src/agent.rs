@@ -13,6 +13,7 @@ mod topology_report;
 pub(crate) use dispatch::Inputs;
 pub use topology_report::define as define_topologies;
 
+use crate::cgroups::CgroupDriver;
 use crate::compute::{PinnedContainer, Settings};
 use crate::containermanager::{
     Config as DeviceConfig, ContainerManager, FoundContainer, StartError,
@@ -35,7 +36,7 @@ use crate::podresources;
 use crate::podsapi;
 use crate::resources::Amounts;
 use crate::runtime_state::{State, keys};
-use crate::server;
+use crate::server::{self, AccessOptions};
 use crate::shutdown::{self, Shutdown};
 use crate::status_manager::StatusManager;
 use crate::sysctls::Allowlist;
@@ -44,7 +45,7 @@ use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
 use davit_client::{EventRecorder, Informer};
 use davit_oci::runtime::Runtime;
 use davit_topology::Hardware;
-use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, Pod, Service, Taint};
 use kube::Api;
 use kube::runtime::watcher;
 use std::collections::BTreeMap;
@@ -52,6 +53,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -76,12 +78,18 @@ pub struct NodeOptions {
     pub node_ips: Vec<IpAddr>,
     /// Certificates (PEM) of the CA that signs clients of the node server; without it only bearer tokens are taken.
     pub client_ca: Option<Vec<u8>>,
+    /// Who the callers of the node server are, and who decides what they may.
+    pub access: AccessOptions,
+    /// Where health is asked without TLS, as by kubeadm.
+    pub healthz: Option<SocketAddr>,
     /// Certificate chain and key (PEM) of the node server; a self-signed one is made when not given.
     pub serving_certificate: Option<(Vec<u8>, Vec<u8>)>,
     /// Ask for the certificate of the node server by CertificateSigningRequest (`serverTLSBootstrap`).
     pub server_tls_bootstrap: bool,
     /// More labels of the node.
     pub labels: BTreeMap<String, String>,
+    /// Taints that the node is registered with.
+    pub taints: Vec<Taint>,
     /// `status.capacity.pods`.
     pub max_pods: u32,
     /// The sysctls that pods may set.
@@ -92,6 +100,8 @@ pub struct NodeOptions {
     pub resolv_conf: PathBuf,
     /// Prefix of the pods' cgroups, empty for the root.
     pub cgroup_root: String,
+    /// How cgroups are named, if the runtime does not say.
+    pub cgroup_driver: CgroupDriver,
     /// Whether the agent may mount (needs root).
     pub mounts: bool,
     /// When logs are rotated.
@@ -140,9 +150,12 @@ impl NodeOptions {
             port: 0,
             node_ips: Vec::new(),
             client_ca: None,
+            access: AccessOptions::default(),
+            healthz: None,
             serving_certificate: None,
             server_tls_bootstrap: false,
             labels: BTreeMap::new(),
+            taints: Vec::new(),
             max_pods: 110,
             sysctls: Allowlist::default(),
             cluster_dns: ClusterDns {
@@ -151,6 +164,7 @@ impl NodeOptions {
             },
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             cgroup_root: String::new(),
+            cgroup_driver: CgroupDriver::default(),
             mounts: rustix::process::geteuid().is_root(),
             log_rotation: LogRotation::default(),
             plugin_wait: Duration::from_secs(5 * 60),
@@ -200,6 +214,12 @@ pub struct NodeAgent {
     options: NodeOptions,
 }
 
+/// The ports of a node agent.
+struct Listeners {
+    node: TcpListener,
+    healthz: Option<TcpListener>,
+}
+
 /// How long the runtime may take to answer at start.
 const RUNTIME_START: Duration = Duration::from_secs(60);
 
@@ -218,15 +238,18 @@ impl NodeAgent {
         let cancel = cancel.child_token();
         let _guard = cancel.clone().drop_guard();
         let mut tasks = JoinSet::new();
-        let (ctx, listener) = tokio::select! {
+        let (ctx, listeners) = tokio::select! {
             () = cancel.cancelled() => return Ok(()),
             prepared = self.prepare(&mut tasks, &cancel) => prepared?,
         };
-        let server = server::Server::new(ctx.clone(), listener)?;
+        let server = server::Server::new(ctx.clone(), listeners.node)?;
         let (inputs, dispatcher) = dispatch::Dispatcher::new(ctx.clone(), cancel.clone());
         tasks.spawn(node_status::run(ctx.clone(), server.port(), cancel.clone()));
         tasks.spawn(lease::run(ctx.clone(), cancel.clone()));
         tasks.spawn(server.run(cancel.clone()));
+        if let Some(listener) = listeners.healthz {
+            tasks.spawn(server::healthz::run(ctx.clone(), listener, cancel.clone()));
+        }
         tasks.spawn(relist::run(ctx.clone(), inputs.clone(), cancel.clone()));
         tasks.spawn(relist::watch_devices(
             ctx.clone(),
@@ -258,8 +281,8 @@ impl NodeAgent {
         &self,
         tasks: &mut JoinSet<()>,
         cancel: &CancellationToken,
-    ) -> Result<(Arc<Context>, tokio::net::TcpListener), Error> {
-        let options = self.options.clone();
+    ) -> Result<(Arc<Context>, Listeners), Error> {
+        let mut options = self.options.clone();
         // Mount points are known by their real paths.
         let root = real_dir(&options.root_dir)?;
         let paths = Paths::new(root.clone(), real_dir(&options.log_dir)?);
@@ -293,7 +316,14 @@ impl NodeAgent {
         }
         machine.reserved.clone_from(&options.reserved);
         let version = runtime_version(&*options.runtime).await?;
-        let listener = server::bind(SocketAddr::new(options.address, options.port)).await?;
+        options.cgroup_driver = options.cgroup_driver.of_runtime(&*options.runtime).await;
+        let listeners = Listeners {
+            node: server::bind(SocketAddr::new(options.address, options.port)).await?,
+            healthz: match options.healthz {
+                Some(address) => Some(server::bind(address).await?),
+                None => None,
+            },
+        };
 
         let client = self.client.clone();
         let fields = |text: String| watcher::Config::default().fields(&text);
@@ -382,7 +412,7 @@ impl NodeAgent {
             node,
             metrics,
         };
-        Ok((Arc::new(ctx), listener))
+        Ok((Arc::new(ctx), listeners))
     }
 }
 

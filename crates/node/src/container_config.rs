@@ -68,20 +68,6 @@ pub fn seccomp_root(ctx: &Context) -> PathBuf {
     ctx.paths.root().join("seccomp")
 }
 
-/// The cgroup that the runtime puts a pod's containers into.
-pub fn cgroup_parent(pod: &Pod, root: &str) -> String {
-    let class = match resources::Qos::of(pod) {
-        resources::Qos::Guaranteed => "",
-        resources::Qos::Burstable => "/burstable",
-        resources::Qos::BestEffort => "/besteffort",
-    };
-    format!(
-        "{}/kubepods{class}/pod{}",
-        root.trim_end_matches('/'),
-        pod.uid()
-    )
-}
-
 /// Configuration of a pod's sandbox.
 pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
     let context = pod.pod_spec().security_context.as_ref();
@@ -133,7 +119,7 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig 
             .into_iter()
             .collect(),
         linux: Some(cri::LinuxPodSandboxConfig {
-            cgroup_parent: cgroup_parent(pod, &ctx.options.cgroup_root),
+            cgroup_parent: ctx.pod_cgroup(pod),
             security_context: Some(security::sandbox(pod, &seccomp_root(ctx))),
             sysctls: wanted
                 .into_iter()

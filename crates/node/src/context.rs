@@ -74,6 +74,12 @@ impl Context {
         self.services.list()
     }
 
+    /// The cgroup of a pod's containers.
+    pub fn pod_cgroup(&self, pod: &Pod) -> String {
+        let options = &self.options;
+        options.cgroup_driver.pod_cgroup(&options.cgroup_root, pod)
+    }
+
     /// This node as the API has it.
     pub fn node_object(&self) -> Option<Arc<Node>> {
         self.node.get(None, &self.options.node_name)

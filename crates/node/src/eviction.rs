@@ -280,8 +280,7 @@ fn gather(ctx: &Context, stats: &[cri::ContainerStats], signal: Signal) -> Vec<C
 /// Process numbers in the pod's cgroup.
 fn processes(ctx: &Context, pod: &Pod) -> Option<i64> {
     let hierarchies = davit_oci::cgroup::Hierarchies::detect().ok()?;
-    let parent = crate::container_config::cgroup_parent(pod, &ctx.options.cgroup_root);
-    let count = hierarchies.cgroup(&parent).usage().processes;
+    let count = hierarchies.cgroup(&ctx.pod_cgroup(pod)).usage().processes;
     i64::try_from(count).ok()
 }
 

@@ -1,6 +1,9 @@
 //! `KubeletConfiguration` (kubelet.config.k8s.io/v1beta1): the fields this agent follows. Fields
 //! it knows but has not built, and fields nobody knows, are errors that say which of the two.
 
+mod not_built;
+mod server;
+
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,10 +13,12 @@ use davit_api::quantity::Quantity;
 use davit_topology::cpu::CpuOptions;
 use davit_topology::memory::{MEMORY, MemoryAmounts};
 use davit_topology::{CpuSet, Hardware, Policy, PolicyKind};
+use k8s_openapi::api::core::v1::Taint;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use crate::agent::NodeOptions;
+use crate::cgroups::CgroupDriver;
 use crate::compute::{DEFAULT_MAX_NUMA_NODES, Settings, SettingsError, option};
 use crate::durations;
 use crate::eviction;
@@ -24,94 +29,6 @@ use crate::shutdown::{Group, Shutdown};
 use crate::sysctls::Allowlist;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
-
-/// Fields of the API that have no effect here yet; each would change what the node does.
-const NOT_BUILT: &[&str] = &[
-    "authentication",
-    "authorization",
-    "cgroupDriver",
-    "cgroupsPerQOS",
-    "configMapAndSecretChangeDetectionStrategy",
-    "containerLogMaxWorkers",
-    "containerLogMonitorInterval",
-    "containerRuntimeEndpoint",
-    "contentType",
-    "cpuCFSQuota",
-    "cpuCFSQuotaPeriod",
-    "crashLoopBackOff",
-    "enableContentionProfiling",
-    "enableControllerAttachDetach",
-    "enableDebugFlagsHandler",
-    "enableDebuggingHandlers",
-    "enableProfilingHandler",
-    "enableServer",
-    "enableSystemLogHandler",
-    "enableSystemLogQuery",
-    "enforceNodeAllocatable",
-    "eventBurst",
-    "eventRecordQPS",
-    "failCgroupV1",
-    "failSwapOn",
-    "fileCheckFrequency",
-    "hairpinMode",
-    "healthzBindAddress",
-    "healthzPort",
-    "httpCheckFrequency",
-    "imagePullCredentialsVerificationPolicy",
-    "imageServiceEndpoint",
-    "iptablesDropBit",
-    "iptablesMasqueradeBit",
-    "kernelMemcgNotification",
-    "kubeAPIBurst",
-    "kubeAPIQPS",
-    "kubeReservedCgroup",
-    "kubeletCgroups",
-    "logging",
-    "makeIPTablesUtilChains",
-    "maxOpenFiles",
-    "maxParallelImagePulls",
-    "memorySwap",
-    "memoryThrottlingFactor",
-    "nodeLeaseDurationSeconds",
-    "nodeStatusMaxImages",
-    "nodeStatusReportFrequency",
-    "nodeStatusUpdateFrequency",
-    "oomScoreAdj",
-    "podCIDR",
-    "podPidsLimit",
-    "podsPerCore",
-    "preloadedImagesVerificationAllowlist",
-    "protectKernelDefaults",
-    "providerID",
-    "qosReserved",
-    "readOnlyPort",
-    "registerNode",
-    "registerWithTaints",
-    "registryBurst",
-    "registryPullQPS",
-    "reservedSystemCgroup",
-    "rotateCertificates",
-    "runOnce",
-    "runtimeRequestTimeout",
-    "seccompDefault",
-    "serializeImagePulls",
-    "showHiddenMetricsForVersion",
-    "singleProcessOOMKill",
-    "staticPodURL",
-    "staticPodURLHeader",
-    "streamingConnectionIdleTimeout",
-    "syncFrequency",
-    "systemCgroups",
-    "systemReservedCgroup",
-    "tlsCertFile",
-    "tlsCipherSuites",
-    "tlsMinVersion",
-    "tlsPrivateKeyFile",
-    "tracing",
-    "userNamespaces",
-    "volumePluginDir",
-    "volumeStatsAggPeriod",
-];
 
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -156,12 +73,16 @@ pub struct KubeletConfig {
     kind: String,
     address: Option<String>,
     allowed_unsafe_sysctls: Vec<String>,
+    authentication: server::Authentication,
+    authorization: server::Authorization,
+    cgroup_driver: Option<String>,
     cgroup_root: Option<String>,
     #[serde(rename = "clusterDNS")]
     cluster_dns: Option<Vec<String>>,
     cluster_domain: Option<String>,
     container_log_max_files: Option<usize>,
     container_log_max_size: Option<String>,
+    container_runtime_endpoint: Option<String>,
     cpu_manager_policy: Option<String>,
     cpu_manager_policy_options: BTreeMap<String, String>,
     cpu_manager_reconcile_period: Option<String>,
@@ -172,6 +93,8 @@ pub struct KubeletConfig {
     eviction_soft: BTreeMap<String, String>,
     eviction_soft_grace_period: BTreeMap<String, String>,
     feature_gates: BTreeMap<String, bool>,
+    healthz_bind_address: Option<String>,
+    healthz_port: Option<u16>,
     #[serde(rename = "imageGCHighThresholdPercent")]
     image_gc_high: Option<u8>,
     #[serde(rename = "imageGCLowThresholdPercent")]
@@ -187,10 +110,12 @@ pub struct KubeletConfig {
     merge_default_eviction_settings: Option<bool>,
     pod_logs_dir: Option<PathBuf>,
     port: Option<u16>,
+    register_with_taints: Vec<Taint>,
     reserved_memory: Vec<MemoryReservation>,
     #[serde(rename = "reservedSystemCPUs")]
     reserved_system_cpus: Option<String>,
     resolv_conf: Option<PathBuf>,
+    rotate_certificates: Option<bool>,
     #[serde(rename = "serverTLSBootstrap")]
     server_tls_bootstrap: Option<bool>,
     shutdown_grace_period: Option<String>,
@@ -198,6 +123,8 @@ pub struct KubeletConfig {
     shutdown_grace_period_critical_pods: Option<String>,
     static_pod_path: Option<PathBuf>,
     system_reserved: BTreeMap<String, String>,
+    tls_cert_file: Option<PathBuf>,
+    tls_private_key_file: Option<PathBuf>,
     topology_manager_policy: Option<String>,
     topology_manager_policy_options: BTreeMap<String, String>,
     topology_manager_scope: Option<String>,
@@ -241,12 +168,12 @@ impl KubeletConfig {
             _ => return Err(ConfigError::Syntax("not an object".to_owned())),
         };
         fields.extend(flags);
-        // What is null was not given; what is zero stands for the default (kubeadm writes such fields).
-        let stands_for_default = |name: &str, v: &Value| NOT_BUILT.contains(&name) && is_zero(v);
-        fields.retain(|name, v| !(v.is_null() || stands_for_default(name, v)));
-        if let Some(name) = fields.keys().find(|k| NOT_BUILT.contains(&k.as_str())) {
+        // What is null was not given.
+        fields.retain(|_, v| !v.is_null());
+        if let Some((name, _)) = fields.iter().find(|(k, v)| not_built::is_refused(k, v)) {
             return Err(ConfigError::NotBuilt(name.clone()));
         }
+        fields.retain(|name, _| !not_built::is_ignored(name));
         let config: Self = serde_json::from_value(Value::Object(fields)).map_err(|e| {
             let text = e.to_string();
             let unknown = text.strip_prefix("unknown field `");
@@ -307,6 +234,13 @@ impl KubeletConfig {
         if let Some(root) = &self.cgroup_root {
             options.cgroup_root.clone_from(root);
         }
+        if let Some(driver) = self.cgroup_driver.as_deref().filter(|d| !d.is_empty()) {
+            let named = CgroupDriver::named(driver);
+            options.cgroup_driver = named
+                .ok_or_else(|| wrong("cgroupDriver", format!("unknown driver: {driver:?}")))?;
+        }
+        options.taints.clone_from(&self.register_with_taints);
+        self.serve(options)?;
         options.eviction = self.eviction()?;
         options.image_gc = self.image_gc()?;
         options.shutdown = self.shutdown()?;
@@ -314,6 +248,17 @@ impl KubeletConfig {
         options.resources = settings;
         options.reserved = reserved;
         Ok(())
+    }
+
+    /// `containerRuntimeEndpoint`, if one is named.
+    pub fn runtime_endpoint(&self) -> Option<&str> {
+        let endpoint = self.container_runtime_endpoint.as_deref();
+        endpoint.filter(|e| !e.is_empty())
+    }
+
+    /// `rotateCertificates`, if the file says.
+    pub fn rotate_certificates(&self) -> Option<bool> {
+        self.rotate_certificates
     }
 
     fn sysctls(&self) -> Result<Allowlist, ConfigError> {
@@ -635,18 +580,6 @@ fn wrong(field: &'static str, cause: impl Into<String>) -> ConfigError {
     }
 }
 
-/// Whether a value stands for the default: no text, no time, an object of such. Numbers, truth values and lists mean
-/// something by themselves, other than in an object.
-fn is_zero(value: &Value) -> bool {
-    match value {
-        Value::String(text) => matches!(text.as_str(), "" | "0" | "0s"),
-        Value::Object(members) => members
-            .values()
-            .all(|v| v.is_null() || v.as_i64() == Some(0) || is_zero(v)),
-        _ => false,
-    }
-}
-
 fn value<T, E: std::fmt::Display>(
     field: &'static str,
     parsed: Result<T, E>,
@@ -671,150 +604,4 @@ fn boolean(field: &'static str, name: &str, text: &str) -> Result<bool, ConfigEr
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
-
-    fn settings(text: &str) -> Result<(Settings, Amounts), ConfigError> {
-        let config = KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new())?;
-        config.check_gates()?;
-        config.settings(Some(Hardware::grid(2, 1, 8, 2, 8 << 30)))
-    }
-
-    #[test]
-    fn a_configuration_of_all_managers() {
-        let (s, reserved) = settings(
-            "cpuManagerPolicy: static\n\
-             cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}\n\
-             cpuManagerReconcilePeriod: 1m5s\n\
-             reservedSystemCPUs: 0,16\n\
-             memoryManagerPolicy: Static\n\
-             kubeReserved: {cpu: 500m, memory: 500Mi}\n\
-             systemReserved: {memory: 424Mi}\n\
-             reservedMemory:\n- {numaNode: 0, limits: {memory: 1Gi}}\n\
-             topologyManagerPolicy: single-numa-node\n\
-             topologyManagerScope: pod\n\
-             topologyManagerPolicyOptions: {prefer-closest-numa-nodes: \"true\"}\n",
-        )
-        .unwrap();
-        s.validate().unwrap();
-        assert!(s.cpu.unwrap().full_pcpus_only && s.pod_scope && s.topology.prefer_closest);
-        assert_eq!(s.reserved_cpus.unwrap().to_string(), "0,16");
-        assert_eq!(s.reconcile_period, Duration::from_secs(65));
-        assert_eq!(reserved["cpu"], 2000);
-        assert_eq!(reserved["memory"], 1 << 30, "100Mi of eviction included");
-    }
-
-    /// What kubeadm writes into the fields that nobody has set.
-    #[test]
-    fn zero_is_the_default() {
-        let text = "crashLoopBackOff: {}
-fileCheckFrequency: 0s
-cpuManagerReconcilePeriod: 0s
-evictionPressureTransitionPeriod: 0s
-imageMaximumGCAge: 0s
-imageMinimumGCAge: 0s
-logging: {flushFrequency: 0, options: {json: {infoBufferSize: \"0\"}}, verbosity: 0}
-memorySwap: {}
-containerRuntimeEndpoint: \"\"
-shutdownGracePeriod: 0s
-syncFrequency: 0s
-";
-        let read = |text: &str| KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new()).unwrap();
-        let (zero, none) = (read(text), read(""));
-        assert_eq!(zero.reconcile_period().unwrap(), Duration::from_secs(10));
-        assert_eq!(zero.eviction().unwrap(), none.eviction().unwrap());
-        assert_eq!(zero.image_gc().unwrap(), none.image_gc().unwrap());
-        assert_eq!(zero.shutdown().unwrap(), none.shutdown().unwrap());
-    }
-
-    #[test]
-    fn sysctls_beyond_the_safe_ones_are_listed() {
-        let text = format!("{HEAD}allowedUnsafeSysctls: [vm.swappiness]\n");
-        let config = KubeletConfig::parse(&text, Map::new()).unwrap();
-        assert_eq!(
-            config.sysctls().unwrap_err().to_string(),
-            "kubelet configuration: allowedUnsafeSysctls: the sysctls \"vm.swappiness\" are not known to be namespaced"
-        );
-    }
-
-    #[test]
-    fn what_is_unknown_or_not_built_is_refused() {
-        let refused = |text: &str| settings(text).unwrap_err().to_string();
-        assert_eq!(
-            refused("noSuchField: 1\n"),
-            "kubelet configuration: strict decoding error: unknown field \"noSuchField\""
-        );
-        assert_eq!(
-            refused("seccompDefault: true\n"),
-            "kubelet configuration: seccompDefault is not built in davit yet (docs/status.md); leave it out"
-        );
-        assert!(refused("cpuManagerPolicy: best\n").contains("unknown policy: \"best\""));
-        assert!(refused("topologyManagerScope: node\n").contains("unknown scope: \"node\""));
-        assert!(
-            refused("topologyManagerPolicyOptions: {x: \"1\"}\n")
-                .contains("unknown Topology Manager Policy option: \"x\"")
-        );
-        let alpha =
-            "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: \"true\"}\n";
-        assert!(refused(alpha).contains("Alpha-level Options not enabled"));
-        let gate = format!("{alpha}featureGates: {{CPUManagerPolicyAlphaOptions: true}}\n");
-        assert!(settings(&gate).unwrap().0.cpu.unwrap().align_by_socket);
-        assert!(KubeletConfig::parse("kind: Pod\napiVersion: v1\n", Map::new()).is_err());
-    }
-
-    #[test]
-    fn eviction_image_collection_and_shutdown() {
-        let parse =
-            |text: &str| KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new()).unwrap();
-        let config = parse(
-            "evictionHard: {memory.available: 5%, nodefs.available: 1Gi}\n\
-             evictionSoft: {pid.available: '100'}\nevictionSoftGracePeriod: {pid.available: 30s}\n\
-             evictionPressureTransitionPeriod: 10s\nevictionMaxPodGracePeriod: 7\n\
-             imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\nimageMinimumGCAge: 0s\n\
-             shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n",
-        );
-        let eviction = config.eviction().unwrap();
-        assert_eq!(eviction.thresholds.len(), 3);
-        assert_eq!(
-            (eviction.max_pod_grace, eviction.transition.as_secs()),
-            (7, 10)
-        );
-        assert_eq!(config.image_gc().unwrap().high, 70);
-        let shutdown = config.shutdown().unwrap();
-        let periods: Vec<u64> = shutdown
-            .groups()
-            .iter()
-            .map(|g| g.period.as_secs())
-            .collect();
-        assert_eq!(periods, [20, 10]);
-        assert!(config.settings(None).is_ok());
-        let wrong = parse("shutdownGracePeriod: 1s\nshutdownGracePeriodCriticalPods: 10s\n");
-        assert!(wrong.shutdown().is_err());
-        let by = "shutdownGracePeriodByPodPriority:\n- {priority: 1000, shutdownGracePeriodSeconds: 7}\n- {priority: 0, shutdownGracePeriodSeconds: 5}\n";
-        let shutdown = parse(by).shutdown().unwrap();
-        assert_eq!(shutdown.total().as_secs(), 12);
-        assert_eq!(shutdown.groups()[0].priority, 0);
-        assert!(
-            parse(&format!("shutdownGracePeriod: 1s\n{by}"))
-                .shutdown()
-                .is_err()
-        );
-        assert!(parse(&by.replace("1000", "0")).shutdown().is_err());
-        assert!(
-            parse("imageGCHighThresholdPercent: 50\n")
-                .image_gc()
-                .is_err()
-        );
-        assert!(parse("evictionHard: {disk: 5%}\n").eviction().is_err());
-    }
-
-    #[test]
-    fn flags_win_over_the_file() {
-        let flags = Map::from_iter([("maxPods".to_owned(), 7.into())]);
-        let config = KubeletConfig::parse(&format!("{HEAD}maxPods: 9\n"), flags.clone()).unwrap();
-        assert_eq!(config.max_pods, Some(7));
-        assert_eq!(KubeletConfig::parse("", flags).unwrap().max_pods, Some(7));
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ pub mod admission;
 pub mod agent;
 pub mod allocation;
 pub mod backoff;
+pub mod cgroups;
 pub mod compute;
 pub mod container_config;
 pub mod containermanager;

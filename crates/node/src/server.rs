@@ -5,6 +5,7 @@
 
 mod auth;
 mod devices;
+pub(crate) mod healthz;
 mod logs;
 mod resource_metrics;
 mod serving;
@@ -16,6 +17,7 @@ mod usage;
 use crate::context::Context;
 use crate::pod::PodExt;
 use auth::{Access, Caller};
+pub use auth::{AccessOptions, Authorize};
 use bytes::Bytes;
 use davit_streaming::Body;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -105,7 +107,12 @@ impl Server {
             .then(|| Arc::new(serving::Serving::load(&ctx)));
         let tls = TlsAcceptor::from(tls::server_config(&ctx, requested.clone())?);
         let port = listener.local_addr().map_or(ctx.options.port, |a| a.port());
-        let access = Access::new(ctx.client.clone(), ctx.options.node_name.clone());
+        let options = &ctx.options;
+        let access = Access::new(
+            ctx.client.clone(),
+            options.node_name.clone(),
+            options.access,
+        );
         Ok(Self {
             state: Arc::new(Shared {
                 ctx,
@@ -200,7 +207,7 @@ async fn answer(
     let path = request.uri().path().to_owned();
     let caller = match certificate {
         Some(caller) => Some(caller),
-        None => state.access.by_token(request.headers()).await,
+        None => state.access.without_certificate(request.headers()).await,
     };
     let Some(caller) = caller else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
@@ -221,12 +228,7 @@ async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> R
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let get = request.method() == Method::GET;
     match parts.as_slice() {
-        ["healthz"] if ctx.devices.healthy() => text(StatusCode::OK, "ok"),
-        ["healthz"] => text(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "device-plugin registration server is not serving",
-        ),
-        ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
+        ["healthz", ..] => healthz::answer(ctx, &parts),
         ["metrics"] if get => {
             let mut response = text(StatusCode::OK, ctx.metrics.encode());
             set_type(

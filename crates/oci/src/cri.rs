@@ -132,6 +132,18 @@ impl Runtime for Remote {
         .await
     }
 
+    async fn cgroup_driver(&self) -> Result<Option<cri::CgroupDriver>> {
+        let request = cri::RuntimeConfigRequest {};
+        let answer = call("RuntimeConfig", CALL_LIMIT, request, |r| async {
+            self.runtime().runtime_config(r).await
+        });
+        match answer.await {
+            Ok(answer) => Ok(answer.linux.map(|l| l.cgroup_driver())),
+            Err(Error::Unimplemented(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     async fn run_pod_sandbox(
         &self,
         config: cri::PodSandboxConfig,

@@ -99,6 +99,10 @@ pub trait Runtime: Send + Sync + 'static {
     async fn version(&self) -> Result<cri::VersionResponse>;
     /// Runtime and network conditions (`RuntimeReady`, `NetworkReady`).
     async fn status(&self) -> Result<cri::StatusResponse>;
+    /// Who makes the cgroups (`RuntimeConfig`); `None` when the runtime does not say, as containerd before 2.0.
+    async fn cgroup_driver(&self) -> Result<Option<cri::CgroupDriver>> {
+        Ok(None)
+    }
     /// A number that changes whenever a container has started or ended, for those who would rather not wait for their
     /// next look. `None` when the runtime cannot tell; lists remain the truth in any case.
     fn changes(&self) -> Option<tokio::sync::watch::Receiver<u64>> {

@@ -102,7 +102,11 @@ async fn register(ctx: &Context) -> Result<(), kube::Error> {
         "labels": labels(ctx),
         "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
     });
-    let node: Node = serde_json::from_value(json!({"metadata": metadata, "spec": {}}))
+    let spec = match ctx.options.taints.as_slice() {
+        [] => json!({}),
+        taints => json!({"taints": taints}),
+    };
+    let node: Node = serde_json::from_value(json!({"metadata": metadata, "spec": spec}))
         .map_err(kube::Error::SerdeError)?;
     match api.create(&PostParams::default(), &node).await {
         Ok(_) => {

@@ -15,17 +15,71 @@ use std::time::{Duration, Instant};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 const DEADLINE: Duration = Duration::from_secs(10);
-const ALLOWED_FOR: Duration = Duration::from_secs(5 * 60);
-const DENIED_FOR: Duration = Duration::from_secs(30);
-const TOKEN_FOR: Duration = Duration::from_secs(2 * 60);
 const MAX_CACHED: usize = 1024;
 const MASTERS: &str = "system:masters";
+
+/// Whose word is taken (KubeletConfiguration `authentication` and `authorization`,
+/// <https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/>). The defaults are the file's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AccessOptions {
+    /// Who shows nothing is `system:anonymous`.
+    pub anonymous: bool,
+    /// The API server is asked whose a bearer token is; else none is taken.
+    pub tokens: bool,
+    /// How long its answer is kept.
+    pub token_for: Duration,
+    /// Who decides.
+    pub authorize: Authorize,
+    /// How long a yes is kept.
+    pub allowed_for: Duration,
+    /// How long a no is kept.
+    pub denied_for: Duration,
+}
+
+/// Who decides what callers may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Authorize {
+    /// The API server, by SubjectAccessReview.
+    Webhook,
+    /// Nobody: whoever is known may do everything.
+    AlwaysAllow,
+}
+
+impl Default for AccessOptions {
+    fn default() -> Self {
+        Self {
+            anonymous: false,
+            tokens: true,
+            token_for: Duration::from_secs(2 * 60),
+            authorize: Authorize::Webhook,
+            allowed_for: Duration::from_secs(5 * 60),
+            denied_for: Duration::from_secs(30),
+        }
+    }
+}
 
 /// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Caller {
     pub(crate) name: String,
     groups: Vec<String>,
+}
+
+impl Caller {
+    fn anonymous() -> Self {
+        Self {
+            name: "system:anonymous".to_owned(),
+            groups: vec!["system:unauthenticated".to_owned()],
+        }
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let token = value
+        .strip_prefix("Bearer ")
+        .or_else(|| value.strip_prefix("bearer "))?;
+    Some(token.trim())
 }
 
 /// The caller a verified client certificate stands for: common name and organizations.
@@ -75,6 +129,7 @@ impl<T: Clone> Cache<T> {
 pub(super) struct Access {
     client: kube::Client,
     node: String,
+    options: AccessOptions,
     tokens: Cache<Option<Caller>>,
     decisions: Cache<bool>,
 }
@@ -106,22 +161,25 @@ pub(super) fn verb(method: &Method) -> &'static str {
 }
 
 impl Access {
-    pub(super) fn new(client: kube::Client, node: String) -> Self {
+    pub(super) fn new(client: kube::Client, node: String, options: AccessOptions) -> Self {
         Self {
             client,
             node,
+            options,
             tokens: Cache::new(),
             decisions: Cache::new(),
         }
     }
 
-    /// The caller behind a bearer token.
-    pub(super) async fn by_token(&self, headers: &HeaderMap) -> Option<Caller> {
-        let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-        let token = value
-            .strip_prefix("Bearer ")
-            .or_else(|| value.strip_prefix("bearer "))?
-            .trim();
+    /// Who calls without a certificate: whoever the bearer token stands for. A wrong one makes nobody anonymous.
+    pub(super) async fn without_certificate(&self, headers: &HeaderMap) -> Option<Caller> {
+        match bearer(headers).filter(|_| self.options.tokens) {
+            Some(token) => self.by_token(token).await,
+            None => self.options.anonymous.then(Caller::anonymous),
+        }
+    }
+
+    async fn by_token(&self, token: &str) -> Option<Caller> {
         // Not the token itself: a cache must not be a store of secrets.
         let key = Sha256::digest(token.as_bytes())
             .iter()
@@ -148,13 +206,15 @@ impl Access {
             name: u.username.unwrap_or_default(),
             groups: u.groups.unwrap_or_default(),
         });
-        self.tokens.put(key, caller.clone(), TOKEN_FOR);
+        self.tokens.put(key, caller.clone(), self.options.token_for);
         caller
     }
 
     /// Whether the caller may do this. Without an answer from the API server only `system:masters` may.
     pub(super) async fn allows(&self, caller: &Caller, method: &Method, path: &str) -> bool {
-        if caller.groups.iter().any(|g| g == MASTERS) {
+        if self.options.authorize == Authorize::AlwaysAllow
+            || caller.groups.iter().any(|g| g == MASTERS)
+        {
             return true;
         }
         let (verb, subresource) = (verb(method), subresource(path));
@@ -191,8 +251,9 @@ impl Access {
         let allowed = answer
             .status
             .is_some_and(|s| s.allowed && s.denied != Some(true));
+        let (yes, no) = (self.options.allowed_for, self.options.denied_for);
         self.decisions
-            .put(key, allowed, if allowed { ALLOWED_FOR } else { DENIED_FOR });
+            .put(key, allowed, if allowed { yes } else { no });
         allowed
     }
 }

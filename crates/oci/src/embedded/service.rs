@@ -146,6 +146,10 @@ impl Runtime for Embedded {
         })
     }
 
+    async fn cgroup_driver(&self) -> Result<Option<cri::CgroupDriver>> {
+        Ok(Some(cri::CgroupDriver::Cgroupfs))
+    }
+
     async fn status(&self) -> Result<cri::StatusResponse> {
         let network = self.inner.options.network.ready().await;
         let condition = |kind: &str, problem: Option<(&str, String)>| cri::RuntimeCondition {

@@ -129,6 +129,63 @@ async fn only_those_who_may_are_answered() {
     node.stop().await;
 }
 
+/// `authentication.anonymous`, `authorization.mode`: who shows nothing is somebody then, a wrong token stays nobody.
+#[tokio::test]
+async fn nobody_and_everybody_may_be_let_in() {
+    let mut node = Node::start_as(|options| {
+        options.access.anonymous = true;
+        options.access.authorize = server::Authorize::AlwaysAllow;
+    })
+    .await;
+    let ask = async |headers: &[(&str, &str)]| {
+        let stream = TcpStream::connect(("127.0.0.1", node.port()))
+            .await
+            .unwrap();
+        let mut request = node.request("/pods", true);
+        let own = |(k, v): &(&str, &str)| ((*k).to_owned(), (*v).to_owned());
+        request.headers.extend(headers.iter().map(own));
+        http_get(Box::new(stream), request).await.unwrap().status
+    };
+    assert_eq!(ask(&[]).await, 200);
+    assert_eq!(ask(&[("Authorization", "Bearer wrong")]).await, 401);
+    node.stop().await;
+
+    let mut node = Node::start_as(|options| options.access.anonymous = true).await;
+    let stream = TcpStream::connect(("127.0.0.1", node.port()))
+        .await
+        .unwrap();
+    let refused = http_get(Box::new(stream), node.request("/pods", true))
+        .await
+        .unwrap();
+    let text = String::from_utf8(refused.body.to_vec()).unwrap();
+    assert_eq!(refused.status, 403);
+    assert!(text.contains("user=system:anonymous"), "{text}");
+    node.stop().await;
+}
+
+#[tokio::test]
+async fn health_is_told_without_tls() {
+    // An address of this process alone, so that the port is free.
+    let [.., a, b] = std::process::id().to_be_bytes();
+    let address = SocketAddr::from(([127, a | 1, b, 1], 10248));
+    let mut node = Node::start_as(move |options| options.healthz = Some(address)).await;
+    let ask = async |path: &str| {
+        let stream = TcpStream::connect(address).await.unwrap();
+        let answer = http_get(Box::new(stream), node.request(path, false))
+            .await
+            .unwrap();
+        (answer.status, answer.body)
+    };
+    assert_eq!(ask("/healthz").await, (200, "ok".into()));
+    assert_eq!(ask("/healthz/syncloop").await, (200, "ok".into()));
+    assert_eq!(
+        ask("/pods").await.0,
+        404,
+        "nothing else is told to just anybody"
+    );
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn logs_and_pods_are_served() {
     let authority = Authority::new();

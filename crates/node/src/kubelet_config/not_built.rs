@@ -1,0 +1,108 @@
+//! The fields of the API that cannot be set here yet.
+
+use serde_json::Value;
+
+/// Each with the value (JSON) that says what this agent does anyway, if there is one.
+const NOT_BUILT: &[(&str, &str)] = &[
+    ("cgroupsPerQOS", "true"),
+    ("configMapAndSecretChangeDetectionStrategy", ""),
+    ("containerLogMaxWorkers", ""),
+    ("containerLogMonitorInterval", ""),
+    ("contentType", ""),
+    ("cpuCFSQuota", "true"),
+    ("cpuCFSQuotaPeriod", r#""100ms""#),
+    ("crashLoopBackOff", ""),
+    ("enableContentionProfiling", "false"),
+    ("enableControllerAttachDetach", "true"),
+    ("enableDebugFlagsHandler", "false"),
+    ("enableDebuggingHandlers", "true"),
+    ("enableProfilingHandler", "false"),
+    ("enableServer", "true"),
+    ("enableSystemLogHandler", "false"),
+    ("enableSystemLogQuery", "false"),
+    ("enforceNodeAllocatable", ""),
+    ("eventBurst", ""),
+    ("eventRecordQPS", ""),
+    ("failCgroupV1", "false"),
+    ("failSwapOn", "false"),
+    ("fileCheckFrequency", ""),
+    ("hairpinMode", ""),
+    ("httpCheckFrequency", ""),
+    ("imagePullCredentialsVerificationPolicy", ""),
+    ("imageServiceEndpoint", ""),
+    ("iptablesDropBit", ""),
+    ("iptablesMasqueradeBit", ""),
+    ("kernelMemcgNotification", ""),
+    ("kubeAPIBurst", ""),
+    ("kubeAPIQPS", ""),
+    ("kubeReservedCgroup", ""),
+    ("kubeletCgroups", ""),
+    ("logging", ""),
+    ("makeIPTablesUtilChains", "false"),
+    ("maxOpenFiles", ""),
+    ("maxParallelImagePulls", ""),
+    ("memorySwap", ""),
+    ("memoryThrottlingFactor", ""),
+    ("nodeLeaseDurationSeconds", "40"),
+    ("nodeStatusMaxImages", "50"),
+    ("nodeStatusReportFrequency", r#""5m0s""#),
+    ("nodeStatusUpdateFrequency", r#""10s""#),
+    ("oomScoreAdj", ""),
+    ("podCIDR", ""),
+    ("podPidsLimit", "-1"),
+    ("podsPerCore", "0"),
+    ("preloadedImagesVerificationAllowlist", ""),
+    ("protectKernelDefaults", "false"),
+    ("providerID", ""),
+    ("qosReserved", ""),
+    ("readOnlyPort", "0"),
+    ("registerNode", "true"),
+    ("registryBurst", ""),
+    ("registryPullQPS", ""),
+    ("reservedSystemCgroup", ""),
+    ("runOnce", "false"),
+    ("runtimeRequestTimeout", ""),
+    ("seccompDefault", "false"),
+    ("serializeImagePulls", "false"),
+    ("showHiddenMetricsForVersion", ""),
+    ("singleProcessOOMKill", ""),
+    ("staticPodURL", ""),
+    ("staticPodURLHeader", ""),
+    ("streamingConnectionIdleTimeout", ""),
+    ("syncFrequency", ""),
+    ("systemCgroups", ""),
+    ("systemReservedCgroup", ""),
+    ("tlsCipherSuites", ""),
+    ("tlsMinVersion", ""),
+    ("tracing", ""),
+    ("userNamespaces", ""),
+    ("volumePluginDir", ""),
+    ("volumeStatsAggPeriod", ""),
+];
+
+/// Whether a field is one of those and asks for something else than what happens anyway. What is zero stands for the
+/// default: kubeadm writes such fields.
+pub(super) fn is_refused(name: &str, value: &Value) -> bool {
+    let Some((_, here)) = NOT_BUILT.iter().find(|(n, _)| *n == name) else {
+        return false;
+    };
+    let same = serde_json::from_str::<Value>(here).is_ok_and(|here| here == *value);
+    !same && !is_zero(value)
+}
+
+/// Whether the field has no effect.
+pub(super) fn is_ignored(name: &str) -> bool {
+    NOT_BUILT.iter().any(|(n, _)| *n == name)
+}
+
+/// Whether a value stands for the default: no text, no time, an object of such. Numbers, truth values and lists mean
+/// something by themselves, other than in an object.
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::String(text) => matches!(text.as_str(), "" | "0" | "0s"),
+        Value::Object(members) => members
+            .values()
+            .all(|v| v.is_null() || v.as_i64() == Some(0) || is_zero(v)),
+        _ => false,
+    }
+}

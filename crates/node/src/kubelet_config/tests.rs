@@ -1,0 +1,251 @@
+//! Files as people and kubeadm write them.
+
+use super::*;
+use crate::server::Authorize;
+
+const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
+
+fn settings(text: &str) -> Result<(Settings, Amounts), ConfigError> {
+    let config = KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new())?;
+    config.check_gates()?;
+    config.settings(Some(Hardware::grid(2, 1, 8, 2, 8 << 30)))
+}
+
+#[test]
+fn a_configuration_of_all_managers() {
+    let (s, reserved) = settings(
+        "cpuManagerPolicy: static\n\
+         cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}\n\
+         cpuManagerReconcilePeriod: 1m5s\n\
+         reservedSystemCPUs: 0,16\n\
+         memoryManagerPolicy: Static\n\
+         kubeReserved: {cpu: 500m, memory: 500Mi}\n\
+         systemReserved: {memory: 424Mi}\n\
+         reservedMemory:\n- {numaNode: 0, limits: {memory: 1Gi}}\n\
+         topologyManagerPolicy: single-numa-node\n\
+         topologyManagerScope: pod\n\
+         topologyManagerPolicyOptions: {prefer-closest-numa-nodes: \"true\"}\n",
+    )
+    .unwrap();
+    s.validate().unwrap();
+    assert!(s.cpu.unwrap().full_pcpus_only && s.pod_scope && s.topology.prefer_closest);
+    assert_eq!(s.reserved_cpus.unwrap().to_string(), "0,16");
+    assert_eq!(s.reconcile_period, Duration::from_secs(65));
+    assert_eq!(reserved["cpu"], 2000);
+    assert_eq!(reserved["memory"], 1 << 30, "100Mi of eviction included");
+}
+
+/// The agent's options by a file.
+fn options(text: &str) -> Result<NodeOptions, ConfigError> {
+    let runtime = std::sync::Arc::new(davit_oci::Hollow::default());
+    let mut options = NodeOptions::new("n", "/", runtime);
+    let config = KubeletConfig::parse(text, Map::new())?;
+    config.apply(Some(Hardware::grid(1, 1, 4, 1, 8 << 30)), &mut options)?;
+    Ok(options)
+}
+
+/// What kubeadm writes into the fields that nobody has set.
+#[test]
+fn zero_is_the_default() {
+    let text = "crashLoopBackOff: {}
+fileCheckFrequency: 0s
+cpuManagerReconcilePeriod: 0s
+evictionPressureTransitionPeriod: 0s
+imageMaximumGCAge: 0s
+imageMinimumGCAge: 0s
+logging: {flushFrequency: 0, options: {json: {infoBufferSize: \"0\"}}, verbosity: 0}
+memorySwap: {}
+containerRuntimeEndpoint: \"\"
+shutdownGracePeriod: 0s
+syncFrequency: 0s
+";
+    let read = |text: &str| KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new()).unwrap();
+    let (zero, none) = (read(text), read(""));
+    assert_eq!(zero.reconcile_period().unwrap(), Duration::from_secs(10));
+    assert_eq!(zero.eviction().unwrap(), none.eviction().unwrap());
+    assert_eq!(zero.image_gc().unwrap(), none.image_gc().unwrap());
+    assert_eq!(zero.shutdown().unwrap(), none.shutdown().unwrap());
+}
+
+/// The file of a node that `kubeadm join` has prepared, with the paths of this test.
+#[test]
+fn the_file_of_kubeadm() {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = dir.path().join("ca.crt");
+    std::fs::write(&ca, "the CA").unwrap();
+    let text = format!(
+        "{HEAD}authentication:
+  anonymous: {{enabled: false}}
+  webhook: {{cacheTTL: 0s, enabled: true}}
+  x509: {{clientCAFile: {}}}
+authorization:
+  mode: Webhook
+  webhook: {{cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}}
+cgroupDriver: systemd
+clusterDNS: [10.96.0.10]
+clusterDomain: cluster.local
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+cpuManagerReconcilePeriod: 0s
+crashLoopBackOff: {{}}
+evictionPressureTransitionPeriod: 0s
+fileCheckFrequency: 0s
+healthzBindAddress: 127.0.0.1
+healthzPort: 10248
+httpCheckFrequency: 0s
+imageMaximumGCAge: 0s
+imageMinimumGCAge: 0s
+logging: {{flushFrequency: 0, options: {{json: {{infoBufferSize: \"0\"}}, text: {{infoBufferSize: \"0\"}}}}, verbosity: 0}}
+memorySwap: {{}}
+nodeStatusReportFrequency: 0s
+nodeStatusUpdateFrequency: 0s
+resolvConf: /run/systemd/resolve/resolv.conf
+rotateCertificates: true
+runtimeRequestTimeout: 0s
+shutdownGracePeriod: 0s
+shutdownGracePeriodCriticalPods: 0s
+staticPodPath: /etc/kubernetes/manifests
+streamingConnectionIdleTimeout: 0s
+syncFrequency: 0s
+volumeStatsAggPeriod: 0s
+registerWithTaints: [{{key: example.com/gpu, value: a, effect: NoSchedule}}]
+",
+        ca.display()
+    );
+    let options = options(&text).unwrap();
+    let defaults = crate::server::AccessOptions::default();
+    assert_eq!(options.access, defaults);
+    assert_eq!(options.client_ca.as_deref(), Some(b"the CA".as_slice()));
+    assert_eq!(options.cgroup_driver, CgroupDriver::Systemd);
+    assert_eq!(options.healthz.unwrap().to_string(), "127.0.0.1:10248");
+    assert_eq!(options.taints[0].key, "example.com/gpu");
+    let config = KubeletConfig::parse(&text, Map::new()).unwrap();
+    let endpoint = config.runtime_endpoint();
+    assert_eq!(endpoint, Some("unix:///run/containerd/containerd.sock"));
+    assert_eq!(config.rotate_certificates(), Some(true));
+}
+
+#[test]
+fn who_may_call_the_node() {
+    let text = format!(
+        "{HEAD}authentication: {{anonymous: {{enabled: true}}, webhook: {{enabled: false, cacheTTL: 1m}}}}
+authorization: {{mode: AlwaysAllow, webhook: {{cacheUnauthorizedTTL: 5s}}}}
+"
+    );
+    let access = options(&text).unwrap().access;
+    assert!(access.anonymous && !access.tokens);
+    assert_eq!(access.authorize, Authorize::AlwaysAllow);
+    assert_eq!(
+        [access.token_for, access.allowed_for, access.denied_for].map(|t| t.as_secs()),
+        [60, 300, 5]
+    );
+    for (wrong, why) in [
+        ("authorization: {mode: RBAC}", "unknown mode: \"RBAC\""),
+        ("authentication: {basic: {}}", "unknown field \"basic\""),
+        (
+            "authentication: {x509: {clientCAFile: /none}}",
+            "/none: No such file",
+        ),
+        ("tlsCertFile: /none", "needs tlsPrivateKeyFile"),
+        ("cgroupDriver: none", "unknown driver: \"none\""),
+        ("healthzBindAddress: here", "healthzBindAddress"),
+    ] {
+        let error = options(&format!("{HEAD}{wrong}\n")).err().unwrap();
+        assert!(error.to_string().contains(why), "{error}");
+    }
+}
+
+#[test]
+fn what_happens_anyway_may_be_said() {
+    let same =
+        "failSwapOn: false\nreadOnlyPort: 0\ncgroupsPerQOS: true\nnodeStatusUpdateFrequency: 10s\n";
+    assert!(options(&format!("{HEAD}{same}")).is_ok());
+    let other = options(&format!("{HEAD}readOnlyPort: 10255\n"));
+    assert!(matches!(other, Err(ConfigError::NotBuilt(field)) if field == "readOnlyPort"));
+}
+
+#[test]
+fn sysctls_beyond_the_safe_ones_are_listed() {
+    let text = format!("{HEAD}allowedUnsafeSysctls: [vm.swappiness]\n");
+    let config = KubeletConfig::parse(&text, Map::new()).unwrap();
+    assert_eq!(
+        config.sysctls().unwrap_err().to_string(),
+        "kubelet configuration: allowedUnsafeSysctls: the sysctls \"vm.swappiness\" are not known to be namespaced"
+    );
+}
+
+#[test]
+fn what_is_unknown_or_not_built_is_refused() {
+    let refused = |text: &str| settings(text).unwrap_err().to_string();
+    assert_eq!(
+        refused("noSuchField: 1\n"),
+        "kubelet configuration: strict decoding error: unknown field \"noSuchField\""
+    );
+    assert_eq!(
+        refused("seccompDefault: true\n"),
+        "kubelet configuration: seccompDefault is not built in davit yet (docs/status.md); leave it out"
+    );
+    assert!(refused("cpuManagerPolicy: best\n").contains("unknown policy: \"best\""));
+    assert!(refused("topologyManagerScope: node\n").contains("unknown scope: \"node\""));
+    assert!(
+        refused("topologyManagerPolicyOptions: {x: \"1\"}\n")
+            .contains("unknown Topology Manager Policy option: \"x\"")
+    );
+    let alpha = "cpuManagerPolicy: static\ncpuManagerPolicyOptions: {align-by-socket: \"true\"}\n";
+    assert!(refused(alpha).contains("Alpha-level Options not enabled"));
+    let gate = format!("{alpha}featureGates: {{CPUManagerPolicyAlphaOptions: true}}\n");
+    assert!(settings(&gate).unwrap().0.cpu.unwrap().align_by_socket);
+    assert!(KubeletConfig::parse("kind: Pod\napiVersion: v1\n", Map::new()).is_err());
+}
+
+#[test]
+fn eviction_image_collection_and_shutdown() {
+    let parse = |text: &str| KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new()).unwrap();
+    let config = parse(
+        "evictionHard: {memory.available: 5%, nodefs.available: 1Gi}\n\
+         evictionSoft: {pid.available: '100'}\nevictionSoftGracePeriod: {pid.available: 30s}\n\
+         evictionPressureTransitionPeriod: 10s\nevictionMaxPodGracePeriod: 7\n\
+         imageGCHighThresholdPercent: 70\nimageGCLowThresholdPercent: 60\nimageMinimumGCAge: 0s\n\
+         shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n",
+    );
+    let eviction = config.eviction().unwrap();
+    assert_eq!(eviction.thresholds.len(), 3);
+    assert_eq!(
+        (eviction.max_pod_grace, eviction.transition.as_secs()),
+        (7, 10)
+    );
+    assert_eq!(config.image_gc().unwrap().high, 70);
+    let shutdown = config.shutdown().unwrap();
+    let periods: Vec<u64> = shutdown
+        .groups()
+        .iter()
+        .map(|g| g.period.as_secs())
+        .collect();
+    assert_eq!(periods, [20, 10]);
+    assert!(config.settings(None).is_ok());
+    let wrong = parse("shutdownGracePeriod: 1s\nshutdownGracePeriodCriticalPods: 10s\n");
+    assert!(wrong.shutdown().is_err());
+    let by = "shutdownGracePeriodByPodPriority:\n- {priority: 1000, shutdownGracePeriodSeconds: 7}\n- {priority: 0, shutdownGracePeriodSeconds: 5}\n";
+    let shutdown = parse(by).shutdown().unwrap();
+    assert_eq!(shutdown.total().as_secs(), 12);
+    assert_eq!(shutdown.groups()[0].priority, 0);
+    assert!(
+        parse(&format!("shutdownGracePeriod: 1s\n{by}"))
+            .shutdown()
+            .is_err()
+    );
+    assert!(parse(&by.replace("1000", "0")).shutdown().is_err());
+    assert!(
+        parse("imageGCHighThresholdPercent: 50\n")
+            .image_gc()
+            .is_err()
+    );
+    assert!(parse("evictionHard: {disk: 5%}\n").eviction().is_err());
+}
+
+#[test]
+fn flags_win_over_the_file() {
+    let flags = Map::from_iter([("maxPods".to_owned(), 7.into())]);
+    let config = KubeletConfig::parse(&format!("{HEAD}maxPods: 9\n"), flags.clone()).unwrap();
+    assert_eq!(config.max_pods, Some(7));
+    assert_eq!(KubeletConfig::parse("", flags).unwrap().max_pods, Some(7));
+}
