@@ -13,6 +13,8 @@ mod lifecycle;
 mod limits;
 #[path = "pods/resize.rs"]
 mod resize;
+#[path = "pods/restarts.rs"]
+mod restarts;
 #[path = "pods/shutdown.rs"]
 mod shutdown;
 #[path = "pods/streams.rs"]
@@ -267,6 +269,11 @@ fn extended_resource_by_hand() {
 #[test]
 fn pods_are_resized_in_place_and_held_to_their_storage() {
     resize::scenario();
+}
+
+#[test]
+fn rules_of_containers_start_them_again() {
+    restarts::scenario();
 }
 
 #[test]

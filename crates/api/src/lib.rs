@@ -5,6 +5,7 @@
 
 pub mod amounts;
 pub mod classic;
+pub mod declared_features;
 pub mod devices;
 pub mod features;
 pub mod field;

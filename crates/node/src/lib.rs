@@ -35,6 +35,7 @@ pub mod podsapi;
 pub mod probes;
 pub mod resize;
 pub mod resources;
+pub mod restart_all;
 pub mod runtime_conditions;
 pub mod runtime_state;
 pub mod security;

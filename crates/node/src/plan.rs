@@ -32,7 +32,7 @@ pub trait ProbeView {
 
 /// Everything a plan is made from.
 pub struct Input<'a> {
-    /// The pod.
+    /// The pod with its newest status.
     pub pod: &'a Pod,
     /// What the runtime has.
     pub runtime: &'a PodRuntime,
@@ -437,16 +437,23 @@ fn main_steps(input: &Input<'_>, plan: &mut Plan) {
     plan.start.extend(starts);
 }
 
+/// How often a container was started before whose instances the runtime does not have any more.
+fn told_restarts(pod: &Pod, name: &str) -> u32 {
+    let status = pod.pod_status();
+    let lists = [&status.init_container_statuses, &status.container_statuses];
+    let mut all = lists.into_iter().flatten().flatten();
+    let told = all.find(|s| s.name == name).map_or(0, |s| s.restart_count);
+    u32::try_from(told).unwrap_or(0)
+}
+
 fn start(input: &Input<'_>, role: Role, index: usize, container: &Container) -> Start {
     let latest = input.runtime.latest(&container.name);
-    // An instance that was created and never started is replaced without counting as a restart.
-    let restart_count = latest.map_or(0, |s| {
-        if s.state == State::Created {
-            s.restart_count
-        } else {
-            s.restart_count + 1
-        }
-    });
+    let restart_count = match latest {
+        // An instance that was created and never started is replaced without counting as a restart.
+        Some(s) if s.state == State::Created => s.restart_count,
+        Some(s) => s.restart_count + 1,
+        None => told_restarts(input.pod, &container.name),
+    };
     let key = backoff_key(container);
     let after = latest
         .filter(|s| s.state != State::Running)

@@ -2,7 +2,7 @@
 
 use davit_client::object_ref;
 use k8s_openapi::api::core::v1::{
-    Container, EphemeralContainer, ObjectReference, Pod, PodSpec, PodStatus,
+    Container, ContainerRestartRule, EphemeralContainer, ObjectReference, Pod, PodSpec, PodStatus,
 };
 use std::sync::LazyLock;
 
@@ -251,6 +251,22 @@ pub fn ephemeral_as_container(c: &EphemeralContainer) -> Container {
     }
 }
 
+/// The first restart rule of a container that its exit code matches.
+pub fn matching_rule(container: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
+    let rules = container.restart_policy_rules.iter().flatten();
+    rules.into_iter().find(|rule| {
+        let Some(codes) = &rule.exit_codes else {
+            return false;
+        };
+        let listed = codes.values.iter().flatten().any(|v| *v == exit_code);
+        match codes.operator.as_str() {
+            "In" => listed,
+            "NotIn" => !listed,
+            _ => false,
+        }
+    })
+}
+
 /// Whether a container that ended with `exit_code` is to be started again (restart rules of the container first, then
 /// its own policy, then the pod's; KEP-5307).
 pub fn restarts_after_exit(pod: &Pod, role: Role, container: &Container, exit_code: i32) -> bool {
@@ -259,19 +275,8 @@ pub fn restarts_after_exit(pod: &Pod, role: Role, container: &Container, exit_co
         Role::Ephemeral => return false,
         Role::Init | Role::Main => {}
     }
-    for rule in container.restart_policy_rules.iter().flatten() {
-        let Some(codes) = &rule.exit_codes else {
-            continue;
-        };
-        let listed = codes.values.iter().flatten().any(|v| *v == exit_code);
-        let matched = match codes.operator.as_str() {
-            "In" => listed,
-            "NotIn" => !listed,
-            _ => false,
-        };
-        if matched {
-            return true;
-        }
+    if matching_rule(container, exit_code).is_some() {
+        return true;
     }
     match container
         .restart_policy

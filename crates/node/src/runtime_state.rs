@@ -371,3 +371,31 @@ pub fn container_annotations(
 pub fn stops_first(role: Role) -> bool {
     role != Role::Sidecar
 }
+
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    /// The first instance of a container.
+    pub(crate) fn record(name: &str, state: State, exit_code: i32) -> ContainerRecord {
+        ContainerRecord {
+            id: format!("id-{name}"),
+            name: name.to_owned(),
+            state,
+            created: Timestamp::UNIX_EPOCH,
+            started: Some(Timestamp::UNIX_EPOCH),
+            finished: (state == State::Exited).then_some(Timestamp::UNIX_EPOCH),
+            exit_code,
+            reason: String::new(),
+            message: String::new(),
+            hash: String::new(),
+            restart_count: 0,
+            image: String::new(),
+            image_ref: String::new(),
+            log_path: String::new(),
+            mounts: Vec::new(),
+            user: None,
+            annotations: BTreeMap::new(),
+        }
+    }
+}

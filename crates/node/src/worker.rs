@@ -7,6 +7,7 @@ mod admit;
 mod devices;
 mod end;
 mod resize;
+mod restart_all;
 mod start;
 mod sync;
 
@@ -18,6 +19,7 @@ use crate::dial::Reach;
 use crate::pod::PodExt;
 use crate::probes::PodProbes;
 use crate::resize::{IN_PROGRESS, PENDING};
+use crate::restart_all::CONDITION as ALL_RESTARTING;
 use crate::runtime_state::{PodRuntime, State, observe};
 use crate::status::{self, Verdict, Waiting};
 use crate::volumes::Mounted;
@@ -307,6 +309,18 @@ impl Worker {
     }
 
     /// Reports the status as it is now.
+    /// The pod with the newest status of our own, which the API may not have yet.
+    fn known(&self) -> Arc<Pod> {
+        let Some(mut status) = self.ctx.status.get(&self.uid) else {
+            return self.pod.clone();
+        };
+        let mut pod = (*self.pod).clone();
+        let foreign = pod.status.take().unwrap_or_default().conditions;
+        merge_foreign(&mut status, foreign.unwrap_or_default());
+        pod.status = Some(status);
+        Arc::new(pod)
+    }
+
     fn publish(&mut self, runtime: &PodRuntime, ended: bool) -> PodStatus {
         let devices = self
             .pod
@@ -322,22 +336,8 @@ impl Worker {
                 )
             })
             .collect();
-        // The newest status of our own, which the API may not have yet, is what the next one continues.
-        let known = self.ctx.status.get(&self.uid).map(|status| {
-            let mut pod = (*self.pod).clone();
-            let foreign = pod
-                .status
-                .take()
-                .unwrap_or_default()
-                .conditions
-                .unwrap_or_default();
-            let mut status = status;
-            merge_foreign(&mut status, foreign);
-            pod.status = Some(status);
-            pod
-        });
         let status = status::generate(&status::Input {
-            pod: known.as_ref().unwrap_or(&self.pod),
+            pod: &self.known(),
             runtime,
             waiting: &self.waiting,
             ready: &*self.ctx.probes,
@@ -366,6 +366,7 @@ fn merge_foreign(status: &mut PodStatus, api: Vec<k8s_openapi::api::core::v1::Po
         "Initialized",
         "Ready",
         "ContainersReady",
+        ALL_RESTARTING,
         PENDING,
         IN_PROGRESS,
     ];

@@ -8,6 +8,7 @@ mod dynamic_resources;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
+mod node_declared_features;
 mod node_name;
 mod node_ports;
 mod node_resource_topology;
@@ -27,6 +28,7 @@ pub use dynamic_resources::{DynamicResources, DynamicResourcesArgs};
 pub use image_locality::ImageLocality;
 pub use inter_pod_affinity::InterPodAffinity;
 pub use node_affinity::NodeAffinity;
+pub use node_declared_features::NodeDeclaredFeatures;
 pub use node_name::NodeName;
 pub use node_ports::NodePorts;
 pub use node_resource_topology::NodeResourceTopology;
@@ -68,7 +70,8 @@ pub fn default_profile(
         .with(Arc::new(dynamic), 2)
         .with(Arc::new(classic), 0)
         .with(Arc::new(BalancedAllocation::default()), 1)
-        .with(Arc::new(ImageLocality), 1);
+        .with(Arc::new(ImageLocality), 1)
+        .with(Arc::new(NodeDeclaredFeatures), 0);
     if let Some(client) = client {
         profile = profile
             .with(Arc::new(DefaultPreemption::new(client.clone(), budgets)), 0)

@@ -1,9 +1,10 @@
-//! Plugins about nodes: TaintNodesByCondition and PodTopologyLabels.
+//! Plugins about nodes: TaintNodesByCondition, PodTopologyLabels and NodeDeclaredFeatureValidator.
 
+use davit_api::declared_features::{missing, needed_for_update};
 use davit_api::status::Status;
-use serde_json::{Value, json};
+use serde_json::{Value, from_value, json};
 
-use super::{Attributes, Mutating, Operation};
+use super::{Attributes, Mutating, Operation, Validating, forbidden};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const TOPOLOGY: [&str; 2] = [
@@ -73,5 +74,54 @@ impl Mutating for PodTopologyLabels {
             }
         }
         Ok(())
+    }
+}
+
+/// A pod on a node changes only in ways that the node says it can follow.
+/// KEP-5328.
+pub(super) struct DeclaredFeatures;
+
+impl Validating for DeclaredFeatures {
+    async fn validate(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        let changes = attributes.about("", "pods")
+            && matches!(attributes.subresource, "" | "resize")
+            && attributes.operation == Operation::Update;
+        let (Some(pod), Some(old)) = (object.filter(|_| changes), attributes.old) else {
+            return Ok(());
+        };
+        let node = pod.pointer("/spec/nodeName").and_then(Value::as_str);
+        let Some(name) = node.filter(|name| !name.is_empty()) else {
+            return Ok(());
+        };
+        if pod["spec"] == old["spec"] {
+            return Ok(());
+        }
+        let (before, now) = (old["spec"].clone(), pod["spec"].clone());
+        let (Ok(before), Ok(now)) = (from_value(before), from_value(now)) else {
+            return Ok(());
+        };
+        let needed = needed_for_update(&before, &now);
+        if needed.is_empty() {
+            return Ok(());
+        }
+        let refused = |why: String| forbidden(attributes, Some(pod), &why);
+        let Some(node) = attributes.server.object("", "nodes", "", name).await? else {
+            return Err(refused(format!("node {name:?} not found")));
+        };
+        let declared = node["status"]["declaredFeatures"].as_array();
+        let declared = declared.into_iter().flatten().filter_map(Value::as_str);
+        let declared: Vec<String> = declared.map(str::to_owned).collect();
+        let missing = missing(&needed, &declared);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let list = missing.join(", ");
+        Err(refused(format!(
+            "pod update requires features {list} which are not available on node {name:?}"
+        )))
     }
 }

@@ -185,6 +185,12 @@ const KNOWN: &[Known] = &[
             nodes::PodTopologyLabels,
         ))
     }),
+    on("NodeDeclaredFeatureValidator", |_| {
+        Ok(Plugin::validating(
+            "NodeDeclaredFeatureValidator",
+            nodes::DeclaredFeatures,
+        ))
+    }),
     on("MutatingAdmissionPolicy", |_| {
         Ok(Plugin::mutating(
             "MutatingAdmissionPolicy",

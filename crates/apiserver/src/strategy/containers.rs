@@ -476,8 +476,7 @@ pub(super) fn port_or_name(port: &Value, path: &Path, errors: &mut ErrorList) {
 const MAX_RESTART_RULES: usize = 20;
 const MAX_EXIT_CODES: usize = 255;
 
-/// A container's own restart policy and the rules that go before it (KEP-5307). The action `RestartAllContainers`
-/// (KEP-5532) is not built: it is refused, as with its gate off.
+/// A container's own restart policy and the rules that go before it (KEP-5307, KEP-5532).
 fn restart_policy(c: &Value, path: &Path, errors: &mut ErrorList) {
     let policies = ["Always", "Never", "OnFailure"];
     optional_choice(c, "restartPolicy", &policies, path, errors);
@@ -502,7 +501,8 @@ fn restart_rule(rule: &Value, path: &Path, errors: &mut ErrorList) {
             errors.push(FieldError::not_supported(&path.child(key), value, values));
         }
     };
-    one_of(rule, "action", &["Restart"], path, errors);
+    let actions = ["Restart", "RestartAllContainers"];
+    one_of(rule, "action", &actions, path, errors);
     let codes = at(rule, &["exitCodes"]);
     let path = path.child("exitCodes");
     if codes.is_null() {

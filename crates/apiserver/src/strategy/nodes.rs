@@ -76,12 +76,45 @@ fn content(node: &Value, errors: &mut ErrorList) {
             resources::amount(resource, value, &path, errors);
         }
     }
+    declared_features(node, errors);
     for (i, address) in list_at(node, &["status", "addresses"]).iter().enumerate() {
         let earlier = &list_at(node, &["status", "addresses"])[..i];
         if earlier.contains(address) {
             let path = Path::new("status").child("addresses").index(i);
             errors.push(FieldError::duplicate(&path, address.clone()));
         }
+    }
+}
+
+/// KEP-5328: names in camel case, sorted, each once.
+fn declared_features(node: &Value, errors: &mut ErrorList) {
+    const MOST: usize = 253;
+    let path = Path::new("status").child("declaredFeatures");
+    let list = list_at(node, &["status", "declaredFeatures"]);
+    let mut before = "";
+    for (i, feature) in list.iter().enumerate() {
+        let name = feature.as_str().unwrap_or_default();
+        let path = path.index(i);
+        let mut invalid = |why: &str| errors.push(FieldError::invalid(&path, name, why));
+        let word = |(i, part): (usize, &str)| {
+            let starts = |c: char| c.is_ascii_uppercase() || (i > 0 && c.is_ascii_lowercase());
+            part.starts_with(starts) && part.chars().all(|c| c.is_ascii_alphanumeric())
+        };
+        if name.len() > MOST {
+            invalid(&format!(
+                "invalid feature name {name:?}: must be no more than {MOST} characters"
+            ));
+        } else if !name.split('/').enumerate().all(word) {
+            invalid(&format!(
+                "invalid feature name {name:?}: must start with an UpperCamelCase segment, with subsequent segments separated by '/' (e.g., MyFeature or MyFeature/mySubFeature), and contain only alphanumeric characters and slashes"
+            ));
+        }
+        if i > 0 && name < before {
+            invalid("list must be sorted alphabetically");
+        } else if i > 0 && name == before {
+            errors.push(FieldError::duplicate(&path, name));
+        }
+        before = name;
     }
 }
 

@@ -459,7 +459,7 @@ fn status_update(new: &Value, old: &Value, errors: &mut ErrorList) {
 
 /// A container that ended for good does not come back.
 fn transitions(new: &Value, old: &Value, list: &str, policy: &str, errors: &mut ErrorList) {
-    if policy == "Always" {
+    if policy == "Always" || restarts_all(old) {
         return;
     }
     let path = Path::new("status").child(list);
@@ -478,6 +478,15 @@ fn transitions(new: &Value, old: &Value, list: &str, policy: &str, errors: &mut 
             errors.push(FieldError::forbidden(&path.index(i).child("state"), why));
         }
     }
+}
+
+/// Whether the end of some container makes all begin anew (KEP-5532).
+fn restarts_all(pod: &Value) -> bool {
+    ["initContainers", "containers"]
+        .iter()
+        .flat_map(|list| list_at(pod, &["spec", list]))
+        .flat_map(|container| list_at(container, &["restartPolicyRules"]))
+        .any(|rule| str_at(rule, &["action"]) == "RestartAllContainers")
 }
 
 /// Whether a container has a restart policy or rules of its own.

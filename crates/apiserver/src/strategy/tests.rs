@@ -366,13 +366,13 @@ fn restart_rules_are_checked() {
         )
     );
     let bad = [
-        rule("RestartAllContainers", json!({"operator": "Near"})),
+        rule("RestartEverything", json!({"operator": "Near"})),
         json!({"action": "Restart"}),
     ];
     assert_eq!(
         of(json!({"restartPolicy": "Never", "restartPolicyRules": bad})),
         format!(
-            "{at}.restartPolicyRules[0].action: Unsupported value: \"RestartAllContainers\": supported values: \"Restart\"\n\
+            "{at}.restartPolicyRules[0].action: Unsupported value: \"RestartEverything\": supported values: \"Restart\", \"RestartAllContainers\"\n\
              {at}.restartPolicyRules[0].exitCodes.operator: Unsupported value: \"Near\": supported values: \"In\", \"NotIn\"\n\
              {at}.restartPolicyRules[1].exitCodes: Required value: must be specified"
         )
@@ -425,6 +425,31 @@ fn nodes_take_extended_resources_by_hand() {
     let mut spec = old.clone();
     spec["spec"]["taints"] = json!([{"key": "a", "effect": "NoSchedule"}]);
     assert_eq!(lines(&rules.validate_update(&spec, &old)), "");
+}
+
+#[test]
+fn nodes_declare_features_in_order() {
+    let rules = strategy("", "v1", "Node");
+    let old = json!({"metadata": {"name": "n"}});
+    let faults = |features: Value| {
+        let mut new = old.clone();
+        new["status"]["declaredFeatures"] = features;
+        lines(&rules.validate_status_update(&new, &old))
+    };
+    assert_eq!(faults(json!(["A", "B/sub", "B2"])), "");
+    let at = "status.declaredFeatures";
+    assert_eq!(
+        faults(json!(["B", "A"])),
+        format!("{at}[1]: Invalid value: \"A\": list must be sorted alphabetically")
+    );
+    assert_eq!(
+        faults(json!(["B", "B"])),
+        format!("{at}[1]: Duplicate value: \"B\"")
+    );
+    for name in ["b", "", "B-c", "B/", "B/1"] {
+        let text = faults(json!([name]));
+        assert!(text.contains("must start with an UpperCamelCase"), "{text}");
+    }
 }
 
 #[test]

@@ -100,6 +100,35 @@ async fn item_094_resize_changes_resources_only() {
     );
 }
 
+/// KEP-5328: a change that the pod's node does not say it can follow is refused.
+#[tokio::test]
+async fn a_resize_needs_a_node_that_can_follow() {
+    let c = Cluster::new().await;
+    c.service_account().await;
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}});
+    c.post("/api/v1/nodes", &node).await.ok(201);
+    let mut whole = pod("p");
+    whole["spec"]["nodeName"] = json!("n");
+    whole["spec"]["resources"] = json!({"requests": {"cpu": "1"}, "limits": {"cpu": "1"}});
+    c.post(PODS, &whole).await.ok(201);
+    let resize = async || {
+        let more =
+            json!({"spec": {"resources": {"requests": {"cpu": "2"}, "limits": {"cpu": "2"}}}});
+        c.patch(&format!("{PODS}/p/resize"), "strategic-merge", &more)
+            .await
+    };
+    let refused = resize().await.error(403, "Forbidden");
+    let told = refused["message"].as_str().unwrap();
+    let why = "pod update requires features InPlacePodLevelResourcesVerticalScaling which are not available on node \"n\"";
+    assert!(told.ends_with(why), "{told}");
+    let declared =
+        json!({"status": {"declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"]}});
+    c.patch("/api/v1/nodes/n/status", "merge", &declared)
+        .await
+        .ok(200);
+    resize().await.ok(200);
+}
+
 #[tokio::test]
 async fn a_resize_neither_removes_nor_reaches_init_containers() {
     let c = Cluster::new().await;

@@ -9,6 +9,9 @@ use crate::eviction::Condition;
 use crate::machine::architecture;
 use crate::resources::Quantities;
 use crate::runtime_conditions::{joined, problems};
+use davit_api::declared_features::{
+    EXTEND_WEB_SOCKETS_TO_KUBELET, IN_PLACE_POD_LEVEL_RESOURCES, RESTART_ALL_CONTAINERS,
+};
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
@@ -31,6 +34,12 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// Changes that come together are computed together.
 const SETTLE: Duration = Duration::from_millis(50);
 const MAX_IMAGES: usize = 50;
+/// What this agent can do that not every kubelet can, in alphabetical order (KEP-5328).
+const DECLARED: [&str; 3] = [
+    EXTEND_WEB_SOCKETS_TO_KUBELET,
+    IN_PLACE_POD_LEVEL_RESOURCES,
+    RESTART_ALL_CONTAINERS,
+];
 
 /// Registers the node and keeps its status until `cancel`.
 pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken) {
@@ -182,6 +191,7 @@ async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) ->
         conditions: Some(conditions),
         node_info: Some(ctx.machine.info.clone()),
         images: images(ctx).await.or_else(|| old.images.clone()),
+        declared_features: Some(DECLARED.map(str::to_owned).to_vec()),
         runtime_handlers: match runtime {
             Ok(status) => handlers(status),
             Err(_) => old.runtime_handlers.clone(),
@@ -355,6 +365,7 @@ fn diff(old: &NodeStatus, new: &NodeStatus) -> Option<Value> {
         "daemonEndpoints",
         "conditions",
         "runtimeHandlers",
+        "declaredFeatures",
     ] {
         if let Some(value) = new.get(name).filter(|v| old.get(name) != Some(v)) {
             patch.insert(name.to_owned(), value.clone());

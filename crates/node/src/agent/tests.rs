@@ -6,6 +6,7 @@ mod fake_runtime;
 mod node_server;
 mod pressure;
 mod resize;
+mod restart_all;
 
 use super::*;
 use fake_api::FakeApi;

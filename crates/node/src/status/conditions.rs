@@ -1,9 +1,11 @@
-//! The conditions the node owns: PodReadyToStartContainers, Initialized, ContainersReady, Ready (and PodScheduled where
+//! The conditions the node owns: PodReadyToStartContainers, Initialized, ContainersReady, Ready, AllContainersRestarting
+//! (where containers can ask for that), PodScheduled (where
 //! nobody set it). Others, such as readiness gates, are left as they are.
 
 use super::Input;
 use crate::pod::{PodExt, Role, init_role};
 use crate::resize::{IN_PROGRESS, PENDING};
+use crate::restart_all::{self, Step};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, PodCondition, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -73,6 +75,9 @@ pub(super) fn fill(input: &Input<'_>, status: &mut PodStatus) {
     put("Initialized", initialized);
     put("Ready", ready);
     put("ContainersReady", containers_ready);
+    if restart_all::is_possible(input.pod) {
+        put(restart_all::CONDITION, restarting(input, status));
+    }
     if let Some(verdict) = input.verdict.filter(|v| v.disruption) {
         let target = Answer {
             status: true,
@@ -97,6 +102,28 @@ pub(super) fn fill(input: &Input<'_>, status: &mut PodStatus) {
         set_condition(&mut list, scheduled, input.now);
     }
     status.conditions = Some(list);
+}
+
+/// Whether all containers are being restarted (KEP-5532).
+fn restarting(input: &Input<'_>, status: &PodStatus) -> Answer {
+    match status.phase.as_deref() {
+        Some("Succeeded") => return no("PodCompleted", None),
+        Some("Failed") => return no("PodFailed", None),
+        _ => {}
+    }
+    let step = restart_all::step(input.pod, input.runtime);
+    if input.ending || !matches!(step, Step::Remove(_)) {
+        return Answer {
+            status: false,
+            reason: None,
+            message: None,
+        };
+    }
+    Answer {
+        status: true,
+        reason: Some("RestartAllContainersStarted"),
+        message: Some("container exited with restart policy rule".to_owned()),
+    }
 }
 
 fn has_sandbox(input: &Input<'_>) -> bool {

@@ -4,6 +4,7 @@ use super::{Input, Waiting};
 use crate::plan::ProbeResult;
 use crate::pod::{PodExt, Role};
 use crate::resources::container_request;
+use crate::restart_all;
 use crate::runtime_state::{ContainerRecord, State};
 use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated,
@@ -101,6 +102,9 @@ fn without_record(
 ) {
     let old_state = old.and_then(|o| o.state.as_ref());
     out.last_state = old.and_then(|o| o.last_state.clone());
+    if role != Role::Ephemeral && restart_all::is_said(input.pod) && !input.ending && !input.ended {
+        return removed(old_state, out);
+    }
     if let Some(terminated) = old_state.and_then(|s| s.terminated.as_ref()) {
         let done = input.pod.is_terminal()
             || input.ended
@@ -148,6 +152,30 @@ fn without_record(
     out.state = Some(waiting_state(
         waiting.cloned().unwrap_or_else(|| default_waiting(input)),
     ));
+}
+
+/// The instance was removed because all containers are restarted. An end of its own is kept.
+fn removed(old: Option<&ContainerState>, out: &mut ContainerStatus) {
+    let waiting = Waiting {
+        reason: restart_all::REASON.to_owned(),
+        message: "The container was removed because all containers of the pod are restarted"
+            .to_owned(),
+    };
+    let own_end = old.and_then(|s| s.terminated.clone());
+    if own_end.is_some() || old.is_some_and(|s| s.running.is_some()) {
+        let forced = || ContainerStateTerminated {
+            exit_code: 137,
+            reason: Some(waiting.reason.clone()),
+            message: Some(waiting.message.clone()),
+            ..ContainerStateTerminated::default()
+        };
+        out.last_state = Some(ContainerState {
+            terminated: Some(own_end.unwrap_or_else(forced)),
+            ..ContainerState::default()
+        });
+        out.restart_count += 1;
+    }
+    out.state = Some(waiting_state(waiting));
 }
 
 fn copy_identity(old: Option<&ContainerStatus>, out: &mut ContainerStatus) {
@@ -202,7 +230,10 @@ fn with_record(
         out.image.clone_from(&record.image);
     }
     out.image_id.clone_from(&record.image_ref);
-    out.restart_count = i32::try_from(record.restart_count).unwrap_or(i32::MAX);
+    let count = i32::try_from(record.restart_count).unwrap_or(i32::MAX);
+    // Instances that were removed are not in the runtime's count.
+    let counted = restart_all::is_possible(input.pod);
+    out.restart_count = count.max(if counted { out.restart_count } else { 0 });
     let previous = input
         .runtime
         .previous(&record.name)

@@ -1,14 +1,19 @@
 //! The phase of a pod out of the states of its containers.
 
 use super::Input;
-use crate::pod::{PodExt, Role, init_role};
-use k8s_openapi::api::core::v1::{ContainerStatus, PodStatus};
+use crate::pod::{PodExt, Role, init_role, restarts_after_exit};
+use crate::restart_all;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerStateTerminated, ContainerStatus, Pod, PodStatus,
+};
 
 #[derive(Default)]
 struct Count {
     waiting: usize,
     running: usize,
     stopped: usize,
+    /// Of those, the ones that are not started again.
+    for_good: usize,
     succeeded: usize,
     unknown: usize,
 }
@@ -30,6 +35,7 @@ pub(super) fn phase(input: &Input<'_>, status: &PodStatus) -> &'static str {
     let mut init_pending = false;
     let mut sidecar_pending = false;
     let mut init_failed = false;
+    let mut init_failed_for_good = false;
     let mut sidecar_runs = false;
     let init_statuses = status
         .init_container_statuses
@@ -43,25 +49,25 @@ pub(super) fn phase(input: &Input<'_>, status: &PodStatus) -> &'static str {
                 sidecar_runs |= state_running(s);
             }
             (Role::Sidecar, None) => sidecar_pending = true,
-            (_, Some(s)) => match state_terminated(s) {
-                Some(0) => {}
-                Some(_) => init_failed = true,
-                None if last_terminated(s).is_some_and(|code| code != 0) => {
+            (role, Some(s)) => {
+                let ended = state_terminated(s);
+                init_pending |= ended.is_none();
+                let failed = ended.or_else(|| last_terminated(s));
+                if let Some(end) = failed.filter(|end| end.exit_code != 0) {
                     init_failed = true;
-                    init_pending = true;
+                    init_failed_for_good |= !comes_back(pod, role, container, end);
                 }
-                None => init_pending = true,
-            },
+            }
             (_, None) => init_pending = true,
         }
     }
-    if init_failed && pod.restart_policy() == "Never" {
+    if init_failed_for_good {
         return "Failed";
     }
     if !started && (init_pending || init_failed || sidecar_pending) {
         return "Pending";
     }
-    let count = count(pod.pod_spec().containers.len(), mains);
+    let count = count(pod, mains);
     if count.waiting > 0 {
         return "Pending";
     }
@@ -72,6 +78,17 @@ pub(super) fn phase(input: &Input<'_>, status: &PodStatus) -> &'static str {
         return stopped_phase(input, &count, sidecar_runs);
     }
     "Pending"
+}
+
+/// Whether a container is started again after this end: its rules and policies say so, or all containers are restarted.
+fn comes_back(
+    pod: &Pod,
+    role: Role,
+    container: &Container,
+    end: &ContainerStateTerminated,
+) -> bool {
+    end.reason.as_deref() == Some(restart_all::REASON)
+        || restarts_after_exit(pod, role, container, end.exit_code)
 }
 
 fn stopped_phase(input: &Input<'_>, count: &Count, sidecar_runs: bool) -> &'static str {
@@ -86,27 +103,29 @@ fn stopped_phase(input: &Input<'_>, count: &Count, sidecar_runs: bool) -> &'stat
     if sidecar_runs || input.ending {
         return "Running";
     }
-    match input.pod.restart_policy() {
-        "Always" => "Running",
-        _ if count.stopped == count.succeeded => "Succeeded",
-        "Never" => "Failed",
-        _ => "Running",
+    if count.for_good < count.stopped {
+        "Running"
+    } else if count.stopped == count.succeeded {
+        "Succeeded"
+    } else {
+        "Failed"
     }
 }
 
-fn count(expected: usize, statuses: &[ContainerStatus]) -> Count {
-    let mut out = Count {
-        unknown: expected.saturating_sub(statuses.len()),
-        ..Count::default()
-    };
-    for status in statuses {
+fn count(pod: &Pod, statuses: &[ContainerStatus]) -> Count {
+    let mut out = Count::default();
+    for container in &pod.pod_spec().containers {
+        let Some(status) = statuses.iter().find(|s| s.name == container.name) else {
+            out.unknown += 1;
+            continue;
+        };
+        let ended = state_terminated(status);
         if state_running(status) {
             out.running += 1;
-        } else if let Some(code) = state_terminated(status) {
+        } else if let Some(end) = ended.or_else(|| last_terminated(status)) {
             out.stopped += 1;
-            out.succeeded += usize::from(code == 0);
-        } else if last_terminated(status).is_some() {
-            out.stopped += 1;
+            out.succeeded += usize::from(ended.is_some_and(|e| e.exit_code == 0));
+            out.for_good += usize::from(!comes_back(pod, Role::Main, container, end));
         } else if status.state.as_ref().is_some_and(|s| s.waiting.is_some()) {
             out.waiting += 1;
         } else {
@@ -120,20 +139,10 @@ fn state_running(status: &ContainerStatus) -> bool {
     status.state.as_ref().is_some_and(|s| s.running.is_some())
 }
 
-fn state_terminated(status: &ContainerStatus) -> Option<i32> {
-    status
-        .state
-        .as_ref()?
-        .terminated
-        .as_ref()
-        .map(|t| t.exit_code)
+fn state_terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    status.state.as_ref()?.terminated.as_ref()
 }
 
-fn last_terminated(status: &ContainerStatus) -> Option<i32> {
-    status
-        .last_state
-        .as_ref()?
-        .terminated
-        .as_ref()
-        .map(|t| t.exit_code)
+fn last_terminated(status: &ContainerStatus) -> Option<&ContainerStateTerminated> {
+    status.last_state.as_ref()?.terminated.as_ref()
 }

@@ -181,6 +181,39 @@ fn phases_of_ended_pods() {
     }
 }
 
+/// KEP-5307: what a container's rules start again has not failed its pod.
+#[test]
+fn phases_by_the_rules_of_containers() {
+    let rule =
+        |action: &str| json!([{"action": action, "exitCodes": {"operator": "In", "values": [42]}}]);
+    let one = |rules| json!({"name": "a", "restartPolicy": "Never", "restartPolicyRules": rules});
+    for (container, code, phase) in [
+        (one(rule("Restart")), 42, "Running"),
+        (one(rule("RestartAllContainers")), 42, "Running"),
+        (one(rule("Restart")), 1, "Failed"),
+        (
+            json!({"name": "a", "restartPolicy": "OnFailure"}),
+            1,
+            "Running",
+        ),
+        (
+            json!({"name": "a", "restartPolicy": "OnFailure"}),
+            0,
+            "Succeeded",
+        ),
+    ] {
+        let mains = pod(json!({"restartPolicy": "Never", "containers": [container]}));
+        let ended = runtime(vec![record("a", State::Exited, code, 0)]);
+        let s = Case::default().status(&mains, &ended);
+        assert_eq!(s.phase.as_deref(), Some(phase), "{container} {code}");
+        // An init container that comes back keeps the pod pending.
+        let phase = if phase == "Failed" { phase } else { "Pending" };
+        let spec = json!({"restartPolicy": "Never", "initContainers": [container], "containers": [{"name": "b"}]});
+        let s = Case::default().status(&pod(spec), &ended);
+        assert_eq!(s.phase.as_deref(), Some(phase), "init {container} {code}");
+    }
+}
+
 #[test]
 fn crash_loop_shows_waiting_and_the_last_end() {
     let p = pod(json!({"containers": [{"name": "a"}]}));

@@ -37,11 +37,14 @@ impl Worker {
                 return Next::Again;
             }
         }
+        if let Some(next) = self.restart_all(&runtime).await {
+            return next;
+        }
         if self.resize(&runtime).await {
             return Next::Again;
         }
         let plan = plan::plan(&plan::Input {
-            pod: &self.pod,
+            pod: &self.known(),
             runtime: &runtime,
             probes: &*self.ctx.probes,
             backoff: &self.backoff,

@@ -73,10 +73,12 @@ impl Action {
     pub const UPDATE_CLAIMS: Self = Self(1 << 10);
     /// Any other change.
     pub const UPDATE_OTHER: Self = Self(1 << 11);
+    /// A node declares other features.
+    pub const UPDATE_DECLARED_FEATURES: Self = Self(1 << 12);
     /// Any change of an existing object.
-    pub const UPDATE: Self = Self(((1 << 12) - 1) & !0b11);
+    pub const UPDATE: Self = Self(((1 << 13) - 1) & !0b11);
     /// Everything.
-    pub const ALL: Self = Self((1 << 12) - 1);
+    pub const ALL: Self = Self((1 << 13) - 1);
     /// Nothing.
     pub const NONE: Self = Self(0);
 
@@ -204,6 +206,10 @@ pub(crate) fn node_action(old: &Node, new: &Node) -> Action {
         let list = status.conditions.iter().flatten();
         list.map(|c| (c.type_.clone(), c.status.clone())).collect()
     };
+    note(
+        old_status.declared_features != new_status.declared_features,
+        Action::UPDATE_DECLARED_FEATURES,
+    );
     note(
         conditions(&old_status) != conditions(&new_status),
         Action::UPDATE_CONDITION,
