@@ -1,6 +1,9 @@
-//! Plugins about nodes: TaintNodesByCondition, PodTopologyLabels and NodeDeclaredFeatureValidator.
+//! Plugins about nodes: TaintNodesByCondition, PodTopologyLabels, NodeDeclaredFeatureValidator and
+//! PodResizeValidator.
 
+use davit_api::amounts::{of_map, of_pod};
 use davit_api::declared_features::{missing, needed_for_update};
+use davit_api::quantity::Quantity;
 use davit_api::status::Status;
 use serde_json::{Value, from_value, json};
 
@@ -93,13 +96,9 @@ impl Validating for DeclaredFeatures {
         let (Some(pod), Some(old)) = (object.filter(|_| changes), attributes.old) else {
             return Ok(());
         };
-        let node = pod.pointer("/spec/nodeName").and_then(Value::as_str);
-        let Some(name) = node.filter(|name| !name.is_empty()) else {
+        let Some(name) = changed_on(pod, old) else {
             return Ok(());
         };
-        if pod["spec"] == old["spec"] {
-            return Ok(());
-        }
         let (before, now) = (old["spec"].clone(), pod["spec"].clone());
         let (Ok(before), Ok(now)) = (from_value(before), from_value(now)) else {
             return Ok(());
@@ -108,10 +107,7 @@ impl Validating for DeclaredFeatures {
         if needed.is_empty() {
             return Ok(());
         }
-        let refused = |why: String| forbidden(attributes, Some(pod), &why);
-        let Some(node) = attributes.server.object("", "nodes", "", name).await? else {
-            return Err(refused(format!("node {name:?} not found")));
-        };
+        let node = node_of(attributes, pod, name).await?;
         let declared = node["status"]["declaredFeatures"].as_array();
         let declared = declared.into_iter().flatten().filter_map(Value::as_str);
         let declared: Vec<String> = declared.map(str::to_owned).collect();
@@ -120,8 +116,74 @@ impl Validating for DeclaredFeatures {
             return Ok(());
         }
         let list = missing.join(", ");
-        Err(refused(format!(
-            "pod update requires features {list} which are not available on node {name:?}"
-        )))
+        let why =
+            format!("pod update requires features {list} which are not available on node {name:?}");
+        Err(forbidden(attributes, Some(pod), why))
+    }
+}
+
+/// The node of a pod whose spec changes.
+fn changed_on<'a>(pod: &'a Value, old: &Value) -> Option<&'a str> {
+    let name = pod.pointer("/spec/nodeName").and_then(Value::as_str)?;
+    (!name.is_empty() && pod["spec"] != old["spec"]).then_some(name)
+}
+
+async fn node_of(attributes: &Attributes<'_>, pod: &Value, name: &str) -> Result<Value, Status> {
+    let node = attributes.server.object("", "nodes", "", name).await?;
+    node.ok_or_else(|| forbidden(attributes, Some(pod), format!("node {name:?} not found")))
+}
+
+/// A pod does not grow beyond what its node has at all.
+/// KEP-1287.
+pub(super) struct PodResize;
+
+impl Validating for PodResize {
+    async fn validate(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        let resizes = attributes.about("", "pods")
+            && attributes.subresource == "resize"
+            && attributes.operation == Operation::Update;
+        let (Some(pod), Some(old)) = (object.filter(|_| resizes), attributes.old) else {
+            return Ok(());
+        };
+        let Some(name) = changed_on(pod, old) else {
+            return Ok(());
+        };
+        let node = node_of(attributes, pod, name).await?;
+        let refused = |why: String, cause: &str| {
+            Err(forbidden(attributes, Some(pod), why).with_cause(cause, "", ""))
+        };
+        let os = davit_api::meta::labels(&node).and_then(|l| l.get("kubernetes.io/os"));
+        if let Some(os) = os.and_then(Value::as_str).filter(|os| *os != "linux") {
+            let why =
+                format!("pod resize is only supported on linux nodes, node {name:?} is {os:?}");
+            return refused(why, "UnsupportedPlatform");
+        }
+        let requests = of_pod(pod, "requests");
+        let allocatable = of_map(node["status"].get("allocatable"));
+        let too_much = |resource: &str, amount: fn(Quantity) -> i64| {
+            let asked = requests.get(resource).copied().unwrap_or_default();
+            let there = allocatable.get(resource).copied().unwrap_or_default();
+            (asked > there).then(|| {
+                let (asked, there) = (amount(asked), amount(there));
+                format!("{resource}, requested: {asked}, allocatable: {there}")
+            })
+        };
+        let faults: Vec<String> = [
+            too_much("cpu", Quantity::milli_value),
+            too_much("memory", Quantity::value),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        if faults.is_empty() {
+            return Ok(());
+        }
+        let list = faults.join("; ");
+        let why = format!("node didn't have enough allocatable resources: {list}");
+        refused(why, "NodeCapacity")
     }
 }

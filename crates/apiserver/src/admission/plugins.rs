@@ -191,6 +191,9 @@ const KNOWN: &[Known] = &[
             nodes::DeclaredFeatures,
         ))
     }),
+    on("PodResizeValidator", |_| {
+        Ok(Plugin::validating("PodResizeValidator", nodes::PodResize))
+    }),
     on("MutatingAdmissionPolicy", |_| {
         Ok(Plugin::mutating(
             "MutatingAdmissionPolicy",

@@ -121,11 +121,18 @@ async fn a_resize_needs_a_node_that_can_follow() {
     let told = refused["message"].as_str().unwrap();
     let why = "pod update requires features InPlacePodLevelResourcesVerticalScaling which are not available on node \"n\"";
     assert!(told.ends_with(why), "{told}");
-    let declared =
-        json!({"status": {"declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"]}});
-    c.patch("/api/v1/nodes/n/status", "merge", &declared)
-        .await
-        .ok(200);
+    let declared = json!({"status": {"declaredFeatures": ["InPlacePodLevelResourcesVerticalScaling"],
+        "allocatable": {"cpu": "1500m", "memory": "1Gi"}}});
+    let status = "/api/v1/nodes/n/status";
+    c.patch(status, "merge", &declared).await.ok(200);
+    let refused = resize().await.error(403, "Forbidden");
+    let told = refused["message"].as_str().unwrap();
+    let why =
+        "node didn't have enough allocatable resources: cpu, requested: 2000, allocatable: 1500";
+    assert!(told.ends_with(why), "{told}");
+    assert_eq!(refused["details"]["causes"][0]["reason"], "NodeCapacity");
+    let more = json!({"status": {"allocatable": {"cpu": "2"}}});
+    c.patch(status, "merge", &more).await.ok(200);
     resize().await.ok(200);
 }
 
