@@ -77,7 +77,7 @@ fn slices(parts: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn pod(resources: serde_json::Value) -> Pod {
+    fn pod(resources: &serde_json::Value) -> Pod {
         serde_json::from_value(serde_json::json!({
             "metadata": {"name": "p", "namespace": "default", "uid": "12-ab"},
             "spec": {"containers": [{"name": "c", "image": "x", "resources": resources}]},
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn names_of_both_drivers() {
         let one = serde_json::json!({"cpu": "1", "memory": "1Gi"});
-        let guaranteed = pod(serde_json::json!({"limits": one, "requests": one}));
-        let best_effort = pod(serde_json::json!({}));
+        let guaranteed = pod(&serde_json::json!({"limits": one, "requests": one}));
+        let best_effort = pod(&serde_json::json!({}));
         let (files, systemd) = (CgroupDriver::Cgroupfs, CgroupDriver::Systemd);
         assert_eq!(files.pod_cgroup("", &guaranteed), "/kubepods/pod12-ab");
         assert_eq!(
