@@ -133,39 +133,50 @@ impl Server {
 
     /// Serves until `cancel`.
     pub async fn run(self, cancel: CancellationToken) {
-        let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         let mut connections = JoinSet::new();
         if let Some(requested) = self.requested.clone() {
             let renewal = serving::run(self.state.ctx.clone(), requested, cancel.clone());
             connections.spawn(renewal);
         }
-        loop {
-            let slot = tokio::select! {
-                () = cancel.cancelled() => break,
-                slot = slots.clone().acquire_owned() => slot,
-            };
-            let accepted = tokio::select! {
-                () = cancel.cancelled() => break,
-                accepted = self.listener.accept() => accepted,
-            };
-            while connections.try_join_next().is_some() {}
-            match accepted {
-                Ok((stream, _)) => {
-                    let (state, tls) = (self.state.clone(), self.tls.clone());
-                    connections.spawn(async move {
-                        serve_connection(state, tls, stream).await;
-                        drop(slot);
-                    });
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "node server cannot accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
+        let serve = |stream| serve_connection(self.state.clone(), self.tls.clone(), stream);
+        accept(&self.listener, &mut connections, &cancel, serve).await;
         connections.shutdown().await;
         let mut sessions = std::mem::take(&mut *self.state.sessions.lock());
         sessions.shutdown().await;
+    }
+}
+
+/// Takes connections until `cancel`, so many at a time, and serves each as a task of `connections`.
+async fn accept<F: Future<Output = ()> + Send + 'static>(
+    listener: &TcpListener,
+    connections: &mut JoinSet<()>,
+    cancel: &CancellationToken,
+    serve: impl Fn(TcpStream) -> F,
+) {
+    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let next = async {
+            let slot = slots.clone().acquire_owned().await;
+            (slot, listener.accept().await)
+        };
+        let (slot, accepted) = tokio::select! {
+            () = cancel.cancelled() => return,
+            next = next => next,
+        };
+        while connections.try_join_next().is_some() {}
+        match accepted {
+            Ok((stream, _)) => {
+                let connection = serve(stream);
+                connections.spawn(async move {
+                    connection.await;
+                    drop(slot);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "node server cannot accept a connection");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! Whether the agent is well: on the node server, and without TLS where the node's own machine asks (kubeadm waits for
 //! `http://127.0.0.1:10248/healthz`).
 
-use super::{HEADERS, MAX_CONNECTIONS, text};
+use super::{HEADERS, accept, text};
 use crate::context::Context;
 use davit_streaming::Body;
 use http::{Response, StatusCode};
@@ -9,9 +9,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -30,32 +28,9 @@ pub(super) fn answer(ctx: &Context, path: &[&str]) -> Response<Body> {
 
 /// Answers on a port of its own until `cancel`.
 pub(crate) async fn run(ctx: Arc<Context>, listener: TcpListener, cancel: CancellationToken) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
-    loop {
-        let next = async {
-            let slot = slots.clone().acquire_owned().await;
-            (slot, listener.accept().await)
-        };
-        let (slot, accepted) = tokio::select! {
-            () = cancel.cancelled() => break,
-            next = next => next,
-        };
-        while connections.try_join_next().is_some() {}
-        match accepted {
-            Ok((stream, _)) => {
-                let ctx = ctx.clone();
-                connections.spawn(async move {
-                    serve(ctx, stream).await;
-                    drop(slot);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "healthz cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
+    let serve = |stream| serve(ctx.clone(), stream);
+    accept(&listener, &mut connections, &cancel, serve).await;
     connections.shutdown().await;
 }
 
