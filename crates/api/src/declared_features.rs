@@ -17,16 +17,22 @@ pub const RESTART_ALL_CONTAINERS: &str = "RestartAllContainersOnContainerExits";
 /// User namespaces in the host's network.
 pub const USER_NAMESPACES_HOST_NETWORK: &str = "UserNamespacesHostNetworkSupport";
 
+/// The action of a restart rule by which the end of one container makes all begin anew (KEP-5532).
+pub const RESTART_ALL_ACTION: &str = "RestartAllContainers";
+
+/// Whether a container of the pod has a rule with the action [`RESTART_ALL_ACTION`].
+pub fn may_restart_all(spec: &PodSpec) -> bool {
+    let inits = spec.init_containers.iter().flatten();
+    inits
+        .chain(&spec.containers)
+        .flat_map(|c| c.restart_policy_rules.iter().flatten())
+        .any(|rule| rule.action == RESTART_ALL_ACTION)
+}
+
 /// The features a node must have to run a pod, in alphabetical order.
 pub fn needed(spec: &PodSpec) -> Vec<&'static str> {
-    let containers = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .chain(&spec.containers);
-    let mut rules = containers.flat_map(|c| c.restart_policy_rules.iter().flatten());
     let mut out = Vec::new();
-    if rules.any(|rule| rule.action == "RestartAllContainers") {
+    if may_restart_all(spec) {
         out.push(RESTART_ALL_CONTAINERS);
     }
     if spec.host_network == Some(true) && spec.host_users == Some(false) {
@@ -41,20 +47,17 @@ pub fn needed_for_update(old: &PodSpec, new: &PodSpec) -> Vec<&'static str> {
     if old.resources != new.resources {
         out.push(IN_PLACE_POD_LEVEL_RESOURCES);
     }
-    let inits = |spec: &PodSpec| -> Vec<Container> {
-        let all = spec.init_containers.iter().flatten();
-        let is_plain = |c: &&Container| c.restart_policy.as_deref() != Some("Always");
-        all.filter(is_plain).cloned().collect()
-    };
-    let (before, now) = (inits(old), inits(new));
-    if before
-        .iter()
-        .zip(&now)
-        .any(|(a, b)| a.resources != b.resources)
-    {
+    let mut pairs = plain_inits(old).zip(plain_inits(new));
+    if pairs.any(|(a, b)| a.resources != b.resources) {
         out.push(IN_PLACE_INIT_CONTAINERS);
     }
     out
+}
+
+/// Init containers that are no sidecars.
+fn plain_inits(spec: &PodSpec) -> impl Iterator<Item = &Container> {
+    let all = spec.init_containers.iter().flatten();
+    all.filter(|c| c.restart_policy.as_deref() != Some("Always"))
 }
 
 /// Those of the features that are not among the declared ones.

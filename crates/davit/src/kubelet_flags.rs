@@ -155,7 +155,8 @@ impl KubeletFlags {
                 credentials::read(file, &bin_dir).context("failed to register CRI auth plugins")?;
             options.credentials = CredentialOptions { providers, bin_dir };
         }
-        for (name, label) in pairs("--node-labels", self.node_labels.as_deref(), '=')? {
+        let labels = self.node_labels.as_deref().unwrap_or_default();
+        for (name, label) in pairs("--node-labels", labels, '=')? {
             let label = label.as_str().unwrap_or_default().to_owned();
             options.labels.insert(name, label);
         }
@@ -308,13 +309,13 @@ impl KubeletFlags {
                 '=',
             ),
         ] {
-            if list.is_some() {
-                let list = pairs(name, list.as_deref(), separator)?;
+            if let Some(list) = list {
+                let list = pairs(name, list, separator)?;
                 fields.insert(name.to_owned(), Value::Object(list));
             }
         }
         if let Some(list) = &self.feature_gates {
-            let mut gates = pairs("feature-gates", Some(list), '=')?;
+            let mut gates = pairs("feature-gates", list, '=')?;
             for (name, value) in &mut gates {
                 let parsed = value.as_str().and_then(|v| v.parse::<bool>().ok());
                 let Some(on) = parsed else {
@@ -364,7 +365,7 @@ impl KubeletFlags {
                 let node: u32 = node
                     .parse()
                     .with_context(|| format!("--reserved-memory {text}"))?;
-                let limits = pairs("reserved-memory", Some(list), '=')?;
+                let limits = pairs("reserved-memory", list, '=')?;
                 Ok(json!({"numaNode": node, "limits": limits}))
             };
             let list: Result<Vec<Value>> = self.reserved_memory.iter().map(reservation).collect();
@@ -375,8 +376,7 @@ impl KubeletFlags {
 }
 
 /// `a=1,b=2` as an object of texts.
-fn pairs(what: &str, list: Option<&str>, separator: char) -> Result<Map<String, Value>> {
-    let list = list.unwrap_or_default();
+fn pairs(what: &str, list: &str, separator: char) -> Result<Map<String, Value>> {
     list.split(',')
         .filter(|p| !p.trim().is_empty())
         .map(|pair| match pair.split_once(separator) {

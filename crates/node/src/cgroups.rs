@@ -45,8 +45,7 @@ impl CgroupDriver {
     pub fn pod_cgroup(self, root: &str, pod: &Pod) -> String {
         let class = match Qos::of(pod) {
             Qos::Guaranteed => None,
-            Qos::Burstable => Some("burstable".to_owned()),
-            Qos::BestEffort => Some("besteffort".to_owned()),
+            class => Some(class.as_str().to_ascii_lowercase()),
         };
         let above = root.split('/').filter(|p| !p.is_empty()).map(str::to_owned);
         let mut parts: Vec<String> = above.collect();

@@ -32,7 +32,7 @@ pub trait ProbeView {
 
 /// Everything a plan is made from.
 pub struct Input<'a> {
-    /// The pod with its newest status.
+    /// The pod; its status counts the restarts of instances that the runtime does not have.
     pub pod: &'a Pod,
     /// What the runtime has.
     pub runtime: &'a PodRuntime,

@@ -8,15 +8,13 @@
 
 use crate::pod::{PodExt, Role, matching_rule};
 use crate::runtime_state::{ContainerRecord, PodRuntime, State};
+use davit_api::declared_features::{RESTART_ALL_ACTION, may_restart_all};
 use k8s_openapi::api::core::v1::Pod;
 
 /// The condition that holds until all containers are removed.
 pub(crate) const CONDITION: &str = "AllContainersRestarting";
 /// Why a container waits, and how it ended, that is restarted because of another one.
 pub(crate) const REASON: &str = "RestartingAllContainers";
-/// The action.
-const ACTION: &str = "RestartAllContainers";
-
 /// What is to be done about it.
 #[derive(Debug)]
 pub enum Step<'a> {
@@ -30,14 +28,7 @@ pub enum Step<'a> {
 
 /// Whether a container of the pod has such a rule.
 pub fn is_possible(pod: &Pod) -> bool {
-    let spec = pod.pod_spec();
-    let all = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .chain(&spec.containers);
-    all.flat_map(|c| c.restart_policy_rules.iter().flatten())
-        .any(|rule| rule.action == ACTION)
+    may_restart_all(pod.pod_spec())
 }
 
 /// Whether the pod's last status says that it is under way.
@@ -62,7 +53,9 @@ pub fn step<'a>(pod: &Pod, runtime: &'a PodRuntime) -> Step<'a> {
         let found = all.iter().find(|(_, c)| c.name == record.name);
         let latest = runtime.latest(&record.name).map(|r| &r.id) == Some(&record.id);
         let rule = found.and_then(|(_, c)| matching_rule(c, record.exit_code));
-        latest && record.state == State::Exited && rule.is_some_and(|r| r.action == ACTION)
+        latest
+            && record.state == State::Exited
+            && rule.is_some_and(|r| r.action == RESTART_ALL_ACTION)
     };
     let mut records: Vec<&ContainerRecord> = runtime
         .containers
@@ -87,7 +80,8 @@ mod tests {
     use serde_json::json;
 
     fn pod(condition: &str) -> Pod {
-        let rule = json!({"action": ACTION, "exitCodes": {"operator": "In", "values": [42]}});
+        let rule =
+            json!({"action": RESTART_ALL_ACTION, "exitCodes": {"operator": "In", "values": [42]}});
         serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"restartPolicy": "Never",

@@ -5,13 +5,14 @@ use crate::pod::{PodExt, Role};
 use crate::restart_all::{self, Step};
 use crate::runtime_state::{ContainerRecord, PodRuntime, State};
 use davit_oci::runtime::Error;
+use k8s_openapi::api::core::v1::Pod;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Worker {
     /// One step, if there is one to be done.
     pub(super) async fn restart_all(&mut self, runtime: &PodRuntime) -> Option<Next> {
-        let known = self.known();
-        match restart_all::step(&known, runtime) {
+        match restart_all::step(&self.counted(), runtime) {
             Step::Nothing => None,
             Step::Removed => {
                 self.publish(runtime, false);
@@ -27,6 +28,15 @@ impl Worker {
                 }
                 Some(Next::Again)
             }
+        }
+    }
+
+    /// The pod, with the newest status where that is what counts its restarts.
+    pub(super) fn counted(&self) -> Arc<Pod> {
+        if restart_all::is_possible(&self.pod) {
+            self.known()
+        } else {
+            self.pod.clone()
         }
     }
 

@@ -44,7 +44,7 @@ impl Worker {
             return Next::Again;
         }
         let plan = plan::plan(&plan::Input {
-            pod: &self.known(),
+            pod: &self.counted(),
             runtime: &runtime,
             probes: &*self.ctx.probes,
             backoff: &self.backoff,

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use davit_api::declared_features::{missing, needed};
 
+use crate::cache::Snapshot;
 use crate::framework::{
-    Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, Plugin, Points,
-    Status,
+    Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, NodeNames, Plugin,
+    Points, PreFilter, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -28,6 +29,7 @@ impl Plugin for NodeDeclaredFeatures {
     }
 
     fn attach(self: Arc<Self>, points: &mut Points) {
+        points.pre_filter.push(self.clone());
         points.filter.push(self);
     }
 
@@ -43,6 +45,16 @@ impl Plugin for NodeDeclaredFeatures {
             } if !is_fit(pod, node) => Hint::Skip,
             _ => Hint::Queue,
         }
+    }
+}
+
+impl PreFilter for NodeDeclaredFeatures {
+    fn pre_filter(&self, _: &mut CycleState, pod: &PodInfo, _: &Snapshot) -> (Status, NodeNames) {
+        let status = match needed(pod.spec()).is_empty() {
+            true => Status::skip(),
+            false => Status::success(),
+        };
+        (status, None)
     }
 }
 

@@ -1,0 +1,210 @@
+//! A container comes into being: its record and its bundle on disk. Nothing runs yet.
+
+use super::{Container, Phase};
+use crate::embedded::record::{self, ContainerRecord, Proto};
+use crate::embedded::sandbox::Sandbox;
+use crate::embedded::spec::{self, Parts};
+use crate::embedded::{Inner, io_error, new_id, user};
+use crate::monitor::{Bundle, RootFs, files, now_nanos};
+use crate::runtime::{Error, Result};
+use davit_proto::cri::v1 as cri;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Resolves image, user and CDI devices, and writes what the container's monitor starts from.
+pub(super) fn create(
+    inner: &Inner,
+    sandbox: &Sandbox,
+    config: cri::ContainerConfig,
+    sandbox_config: &cri::PodSandboxConfig,
+    target_pid_namespace: Option<PathBuf>,
+) -> Result<Arc<Container>> {
+    let name = config
+        .image
+        .as_ref()
+        .map(|image| image.image.clone())
+        .unwrap_or_default();
+    let image = inner
+        .images
+        .find(&name)?
+        .ok_or_else(|| Error::NotFound(format!("image {name:?}")))?;
+    let context = config
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.security_context.clone())
+        .unwrap_or_default();
+    let user = user::resolve(inner.images.layers_dir(), &image, &context)?;
+    let id = new_id();
+    let dir = inner.options.root.join("containers").join(&id);
+    let parent = sandbox_config
+        .linux
+        .as_ref()
+        .map(|linux| linux.cgroup_parent.as_str())
+        .unwrap_or_default();
+    let parent = if parent.is_empty() {
+        &inner.options.cgroup_parent
+    } else {
+        parent
+    };
+    if !parent.starts_with('/') || parent.contains("..") || parent.ends_with(".slice") {
+        return Err(Error::InvalidArgument(format!(
+            "cgroup parent {parent:?} is not a cgroupfs path"
+        )));
+    }
+    let log_path = match (
+        sandbox_config.log_directory.as_str(),
+        config.log_path.as_str(),
+    ) {
+        ("", _) | (_, "") => String::new(),
+        (directory, file) => PathBuf::from(directory)
+            .join(file)
+            .to_string_lossy()
+            .into_owned(),
+    };
+    let record = ContainerRecord {
+        sandbox_id: sandbox.id().to_owned(),
+        created_at: now_nanos(),
+        image_id: image.id.clone(),
+        image_ref: image
+            .digests
+            .first()
+            .cloned()
+            .unwrap_or_else(|| image.id.clone()),
+        layers: image.layers.clone(),
+        cgroup: format!("{}/{id}", parent.trim_matches('/')),
+        log_path,
+        user: (user.uid, user.gid, user.groups.clone()),
+        stop_signal: stop_signal(&config, &image.config.stop_signal),
+        socket: inner
+            .options
+            .run_dir
+            .join("containers")
+            .join(format!("{id}.sock")),
+        id,
+        config: Proto(config),
+    };
+    let sandbox_record = sandbox.record();
+    let built = spec::build(&Parts {
+        record: &record,
+        config: &record.config.0,
+        sandbox: &sandbox_record,
+        sandbox_config,
+        namespaces: &sandbox_record.namespaces,
+        pod_dir: sandbox.dir(),
+        image: &image,
+        user: &user,
+        target_pid_namespace,
+        cdi: &inner.cdi,
+    })?;
+    let target = dir.join("rootfs");
+    let rootfs = if image.is_host() {
+        RootFs::Host {
+            scratch: dir.join("scratch"),
+            target,
+        }
+    } else {
+        RootFs::Overlay {
+            layers: inner.images.layers_dir().to_owned(),
+            lower: image.layers.iter().rev().cloned().collect(),
+            upper: dir.join("upper"),
+            work: dir.join("work"),
+            target,
+        }
+    };
+    let config = &record.config.0;
+    let bundle = Bundle {
+        id: record.id.clone(),
+        socket: record.socket.clone(),
+        rootfs,
+        log_path: Some(PathBuf::from(&record.log_path)).filter(|path| !path.as_os_str().is_empty()),
+        stdin: config.stdin,
+        stdin_once: config.stdin_once,
+        tty: config.tty,
+        seccomp: built.seccomp,
+        limits: built.limits,
+        devices: Some(built.devices),
+    };
+    let write = || -> std::io::Result<()> {
+        for name in ["rootfs", "upper", "work", "scratch"] {
+            fs::create_dir_all(dir.join(name))?;
+        }
+        fs::write(dir.join(files::CONFIG), serde_json::to_vec(&built.spec)?)?;
+        fs::write(dir.join(files::BUNDLE), serde_json::to_vec(&bundle)?)?;
+        record::save(&dir, &record)
+    };
+    if let Err(error) = write() {
+        let _ = fs::remove_dir_all(&dir);
+        return Err(io_error(format_args!("create container {}", record.id))(
+            error,
+        ));
+    }
+    Ok(Container::new(inner, dir, record, Phase::Created))
+}
+
+/// The stop signal as a number: the pod's choice, the image's, or SIGTERM.
+fn stop_signal(config: &cri::ContainerConfig, image: &str) -> i32 {
+    let by_name = |name: &str| -> Option<i32> {
+        if let Ok(number) = name.parse() {
+            return Some(number);
+        }
+        let upper = name.to_ascii_uppercase();
+        let name = upper.strip_prefix("SIG").unwrap_or(&upper);
+        let (base, rest) = match (name.strip_prefix("RTMIN"), name.strip_prefix("RTMAX")) {
+            (Some(rest), _) => (nix::libc::SIGRTMIN(), rest),
+            (_, Some(rest)) => (nix::libc::SIGRTMAX(), rest),
+            _ => {
+                let name = match name {
+                    "CLD" => "CHLD",
+                    "POLL" => "IO",
+                    "IOT" => "ABRT",
+                    name => name,
+                };
+                return format!("SIG{name}")
+                    .parse::<nix::sys::signal::Signal>()
+                    .ok()
+                    .map(|s| s as i32);
+            }
+        };
+        let offset: i32 = match rest.replace("PLUS", "+").replace("MINUS", "-").as_str() {
+            "" => 0,
+            rest => rest.trim_start_matches('+').parse().ok()?,
+        };
+        Some(base + offset)
+    };
+    let asked = cri::Signal::try_from(config.stop_signal)
+        .ok()
+        .filter(|s| *s != cri::Signal::RuntimeDefault);
+    asked
+        .and_then(|signal| by_name(signal.as_str_name()))
+        .or_else(|| by_name(image))
+        .unwrap_or(nix::libc::SIGTERM)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_signals() {
+        let of = |signal, image| {
+            stop_signal(
+                &cri::ContainerConfig {
+                    stop_signal: signal,
+                    ..Default::default()
+                },
+                image,
+            )
+        };
+        assert_eq!(of(0, ""), 15);
+        assert_eq!(of(0, "SIGQUIT"), 3);
+        assert_eq!(of(0, "9"), 9);
+        assert_eq!(of(0, "SIGRTMIN+3"), nix::libc::SIGRTMIN() + 3);
+        assert_eq!(of(cri::Signal::Sigint as i32, "SIGQUIT"), 2);
+        assert_eq!(
+            of(cri::Signal::Sigrtmaxminus2 as i32, ""),
+            nix::libc::SIGRTMAX() - 2
+        );
+        assert_eq!(of(0, "nonsense"), 15);
+    }
+}
