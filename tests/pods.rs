@@ -150,7 +150,13 @@ impl Kube {
     }
 
     fn exec(&self, pod: &str, script: &str) -> String {
-        self.run(["exec", pod, "-c", "main", "--", "/bin/sh", "-c", script])
+        let args = ["exec", pod, "-c", "main", "--", "/bin/sh", "-c", script];
+        // kubectl before 1.36 reads from its WebSocket before it has made its streams, and loses what comes at once.
+        match self.try_run(args) {
+            Ok(text) => text,
+            Err(error) if error.contains("Unknown stream id") => self.run(args),
+            Err(error) => panic!("exec in {pod}: {error}"),
+        }
     }
 
     /// Waits until a condition holds; says what the pods look like when it does not.
