@@ -1,0 +1,1 @@
+//! Certificates, nodes, tokens and the node's server: who somebody is, and what follows from it.

@@ -1,0 +1,1 @@
+//! What the node agent keeps on disk and reads from files that containers write.
