@@ -22,6 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-store",
             "davit-client",
             "davit-streaming",
+            "davit-beneath",
             "davit-oci",
         ],
     ),

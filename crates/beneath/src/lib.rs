@@ -1,0 +1,25 @@
+//! Files below a directory that a container, an image or a volume can write.
+//!
+//! Whoever writes a directory can at any moment exchange one of its entries for a symbolic link, also between a look
+//! at a path and its use. So a path below such a directory is never handed to the kernel as a string that is resolved
+//! from `/`: [`Root`] holds the directory open, every path is resolved by the kernel below that descriptor
+//! (`openat2`), what is found is an [`Inode`], and all looking, reading, making, changing, mounting and removing goes by
+//! descriptor and a single name.
+//!
+//! Nothing here waits for the other side of a FIFO or touches a device by opening it. A file of a file system in user
+//! space may still answer as slowly as it likes: call from a thread that may wait, with a deadline.
+#![forbid(unsafe_code)]
+
+mod error;
+mod inode;
+mod make;
+pub mod mount;
+mod procfs;
+mod resolve;
+mod root;
+mod tree;
+
+pub use error::{Error, Result};
+pub use inode::{Inode, Permissions};
+pub use procfs::Procfs;
+pub use root::{DirectoryEntry, Links, Root, TargetKind};
