@@ -3,7 +3,11 @@
 //! One BPF program from `seccompiler` knows two outcomes, match and mismatch. A profile with more actions becomes
 //! several programs that the kernel runs one after the other, taking the strictest answer: the first decides between
 //! the default action and "listed", each further one adds a listed action of its own.
+//!
+//! A processor runs programs of more than one architecture, whose system calls have other numbers, so each program judges
+//! calls of one architecture and lets others pass; one more program ([`guard`]) ends whoever calls by any further one.
 
+mod compat;
 mod syscalls;
 
 pub(crate) use crate::caps;
@@ -41,7 +45,20 @@ pub struct Profile {
     #[serde(default)]
     default_errno_ret: Option<u32>,
     #[serde(default)]
+    architectures: Vec<String>,
+    #[serde(default)]
+    arch_map: Vec<ArchMap>,
+    #[serde(default)]
     syscalls: Vec<Entry>,
+}
+
+/// The architectures that come with one.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ArchMap {
+    architecture: String,
+    #[serde(default)]
+    sub_architectures: Option<Vec<String>>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -89,6 +106,22 @@ const ARCH: &str = if cfg!(target_arch = "aarch64") {
 } else {
     "amd64"
 };
+
+/// The same in the lists of architectures.
+const NATIVE: &str = if cfg!(target_arch = "aarch64") {
+    "SCMP_ARCH_AARCH64"
+} else {
+    "SCMP_ARCH_X86_64"
+};
+
+/// Whose system calls a program judges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Calls {
+    /// Those of this architecture.
+    Native,
+    /// Those of its 32-bit programs.
+    Compat,
+}
 
 impl Conditions {
     /// An `includes` block holds when all of its parts do.
@@ -178,14 +211,76 @@ fn target_arch() -> Result<TargetArch, Error> {
 }
 
 fn program(
+    calls: Calls,
     listed: BTreeMap<i64, Vec<SeccompRule>>,
     mismatch: SeccompAction,
     on_match: SeccompAction,
 ) -> Result<Vec<u64>, Error> {
     let filter =
         SeccompFilter::new(listed, mismatch, on_match, target_arch()?).map_err(compile_error)?;
-    let bpf: BpfProgram = filter.try_into().map_err(compile_error)?;
+    let mut bpf: BpfProgram = filter.try_into().map_err(compile_error)?;
+    // The program begins with a look at the architecture: load it, compare it, end the process if it is another.
+    let [_, compare, other, ..] = bpf.as_mut_slice() else {
+        return Err(Error::Compile("no look at the architecture".to_owned()));
+    };
+    if (compare.code, compare.k) != (JEQ, audit_arch()) || (other.code, other.k) != (RET, KILL) {
+        return Err(Error::Compile("no look at the architecture".to_owned()));
+    }
+    other.k = ALLOW;
+    if calls == Calls::Compat {
+        compare.k = compat::AUDIT_ARCH;
+    }
     Ok(bpf.iter().map(pack).collect())
+}
+
+/// `BPF_LD | BPF_W | BPF_ABS`
+const LOAD: u16 = 0x20;
+/// `BPF_JMP | BPF_JEQ | BPF_K`
+const JEQ: u16 = 0x15;
+/// `BPF_JMP | BPF_JGE | BPF_K`
+const JGE: u16 = 0x35;
+/// `BPF_RET | BPF_K`
+const RET: u16 = 0x06;
+/// `SECCOMP_RET_ALLOW`
+const ALLOW: u32 = 0x7fff_0000;
+/// `SECCOMP_RET_KILL_PROCESS`
+const KILL: u32 = 0x8000_0000;
+
+/// The kernel's name for this architecture in seccomp's data.
+const fn audit_arch() -> u32 {
+    if cfg!(target_arch = "aarch64") {
+        0xc000_00b7
+    } else if cfg!(target_arch = "riscv64") {
+        0xc000_00f3
+    } else {
+        0xc000_003e
+    }
+}
+
+/// Ends processes that make system calls of architectures that no other program judges. The calls of x32, which count as
+/// x86-64's with a bit set, do not exist, as on kernels without them.
+fn guard(compat: bool) -> Vec<u64> {
+    const NR: u32 = 0;
+    const ARCHITECTURE: u32 = 4;
+    const X32: u32 = 0x4000_0000;
+    const NOT_THERE: u32 = 0x0005_0000 | 38; // SECCOMP_RET_ERRNO with ENOSYS
+    let step = |code, jt, jf, k| pack(&seccompiler::sock_filter { code, jt, jf, k });
+    let mut program = vec![
+        step(LOAD, 0, 0, ARCHITECTURE),
+        step(JEQ, 3, 0, audit_arch()),
+    ];
+    // A number that no architecture has, where there is none to let pass.
+    let second = if compat { compat::AUDIT_ARCH } else { 0 };
+    program.push(step(JEQ, 1, 0, second));
+    program.push(step(RET, 0, 0, KILL));
+    program.push(step(RET, 0, 0, ALLOW));
+    if cfg!(target_arch = "x86_64") {
+        program.push(step(LOAD, 0, 0, NR));
+        program.push(step(JGE, 0, 1, X32));
+        program.push(step(RET, 0, 0, NOT_THERE));
+    }
+    program.push(step(RET, 0, 0, ALLOW));
+    program
 }
 
 /// The instruction's eight bytes, in memory order, as one number.
@@ -198,7 +293,30 @@ fn pack(instruction: &seccompiler::sock_filter) -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-fn compile(default: SeccompAction, listed: &[Listed]) -> Result<Programs, Error> {
+/// Programs for the calls of this architecture and, where there is a list of them, of its 32-bit programs.
+fn compile(
+    default: SeccompAction,
+    native: &[Listed],
+    compat: Option<&[Listed]>,
+) -> Result<Programs, Error> {
+    let native = compile_for(Calls::Native, &default, native)?;
+    if native.is_empty() {
+        return Ok(native);
+    }
+    // The last one may refuse the call by which they are installed.
+    let mut programs = vec![guard(compat.is_some())];
+    if let Some(compat) = compat {
+        programs.extend(compile_for(Calls::Compat, &default, compat)?);
+    }
+    programs.extend(native);
+    Ok(programs)
+}
+
+fn compile_for(
+    calls: Calls,
+    default: &SeccompAction,
+    listed: &[Listed],
+) -> Result<Programs, Error> {
     let mut base: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     let mut others: Vec<(SeccompAction, BTreeMap<i64, Vec<SeccompRule>>)> = Vec::new();
     let insert = |map: &mut BTreeMap<i64, Vec<SeccompRule>>, item: &Listed| match map
@@ -210,8 +328,8 @@ fn compile(default: SeccompAction, listed: &[Listed]) -> Result<Programs, Error>
         Some(rules) => rules.extend(item.conditions.iter().cloned()),
         None => drop(map.insert(item.number, item.conditions.clone())),
     };
-    for item in listed.iter().filter(|item| item.action != default) {
-        if default != SeccompAction::Allow {
+    for item in listed.iter().filter(|item| item.action != *default) {
+        if *default != SeccompAction::Allow {
             insert(&mut base, item);
         }
         if item.action != SeccompAction::Allow {
@@ -227,10 +345,10 @@ fn compile(default: SeccompAction, listed: &[Listed]) -> Result<Programs, Error>
     }
     let mut programs = Vec::new();
     for (on_match, map) in others {
-        programs.push(program(map, SeccompAction::Allow, on_match)?);
+        programs.push(program(calls, map, SeccompAction::Allow, on_match)?);
     }
-    if default != SeccompAction::Allow {
-        programs.push(program(base, default, SeccompAction::Allow)?);
+    if *default != SeccompAction::Allow {
+        programs.push(program(calls, base, default.clone(), SeccompAction::Allow)?);
     }
     Ok(programs)
 }
@@ -241,9 +359,38 @@ impl Profile {
         Ok(serde_json::from_slice(json)?)
     }
 
-    /// Compiles the profile for a container with these capabilities. Calls that this architecture does not have are
-    /// skipped, as every runtime does.
+    /// Compiles the profile for a container with these capabilities. Calls that an architecture does not have are
+    /// skipped, as every runtime does. 32-bit programs may run if the profile names their architecture.
     pub fn compile(&self, caps: CapSet) -> Result<Programs, Error> {
+        let native = self.listed(caps, syscalls::number)?;
+        let compat = if self.lists(compat::NAME) {
+            Some(self.listed(caps, compat::number)?)
+        } else {
+            None
+        };
+        compile(
+            action(&self.default_action, self.default_errno_ret)?,
+            &native,
+            compat.as_deref(),
+        )
+    }
+
+    fn lists(&self, architecture: &str) -> bool {
+        let mapped = self
+            .arch_map
+            .iter()
+            .filter(|map| map.architecture == NATIVE);
+        self.architectures.iter().any(|name| name == architecture)
+            || mapped
+                .flat_map(|map| map.sub_architectures.iter().flatten())
+                .any(|name| name == architecture)
+    }
+
+    fn listed(
+        &self,
+        caps: CapSet,
+        number: impl Fn(&str) -> Option<i64>,
+    ) -> Result<Vec<Listed>, Error> {
         let mut listed = Vec::new();
         for entry in &self.syscalls {
             if entry.includes.as_ref().is_some_and(|c| !c.included(caps))
@@ -254,7 +401,7 @@ impl Profile {
             let action = action(&entry.action, entry.errno_ret)?;
             let conditions = rules(entry.args.as_deref().unwrap_or_default())?;
             for name in entry.names.iter().chain(&entry.name) {
-                if let Some(number) = syscalls::number(name) {
+                if let Some(number) = number(name) {
                     listed.push(Listed {
                         number,
                         conditions: conditions.clone(),
@@ -263,10 +410,7 @@ impl Profile {
                 }
             }
         }
-        compile(
-            action(&self.default_action, self.default_errno_ret)?,
-            &listed,
-        )
+        Ok(listed)
     }
 }
 
@@ -278,20 +422,31 @@ fn when(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompRule, Error> {
 
 /// The default profile (`RuntimeDefault`) for a container with these capabilities.
 pub fn default_profile(caps: CapSet) -> Result<Programs, Error> {
+    const EPERM: u32 = 1;
+    let rows = syscalls::COMMON.iter().chain(syscalls::ARCH).copied();
+    let native = default_rules(caps, rows)?;
+    let compat = default_rules(caps, compat::rows())?;
+    let compat = cfg!(any(target_arch = "x86_64", target_arch = "aarch64")).then_some(compat);
+    compile(SeccompAction::Errno(EPERM), &native, compat.as_deref())
+}
+
+fn default_rules(
+    caps: CapSet,
+    rows: impl Iterator<Item = syscalls::Row>,
+) -> Result<Vec<Listed>, Error> {
     const AF_VSOCK: u64 = 40;
     const ENOSYS: u32 = 38;
-    const EPERM: u32 = 1;
     /// `CLONE_NEW*` of user, pid, net, ipc, uts, mount and cgroup namespaces.
     const NEW_NAMESPACES: u64 = 0x7e02_0000;
     let admin = caps.has(Capability::SysAdmin);
     let mut listed = Vec::new();
-    for (name, number, policy) in syscalls::COMMON.iter().chain(syscalls::ARCH) {
+    for (name, number, policy) in rows {
         let mut action = SeccompAction::Allow;
         let conditions = match policy {
             Policy::Always => Vec::new(),
             Policy::Gated(needed) if needed.iter().any(|cap| caps.has(*cap)) => Vec::new(),
             Policy::Gated(_) | Policy::Never => continue,
-            Policy::Special => match *name {
+            Policy::Special => match name {
                 "socket" => vec![when(0, SeccompCmpOp::Ne, AF_VSOCK)?],
                 "personality" => [0, 8, 0x20000, 0x20008, 0xffff_ffff]
                     .into_iter()
@@ -307,12 +462,29 @@ pub fn default_profile(caps: CapSet) -> Result<Programs, Error> {
             },
         };
         listed.push(Listed {
-            number: *number,
+            number,
             conditions,
             action,
         });
     }
-    compile(SeccompAction::Errno(EPERM), &listed)
+    Ok(listed)
+}
+
+/// A filter for a process of our own that makes only these calls.
+pub(crate) fn only(names: &[&str]) -> Result<Programs, Error> {
+    const EPERM: u32 = 1;
+    let listed = names.iter().filter_map(|name| {
+        Some(Listed {
+            number: syscalls::number(name)?,
+            conditions: Vec::new(),
+            action: SeccompAction::Allow,
+        })
+    });
+    compile(
+        SeccompAction::Errno(EPERM),
+        &listed.collect::<Vec<_>>(),
+        None,
+    )
 }
 
 #[cfg(test)]
@@ -329,8 +501,9 @@ mod tests {
             );
         }
         // clone3 has its own action only without CAP_SYS_ADMIN
-        assert_eq!(default_profile(CapSet::DEFAULT).unwrap().len(), 2);
-        assert_eq!(default_profile(CapSet::all()).unwrap().len(), 1);
+        // and each is there for 32-bit programs, too; one more looks at the architecture
+        assert_eq!(default_profile(CapSet::DEFAULT).unwrap().len(), 2 * 2 + 1);
+        assert_eq!(default_profile(CapSet::all()).unwrap().len(), 2 + 1);
     }
 
     #[test]
@@ -340,8 +513,25 @@ mod tests {
             {"names":["socket"],"action":"SCMP_ACT_ERRNO","args":[{"index":0,"value":40,"op":"SCMP_CMP_EQ"}]},
             {"names":["reboot"],"action":"SCMP_ACT_KILL_PROCESS","excludes":{"caps":["CAP_SYS_BOOT"]}}]}"#;
         let profile = Profile::parse(json).unwrap();
-        assert_eq!(profile.compile(CapSet::DEFAULT).unwrap().len(), 3);
-        assert_eq!(profile.compile(CapSet::all()).unwrap().len(), 2);
+        assert_eq!(profile.compile(CapSet::DEFAULT).unwrap().len(), 3 + 1);
+        assert_eq!(profile.compile(CapSet::all()).unwrap().len(), 2 + 1);
+        let also = |list: String| {
+            let json = String::from_utf8_lossy(json).into_owned();
+            let json = json.replace("\"architectures\":[\"SCMP_ARCH_X86_64\"]", &list);
+            let profile = Profile::parse(json.as_bytes()).unwrap();
+            profile.compile(CapSet::all()).unwrap().len()
+        };
+        assert_eq!(
+            also(format!("\"architectures\":[\"{}\"]", compat::NAME)),
+            2 * 2 + 1
+        );
+        assert_eq!(
+            also(format!(
+                "\"archMap\":[{{\"architecture\":\"{NATIVE}\",\"subArchitectures\":[\"{}\"]}}]",
+                compat::NAME
+            )),
+            2 * 2 + 1
+        );
         assert!(Profile::parse(b"{}").is_err());
         let odd = Profile::parse(br#"{"defaultAction":"SCMP_ACT_NOTIFY"}"#).unwrap();
         assert!(matches!(
