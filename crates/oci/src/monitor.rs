@@ -5,15 +5,20 @@
 //! The process makes no thread and uses no async runtime, so that forking stays sound and its memory stays small.
 
 mod attach;
+mod confine;
+mod directory;
 mod exec;
 mod hooks;
 mod init;
 mod logs;
 mod mounts;
+mod namespaces;
 mod pause;
+mod procfs;
 pub(crate) mod protocol;
 mod serve;
 mod start;
+mod terminal;
 
 use crate::cgroup::Limits;
 use oci_spec::runtime::Spec;
@@ -70,6 +75,18 @@ pub struct Bundle {
     pub limits: Limits,
     /// The complete list of device rules, `None` to leave devices alone.
     pub devices: Option<Vec<crate::cgroup::DeviceRule>>,
+    /// The process whose pid namespace the container joins, when it joins another container's.
+    #[serde(default)]
+    pub target: Option<ProcessMark>,
+}
+
+/// A process, by its number and by what tells it from a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessMark {
+    /// Process ID in davit's pid namespace.
+    pub pid: i32,
+    /// Start time as `/proc/<pid>/stat` tells it.
+    pub start_ticks: u64,
 }
 
 /// How a container ended. Written durably before anyone is told.

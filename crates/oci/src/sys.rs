@@ -25,6 +25,17 @@ pub(crate) fn fork() -> io::Result<Option<Pid>> {
     }
 }
 
+/// Forks a process whose parent is this one's parent, in the pid namespace that was chosen for children. `None` in the
+/// new process. As [`fork`], only for the monitor.
+pub(crate) fn fork_sibling() -> io::Result<Option<Pid>> {
+    let flags = (libc::CLONE_PARENT | libc::SIGCHLD) as libc::c_ulong;
+    // SAFETY: as in `fork`; without a stack of its own and without shared memory clone is fork.
+    match check(unsafe { libc::syscall(libc::SYS_clone, flags, 0usize, 0usize, 0usize, 0usize) })? {
+        0 => Ok(None),
+        pid => Ok(Some(Pid::from_raw(pid as libc::pid_t))),
+    }
+}
+
 /// Ends the process at once, without running destructors or flushing buffers that belong to the parent.
 pub(crate) fn exit_now(code: i32) -> ! {
     // SAFETY: _exit has no preconditions.
@@ -61,6 +72,26 @@ pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
         )
     })
     .map(drop)
+}
+
+/// Closes every descriptor from `first` on, whoever has it. For a process that is about to end or to run a program.
+pub(crate) fn close_from(first: u32) -> io::Result<()> {
+    close_range(first, libc::c_uint::MAX)
+}
+
+/// The same for all descriptors above the standard ones, without the given one.
+pub(crate) fn close_all_but(kept: impl AsFd) -> io::Result<()> {
+    let kept = u32::try_from(kept.as_fd().as_raw_fd()).map_err(io::Error::other)?;
+    if kept > 3 {
+        close_range(3, kept - 1)?;
+    }
+    close_from(kept.max(2) + 1)
+}
+
+fn close_range(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: the callers make no more use of the descriptors, and drop none of their owners: they end by `_exit` or
+    // `execve`.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) }).map(drop)
 }
 
 /// Attributes for [`mount_setattr`], as in mount_setattr(2).
@@ -183,6 +214,24 @@ pub(crate) fn set_ambient(set: CapSet) -> io::Result<()> {
         )?;
     }
     Ok(())
+}
+
+/// Joins the session keyring of this name, or makes it so that it can be joined by the same user again. A kernel without
+/// keyrings is no error.
+pub(crate) fn join_session_keyring(name: &std::ffi::CStr) -> io::Result<()> {
+    const JOIN: libc::c_int = 1;
+    const SET_PERMISSIONS: libc::c_int = 5;
+    /// Everything for who has it; its user may see, read, search and link it.
+    const PERMISSIONS: libc::c_ulong = 0x3f1b_0000;
+    // SAFETY: the name is a C string.
+    let keyring = match check(unsafe { libc::syscall(libc::SYS_keyctl, JOIN, name.as_ptr()) }) {
+        Ok(keyring) => keyring,
+        Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    // SAFETY: all arguments are numbers.
+    check(unsafe { libc::syscall(libc::SYS_keyctl, SET_PERMISSIONS, keyring, PERMISSIONS) })
+        .map(drop)
 }
 
 /// Installs one seccomp filter program (each `u64` is one `sock_filter`, in memory order) on this thread.

@@ -9,8 +9,8 @@ use super::spec;
 use super::{Embedded, Inner, blocking, io_error, lock};
 use crate::monitor::protocol::{Request, Response};
 use crate::monitor::{
-    Bundle, ExitRecord, MONITOR_ARG, RunState, files, now_nanos, read_json, start_ticks,
-    write_atomically, write_exit,
+    Bundle, ExitRecord, MONITOR_ARG, ProcessMark, RunState, files, now_nanos, read_json,
+    start_ticks, write_atomically, write_exit,
 };
 use crate::netdev;
 use crate::runtime::{Error, Result};
@@ -350,7 +350,10 @@ impl Embedded {
             .filter(|options| options.pid == cri::NamespaceMode::Target as i32)
             .and_then(|options| self.container(&options.target_id).ok())
             .and_then(|container| match container.phase() {
-                Phase::Running(state) => Some(PathBuf::from(format!("/proc/{}/ns/pid", state.pid))),
+                Phase::Running(state) => Some(ProcessMark {
+                    pid: state.pid,
+                    start_ticks: state.start_ticks,
+                }),
                 _ => None,
             });
         let inner = self.inner.clone();

@@ -11,6 +11,7 @@ use futures::future::try_join_all;
 use nix::sched::{CloneFlags, unshare};
 use rustix::mount::{MountFlags, UnmountFlags, mount, mount_bind, unmount};
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
@@ -542,7 +543,7 @@ fn fill(
         .map_err(|e| io_error("mount shared memory")(e.into()))?;
     }
     let pause = if options.pid == cri::NamespaceMode::Pod as i32 {
-        Some(start_pause(inner, &namespaces.pid)?)
+        Some(start_pause(inner, &namespaces)?)
     } else {
         None
     };
@@ -572,18 +573,34 @@ fn fill(
 }
 
 /// Starts the first process of a shared pid namespace and keeps the namespace by a file.
-fn start_pause(inner: &Inner, file: &Path) -> Result<Pause> {
-    let output = std::process::Command::new(&inner.exe)
-        .arg(PAUSE_ARG)
-        .env_clear()
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .map_err(io_error("start pause process"))?;
+fn start_pause(inner: &Inner, namespaces: &Namespaces) -> Result<Pause> {
+    let file = &namespaces.pid;
+    let others: Vec<&PathBuf> = [&namespaces.net, &namespaces.ipc, &namespaces.uts]
+        .into_iter()
+        .flatten()
+        .collect();
+    let input = serde_json::to_vec(&others).map_err(|e| Error::Internal(e.to_string()))?;
+    let run = || -> std::io::Result<std::process::Output> {
+        let mut child = std::process::Command::new(&inner.exe)
+            .arg(PAUSE_ARG)
+            .env_clear()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        if let Some(mut stdin) = child.stdin.take() {
+            stdin.write_all(&input)?;
+        }
+        child.wait_with_output()
+    };
+    let output = run().map_err(io_error("start pause process"))?;
     let pid: i32 = String::from_utf8_lossy(&output.stdout)
         .trim()
         .parse()
-        .map_err(|_| Error::Internal("pause process did not start".to_owned()))?;
+        .map_err(|_| {
+            let why = String::from_utf8_lossy(&output.stderr);
+            Error::Internal(format!("pause process did not start: {}", why.trim()))
+        })?;
     let pause = Pause {
         pid,
         start_ticks: start_ticks(pid).unwrap_or(0),

@@ -1,25 +1,23 @@
 //! The child's side of starting a process: from the fork to `execve`.
 
 use super::mounts::{self, Root};
-use super::protocol;
-use super::{Bundle, hooks};
+use super::namespaces::{self, Namespaces, Pids};
+use super::{Bundle, directory, hooks, procfs, protocol, terminal};
 use crate::caps::{CapSet, Capability};
 use crate::cgroup::Hierarchies;
 use crate::sys;
-use nix::sched::{CloneFlags, setns, unshare};
+use nix::sched::{CloneFlags, setns};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid};
-use oci_spec::runtime::{Capabilities, LinuxNamespaceType, PosixRlimitType, Spec};
-use rustix::fs::{Mode, OFlags, open};
-use rustix::termios::{Winsize, tcsetwinsize};
+use oci_spec::runtime::{Capabilities, PosixRlimitType, Spec};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::ffi::CString;
-use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -33,6 +31,13 @@ pub(super) enum FromChild {
     Namespaces,
     /// The master side of the terminal comes along.
     Terminal,
+    /// Another process goes on in the place of the one that was forked.
+    Moved {
+        /// Its ID in the monitor's pid namespace.
+        pid: i32,
+        /// It waits for one byte.
+        waits: bool,
+    },
     /// It failed.
     Failed(String),
 }
@@ -143,7 +148,7 @@ impl Process {
         if self.env("HOME").is_some_and(|home| !home.is_empty()) {
             return;
         }
-        let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let passwd = user_list();
         let uid = self.uid.to_string();
         let home = passwd
             .lines()
@@ -154,31 +159,65 @@ impl Process {
         self.env.push(format!("HOME={home}"));
     }
 
+    /// Lets go of the keys of whoever started davit. The commands of a container find the keyring of its first process by
+    /// name, which nobody else knows.
+    fn join_keyring(id: &str) -> Result<()> {
+        let name = CString::new(format!("_ses.{id}")).map_err(|e| e.to_string())?;
+        sys::join_session_keyring(&name).map_err(|e| format!("session keyring: {e}"))
+    }
+
+    /// The user it runs as.
+    pub(super) fn uid(&self) -> u32 {
+        self.uid
+    }
+
     /// Takes on the identity and runs the program. Returns only on failure.
-    fn run(mut self, seccomp: &[Vec<u64>]) -> Result<Infallible> {
-        let os = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
-        let errno =
-            |what: &'static str| move |e: nix::errno::Errno| format!("{what}: {}", e.desc());
+    fn run(mut self, socket: &UnixStream, seccomp: &[Vec<u64>], last: &Last) -> Result<Infallible> {
         self.add_home();
         for (kind, soft, hard) in &self.rlimits {
             // A hard limit above ours cannot be had without CAP_SYS_RESOURCE; the container runs with what there is.
             let _ = setrlimit(*kind, *soft, *hard);
         }
+        match last {
+            Last::Program => sys::close_on_exec_from(3),
+            // Others see the process that goes on: it has nothing open but what the program gets, and the socket.
+            Last::Join => sys::close_all_but(socket),
+        }
+        .map_err(|e| format!("close descriptors: {e}"))?;
         // Without no_new_privs a filter needs CAP_SYS_ADMIN, so it goes in before the capabilities are dropped.
         if !self.no_new_privileges {
             install(seccomp)?;
         }
+        self.become_user()?;
+        if let Last::Join = last {
+            namespaces::go_on_as_sibling(socket, false)?;
+            self.lead_session()?;
+        }
+        // Cleared by the change of user, so set after it: a container does not outlive its monitor.
+        let _ = prctl::set_pdeathsig(Signal::SIGKILL);
+        if self.no_new_privileges {
+            install(seccomp)?;
+        }
+        sys::reset_signals();
+        Err(self.exec())
+    }
+
+    /// User, groups, capabilities, working directory: after this the process is no more than the container's own.
+    fn become_user(&self) -> Result<()> {
+        let os = |what: &'static str| move |e: std::io::Error| format!("{what}: {e}");
+        let errno =
+            |what: &'static str| move |e: nix::errno::Errno| format!("{what}: {}", e.desc());
         sys::limit_bounding_set(self.bounding).map_err(os("bounding capabilities"))?;
         prctl::set_keepcaps(true).map_err(errno("keep capabilities"))?;
         let groups: Vec<Gid> = self.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
         nix::unistd::setgroups(&groups).map_err(errno("set groups"))?;
         let (uid, gid) = (Uid::from_raw(self.uid), Gid::from_raw(self.gid));
         // As root a directory that its own user may not see can still be entered; the other way round works as user.
-        let entered = std::env::set_current_dir(&self.cwd);
+        let entered = directory::enter(&self.cwd);
         nix::unistd::setresgid(gid, gid, gid).map_err(errno("set group"))?;
         nix::unistd::setresuid(uid, uid, uid).map_err(errno("set user"))?;
         if entered.is_err() {
-            std::env::set_current_dir(&self.cwd)
+            directory::enter(&self.cwd)
                 .map_err(|e| format!("chdir to cwd ({:?}): {e}", self.cwd))?;
         }
         prctl::set_keepcaps(false).map_err(errno("keep capabilities"))?;
@@ -187,15 +226,22 @@ impl Process {
         sys::set_ambient(self.ambient.and(self.inheritable))
             .map_err(os("set ambient capabilities"))?;
         rustix::process::umask(Mode::from_raw_mode(self.umask));
-        // Cleared by the change of user, so set after it: a container does not outlive its monitor.
-        let _ = prctl::set_pdeathsig(Signal::SIGKILL);
         if self.no_new_privileges {
             prctl::set_no_new_privs().map_err(errno("no_new_privs"))?;
-            install(seccomp)?;
         }
-        sys::reset_signals();
-        sys::close_on_exec_from(3).map_err(os("close descriptors"))?;
-        Err(self.exec())
+        // The change of user may have set it again.
+        prctl::set_dumpable(false).map_err(errno("dumpable"))
+    }
+
+    /// A session of its own, with the terminal that it may have been given.
+    fn lead_session(&self) -> Result<()> {
+        match nix::unistd::setsid() {
+            Ok(_) if self.tty => terminal::control(),
+            Ok(_) => Ok(()),
+            // A profile may refuse the call; only a terminal needs the session.
+            Err(_) if !self.tty => Ok(()),
+            Err(error) => Err(format!("setsid: {}", error.desc())),
+        }
     }
 
     /// `execve`, with a look through `PATH` for a bare name. The texts are those that runc gives.
@@ -248,6 +294,38 @@ impl Process {
     }
 }
 
+/// How a process that has become what it should be gets to its program.
+enum Last {
+    /// At once.
+    Program,
+    /// By a fork into the pid namespace that was chosen for children, in which others are.
+    Join,
+}
+
+/// The container's list of users. It is the container's file: of any kind, of any size.
+fn user_list() -> String {
+    const LIMIT: u64 = 1 << 20;
+    let open = || -> std::io::Result<String> {
+        let file = rustix::fs::openat2(
+            rustix::fs::CWD,
+            "/etc/passwd",
+            OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC,
+            Mode::empty(),
+            ResolveFlags::NO_MAGICLINKS,
+        )?;
+        let stat = rustix::fs::fstat(&file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(std::io::ErrorKind::InvalidInput.into());
+        }
+        let mut text = Vec::new();
+        std::fs::File::from(file)
+            .take(LIMIT)
+            .read_to_end(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    };
+    open().unwrap_or_default()
+}
+
 fn install(programs: &[Vec<u64>]) -> Result<()> {
     programs
         .iter()
@@ -258,7 +336,7 @@ fn install(programs: &[Vec<u64>]) -> Result<()> {
 /// The process's standard descriptors when it has no terminal.
 pub(super) struct Stdio<'a>(pub [BorrowedFd<'a>; 3]);
 
-fn use_stdio(stdio: &Stdio<'_>) -> Result<()> {
+pub(super) fn use_stdio(stdio: &Stdio<'_>) -> Result<()> {
     let [stdin, stdout, stderr] = stdio.0;
     rustix::stdio::dup2_stdin(stdin)
         .and_then(|()| rustix::stdio::dup2_stdout(stdout))
@@ -266,53 +344,17 @@ fn use_stdio(stdio: &Stdio<'_>) -> Result<()> {
         .map_err(|e| format!("standard descriptors: {}", std::io::Error::from(e)))
 }
 
-/// Makes a terminal from the container's own devpts, takes it as controlling terminal and sends its other side away.
-fn use_terminal(socket: &UnixStream, process: &Process, console: bool) -> Result<()> {
-    let failed = |what: &'static str| {
-        move |e: rustix::io::Errno| format!("terminal: {what}: {}", std::io::Error::from(e))
-    };
-    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let master = open("/dev/pts/ptmx", flags, Mode::empty())
-        .or_else(|_| open("/dev/ptmx", flags, Mode::empty()))
-        .map_err(failed("open ptmx"))?;
-    rustix::pty::unlockpt(&master).map_err(failed("unlock"))?;
-    let name = rustix::pty::ptsname(&master, Vec::new()).map_err(failed("name"))?;
-    let slave: OwnedFd = open(name.as_c_str(), flags, Mode::empty()).map_err(failed("open"))?;
-    // The user of the process must be able to open its terminal by name.
-    let _ = nix::unistd::fchown(&slave, Some(Uid::from_raw(process.uid)), None);
-    if let Some((width, height)) = process.size {
-        let size = Winsize {
-            ws_row: height,
-            ws_col: width,
-            ws_xpixel: 0,
-            ws_ypixel: 0,
-        };
-        let _ = tcsetwinsize(&slave, size);
-    }
-    if console {
-        mounts::console(Path::new(name.to_str().unwrap_or_default()))?;
-    }
-    rustix::process::ioctl_tiocsctty(&slave).map_err(failed("make controlling"))?;
-    use_stdio(&Stdio([slave.as_fd(), slave.as_fd(), slave.as_fd()]))?;
-    protocol::send(socket, &FromChild::Terminal, &[master.as_fd()])
-        .map_err(|e| format!("terminal: {e}"))
-}
-
-fn wait_for_parent(mut socket: &UnixStream) -> Result<()> {
+/// Waits for a byte of the monitor's.
+pub(super) fn wait_for_parent(mut socket: &UnixStream) -> Result<()> {
     socket
         .read_exact(&mut [0])
         .map_err(|_| "the monitor went away".to_owned())
 }
 
-/// First steps of every child, still with the host's view.
+/// First steps of every child, still with the host's view. It is not dumpable, as the monitor is not.
 fn detach(socket: &UnixStream) -> Result<()> {
-    // Nobody in the container may look into this process before it is the container's own program.
-    let _ = prctl::set_dumpable(false);
     let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-    wait_for_parent(socket)?;
-    nix::unistd::setsid()
-        .map(drop)
-        .map_err(|e| format!("setsid: {}", e.desc()))
+    wait_for_parent(socket)
 }
 
 fn report(socket: &UnixStream, outcome: Result<Infallible>) -> ! {
@@ -346,13 +388,19 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
         cgroups,
         stdio,
     } = container;
-    join_namespaces(spec)?;
+    let pids = Namespaces::open(spec, bundle)?.enter()?;
+    if let Pids::New = pids {
+        namespaces::into_new_pids(socket)?;
+    }
     let hooks = spec.hooks().as_ref();
     if hooks.is_some_and(|h| h.create_runtime().is_some()) {
         protocol::send(socket, &FromChild::Namespaces, &[]).map_err(|e| e.to_string())?;
         wait_for_parent(socket)?;
     }
-    let sources = mounts::open_sources(spec)?;
+    let mut sources = mounts::open_sources(spec)?;
+    if let Pids::Shared(namespace) = &pids {
+        mounts::supply(&mut sources, "proc", procfs::mount_of(namespace)?);
+    }
     mounts::detach_propagation()?;
     rustix::process::umask(Mode::empty());
     mounts::mount_root(&bundle.rootfs)?;
@@ -372,13 +420,14 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
         dir,
     )?;
     root.pivot()?;
+    Process::join_keyring(&bundle.id)?;
     match stdio {
         Some(stdio) if !process.tty => use_stdio(&stdio)?,
-        _ => use_terminal(socket, &process, true)?,
+        _ => terminal::make(socket, &process, true)?,
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
     // A working directory that the image lacks is made, before the root may become read-only.
-    let _ = std::fs::create_dir_all(&process.cwd);
+    let _ = directory::make(&process.cwd);
     mounts::protect(spec)?;
     hooks::run(
         hooks.and_then(|h| h.start_container().as_ref()),
@@ -387,37 +436,18 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
         pid,
         dir,
     )?;
-    process.run(&bundle.seccomp)
-}
-
-/// Joins the namespaces that have a path and makes those that have none. The pid namespace is the parent's business.
-fn join_namespaces(spec: &Spec) -> Result<()> {
-    let mut new = CloneFlags::empty();
-    for namespace in spec
-        .linux()
-        .iter()
-        .flat_map(|linux| linux.namespaces().iter().flatten())
-    {
-        let flag = match namespace.typ() {
-            LinuxNamespaceType::Mount => CloneFlags::CLONE_NEWNS,
-            LinuxNamespaceType::Cgroup => CloneFlags::CLONE_NEWCGROUP,
-            LinuxNamespaceType::Network => CloneFlags::CLONE_NEWNET,
-            LinuxNamespaceType::Ipc => CloneFlags::CLONE_NEWIPC,
-            LinuxNamespaceType::Uts => CloneFlags::CLONE_NEWUTS,
-            LinuxNamespaceType::Pid => continue,
-            other => return Err(format!("{other} namespaces are not supported")),
-        };
-        match namespace.path() {
-            Some(path) => {
-                let file =
-                    File::open(path).map_err(|e| format!("namespace {}: {e}", path.display()))?;
-                setns(file, flag)
-                    .map_err(|e| format!("join namespace {}: {}", path.display(), e.desc()))?;
-            }
-            None => new |= flag,
+    let last = match pids {
+        Pids::Host | Pids::New => {
+            process.lead_session()?;
+            Last::Program
         }
-    }
-    unshare(new).map_err(|e| format!("make namespaces: {}", e.desc()))
+        Pids::Shared(namespace) => {
+            setns(namespace, CloneFlags::CLONE_NEWPID)
+                .map_err(|e| format!("join the pid namespace: {}", e.desc()))?;
+            Last::Join
+        }
+    };
+    process.run(socket, &bundle.seccomp, &last)
 }
 
 /// Runs in the new child: becomes one more process of a running container.
@@ -426,11 +456,11 @@ pub(super) fn exec(
     container: BorrowedFd<'_>,
     process: Process,
     stdio: Option<&Stdio<'_>>,
-    seccomp: &[Vec<u64>],
+    bundle: &Bundle,
 ) -> ! {
     report(
         socket,
-        exec_steps(socket, container, process, stdio, seccomp),
+        exec_steps(socket, container, process, stdio, bundle),
     )
 }
 
@@ -439,18 +469,21 @@ fn exec_steps(
     container: BorrowedFd<'_>,
     process: Process,
     stdio: Option<&Stdio<'_>>,
-    seccomp: &[Vec<u64>],
+    bundle: &Bundle,
 ) -> Result<Infallible> {
     detach(socket)?;
     let all = CloneFlags::CLONE_NEWNS
         | CloneFlags::CLONE_NEWNET
         | CloneFlags::CLONE_NEWIPC
         | CloneFlags::CLONE_NEWUTS
-        | CloneFlags::CLONE_NEWCGROUP;
+        | CloneFlags::CLONE_NEWCGROUP
+        | CloneFlags::CLONE_NEWPID;
+    // The pid namespace is that of the fork which runs the program.
     setns(container, all).map_err(|e| format!("enter the container: {}", e.desc()))?;
+    Process::join_keyring(&bundle.id)?;
     match stdio {
         Some(stdio) => use_stdio(stdio)?,
-        None => use_terminal(socket, &process, false)?,
+        None => terminal::make(socket, &process, false)?,
     }
-    process.run(seccomp)
+    process.run(socket, &bundle.seccomp, &Last::Join)
 }

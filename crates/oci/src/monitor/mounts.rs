@@ -146,6 +146,16 @@ pub(super) fn open_sources(spec: &Spec) -> Result<Vec<Prepared<'_>>> {
     Ok(prepared)
 }
 
+/// Gives the mounts of a kind a file system that is mounted already.
+pub(super) fn supply(mounts: &mut [Prepared<'_>], kind: &str, mount: OwnedFd) {
+    let wanted = |prepared: &&mut Prepared<'_>| {
+        prepared.source.is_none() && prepared.spec.typ().as_deref() == Some(kind)
+    };
+    if let Some(prepared) = mounts.iter_mut().find(wanted) {
+        prepared.source = Some(mount);
+    }
+}
+
 /// Cuts the namespace off from the host: what the container mounts stays here, what the host mounts still arrives.
 pub(super) fn detach_propagation() -> Result<()> {
     mount_change(
@@ -595,18 +605,6 @@ pub(super) fn protect(spec: &Spec) -> Result<()> {
         mount_setattr(root, &readonly, false).map_err(|e| format!("make / read-only: {e}"))?;
     }
     Ok(())
-}
-
-/// Puts the container's terminal at `/dev/console`.
-pub(super) fn console(terminal: &Path) -> Result<()> {
-    let shown = "mount /dev/console";
-    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
-    let console = Path::new("/dev/console");
-    if !console.exists() {
-        openat(CWD, console, flags, Mode::from_raw_mode(0o600)).map_err(failed(shown))?;
-    }
-    let mount = clone_mount(&terminal.to_string_lossy(), false).map_err(failed(shown))?;
-    attach(mount, open_here("/dev/console").map_err(failed(shown))?).map_err(failed(shown))
 }
 
 #[cfg(test)]

@@ -511,7 +511,7 @@ impl Monitor {
             self.cgroup.as_ref(),
             process,
             stdio.as_ref(),
-            &self.bundle.seccomp,
+            &self.bundle,
         );
         let client = &mut self.clients[index];
         match spawned {

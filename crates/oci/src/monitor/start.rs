@@ -1,6 +1,6 @@
 //! The monitor's beginning: from its command line to a running container.
 
-use super::exec::{PidNamespace, spawn};
+use super::exec::spawn;
 use super::init::{self, Container, Process, Stdio};
 use super::logs::LogFile;
 use super::protocol::{self, Response};
@@ -45,6 +45,8 @@ fn settle() -> Result<SignalFd, String> {
     let _ = std::env::set_current_dir("/");
     prctl::set_child_subreaper(true).map_err(failed("become subreaper"))?;
     let _ = prctl::set_name(c"davit-monitor");
+    // Nobody looks into this process or, before it is a container's own program, into one that it forks.
+    prctl::set_dumpable(false).map_err(failed("dumpable"))?;
     // Under memory pressure the container goes first. Fails without CAP_SYS_RESOURCE, which is no harm.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGCHLD);
@@ -173,21 +175,12 @@ fn pipes(bundle: &Bundle) -> std::io::Result<Pipes> {
     })
 }
 
-fn pid_namespace(spec: &Spec) -> PidNamespace<'static> {
-    let namespaces = spec
-        .linux()
+/// Whether the container has a pid namespace of its own: all its processes end with the first.
+fn has_private_pids(spec: &Spec) -> bool {
+    spec.linux()
         .iter()
-        .flat_map(|linux| linux.namespaces().iter().flatten());
-    match namespaces
-        .into_iter()
-        .find(|ns| ns.typ() == LinuxNamespaceType::Pid)
-    {
-        None => PidNamespace::Host,
-        Some(namespace) => match namespace.path() {
-            Some(path) => PidNamespace::Path(path.clone()),
-            None => PidNamespace::New,
-        },
-    }
+        .flat_map(|linux| linux.namespaces().iter().flatten())
+        .any(|ns| ns.typ() == LinuxNamespaceType::Pid && ns.path().is_none())
 }
 
 fn make_cgroup(
@@ -245,7 +238,6 @@ fn create(
         .process()
         .as_ref()
         .and_then(oci_spec::runtime::Process::oom_score_adj);
-    let namespace = pid_namespace(spec);
     let hooks_before = |pid: nix::unistd::Pid| {
         let hooks = spec.hooks().as_ref();
         hooks::run(
@@ -257,7 +249,6 @@ fn create(
         )
     };
     let spawned = spawn(
-        &namespace,
         cgroup.as_ref(),
         oom_score_adj,
         PATIENCE,
@@ -309,7 +300,7 @@ fn create(
             let output = Output::new(pipes.stdin, pipes.stdout, pipes.stderr, spawned.terminal)
                 .map_err(|e| format!("descriptors: {e}"))?;
             let poststop = spec.hooks().as_ref().and_then(|h| h.poststop().clone());
-            let private_pids = matches!(namespace, PidNamespace::New);
+            let private_pids = has_private_pids(spec);
             Ok(Monitor::new(
                 dir,
                 bundle,

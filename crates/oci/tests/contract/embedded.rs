@@ -414,6 +414,19 @@ const OWN: &[Test] = &[
     ("host_image", |setup| Box::pin(host_image(setup))),
     ("clean", |setup| Box::pin(clean(setup))),
     ("figures", |setup| Box::pin(figures(setup))),
+    ("pause", |setup| Box::pin(crate::confinement::pause(setup))),
+    ("working_directories", |setup| {
+        Box::pin(crate::confinement::working_directories(setup))
+    }),
+    ("programs_of_32_bits", |setup| {
+        Box::pin(crate::confinement::programs_of_32_bits(setup))
+    }),
+    ("keyrings", |setup| {
+        Box::pin(crate::confinement::keyrings(setup))
+    }),
+    ("joining", |setup| {
+        Box::pin(crate::confinement::joining(setup))
+    }),
 ];
 
 /// Runs everything on a runtime in a directory of its own.

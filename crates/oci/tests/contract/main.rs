@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used)] // tests
 
+mod confinement;
 mod containerd;
 mod embedded;
 mod image;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 fn main() {
     davit_oci::monitor::main_if_invoked();
     embedded::helper_if_invoked();
+    confinement::helper_if_invoked();
     let mut filters: Vec<String> = std::env::args()
         .skip(1)
         .filter(|arg| !arg.starts_with('-'))

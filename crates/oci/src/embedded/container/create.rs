@@ -5,7 +5,7 @@ use crate::embedded::record::{self, ContainerRecord, Proto};
 use crate::embedded::sandbox::Sandbox;
 use crate::embedded::spec::{self, Parts};
 use crate::embedded::{Inner, io_error, new_id, user};
-use crate::monitor::{Bundle, RootFs, files, now_nanos};
+use crate::monitor::{Bundle, ProcessMark, RootFs, files, now_nanos};
 use crate::runtime::{Error, Result};
 use davit_proto::cri::v1 as cri;
 use std::fs;
@@ -18,7 +18,7 @@ pub(super) fn create(
     sandbox: &Sandbox,
     config: cri::ContainerConfig,
     sandbox_config: &cri::PodSandboxConfig,
-    target_pid_namespace: Option<PathBuf>,
+    joined: Option<ProcessMark>,
 ) -> Result<Arc<Container>> {
     let name = config
         .image
@@ -94,7 +94,8 @@ pub(super) fn create(
         pod_dir: sandbox.dir(),
         image: &image,
         user: &user,
-        target_pid_namespace,
+        target_pid_namespace: joined
+            .map(|process| PathBuf::from(format!("/proc/{}/ns/pid", process.pid))),
         cdi: &inner.cdi,
     })?;
     let target = dir.join("rootfs");
@@ -124,6 +125,7 @@ pub(super) fn create(
         seccomp: built.seccomp,
         limits: built.limits,
         devices: Some(built.devices),
+        target: joined,
     };
     let write = || -> std::io::Result<()> {
         for name in ["rootfs", "upper", "work", "scratch"] {
