@@ -19,10 +19,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "mechanisms",
         &[
+            "davit-beneath",
             "davit-store",
             "davit-client",
             "davit-streaming",
-            "davit-beneath",
             "davit-oci",
         ],
     ),

@@ -14,12 +14,16 @@ mod error;
 mod inode;
 mod make;
 pub mod mount;
+mod private;
 mod procfs;
 mod resolve;
 mod root;
 mod tree;
+mod usage;
 
 pub use error::{Error, Result};
 pub use inode::{Inode, Permissions};
+pub use private::{private_dir, read_given, read_own, remove_tree, write_private};
 pub use procfs::Procfs;
 pub use root::{DirectoryEntry, Links, Root, TargetKind};
+pub use usage::disk_use;

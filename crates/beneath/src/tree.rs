@@ -78,7 +78,7 @@ fn names(dir: impl AsFd) -> rustix::io::Result<impl Iterator<Item = rustix::io::
 }
 
 /// Opens a directory for reading: no link, nothing that is mounted there.
-fn same_mount(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn same_mount(dir: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let rules = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     openat2(dir, name, flags, Mode::empty(), rules)

@@ -1,0 +1,102 @@
+//! Directories and files of our own that other accounts of the machine have no business in.
+
+use crate::error::{Error, Result};
+use crate::inode::Inode;
+use crate::root::{Links, Root};
+use rustix::fs::{CWD, Mode, OFlags, fchmod, fstat, openat};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+
+/// Set where everybody may write, as in `/tmp`.
+const STICKY: u32 = 0o1000;
+
+/// Makes a directory, with its parents, that grants at most what `mode` does. From one that exists already all other
+/// permissions are taken away; it must not be a directory that is shared by all, such as `/tmp`. The path is one that
+/// only the host can shape: links on it are followed.
+///
+/// # Errors
+/// It cannot be made or changed, is no directory, or is everybody's.
+pub fn private_dir(path: impl AsRef<Path>, mode: u32) -> Result<()> {
+    let path = path.as_ref();
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(path)
+        .map_err(Error::io(path))?;
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let dir = openat(CWD, path, flags, Mode::empty()).map_err(Error::at(path))?;
+    let bits = fstat(&dir).map_err(Error::at(path))?.st_mode & 0o7777;
+    if bits & 0o777 & !mode == 0 {
+        return Ok(());
+    }
+    if bits & STICKY != 0 {
+        return Err(Error::Unexpected {
+            what: "directory",
+            expected: "davit's own, but shared by all",
+        });
+    }
+    let kept = Mode::from_raw_mode(bits & (mode | 0o7000));
+    fchmod(&dir, kept).map_err(Error::at(path))
+}
+
+/// Puts a file with this content and mode 0600 in the place of whatever is there, at once and durably. The directory
+/// may be one that others write, too: nothing in it is followed or opened.
+///
+/// # Errors
+/// What the kernel says; a directory that is there stays.
+pub fn write_private(path: impl AsRef<Path>, data: &[u8]) -> Result<()> {
+    let (dir, name) = parent(path.as_ref())?;
+    let mut staged = std::ffi::OsString::from(".");
+    staged.push(name);
+    match dir.remove_file(&staged) {
+        Err(error) if !error.is_not_found() => return Err(error),
+        _ => {}
+    }
+    let mut file = dir.create_new(&staged, 0o600)?;
+    file.write_all(data).map_err(Error::io(name))?;
+    file.sync_all().map_err(Error::io(name))?;
+    dir.rename(&staged, name)
+}
+
+/// Reads a regular file of at most `limit` bytes, in a directory that others may write, too: a link in its place is not
+/// followed, a FIFO not waited for.
+///
+/// # Errors
+/// Nothing is there, something else is, or more.
+pub fn read_own(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
+    let (dir, name) = parent(path.as_ref())?;
+    dir.read_limited(name, limit)
+}
+
+/// Reads a regular file of at most `limit` bytes that an administrator named: links are followed, but a FIFO or a
+/// device is not opened.
+///
+/// # Errors
+/// Nothing is there, something else is, or more.
+pub fn read_given(path: impl AsRef<Path>, limit: u64) -> Result<Vec<u8>> {
+    let path = path.as_ref();
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let inode = Inode::from(openat(CWD, path, flags, Mode::empty()).map_err(Error::at(path))?);
+    crate::inode::read_limited(inode.open_regular(path)?, path, limit)
+}
+
+/// Removes a tree whose content somebody else has made, at a path that only the host can shape: as
+/// [`Root::remove_tree`].
+///
+/// # Errors
+/// A mount is in the tree, or what the kernel says.
+pub fn remove_tree(path: impl AsRef<Path>) -> Result<()> {
+    let (dir, name) = parent(path.as_ref())?;
+    dir.remove_tree(name)
+}
+
+fn parent(path: &Path) -> Result<(Root, &Path)> {
+    let no_name = || Error::io(path)(ErrorKind::InvalidInput.into());
+    let name = Path::new(path.file_name().ok_or_else(no_name)?);
+    let dir = path.parent().filter(|dir| *dir != Path::new(""));
+    Ok((
+        Root::open(dir.unwrap_or(Path::new(".")), Links::Refused)?,
+        name,
+    ))
+}
