@@ -11,7 +11,7 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use x509_parser::extensions::GeneralName;
@@ -240,7 +240,7 @@ fn address(bytes: &[u8]) -> Option<IpAddr> {
 pub fn write_private(path: &Path, text: &str) -> Result<(), CertificateError> {
     let write = || {
         if let Some(dir) = path.parent() {
-            std::fs::create_dir_all(dir)?;
+            make_dir(dir)?;
         }
         let new = path.with_extension("new");
         let mut options = std::fs::OpenOptions::new();
@@ -251,6 +251,14 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), CertificateError> {
         std::fs::rename(&new, path)
     };
     write().map_err(|source| file_error(path, source))
+}
+
+/// The directory may be one that others use, too; only one that is made here is closed to them.
+fn make_dir(dir: &Path) -> std::io::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
 }
 
 fn file_error(path: &Path, source: std::io::Error) -> CertificateError {

@@ -36,7 +36,10 @@ impl Scratch {
         }
         // Short: paths of unix sockets have little room.
         let dir = std::env::temp_dir().join(format!("davit-demo-{}", std::process::id()));
-        std::fs::create_dir(&dir).with_context(|| format!("demo directory {}", dir.display()))?;
+        // Not one that somebody else has made there before.
+        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+            .create(&dir)
+            .with_context(|| format!("demo directory {}", dir.display()))?;
         args.server.data_dir = Some(dir.join("data"));
         args.node.root = Some(dir.join("root"));
         // It needs next to no disk, and is to work on a developer's machine that has as much.

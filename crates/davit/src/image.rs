@@ -7,6 +7,7 @@ use davit_oci::Images;
 
 pub(crate) async fn run(args: Image) -> Result<()> {
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
+    paths::protect_data_dir(&data_dir)?;
     let dir = components::runtime_dir(&data_dir);
     let images =
         Images::open(&dir, false).with_context(|| format!("image store in {}", dir.display()))?;

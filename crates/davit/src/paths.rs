@@ -57,6 +57,41 @@ pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
         .context("no kubeconfig found; start a cluster with `davit up`, or name one with --kubeconfig FILE")
 }
 
+/// What davit puts into its data directory, beside kubeconfigs.
+const OWN: [&str; 10] = [
+    "store",
+    "pki",
+    "runtime",
+    "node-pki",
+    "sim",
+    "cni",
+    "root",
+    "demo-devices",
+    "api-server",
+    "audit.log",
+];
+
+/// Makes the data directory, or closes one that is there to other accounts. Should it hold anything besides what davit
+/// puts there, it may be somebody else's (`/var/lib`, a home): then its mode stays, and only the directories in it are
+/// closed, each by the component whose it is.
+pub(crate) fn protect_data_dir(dir: &Path) -> Result<()> {
+    let foreign = std::fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .find(|name| !OWN.contains(&name.as_str()) && !name.ends_with(".kubeconfig"));
+    if let Some(name) = foreign {
+        tracing::info!(
+            dir = %dir.display(), %name,
+            "the data directory holds more than davit's data; who may list it is left as it is"
+        );
+        return Ok(());
+    }
+    davit_beneath::private_dir(dir, 0o700)
+        .with_context(|| format!("data directory {}", dir.display()))
+}
+
 /// The directories of a node, all below one root: `/` on a real node.
 #[derive(Debug, Clone)]
 pub(crate) struct NodePaths {
@@ -106,4 +141,34 @@ pub(crate) fn host_name() -> Result<String> {
         "this host has no name; give the node one with --node-name NAME"
     );
     Ok(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn only_a_data_directory_of_our_own_is_closed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let mode = |dir: &Path| std::fs::metadata(dir).unwrap().permissions().mode() & 0o777;
+        let open = |dir: &Path| {
+            std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+        };
+        let own = tmp.path().join("new");
+        protect_data_dir(&own).unwrap();
+        assert_eq!(mode(&own), 0o700);
+        open(&own);
+        for name in ["store", "pki", "runtime"] {
+            std::fs::create_dir(own.join(name)).unwrap();
+        }
+        std::fs::write(own.join("scheduler.kubeconfig"), "").unwrap();
+        protect_data_dir(&own).unwrap();
+        assert_eq!(mode(&own), 0o700);
+        // Like /var/lib, which others need.
+        open(&own);
+        std::fs::create_dir(own.join("dpkg")).unwrap();
+        protect_data_dir(&own).unwrap();
+        assert_eq!(mode(&own), 0o755);
+    }
 }

@@ -17,6 +17,7 @@ pub(crate) async fn server(args: Server) -> Result<()> {
     let started = std::time::Instant::now();
     let mut signals = Signals::new()?;
     let data_dir = paths::data_dir(args.options.data_dir.as_deref())?;
+    paths::protect_data_dir(&data_dir)?;
     let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
     let mut features = Features::default();
     features
@@ -140,6 +141,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     }
     let mut signals = Signals::new()?;
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
+    paths::protect_data_dir(&data_dir)?;
     let name = node_name(&args.options)?;
     let cancel = CancellationToken::new();
     let identity = tokio::select! {

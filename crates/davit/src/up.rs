@@ -34,6 +34,7 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
     let mut signals = Signals::new()?;
     let scratch = demo::Scratch::for_demo(&mut args)?;
     let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
+    paths::protect_data_dir(&data_dir)?;
     if let Some(networks) = &args.pod_network {
         if args.node.runtime()? != RuntimeKind::Embedded {
             bail!(

@@ -286,14 +286,14 @@ impl NodeAgent {
         // Mount points are known by their real paths.
         let root = real_dir(&options.root_dir)?;
         let paths = Paths::new(root.clone(), real_dir(&options.log_dir)?);
-        for dir in [
-            paths.pods(),
-            paths.log_root().to_owned(),
-            paths.container_log_links().to_owned(),
-        ] {
-            std::fs::create_dir_all(&dir)
-                .map_err(|source| Error::Directory { path: dir, source })?;
-        }
+        let failed = |path: &Path| {
+            let path = path.to_owned();
+            move |source| Error::Directory { path, source }
+        };
+        let protected = paths.protect().map_err(std::io::Error::from);
+        protected.map_err(failed(paths.root()))?;
+        let links = paths.container_log_links();
+        std::fs::create_dir_all(links).map_err(failed(links))?;
         let mounter: Arc<dyn Mounter> = if options.mounts {
             Arc::new(SystemMounter)
         } else {

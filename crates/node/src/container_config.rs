@@ -5,16 +5,19 @@ use crate::context::Context;
 use crate::env::{self, NodeFacts};
 use crate::expansion::{expand, expand_strict};
 use crate::images::Present;
+use crate::paths::PRIVATE_DIR;
 use crate::pod::{PodExt, Role};
 use crate::resources;
 use crate::runtime_state::{PodRuntime, container_annotations, container_labels, sandbox_labels};
 use crate::volumes::Mounted;
-use crate::volumes::mounts::{make_dirs_beneath, open_beneath};
 use crate::{dns, security, sysctls};
+use davit_beneath::{Inode, Links, Root, private_dir};
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use rustix::fs::FileType;
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -400,38 +403,41 @@ fn sub_path(
         )));
     }
     let failed_io = |e: io::Error| failed(format!("{sub:?}: {e}"));
-    if open_beneath(root, &sub).is_err() {
-        make_dirs_beneath(root, &sub, 0o750).map_err(failed_io)?;
-        let mode = std::fs::metadata(root)
-            .map(|m| m.permissions().mode())
-            .map_err(failed_io)?;
-        std::fs::set_permissions(root.join(&sub), std::fs::Permissions::from_mode(mode))
-            .map_err(failed_io)?;
-    }
-    let source = open_beneath(root, &sub).map_err(failed_io)?;
+    let source = open_sub_path(root, &sub).map_err(failed_io)?;
     let target = ctx
         .paths
         .subpath(parts.pod.uid(), &mount.name, &parts.container.name, index);
     if ctx.volumes.mounter().is_mount_point(&target) {
         return Ok(target);
     }
-    let is_dir = std::fs::metadata(root.join(&sub))
-        .map(|m| m.is_dir())
-        .map_err(failed_io)?;
+    let is_dir = source.kind().map_err(|e| failed_io(e.into()))? == FileType::Directory;
     let parent = target.parent().unwrap_or(root);
-    std::fs::create_dir_all(parent).map_err(failed_io)?;
+    private_dir(parent, PRIVATE_DIR).map_err(|e| failed_io(e.into()))?;
     if is_dir {
         std::fs::create_dir_all(&target).map_err(failed_io)?;
     } else if !target.exists() {
         std::fs::write(&target, []).map_err(failed_io)?;
     }
-    match ctx.volumes.mounter().bind(&source, &target) {
+    match ctx.volumes.mounter().bind(&source.into(), &target) {
         Ok(()) => Ok(target),
-        // Without the privilege to mount, the path as it resolves now has to do.
+        // Nodes that mount nothing run nothing either; the path as it resolves now has to do.
         Err(e) if e.kind() == io::ErrorKind::Unsupported => {
             root.join(&sub).canonicalize().map_err(failed_io)
         }
         Err(e) => Err(failed_io(e)),
+    }
+}
+
+/// Opens what is at a sub-path of a volume; a directory is made where nothing is, with the volume's permissions. Links
+/// that containers have put there are followed inside the volume only.
+fn open_sub_path(volume: &Path, sub: &str) -> io::Result<Inode> {
+    let root = Root::open(volume, Links::Inside)?;
+    match root.entry(sub) {
+        Err(error) if error.is_not_found() => {
+            let mode = root.entry("")?.stat()?.st_mode & 0o777;
+            Ok(Inode::from(OwnedFd::from(root.mkdir_all(sub, mode)?)))
+        }
+        other => Ok(other?),
     }
 }
 
@@ -479,51 +485,54 @@ fn termination_file(
 fn write_file(path: &Path, data: &[u8], mode: u32, what: &'static str) -> Result<(), Error> {
     let failed = |source| Error::Io { what, source };
     if let Some(parent) = path.parent() {
-        std::fs::create_dir_all(parent).map_err(failed)?;
+        private_dir(parent, PRIVATE_DIR).map_err(|e| failed(e.into()))?;
     }
     std::fs::write(path, data).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)
 }
 
-/// The termination message of an ended container: its file, or the end of its log where the policy says so.
-pub fn termination_message(
-    annotations: &std::collections::BTreeMap<String, String>,
-    mounts: &[cri::Mount],
-    log: &str,
-    exit_code: i32,
-) -> String {
-    use crate::runtime_state::keys;
-    const MAX_FILE: usize = 4096;
-    const MAX_LOG: usize = 2048;
-    const MAX_LINES: usize = 80;
-    let path = annotations
-        .get(keys::TERMINATION_PATH)
-        .map(String::as_str)
-        .unwrap_or_default();
-    let file = mounts
-        .iter()
-        .find(|m| m.container_path == path)
-        .map(|m| m.host_path.clone());
-    let message = file
-        .and_then(|f| read_tail(Path::new(&f), MAX_FILE).ok())
-        .unwrap_or_default();
-    let fallback = annotations
-        .get(keys::TERMINATION_POLICY)
-        .map(String::as_str)
-        == Some("FallbackToLogsOnError");
-    if !message.is_empty() || !fallback || exit_code == 0 {
-        return message;
-    }
-    crate::logs::last_lines(Path::new(log), MAX_LINES, MAX_LOG).unwrap_or_default()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, symlink};
 
-/// The last `max` bytes of a regular file as text.
-fn read_tail(path: &Path, max: usize) -> io::Result<String> {
-    use std::io::{Read, Seek, SeekFrom};
-    let mut file = std::fs::File::open(path)?;
-    let len = file.metadata()?.len();
-    file.seek(SeekFrom::Start(len.saturating_sub(max as u64)))?;
-    let mut data = Vec::new();
-    file.take(max as u64).read_to_end(&mut data)?;
-    Ok(String::from_utf8_lossy(&data).into_owned())
+    #[test]
+    fn sub_paths_stay_inside_and_change_nothing_outside() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (volume, host) = (tmp.path().join("vol"), tmp.path().join("host"));
+        for dir in [&volume, &host] {
+            std::fs::create_dir(dir).unwrap();
+        }
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
+        std::fs::set_permissions(&volume, std::fs::Permissions::from_mode(0o777)).unwrap();
+        std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o700)).unwrap();
+        open_sub_path(&volume, "in/deep").unwrap();
+        assert_eq!(mode(&volume.join("in/deep")), 0o777);
+        symlink("in/deep", volume.join("good")).unwrap();
+        assert_eq!(
+            open_sub_path(&volume, "good")
+                .unwrap()
+                .stat()
+                .unwrap()
+                .st_ino,
+            std::fs::metadata(volume.join("in/deep")).unwrap().ino()
+        );
+        symlink(&host, volume.join("out")).unwrap();
+        symlink("../host", volume.join("up")).unwrap();
+        symlink("../host/none", volume.join("dangling")).unwrap();
+        for bad in [
+            "out",
+            "out/x",
+            "up",
+            "up/x",
+            "dangling",
+            "dangling/x",
+            "../x",
+        ] {
+            assert!(open_sub_path(&volume, bad).is_err(), "{bad}");
+        }
+        assert_eq!(mode(&host), 0o700);
+        assert_eq!(std::fs::read_dir(&host).unwrap().count(), 0);
+        assert!(!tmp.path().join("x").exists());
+    }
 }

@@ -228,7 +228,7 @@ async fn over_limits(ctx: &Arc<Context>) -> Vec<(Arc<Pod>, storage::Excess)> {
         all.filter_map(|pod| of(&pod).map(|excess| (pod, excess)))
             .collect()
     });
-    measured.await.unwrap_or_default()
+    in_time(measured).await
 }
 
 /// The pods that have not ended, with what they use.
@@ -236,8 +236,21 @@ async fn candidates(ctx: &Arc<Context>, signal: Signal) -> Vec<Candidate> {
     let stats = ctx.runtime.list_container_stats(None).await;
     let (ctx, stats) = (ctx.clone(), stats.unwrap_or_default());
     // Directories may be large.
-    let gathered = tokio::task::spawn_blocking(move || gather(&ctx, &stats, signal)).await;
-    gathered.unwrap_or_default()
+    let gathered = tokio::task::spawn_blocking(move || gather(&ctx, &stats, signal));
+    in_time(gathered).await
+}
+
+/// How long measuring what pods have on disks may take. A file system may hang.
+const MEASURING: Duration = Duration::from_secs(60);
+
+async fn in_time<T: Default>(measured: tokio::task::JoinHandle<T>) -> T {
+    match tokio::time::timeout(MEASURING, measured).await {
+        Ok(measured) => measured.unwrap_or_default(),
+        Err(_) => {
+            tracing::warn!("what pods have on disks cannot be measured in time");
+            T::default()
+        }
+    }
 }
 
 fn gather(ctx: &Context, stats: &[cri::ContainerStats], signal: Signal) -> Vec<Candidate> {

@@ -44,6 +44,7 @@ pub mod shutdown;
 pub mod status;
 pub mod status_manager;
 pub mod sysctls;
+mod termination;
 pub mod volumes;
 mod worker;
 

@@ -6,8 +6,10 @@ mod rotate;
 
 pub use rotate::{LogRotation, rotate_if_large};
 
+use crate::paths::Paths;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
+use davit_beneath::{Links, Root};
 use jiff::Timestamp;
 use std::io::{self, SeekFrom};
 use std::os::unix::fs::MetadataExt;
@@ -22,6 +24,65 @@ const MAX_LINE: usize = 1024 * 1024;
 const POLL: Duration = Duration::from_millis(100);
 /// Polls between questions whether the container still runs.
 const ALIVE_EVERY: u32 = 10;
+
+/// How long opening a log may take.
+const OPENING: Duration = Duration::from_secs(10);
+
+/// Where a container's log is. Log collectors and others may write below the directory of all logs, so links there are
+/// not followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogFile {
+    root: PathBuf,
+    /// Below the root.
+    path: PathBuf,
+}
+
+impl LogFile {
+    /// The log at a path. Below the node's directory of logs no part of it may be a link; elsewhere, where only a
+    /// runtime may have put it, the file may not.
+    #[must_use]
+    pub fn new(paths: &Paths, path: &Path) -> Self {
+        match path.strip_prefix(paths.log_root()) {
+            Ok(below) => Self {
+                root: paths.log_root().to_owned(),
+                path: below.to_owned(),
+            },
+            Err(_) => Self::at(path),
+        }
+    }
+
+    /// The log at a path whose directory only the host can shape.
+    #[must_use]
+    pub fn at(path: &Path) -> Self {
+        Self {
+            root: path.parent().unwrap_or(Path::new("/")).to_owned(),
+            path: path.file_name().map(PathBuf::from).unwrap_or_default(),
+        }
+    }
+
+    fn root(&self) -> io::Result<Root> {
+        Ok(Root::open(&self.root, Links::Refused)?)
+    }
+
+    fn open(&self) -> io::Result<std::fs::File> {
+        Ok(self.root()?.open_file(&self.path)?)
+    }
+
+    async fn open_in_time(&self) -> io::Result<File> {
+        let this = self.clone();
+        let opening = tokio::task::spawn_blocking(move || this.open());
+        match tokio::time::timeout(OPENING, opening).await {
+            Ok(opened) => opened.map_err(io::Error::other)?.map(File::from_std),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    /// Device and number of the file that has the name now.
+    fn named(&self) -> io::Result<(u64, u64)> {
+        let stat = self.root()?.entry_itself(&self.path)?.stat()?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+}
 
 /// What of a log is wanted.
 #[derive(Debug, Clone, Default)]
@@ -59,7 +120,7 @@ impl Writing for Ended {
 
 /// Reads one log.
 pub struct LogReader {
-    path: PathBuf,
+    log: LogFile,
     file: File,
     options: LogOptions,
     writer: Box<dyn Writing>,
@@ -75,19 +136,18 @@ impl LogReader {
     /// # Errors
     /// I/O errors; a missing file is one, unless it is to be followed and may still come.
     pub async fn open(
-        path: &Path,
+        log: LogFile,
         options: LogOptions,
         writer: Box<dyn Writing>,
     ) -> io::Result<Self> {
-        let mut file = File::open(path).await?;
+        let mut file = log.open_in_time().await?;
         if let Some(lines) = options.tail_lines {
             let start = tail_offset(&mut file, lines).await?;
             file.seek(SeekFrom::Start(start)).await?;
         }
         let left = options.limit_bytes.unwrap_or(u64::MAX);
-        let path = path.to_owned();
         Ok(Self {
-            path,
+            log,
             file,
             options,
             writer,
@@ -130,7 +190,7 @@ impl LogReader {
     /// At the end of the file: waits for more, opens the next file after a rotation. False when nothing can come.
     async fn wait_for_more(&mut self) -> io::Result<bool> {
         if self.rotated().await {
-            self.file = match File::open(&self.path).await {
+            self.file = match self.log.open_in_time().await {
                 Ok(file) => file,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(!self.ended),
                 Err(e) => return Err(e),
@@ -151,13 +211,12 @@ impl LogReader {
     }
 
     async fn rotated(&self) -> bool {
-        let (Ok(open), Ok(named)) = (
-            self.file.metadata().await,
-            tokio::fs::metadata(&self.path).await,
-        ) else {
+        let log = self.log.clone();
+        let named = tokio::task::spawn_blocking(move || log.named());
+        let (Ok(open), Ok(Ok(named))) = (self.file.metadata().await, named.await) else {
             return false;
         };
-        open.ino() != named.ino() || open.dev() != named.dev()
+        (open.dev(), open.ino()) != named
     }
 
     fn take_lines(&mut self) -> BytesMut {
@@ -258,9 +317,9 @@ async fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
 ///
 /// # Errors
 /// I/O errors.
-pub fn last_lines(path: &Path, lines: usize, max_bytes: usize) -> io::Result<String> {
+pub fn last_lines(log: &LogFile, lines: usize, max_bytes: usize) -> io::Result<String> {
     use std::io::{Read, Seek};
-    let mut file = std::fs::File::open(path)?;
+    let mut file = log.open()?;
     let size = file.metadata()?.len();
     // Time, stream and tag take less than 64 bytes a line.
     let window = (max_bytes + 64 * lines) as u64;

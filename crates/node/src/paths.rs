@@ -1,7 +1,11 @@
 //! Where the node keeps its files. The names are those of the upstream node agent, because plugins, log collectors and
 //! backup tools look for them (`/var/lib/kubelet`, `/var/log/pods`, `/var/log/containers`).
 
+use davit_beneath::private_dir;
 use std::path::{Path, PathBuf};
+
+/// Mode of directories that only the node and its group may enter, as the original has it.
+pub(crate) const PRIVATE_DIR: u32 = 0o750;
 
 /// The directories of one node agent.
 #[derive(Debug, Clone)]
@@ -24,6 +28,29 @@ impl Paths {
             pod_logs,
             container_logs,
         }
+    }
+
+    /// Makes the directories that other accounts of the machine may not enter, and closes those that are there. What
+    /// is in them are Secrets, tokens, sockets that give power over the node, and volumes with setuid programs of
+    /// containers.
+    ///
+    /// # Errors
+    /// One cannot be made or changed.
+    pub fn protect(&self) -> davit_beneath::Result<()> {
+        private_dir(&self.root, PRIVATE_DIR)?;
+        private_dir(self.pki(), 0o700)?;
+        private_dir(&self.pod_logs, PRIVATE_DIR)?;
+        for name in [
+            "pods",
+            "device-plugins",
+            "plugins",
+            "plugins_registry",
+            "pod-resources",
+            "pods-api",
+        ] {
+            private_dir(self.root.join(name), PRIVATE_DIR)?;
+        }
+        Ok(())
     }
 
     /// The root directory.

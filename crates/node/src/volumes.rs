@@ -10,15 +10,16 @@ mod trust_bundle;
 
 use crate::env::NodeFacts;
 use crate::objects::{ObjectSource, Token};
-use crate::paths::Paths;
+use crate::paths::{PRIVATE_DIR, Paths};
 use crate::pod::PodExt;
 use crate::resources;
+use davit_beneath::{Links, Root, private_dir};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume};
 use mounts::Mounter;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt, chown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -126,6 +127,13 @@ impl Volumes {
     /// The first volume that cannot be made.
     pub async fn setup(&self, pod: &Pod, facts: &NodeFacts) -> Result<Mounted, Error> {
         let mut out = Mounted::new();
+        if let Some(first) = pod.pod_spec().volumes.iter().flatten().next() {
+            let dir = self.paths.pod(pod.uid());
+            private_dir(dir, PRIVATE_DIR).map_err(|e| Error {
+                volume: first.name.clone(),
+                cause: io_error("cannot make the pod's directory")(e.into()),
+            })?;
+        }
         for volume in pod.pod_spec().volumes.iter().flatten() {
             let path = self.one(pod, volume, facts).await.map_err(|cause| Error {
                 volume: volume.name.clone(),
@@ -294,20 +302,25 @@ impl Volumes {
 
     async fn take_down(&self, uid: &str, parts: &'static [&'static str]) -> io::Result<()> {
         self.tokens.lock().retain(|(pod, _, _), _| pod != uid);
-        let root = self.paths.pod(uid);
+        let path = self.paths.pod(uid);
         let mounter = self.mounter.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let root = match root.canonicalize() {
-                Ok(root) => root,
+            let path = match path.canonicalize() {
+                Ok(path) => path,
                 Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
                 Err(e) => return Err(e),
             };
-            unmount_below(&*mounter, &root)?;
+            unmount_below(&*mounter, &path)?;
+            // Containers have made what is in there, as deep and with as many links as they liked.
+            let pods = Root::open(path.parent().unwrap_or(&path), Links::Refused)?;
+            let pod = PathBuf::from(path.file_name().unwrap_or_default());
             for part in parts {
-                match std::fs::remove_dir_all(root.join(part)) {
-                    Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
-                    _ => {}
-                }
+                let below = if part.is_empty() {
+                    pod.clone()
+                } else {
+                    pod.join(part)
+                };
+                pods.remove_tree(below)?;
             }
             Ok(())
         });
@@ -383,9 +396,14 @@ fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, Cause> {
                 .map_err(io_error("cannot make the hostPath directory"))?;
         }
         "FileOrCreate" if !path.exists() => {
-            std::fs::write(&path, []).map_err(io_error("cannot make the hostPath file"))?;
-            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644))
-                .map_err(io_error("cannot set the hostPath file's mode"))?;
+            let mut new = std::fs::OpenOptions::new();
+            // Only if nothing is there still: whatever has come meanwhile is neither emptied nor followed.
+            match new.write(true).create_new(true).mode(0o644).open(&path) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                    return Err(io_error("cannot make the hostPath file")(e));
+                }
+                _ => {}
+            }
         }
         _ => {}
     }

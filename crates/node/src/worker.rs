@@ -16,18 +16,19 @@ pub(crate) use end::remove_all;
 use crate::backoff::Backoff;
 use crate::context::Context;
 use crate::dial::Reach;
+use crate::logs::LogFile;
 use crate::pod::PodExt;
 use crate::probes::PodProbes;
 use crate::resize::{IN_PROGRESS, PENDING};
 use crate::restart_all::CONDITION as ALL_RESTARTING;
 use crate::runtime_state::{PodRuntime, State, observe};
 use crate::status::{self, Verdict, Waiting};
+use crate::termination;
 use crate::volumes::Mounted;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
@@ -277,21 +278,13 @@ impl Worker {
             .iter_mut()
             .filter(|c| c.state == State::Exited)
         {
-            let message = self.messages.entry(record.id.clone()).or_insert_with(|| {
-                let log = PathBuf::from(&record.log_path);
-                let log = if log.is_absolute() {
-                    log
-                } else {
-                    log_dir.join(log)
-                };
-                crate::container_config::termination_message(
-                    &record.annotations,
-                    &record.mounts,
-                    &log.to_string_lossy(),
-                    record.exit_code,
-                )
-            });
-            if !message.is_empty() {
+            if !self.messages.contains_key(&record.id) {
+                let log = LogFile::new(&self.ctx.paths, &log_dir.join(&record.log_path));
+                let message = termination::message(record, log).await;
+                self.messages.insert(record.id.clone(), message);
+            }
+            let message = self.messages.get(&record.id).filter(|m| !m.is_empty());
+            if let Some(message) = message {
                 record.message.clone_from(message);
             }
         }

@@ -17,10 +17,11 @@ use crate::image::Images;
 use crate::network::{Loopback, Network};
 use crate::runtime::{Error, Result};
 use container::Container;
+use davit_beneath::private_dir;
 use rustix::mount::OpenTreeFlags;
 use sandbox::Sandbox;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::fs;
+
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -248,24 +249,19 @@ fn lookup<T>(map: &HashMap<String, Arc<T>>, id: &str) -> Option<Arc<T>> {
 
 impl Inner {
     fn open(options: EmbeddedOptions) -> Result<Self> {
+        // Environments of containers are in here, their shared memory, setuid programs of images, and the control
+        // sockets that give full power over containers.
         for dir in [
+            options.root.clone(),
+            options.run_dir.clone(),
             options.root.join("containers"),
             options.root.join("sandboxes"),
             options.run_dir.join("containers"),
             options.run_dir.join("sandboxes"),
         ] {
-            fs::create_dir_all(&dir).map_err(io_error(format_args!("create {}", dir.display())))?;
+            private_dir(&dir, 0o700)
+                .map_err(|e| io_error(format_args!("protect {}", dir.display()))(e.into()))?;
         }
-        // Secrets of pods are mounted from elsewhere, but the control sockets give full power over containers.
-        for dir in [&options.root, &options.run_dir] {
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o711);
-            fs::set_permissions(dir, mode)
-                .map_err(io_error(format_args!("protect {}", dir.display())))?;
-        }
-        let sockets = options.run_dir.join("containers");
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        fs::set_permissions(&sockets, mode)
-            .map_err(io_error(format_args!("protect {}", sockets.display())))?;
         let images = Images::open(&options.root, options.allow_host_image)?;
         let (exe, exe_mount) = protected_exe(&options.monitor_exe);
         Ok(Inner {

@@ -11,6 +11,7 @@ mod unpack;
 pub use reference::{ParseError, Reference};
 
 use crate::monitor::{read_json, start_ticks, write_durably};
+use davit_beneath::disk_use;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -224,24 +225,6 @@ fn layer_name(diff_id: &str) -> String {
         .collect()
 }
 
-/// Bytes and inodes below a directory.
-pub(crate) fn directory_use(dir: &Path) -> (u64, u64) {
-    let (mut bytes, mut inodes) = (0, 0);
-    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        let Ok(metadata) = entry.metadata() else {
-            continue;
-        };
-        bytes += std::os::unix::fs::MetadataExt::blocks(&metadata) * 512;
-        inodes += 1;
-        if metadata.is_dir() {
-            let below = directory_use(&entry.path());
-            bytes += below.0;
-            inodes += below.1;
-        }
-    }
-    (bytes, inodes)
-}
-
 /// What a process leaves in `tmp` when it dies is named after it.
 fn is_abandoned(name: &str) -> bool {
     let owner = name.split('-').next().and_then(|pid| pid.parse().ok());
@@ -253,8 +236,9 @@ impl Images {
     pub fn open(root: &Path, allow_host: bool) -> Result<Self> {
         let (dir, layers) = (root.join("images"), root.join("layers"));
         let temporary = dir.join("tmp");
-        for path in [&layers, &temporary] {
-            fs::create_dir_all(path).map_err(io_error(format!("create {}", path.display())))?;
+        for path in [&dir, &layers, &temporary] {
+            davit_beneath::private_dir(path, 0o700)
+                .map_err(|e| io_error(format!("protect {}", path.display()))(e.into()))?;
         }
         let images = Images {
             dir,
@@ -270,7 +254,7 @@ impl Images {
         {
             let path = entry.path();
             let removed = if path.is_dir() {
-                fs::remove_dir_all(&path)
+                davit_beneath::remove_tree(&path).map_err(Into::into)
             } else {
                 fs::remove_file(&path)
             };
@@ -452,7 +436,8 @@ impl Images {
         }
         drop(lock);
         for path in doomed {
-            fs::remove_dir_all(&path).map_err(io_error(format!("remove {}", path.display())))?;
+            davit_beneath::remove_tree(&path)
+                .map_err(|e| io_error(format!("remove {}", path.display()))(e.into()))?;
         }
         Ok(())
     }
@@ -460,7 +445,7 @@ impl Images {
     /// Bytes and inodes in use.
     #[must_use]
     pub fn disk_use(&self) -> (u64, u64) {
-        directory_use(&self.layers)
+        disk_use(&self.layers)
     }
 
     fn temporary(&self) -> PathBuf {
@@ -502,7 +487,7 @@ impl Images {
                 }
             });
         if temporary.exists() {
-            let _ = fs::remove_dir_all(&temporary);
+            let _ = davit_beneath::remove_tree(&temporary);
         }
         unpacked
     }
@@ -512,7 +497,7 @@ impl Images {
         let size = new
             .layers
             .iter()
-            .map(|layer| directory_use(&self.layers.join(layer)).0)
+            .map(|layer| disk_use(&self.layers.join(layer)).0)
             .sum();
         let tag = new.reference.as_ref().and_then(Reference::tagged);
         let digested = new

@@ -2,17 +2,13 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use super::PkiError;
 
 pub(super) fn create_dir(dir: &Path) -> Result<(), PkiError> {
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)
-        .map_err(|source| failed("creating", dir, source))
+    davit_beneath::private_dir(dir, 0o700).map_err(|error| failed("creating", dir, error.into()))
 }
 
 pub(super) fn read_optional(path: &Path) -> Result<Option<String>, PkiError> {

@@ -250,7 +250,10 @@ impl Scratch {
     fn make() -> Result<Self> {
         // Short: paths of unix sockets have little room.
         let dir = std::env::temp_dir().join(format!("davit-lab-{}", std::process::id()));
-        std::fs::create_dir(&dir).with_context(|| format!("directory {}", dir.display()))?;
+        // Not one that somebody else has made there before.
+        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+            .create(&dir)
+            .with_context(|| format!("directory {}", dir.display()))?;
         Ok(Self(dir))
     }
 }

@@ -2,7 +2,7 @@
 
 use super::dispatch::Inputs;
 use crate::context::Context;
-use crate::logs::rotate_if_large;
+use crate::logs::{LogFile, rotate_if_large};
 use crate::metrics::ContainerState;
 use crate::runtime_state::{State, keys};
 use davit_oci::runtime::Error;
@@ -174,6 +174,7 @@ pub(super) async fn rotate_logs(ctx: Arc<Context>, cancel: CancellationToken) {
             if !log.is_absolute() {
                 continue;
             }
+            let log = LogFile::new(&ctx.paths, &log);
             match tokio::task::spawn_blocking(move || rotate_if_large(&log, rotation)).await {
                 Ok(Ok(true)) => {
                     if let Err(error) = ctx.runtime.reopen_container_log(&id).await {

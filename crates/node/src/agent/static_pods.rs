@@ -17,6 +17,8 @@ const DEADLINE: Duration = Duration::from_secs(10);
 const SEEN: &str = "kubernetes.io/config.seen";
 /// Manifests larger than this are refused.
 const MAX_BYTES: u64 = 10 * 1024 * 1024;
+/// More of them than a node could run.
+const MAX_MANIFESTS: usize = 4096;
 
 /// The pods of a directory.
 pub(super) struct StaticPods {
@@ -56,7 +58,11 @@ impl StaticPods {
             return (Vec::new(), Vec::new());
         };
         let node = self.ctx.options.node_name.clone();
-        let read = tokio::task::spawn_blocking(move || read_dir(&dir, &node)).await;
+        let read = tokio::task::spawn_blocking(move || read_dir(&dir, &node));
+        let Ok(read) = tokio::time::timeout(DEADLINE, read).await else {
+            tracing::warn!("the directory of static pods cannot be read in time");
+            return (Vec::new(), Vec::new());
+        };
         let found = match read {
             Ok(Ok(found)) => found,
             Ok(Err(error)) => {
@@ -188,6 +194,10 @@ fn read_dir(dir: &Path, node: &str) -> std::io::Result<Found> {
             .extension()
             .is_some_and(|e| e == "yaml" || e == "yml" || e == "json");
         if !hidden && wanted && path.is_file() {
+            if out.len() >= MAX_MANIFESTS {
+                tracing::warn!(dir = %dir.display(), "more than {MAX_MANIFESTS} static pods; some are left out");
+                break;
+            }
             let pod = read_pod(&path, node);
             out.push((path, pod));
         }
@@ -197,10 +207,11 @@ fn read_dir(dir: &Path, node: &str) -> std::io::Result<Found> {
 }
 
 fn read_pod(path: &Path, node: &str) -> Result<(String, Arc<Pod>), Error> {
-    if std::fs::metadata(path)?.len() > MAX_BYTES {
-        return Err(Error::TooLarge);
-    }
-    let text = std::fs::read_to_string(path)?;
+    let bytes = davit_beneath::read_given(path, MAX_BYTES).map_err(|error| match error {
+        davit_beneath::Error::TooLarge { .. } => Error::TooLarge,
+        other => Error::Io(other.into()),
+    })?;
+    let text = String::from_utf8(bytes).map_err(|e| Error::Parse(e.to_string()))?;
     let pod = parse(&text).map_err(Error::Parse)?;
     complete(pod, path, &text, node)
 }

@@ -7,6 +7,7 @@
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -85,6 +86,7 @@ impl LogFile {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(0o600)
             .open(path)
             .map_err(io("open"))?;
         let mut bytes = Vec::new();
@@ -170,6 +172,7 @@ impl LogFile {
                 .write(true)
                 .create(true)
                 .truncate(true)
+                .mode(0o600)
                 .open(&temporary)?;
             file.write_all(&bytes)?;
             file.sync_all()?;
@@ -272,7 +275,7 @@ fn record_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
 
 fn keep_aside(path: &Path, bytes: &[u8], good: usize) {
     let aside = path.with_extension("damaged");
-    let kept = std::fs::write(&aside, bytes);
+    let kept = davit_beneath::write_private(&aside, bytes);
     tracing::warn!(
         log = %path.display(),
         dropped = bytes.len() - good,

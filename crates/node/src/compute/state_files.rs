@@ -3,8 +3,7 @@
 //! agent takes over from a kubelet. The truth is the allocation log.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +20,8 @@ use crate::devices::Manager;
 const CPU_FILE: &str = "cpu_manager_state";
 const MEMORY_FILE: &str = "memory_manager_state";
 /// Changes that come in quick succession are written once.
+/// The largest file that is read; a larger one is damage.
+const MAX_FILE: u64 = 64 * 1024 * 1024;
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A state file that does not fit the configuration or the machine.
@@ -230,16 +231,11 @@ fn encode<T: Serialize>(state: &T) -> serde_json::Result<Vec<u8>> {
 }
 
 fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}"));
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)
+    Ok(davit_beneath::write_private(path, bytes)?)
 }
 
 fn read<T: for<'de> Deserialize<'de>>(path: &Path) -> Result<Option<T>, String> {
-    match std::fs::read(path) {
+    match davit_beneath::read_own(path, MAX_FILE).map_err(io::Error::from) {
         Ok(bytes) if bytes.is_empty() => Ok(None),
         Ok(bytes) => serde_json::from_slice(&bytes)
             .map(Some)

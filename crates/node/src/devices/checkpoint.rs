@@ -3,7 +3,6 @@
 //! allocation log.
 
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{self, Write as _};
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +17,8 @@ use crate::allocation::{Change, DeviceHold, PodName};
 
 const FILE: &str = "kubelet_internal_checkpoint";
 /// Changes that come in quick succession are written once.
+/// The largest file that is read; a larger one is damage.
+const MAX_FILE: u64 = 64 * 1024 * 1024;
 const PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -133,18 +134,19 @@ fn fnv32a(bytes: &[u8]) -> u32 {
 }
 
 fn write(dir: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = dir.join(format!(".{FILE}"));
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, dir.join(FILE))
+    // Plugins write this directory, too.
+    Ok(davit_beneath::write_private(dir.join(FILE), bytes)?)
+}
+
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    Ok(davit_beneath::read_own(path, MAX_FILE)?)
 }
 
 /// What a kubelet recorded in `dir`, as changes for an empty log. Nothing when there is no
 /// checkpoint or it cannot be read.
 pub(super) fn import(dir: &Path) -> Vec<Change> {
     let path = dir.join(FILE);
-    let checkpoint: Checkpoint = match std::fs::read(&path).map(|b| serde_json::from_slice(&b)) {
+    let checkpoint: Checkpoint = match read(&path).map(|b| serde_json::from_slice(&b)) {
         Ok(Ok(checkpoint)) => checkpoint,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Vec::new(),
         Ok(Err(e)) => {

@@ -5,8 +5,7 @@ use super::manager::Manager;
 use crate::allocation::{ClaimHold, Table};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, Write as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -145,11 +144,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 }
 
 fn write(dir: &Path, bytes: &[u8]) -> io::Result<()> {
-    let temporary = dir.join(format!(".{FILE}"));
-    let mut file = File::create(&temporary)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, dir.join(FILE))
+    Ok(davit_beneath::write_private(dir.join(FILE), bytes)?)
 }
 
 #[cfg(test)]

@@ -4,8 +4,6 @@ use super::signals::Signal;
 use super::state::{Observation, Observations};
 use async_trait::async_trait;
 use davit_oci::runtime::Runtime;
-use std::collections::HashSet;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Measures the node. What cannot be measured is left out.
@@ -108,24 +106,11 @@ fn processes(most: &[String], loadavg: &str) -> Option<Observation> {
     })
 }
 
-/// Bytes and inodes of a directory; files with several names count once. What vanishes meanwhile counts nothing.
+/// Bytes and inodes below a directory that containers write.
 pub(crate) fn directory(dir: &Path) -> (i64, i64) {
-    let (mut bytes, mut inodes) = (0, 0);
-    let (mut open, mut seen) = (vec![dir.to_owned()], HashSet::new());
-    while let Some(dir) = open.pop() {
-        for entry in std::fs::read_dir(&dir).into_iter().flatten().flatten() {
-            let Ok(meta) = entry.metadata() else { continue };
-            if meta.nlink() > 1 && !meta.is_dir() && !seen.insert((meta.dev(), meta.ino())) {
-                continue;
-            }
-            bytes += i64::try_from(meta.blocks()).unwrap_or(0) * 512;
-            inodes += 1;
-            if meta.is_dir() {
-                open.push(entry.path());
-            }
-        }
-    }
-    (bytes, inodes)
+    let (bytes, inodes) = davit_beneath::disk_use(dir);
+    let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
+    (number(bytes), number(inodes))
 }
 
 #[cfg(test)]

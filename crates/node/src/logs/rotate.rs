@@ -1,9 +1,15 @@
 //! Log rotation: 10 MiB a file, five files, older ones compressed, as the original does by default.
 
+use davit_beneath::Root;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+
+use super::LogFile;
+
+/// Files in one container's directory that are looked at.
+const MAX_ENTRIES: usize = 10_000;
 
 /// When logs are rotated.
 #[derive(Debug, Clone, Copy)]
@@ -27,65 +33,62 @@ impl Default for LogRotation {
 ///
 /// # Errors
 /// I/O errors.
-pub fn rotate_if_large(log: &Path, rotation: LogRotation) -> io::Result<bool> {
-    let size = match std::fs::metadata(log) {
-        Ok(meta) => meta.len(),
+pub fn rotate_if_large(log: &LogFile, rotation: LogRotation) -> io::Result<bool> {
+    let size = match log.open() {
+        Ok(file) => file.metadata()?.len(),
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         Err(e) => return Err(e),
     };
     if size < rotation.max_bytes {
         return Ok(false);
     }
-    let mut old = rotated_files(log)?;
+    let (dir, name) = split(log)?;
+    let mut old = rotated_files(&dir, &name)?;
     // Room for the file that is moved now and the fresh one.
     let keep = rotation.max_files.saturating_sub(2);
     while old.len() > keep {
-        std::fs::remove_file(old.remove(0))?;
+        dir.remove_file(old.remove(0))?;
     }
-    for file in &old {
-        if file.extension().is_none_or(|e| e != "gz") {
-            compress(file)?;
-        }
+    for file in old.iter().filter(|f| !f.ends_with(".gz")) {
+        compress(&dir, file)?;
     }
     let stamp = jiff::Timestamp::now().strftime("%Y%m%d-%H%M%S").to_string();
-    let mut name = log.as_os_str().to_owned();
-    name.push(format!(".{stamp}"));
-    std::fs::rename(log, PathBuf::from(name))?;
+    dir.rename(&name, format!("{name}.{stamp}"))?;
     Ok(true)
 }
 
+/// The log's own directory, held open so that all files of the rotation are in the same one, and its name there.
+fn split(log: &LogFile) -> io::Result<(Root, String)> {
+    let name = log.path.file_name().unwrap_or_default();
+    let dir = log.path.parent().unwrap_or(Path::new(""));
+    Ok((log.root()?.dir(dir)?, name.to_string_lossy().into_owned()))
+}
+
 /// Files that were moved aside, the oldest first.
-fn rotated_files(log: &Path) -> io::Result<Vec<PathBuf>> {
-    let (Some(dir), Some(name)) = (log.parent(), log.file_name()) else {
-        return Ok(Vec::new());
-    };
-    let prefix = format!("{}.", name.to_string_lossy());
+fn rotated_files(dir: &Root, name: &str) -> io::Result<Vec<String>> {
+    let prefix = format!("{name}.");
     let mut out = Vec::new();
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let file = entry.file_name().to_string_lossy().into_owned();
+    for entry in dir.list("", MAX_ENTRIES)? {
+        let file = entry.name.to_string_lossy().into_owned();
         if file.ends_with(".tmp") && file.starts_with(&prefix) {
-            std::fs::remove_file(entry.path())?;
+            dir.remove_file(&file)?;
         } else if file.starts_with(&prefix) {
-            out.push(entry.path());
+            out.push(file);
         }
     }
     out.sort();
     Ok(out)
 }
 
-fn compress(file: &Path) -> io::Result<()> {
-    let named = |suffix: &str| {
-        let mut name = file.as_os_str().to_owned();
-        name.push(suffix);
-        PathBuf::from(name)
-    };
-    let staged = named(".tmp");
-    let mut encoder = GzEncoder::new(std::fs::File::create(&staged)?, Compression::default());
-    io::copy(&mut std::fs::File::open(file)?, &mut encoder)?;
+fn compress(dir: &Root, file: &str) -> io::Result<()> {
+    let staged = format!("{file}.tmp");
+    let mut source = dir.open_file(file)?;
+    let target = dir.create_new(&staged, 0o640)?;
+    let mut encoder = GzEncoder::new(target, Compression::default());
+    io::copy(&mut source, &mut encoder)?;
     encoder.finish()?.sync_all()?;
-    std::fs::rename(&staged, named(".gz"))?;
-    std::fs::remove_file(file)
+    dir.rename(&staged, format!("{file}.gz"))?;
+    Ok(dir.remove_file(file)?)
 }
 
 #[cfg(test)]
@@ -95,33 +98,52 @@ mod tests {
     #[test]
     fn rotates_compresses_and_forgets() {
         let tmp = tempfile::tempdir().unwrap();
-        let log = tmp.path().join("0.log");
+        let path = tmp.path().join("0.log");
+        let log = LogFile::at(&path);
+        let rotated = || {
+            let (dir, name) = split(&log).unwrap();
+            rotated_files(&dir, &name).unwrap()
+        };
         let rotation = LogRotation {
             max_bytes: 10,
             max_files: 3,
         };
         assert!(!rotate_if_large(&log, rotation).unwrap());
         for i in 0..4 {
-            for (n, old) in rotated_files(&log).unwrap().into_iter().enumerate() {
+            for (n, old) in rotated().into_iter().enumerate() {
                 // Stamps have seconds; make them differ without waiting.
-                let suffix = if old.extension().is_some_and(|e| e == "gz") {
-                    ".gz"
-                } else {
-                    ""
-                };
-                std::fs::rename(
-                    old,
-                    tmp.path()
-                        .join(format!("0.log.2020010{}-00000{n}{suffix}", i + 1)),
-                )
-                .unwrap();
+                let suffix = if old.ends_with(".gz") { ".gz" } else { "" };
+                let name = format!("0.log.2020010{}-00000{n}{suffix}", i + 1);
+                std::fs::rename(tmp.path().join(old), tmp.path().join(name)).unwrap();
             }
-            std::fs::write(&log, "x".repeat(20)).unwrap();
+            std::fs::write(&path, "x".repeat(20)).unwrap();
             assert!(rotate_if_large(&log, rotation).unwrap());
-            assert!(!log.exists());
+            assert!(!path.exists());
         }
-        let left = rotated_files(&log).unwrap();
+        let left = rotated();
         assert_eq!(left.len(), 2, "{left:?}");
-        assert!(left[0].to_string_lossy().ends_with(".gz"));
+        assert!(left[0].ends_with(".gz"));
+    }
+
+    #[test]
+    fn a_link_is_neither_rotated_nor_written_through() {
+        use std::os::unix::fs::symlink;
+        let tmp = tempfile::tempdir().unwrap();
+        let (dir, victim) = (tmp.path().join("logs"), tmp.path().join("victim"));
+        std::fs::create_dir(&dir).unwrap();
+        std::fs::write(&victim, "x".repeat(20)).unwrap();
+        let rotation = LogRotation {
+            max_bytes: 10,
+            max_files: 5,
+        };
+        let log = LogFile::at(&dir.join("0.log"));
+        symlink(&victim, dir.join("0.log")).unwrap();
+        assert!(rotate_if_large(&log, rotation).is_err());
+        std::fs::remove_file(dir.join("0.log")).unwrap();
+        std::fs::write(dir.join("0.log"), "x".repeat(20)).unwrap();
+        std::fs::write(dir.join("0.log.20200101-000000"), "y").unwrap();
+        symlink(&victim, dir.join("0.log.20200101-000000.tmp")).unwrap();
+        assert!(rotate_if_large(&log, rotation).unwrap());
+        assert_eq!(std::fs::read_to_string(&victim).unwrap(), "x".repeat(20));
     }
 }

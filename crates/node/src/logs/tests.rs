@@ -12,7 +12,7 @@ async fn read(options: LogOptions) -> String {
     let tmp = tempfile::tempdir().unwrap();
     let path = tmp.path().join("0.log");
     std::fs::write(&path, LOG).unwrap();
-    let mut reader = LogReader::open(&path, options, Box::new(Ended))
+    let mut reader = LogReader::open(LogFile::at(&path), options, Box::new(Ended))
         .await
         .unwrap();
     let mut out = Vec::new();
@@ -84,7 +84,7 @@ async fn follow_goes_on_across_a_rotation_until_the_container_ends() {
         follow: true,
         ..LogOptions::default()
     };
-    let mut reader = LogReader::open(&path, options, Box::new(Flag(alive.clone())))
+    let mut reader = LogReader::open(LogFile::at(&path), options, Box::new(Flag(alive.clone())))
         .await
         .unwrap();
     assert_eq!(reader.next().await.unwrap().unwrap(), "a\n");
@@ -100,7 +100,10 @@ fn last_lines_for_termination_messages() {
     let tmp = tempfile::tempdir().unwrap();
     let path = tmp.path().join("0.log");
     std::fs::write(&path, LOG).unwrap();
-    assert_eq!(last_lines(&path, 80, 2048).unwrap(), "one\ntwo\nthree\n\n");
-    assert_eq!(last_lines(&path, 2, 2048).unwrap(), "ee\n\n");
-    assert_eq!(last_lines(&path, 80, 4).unwrap(), "ee\n\n");
+    assert_eq!(
+        last_lines(&LogFile::at(&path), 80, 2048).unwrap(),
+        "one\ntwo\nthree\n\n"
+    );
+    assert_eq!(last_lines(&LogFile::at(&path), 2, 2048).unwrap(), "ee\n\n");
+    assert_eq!(last_lines(&LogFile::at(&path), 80, 4).unwrap(), "ee\n\n");
 }

@@ -1,13 +1,16 @@
 //! What a resized pod was granted, in a file of its directory.
 
 use super::Sizes;
-use crate::paths::Paths;
+use crate::paths::{PRIVATE_DIR, Paths};
 use k8s_openapi::api::core::v1::ResourceRequirements;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
+
+/// The largest file that is read; a larger one is damage.
+const MAX_FILE: u64 = 64 * 1024 * 1024;
 
 /// The size that a running instance has.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -67,7 +70,7 @@ impl Record {
     /// The file is there and cannot be read.
     pub fn load(paths: &Paths, uid: &str) -> Result<Option<Self>, RecordError> {
         let path = Self::path(paths, uid);
-        match std::fs::read(&path) {
+        match davit_beneath::read_own(&path, MAX_FILE).map_err(io::Error::from) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map(Some)
                 .map_err(|source| RecordError::Content { path, source }),
@@ -92,11 +95,7 @@ impl Record {
 
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let dir = path.parent().unwrap_or(Path::new("/"));
-    std::fs::create_dir_all(dir)?;
-    let temporary = path.with_extension("json.new");
-    let mut file = File::create(&temporary)?;
-    file.write_all(content)?;
-    file.sync_all()?;
-    std::fs::rename(&temporary, path)?;
+    davit_beneath::private_dir(dir, PRIVATE_DIR)?;
+    davit_beneath::write_private(path, content)?;
     File::open(dir)?.sync_all()
 }

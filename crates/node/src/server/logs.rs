@@ -2,7 +2,7 @@
 
 use super::{flag, parameter, query, text};
 use crate::context::Context;
-use crate::logs::{LogOptions, LogReader, Writing};
+use crate::logs::{LogFile, LogOptions, LogReader, Writing};
 use crate::pod::PodExt;
 use crate::runtime_state::{ContainerRecord, State, observe};
 use async_trait::async_trait;
@@ -16,7 +16,6 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Incoming;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Asks the runtime whether a container still runs.
@@ -61,25 +60,21 @@ pub(super) async fn serve(
         Ok(record) => record,
         Err(message) => return text(StatusCode::BAD_REQUEST, message),
     };
-    let log = PathBuf::from(&record.log_path);
     let dir = ctx
         .paths
         .pod_log_dir(found.ns(), found.pod_name(), found.uid());
-    let log = if log.is_absolute() {
-        log
-    } else {
-        dir.join(log)
-    };
+    let path = dir.join(&record.log_path);
+    let log = LogFile::new(&ctx.paths, &path);
     let writer = Box::new(Running {
         runtime: ctx.runtime.clone(),
         id: record.id.clone(),
     });
-    let reader = match LogReader::open(&log, options, writer).await {
+    let reader = match LogReader::open(log, options, writer).await {
         Ok(reader) => reader,
         Err(error) => {
             let message = format!(
                 "failed to try resolving symlinks in path {:?}: {error}\n",
-                log.display()
+                path.display()
             );
             return text(StatusCode::INTERNAL_SERVER_ERROR, message);
         }

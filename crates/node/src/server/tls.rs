@@ -99,7 +99,7 @@ fn self_signed(dir: &Path, names: &[String]) -> Result<(Vec<u8>, Vec<u8>), Error
         made.cert.pem().into_bytes(),
         made.signing_key.serialize_pem().into_bytes(),
     );
-    std::fs::create_dir_all(dir)?;
+    davit_beneath::private_dir(dir, 0o700).map_err(std::io::Error::from)?;
     // The key first: a certificate alone is never taken for a pair.
     write(&key, &k, 0o600)?;
     write(&certificate, &c, 0o644)?;

@@ -4,9 +4,11 @@
 //! an update writes a new directory and renames the link. Programs watch `..data` to notice updates, so the layout is
 //! part of the interface.
 
+use davit_beneath::{Inode, Links, Permissions, Root};
+use rustix::fs::FileType;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
-use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
 use std::path::{Component, Path, PathBuf};
 
 /// One file to publish.
@@ -24,8 +26,12 @@ pub struct File {
 pub type Payload = BTreeMap<String, File>;
 
 const DATA: &str = "..data";
+const STAGED: &str = "..data_tmp";
+/// Entries of a volume's directory that are looked at; more than any object has keys.
+const MAX_ENTRIES: usize = 1 << 20;
 
-/// Brings `dir` to hold exactly `payload`. Returns whether anything changed.
+/// Brings `dir` to hold exactly `payload`. Returns whether anything changed. A container with the right to mount may
+/// write here, so everything below `dir` is reached by descriptor and no link is followed.
 ///
 /// # Errors
 /// I/O errors, and paths that lead out of the volume.
@@ -34,45 +40,43 @@ pub fn write(dir: &Path, payload: &Payload, group: Option<u32>) -> io::Result<bo
         check_path(path)?;
     }
     std::fs::create_dir_all(dir)?;
-    let link = dir.join(DATA);
-    let current = std::fs::read_link(&link).ok().map(|name| dir.join(name));
-    if let Some(current) = &current
-        && same(current, payload)
-    {
-        sync_links(dir, payload)?;
+    let root = Root::open(dir, Links::Refused)?;
+    let current = current(&root);
+    if current.is_some_and(|current| same(&current, payload).unwrap_or(false)) {
+        sync_links(&root, payload)?;
         return Ok(false);
     }
-    let fresh = dir.join(format!(
+    let name = format!(
         "..{}.{:09}",
         jiff::Timestamp::now().strftime("%Y_%m_%d_%H_%M_%S"),
         rand::random_range(0..1_000_000_000_u32)
-    ));
-    write_files(&fresh, payload, group)?;
-    let staged = dir.join("..data_tmp");
-    remove_if_there(&staged)?;
-    let name = fresh
-        .file_name()
-        .ok_or_else(|| io::Error::other("time-stamped directory has no name"))?;
-    symlink(name, &staged)?;
-    std::fs::rename(&staged, &link)?;
-    sync_links(dir, payload)?;
-    if let Some(current) = current {
-        std::fs::remove_dir_all(current).or_else(ignore_missing)?;
-    }
-    remove_leftovers(dir, name)?;
+    );
+    write_files(&root, &name, payload, group)?;
+    remove_if_there(&root, STAGED)?;
+    root.symlink(&name, STAGED)?;
+    root.rename(STAGED, DATA)?;
+    sync_links(&root, payload)?;
+    remove_old(&root, &name)?;
     Ok(true)
 }
 
-fn ignore_missing(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotFound {
-        Ok(())
-    } else {
-        Err(error)
-    }
+/// The directory that is published now, if what `..data` says is one of ours.
+fn current(root: &Root) -> Option<Root> {
+    let name = root.read_link(DATA).ok()?;
+    let mut parts = name.components();
+    let plain = matches!(
+        (parts.next(), parts.next()),
+        (Some(Component::Normal(_)), None)
+    );
+    let ours = plain && name.to_string_lossy().starts_with("..");
+    ours.then(|| root.dir(&name).ok()).flatten()
 }
 
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    std::fs::remove_file(path).or_else(ignore_missing)
+fn remove_if_there(root: &Root, name: &str) -> io::Result<()> {
+    match root.remove_file(name) {
+        Err(error) if !error.is_not_found() => Err(error.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses absolute paths, `..`, and first names that begin with `..`, which would collide with the layout.
@@ -93,98 +97,87 @@ fn check_path(path: &str) -> io::Result<()> {
     if plain { Ok(()) } else { Err(bad()) }
 }
 
-fn write_files(root: &Path, payload: &Payload, group: Option<u32>) -> io::Result<()> {
-    std::fs::create_dir(root)?;
-    set_mode(root, if group.is_some() { 0o2755 } else { 0o755 })?;
-    if group.is_some() {
-        chown(root, None, group)?;
+fn write_files(root: &Root, name: &str, payload: &Payload, group: Option<u32>) -> io::Result<()> {
+    let fresh = root.mkdir_all(name, 0o755)?;
+    fresh.entry("")?.set(&Permissions {
+        gid: group,
+        mode: Some(if group.is_some() { 0o2755 } else { 0o755 }),
+        ..Permissions::default()
+    })?;
+    for (path, file) in payload {
+        if let Some(parent) = Path::new(path).parent() {
+            fresh.mkdir_all(parent, 0o755)?;
+        }
+        let mut made = fresh.create_new(path, 0o600)?;
+        made.write_all(&file.data)?;
+        Inode::from(OwnedFd::from(made)).set(&Permissions {
+            uid: file.owner,
+            gid: group,
+            // A group that owns the volume must be able to read it.
+            mode: Some(match group {
+                Some(_) => file.mode | 0o440,
+                None => file.mode,
+            }),
+        })?;
+    }
+    Ok(())
+}
+
+fn same(current: &Root, payload: &Payload) -> io::Result<bool> {
+    let mut found: BTreeSet<PathBuf> = BTreeSet::new();
+    current.walk(|path, inode| {
+        if inode.kind()? != FileType::Directory {
+            found.insert(path.to_owned());
+        }
+        Ok(())
+    })?;
+    if found.len() != payload.len() {
+        return Ok(false);
     }
     for (path, file) in payload {
-        let target = root.join(path);
-        if let Some(parent) = target.parent() {
-            std::fs::create_dir_all(parent)?;
+        if !found.contains(Path::new(path)) {
+            return Ok(false);
         }
-        std::fs::write(&target, &file.data)?;
-        if file.owner.is_some() || group.is_some() {
-            chown(&target, file.owner, group)?;
-        }
-        // A group that owns the volume must be able to read it.
-        let mode = if group.is_some() {
-            file.mode | 0o440
-        } else {
-            file.mode
-        };
-        set_mode(&target, mode)?;
-    }
-    Ok(())
-}
-
-fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))
-}
-
-fn same(current: &Path, payload: &Payload) -> bool {
-    let mut found = BTreeSet::new();
-    if collect(current, current, &mut found).is_err() {
-        return false;
-    }
-    found.len() == payload.len()
-        && payload.iter().all(|(path, file)| {
-            found.contains(Path::new(path))
-                && std::fs::read(current.join(path)).is_ok_and(|data| data == file.data)
-                && std::fs::metadata(current.join(path))
-                    .is_ok_and(|m| m.permissions().mode() & file.mode == file.mode)
-        })
-}
-
-fn collect(root: &Path, dir: &Path, out: &mut BTreeSet<PathBuf>) -> io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let path = entry?.path();
-        if path.is_dir() {
-            collect(root, &path, out)?;
-        } else if let Ok(relative) = path.strip_prefix(root) {
-            out.insert(relative.to_owned());
+        let mode = current.entry(path)?.stat()?.st_mode;
+        let as_it_was = mode & file.mode == file.mode
+            && current.read_limited(path, file.data.len() as u64)? == file.data;
+        if !as_it_was {
+            return Ok(false);
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Makes the visible links agree with the payload's first path elements.
-fn sync_links(dir: &Path, payload: &Payload) -> io::Result<()> {
+fn sync_links(root: &Root, payload: &Payload) -> io::Result<()> {
     let wanted: BTreeSet<&str> = payload
         .keys()
         .filter_map(|p| p.split('/').find(|s| !s.is_empty()))
         .collect();
     for name in &wanted {
-        let path = dir.join(name);
         let target = Path::new(DATA).join(name);
-        if std::fs::read_link(&path).ok().as_deref() == Some(target.as_path()) {
+        if root.read_link(name).ok().as_deref() == Some(target.as_path()) {
             continue;
         }
-        remove_if_there(&path)?;
-        symlink(&target, &path)?;
+        remove_if_there(root, name)?;
+        root.symlink(&target, name)?;
     }
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let name = name.to_string_lossy();
-        if !name.starts_with("..")
-            && !wanted.contains(name.as_ref())
-            && entry.file_type()?.is_symlink()
-        {
-            remove_if_there(&entry.path())?;
+    for entry in root.list("", MAX_ENTRIES)? {
+        let name = entry.name.to_string_lossy();
+        let old = !name.starts_with("..") && !wanted.contains(name.as_ref());
+        if old && entry.kind == FileType::Symlink {
+            remove_if_there(root, &name)?;
         }
     }
     Ok(())
 }
 
-/// Removes time-stamped directories that a crash left behind.
-fn remove_leftovers(dir: &Path, keep: &std::ffi::OsStr) -> io::Result<()> {
-    for entry in std::fs::read_dir(dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        if name != keep && name.to_string_lossy().starts_with("..") && entry.file_type()?.is_dir() {
-            std::fs::remove_dir_all(entry.path()).or_else(ignore_missing)?;
+/// Removes the directory that was published before, and those that a crash left behind.
+fn remove_old(root: &Root, keep: &str) -> io::Result<()> {
+    for entry in root.list("", MAX_ENTRIES)? {
+        let stale = entry.name != keep && entry.name.as_encoded_bytes().starts_with(b"..");
+        if stale && entry.kind == FileType::Directory {
+            root.remove_tree(&entry.name)?;
         }
     }
     Ok(())
@@ -193,6 +186,7 @@ fn remove_leftovers(dir: &Path, keep: &std::ffi::OsStr) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn payload(files: &[(&str, &str)]) -> Payload {
         let file = |data: &str| File {
@@ -263,5 +257,27 @@ mod tests {
             .permissions()
             .mode();
         assert_eq!(mode & 0o777, 0o400);
+    }
+
+    #[test]
+    fn links_that_a_container_left_are_replaced_not_followed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (host, dir) = (tmp.path().join("..host"), tmp.path().join("v"));
+        for made in [&host, &dir] {
+            std::fs::create_dir(made).unwrap();
+        }
+        std::fs::write(host.join("a"), "of the host").unwrap();
+        for says in [host.to_str().unwrap(), "../..host", "..host"] {
+            let _none = std::fs::remove_file(dir.join(DATA));
+            symlink(says, dir.join(DATA)).unwrap();
+            let _none = std::fs::remove_file(dir.join("..host"));
+            symlink(&host, dir.join("..host")).unwrap();
+            assert!(write(&dir, &payload(&[("a", says)]), None).unwrap());
+            assert_eq!(std::fs::read_to_string(dir.join("a")).unwrap(), says);
+            assert_eq!(
+                std::fs::read_to_string(host.join("a")).unwrap(),
+                "of the host"
+            );
+        }
     }
 }

@@ -1,11 +1,12 @@
 //! The few mount operations that volumes need, behind a trait so that they can be left out where the node lacks the
 //! privilege, and in tests.
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use davit_beneath::mount::{attach, clone_tree};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Component, Path};
+use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// Mounts of volumes.
 pub trait Mounter: Send + Sync {
@@ -35,16 +36,16 @@ impl Mounter for SystemMounter {
     }
 
     fn mount_memory(&self, path: &Path, size: Option<u64>) -> io::Result<()> {
-        let options = size.map_or_else(String::new, |n| format!("size={n}"));
-        let options = std::ffi::CString::new(options)?;
-        rustix::mount::mount(
-            "tmpfs",
-            path,
-            "tmpfs",
-            MountFlags::NOSUID | MountFlags::NODEV,
-            Some(options.as_c_str()),
-        )?;
-        Ok(())
+        let size = size.map(|n| format!("size={n}"));
+        let mount = |swap: Option<&str>| {
+            let options: Vec<&str> = size.as_deref().into_iter().chain(swap).collect();
+            let options = std::ffi::CString::new(options.join(","))?;
+            let flags = MountFlags::NOSUID | MountFlags::NODEV;
+            rustix::mount::mount("tmpfs", path, "tmpfs", flags, Some(options.as_c_str()))?;
+            Ok(())
+        };
+        // Kernels before 6.4 do not know the option.
+        mount(Some("noswap")).or_else(|_: io::Error| mount(None))
     }
 
     fn mount_hugepages(&self, path: &Path, page_size: u64) -> io::Result<()> {
@@ -53,17 +54,17 @@ impl Mounter for SystemMounter {
             "nodev",
             path,
             "hugetlbfs",
-            MountFlags::empty(),
+            MountFlags::NOSUID | MountFlags::NODEV,
             Some(options.as_c_str()),
         )?;
         Ok(())
     }
 
     fn bind(&self, source: &OwnedFd, target: &Path) -> io::Result<()> {
-        // Through the descriptor, so that a container cannot swap the path for a link in between.
-        let source = format!("/proc/self/fd/{}", source.as_raw_fd());
-        rustix::mount::mount_bind(source.as_str(), target)?;
-        Ok(())
+        // By descriptor, so that a container cannot swap the path for a link in between.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let target = rustix::fs::openat(CWD, target, flags, Mode::empty())?;
+        Ok(attach(clone_tree(source, false)?, target)?)
     }
 
     fn unmount(&self, path: &Path) -> io::Result<()> {
@@ -144,77 +145,9 @@ fn unescape(field: &str) -> String {
         .fold(field.to_owned(), |text, (from, to)| text.replace(from, to))
 }
 
-/// Opens `sub_path` below `root`, following links only inside `root`.
-///
-/// # Errors
-/// Links that lead out, missing elements, other I/O errors.
-pub fn open_beneath(root: &Path, sub_path: &str) -> io::Result<OwnedFd> {
-    let dir = rustix::fs::openat(
-        CWD,
-        root,
-        OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-        Mode::empty(),
-    )?;
-    let flags = OFlags::PATH | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    Ok(rustix::fs::openat2(
-        &dir,
-        sub_path,
-        flags,
-        Mode::empty(),
-        resolve,
-    )?)
-}
-
-/// Makes the directories of `sub_path` below `root` that are missing, without leaving `root`.
-///
-/// # Errors
-/// `..` in the path, links that lead out, other I/O errors.
-pub fn make_dirs_beneath(root: &Path, sub_path: &str, mode: u32) -> io::Result<()> {
-    let mut done = String::new();
-    for component in Path::new(sub_path).components() {
-        let Component::Normal(name) = component else {
-            if component == Component::CurDir {
-                continue;
-            }
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                "sub-path must stay inside its volume",
-            ));
-        };
-        let parent = open_beneath(root, if done.is_empty() { "." } else { &done })?;
-        match rustix::fs::mkdirat(&parent, name, Mode::from_raw_mode(mode)) {
-            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
-            Err(e) => return Err(e.into()),
-        }
-        if !done.is_empty() {
-            done.push('/');
-        }
-        done.push_str(&name.to_string_lossy());
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sub_paths_cannot_escape() {
-        let tmp = tempfile::tempdir().unwrap();
-        let root = tmp.path().join("vol");
-        std::fs::create_dir(&root).unwrap();
-        std::os::unix::fs::symlink("/etc", root.join("out")).unwrap();
-        std::os::unix::fs::symlink("in/deep", root.join("good")).unwrap();
-        make_dirs_beneath(&root, "in/deep", 0o755).unwrap();
-        assert!(open_beneath(&root, "in/deep").is_ok());
-        assert!(open_beneath(&root, "good").is_ok());
-        assert!(open_beneath(&root, "out/passwd").is_err());
-        assert!(open_beneath(&root, "../x").is_err());
-        assert!(make_dirs_beneath(&root, "out/x", 0o755).is_err());
-        assert!(make_dirs_beneath(&root, "../x", 0o755).is_err());
-        assert!(!Path::new("/etc/x").exists());
-    }
 
     #[test]
     fn mountinfo_is_readable() {

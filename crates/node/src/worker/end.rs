@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::hooks::run_hook;
 use crate::pod::{PodExt, Role};
 use crate::runtime_state::{ContainerRecord, PodRuntime, keys};
+use davit_beneath::{Links, Root};
 use davit_oci::runtime::Error;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
@@ -275,8 +276,10 @@ fn remove_logs(ctx: &Context, uid: &str) -> std::io::Result<()> {
     let Ok(entries) = std::fs::read_dir(ctx.paths.log_root()) else {
         return Ok(());
     };
+    let logs = Root::open(ctx.paths.log_root(), Links::Refused)?;
     for entry in entries {
-        let path = entry?.path();
+        let entry = entry?;
+        let path = entry.path();
         if !path.to_string_lossy().ends_with(&suffix) {
             continue;
         }
@@ -289,7 +292,7 @@ fn remove_logs(ctx: &Context, uid: &str) -> std::io::Result<()> {
                 std::fs::remove_file(link.path()).or_else(missing)?;
             }
         }
-        std::fs::remove_dir_all(&path).or_else(missing)?;
+        logs.remove_tree(entry.file_name())?;
     }
     Ok(())
 }

@@ -320,7 +320,7 @@ pub(super) fn load_all(inner: &Inner) -> Result<Vec<Arc<Container>>> {
                 found.push(Container::new(inner, dir, record, phase));
             }
             Ok(None) => {
-                let _ = fs::remove_dir_all(&dir);
+                let _ = davit_beneath::remove_tree(&dir);
             }
             Err(error) => {
                 tracing::error!(container = %dir.display(), %error, "container record cannot be read; left alone");
@@ -535,9 +535,7 @@ impl Embedded {
             fs::remove_file(dir.join(files::RECORD))
                 .or_else(absent_is_fine)
                 .map_err(io_error("remove container"))?;
-            fs::remove_dir_all(&dir)
-                .or_else(absent_is_fine)
-                .map_err(io_error("remove container"))
+            davit_beneath::remove_tree(&dir).map_err(|e| io_error("remove container")(e.into()))
         })
         .await?;
         lock(&self.inner.containers).remove(&id);

@@ -41,7 +41,7 @@ pub(super) fn import(images: &Images, path: &Path) -> Result<Vec<String>> {
         })
         .map_err(io_error(what()))
         .and_then(|()| import_dir(images, &temporary, path));
-    let _ = fs::remove_dir_all(&temporary);
+    let _ = davit_beneath::remove_tree(&temporary);
     imported
 }
 

@@ -1,8 +1,9 @@
 //! CRI log files: `<RFC 3339 time with nanoseconds> <stream> <F|P> <text>`.
 
-use std::fs::{File, OpenOptions};
+use davit_beneath::{Links, Root};
+use rustix::fs::{Mode, OFlags, openat};
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -106,15 +107,36 @@ impl LogFile {
     }
 }
 
+/// Parts at the end of a log's path (pod, container, file) that are not the host's alone: log collectors, and whoever
+/// else mounts the directory of all logs, may write there.
+const SHARED_PARTS: usize = 3;
+
+/// Opens a log, making what is missing. The monitor is root, so no link is followed where others write.
 fn open(path: &Path) -> io::Result<File> {
-    if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir)?;
+    let top = path.ancestors().take(SHARED_PARTS + 1).last();
+    let top = top.unwrap_or(Path::new("/"));
+    let below = path.strip_prefix(top).unwrap_or(path);
+    let (Some(parent), Some(name)) = (below.parent(), below.file_name()) else {
+        return Err(io::ErrorKind::InvalidInput.into());
+    };
+    std::fs::create_dir_all(top)?;
+    let dir = Root::open(top, Links::Refused)?.mkdir_all(parent, 0o755)?;
+    let flags = OFlags::CREATE
+        | OFlags::WRONLY
+        | OFlags::APPEND
+        | OFlags::NOFOLLOW
+        | OFlags::NONBLOCK
+        | OFlags::NOCTTY
+        | OFlags::CLOEXEC;
+    let file = File::from(openat(&dir, name, flags, Mode::from_raw_mode(0o640))?);
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the log is not a regular file",
+        ))
     }
-    OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(0o640)
-        .open(path)
 }
 
 fn line(out: &mut Vec<u8>, time: &str, stream: Stream, tag: char, parts: &[&[u8]]) {

@@ -54,7 +54,9 @@ pub(super) struct FjallDisk {
 impl FjallDisk {
     /// Opens or creates the log in `dir` and reads the state from it.
     pub(super) fn open(dir: &Path) -> Result<(Self, Mvcc)> {
-        std::fs::create_dir_all(dir).map_err(|error| io("create the store directory", &error))?;
+        // Objects are in here as they are, Secrets too.
+        davit_beneath::private_dir(dir, 0o700)
+            .map_err(|error| io("create the store directory", &error.into()))?;
         let lock = lock(dir)?;
         let path = dir.join("db");
         let complete = dir.join("complete");

@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::process::Command;
 
 /// How long a plugin may take.
 const LIMIT: Duration = Duration::from_secs(60);
+/// More than any answer has.
+const MAX_OUTPUT: u64 = 1024 * 1024;
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +98,22 @@ fn body(provider: &Provider, request: &Request<'_>) -> Value {
     body
 }
 
+/// What a plugin writes, up to a limit.
+async fn read_all(stream: Option<impl AsyncRead + Unpin>) -> std::io::Result<Vec<u8>> {
+    let mut out = Vec::new();
+    if let Some(stream) = stream {
+        stream.take(MAX_OUTPUT + 1).read_to_end(&mut out).await?;
+    }
+    if out.len() as u64 > MAX_OUTPUT {
+        let message = format!("more than {MAX_OUTPUT} bytes of output");
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::FileTooLarge,
+            message,
+        ));
+    }
+    Ok(out)
+}
+
 /// Asks a plugin; it gets a minute.
 pub(super) async fn run(
     provider: &Provider,
@@ -118,14 +136,19 @@ pub(super) async fn run(
             .kill_on_drop(true)
             .spawn()?;
         let stdin = child.stdin.take();
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let write = async {
             if let Some(mut stdin) = stdin {
                 // A plugin need not read what it does not care for.
                 let _ = stdin.write_all(input.as_bytes()).await;
             }
         };
-        let (output, ()) = tokio::join!(child.wait_with_output(), write);
-        output
+        let (stdout, stderr, ()) = tokio::join!(read_all(stdout), read_all(stderr), write);
+        std::io::Result::Ok(std::process::Output {
+            stdout: stdout?,
+            stderr: stderr?,
+            status: child.wait().await?,
+        })
     };
     let output = match tokio::time::timeout(LIMIT, work).await {
         Ok(Ok(output)) => output,

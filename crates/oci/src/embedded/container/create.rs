@@ -136,7 +136,7 @@ pub(super) fn create(
         record::save(&dir, &record)
     };
     if let Err(error) = write() {
-        let _ = fs::remove_dir_all(&dir);
+        let _ = davit_beneath::remove_tree(&dir);
         return Err(io_error(format_args!("create container {}", record.id))(
             error,
         ));
