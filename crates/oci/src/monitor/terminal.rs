@@ -25,7 +25,7 @@ fn open(path: &str, flags: OFlags, mode: u32) -> rustix::io::Result<OwnedFd> {
     openat2(
         rustix::fs::CWD,
         path,
-        flags | OFlags::NOCTTY | OFlags::CLOEXEC,
+        flags | OFlags::CLOEXEC,
         Mode::from_raw_mode(mode),
         ResolveFlags::NO_SYMLINKS,
     )
@@ -33,8 +33,9 @@ fn open(path: &str, flags: OFlags, mode: u32) -> rustix::io::Result<OwnedFd> {
 
 /// The multiplexer of terminals: the device 5:2 and nothing else.
 fn open_multiplexer() -> Result<OwnedFd> {
-    let master = open("/dev/pts/ptmx", OFlags::RDWR, 0)
-        .or_else(|_| open("/dev/ptmx", OFlags::RDWR, 0))
+    let flags = OFlags::RDWR | OFlags::NOCTTY;
+    let master = open("/dev/pts/ptmx", flags, 0)
+        .or_else(|_| open("/dev/ptmx", flags, 0))
         .map_err(failed("open ptmx"))?;
     let stat = fstat(&master).map_err(failed("look at ptmx"))?;
     let device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
@@ -82,7 +83,7 @@ fn mount_console(slave: &OwnedFd) -> Result<()> {
     let target = match target() {
         Err(rustix::io::Errno::NOENT) => open(
             "/dev/console",
-            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY,
+            OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOCTTY,
             0o600,
         )
         .and_then(|_| target()),
