@@ -11,6 +11,9 @@ mod sandbox;
 mod service;
 mod spec;
 mod user;
+mod users;
+
+pub(crate) use users::main as namespaces_main;
 
 use crate::cgroup::Hierarchies;
 use crate::image::Images;

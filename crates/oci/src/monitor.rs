@@ -19,6 +19,7 @@ pub(crate) mod protocol;
 mod serve;
 mod start;
 mod terminal;
+mod userns;
 
 use crate::cgroup::Limits;
 use oci_spec::runtime::Spec;
@@ -35,6 +36,12 @@ pub use mounts::RootFs;
 pub(crate) const MONITOR_ARG: &str = "davit-monitor";
 /// The first argument that makes the binary the first process of a shared pid namespace.
 pub(crate) const PAUSE_ARG: &str = "davit-pause";
+
+/// The first argument that makes the binary the maker of a pod's user namespace.
+pub(crate) const NAMESPACES_ARG: &str = "davit-namespaces";
+
+pub(crate) use pause::Surroundings;
+pub(crate) use userns::become_root as become_namespace_root;
 
 /// File names in a container's directory.
 pub(crate) mod files {
@@ -128,6 +135,9 @@ pub fn main_if_invoked() {
             None => 2,
         },
         Some(first) if first.as_bytes() == PAUSE_ARG.as_bytes() => pause::main(),
+        Some(first) if first.as_bytes() == NAMESPACES_ARG.as_bytes() => {
+            crate::embedded::namespaces_main()
+        }
         _ => return,
     };
     crate::sys::exit_now(code);

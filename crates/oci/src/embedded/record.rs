@@ -32,6 +32,9 @@ impl<'de, T: Message + Default> Deserialize<'de> for Proto<T> {
 /// Files that stand for a pod's namespaces; `None` where the pod uses the host's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Namespaces {
+    /// `Some` where the pod's users are not the host's.
+    #[serde(default)]
+    pub(super) user: Option<PathBuf>,
     pub(super) net: Option<PathBuf>,
     pub(super) ipc: Option<PathBuf>,
     pub(super) uts: Option<PathBuf>,

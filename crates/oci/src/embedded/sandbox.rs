@@ -1,8 +1,9 @@
 //! Pod sandboxes: namespaces that files keep alive, without any process of their own.
 
 use super::record::{self, Namespaces, Pause, Proto, SandboxRecord};
+use super::users::{self, Furnishing, Mapping};
 use super::{Embedded, Inner, blocking, io_error, lock, new_id};
-use crate::monitor::{PAUSE_ARG, now_nanos, start_ticks};
+use crate::monitor::{PAUSE_ARG, Surroundings, now_nanos, start_ticks};
 use crate::netdev;
 use crate::network::PodNetwork;
 use crate::runtime::{Error, Result};
@@ -149,7 +150,7 @@ impl Sandbox {
 fn namespaces_alive(record: &SandboxRecord) -> bool {
     const NSFS_MAGIC: rustix::fs::FsWord = 0x6e73_6673;
     let files = &record.namespaces;
-    [&files.net, &files.ipc, &files.uts]
+    [&files.user, &files.net, &files.ipc, &files.uts]
         .into_iter()
         .flatten()
         .all(|file| rustix::fs::statfs(file).is_ok_and(|stat| stat.f_type == NSFS_MAGIC))
@@ -200,7 +201,7 @@ pub(super) fn load_all(inner: &Inner) -> Result<(Vec<Arc<Sandbox>>, Vec<Remains>
 
 /// Unmounts and removes everything in a sandbox's run directory.
 fn release(run_dir: &Path) {
-    for name in ["net", "ipc", "uts", "pid", "shm"] {
+    for name in ["net", "ipc", "uts", "pid", "user", "shm"] {
         let path = run_dir.join(name);
         while unmount(&path, UnmountFlags::DETACH).is_ok() {}
     }
@@ -208,11 +209,7 @@ fn release(run_dir: &Path) {
 }
 
 /// Makes the pod's namespaces in a thread that ends at once; the files keep them.
-fn make_namespaces(
-    namespaces: &Namespaces,
-    hostname: &str,
-    sysctls: impl IntoIterator<Item = (String, String)>,
-) -> Result<()> {
+fn make_namespaces(namespaces: &Namespaces, furnishing: Furnishing) -> Result<()> {
     let mut flags = CloneFlags::empty();
     let mut pins = Vec::new();
     for (file, flag, name) in [
@@ -226,21 +223,9 @@ fn make_namespaces(
             pins.push((file.clone(), format!("/proc/thread-self/ns/{name}")));
         }
     }
-    let set_name = namespaces.uts.is_some().then(|| hostname.to_owned());
-    let loopback = namespaces.net.is_some();
-    let sysctls: Vec<_> = sysctls.into_iter().collect();
     let work = move || {
         unshare(flags).map_err(|e| Error::Internal(format!("make namespaces: {}", e.desc())))?;
-        if loopback {
-            crate::sys::loopback_up().map_err(io_error("loopback device"))?;
-        }
-        if let Some(name) = set_name {
-            nix::unistd::sethostname(name)
-                .map_err(|e| Error::Internal(format!("hostname: {}", e.desc())))?;
-        }
-        for (name, value) in sysctls {
-            set_sysctl(&name, &value)?;
-        }
+        furnishing.apply()?;
         for (file, own) in pins {
             mount_bind(&own, &file)
                 .map_err(|e| io_error(format_args!("keep {}", file.display()))(e.into()))?;
@@ -256,7 +241,7 @@ fn make_namespaces(
         .map_err(|_| Error::Internal("making namespaces panicked".to_owned()))?
 }
 
-fn set_sysctl(name: &str, value: &str) -> Result<()> {
+pub(super) fn set_sysctl(name: &str, value: &str) -> Result<()> {
     // Only what belongs to the pod's own namespaces; anything else would change the host.
     let own = [
         "net.",
@@ -513,7 +498,15 @@ fn fill(
     } else {
         config.hostname.clone()
     };
+    let mapping = Mapping::of(&options)?;
+    if mapping.is_some() && (host_net || host_ipc || is_host(options.pid)) {
+        return Err(Error::InvalidArgument(
+            "a pod with users of its own cannot have the host's network, IPC or processes"
+                .to_owned(),
+        ));
+    }
     let namespaces = Namespaces {
+        user: mapping.is_some().then(|| run_dir.join("user")),
         net: (!host_net).then(|| run_dir.join("net")),
         ipc: (!host_ipc).then(|| run_dir.join("ipc")),
         uts: (!host_net).then(|| run_dir.join("uts")),
@@ -529,7 +522,15 @@ fn fill(
         .as_ref()
         .map(|linux| linux.sysctls.clone())
         .unwrap_or_default();
-    make_namespaces(&namespaces, &hostname, sysctls)?;
+    let furnishing = Furnishing {
+        hostname: namespaces.uts.is_some().then(|| hostname.clone()),
+        network: namespaces.net.is_some(),
+        sysctls: sysctls.into_iter().collect(),
+    };
+    match &mapping {
+        Some(mapping) => users::make(inner, &namespaces, mapping, furnishing)?,
+        None => make_namespaces(&namespaces, furnishing)?,
+    }
     if !host_ipc {
         fs::create_dir_all(&namespaces.shm).map_err(io_error(namespaces.shm.display()))?;
         let flags = MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV;
@@ -575,11 +576,12 @@ fn fill(
 /// Starts the first process of a shared pid namespace and keeps the namespace by a file.
 fn start_pause(inner: &Inner, namespaces: &Namespaces) -> Result<Pause> {
     let file = &namespaces.pid;
-    let others: Vec<&PathBuf> = [&namespaces.net, &namespaces.ipc, &namespaces.uts]
-        .into_iter()
-        .flatten()
-        .collect();
-    let input = serde_json::to_vec(&others).map_err(|e| Error::Internal(e.to_string()))?;
+    let others = [&namespaces.net, &namespaces.ipc, &namespaces.uts];
+    let around = Surroundings {
+        user: namespaces.user.clone(),
+        others: others.into_iter().flatten().cloned().collect(),
+    };
+    let input = serde_json::to_vec(&around).map_err(|e| Error::Internal(e.to_string()))?;
     let run = || -> std::io::Result<std::process::Output> {
         let mut child = std::process::Command::new(&inner.exe)
             .arg(PAUSE_ARG)

@@ -75,7 +75,7 @@ impl Embedded {
             name,
             features: Some(cri::RuntimeHandlerFeatures {
                 recursive_read_only_mounts: true,
-                user_namespaces: false,
+                user_namespaces: super::users::supported(),
             }),
         };
         std::iter::once(String::new())

@@ -2,6 +2,7 @@
 
 use super::record::{ContainerRecord, Namespaces, SandboxRecord};
 use super::user::User;
+use super::users::Mapping;
 use crate::caps::CapSet;
 use crate::cgroup::{DeviceKind, DeviceRule, Limits, default_rules};
 use crate::image::Image;
@@ -266,7 +267,13 @@ fn base_mounts(parts: &Parts<'_>, privileged: bool) -> Vec<Value> {
     mounts
 }
 
-fn mounts(parts: &Parts<'_>, privileged: bool) -> Result<Vec<Value>> {
+fn id_mappings(list: &[cri::IdMapping]) -> Value {
+    list.iter()
+        .map(|m| json!({"containerID": m.container_id, "hostID": m.host_id, "size": m.length}))
+        .collect()
+}
+
+fn mounts(parts: &Parts<'_>, privileged: bool, users: Option<&Mapping>) -> Result<Vec<Value>> {
     let mut own = Vec::new();
     for mount in &parts.config.mounts {
         let target = &mount.container_path;
@@ -278,9 +285,13 @@ fn mounts(parts: &Parts<'_>, privileged: bool) -> Result<Vec<Value>> {
         if !Path::new(target).is_absolute() || Path::new(target) == Path::new("/") {
             return Err(Error::InvalidArgument(format!("mount path {target:?}")));
         }
-        if !mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty() {
-            return Err(Error::Unimplemented(format!(
-                "mount {target}: idmapped mounts"
+        let mapped = !mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty();
+        let same = |mapping: &Mapping| {
+            (&mapping.uids, &mapping.gids) == (&mount.uid_mappings, &mount.gid_mappings)
+        };
+        if mapped && !users.is_some_and(same) {
+            return Err(Error::InvalidArgument(format!(
+                "mount {target}: its IDs are not mapped as the pod's"
             )));
         }
         let source = Path::new(&mount.host_path);
@@ -303,8 +314,12 @@ fn mounts(parts: &Parts<'_>, privileged: bool) -> Result<Vec<Value>> {
             }
             (false, false) => "rw",
         };
-        let value = json!({"destination": target, "type": "bind", "source": source,
+        let mut value = json!({"destination": target, "type": "bind", "source": source,
             "options": ["rbind", propagation, access]});
+        if mapped {
+            value["uidMappings"] = id_mappings(&mount.uid_mappings);
+            value["gidMappings"] = id_mappings(&mount.gid_mappings);
+        }
         own.retain(|old: &Value| old["destination"] != value["destination"]);
         own.push(value);
     }
@@ -355,11 +370,8 @@ fn namespaces(
         },
         _ => list.push(json!({"type": "pid"})),
     }
-    if options
-        .userns_options
-        .is_some_and(|userns| userns.mode == cri::NamespaceMode::Pod as i32)
-    {
-        return Err(Error::Unimplemented("user namespaces".to_owned()));
+    if let Some(path) = &files.user {
+        list.push(json!({"type": "user", "path": path}));
     }
     Ok(list)
 }
@@ -402,19 +414,39 @@ fn seccomp_programs(
     }
 }
 
+/// Profiles of AppArmor are not applied yet, and a container is not run without one that it asks for.
 fn check_apparmor(context: &cri::LinuxContainerSecurityContext) -> Result<()> {
-    let wanted = context
-        .apparmor
-        .as_ref()
-        .filter(|profile| {
-            profile.profile_type == cri::security_profile::ProfileType::Localhost as i32
-        })
-        .map(|profile| profile.localhost_ref.as_str())
-        .or_else(|| context.apparmor_profile.strip_prefix("localhost/"));
+    use cri::security_profile::ProfileType;
+    let wanted = match context.apparmor.as_ref().map(|p| (p.profile_type, p)) {
+        Some((kind, _)) if kind == ProfileType::Unconfined as i32 => return Ok(()),
+        Some((kind, profile)) if kind == ProfileType::Localhost as i32 => &profile.localhost_ref,
+        Some(_) => "runtime/default",
+        None => context.apparmor_profile.as_str(),
+    };
     match wanted {
-        Some(name) => Err(Error::Unimplemented(format!("AppArmor profile {name}"))),
-        None => Ok(()),
+        "" | "unconfined" => Ok(()),
+        name => Err(Error::Unimplemented(format!("AppArmor profile {name}"))),
     }
+}
+
+/// How the container's users map to the host's, which is the pod's business.
+fn users_of(
+    parts: &Parts<'_>,
+    context: &cri::LinuxContainerSecurityContext,
+) -> Result<Option<Mapping>> {
+    let sandbox = &parts.sandbox.config.0;
+    let pod = sandbox
+        .linux
+        .as_ref()
+        .and_then(|linux| linux.security_context.as_ref()?.namespace_options.as_ref());
+    let pod = pod.map_or(Ok(None), Mapping::of)?;
+    let own = context.namespace_options.as_ref();
+    if own.map_or(Ok(None), Mapping::of)? != pod {
+        return Err(Error::InvalidArgument(
+            "the container's users are not mapped as the pod's".to_owned(),
+        ));
+    }
+    Ok(pod)
 }
 
 /// Puts the edits of the container's CDI devices in, of those in the field first.
@@ -490,6 +522,7 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
         )?;
     }
 
+    let users = users_of(parts, &context)?;
     let names = |set: CapSet| set.names().collect::<Vec<_>>();
     let hostname = &parts.sandbox.hostname;
     let cwd = [&config.working_dir, &parts.image.config.working_dir]
@@ -518,7 +551,7 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
             "noNewPrivileges": context.no_new_privs,
             "oomScoreAdj": resources.oom_score_adj,
         },
-        "mounts": mounts(parts, privileged)?,
+        "mounts": mounts(parts, privileged, users.as_ref())?,
         "annotations": config.annotations,
         "linux": {
             "cgroupsPath": format!("/{}", parts.record.cgroup),
@@ -528,6 +561,10 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
             "readonlyPaths": if privileged { &[] } else { context.readonly_paths.as_slice() },
         },
     });
+    if let Some(users) = &users {
+        value["linux"]["uidMappings"] = id_mappings(&users.uids);
+        value["linux"]["gidMappings"] = id_mappings(&users.gids);
+    }
     inject_devices(parts, &mut value, &mut rules)?;
     let spec = serde_json::from_value(value)
         .map_err(|e| Error::Internal(format!("OCI configuration: {e}")))?;

@@ -2,16 +2,16 @@
 
 use super::mounts::{self, Root};
 use super::namespaces::{self, Namespaces, Pids};
-use super::{Bundle, directory, hooks, procfs, protocol, terminal};
+use super::{Bundle, directory, hooks, procfs, protocol, terminal, userns};
 use crate::caps::{CapSet, Capability};
 use crate::cgroup::Hierarchies;
 use crate::sys;
-use nix::sched::{CloneFlags, setns};
+use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid};
-use oci_spec::runtime::{Capabilities, PosixRlimitType, Spec};
+use oci_spec::runtime::{Capabilities, LinuxNamespaceType, PosixRlimitType, Spec};
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -61,6 +61,8 @@ pub(super) struct Process {
     rlimits: Vec<(Resource, u64, u64)>,
     pub tty: bool,
     pub size: Option<(u16, u16)>,
+    /// It runs in a user namespace that is not the host's.
+    own_users: bool,
 }
 
 fn set(names: Option<&Capabilities>) -> CapSet {
@@ -126,6 +128,11 @@ impl Process {
                 .flatten()
                 .filter_map(|limit| Some((resource(limit.typ())?, limit.soft(), limit.hard())))
                 .collect(),
+            own_users: spec
+                .linux()
+                .iter()
+                .flat_map(|linux| linux.namespaces().iter().flatten())
+                .any(|ns| ns.typ() == LinuxNamespaceType::User),
             tty: process.terminal().unwrap_or(false),
             size: process.console_size().map(|size| {
                 (
@@ -388,25 +395,51 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
         cgroups,
         stdio,
     } = container;
-    let pids = Namespaces::open(spec, bundle)?.enter()?;
-    if let Pids::New = pids {
-        namespaces::into_new_pids(socket)?;
-    }
     let hooks = spec.hooks().as_ref();
-    if hooks.is_some_and(|h| h.create_runtime().is_some()) {
-        protocol::send(socket, &FromChild::Namespaces, &[]).map_err(|e| e.to_string())?;
-        wait_for_parent(socket)?;
+    let announce = || -> Result<()> {
+        if hooks.is_some_and(|h| h.create_runtime().is_some()) {
+            protocol::send(socket, &FromChild::Namespaces, &[]).map_err(|e| e.to_string())?;
+            wait_for_parent(socket)?;
+        }
+        Ok(())
+    };
+    let namespaces = Namespaces::open(spec, bundle)?;
+    let own_users = namespaces.users.is_some();
+    let mut sources;
+    let pids;
+    if let Some(users) = &namespaces.users {
+        // In a mount namespace of the host's: what this one mounts, the container may not take apart.
+        unshare(CloneFlags::CLONE_NEWNS)
+            .map_err(|e| format!("make a mount namespace: {}", e.desc()))?;
+        let owner = userns::Owner::of(spec)?;
+        sources = mounts::open_sources(spec)?;
+        mounts::map_ids(&sources, users)?;
+        mounts::detach_propagation()?;
+        rustix::process::umask(Mode::empty());
+        mounts::supply(&mut sources, "tmpfs", userns::dev(spec, owner)?);
+        mounts::mount_root(&userns::map_root(&bundle.rootfs, users, owner)?)?;
+        // Goes along into the next mount namespace, where the path may not be walked.
+        std::env::set_current_dir(bundle.rootfs.target()).map_err(|e| format!("root: {e}"))?;
+        pids = enter(namespaces, socket)?;
+        announce()?;
+        userns::own_root()?;
+    } else {
+        pids = enter(namespaces, socket)?;
+        announce()?;
+        sources = mounts::open_sources(spec)?;
+        mounts::detach_propagation()?;
+        rustix::process::umask(Mode::empty());
+        mounts::mount_root(&bundle.rootfs)?;
+        std::env::set_current_dir(bundle.rootfs.target()).map_err(|e| format!("root: {e}"))?;
     }
-    let mut sources = mounts::open_sources(spec)?;
     if let Pids::Shared(namespace) = &pids {
         mounts::supply(&mut sources, "proc", procfs::mount_of(namespace)?);
     }
-    mounts::detach_propagation()?;
-    rustix::process::umask(Mode::empty());
-    mounts::mount_root(&bundle.rootfs)?;
-    let root = Root::open(bundle.rootfs.target())?;
+    let root = Root::open(Path::new("."))?;
     root.mount_all(sources, cgroups)?;
-    root.devices(spec)?;
+    if !own_users {
+        root.devices(spec)?;
+    }
     // The host's /proc is still there and tells the ID that davit and hooks know this process by.
     let pid = std::fs::read_link("/proc/self")
         .ok()
@@ -450,6 +483,14 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
     process.run(socket, &bundle.seccomp, &last)
 }
 
+fn enter(namespaces: Namespaces, socket: &UnixStream) -> Result<Pids> {
+    let pids = namespaces.enter()?;
+    if let Pids::New = pids {
+        namespaces::into_new_pids(socket)?;
+    }
+    Ok(pids)
+}
+
 /// Runs in the new child: becomes one more process of a running container.
 pub(super) fn exec(
     socket: &UnixStream,
@@ -479,7 +520,15 @@ fn exec_steps(
         | CloneFlags::CLONE_NEWCGROUP
         | CloneFlags::CLONE_NEWPID;
     // The pid namespace is that of the fork which runs the program.
-    setns(container, all).map_err(|e| format!("enter the container: {}", e.desc()))?;
+    let users = if process.own_users {
+        CloneFlags::CLONE_NEWUSER
+    } else {
+        CloneFlags::empty()
+    };
+    setns(container, all | users).map_err(|e| format!("enter the container: {}", e.desc()))?;
+    if process.own_users {
+        userns::become_root()?;
+    }
     Process::join_keyring(&bundle.id)?;
     match stdio {
         Some(stdio) => use_stdio(stdio)?,

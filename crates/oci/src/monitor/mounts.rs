@@ -146,14 +146,30 @@ pub(super) fn open_sources(spec: &Spec) -> Result<Vec<Prepared<'_>>> {
     Ok(prepared)
 }
 
-/// Gives the mounts of a kind a file system that is mounted already.
+/// Gives the first mount of a kind a file system that is mounted already, with its attributes.
 pub(super) fn supply(mounts: &mut [Prepared<'_>], kind: &str, mount: OwnedFd) {
     let wanted = |prepared: &&mut Prepared<'_>| {
         prepared.source.is_none() && prepared.spec.typ().as_deref() == Some(kind)
     };
     if let Some(prepared) = mounts.iter_mut().find(wanted) {
         prepared.source = Some(mount);
+        prepared.options.attrs = 0;
     }
+}
+
+/// Has the mounts that ask for it show their files' IDs as the user namespace maps them.
+pub(super) fn map_ids(mounts: &[Prepared<'_>], namespace: &fs::File) -> Result<()> {
+    for prepared in mounts {
+        if let Some(source) = &prepared.source
+            && prepared.spec.uid_mappings().is_some()
+        {
+            super::userns::map_ids(source, namespace).map_err(|e| {
+                let path = prepared.spec.destination().display();
+                format!("mount {path}: the file system cannot map IDs: {e}")
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Cuts the namespace off from the host: what the container mounts stays here, what the host mounts still arrives.

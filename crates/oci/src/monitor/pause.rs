@@ -3,11 +3,12 @@
 //! Containers see it, as process 1, so it keeps nothing that is worth reaching: its root is empty, it is nobody, holds no
 //! capabilities and no descriptors, and may make only the system calls that reaping takes.
 
-use super::confine;
+use super::{confine, userns};
 use crate::{seccomp, sys};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
+use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -26,8 +27,16 @@ const CALLS: [&str; 7] = [
     "exit_group",
 ];
 
-/// Makes the namespace, prints the first process's ID and leaves it running. The input is a list of files: the pod's
-/// other namespaces, in which the process lives.
+/// Files of the pod's other namespaces, in which the process lives; its input.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Surroundings {
+    /// The user namespace, when it is not the host's.
+    pub(crate) user: Option<PathBuf>,
+    /// The others, which belong to it.
+    pub(crate) others: Vec<PathBuf>,
+}
+
+/// Makes the namespace, prints the first process's ID and leaves it running.
 pub(super) fn main() -> i32 {
     match begin() {
         Ok(()) => 0,
@@ -46,9 +55,17 @@ fn begin() -> Result<()> {
     let _ = nix::unistd::setsid();
     let mut input = Vec::new();
     std::io::stdin().read_to_end(&mut input).map_err(text)?;
-    let files: Vec<PathBuf> = serde_json::from_slice(&input).map_err(|e| e.to_string())?;
-    for file in files {
-        let namespace = File::open(&file).map_err(text)?;
+    let around: Surroundings = serde_json::from_slice(&input).map_err(|e| e.to_string())?;
+    let opened = around
+        .others
+        .iter()
+        .map(File::open)
+        .collect::<std::io::Result<Vec<_>>>()
+        .map_err(text)?;
+    if let Some(user) = &around.user {
+        userns::enter(&File::open(user).map_err(text)?)?;
+    }
+    for (namespace, file) in opened.into_iter().zip(&around.others) {
         setns(namespace, CloneFlags::empty())
             .map_err(|e| format!("join {}: {}", file.display(), e.desc()))?;
     }

@@ -421,6 +421,9 @@ const OWN: &[Test] = &[
     ("programs_of_32_bits", |setup| {
         Box::pin(crate::confinement::programs_of_32_bits(setup))
     }),
+    ("user_namespaces", |setup| {
+        Box::pin(crate::confinement::user_namespaces(setup))
+    }),
     ("keyrings", |setup| {
         Box::pin(crate::confinement::keyrings(setup))
     }),
