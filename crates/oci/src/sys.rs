@@ -395,6 +395,15 @@ pub(crate) fn reap() -> Option<Ended> {
     }
 }
 
+/// Whether the process is a child of this one that has not been waited for, so that its number is its own.
+pub(crate) fn is_child(pid: Pid) -> bool {
+    use rustix::process::{Pid as RawPid, WaitId, WaitIdOptions, waitid};
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    RawPid::from_raw(pid.as_raw())
+        .filter(|_| pid.as_raw() > 0)
+        .is_some_and(|pid| waitid(WaitId::Pid(pid), options).is_ok())
+}
+
 /// Sets the action of a signal; only for [`SigHandler::SigIgn`] and [`SigHandler::SigDfl`], which run no code.
 pub(crate) fn set_handler(
     signal: nix::sys::signal::Signal,

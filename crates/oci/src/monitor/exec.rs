@@ -19,11 +19,12 @@ pub(super) struct Spawned {
 }
 
 /// Starts a child that runs `child`, puts it into the cgroup and waits until its program runs. `namespaces` is called
-/// when the child reports that its namespaces exist.
+/// when the child reports that its namespaces exist; with `moves` another process goes on in the child's place.
 pub(super) fn spawn(
     cgroup: Option<&Cgroup>,
     oom_score_adj: Option<i32>,
     patience: Duration,
+    moves: bool,
     namespaces: impl FnOnce(Pid) -> Result<(), String>,
     child: impl FnOnce(&UnixStream),
 ) -> Result<Spawned, String> {
@@ -46,7 +47,12 @@ pub(super) fn spawn(
         ours.set_read_timeout(Some(patience))
             .map_err(|e| e.to_string())?;
         (&ours).write_all(&[0]).map_err(|e| e.to_string())?;
-        follow(&ours, &mut pid, namespaces)
+        follow(&ours, &mut pid, namespaces).and_then(|terminal| {
+            if moves && pid == first {
+                return Err("the new process ended".to_owned());
+            }
+            Ok(terminal)
+        })
     })();
     match outcome {
         Ok(terminal) => Ok(Spawned { pid, terminal }),
@@ -61,14 +67,18 @@ pub(super) fn spawn(
 
 /// Listens to the child until its program runs; answers with the terminal, if it made one. `pid` becomes the process
 /// that runs the program.
+///
+/// A container with SYS_PTRACE can speak in the place of a process that has joined it, so not everything is believed.
 fn follow(
     mut socket: &UnixStream,
     pid: &mut Pid,
     namespaces: impl FnOnce(Pid) -> Result<(), String>,
 ) -> Result<Option<OwnedFd>, String> {
-    let mut terminal = None;
+    /// More than a child has to say.
+    const MESSAGES: usize = 8;
+    let (mut terminal, mut moved) = (None, false);
     let mut namespaces = Some(namespaces);
-    loop {
+    for _ in 0..MESSAGES {
         match protocol::receive::<FromChild>(socket) {
             Ok(None) => return Ok(terminal),
             Ok(Some((FromChild::Namespaces, _))) => {
@@ -78,7 +88,10 @@ fn follow(
                 socket.write_all(&[0]).map_err(|e| e.to_string())?;
             }
             Ok(Some((FromChild::Moved { pid: now, waits }, _))) => {
-                *pid = Pid::from_raw(now);
+                if moved || !sys::is_child(Pid::from_raw(now)) {
+                    return Err("another process speaks for the new one".to_owned());
+                }
+                (*pid, moved) = (Pid::from_raw(now), true);
                 if waits {
                     socket.write_all(&[0]).map_err(|e| e.to_string())?;
                 }
@@ -91,6 +104,7 @@ fn follow(
             Err(error) => return Err(format!("lost the new process: {error}")),
         }
     }
+    Err("another process speaks for the new one".to_owned())
 }
 
 /// Starts one more process in a running container.
@@ -107,6 +121,7 @@ pub(super) fn exec(
         cgroup,
         None,
         PATIENCE,
+        true,
         |_| Ok(()),
         |socket| {
             let stdio = stdio.map(|[i, o, e]| Stdio([i.as_fd(), o.as_fd(), e.as_fd()]));

@@ -175,12 +175,21 @@ fn pipes(bundle: &Bundle) -> std::io::Result<Pipes> {
     })
 }
 
-/// Whether the container has a pid namespace of its own: all its processes end with the first.
-fn has_private_pids(spec: &Spec) -> bool {
+fn pid_namespace(spec: &Spec) -> Option<&oci_spec::runtime::LinuxNamespace> {
     spec.linux()
         .iter()
         .flat_map(|linux| linux.namespaces().iter().flatten())
-        .any(|ns| ns.typ() == LinuxNamespaceType::Pid && ns.path().is_none())
+        .find(|ns| ns.typ() == LinuxNamespaceType::Pid)
+}
+
+/// Whether the container's processes are in another pid namespace than the host's.
+fn counts_its_own(spec: &Spec) -> bool {
+    pid_namespace(spec).is_some()
+}
+
+/// Whether the container has a pid namespace of its own: all its processes end with the first.
+fn has_private_pids(spec: &Spec) -> bool {
+    pid_namespace(spec).is_some_and(|ns| ns.path().is_none())
 }
 
 fn make_cgroup(
@@ -252,6 +261,7 @@ fn create(
         cgroup.as_ref(),
         oom_score_adj,
         PATIENCE,
+        counts_its_own(spec),
         hooks_before,
         |socket| {
             let stdio = pipes
