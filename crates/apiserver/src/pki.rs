@@ -10,6 +10,7 @@ mod store;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use davit_client::subject::Subject;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
@@ -178,10 +179,8 @@ impl Pki {
         let mut params = leaf_params(common_name, organizations);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.leaf(file, &params, |certificate| {
-            certificate
-                .subject()
-                .iter_common_name()
-                .any(|cn| cn.as_str() == Ok(common_name))
+            Subject::of(certificate.subject())
+                .is_ok_and(|s| s.common_name == common_name && s.organizations == organizations)
         })
     }
 

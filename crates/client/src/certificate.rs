@@ -1,6 +1,7 @@
 //! Certificates by CertificateSigningRequest: asked for, waited for, and how long they are good.
 //! <https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/>
 
+use crate::subject::Subject;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::certificates::v1::{
     CertificateSigningRequest, CertificateSigningRequestSpec,
@@ -186,10 +187,7 @@ impl Issued {
             .flatten()
             .find(|block| block.label == "CERTIFICATE")?;
         let certificate = block.parse_x509().ok()?;
-        let subject = certificate.subject();
-        let text = |name: &x509_parser::x509::AttributeTypeAndValue<'_>| {
-            name.as_str().unwrap_or_default().to_owned()
-        };
+        let subject = Subject::of(certificate.subject()).ok()?;
         let (mut dns_names, mut ip_addresses) = (Vec::new(), Vec::new());
         let names = certificate.subject_alternative_name().ok().flatten();
         for name in names.iter().flat_map(|names| &names.value.general_names) {
@@ -203,12 +201,8 @@ impl Issued {
         Some(Self {
             not_before: certificate.validity().not_before.timestamp(),
             not_after: certificate.validity().not_after.timestamp(),
-            common_name: subject
-                .iter_common_name()
-                .next()
-                .map(text)
-                .unwrap_or_default(),
-            organizations: subject.iter_organization().map(text).collect(),
+            common_name: subject.common_name,
+            organizations: subject.organizations,
             dns_names,
             ip_addresses,
             spread: f64::from(digest[0]) / 255.0,

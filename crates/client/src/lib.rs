@@ -1,8 +1,8 @@
 //! How davit's components reach an API server: over HTTPS by kubeconfig, or in process, without being able to tell.
 //!
 //! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
-//! watch into an indexed store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`] and
-//! [`certificate`]s by request.
+//! watch into an indexed store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`],
+//! [`certificate`]s by request, and the one reader of who they are about ([`subject`]).
 #![forbid(unsafe_code)]
 
 pub mod certificate;
@@ -11,6 +11,7 @@ mod events;
 mod informer;
 mod leader;
 mod queue;
+pub mod subject;
 
 pub use connect::{Rotation, from_kubeconfig, in_process, rotating};
 pub use events::{EventRecorder, object_ref};

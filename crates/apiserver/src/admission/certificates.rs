@@ -8,9 +8,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use davit_api::status::Status;
+use davit_client::subject::Subject;
 use serde_json::{Value, json};
-use x509_parser::certification_request::X509CertificationRequest;
-use x509_parser::prelude::FromDer;
 
 use super::{Attributes, Mutating, Operation, Validating, forbidden};
 use crate::authz::{self, Decision};
@@ -21,7 +20,13 @@ use crate::user::{MASTERS, UserInfo};
 
 const GROUP: &str = "certificates.k8s.io";
 const REQUESTS: &str = "certificatesigningrequests";
-const CLIENT_SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+/// The signers whose certificates this server believes are its users'.
+const BUILT_IN: [&str; 4] = [
+    "kubernetes.io/kube-apiserver-client",
+    "kubernetes.io/kube-apiserver-client-kubelet",
+    "kubernetes.io/kubelet-serving",
+    "kubernetes.io/legacy-unknown",
+];
 
 /// Writes who asks for a certificate, whatever the request says about it.
 pub(crate) fn set_requester(resource: &ResourceInfo, user: &UserInfo, new: &mut Value) {
@@ -189,35 +194,29 @@ impl Validating for SubjectRestriction {
         let Some(request) = object.filter(|_| creates) else {
             return Ok(());
         };
-        if signer(request) != CLIENT_SIGNER {
+        let signer = signer(request);
+        if !BUILT_IN.contains(&signer) {
             return Ok(());
         }
-        let organizations = organizations(request).map_err(|why| {
+        let subject = subject(request).map_err(|why| {
             let why = format!("failed to parse CSR: {why}");
             forbidden(attributes, object, why)
         })?;
-        if organizations.iter().any(|name| name == MASTERS) {
-            let why = format!("use of {CLIENT_SIGNER} signer with {MASTERS} group is not allowed");
+        if subject.organizations.iter().any(|name| name == MASTERS) {
+            let why = format!("use of {signer} signer with {MASTERS} group is not allowed");
+            return Err(forbidden(attributes, object, why));
+        }
+        if !subject.is_plain() {
+            let why = format!("{signer} signs common name and organizations only");
             return Err(forbidden(attributes, object, why));
         }
         Ok(())
     }
 }
 
-/// The organizations of a request's subject.
-fn organizations(request: &Value) -> Result<Vec<String>, String> {
+/// The subject of a request, as its signer will read it.
+fn subject(request: &Value) -> Result<Subject, String> {
     let encoded = request["spec"]["request"].as_str().unwrap_or_default();
     let pem = STANDARD.decode(encoded).map_err(|e| e.to_string())?;
-    let (_, pem) = x509_parser::pem::parse_x509_pem(&pem).map_err(|e| e.to_string())?;
-    if pem.label != "CERTIFICATE REQUEST" {
-        return Err("PEM block type must be CERTIFICATE REQUEST".to_owned());
-    }
-    let (_, parsed) =
-        X509CertificationRequest::from_der(&pem.contents).map_err(|e| e.to_string())?;
-    let subject = &parsed.certification_request_info.subject;
-    let names = subject.iter_organization();
-    Ok(names
-        .filter_map(|name| name.as_str().ok())
-        .map(str::to_owned)
-        .collect())
+    Subject::of_request(&pem).map_err(|e| e.to_string())
 }

@@ -424,6 +424,9 @@ impl Strategy for SigningRequest {
             let fault =
                 "must be a fully qualified domain and path of the form 'example.com/signer-name'";
             errors.push(FieldError::invalid(&at_signer, signer, fault));
+        } else if signer == "kubernetes.io/legacy-unknown" && self.0.version == "v1" {
+            let fault = "signerName kubernetes.io/legacy-unknown is not allowed";
+            errors.push(FieldError::invalid(&at_signer, signer, fault));
         }
         let seconds = int_at(spec, &["expirationSeconds"]);
         if let Some(seconds) = seconds.filter(|s| *s < 600) {

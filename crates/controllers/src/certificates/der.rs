@@ -1,10 +1,11 @@
 //! Writing certificates.
 //!
-//! Subject and key are taken over from the request byte by byte: a subject may hold one attribute
-//! several times (a user in several organizations, which are groups), which builders of
-//! certificates do not provide for.
+//! The subject is written from what was read and judged, the key is taken over from the request: a subject may hold one
+//! attribute several times (a user in several organizations, which are groups), which builders of certificates do not
+//! provide for.
 
 use super::request::Request;
+use davit_client::subject::Subject;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use rcgen::{KeyPair, PublicKeyData, SigningKey};
 use x509_parser::extensions::GeneralName;
@@ -112,7 +113,7 @@ impl Authority {
             self.algorithm.clone(),
             self.name.clone(),
             tlv(SEQUENCE, &validity),
-            request.subject.clone(),
+            subject(&request.subject),
             request.public_key.clone(),
             tlv(0xa3, &tlv(SEQUENCE, &self.extensions(request))),
         ]
@@ -156,7 +157,9 @@ impl Authority {
 }
 
 const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
 const OID: u8 = 0x06;
+const UTF8_STRING: u8 = 0x0c;
 
 fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
     let mut encoded = vec![tag];
@@ -180,6 +183,23 @@ fn extension(oid: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
     }
     content.extend(tlv(0x04, value));
     tlv(SEQUENCE, &content)
+}
+
+/// A name of organizations and a common name, one set an attribute.
+fn subject(of: &Subject) -> Vec<u8> {
+    const COMMON_NAME: [u8; 3] = [0x55, 4, 3];
+    const ORGANIZATION: [u8; 3] = [0x55, 4, 10];
+    let set = |kind: &[u8], text: &str| {
+        let attribute = [tlv(OID, kind), tlv(UTF8_STRING, text.as_bytes())].concat();
+        tlv(SET, &tlv(SEQUENCE, &attribute))
+    };
+    let mut sets: Vec<u8> = of
+        .organizations
+        .iter()
+        .flat_map(|organization| set(&ORGANIZATION, organization))
+        .collect();
+    sets.extend(set(&COMMON_NAME, &of.common_name));
+    tlv(SEQUENCE, &sets)
 }
 
 /// The extension's value for the names that certificates of Kubernetes may carry.
@@ -336,8 +356,10 @@ mod tests {
         let (_, ca) = X509Certificate::from_der(&ca).unwrap();
         certificate.verify_signature(Some(ca.public_key())).unwrap();
         assert_eq!(certificate.issuer(), ca.subject());
-        let cn = certificate.subject().iter_common_name().next().unwrap();
-        assert_eq!(cn.as_str().unwrap(), "system:node:n");
+        let subject = Subject::of(certificate.subject()).unwrap();
+        assert_eq!(subject, request.subject);
+        assert_eq!(subject.common_name, "system:node:n");
+        assert_eq!(subject.organizations, ["system:nodes"]);
         let usage = certificate.key_usage().unwrap().unwrap().value;
         assert!(usage.digital_signature() && !usage.key_encipherment());
         assert!(
@@ -370,6 +392,61 @@ mod tests {
         let (_, certificate) = X509Certificate::from_der(&pem.contents).unwrap();
         let names = certificate.subject_alternative_name().unwrap().unwrap();
         assert_eq!(names.value.general_names.len(), 2);
+    }
+
+    /// A request with a subject that builders do not write: the common name twice.
+    fn with_two_names(first: &str, last: &str) -> CertificateSigningRequest {
+        let key = KeyPair::generate().unwrap();
+        let written = Subject {
+            common_name: last.to_owned(),
+            organizations: vec!["system:nodes".to_owned()],
+            ..Subject::default()
+        };
+        let attribute = [tlv(OID, &[0x55, 4, 3]), tlv(UTF8_STRING, first.as_bytes())].concat();
+        let one = subject(&written);
+        let both = [tlv(SET, &tlv(SEQUENCE, &attribute)), one[2..].to_vec()].concat();
+        let info = [
+            tlv(0x02, &[0]),
+            tlv(SEQUENCE, &both),
+            key.subject_public_key_info(),
+            tlv(0xa0, &[]),
+        ]
+        .concat();
+        let info = tlv(SEQUENCE, &info);
+        let signature = [&[0][..], &key.sign(&info).unwrap()].concat();
+        let algorithm = signature_algorithm(&key).unwrap();
+        let der = tlv(SEQUENCE, &[info, algorithm, tlv(0x03, &signature)].concat());
+        let mut request = CertificateSigningRequest::default();
+        request.spec.request = ByteString(pem("CERTIFICATE REQUEST", &der).into_bytes());
+        request.spec.usages = Some(vec!["digital signature".into(), "client auth".into()]);
+        request
+    }
+
+    #[test]
+    fn a_request_with_two_common_names_is_neither_approved_nor_signed() {
+        let controllers = "system:kube-controller-manager";
+        for (first, last) in [
+            (controllers, "system:node:n"),
+            ("system:node:n", controllers),
+        ] {
+            let refused = Request::parse(&with_two_names(first, last)).unwrap_err();
+            assert!(refused.contains("more than one common name"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn attributes_that_say_nothing_are_refused_not_dropped() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CountryName, "DE");
+        let text = params.serialize_request(&key).unwrap().pem().unwrap();
+        let mut request = CertificateSigningRequest::default();
+        request.spec.request = ByteString(text.clone().into_bytes());
+        assert!(Request::parse(&request).is_err());
+        // and a second request behind the first
+        let plain = node_request(&[], Vec::new()).spec.request.0;
+        request.spec.request = ByteString([plain, text.into_bytes()].concat());
+        assert!(Request::parse(&request).is_err());
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! What a request for a certificate says, and whether a signer takes it.
 
+use davit_client::subject::{self, Subject};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::jiff::Timestamp;
 use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
-use x509_parser::x509::X509Name;
 
 pub(super) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 pub(super) const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
@@ -43,8 +43,8 @@ struct Names {
 /// A parsed request.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// The subject, DER.
-    pub(super) subject: Vec<u8>,
+    /// Who is to be known by the certificate: what is judged here is what is signed.
+    pub(super) subject: Subject,
     /// The public key with its algorithm, DER.
     pub(super) public_key: Vec<u8>,
     /// The value of the extension of alternative names, DER.
@@ -52,37 +52,28 @@ pub(super) struct Request {
     /// As in the object.
     pub(super) usages: Vec<String>,
     names: Names,
-    common_name: String,
-    organizations: Vec<String>,
-}
-
-fn texts<'a>(
-    names: impl Iterator<Item = &'a x509_parser::x509::AttributeTypeAndValue<'a>>,
-) -> Vec<String> {
-    names
-        .filter_map(|name| name.as_str().ok())
-        .map(str::to_owned)
-        .collect()
 }
 
 impl Request {
     /// Reads the request and checks that its sender holds the key.
     pub(super) fn parse(object: &CertificateSigningRequest) -> Result<Self, String> {
-        let (_, pem) = x509_parser::pem::parse_x509_pem(&object.spec.request.0)
-            .map_err(|error| format!("PEM: {error}"))?;
-        if pem.label != "CERTIFICATE REQUEST" {
-            return Err("PEM block type must be CERTIFICATE REQUEST".to_owned());
-        }
-        let (_, parsed) = X509CertificationRequest::from_der(&pem.contents)
-            .map_err(|error| format!("certificate request: {error}"))?;
+        let der = subject::request(&object.spec.request.0).map_err(|error| error.to_string())?;
+        let ([], parsed) = X509CertificationRequest::from_der(&der)
+            .map_err(|error| format!("certificate request: {error}"))?
+        else {
+            return Err("certificate request: something follows it".to_owned());
+        };
         parsed
             .verify_signature()
             .map_err(|error| format!("signature of the certificate request: {error}"))?;
         let info = &parsed.certification_request_info;
-        let subject: &X509Name<'_> = &info.subject;
+        let subject = Subject::of(&info.subject).map_err(|error| error.to_string())?;
         let (mut names, mut alternative_names) = (Names::default(), None);
         for extension in parsed.requested_extensions().into_iter().flatten() {
             if let ParsedExtension::SubjectAlternativeName(found) = extension {
+                if alternative_names.is_some() {
+                    return Err("more than one list of alternative names".to_owned());
+                }
                 for name in &found.general_names {
                     match name {
                         GeneralName::DNSName(_) => names.dns += 1,
@@ -95,19 +86,23 @@ impl Request {
                 alternative_names = Some(super::der::alternative_names(&found.general_names));
             }
         }
+        if !subject.is_plain() {
+            return Err("only common name and organizations are signed".to_owned());
+        }
+        if names.other > 0 {
+            return Err("only DNS, IP, email and URI alternative names are signed".to_owned());
+        }
         Ok(Self {
-            subject: subject.as_raw().to_vec(),
+            subject,
             public_key: info.subject_pki.raw.to_vec(),
             alternative_names,
             usages: object.spec.usages.clone().unwrap_or_default(),
             names,
-            common_name: texts(subject.iter_common_name()).pop().unwrap_or_default(),
-            organizations: texts(subject.iter_organization()),
         })
     }
 
     pub(super) fn common_name(&self) -> &str {
-        &self.common_name
+        &self.subject.common_name
     }
 
     /// What the signer of this name requires.
@@ -152,11 +147,11 @@ impl Request {
     }
 
     fn check_node(&self) -> Result<(), String> {
-        if self.organizations != [NODES] {
+        if self.subject.organizations != [NODES] {
             return Err("subject organization is not system:nodes".to_owned());
         }
         let named = self
-            .common_name
+            .common_name()
             .strip_prefix(NODE_PREFIX)
             .is_some_and(|name| !name.is_empty());
         named
