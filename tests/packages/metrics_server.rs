@@ -44,7 +44,14 @@ fn item_167_metrics_server_shows_nodes_and_pods() {
         return;
     };
     let source = module("metrics-server", "sigs.k8s.io/metrics-server").unwrap();
-    let c = Cluster::up(&["--node-name", "node-1", "--allow-host-image"]);
+    // it asks nodes at their addresses, not through the API server
+    let c = Cluster::up(&[
+        "--node-name",
+        "node-1",
+        "--allow-host-image",
+        "--node-address",
+        "0.0.0.0",
+    ]);
     kubectl_stdin(&c, &k, &["apply", "-f", "-"], BUSY);
     let base = source.join("manifests/base");
     run(c.kubectl(&k).args(["apply", "-k"]).arg(&base));

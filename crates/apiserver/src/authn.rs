@@ -13,12 +13,14 @@ mod static_tokens;
 mod webhook;
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
+use rustls_pki_types::CertificateDer;
 
 pub use oidc::config::{Anonymous, AuthenticationConfigError, OidcFlags};
 pub use request_header::RequestHeader;
@@ -27,7 +29,7 @@ pub use webhook::TokenWebhook;
 
 use crate::context::Warnings;
 use crate::server::ApiServer;
-use crate::tls::ClientCertificates;
+use crate::tls::{ClientCertificates, next_change};
 use crate::tokens::TokenKeys;
 use crate::user::UserInfo;
 use crate::webhook::{KubeconfigError, Tasks};
@@ -73,15 +75,40 @@ pub enum AuthenticationError {
     Config(#[from] AuthenticationConfigError),
 }
 
-/// What a connection proved when it was made.
+/// What a connection showed when it was made. Whom it stands for is decided at each request: certificates end, and
+/// authorities are replaced, while connections go on.
 #[derive(Debug)]
 pub(crate) struct ConnectionIdentity {
     /// The other end.
     pub(crate) peer: Option<SocketAddr>,
-    /// The client certificate's user; why it was refused; none was shown.
-    pub(crate) certificate: Option<Result<UserInfo, String>>,
+    /// The client's certificates, its own first.
+    chain: Vec<CertificateDer<'static>>,
+    /// The last decision.
+    judged: ArcSwapOption<Judged>,
+}
+
+impl ConnectionIdentity {
+    pub(crate) fn new(chain: Option<&[CertificateDer<'_>]>, peer: SocketAddr) -> Self {
+        let chain = chain.unwrap_or_default().iter();
+        Self {
+            peer: Some(peer),
+            chain: chain.map(|c| c.clone().into_owned()).collect(),
+            judged: ArcSwapOption::empty(),
+        }
+    }
+}
+
+/// Whom the certificates of a connection stand for.
+#[derive(Debug)]
+struct Judged {
+    /// Who was believed then.
+    by: Arc<Certificates>,
+    /// In which time (seconds since 1970) another look would find the same.
+    holds: Range<i64>,
+    /// The user; why it is none; no certificate was shown.
+    certificate: Option<Result<UserInfo, String>>,
     /// The certificate is that of an authenticating proxy.
-    pub(crate) is_proxy: bool,
+    is_proxy: bool,
 }
 
 /// The credential was refused (401).
@@ -248,26 +275,30 @@ impl Authenticator {
         &self.tokens
     }
 
-    /// Decides about a connection's certificates once.
-    pub(crate) fn connection(
-        &self,
-        chain: Option<&[rustls_pki_types::CertificateDer<'_>]>,
-        peer: SocketAddr,
-    ) -> ConnectionIdentity {
-        let chain = chain.filter(|chain| !chain.is_empty());
-        let held = self.certificates.load();
-        let is_proxy = chain
-            .zip(held.proxies.as_ref())
-            .is_some_and(|(chain, proxies)| proxies.is_proxy(chain));
-        let certificate = match (chain, &held.clients) {
-            (Some(chain), Some(certificates)) => Some(certificates.identify(chain)),
-            _ => None,
-        };
-        ConnectionIdentity {
-            peer: Some(peer),
-            certificate,
-            is_proxy,
+    /// Whom a connection's certificates stand for now.
+    fn judge(&self, connection: &ConnectionIdentity) -> Arc<Judged> {
+        let by = self.certificates.load_full();
+        let now = jiff::Timestamp::now().as_second();
+        let known = connection.judged.load_full();
+        if let Some(known) = known
+            && Arc::ptr_eq(&known.by, &by)
+            && known.holds.contains(&now)
+        {
+            return known;
         }
+        let chain = connection.chain.as_slice();
+        let shown = !chain.is_empty();
+        let proxies = by.proxies.as_ref().filter(|_| shown);
+        let is_proxy = proxies.is_some_and(|proxies| proxies.is_proxy(chain));
+        let clients = by.clients.as_ref().filter(|_| shown);
+        let judged = Arc::new(Judged {
+            certificate: clients.map(|clients| clients.identify(chain)),
+            is_proxy,
+            holds: now..next_change(chain, now),
+            by,
+        });
+        connection.judged.store(Some(Arc::clone(&judged)));
+        judged
     }
 
     /// Who makes the request. `Ok(anonymous)` when it carries no credential at all.
@@ -279,14 +310,14 @@ impl Authenticator {
         path: &str,
         warnings: &Warnings,
     ) -> Result<UserInfo, Refused> {
-        if connection.is_proxy {
-            let certificates = self.certificates.load();
-            let proxies = certificates.proxies.as_ref();
+        let judged = self.judge(connection);
+        if judged.is_proxy {
+            let proxies = judged.by.proxies.as_ref();
             if let Some(user) = proxies.and_then(|proxies| proxies.user(headers)) {
                 return Ok(user);
             }
         }
-        match &connection.certificate {
+        match &judged.certificate {
             Some(Ok(user)) => return Ok(user.clone()),
             Some(Err(reason)) => {
                 tracing::debug!(peer = ?connection.peer, reason, "client certificate refused");
@@ -306,7 +337,7 @@ impl Authenticator {
                 }
             };
         }
-        if matches!(connection.certificate, Some(Err(_))) && !connection.is_proxy {
+        if matches!(judged.certificate, Some(Err(_))) && !judged.is_proxy {
             return Err(Refused);
         }
         let configured = self.configured.load();

@@ -4,7 +4,8 @@ mod bootstrap;
 mod listen;
 mod reload;
 
-use std::net::SocketAddr;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -21,7 +22,6 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response};
 use http_body::Body;
-use rustls_pki_types::CertificateDer;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
@@ -30,9 +30,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::aggregation::{self, Aggregation};
 use crate::audit::{AuditError, AuditOptions, Auditor};
-use crate::authn::{
-    Authentication, AuthenticationError, Authenticator, ConnectionIdentity, StaticToken,
-};
+use crate::authn::{Authentication, AuthenticationError, Authenticator, StaticToken};
 use crate::authz::{self, Authorization};
 use crate::body::{BoxError, RequestBody, ResponseBody, request_body};
 use crate::discovery::AggregatedCache;
@@ -67,7 +65,7 @@ pub struct Options {
     /// called in process, and service account tokens end with it.
     pub data_dir: Option<PathBuf>,
     /// The address others reach the server by; also in the serving certificate.
-    pub advertise_address: Option<std::net::IpAddr>,
+    pub advertise_address: Option<IpAddr>,
     /// Further names and addresses for the serving certificate.
     pub extra_names: Vec<String>,
     /// Static bearer tokens.
@@ -86,8 +84,11 @@ pub struct Options {
     pub api_audiences: Vec<String>,
     /// How long service account tokens live.
     pub token_life: TokenLife,
-    /// The authority of node serving certificates, PEM. Without it they are not verified.
-    pub kubelet_ca: Option<String>,
+    /// Whose node serving certificates are believed.
+    pub kubelet_authority: KubeletAuthority,
+    /// What nodes are shown (`--kubelet-client-certificate`). Without it a certificate of the
+    /// cluster's own authority.
+    pub kubelet_client: Option<Identity>,
     /// What aggregated API servers are shown, so that they believe the identities they are told
     /// (`--proxy-client-cert-file`). Without it a certificate of the cluster's own front-proxy
     /// authority.
@@ -108,6 +109,19 @@ pub struct Options {
     pub shutdown_delay: Duration,
 }
 
+/// Whose serving certificates of nodes are believed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum KubeletAuthority {
+    /// Everybody's, as kube-apiserver does without `--kubelet-certificate-authority`: whoever
+    /// answers at the node's address.
+    #[default]
+    Any,
+    /// The cluster's own, which signs requests for `kubernetes.io/kubelet-serving`.
+    Cluster,
+    /// These, PEM.
+    Pem(String),
+}
+
 impl Options {
     /// A server over `store` with everything else as usual.
     pub fn new(store: Arc<dyn Store>) -> Self {
@@ -124,7 +138,8 @@ impl Options {
             service_account_issuer: DEFAULT_ISSUER.to_owned(),
             api_audiences: Vec::new(),
             token_life: TokenLife::default(),
-            kubelet_ca: None,
+            kubelet_authority: KubeletAuthority::default(),
+            kubelet_client: None,
             proxy_client: None,
             authorization: Authorization::default(),
             admission: admission::Chain::standard(),
@@ -194,7 +209,7 @@ pub struct ApiServer {
     pki: Option<Pki>,
     signing_key: String,
     serving_names: Vec<String>,
-    advertise_address: Option<std::net::IpAddr>,
+    advertise_address: Option<IpAddr>,
     authenticator: Authenticator,
     access: authz::Sources,
     authorizer: ArcSwap<authz::Chain>,
@@ -214,6 +229,7 @@ pub struct ApiServer {
     openapi: OpenApiCache,
     service_addresses: ServiceAddresses,
     nodes: NodeClient,
+    nodes_here: parking_lot::RwLock<HashMap<String, IpAddr>>,
     webhooks: Arc<Webhooks>,
     aggregation: Aggregation,
     custom_kinds: OnceLock<crd::Controller>,
@@ -255,11 +271,19 @@ impl ApiServer {
         let mut keys = TokenKeys::new(&signing_key, issuer, audiences)?;
         keys.also_accept(&options.former_issuers, &options.service_account_keys)?;
         keys.set_life(options.token_life);
-        let kubelet_identity = pki.as_ref().map(Pki::kubelet_client).transpose()?;
+        let kubelet_identity = match (&options.kubelet_client, &pki) {
+            (Some(identity), _) => Some(identity.clone()),
+            (None, Some(pki)) => Some(pki.kubelet_client()?),
+            (None, None) => None,
+        };
         let mut names = options.extra_names.clone();
         names.extend(options.advertise_address.map(|address| address.to_string()));
         let shutdown = CancellationToken::new();
-        let kubelet_ca = options.kubelet_ca.as_deref();
+        let kubelet_ca = match &options.kubelet_authority {
+            KubeletAuthority::Any => None,
+            KubeletAuthority::Cluster => pki.as_ref().map(Pki::ca_certificate),
+            KubeletAuthority::Pem(pem) => Some(pem.as_str()),
+        };
         let nodes = NodeClient::new(kubelet_identity.as_ref(), kubelet_ca, shutdown.clone())?;
         let proxy_client = match (&options.proxy_client, &pki) {
             (Some(identity), _) => Some(identity.clone()),
@@ -319,6 +343,7 @@ impl ApiServer {
             openapi: OpenApiCache::default(),
             service_addresses: ServiceAddresses::default(),
             nodes,
+            nodes_here: parking_lot::RwLock::default(),
             webhooks,
             aggregation: Aggregation::new(proxy_client, options.proxy_client.is_some()),
             custom_kinds: OnceLock::new(),
@@ -598,12 +623,15 @@ impl ApiServer {
         SocketAddr::new(ip, port).to_string()
     }
 
-    pub(crate) fn identify_connection(
-        &self,
-        chain: Option<&[CertificateDer<'_>]>,
-        peer: SocketAddr,
-    ) -> ConnectionIdentity {
-        self.authenticator.connection(chain, peer)
+    /// Has the server of a node be reached at `address`, whatever its Node object says: it runs in
+    /// this process and listens there only. Its certificate is still that of the node's address.
+    pub fn reach_node(&self, node: &str, address: IpAddr) {
+        self.nodes_here.write().insert(node.to_owned(), address);
+    }
+
+    /// Where a node of this process is reached.
+    pub(crate) fn node_here(&self, node: &str) -> Option<IpAddr> {
+        self.nodes_here.read().get(node).copied()
     }
 
     /// Whether a request is about something served, so that its names may become metric labels.

@@ -2,13 +2,14 @@
 //!
 //! A client certificate of a foreign authority does not break the handshake; the request is
 //! answered with 401 as Kubernetes does. So the handshake only proves that the client holds the
-//! key, and whether the certificate counts is decided once for each connection by
-//! [`ClientCertificates::identify`].
+//! key, and whether the certificate counts is decided for each request
+//! ([`ClientCertificates::identify`]).
 
 mod client;
 
 use std::sync::Arc;
 
+use davit_client::subject::Subject;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
 use rustls::server::WebPkiClientVerifier;
@@ -41,9 +42,6 @@ pub enum TlsError {
     Config(String),
 }
 
-/// OID of the user id in client certificates.
-const UID_OID: &str = "1.3.6.1.4.1.57683.2";
-
 /// Decides who a client certificate stands for.
 #[derive(Debug)]
 pub(crate) struct ClientCertificates {
@@ -66,7 +64,7 @@ impl ClientCertificates {
         Ok(Self { verifier })
     }
 
-    /// The user of a chain (end entity first): CN is the name, each O a group.
+    /// The user of a chain (end entity first) at this moment: CN is the name, each O a group.
     ///
     /// # Errors
     /// Why the chain does not count.
@@ -77,30 +75,31 @@ impl ClientCertificates {
         self.verifier
             .verify_client_cert(end_entity, intermediates, UnixTime::now())
             .map_err(|error| error.to_string())?;
-        let (_, certificate) =
-            X509Certificate::from_der(end_entity).map_err(|error| error.to_string())?;
-        let subject = certificate.subject();
-        let name = subject
-            .iter_common_name()
-            .next()
-            .and_then(|cn| cn.as_str().ok());
-        let Some(name) = name.filter(|name| !name.is_empty()) else {
-            return Err("the certificate has no common name".to_owned());
-        };
-        let groups: Vec<&str> = subject
-            .iter_organization()
-            .filter_map(|o| o.as_str().ok())
-            .collect();
-        let mut user = UserInfo::new(name, &groups);
-        if let Some(uid) = subject
-            .iter_attributes()
-            .find(|attribute| attribute.attr_type().to_id_string() == UID_OID)
-            .and_then(|attribute| attribute.as_str().ok())
-        {
-            uid.clone_into(&mut user.uid);
-        }
+        let subject = Subject::of_certificate(end_entity).map_err(|error| error.to_string())?;
+        let groups: Vec<&str> = subject.organizations.iter().map(String::as_str).collect();
+        let mut user = UserInfo::new(subject.common_name, &groups);
+        user.uid = subject.uid;
         Ok(user)
     }
+}
+
+/// The moments (seconds since 1970) at which certificates of a chain begin or cease to be valid, after `now`, the first of
+/// them: until then nothing but the authorities changes what the chain stands for.
+pub(crate) fn next_change(chain: &[CertificateDer<'_>], now: i64) -> i64 {
+    let mut next = i64::MAX;
+    for certificate in chain {
+        let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
+            return now;
+        };
+        let validity = parsed.validity();
+        for at in [&validity.not_before, &validity.not_after] {
+            // a certificate is good through the second of its end
+            next = Some(at.timestamp().saturating_add(1))
+                .filter(|at| *at > now)
+                .map_or(next, |at| at.min(next));
+        }
+    }
+    next
 }
 
 /// Asks for a client certificate and accepts any, see the module's comment.

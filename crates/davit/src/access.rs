@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, bail};
 use davit_apiserver::pki::Identity;
 use davit_apiserver::{
-    Abac, AccessWebhook, Anonymous, Authentication, Authorization, AuthorizationMode, OidcFlags,
-    Options, RequestHeader, TokenLife, TokenWebhook,
+    Abac, AccessWebhook, Anonymous, Authentication, Authorization, AuthorizationMode,
+    KubeletAuthority, OidcFlags, Options, RequestHeader, TokenLife, TokenWebhook,
 };
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -103,6 +103,16 @@ pub(crate) struct AccessOptions {
     /// Key of that certificate
     #[arg(long, value_name = "FILE", requires = "proxy_client_cert_file")]
     proxy_client_key_file: Option<PathBuf>,
+    /// Authority of the certificates of nodes' servers [default: `davit up` believes the cluster's own, `davit server`
+    /// whoever answers at the node's address]
+    #[arg(long, value_name = "FILE")]
+    kubelet_certificate_authority: Option<PathBuf>,
+    /// Certificate shown to nodes' servers [default: one of the cluster's own authority]
+    #[arg(long, value_name = "FILE", requires = "kubelet_client_key")]
+    kubelet_client_certificate: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, value_name = "FILE", requires = "kubelet_client_certificate")]
+    kubelet_client_key: Option<PathBuf>,
     /// An OpenID Connect issuer
     #[arg(long, value_name = "URL", conflicts_with = "authentication_config")]
     oidc_issuer_url: Option<String>,
@@ -203,6 +213,17 @@ impl AccessOptions {
         if let Some((certificate, key)) = proxy_client {
             let (certificate, key) = (read(certificate)?, read(key)?);
             options.proxy_client = Some(Identity { certificate, key });
+        }
+        if let Some(file) = &self.kubelet_certificate_authority {
+            options.kubelet_authority = KubeletAuthority::Pem(read(file)?);
+        }
+        let kubelet_client = self
+            .kubelet_client_certificate
+            .as_ref()
+            .zip(self.kubelet_client_key.as_ref());
+        if let Some((certificate, key)) = kubelet_client {
+            let (certificate, key) = (read(certificate)?, read(key)?);
+            options.kubelet_client = Some(Identity { certificate, key });
         }
         let signing_key = self.service_account_signing_key_file.as_ref();
         options.service_account_signing_key = read_optional(signing_key)?;

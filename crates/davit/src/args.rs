@@ -243,6 +243,9 @@ pub(crate) struct NodeOptions {
     /// Port of the node's own HTTPS server (0 = any)
     #[arg(long, value_name = "N", default_value_t = 10250)]
     pub(crate) node_port: u16,
+    /// Address the node's server listens on [default: in `davit up` the API server's, else the configuration's address or all]
+    #[arg(long, value_name = "IP")]
+    pub(crate) node_address: Option<IpAddr>,
     /// Allow the image `davit.local/host`: the host's root, read-only
     #[arg(long)]
     pub(crate) allow_host_image: bool,

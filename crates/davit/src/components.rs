@@ -5,7 +5,9 @@ use crate::paths::{self, NodePaths};
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, write_kubeconfig};
-use davit_apiserver::{ApiServer, Options, UserInfo, admission, parse_token_file};
+use davit_apiserver::{
+    ApiServer, KubeletAuthority, Options, UserInfo, admission, parse_token_file,
+};
 use davit_controllers::{Authority, TokenSigner};
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_store::Store;
@@ -26,6 +28,7 @@ pub(crate) const CONTROLLERS: &str = "system:kube-controller-manager";
 const COMPONENTS: [(&str, &str); 2] = [("scheduler", SCHEDULER), ("controllers", CONTROLLERS)];
 
 /// An API server that serves, and how to reach it.
+#[derive(Clone)]
 pub(crate) struct RunningServer {
     pub(crate) server: Arc<ApiServer>,
     /// `https://host:port`
@@ -55,16 +58,40 @@ impl RunningServer {
         TokenSigner::new(self.server.service_account_key()).context("service account tokens")
     }
 
+    /// Has a node of this process serve with a certificate of the cluster's authority, and the API server find it where
+    /// it listens.
+    pub(crate) fn attach_node(&self, node: &mut davit_node::NodeOptions) -> Result<()> {
+        let name = node.node_name.clone();
+        if !node.address.is_unspecified() {
+            self.server.reach_node(&name, node.address);
+        }
+        if node.serving_certificate.is_some() || node.server_tls_bootstrap {
+            return Ok(());
+        }
+        let Some(pki) = self.server.pki() else {
+            return Ok(());
+        };
+        let names = davit_node::agent::serving_names(node);
+        let user = format!("system:node:{name}");
+        let identity = pki.serving(&format!("node-{name}"), &user, &names);
+        let identity = identity.with_context(|| format!("serving certificate of {name}"))?;
+        let (certificate, key) = (identity.certificate.into_bytes(), identity.key.into_bytes());
+        node.serving_certificate = Some((certificate, key));
+        Ok(())
+    }
+
     /// The cluster's CA in PEM.
     pub(crate) fn ca(&self) -> Option<String> {
         self.server.pki().map(|pki| pki.ca_certificate().to_owned())
     }
 }
 
-/// Opens the store, makes the API server and serves it in a task of `tasks` until `cancel`.
+/// Opens the store, makes the API server and serves it in a task of `tasks` until `cancel`. `nodes`: whose certificates
+/// of nodes' servers are believed unless the options say.
 pub(crate) async fn start_server(
     options: &ServerOptions,
     features: Features,
+    nodes: KubeletAuthority,
     data_dir: &Path,
     tasks: &mut JoinSet<Result<()>>,
     cancel: CancellationToken,
@@ -78,6 +105,7 @@ pub(crate) async fn start_server(
     let store = open_store(&options.store, data_dir).await?;
     let mut server_options = Options::new(store);
     server_options.features = features;
+    server_options.kubelet_authority = nodes;
     server_options.data_dir = Some(data_dir.to_owned());
     server_options.extra_names.clone_from(&options.tls_san);
     options.access.apply(&mut server_options)?;
@@ -226,15 +254,32 @@ pub(crate) fn node_name(options: &NodeOptions) -> Result<String> {
     options.node_name.clone().map_or_else(paths::host_name, Ok)
 }
 
-/// Runs the node agent until it is stopped.
+/// What a node agent is started with.
+pub(crate) struct NodeStart<'a> {
+    pub(crate) client: kube::Client,
+    pub(crate) options: &'a NodeOptions,
+    pub(crate) data_dir: &'a Path,
+    /// The authority of those who call the node's server, PEM.
+    pub(crate) client_ca: Option<String>,
+    /// Where the node's server listens unless flags or configuration say.
+    pub(crate) listen: IpAddr,
+    pub(crate) demo: bool,
+}
+
+/// Runs the node agent until it is stopped. `adjust` sees its options last.
 pub(crate) async fn run_node(
-    client: kube::Client,
-    options: &NodeOptions,
-    data_dir: &Path,
-    client_ca: Option<String>,
-    demo: bool,
+    start: NodeStart<'_>,
+    adjust: impl FnOnce(&mut davit_node::NodeOptions) -> Result<()>,
     stop: Stop,
 ) -> Result<()> {
+    let NodeStart {
+        client,
+        options,
+        data_dir,
+        client_ca,
+        listen,
+        demo,
+    } = start;
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
     let address = davit_node::agent::default_address();
     let runtime = runtime(options, data_dir, &node_paths, address, demo).await?;
@@ -244,7 +289,10 @@ pub(crate) async fn run_node(
     node.port = options.node_port;
     node.node_ips = vec![address];
     node.client_ca = client_ca.map(String::into_bytes);
+    node.address = listen;
     options.kubelet.apply(&mut node)?;
+    node.address = options.node_address.unwrap_or(node.address);
+    adjust(&mut node)?;
     let shutdown = node.shutdown.clone();
     node.going_down = stop.terminated.clone();
     let cancel = CancellationToken::new();

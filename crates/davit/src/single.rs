@@ -1,14 +1,16 @@
 //! The components alone: `davit server`, `scheduler`, `controllers`, `node`.
 
 use crate::args::{Attached, Controllers, Node, Server};
-use crate::components::{Stop, lacks_privileges, node_name, run_node, start_server};
+use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::paths;
 use crate::shutdown::{Received, Signals};
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
+use davit_apiserver::KubeletAuthority;
 use davit_client::LeaderElector;
 use davit_controllers::{Authority, TokenSigner};
+use std::net::Ipv4Addr;
 use std::path::Path;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -26,6 +28,7 @@ pub(crate) async fn server(args: Server) -> Result<()> {
     let running = start_server(
         &args.options,
         features,
+        KubeletAuthority::Any,
         &data_dir,
         &mut tasks,
         cancel.clone(),
@@ -158,7 +161,15 @@ pub(crate) async fn node(args: Node) -> Result<()> {
         cancel: cancel.clone(),
         terminated: terminated.clone(),
     };
-    let agent = run_node(client, &args.options, &data_dir, ca, false, stop);
+    let start = NodeStart {
+        client,
+        options: &args.options,
+        data_dir: &data_dir,
+        client_ca: ca,
+        listen: Ipv4Addr::UNSPECIFIED.into(),
+        demo: false,
+    };
+    let agent = run_node(start, |_| Ok(()), stop);
     let mut agent = std::pin::pin!(agent);
     tokio::select! {
         received = signals.receive() => {

@@ -2,13 +2,14 @@
 
 use crate::args::{RuntimeKind, Up};
 use crate::components::{
-    CONTROLLERS, RunningServer, SCHEDULER, Stop, lacks_privileges, node_name, run_node,
+    CONTROLLERS, NodeStart, RunningServer, SCHEDULER, Stop, lacks_privileges, node_name, run_node,
     start_server,
 };
 use crate::paths::NodePaths;
 use crate::shutdown::{Received, Signals};
 use crate::{demo, lab, paths, pod_network, single};
 use anyhow::{Context, Result, bail};
+use davit_apiserver::KubeletAuthority;
 use davit_lab::devices::Inventory;
 use davit_lab::nodes;
 use k8s_openapi::api::core::v1::Node;
@@ -73,6 +74,7 @@ impl Cluster {
         let server = start_server(
             &args.server,
             args.node.kubelet.features()?,
+            KubeletAuthority::Cluster,
             data_dir,
             &mut serving,
             stop_serving.clone(),
@@ -109,6 +111,7 @@ impl Cluster {
             let client = server.client(&format!("system:node:{name}"), &["system:nodes"]);
             let (options, data_dir, ca) = (args.node.clone(), PathBuf::from(data_dir), server.ca());
             let (demo, cancel) = (args.demo, stop_components.clone());
+            let (running, listen) = (server.clone(), args.server.bind_address);
             let stop = Stop {
                 cancel: cancel.clone(),
                 terminated: terminated.clone(),
@@ -137,7 +140,15 @@ impl Cluster {
                     let serving = davit_lab::drivers::serve(drivers, &place, &say, cancel.clone());
                     serving.await.context("simulated drivers")
                 };
-                let node = run_node(client, &options, &data_dir, ca, demo, stop);
+                let start = NodeStart {
+                    client,
+                    options: &options,
+                    data_dir: &data_dir,
+                    client_ca: ca,
+                    listen,
+                    demo,
+                };
+                let node = run_node(start, |node| running.attach_node(node), stop);
                 tokio::try_join!(node, devices, drivers).map(drop)
             });
         }
@@ -261,11 +272,17 @@ fn simulated_nodes(
             (name, client)
         })
         .collect();
+    let running = server.clone();
     Ok(move |cancel: CancellationToken| {
         let work = async move {
             let adjust = |node: &mut davit_node::NodeOptions| {
                 node.client_ca.clone_from(&ca);
                 flags.apply_checked(node);
+                if let Err(error) = running.attach_node(node) {
+                    // it serves with a certificate of its own, which the API server does not believe
+                    let (node, error) = (&node.node_name, format!("{error:#}"));
+                    tracing::error!(node, error, "logs and exec of a simulated node will fail");
+                }
             };
             let client = |name: &str| clients[name].clone();
             let running = nodes::run(&options, client, adjust, cancel);

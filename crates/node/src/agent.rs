@@ -516,6 +516,19 @@ fn node_ips(options: &NodeOptions) -> Vec<IpAddr> {
     vec![default_address()]
 }
 
+/// The names by which the node's server is called, for its certificate.
+pub fn serving_names(options: &NodeOptions) -> Vec<String> {
+    let mut names = vec![
+        options.node_name.clone(),
+        "localhost".to_owned(),
+        "127.0.0.1".to_owned(),
+    ];
+    names.extend(node_ips(options).iter().map(ToString::to_string));
+    names.sort();
+    names.dedup();
+    names
+}
+
 /// The address of this machine that packets to other networks leave from; the loopback address when there is no way out.
 pub fn default_address() -> IpAddr {
     // Connecting a datagram socket sends nothing, it only chooses the route. The address is one for documentation.

@@ -16,7 +16,7 @@ mod usage;
 
 use crate::context::Context;
 use crate::pod::PodExt;
-use auth::{Access, Caller};
+use auth::Access;
 pub use auth::{AccessOptions, Authorize};
 use bytes::Bytes;
 use davit_streaming::Body;
@@ -27,6 +27,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
+use rustls::pki_types::CertificateDer;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -81,6 +82,8 @@ pub struct Server {
 /// What requests share.
 pub(crate) struct Shared {
     pub(crate) ctx: Arc<Context>,
+    /// Whose client certificates count.
+    clients: Option<tls::Clients>,
     access: Access,
     /// Upgraded connections, which outlive their request.
     sessions: Mutex<JoinSet<()>>,
@@ -105,7 +108,9 @@ impl Server {
             .options
             .server_tls_bootstrap
             .then(|| Arc::new(serving::Serving::load(&ctx)));
-        let tls = TlsAcceptor::from(tls::server_config(&ctx, requested.clone())?);
+        let clients = tls::clients(&ctx)?;
+        let config = tls::server_config(&ctx, clients.clone(), requested.clone())?;
+        let tls = TlsAcceptor::from(config);
         let port = listener.local_addr().map_or(ctx.options.port, |a| a.port());
         let options = &ctx.options;
         let access = Access::new(
@@ -116,6 +121,7 @@ impl Server {
         Ok(Self {
             state: Arc::new(Shared {
                 ctx,
+                clients,
                 access,
                 sessions: Mutex::default(),
             }),
@@ -190,15 +196,11 @@ async fn serve_connection(state: Arc<Shared>, tls: TlsAcceptor, stream: TcpStrea
         }
         Err(_) => return,
     };
-    let certificate = stream
-        .get_ref()
-        .1
-        .peer_certificates()
-        .and_then(|list| list.first())
-        .and_then(|c| auth::caller_of(c));
+    let chain = stream.get_ref().1.peer_certificates();
+    let chain: Arc<[CertificateDer<'static>]> = chain.unwrap_or_default().into();
     let service = service_fn(move |request| {
-        let (state, certificate) = (state.clone(), certificate.clone());
-        async move { Ok::<_, Infallible>(answer(&state, certificate, request).await) }
+        let (state, chain) = (state.clone(), chain.clone());
+        async move { Ok::<_, Infallible>(answer(&state, &chain, request).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -212,19 +214,23 @@ async fn serve_connection(state: Arc<Shared>, tls: TlsAcceptor, stream: TcpStrea
 
 async fn answer(
     state: &Arc<Shared>,
-    certificate: Option<Caller>,
+    chain: &[CertificateDer<'static>],
     request: Request<Incoming>,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
-    let caller = match certificate {
+    let headers = request.headers();
+    let certified = state.clients.as_ref();
+    let caller = match certified.and_then(|clients| auth::by_certificate(&**clients, chain)) {
         Some(caller) => Some(caller),
-        None => state.access.without_certificate(request.headers()).await,
+        // a certificate that has ended makes nobody anonymous
+        None if !chain.is_empty() && auth::bearer(headers).is_none() => None,
+        None => state.access.without_certificate(headers).await,
     };
     let Some(caller) = caller else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
     };
     if !state.access.allows(&caller, request.method(), &path).await {
-        let (subresource, verb) = (auth::subresource(&path), auth::verb(request.method()));
+        let (subresource, verb) = (auth::subresource(&path), auth::verb(request.method(), &path));
         let message = format!(
             "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresource}])\n",
             caller.name

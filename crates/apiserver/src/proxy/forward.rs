@@ -159,7 +159,10 @@ impl NodeClient {
     }
 
     async fn connect(&self, backend: &Backend) -> std::io::Result<Box<dyn Transport>> {
-        let stream = TcpStream::connect((backend.host.as_str(), backend.port)).await?;
+        let stream = match backend.via {
+            Some(address) => TcpStream::connect((address, backend.port)).await?,
+            None => TcpStream::connect((backend.host.as_str(), backend.port)).await?,
+        };
         stream.set_nodelay(true)?;
         if !backend.tls {
             return Ok(Box::new(stream));

@@ -1,5 +1,7 @@
 //! Where a forwarded request goes.
 
+use std::net::IpAddr;
+
 use davit_api::status::Status;
 use serde_json::Value;
 
@@ -23,8 +25,11 @@ pub(crate) struct Backend {
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) tls: bool,
-    /// Whether the kubelet client certificate is shown.
+    /// Whether this is the server of a node: the kubelet client certificate is shown, and its own
+    /// is checked.
     pub(crate) is_node: bool,
+    /// Where to connect to instead of the host, which is still whose certificate is expected.
+    pub(crate) via: Option<IpAddr>,
 }
 
 /// The agent of a node.
@@ -58,6 +63,7 @@ pub(crate) async fn node_backend(server: &ApiServer, node: &str) -> Result<Backe
         port,
         tls: true,
         is_node: true,
+        via: server.node_here(node),
     })
 }
 
@@ -83,6 +89,7 @@ pub(super) async fn of_proxy(
                     backend = Backend {
                         tls,
                         is_node: false,
+                        via: None,
                         ..backend
                     };
                 }
@@ -107,6 +114,7 @@ pub(super) async fn of_proxy(
                 port,
                 tls,
                 is_node: false,
+                via: None,
             })
         }
         _ => {
@@ -117,6 +125,7 @@ pub(super) async fn of_proxy(
                 port,
                 tls,
                 is_node: false,
+                via: None,
             })
         }
     }

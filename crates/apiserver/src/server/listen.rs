@@ -112,8 +112,8 @@ async fn connection(
             }
         },
     };
-    let identity = server.identify_connection(stream.get_ref().1.peer_certificates(), peer);
-    let identity = Arc::new(identity);
+    let shown = stream.get_ref().1.peer_certificates();
+    let identity = Arc::new(ConnectionIdentity::new(shown, peer));
     let service = service_fn(move |request: Request<Incoming>| {
         let (server, identity) = (Arc::clone(&server), Arc::clone(&identity));
         async move { Ok::<_, std::convert::Infallible>(answer(&server, request, identity).await) }

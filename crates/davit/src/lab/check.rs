@@ -6,6 +6,7 @@ use crate::shutdown::Signals;
 use anyhow::{Context, Result, bail, ensure};
 use clap::Parser as _;
 use davit_api::features::Features;
+use davit_apiserver::KubeletAuthority;
 use davit_lab::check::{
     self, Api, DriverOptions, MonitorOptions, Parameters, Place, PluginOptions, Process, Report,
     Subject, Target,
@@ -185,7 +186,8 @@ async fn own_server(
     let Command::Server(server) = Args::try_parse_from(arguments)?.command else {
         bail!("the command line of the API server is not that of the API server");
     };
-    start_server(&server.options, Features::default(), &data_dir, tasks, stop)
+    let (features, nodes) = (Features::default(), KubeletAuthority::Cluster);
+    start_server(&server.options, features, nodes, &data_dir, tasks, stop)
         .await
         .context("API server of the check")
 }

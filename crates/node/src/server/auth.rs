@@ -1,5 +1,6 @@
 //! Who calls the node server, and what they may do.
 
+use davit_client::subject::Subject;
 use http::{HeaderMap, Method, header};
 use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
 use k8s_openapi::api::authorization::v1::{
@@ -8,11 +9,11 @@ use k8s_openapi::api::authorization::v1::{
 use kube::Api;
 use kube::api::PostParams;
 use parking_lot::Mutex;
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 const MAX_CACHED: usize = 1024;
@@ -74,7 +75,7 @@ impl Caller {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let token = value
         .strip_prefix("Bearer ")
@@ -82,17 +83,21 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
     Some(token.trim())
 }
 
-/// The caller a verified client certificate stands for: common name and organizations.
-pub(super) fn caller_of(certificate: &CertificateDer<'_>) -> Option<Caller> {
-    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
-    let subject = parsed.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let mut groups: Vec<String> = subject
-        .iter_organization()
-        .filter_map(|o| o.as_str().ok())
-        .map(str::to_owned)
-        .collect();
+/// Whom a client's certificates (its own first) stand for now: they may have ended since the connection was made.
+pub(super) fn by_certificate(
+    clients: &dyn ClientCertVerifier,
+    chain: &[CertificateDer<'_>],
+) -> Option<Caller> {
+    let (own, intermediates) = chain.split_first()?;
+    let now = UnixTime::now();
+    if let Err(error) = clients.verify_client_cert(own, intermediates, now) {
+        tracing::debug!(%error, "client certificate refused");
+        return None;
+    }
+    let subject = Subject::of_certificate(own).ok()?;
+    let mut groups = subject.organizations;
     groups.push("system:authenticated".to_owned());
+    let name = subject.common_name;
     Some(Caller { name, groups })
 }
 
@@ -134,14 +139,14 @@ pub(super) struct Access {
     decisions: Cache<bool>,
 }
 
+fn first_segment(path: &str) -> &str {
+    let path = path.trim_start_matches('/');
+    path.split('/').next().unwrap_or_default()
+}
+
 /// The subresource of nodes that a path belongs to.
 pub(super) fn subresource(path: &str) -> &'static str {
-    match path
-        .trim_start_matches('/')
-        .split('/')
-        .next()
-        .unwrap_or_default()
-    {
+    match first_segment(path) {
         "stats" => "stats",
         "metrics" => "metrics",
         "logs" => "log",
@@ -149,8 +154,14 @@ pub(super) fn subresource(path: &str) -> &'static str {
     }
 }
 
-/// The API verb of a method.
-pub(super) fn verb(method: &Method) -> &'static str {
+/// The paths by which something is executed or reached in a container, whatever the method: WebSockets begin with GET.
+const EXECUTING: [&str; 4] = ["exec", "attach", "run", "portForward"];
+
+/// The API verb of a request.
+pub(super) fn verb(method: &Method, path: &str) -> &'static str {
+    if EXECUTING.contains(&first_segment(path)) {
+        return "create";
+    }
     match *method {
         Method::POST => "create",
         Method::PUT => "update",
@@ -171,7 +182,7 @@ impl Access {
         }
     }
 
-    /// Who calls without a certificate: whoever the bearer token stands for. A wrong one makes nobody anonymous.
+    /// Who calls without a certificate that counts: whoever the bearer token stands for. A wrong one makes nobody anonymous.
     pub(super) async fn without_certificate(&self, headers: &HeaderMap) -> Option<Caller> {
         match bearer(headers).filter(|_| self.options.tokens) {
             Some(token) => self.by_token(token).await,
@@ -217,7 +228,7 @@ impl Access {
         {
             return true;
         }
-        let (verb, subresource) = (verb(method), subresource(path));
+        let (verb, subresource) = (verb(method, path), subresource(path));
         let key = format!(
             "{}\0{}\0{verb}\0{subresource}",
             caller.name,
@@ -255,5 +266,21 @@ impl Access {
         self.decisions
             .put(key, allowed, if allowed { yes } else { no });
         allowed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executing_is_creating_whatever_the_method() {
+        for path in ["/exec/ns/p/c", "//exec/ns/p/c", "/attach/a", "/run/a", "/portForward/a/b"] {
+            assert_eq!(verb(&Method::GET, path), "create", "{path}");
+            assert_eq!(subresource(path), "proxy", "{path}");
+        }
+        assert_eq!(verb(&Method::GET, "/pods"), "get");
+        assert_eq!(verb(&Method::GET, "/containerLogs/ns/exec/c"), "get");
+        assert_eq!(subresource("/metrics/resource"), "metrics");
     }
 }

@@ -1,10 +1,13 @@
 //! The node server's certificates.
 
 use super::serving::Serving;
+use crate::agent::serving_names;
 use crate::context::Context;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -31,37 +34,49 @@ pub enum Error {
     Io(#[from] std::io::Error),
 }
 
+/// Tells which client certificates count.
+pub(super) type Clients = Arc<dyn ClientCertVerifier>;
+
+/// Whose client certificates count; without an authority nobody's.
+pub(super) fn clients(ctx: &Context) -> Result<Option<Clients>, Error> {
+    let Some(pem) = &ctx.options.client_ca else {
+        return Ok(None);
+    };
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        roots.add(certificate?)?;
+    }
+    // Callers without certificate may still have a token.
+    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
+        .allow_unauthenticated();
+    let verifier = verifier
+        .build()
+        .map_err(|e| Error::ClientCa(e.to_string()))?;
+    Ok(Some(verifier))
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
 /// Configuration of the server's TLS; `requested` is the certificate that is asked for.
 pub(super) fn server_config(
     ctx: &Context,
+    clients: Option<Clients>,
     requested: Option<Arc<Serving>>,
 ) -> Result<Arc<ServerConfig>, Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_safe_default_protocol_versions()?;
-    let builder = match &ctx.options.client_ca {
+    let builder =
+        ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    let builder = match clients {
         None => builder.with_no_client_auth(),
-        Some(pem) => {
-            let mut roots = RootCertStore::empty();
-            for certificate in CertificateDer::pem_slice_iter(pem) {
-                roots.add(certificate?)?;
-            }
-            // Callers without certificate may still have a token.
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-                .allow_unauthenticated();
-            builder.with_client_cert_verifier(
-                verifier
-                    .build()
-                    .map_err(|e| Error::ClientCa(e.to_string()))?,
-            )
-        }
+        Some(clients) => builder.with_client_cert_verifier(clients),
     };
     let mut config = match requested {
         Some(requested) => builder.with_cert_resolver(requested),
         None => {
             let (certificate, key) = match &ctx.options.serving_certificate {
                 Some(pair) => pair.clone(),
-                None => self_signed(&ctx.paths.pki(), &names(ctx))?,
+                None => self_signed(&ctx.paths.pki(), &serving_names(&ctx.options))?,
             };
             let chain = CertificateDer::pem_slice_iter(&certificate);
             let chain = chain.collect::<Result<Vec<_>, _>>()?;
@@ -71,18 +86,6 @@ pub(super) fn server_config(
     // Upgraded connections need HTTP/1.1.
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Arc::new(config))
-}
-
-fn names(ctx: &Context) -> Vec<String> {
-    let mut out = vec![
-        ctx.options.node_name.clone(),
-        "localhost".to_owned(),
-        "127.0.0.1".to_owned(),
-    ];
-    out.extend(ctx.host_ips.iter().cloned());
-    out.sort();
-    out.dedup();
-    out
 }
 
 /// The certificate that was made before, or a new one. Nobody verifies it, as with the original.
