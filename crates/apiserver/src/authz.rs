@@ -106,7 +106,7 @@ impl Authorizer for PublicInfo {
     }
 }
 
-/// Every authenticated caller may do everything: the rule until RBAC is there.
+/// Every authenticated caller may do everything ([`Authorization::Authenticated`]).
 #[derive(Debug, Clone, Copy)]
 pub struct AuthenticatedOnly;
 
@@ -172,16 +172,21 @@ impl Authorizer for AlwaysDeny {
     }
 }
 
-/// How requests are authorized.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// How requests are authorized: by modes `Node` and `RBAC` unless something else is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Authorization {
     /// Whoever is authenticated may do everything; others see health and version.
-    #[default]
     Authenticated,
     /// The authorizers of `--authorization-mode`, in their order.
     Modes(Vec<Mode>),
     /// The authorizers of an `AuthorizationConfiguration` file, read again when it changes.
     ConfigFile(PathBuf),
+}
+
+impl Default for Authorization {
+    fn default() -> Self {
+        Self::Modes(vec![Mode::Node, Mode::Rbac])
+    }
 }
 
 /// A mode of `--authorization-mode`.
@@ -256,7 +261,7 @@ pub(crate) fn chain(
     tasks: &Tasks,
 ) -> Result<Chain, AuthorizationError> {
     let Some(modes) = modes else {
-        return Ok(Chain::standard());
+        return Ok(Chain::authenticated());
     };
     let mut chain: Vec<Box<dyn Authorizer>> = vec![Box::new(Masters)];
     for mode in modes {
@@ -300,8 +305,8 @@ impl Chain {
         }
     }
 
-    /// The chain of a server without further configuration.
-    pub fn standard() -> Self {
+    /// The chain of [`Authorization::Authenticated`].
+    pub fn authenticated() -> Self {
         Self::new(vec![
             Box::new(Masters),
             Box::new(PublicInfo),

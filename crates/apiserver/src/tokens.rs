@@ -315,11 +315,7 @@ impl TokenKeys {
             validation.required_spec_claims = HashSet::new();
             validation.set_issuer(&[LEGACY_ISSUER]);
         })?;
-        let subject = format!(
-            "system:serviceaccount:{}:{}",
-            claims.namespace, claims.account_name
-        );
-        if claims.sub != subject {
+        if claims.sub != subject(&claims.namespace, &claims.account_name) {
             return Err(TokenError::Invalid("sub claim is wrong".to_owned()));
         }
         Ok(claims)
@@ -327,13 +323,18 @@ impl TokenKeys {
 
     /// Checks signature, issuer, times and audience.
     pub(crate) fn verify(&self, token: &str, audiences: &[String]) -> Result<Claims, TokenError> {
-        self.checked::<Claims>(token, |validation| {
+        let claims = self.checked::<Claims>(token, |validation| {
             validation.leeway = LEEWAY_SECONDS;
             validation.validate_nbf = true;
             validation.validate_aud = true;
             validation.aud = Some(audiences.iter().cloned().collect::<HashSet<_>>());
             validation.set_issuer(&self.issuers);
-        })
+        })?;
+        let bound = &claims.kubernetes;
+        if claims.sub != subject(&bound.namespace, &bound.serviceaccount.name) {
+            return Err(TokenError::Invalid("sub claim is wrong".to_owned()));
+        }
+        Ok(claims)
     }
 
     fn checked<T: serde::de::DeserializeOwned + Clone>(
@@ -355,6 +356,11 @@ impl TokenKeys {
         }
         Err(last)
     }
+}
+
+/// The user that a service account is.
+pub(crate) fn subject(namespace: &str, account: &str) -> String {
+    format!("system:serviceaccount:{namespace}:{account}")
 }
 
 /// What the token says of its issuer, unverified.

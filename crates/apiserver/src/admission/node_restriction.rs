@@ -2,11 +2,14 @@
 //!
 //! Complements the Node authorizer, which does not see the objects written: a node changes its own
 //! Node (labels only from an agreed set, no taints), makes and deletes mirror pods bound to
-//! itself, reports the status of its pods, asks for tokens bound to them, and owns its Lease,
-//! CSINode and ResourceSlices. See
+//! itself, reports the status of its pods, asks for tokens and certificates bound to them and for
+//! certificates of its own, and owns its Lease, CSINode and ResourceSlices. See
 //! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#noderestriction>.
 
-use std::collections::BTreeSet;
+mod certificates;
+mod mirror;
+mod own_node;
+mod tokens;
 
 use davit_api::status::{Qualified, Status};
 use serde_json::{Map, Value};
@@ -17,7 +20,6 @@ use crate::object;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const LEASES: &str = "kube-node-lease";
-const RESTRICTED: &str = "node-restriction.kubernetes.io";
 
 pub(super) struct NodeRestriction;
 
@@ -51,10 +53,18 @@ impl Mutating for NodeRestriction {
             ("", "pods", other) => Err(format!(
                 "unexpected pod subresource {other:?}, only 'status' and 'eviction' are allowed"
             )),
-            ("", "nodes", _) => own_node(node, attributes, object),
+            ("", "nodes", _) => own_node::check(node, attributes, object),
             ("", "persistentvolumeclaims", "status") => claim_status(node, attributes, object),
             ("", "persistentvolumeclaims", _) => Err("may only update PVC status".to_owned()),
-            ("", "serviceaccounts", "token") => return token(node, attributes, object).await,
+            ("", "serviceaccounts", "token") => {
+                return tokens::check(node, attributes, object).await;
+            }
+            ("certificates.k8s.io", "podcertificaterequests", _) => {
+                return certificates::of_pod(node, attributes, object).await;
+            }
+            ("certificates.k8s.io", "certificatesigningrequests", "") => {
+                certificates::of_node(node, attributes, object)
+            }
             ("coordination.k8s.io", "leases", _) => lease(node, attributes, object),
             ("storage.k8s.io", "csinodes", _) => named_as_node(node, attributes, object)
                 .then_some(())
@@ -86,7 +96,7 @@ impl NodeRestriction {
         let refuse = |why: String| forbidden(attributes, object, why);
         match (attributes.operation, object, attributes.old) {
             (Operation::Create, Some(pod), _) => {
-                mirror_pod(node, pod).map_err(refuse)?;
+                mirror::check(node, pod).map_err(refuse)?;
                 let held = attributes.server.object("", "nodes", "", node).await?;
                 let held =
                     held.ok_or_else(|| Status::not_found(Qualified::new("", "nodes"), node))?;
@@ -134,114 +144,6 @@ fn node_name(pod: &Value) -> &str {
 
 fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
-}
-
-/// A pod that a node may make: a copy of a static pod, bound to and owned by the node, that leads
-/// to no other object.
-fn mirror_pod(node: &str, pod: &Value) -> Verdict {
-    let is_mirror = pod["metadata"]["annotations"].get(MIRROR).is_some();
-    if !is_mirror {
-        return Err(format!(
-            "pod does not have {MIRROR:?} annotation, node {node:?} can only create mirror pods"
-        ));
-    }
-    if node_name(pod) != node {
-        return Err(format!(
-            "node {node:?} can only create pods with spec.nodeName set to itself"
-        ));
-    }
-    let owner = match items(&pod["metadata"]["ownerReferences"]) {
-        [owner] => owner,
-        [] => {
-            return Err(format!(
-                "node {node:?} can only create pods with an owner reference set to itself"
-            ));
-        }
-        _ => {
-            return Err(format!(
-                "node {node:?} can only create pods with a single owner reference set to itself"
-            ));
-        }
-    };
-    if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
-        return Err(format!(
-            "node {node:?} can only create pods with an owner reference set to itself"
-        ));
-    }
-    if owner["controller"] != true {
-        return Err(format!(
-            "node {node:?} can only create pods with a controller owner reference set to itself"
-        ));
-    }
-    if owner["blockOwnerDeletion"] == true {
-        return Err(format!(
-            "node {node:?} must not set blockOwnerDeletion on an owner reference"
-        ));
-    }
-    let what = referred_kind(&pod["spec"]);
-    what.map_or(Ok(()), |what| {
-        Err(format!(
-            "node {node:?} can not create pods that reference {what}"
-        ))
-    })
-}
-
-/// What kind of object a pod's spec refers to, if any.
-fn referred_kind(spec: &Value) -> Option<&'static str> {
-    let account = spec["serviceAccountName"].as_str().unwrap_or_default();
-    if !account.is_empty() {
-        return Some("a service account");
-    }
-    let containers = ["initContainers", "containers", "ephemeralContainers"]
-        .into_iter()
-        .flat_map(|list| items(&spec[list]));
-    let from = |key: &str, list: &str, inner: &str| {
-        containers
-            .clone()
-            .flat_map(|container| items(&container[list]))
-            .any(|entry| match inner {
-                "" => entry.get(key).is_some(),
-                inner => entry[inner].get(key).is_some(),
-            })
-    };
-    let volumes = items(&spec["volumes"]);
-    let source = |key: &str| volumes.iter().any(|volume| volume.get(key).is_some());
-    let projected = |key: &str| {
-        volumes
-            .iter()
-            .flat_map(|volume| items(&volume["projected"]["sources"]))
-            .any(|source| source.get(key).is_some())
-    };
-    let named = volumes.iter().any(|volume| {
-        let sources = volume.as_object().into_iter().flatten();
-        sources.map(|(_, source)| source).any(|source| {
-            source.get("secretRef").is_some() || source.get("nodePublishSecretRef").is_some()
-        })
-    });
-    let secrets = from("secretKeyRef", "env", "valueFrom")
-        || from("secretRef", "envFrom", "")
-        || source("secret")
-        || source("azureFile")
-        || projected("secret")
-        || named
-        || !items(&spec["imagePullSecrets"]).is_empty();
-    let maps = from("configMapKeyRef", "env", "valueFrom")
-        || from("configMapRef", "envFrom", "")
-        || source("configMap")
-        || projected("configMap");
-    if secrets {
-        Some("secrets")
-    } else if maps {
-        Some("configmaps")
-    } else if projected("clusterTrustBundle") {
-        Some("clustertrustbundles")
-    } else if source("persistentVolumeClaim") {
-        Some("persistentvolumeclaims")
-    } else if !items(&spec["resourceClaims"]).is_empty() {
-        Some("resourceclaims")
-    } else {
-        None
-    }
 }
 
 fn pod_status(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
@@ -302,142 +204,10 @@ async fn pod_of(attributes: &Attributes<'_>, name: &str) -> Result<Value, Status
     found.ok_or_else(|| Status::not_found(Qualified::new("", "pods"), name))
 }
 
-async fn token(
-    node: &str,
-    attributes: &Attributes<'_>,
-    object: Option<&Value>,
-) -> Result<(), Status> {
-    let refuse = |why: &str| forbidden(attributes, object, why);
-    let Some(request) = object.filter(|_| attributes.operation == Operation::Create) else {
-        return Ok(());
-    };
-    let bound = &request["spec"]["boundObjectRef"];
-    let text = |key: &str| bound[key].as_str().unwrap_or_default();
-    if text("apiVersion") != "v1" || text("kind") != "Pod" || text("name").is_empty() {
-        return Err(refuse("node requested token not bound to a pod"));
-    }
-    if text("uid").is_empty() {
-        return Err(refuse(
-            "node requested token with a pod binding without a uid",
-        ));
-    }
-    let pod = pod_of(attributes, text("name")).await?;
-    if object::uid(&pod) != text("uid") {
-        let uid = text("uid");
-        return Err(refuse(&format!(
-            "the UID in the bound object reference ({uid}) does not match the UID in record. \
-             The object might have been deleted and then recreated"
-        )));
-    }
-    if node_name(&pod) != node {
-        return Err(refuse(
-            "node requested token bound to a pod scheduled on a different node",
-        ));
-    }
-    Ok(())
-}
-
-fn own_node(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
-    let name = match attributes.name {
-        "" => object.map(object::name).unwrap_or_default(),
-        name => name,
-    };
-    if name != node {
-        return Err(format!(
-            "node {node:?} is not allowed to modify node {name:?}"
-        ));
-    }
-    let Some(new) = object else { return Ok(()) };
-    match (attributes.operation, attributes.old) {
-        (Operation::Create, _) => {
-            let forbidden = forbidden_labels(labels(new), None);
-            if forbidden.is_empty() {
-                return Ok(());
-            }
-            Err(format!(
-                "node {node:?} is not allowed to set the following labels: {}",
-                forbidden.join(", ")
-            ))
-        }
-        (Operation::Update, Some(old)) => {
-            if items(&new["spec"]["taints"]) != items(&old["spec"]["taints"]) {
-                return Err(format!("node {node:?} is not allowed to modify taints"));
-            }
-            let forbidden = forbidden_labels(labels(new), labels(old));
-            if forbidden.is_empty() {
-                return Ok(());
-            }
-            Err(format!(
-                "is not allowed to modify labels: {}",
-                forbidden.join(", ")
-            ))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn labels(object: &Value) -> Option<&Map<String, Value>> {
     object["metadata"]["labels"]
         .as_object()
         .filter(|labels| !labels.is_empty())
-}
-
-/// The changed labels that a node may not change, sorted.
-fn forbidden_labels(
-    new: Option<&Map<String, Value>>,
-    old: Option<&Map<String, Value>>,
-) -> Vec<String> {
-    let keys = |labels: Option<&Map<String, Value>>| -> BTreeSet<String> {
-        labels
-            .into_iter()
-            .flatten()
-            .map(|(key, _)| key.clone())
-            .collect()
-    };
-    let value = |labels: Option<&Map<String, Value>>, key: &str| {
-        labels.and_then(|labels| labels.get(key).cloned())
-    };
-    keys(new)
-        .union(&keys(old))
-        .filter(|key| value(new, key) != value(old, key))
-        .filter(|key| !is_nodes_label(key))
-        .cloned()
-        .collect()
-}
-
-/// Labels of kubernetes.io that nodes set themselves.
-const NODES_LABELS: [&str; 11] = [
-    "kubernetes.io/hostname",
-    "topology.kubernetes.io/zone",
-    "topology.kubernetes.io/region",
-    "failure-domain.beta.kubernetes.io/zone",
-    "failure-domain.beta.kubernetes.io/region",
-    "beta.kubernetes.io/instance-type",
-    "node.kubernetes.io/instance-type",
-    "kubernetes.io/os",
-    "kubernetes.io/arch",
-    "beta.kubernetes.io/os",
-    "beta.kubernetes.io/arch",
-];
-
-/// Whole label domains that nodes set themselves.
-const NODES_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
-
-fn is_nodes_label(key: &str) -> bool {
-    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-    let within = |of: &str| {
-        domain == of
-            || domain
-                .strip_suffix(of)
-                .is_some_and(|rest| rest.ends_with('.'))
-    };
-    if within(RESTRICTED) {
-        return false;
-    }
-    if !within("kubernetes.io") && !within("k8s.io") {
-        return true;
-    }
-    NODES_LABELS.contains(&key) || NODES_DOMAINS.iter().any(|of| within(of))
 }
 
 fn claim_status(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Verdict {
@@ -507,60 +277,5 @@ fn slice(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -> Ver
                 .to_owned(),
         ),
         _ => Ok(()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn labels_of_other_domains_and_the_agreed_ones_are_the_nodes_own() {
-        for key in [
-            "example.com/a",
-            "plain",
-            "kubernetes.io/hostname",
-            "node.kubernetes.io/anything",
-            "sub.kubelet.kubernetes.io/x",
-        ] {
-            assert!(is_nodes_label(key), "{key}");
-        }
-        for key in [
-            "node-restriction.kubernetes.io/a",
-            "a.node-restriction.kubernetes.io/a",
-            "kubernetes.io/other",
-            "node-role.kubernetes.io/control-plane",
-            "other.k8s.io/x",
-        ] {
-            assert!(!is_nodes_label(key), "{key}");
-        }
-    }
-
-    #[test]
-    fn mirror_pods_lead_to_nothing() {
-        let pod = json!({
-            "metadata": {
-                "annotations": {MIRROR: "x"},
-                "ownerReferences": [{
-                    "apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u", "controller": true,
-                }],
-            },
-            "spec": {"nodeName": "n", "containers": [{"name": "c"}]},
-        });
-        assert_eq!(mirror_pod("n", &pod), Ok(()));
-        assert!(mirror_pod("m", &pod).is_err());
-        let mut with_secret = pod.clone();
-        with_secret["spec"]["volumes"] = json!([{"name": "v", "secret": {"secretName": "s"}}]);
-        assert_eq!(
-            mirror_pod("n", &with_secret),
-            Err("node \"n\" can not create pods that reference secrets".to_owned())
-        );
-        let mut by_env = pod;
-        by_env["spec"]["containers"][0]["envFrom"] = json!([{"configMapRef": {"name": "m"}}]);
-        assert_eq!(
-            mirror_pod("n", &by_env),
-            Err("node \"n\" can not create pods that reference configmaps".to_owned())
-        );
     }
 }

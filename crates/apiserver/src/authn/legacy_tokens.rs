@@ -9,11 +9,11 @@ use base64::engine::general_purpose::STANDARD;
 use jiff::civil::Date;
 use serde_json::{Value, json};
 
-use super::service_accounts::{AuthenticatedToken, GROUP, Note};
+use super::service_accounts::{AuthenticatedToken, GROUP, Note, has_ended};
 use crate::object;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;
-use crate::tokens::TokenKeys;
+use crate::tokens::{TokenKeys, subject};
 use crate::user::UserInfo;
 use crate::writes::Author;
 
@@ -37,7 +37,7 @@ pub(super) async fn authenticate(
     let Some(secret) = found("secrets", claims.secret_name.clone()).await? else {
         return Err("token has been invalidated: its secret does not exist".to_owned());
     };
-    if !secret["metadata"]["deletionTimestamp"].is_null() {
+    if has_ended(&secret) {
         return Err("token has been invalidated: its secret is being deleted".to_owned());
     }
     let held = secret["data"]["token"].as_str().unwrap_or_default();
@@ -47,7 +47,7 @@ pub(super) async fn authenticate(
     let Some(account) = found("serviceaccounts", claims.account_name.clone()).await? else {
         return Err("the service account of the token does not exist".to_owned());
     };
-    if !account["metadata"]["deletionTimestamp"].is_null() {
+    if has_ended(&account) {
         return Err("service account has been deleted".to_owned());
     }
     if object::uid(&account) != claims.account_uid {
@@ -84,7 +84,7 @@ pub(super) async fn authenticate(
         "authentication.k8s.io/legacy-token-manual-secret"
     };
     note.annotation = Some((annotation, name.to_owned()));
-    let user = format!("system:serviceaccount:{namespace}:{}", claims.account_name);
+    let user = subject(namespace, &claims.account_name);
     let mut user = UserInfo::new(user, &[GROUP, &format!("{GROUP}:{namespace}")]);
     user.uid.clone_from(&claims.account_uid);
     Ok(AuthenticatedToken {

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::context::Warnings;
 use crate::object;
 use crate::server::ApiServer;
-use crate::tokens::{Claims, ObjectRef, TokenKeys};
+use crate::tokens::{Claims, ObjectRef, TokenKeys, subject};
 use crate::user::UserInfo;
 
 pub(super) const GROUP: &str = "system:serviceaccounts";
@@ -111,6 +111,9 @@ async fn bound(
     let found = server.object("", plural, namespace, &wanted.name).await;
     let found: Option<Value> = found.map_err(|status| status.message)?;
     match found {
+        Some(held) if object::uid(&held) == wanted.uid && has_ended(&held) => {
+            Err(format!("{plural} {} is being deleted", wanted.name))
+        }
         Some(held) if object::uid(&held) == wanted.uid => Ok(()),
         Some(_) => Err(format!(
             "{plural} {} was deleted and made anew",
@@ -120,13 +123,23 @@ async fn bound(
     }
 }
 
+/// How long after its deletion time the tokens of an object that is still there are good, seconds.
+const AFTER_DELETION: i64 = 60;
+
+/// Whether an object's tokens have ended because it is being deleted: finalizers may keep it for ever.
+pub(super) fn has_ended(held: &Value) -> bool {
+    let Some(deleted) = held["metadata"]["deletionTimestamp"].as_str() else {
+        return false;
+    };
+    let deleted = deleted.parse::<jiff::Timestamp>();
+    let now = jiff::Timestamp::now().as_second();
+    deleted.map_or(true, |at| at.as_second() + AFTER_DELETION < now)
+}
+
 fn user(claims: &Claims) -> UserInfo {
     let bound = &claims.kubernetes;
     let namespace = &bound.namespace;
-    let name = format!(
-        "system:serviceaccount:{namespace}:{}",
-        bound.serviceaccount.name
-    );
+    let name = subject(namespace, &bound.serviceaccount.name);
     let mut user = UserInfo::new(name, &[GROUP, &format!("{GROUP}:{namespace}")]);
     user.uid.clone_from(&bound.serviceaccount.uid);
     let mut extra = |key: &str, value: &str| {
@@ -149,4 +162,23 @@ fn user(claims: &Claims) -> UserInfo {
         extra("node-uid", &node.uid);
     }
     user
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn tokens_end_a_minute_after_the_deletion_of_what_they_are_bound_to() {
+        let now = jiff::Timestamp::now();
+        let deleted = |seconds: i64| {
+            let at = now + jiff::SignedDuration::from_secs(seconds);
+            json!({"metadata": {"deletionTimestamp": object::seconds(at)}})
+        };
+        assert!(!has_ended(&json!({"metadata": {}})));
+        assert!(!has_ended(&deleted(30)) && !has_ended(&deleted(-30)));
+        assert!(has_ended(&deleted(-90)));
+        assert!(has_ended(&json!({"metadata": {"deletionTimestamp": "?"}})));
+    }
 }

@@ -14,7 +14,7 @@ use crate::tokens::{
     Audiences, Claims, DEFAULT_EXPIRATION_SECONDS, KubernetesClaims, MAX_EXPIRATION_SECONDS,
     MIN_EXPIRATION_SECONDS, ObjectRef,
 };
-use crate::{errors, object, respond};
+use crate::{errors, object, respond, tokens};
 
 const GROUP: &str = "authentication.k8s.io";
 
@@ -77,7 +77,7 @@ pub(super) async fn handle(
         jti: uuid::Uuid::new_v4().to_string(),
         kubernetes,
         nbf: now,
-        sub: format!("system:serviceaccount:{namespace}:{name}"),
+        sub: tokens::subject(namespace, name),
     };
     let token = keys.sign(&claims).map_err(Status::internal)?;
     let expires = jiff::Timestamp::from_second(now + seconds).map_err(Status::internal)?;

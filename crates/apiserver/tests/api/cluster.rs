@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use davit_apiserver::{ApiServer, BoxError, Options, ResponseBody, UserInfo};
+use davit_apiserver::{ApiServer, Authorization, BoxError, Options, ResponseBody, UserInfo};
 use davit_store::{Backend, Store, open};
 use futures::StreamExt;
 use http::{HeaderMap, Request, StatusCode};
@@ -131,6 +131,8 @@ impl Cluster {
             .await
             .unwrap();
         let mut options = Options::new(Arc::clone(&store));
+        // most of these tests are about what happens to those who may
+        options.authorization = Authorization::Authenticated;
         change(&mut options);
         let server = ApiServer::new(options).await.unwrap();
         Self {

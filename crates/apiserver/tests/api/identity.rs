@@ -1,6 +1,6 @@
 //! Who is who, and who may what.
 
-use davit_apiserver::{UserInfo, parse_token_file};
+use davit_apiserver::{Authorization, Options, UserInfo, parse_token_file};
 use serde_json::json;
 
 use crate::cluster::*;
@@ -30,6 +30,25 @@ async fn anonymous_callers_only_see_health_and_version() {
             "{path}"
         );
     }
+}
+
+#[tokio::test]
+async fn without_configuration_users_may_what_their_roles_say() {
+    let c = Cluster::new().await;
+    let default = Options::new(c.store()).authorization;
+    assert_eq!(default, Authorization::default());
+    let c = Cluster::with(|options| options.authorization = default).await;
+    let somebody = UserInfo::new("somebody", &[]);
+    for path in ["/api/v1/pods", "/api/v1/secrets", "/metrics"] {
+        let answer = c.send_as(&somebody, "GET", path, &[], "").await;
+        assert_eq!(answer.status(), 403, "{path}");
+    }
+    // nodes are restricted, too
+    let node = UserInfo::new("system:node:n1", &["system:nodes"]);
+    let foreign = json!({"metadata": {"name": "n2"}}).to_string();
+    let json = [("content-type", "application/json")];
+    let answer = c.send_as(&node, "POST", "/api/v1/nodes", &json, foreign);
+    assert_eq!(answer.await.status(), 403);
 }
 
 #[tokio::test]
