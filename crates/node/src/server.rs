@@ -230,7 +230,10 @@ async fn answer(
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
     };
     if !state.access.allows(&caller, request.method(), &path).await {
-        let (subresource, verb) = (auth::subresource(&path), auth::verb(request.method(), &path));
+        let (subresource, verb) = (
+            auth::subresource(&path),
+            auth::verb(request.method(), &path),
+        );
         let message = format!(
             "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresource}])\n",
             caller.name

@@ -275,7 +275,13 @@ mod tests {
 
     #[test]
     fn executing_is_creating_whatever_the_method() {
-        for path in ["/exec/ns/p/c", "//exec/ns/p/c", "/attach/a", "/run/a", "/portForward/a/b"] {
+        for path in [
+            "/exec/ns/p/c",
+            "//exec/ns/p/c",
+            "/attach/a",
+            "/run/a",
+            "/portForward/a/b",
+        ] {
             assert_eq!(verb(&Method::GET, path), "create", "{path}");
             assert_eq!(subresource(path), "proxy", "{path}");
         }
