@@ -4,7 +4,7 @@
 mod node_harness;
 
 use crate::harness::root;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{LogParams, Patch, PatchParams, PostParams};
 use node_harness::{NodeCluster, within};
 use serde_json::{Value, json};
@@ -105,6 +105,8 @@ async fn containers_do_not_reach_the_host() {
         .unwrap();
     first_process(&node, &marker).await;
     neighbours(&node, &marker).await;
+    users_of_their_own(&node).await;
+    profiles(&node).await;
     node.clean_up().await;
 }
 
@@ -183,6 +185,86 @@ async fn neighbours(node: &NodeCluster, marker: &Marker) {
     let log = log(node, "neighbours").await;
     assert_eq!(phase, "Succeeded", "{message} {log}");
     assert!(log.contains("saw ") && !log.contains("FOUND"), "{log}");
+}
+
+/// `hostUsers: false`: root with capabilities in a pod is nobody on the host, and nobody in another pod.
+async fn users_of_their_own(node: &NodeCluster) {
+    let nodes: kube::Api<Node> = kube::Api::all(node.client.clone());
+    let handlers = nodes
+        .get("node-1")
+        .await
+        .unwrap()
+        .status
+        .unwrap()
+        .runtime_handlers;
+    let features = handlers.into_iter().flatten().find_map(|h| h.features);
+    if features.and_then(|f| f.user_namespaces) != Some(true) {
+        println!("skipped: this kernel does not map the users of file systems");
+        return;
+    }
+    let script = "awk '{print \"range\", $2}' /proc/self/uid_map; echo user $(id -u); echo volume > /volume/file; \
+        mknod /tmp/disk b 8 0 || echo no device; mkdir /tmp/c && mount -t tmpfs none /tmp/c && echo own mounts; \
+        for v in /proc/sys/kernel/core_pattern /proc/sysrq-trigger; do (echo x > $v) || echo refused; done; sleep 60";
+    let mut ranges = Vec::new();
+    for name in ["users-a", "users-b"] {
+        let mut main = container("main", script);
+        main["securityContext"] = json!({ "capabilities": { "add": ["SYS_ADMIN", "SYS_PTRACE", "MKNOD"] }, "procMount": "Unmasked" });
+        main["volumeMounts"] = json!([{ "name": "v", "mountPath": "/volume" }]);
+        let volume = json!({ "name": "v", "emptyDir": {} });
+        let spec = json!({ "hostUsers": false, "containers": [main], "volumes": [volume] });
+        node.create(&pod(name, spec)).await;
+        let what = format!("what {name} says");
+        let text = within(Duration::from_secs(60), &what, async || {
+            Some(log(node, name).await).filter(|text| text.matches("refused").count() == 2)
+        })
+        .await;
+        for line in ["user 0", "no device", "own mounts"] {
+            assert!(text.lines().any(|l| l == line), "{name}: {text}");
+        }
+        let range = text.lines().find_map(|l| l.strip_prefix("range ")).unwrap();
+        ranges.push(range.trim().parse::<u32>().unwrap());
+        let uid = node.pods().get(name).await.unwrap().metadata.uid.unwrap();
+        let file = format!("pods/{uid}/volumes/kubernetes.io~empty-dir/v/file");
+        let on_disk = std::fs::metadata(node.kubelet_dir().join(file)).unwrap();
+        assert_eq!(
+            std::os::unix::fs::MetadataExt::uid(&on_disk),
+            0,
+            "volumes are as the pod sees them"
+        );
+    }
+    assert!(
+        ranges[0] >= 65536 && ranges[1] >= 65536 && ranges[0].abs_diff(ranges[1]) >= 65536,
+        "{ranges:?}"
+    );
+    // Not beside the host's namespaces.
+    let spec =
+        json!({ "hostUsers": false, "hostPID": true, "containers": [container("main", "true")] });
+    let refused = node
+        .pods()
+        .create(&PostParams::default(), &pod("users-host", spec))
+        .await;
+    assert!(matches!(refused, Err(kube::Error::Api(status)) if status.code == 422));
+}
+
+/// A profile of AppArmor that cannot be enforced is not left out in silence.
+async fn profiles(node: &NodeCluster) {
+    if std::fs::exists("/sys/module/apparmor").unwrap() {
+        return;
+    }
+    for (name, profile) in [
+        ("apparmor-default", json!({ "type": "RuntimeDefault" })),
+        (
+            "apparmor-local",
+            json!({ "type": "Localhost", "localhostProfile": "strict" }),
+        ),
+    ] {
+        let mut main = container("main", "true");
+        main["securityContext"] = json!({ "appArmorProfile": profile });
+        node.create(&pod(name, json!({ "containers": [main] })))
+            .await;
+        let status = node.wait_for_phase(name, "Failed").await.status.unwrap();
+        assert_eq!(status.reason.as_deref(), Some("AppArmor"), "{status:?}");
+    }
 }
 
 /// Not a test of its own: what the container above runs. Looks for a process that has the host's files or more

@@ -3,7 +3,7 @@
 use crate::pod::PodExt;
 use crate::sysctls::Allowlist;
 use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
+    AppArmorProfile, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
 };
 use std::collections::BTreeMap;
 
@@ -38,6 +38,29 @@ fn check_sysctls(pod: &Pod, allowed: &Allowlist) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// Whether the kernel enforces profiles of AppArmor.
+fn app_armor_is_on() -> bool {
+    std::fs::read("/sys/module/apparmor/parameters/enabled").is_ok_and(|on| on.starts_with(b"Y"))
+}
+
+/// A pod that asks for a profile of AppArmor is not run without it.
+fn check_app_armor(pod: &Pod, on: impl FnOnce() -> bool) -> Result<(), Refusal> {
+    let wants = |profile: Option<&AppArmorProfile>| {
+        profile.is_some_and(|profile| profile.type_ != "Unconfined")
+    };
+    let of_pod = pod.pod_spec().security_context.as_ref();
+    let wanted = wants(of_pod.and_then(|context| context.app_armor_profile.as_ref()))
+        || pod.all_containers().iter().any(|(_, container)| {
+            let own = container.security_context.as_ref();
+            wants(own.and_then(|context| context.app_armor_profile.as_ref()))
+        });
+    if wanted && !on() {
+        let text = "Cannot enforce AppArmor: AppArmor is not enabled on the host";
+        return refuse("AppArmor", text);
+    }
+    Ok(())
+}
+
 /// Checks what does not change with the load of the node.
 ///
 /// # Errors
@@ -59,6 +82,7 @@ pub fn check_node(pod: &Pod, node: &Node, sysctls: &Allowlist) -> Result<(), Ref
         );
     }
     check_sysctls(pod, sysctls)?;
+    check_app_armor(pod, app_armor_is_on)?;
     let selector_os = spec
         .node_selector
         .as_ref()

@@ -40,6 +40,7 @@ use crate::server::{self, AccessOptions};
 use crate::shutdown::{self, Shutdown};
 use crate::status_manager::StatusManager;
 use crate::sysctls::Allowlist;
+use crate::users::UserRanges;
 use crate::volumes::Volumes;
 use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
 use davit_client::{EventRecorder, Informer};
@@ -392,6 +393,7 @@ impl NodeAgent {
             host_dns,
             status,
             volumes: Volumes::new(paths.clone(), mounter, objects.clone()),
+            users: UserRanges::new(paths.clone()),
             images: ImageManager::new(
                 options.runtime.clone(),
                 recorder.clone(),

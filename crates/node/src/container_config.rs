@@ -71,8 +71,20 @@ pub fn seccomp_root(ctx: &Context) -> PathBuf {
     ctx.paths.root().join("seccomp")
 }
 
+/// How the pod's users map to the host's, where they are not the same.
+fn users(ctx: &Context, pod: &Pod) -> Result<Option<cri::UserNamespace>, Error> {
+    ctx.users.of(pod).map_err(|source| Error::Io {
+        what: "cannot give the pod users of its own",
+        source,
+    })
+}
+
 /// Configuration of a pod's sandbox.
-pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig {
+///
+/// # Errors
+/// No users for a pod that wants its own.
+pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, Error> {
+    let users = users(ctx, pod)?;
     let context = pod.pod_spec().security_context.as_ref();
     let wanted = context.and_then(|c| c.sysctls.as_ref());
     let mut port_mappings = Vec::new();
@@ -94,7 +106,7 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig 
             });
         }
     }
-    cri::PodSandboxConfig {
+    Ok(cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
             name: pod.pod_name().to_owned(),
             uid: pod.uid().to_owned(),
@@ -123,7 +135,7 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig 
             .collect(),
         linux: Some(cri::LinuxPodSandboxConfig {
             cgroup_parent: ctx.pod_cgroup(pod),
-            security_context: Some(security::sandbox(pod, &seccomp_root(ctx))),
+            security_context: Some(security::sandbox(pod, &seccomp_root(ctx), users.as_ref())),
             sysctls: wanted
                 .into_iter()
                 .flatten()
@@ -133,7 +145,7 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> cri::PodSandboxConfig 
             resources: Some(resources::sandbox_resources(pod)),
         }),
         ..cri::PodSandboxConfig::default()
-    }
+    })
 }
 
 /// What a container's configuration is made from.
@@ -215,7 +227,15 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
             .iter()
             .map(|(k, v)| cri::KeyValue::new(k.clone(), v.clone())),
     );
-    let mounts = mounts(ctx, &parts, lookup)?;
+    let mut mounts = mounts(ctx, &parts, lookup)?;
+    let users = users(ctx, pod)?;
+    if let Some(users) = &users {
+        // Files are on disk as the pod sees them, whatever range it has.
+        for mount in &mut mounts {
+            mount.uid_mappings.clone_from(&users.uids);
+            mount.gid_mappings.clone_from(&users.gids);
+        }
+    }
     let target = match role {
         Role::Ephemeral => ephemeral_target(pod, &container.name, parts.runtime),
         _ => None,
@@ -224,7 +244,14 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
         uid: image.uid,
         name: &image.username,
     };
-    let context = security::container(pod, container, &user, target, &seccomp_root(ctx))?;
+    let context = security::container(
+        pod,
+        container,
+        &user,
+        target,
+        &seccomp_root(ctx),
+        users.as_ref(),
+    )?;
     let mut annotations: HashMap<String, String> =
         parts.devices.annotations.clone().into_iter().collect();
     annotations.extend(container_annotations(pod, container, restart_count));

@@ -14,6 +14,7 @@ use crate::pod::PodExt;
 use crate::pod_table::PodTable;
 use crate::probes::Results;
 use crate::status_manager::StatusManager;
+use crate::users::UserRanges;
 use crate::volumes::Volumes;
 use davit_client::{EventRecorder, Informer};
 use davit_oci::runtime::Runtime;
@@ -48,6 +49,8 @@ pub struct Context {
     pub status: StatusManager,
     /// Volumes.
     pub volumes: Volumes,
+    /// Users of pods that are not the host's.
+    pub users: UserRanges,
     /// Images.
     pub images: ImageManager,
     /// What removes them.

@@ -45,6 +45,7 @@ pub mod status;
 pub mod status_manager;
 pub mod sysctls;
 mod termination;
+pub mod users;
 pub mod volumes;
 mod worker;
 

@@ -76,7 +76,11 @@ fn strings(list: &[&str]) -> Vec<String> {
 }
 
 /// Namespaces of the pod; `target` is the container whose processes an ephemeral container joins.
-fn namespaces(pod: &Pod, target: Option<String>) -> cri::NamespaceOption {
+fn namespaces(
+    pod: &Pod,
+    target: Option<String>,
+    users: Option<&cri::UserNamespace>,
+) -> cri::NamespaceOption {
     let spec = pod.pod_spec();
     let pick = |host: Option<bool>, other: cri::NamespaceMode| {
         if host == Some(true) {
@@ -99,7 +103,7 @@ fn namespaces(pod: &Pod, target: Option<String>) -> cri::NamespaceOption {
         pid: pid as i32,
         ipc: pick(spec.host_ipc, cri::NamespaceMode::Pod) as i32,
         target_id: target.unwrap_or_default(),
-        userns_options: None,
+        userns_options: users.cloned(),
     }
 }
 
@@ -166,8 +170,12 @@ fn groups_policy(context: Option<&PodSecurityContext>) -> i32 {
     }
 }
 
-/// Security context of the sandbox.
-pub fn sandbox(pod: &Pod, seccomp_root: &std::path::Path) -> cri::LinuxSandboxSecurityContext {
+/// Security context of the sandbox; `users` where they are not the host's.
+pub fn sandbox(
+    pod: &Pod,
+    seccomp_root: &std::path::Path,
+    users: Option<&cri::UserNamespace>,
+) -> cri::LinuxSandboxSecurityContext {
     let context = pod.pod_spec().security_context.as_ref();
     let privileged = pod.all_containers().iter().any(|(_, c)| {
         c.security_context
@@ -175,7 +183,7 @@ pub fn sandbox(pod: &Pod, seccomp_root: &std::path::Path) -> cri::LinuxSandboxSe
             .is_some_and(|s| s.privileged == Some(true))
     });
     cri::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(pod, None)),
+        namespace_options: Some(namespaces(pod, None, users)),
         run_as_user: context.and_then(|c| c.run_as_user).map(int64),
         run_as_group: context.and_then(|c| c.run_as_group).map(int64),
         supplemental_groups: groups(context),
@@ -211,6 +219,7 @@ pub fn container(
     image: &ImageUser<'_>,
     target: Option<String>,
     seccomp_root: &std::path::Path,
+    users: Option<&cri::UserNamespace>,
 ) -> Result<cri::LinuxContainerSecurityContext, Error> {
     let of_pod = pod.pod_spec().security_context.as_ref();
     let own = container.security_context.as_ref();
@@ -230,7 +239,7 @@ pub fn container(
             ..cri::Capability::default()
         }),
         privileged,
-        namespace_options: Some(namespaces(pod, target)),
+        namespace_options: Some(namespaces(pod, target, users)),
         run_as_user: user.map(int64),
         run_as_group: own
             .and_then(|c| c.run_as_group)
@@ -345,6 +354,7 @@ mod tests {
             &ImageUser { uid, name: "" },
             None,
             Path::new("/seccomp"),
+            None,
         )
     }
 

@@ -44,6 +44,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
         errors,
     );
     security_context(spec, path, errors);
+    host_users(spec, path, errors);
     scheduling::affinity(at(spec, &["affinity"]), &path.child("affinity"), errors);
     let tolerations = list_at(spec, &["tolerations"]);
     scheduling::tolerations(tolerations, &path.child("tolerations"), errors);
@@ -128,6 +129,23 @@ fn security_context(spec: &Value, path: &Path, errors: &mut ErrorList) {
             true,
             fault,
         ));
+    }
+}
+
+/// Users of its own and namespaces of the host do not go together.
+fn host_users(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    if at(spec, &["hostUsers"]) != &Value::Bool(false) {
+        return;
+    }
+    for (field, shown) in [
+        ("hostNetwork", "hostNetwork"),
+        ("hostPID", "HostPID"),
+        ("hostIPC", "HostIPC"),
+    ] {
+        if bool_at(spec, &[field]) {
+            let fault = "when `pod.Spec.HostUsers` is false";
+            errors.push(FieldError::forbidden(&path.child(shown), fault));
+        }
     }
 }
 

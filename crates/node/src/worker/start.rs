@@ -43,8 +43,10 @@ impl Worker {
                 .warning(&reference, "NetworkNotReady", message);
             return Err(());
         }
-        let config = container_config::sandbox(&self.ctx, &self.pod, attempt);
-        let made = self.try_sandbox(config).await;
+        let made = match container_config::sandbox(&self.ctx, &self.pod, attempt) {
+            Ok(config) => self.try_sandbox(config).await,
+            Err(error) => Err(error.to_string()),
+        };
         match made {
             Ok(id) => {
                 tracing::debug!(pod = %self.pod.format(), %id, "sandbox is up");
@@ -65,10 +67,7 @@ impl Worker {
     async fn try_sandbox(&self, config: cri::PodSandboxConfig) -> Result<String, String> {
         let handler = self.runtime_handler().await?;
         if self.pod.pod_spec().host_users == Some(false) {
-            // Running it as the host's users would be less than what was asked for.
-            return Err(format!(
-                "the handler {handler:?} does not support user namespaces"
-            ));
+            self.check_users(&handler).await?;
         }
         tokio::fs::create_dir_all(&config.log_directory)
             .await
@@ -78,6 +77,21 @@ impl Worker {
             .run_pod_sandbox(config, &handler)
             .await
             .map_err(|e| e.to_string())
+    }
+
+    /// Running the pod as the host's users would be less than what was asked for.
+    async fn check_users(&self, handler: &str) -> Result<(), String> {
+        let status = self.ctx.runtime.status().await.map_err(|e| e.to_string())?;
+        let mut handlers = status.runtime_handlers.into_iter();
+        let features = handlers
+            .find(|known| known.name == handler)
+            .and_then(|known| known.features);
+        if features.is_some_and(|features| features.user_namespaces) {
+            return Ok(());
+        }
+        Err(format!(
+            "the handler {handler:?} does not support user namespaces"
+        ))
     }
 
     async fn runtime_handler(&self) -> Result<String, String> {
@@ -209,7 +223,8 @@ impl Worker {
                 source: error,
             }));
         }
-        let sandbox_config = container_config::sandbox(ctx, pod, sandbox.attempt);
+        let sandbox_config =
+            container_config::sandbox(ctx, pod, sandbox.attempt).map_err(config_error)?;
         match ctx
             .runtime
             .create_container(&sandbox.id, config, sandbox_config)

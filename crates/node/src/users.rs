@@ -1,0 +1,204 @@
+//! Ranges of host IDs for pods whose users are not the host's (`hostUsers: false`, KEP-127).
+//!
+//! Each pod gets a range that no other pod of the node has. It is written to the pod's directory, where the upstream node
+//! agent writes it, and is free again when the directory is gone: nothing else has to be kept.
+
+use crate::paths::{PRIVATE_DIR, Paths};
+use crate::pod::PodExt;
+use davit_proto::cri::v1 as cri;
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+/// IDs of a range. The first range of the host is the host's own.
+const LENGTH: u32 = 1 << 16;
+/// Ranges below 2^31, which is all that some file systems and programs can count to.
+const RANGES: u32 = (1 << 15) - 1;
+/// Name of the file in the pod's directory.
+const FILE: &str = "userns";
+/// The file is some hundred bytes.
+const MAX_FILE: u64 = 64 << 10;
+
+/// One part of a mapping, as the file has it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Part {
+    host_id: u32,
+    container_id: u32,
+    length: u32,
+}
+
+/// The file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Mappings {
+    uid_mappings: Vec<Part>,
+    gid_mappings: Vec<Part>,
+}
+
+impl Mappings {
+    fn new(host_id: u32) -> Self {
+        let part = Part {
+            host_id,
+            container_id: 0,
+            length: LENGTH,
+        };
+        Self {
+            uid_mappings: vec![part.clone()],
+            gid_mappings: vec![part],
+        }
+    }
+
+    /// The first ID of the range, when the mapping is one that this module gave.
+    fn range(&self) -> Option<u32> {
+        let first = self.uid_mappings.first()?.host_id;
+        let own = first >= LENGTH && first.is_multiple_of(LENGTH) && *self == Self::new(first);
+        own.then_some(first)
+    }
+
+    fn read(pod: &Path) -> io::Result<Option<Self>> {
+        let file = match std::fs::File::open(pod.join(FILE)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut text = Vec::new();
+        file.take(MAX_FILE).read_to_end(&mut text)?;
+        serde_json::from_slice(&text)
+            .map(Some)
+            .map_err(io::Error::other)
+    }
+
+    /// On disk before the runtime hears of it: another pod must never get the same.
+    fn write(&self, pod: &Path) -> io::Result<()> {
+        davit_beneath::private_dir(pod, PRIVATE_DIR)?;
+        let temporary = pod.join(format!("{FILE}.tmp"));
+        let mut file = std::fs::File::create(&temporary)?;
+        file.write_all(&serde_json::to_vec(self).map_err(io::Error::other)?)?;
+        file.sync_data()?;
+        std::fs::rename(&temporary, pod.join(FILE))?;
+        std::fs::File::open(pod)?.sync_all()
+    }
+}
+
+/// Gives out ranges.
+pub struct UserRanges {
+    paths: Paths,
+    one_at_a_time: Mutex<()>,
+}
+
+impl UserRanges {
+    /// For the pods below `paths`.
+    pub fn new(paths: Paths) -> Self {
+        Self {
+            paths,
+            one_at_a_time: Mutex::default(),
+        }
+    }
+
+    /// How the pod's users map to the host's; `None` for those whose users are the host's. The same at each call.
+    ///
+    /// # Errors
+    /// Files that cannot be read or written, no range left.
+    pub fn of(&self, pod: &Pod) -> io::Result<Option<cri::UserNamespace>> {
+        if pod.pod_spec().host_users != Some(false) {
+            return Ok(None);
+        }
+        let _one = self.one_at_a_time.lock();
+        let dir = self.paths.pod(pod.uid());
+        let mappings = match Mappings::read(&dir)? {
+            Some(mappings) if mappings.range().is_some() => mappings,
+            Some(_) => return Err(io::Error::other("the pod's range of users is damaged")),
+            None => {
+                let mappings = Mappings::new(self.free()?);
+                mappings.write(&dir)?;
+                mappings
+            }
+        };
+        let list = |parts: &[Part]| {
+            let map = |part: &Part| cri::IdMapping {
+                host_id: part.host_id,
+                container_id: part.container_id,
+                length: part.length,
+            };
+            parts.iter().map(map).collect()
+        };
+        Ok(Some(cri::UserNamespace {
+            mode: cri::NamespaceMode::Pod as i32,
+            uids: list(&mappings.uid_mappings),
+            gids: list(&mappings.gid_mappings),
+        }))
+    }
+
+    /// The lowest range that no pod has. What cannot be read may have any, so nothing is given out then.
+    fn free(&self) -> io::Result<u32> {
+        let mut taken = BTreeSet::new();
+        let entries = match std::fs::read_dir(self.paths.pods()) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(LENGTH),
+            Err(error) => return Err(error),
+        };
+        for entry in entries {
+            if let Some(mappings) = Mappings::read(&entry?.path())? {
+                let range = mappings.range();
+                taken.insert(range.ok_or_else(|| {
+                    io::Error::other("a range of users that is in use is damaged")
+                })?);
+            }
+        }
+        (1..=RANGES)
+            .map(|number| number * LENGTH)
+            .find(|first| !taken.contains(first))
+            .ok_or_else(|| io::Error::other("no range of users is left"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(uid: &str, host_users: bool) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": uid, "namespace": "ns", "uid": uid},
+            "spec": {"hostUsers": host_users, "containers": []},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn each_pod_has_a_range_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path().to_owned(), dir.path().join("logs"));
+        let ranges = UserRanges::new(paths.clone());
+        let first = |uid: &str| {
+            ranges
+                .of(&pod(uid, false))
+                .map(|u| u.unwrap().uids[0].host_id)
+        };
+        assert_eq!(ranges.of(&pod("host", true)).unwrap(), None);
+        assert_eq!((first("a").unwrap(), first("b").unwrap()), (65536, 131_072));
+        assert_eq!(first("a").unwrap(), 65536, "the same again");
+        // Another agent finds them; what is gone is free.
+        let ranges = UserRanges::new(paths.clone());
+        let first = |uid: &str| {
+            ranges
+                .of(&pod(uid, false))
+                .map(|u| u.unwrap().uids[0].host_id)
+        };
+        assert_eq!(first("c").unwrap(), 196_608);
+        std::fs::remove_dir_all(paths.pod("a")).unwrap();
+        assert_eq!(first("d").unwrap(), 65536);
+        // A file that says something else stops all, instead of giving two pods the same.
+        std::fs::write(
+            paths.pod("b").join(FILE),
+            "{\"uidMappings\":[],\"gidMappings\":[]}",
+        )
+        .unwrap();
+        assert!(first("b").is_err() && first("e").is_err());
+        assert_eq!(first("c").unwrap(), 196_608);
+    }
+}
