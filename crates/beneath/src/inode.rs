@@ -3,13 +3,19 @@
 use crate::error::{Error, Result};
 use crate::procfs::Procfs;
 use crate::root::{Links, Root};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, Uid, chownat, fstat, makedev};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
+    fgetxattr, fsetxattr, fstat, makedev, utimensat,
+};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
+
+/// The attribute by which overlayfs knows directories that hide those below.
+const OPAQUE: &str = "trusted.overlay.opaque";
 
 /// Whose something is and who may use it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -114,6 +120,61 @@ impl Inode {
                 Procfs::of_host()?.chmod(&self.fd, Mode::from_raw_mode(mode & 0o7777))
             }
             _ => Ok(()),
+        }
+    }
+
+    /// Sets when it was changed last.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_modified(&self, seconds: i64) -> Result<()> {
+        let time = Timespec {
+            tv_sec: seconds,
+            tv_nsec: 0,
+        };
+        let times = Timestamps {
+            last_access: time,
+            last_modification: time,
+        };
+        utimensat(&self.fd, "", &times, AtFlags::EMPTY_PATH).map_err(Error::at(""))
+    }
+
+    /// Sets an extended attribute of a file or directory; nothing else can have one that davit knows.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_attribute(&self, name: &str, value: &[u8]) -> Result<()> {
+        let fd = self.readable()?;
+        fsetxattr(&fd, name, value, XattrFlags::empty()).map_err(Error::at(name))
+    }
+
+    /// Whether it is a directory of an overlay's layer that hides what the layers below have there.
+    #[must_use]
+    pub fn is_opaque(&self) -> bool {
+        let mut value = [0; 1];
+        self.readable().is_ok_and(|fd| {
+            fgetxattr(&fd, OPAQUE, &mut value[..]).is_ok_and(|length| value[..length] == *b"y")
+        })
+    }
+
+    /// Makes it such a directory.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn set_opaque(&self) -> Result<()> {
+        self.set_attribute(OPAQUE, b"y")
+    }
+
+    /// A descriptor that attributes can be reached by. Only regular files and directories are harmless to open.
+    fn readable(&self) -> Result<OwnedFd> {
+        match self.kind()? {
+            FileType::RegularFile | FileType::Directory => {
+                self.reopen(OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY)
+            }
+            _ => Err(Error::Unexpected {
+                what: "file with attributes",
+                expected: "a regular file or directory",
+            }),
         }
     }
 

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use rustix::fs::{
     CWD, Mode, OFlags, PROC_SUPER_MAGIC, ResolveFlags, chmodat, fstat, fstatfs, openat, openat2,
 };
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
+use rustix::mount::{OpenTreeFlags, open_tree};
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -25,8 +25,8 @@ pub struct Procfs {
 }
 
 impl Procfs {
-    /// The procfs of the namespaces that this process had at the first call. Without privileges it is the one at
-    /// `/proc`, with them one of our own that is mounted nowhere, so that nobody can mount anything over it.
+    /// The procfs that was at `/proc` at the first call. With the privilege to mount it is held as a mount of our own
+    /// that is nowhere in the tree, so that nobody can mount anything over it.
     ///
     /// # Errors
     /// There is no procfs.
@@ -35,7 +35,7 @@ impl Procfs {
         if let Some(host) = HOST.get() {
             return Ok(host);
         }
-        let fd = private_instance().or_else(|_| {
+        let fd = detached().or_else(|_| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
             openat(CWD, "/proc", flags, Mode::empty()).map_err(Error::at("/proc"))
         })?;
@@ -122,14 +122,8 @@ impl Procfs {
     }
 }
 
-fn private_instance() -> Result<OwnedFd> {
-    let make = || {
-        let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
-        fsconfig_create(context.as_fd())?;
-        let attrs = MountAttrFlags::MOUNT_ATTR_NOSUID
-            | MountAttrFlags::MOUNT_ATTR_NODEV
-            | MountAttrFlags::MOUNT_ATTR_NOEXEC;
-        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attrs)
-    };
-    make().map_err(Error::at("proc"))
+/// A mount of `/proc` without what is mounted over parts of it, and nowhere in the tree.
+fn detached() -> Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    open_tree(CWD, "/proc", flags).map_err(Error::at("/proc"))
 }

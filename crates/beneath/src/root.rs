@@ -86,6 +86,15 @@ impl Root {
         Root { links, ..self }
     }
 
+    /// One more descriptor of the same directory, with a rule for links of its own.
+    ///
+    /// # Errors
+    /// No more descriptors.
+    pub fn same(&self, links: Links) -> Result<Self> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.fd, 3).map_err(Error::at(""))?;
+        Ok(Root { fd, links })
+    }
+
     /// What becomes of links.
     #[must_use]
     pub fn links(&self) -> Links {

@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use mounts::RootFs;
+pub(crate) use mounts::clean_path;
 
 /// The first argument that makes the binary a monitor.
 pub(crate) const MONITOR_ARG: &str = "davit-monitor";

@@ -7,6 +7,7 @@ use crate::monitor::{PAUSE_ARG, Surroundings, now_nanos, start_ticks};
 use crate::netdev;
 use crate::network::PodNetwork;
 use crate::runtime::{Error, Result};
+use davit_beneath::{Procfs, remove_tree};
 use davit_proto::cri::v1 as cri;
 use futures::future::try_join_all;
 use nix::sched::{CloneFlags, unshare};
@@ -166,7 +167,7 @@ impl Remains {
     /// Removes them, once the network is disconnected.
     pub(super) fn clear(&self) {
         release(&self.run_dir);
-        let _ = fs::remove_dir_all(&self.dir);
+        let _ = remove_tree(&self.dir);
     }
 }
 
@@ -205,7 +206,7 @@ fn release(run_dir: &Path) {
         let path = run_dir.join(name);
         while unmount(&path, UnmountFlags::DETACH).is_ok() {}
     }
-    let _ = fs::remove_dir_all(run_dir);
+    let _ = remove_tree(run_dir);
 }
 
 /// Makes the pod's namespaces in a thread that ends at once; the files keep them.
@@ -241,17 +242,12 @@ fn make_namespaces(namespaces: &Namespaces, furnishing: Furnishing) -> Result<()
         .map_err(|_| Error::Internal("making namespaces panicked".to_owned()))?
 }
 
-pub(super) fn set_sysctl(name: &str, value: &str) -> Result<()> {
+/// Sets a kernel setting of the pod's. `network` and `ipc`: whether the pod has such namespaces of its own.
+pub(super) fn set_sysctl(name: &str, value: &str, network: bool, ipc: bool) -> Result<()> {
     // Only what belongs to the pod's own namespaces; anything else would change the host.
-    let own = [
-        "net.",
-        "kernel.shm",
-        "kernel.msg",
-        "kernel.sem",
-        "fs.mqueue.",
-    ]
-    .iter()
-    .any(|p| name.starts_with(p));
+    const IPC: [&str; 4] = ["kernel.shm", "kernel.msg", "kernel.sem", "fs.mqueue."];
+    let own = (network && name.starts_with("net."))
+        || (ipc && IPC.iter().any(|prefix| name.starts_with(prefix)));
     // A slash in a name stands for a dot in the name of a file (interfaces: eth0/1).
     let swap = |c| match c {
         '.' => '/',
@@ -264,8 +260,10 @@ pub(super) fn set_sysctl(name: &str, value: &str) -> Result<()> {
             "sysctl {name} does not belong to a pod"
         )));
     }
-    fs::write(Path::new("/proc/sys").join(path), value)
-        .map_err(io_error(format_args!("sysctl {name}")))
+    // Into procfs and nothing that may be mounted over a part of it.
+    Procfs::of_host()
+        .and_then(|host| host.write(Path::new("sys").join(path), value))
+        .map_err(|e| io_error(format_args!("sysctl {name}"))(e.into()))
 }
 
 /// The pod's `resolv.conf`, as Kubernetes' runtimes write it.
@@ -320,7 +318,7 @@ impl Embedded {
                     self.undo_network(&pod).await;
                     release_pause(&sandbox.record());
                     release(&sandbox.run_dir);
-                    let _ = fs::remove_dir_all(&sandbox.dir);
+                    let _ = remove_tree(&sandbox.dir);
                     return Err(error);
                 }
             }
@@ -418,9 +416,7 @@ impl Embedded {
         try_join_all(containers.iter().map(|container| self.remove(container))).await?;
         let (inner, gone) = (self.inner.clone(), sandbox.clone());
         blocking(move || {
-            fs::remove_dir_all(&gone.dir)
-                .or_else(absent_is_fine)
-                .map_err(io_error("remove sandbox"))?;
+            remove_tree(&gone.dir).map_err(|e| io_error("remove sandbox")(e.into()))?;
             // The pod's own cgroup, which our containers made where it was missing. Stays if anything else is in it.
             let config = gone.record().config.0;
             let parent = config
@@ -471,7 +467,7 @@ fn create(inner: &Inner, config: cri::PodSandboxConfig, handler: String) -> Resu
         })),
         Err(error) => {
             release(&run_dir);
-            let _ = fs::remove_dir_all(&dir);
+            let _ = remove_tree(&dir);
             Err(error)
         }
     }
@@ -525,6 +521,7 @@ fn fill(
     let furnishing = Furnishing {
         hostname: namespaces.uts.is_some().then(|| hostname.clone()),
         network: namespaces.net.is_some(),
+        ipc: namespaces.ipc.is_some(),
         sysctls: sysctls.into_iter().collect(),
     };
     match &mapping {
@@ -636,11 +633,15 @@ mod tests {
 
     #[test]
     fn sysctls_of_the_host_are_refused() {
+        let refused = |name: &str, network, ipc| {
+            let set = set_sysctl(name, "1", network, ipc);
+            assert!(matches!(set, Err(Error::InvalidArgument(_))), "{name}");
+        };
         for name in ["vm.swappiness", "kernel.hostname", "net..x", "net.../x"] {
-            assert!(
-                matches!(set_sysctl(name, "1"), Err(Error::InvalidArgument(_))),
-                "{name}"
-            );
+            refused(name, true, true);
         }
+        // Of a pod that has the host's namespaces.
+        refused("net.ipv4.ip_forward", false, true);
+        refused("kernel.shmmax", true, false);
     }
 }

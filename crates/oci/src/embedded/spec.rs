@@ -6,6 +6,7 @@ use super::users::Mapping;
 use crate::caps::CapSet;
 use crate::cgroup::{DeviceKind, DeviceRule, Limits, default_rules};
 use crate::image::Image;
+use crate::monitor::clean_path;
 use crate::runtime::{Error, Result};
 use crate::seccomp;
 use davit_proto::cri::v1 as cri;
@@ -282,7 +283,8 @@ fn mounts(parts: &Parts<'_>, privileged: bool, users: Option<&Mapping>) -> Resul
                 "mount {target}: image volumes"
             )));
         }
-        if !Path::new(target).is_absolute() || Path::new(target) == Path::new("/") {
+        let clean = clean_path(Path::new(target));
+        if !Path::new(target).is_absolute() || clean == Path::new("/") {
             return Err(Error::InvalidArgument(format!("mount path {target:?}")));
         }
         let mapped = !mount.uid_mappings.is_empty() || !mount.gid_mappings.is_empty();
@@ -314,7 +316,7 @@ fn mounts(parts: &Parts<'_>, privileged: bool, users: Option<&Mapping>) -> Resul
             }
             (false, false) => "rw",
         };
-        let mut value = json!({"destination": target, "type": "bind", "source": source,
+        let mut value = json!({"destination": clean, "type": "bind", "source": source,
             "options": ["rbind", propagation, access]});
         if mapped {
             value["uidMappings"] = id_mappings(&mount.uid_mappings);
@@ -324,10 +326,9 @@ fn mounts(parts: &Parts<'_>, privileged: bool, users: Option<&Mapping>) -> Resul
         own.push(value);
     }
     let mut mounts = base_mounts(parts, privileged);
-    mounts.retain(|base| {
-        own.iter()
-            .all(|mount| mount["destination"] != base["destination"])
-    });
+    // What lies below a mount of the container's own would be hidden by it.
+    let at = |mount: &Value| PathBuf::from(mount["destination"].as_str().unwrap_or_default());
+    mounts.retain(|base| own.iter().all(|mount| !at(base).starts_with(at(mount))));
     // A parent that is listed later must not hide its child. The sort is stable.
     own.sort_by_key(|mount| {
         Path::new(mount["destination"].as_str().unwrap_or_default())

@@ -2,10 +2,11 @@
 
 use crate::image::Image;
 use crate::runtime::{Error, Result};
+use davit_beneath::{Links, Root};
 use davit_proto::cri::v1 as cri;
 use rustix::fs::FileType;
 use std::fs;
-use std::path::{Component, Path};
+use std::path::{Path, PathBuf};
 
 /// A resolved identity.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,34 +16,65 @@ pub(super) struct User {
     pub(super) groups: Vec<u32>,
 }
 
-/// A file of an image without mounting it: the topmost layer that has it, or hides it, decides. Empty when there is none.
-pub(super) fn image_file(layers_dir: &Path, image: &Image, path: &str) -> String {
-    if image.is_host() {
-        return fs::read_to_string(Path::new("/").join(path)).unwrap_or_default();
-    }
-    'layers: for layer in image.layers.iter().rev() {
-        let mut so_far = layers_dir.join(layer);
-        let parts: Vec<_> = Path::new(path).components().collect();
-        for (index, part) in parts.iter().enumerate() {
-            let Component::Normal(part) = part else {
-                continue;
-            };
-            so_far.push(part);
-            let Ok(metadata) = so_far.symlink_metadata() else {
-                continue 'layers;
-            };
-            let last = index + 1 == parts.len();
-            if last && metadata.is_file() {
-                return fs::read_to_string(&so_far).unwrap_or_default();
+/// Lists of users and groups are read into memory for each container; no image needs one of this size.
+const LIST_LIMIT: u64 = 1024 * 1024;
+
+/// What a layer has to say about a file.
+enum Said {
+    /// Nothing: the layers below decide.
+    Nothing,
+    /// It is hidden, or something that is not read: no list.
+    Hidden,
+    /// Its content.
+    Content(Vec<u8>),
+}
+
+fn failed(path: &Path) -> impl Fn(davit_beneath::Error) -> Error {
+    move |e| Error::InvalidArgument(format!("image: cannot read {}: {e}", path.display()))
+}
+
+/// Looks in one layer. No link is followed: it would have to be followed in the whole image.
+fn in_layer(layer: &Root, path: &Path) -> davit_beneath::Result<Said> {
+    let mut opaque = false;
+    let mut so_far = PathBuf::new();
+    for part in path.components() {
+        so_far.push(part);
+        let inode = match layer.entry_itself(&so_far) {
+            Err(e) if e.is_not_found() && opaque => return Ok(Said::Hidden),
+            Err(e) if e.is_not_found() => return Ok(Said::Nothing),
+            other => other?,
+        };
+        match inode.kind()? {
+            FileType::Directory if so_far != path => opaque |= inode.is_opaque(),
+            FileType::RegularFile if so_far == path => {
+                return layer.read_limited(path, LIST_LIMIT).map(Said::Content);
             }
-            let kind = FileType::from_raw_mode(std::os::unix::fs::MetadataExt::mode(&metadata));
-            // A whiteout, a link (which would have to be followed in the image) or anything odd: no list.
-            if last || kind != FileType::Directory {
-                return String::new();
-            }
+            _ => return Ok(Said::Hidden),
         }
     }
-    String::new()
+    Ok(Said::Nothing)
+}
+
+/// A list of an image without mounting it: the topmost layer that has it, or hides it, decides. Empty when there is none.
+pub(super) fn image_file(layers_dir: &Path, image: &Image, path: &str) -> Result<String> {
+    let path = Path::new(path);
+    let failed = failed(path);
+    let text = |content: Vec<u8>| String::from_utf8(content).unwrap_or_default();
+    if image.is_host() {
+        return Ok(fs::read_to_string(Path::new("/").join(path)).unwrap_or_default());
+    }
+    for layer in image.layers.iter().rev() {
+        let root = match Root::open(layers_dir.join(layer), Links::Refused) {
+            Err(error) if error.is_not_found() => continue,
+            other => other.map_err(&failed)?,
+        };
+        match in_layer(&root, path).map_err(&failed)? {
+            Said::Nothing => {}
+            Said::Hidden => break,
+            Said::Content(content) => return Ok(text(content)),
+        }
+    }
+    Ok(String::new())
 }
 
 struct Lists {
@@ -107,8 +139,8 @@ pub(super) fn resolve(
     context: &cri::LinuxContainerSecurityContext,
 ) -> Result<User> {
     let lists = Lists {
-        passwd: image_file(layers_dir, image, "etc/passwd"),
-        group: image_file(layers_dir, image, "etc/group"),
+        passwd: image_file(layers_dir, image, "etc/passwd")?,
+        group: image_file(layers_dir, image, "etc/group")?,
     };
     let (wanted, wanted_group) = match image.config.user.split_once(':') {
         Some((user, group)) => (user, Some(group)),
@@ -261,5 +293,28 @@ mod tests {
             ..context
         };
         assert_eq!(who("", &strict).unwrap().groups, [7, 9]);
+    }
+
+    #[test]
+    fn lists_that_are_no_lists() {
+        let dir = layers();
+        let passwd = dir.path().join("high/etc/passwd");
+        let read = || image_file(dir.path(), &image(""), "etc/passwd");
+        assert!(read().unwrap().contains("app"));
+        // Larger than memory, for all that is known.
+        fs::File::create(&passwd).unwrap().set_len(1 << 40).unwrap();
+        assert!(read().is_err());
+        fs::remove_file(&passwd).unwrap();
+        std::os::unix::fs::symlink("/etc/passwd", &passwd).unwrap();
+        assert_eq!(read().unwrap(), "");
+        fs::remove_file(&passwd).unwrap();
+        let fifo = FileType::Fifo;
+        let mode = rustix::fs::Mode::from_raw_mode(0o666);
+        rustix::fs::mknodat(rustix::fs::CWD, &passwd, fifo, mode, 0).unwrap();
+        assert_eq!(read().unwrap(), "");
+        fs::remove_dir_all(dir.path().join("high/etc")).unwrap();
+        assert!(read().unwrap().contains("old"));
+        std::os::unix::fs::symlink("/etc", dir.path().join("high/etc")).unwrap();
+        assert_eq!(read().unwrap(), "");
     }
 }

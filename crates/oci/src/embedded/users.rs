@@ -91,6 +91,8 @@ pub(super) struct Furnishing {
     pub(super) hostname: Option<String>,
     /// There is a network, with its loopback device.
     pub(super) network: bool,
+    /// There is an IPC namespace.
+    pub(super) ipc: bool,
     pub(super) sysctls: Vec<(String, String)>,
 }
 
@@ -105,7 +107,7 @@ impl Furnishing {
                 .map_err(|e| Error::Internal(format!("hostname: {}", e.desc())))?;
         }
         for (name, value) in self.sysctls {
-            super::sandbox::set_sysctl(&name, &value)?;
+            super::sandbox::set_sysctl(&name, &value, self.network, self.ipc)?;
         }
         Ok(())
     }

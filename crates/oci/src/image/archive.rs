@@ -4,11 +4,19 @@ use super::unpack::decompress;
 use super::{
     Error, Images, NewImage, Reference, Result, io_error, layer_name, parse_config, sha256,
 };
+use davit_beneath::{Links, Root};
 use oci_spec::image::{Descriptor, ImageIndex, ImageManifest, MediaType};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
+
+/// List of a Docker archive.
+const DOCKER: &str = "manifest.json";
+/// List of an OCI layout.
+const OCI: &str = "index.json";
+/// Lists, manifests and configurations are read into memory; registries take none above 4 MiB either.
+const LIST_LIMIT: u64 = 4 * 1024 * 1024;
 
 /// Annotation with the full name of an image in an OCI index, written by containerd's tools.
 const FULL_NAME: &str = "io.containerd.image.name";
@@ -26,52 +34,48 @@ struct DockerManifest {
 }
 
 pub(super) fn import(images: &Images, path: &Path) -> Result<Vec<String>> {
+    let open = |dir: &Path| Root::open(dir, Links::Inside).map_err(below("image archive"));
     if path.is_dir() {
-        return import_dir(images, path, path);
+        return import_dir(images, &open(path)?, path);
     }
     let temporary = images.temporary();
     let what = || format!("unpack {}", path.display());
     fs::create_dir(&temporary).map_err(io_error(what()))?;
     let imported = File::open(path)
         .and_then(decompress)
-        .and_then(|source| {
-            let mut archive = tar::Archive::new(source);
-            archive.set_preserve_permissions(false);
-            archive.unpack(&temporary)
-        })
+        .and_then(|source| super::unpack::plain(source, &temporary))
         .map_err(io_error(what()))
-        .and_then(|()| import_dir(images, &temporary, path));
+        .and_then(|()| import_dir(images, &open(&temporary)?, path));
     let _ = davit_beneath::remove_tree(&temporary);
     imported
 }
 
-fn read<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let bytes = fs::read(path).map_err(io_error(format!("read {name}")))?;
-    serde_json::from_slice(&bytes).map_err(|e| Error::Invalid(format!("{name}: {e}")))
+fn below(what: impl std::fmt::Display) -> impl FnOnce(davit_beneath::Error) -> Error {
+    move |e| io_error(what.to_string())(e.into())
+}
+
+fn read_list(dir: &Root, name: &str) -> Result<Vec<u8>> {
+    dir.read_limited(name, LIST_LIMIT)
+        .map_err(below(format_args!("read {name}")))
+}
+
+fn read<T: serde::de::DeserializeOwned>(dir: &Root, name: &str) -> Result<T> {
+    serde_json::from_slice(&read_list(dir, name)?)
+        .map_err(|e| Error::Invalid(format!("{name}: {e}")))
 }
 
 /// A file of the archive by a name that the archive gives.
-fn inside(dir: &Path, name: &str) -> Result<PathBuf> {
-    if Path::new(name)
-        .components()
-        .all(|part| matches!(part, Component::Normal(_) | Component::CurDir))
-    {
-        Ok(dir.join(name))
-    } else {
-        Err(Error::Invalid(format!(
-            "archive entry {name:?} leaves the archive"
-        )))
-    }
+fn open(dir: &Root, name: &str) -> Result<File> {
+    dir.open_file(name)
+        .map_err(below(format_args!("read {name}")))
 }
 
-fn import_dir(images: &Images, dir: &Path, source: &Path) -> Result<Vec<String>> {
+fn import_dir(images: &Images, dir: &Root, source: &Path) -> Result<Vec<String>> {
     // An archive may be both; Docker's list has the names in full.
-    let (docker, oci) = (dir.join("manifest.json"), dir.join("index.json"));
-    let names = if docker.exists() {
-        import_docker(images, dir, &docker, source)?
-    } else if oci.exists() {
-        import_oci(images, dir, &read(&oci)?, source)?
+    let names = if dir.entry(DOCKER).is_ok() {
+        import_docker(images, dir, source)?
+    } else if dir.entry(OCI).is_ok() {
+        import_oci(images, dir, &read(dir, OCI)?, source)?
     } else {
         return Err(Error::Invalid(format!(
             "{}: neither an OCI layout (index.json) nor a Docker archive (manifest.json)",
@@ -102,11 +106,10 @@ fn name_from_file(source: &Path, tag: Option<&str>) -> Result<Reference> {
     ))?)
 }
 
-fn import_docker(images: &Images, dir: &Path, list: &Path, source: &Path) -> Result<Vec<String>> {
+fn import_docker(images: &Images, dir: &Root, source: &Path) -> Result<Vec<String>> {
     let mut names = Vec::new();
-    for manifest in read::<Vec<DockerManifest>>(list)? {
-        let json = fs::read(inside(dir, &manifest.config)?)
-            .map_err(io_error(format!("read {}", manifest.config)))?;
+    for manifest in read::<Vec<DockerManifest>>(dir, DOCKER)? {
+        let json = read_list(dir, &manifest.config)?;
         let (id, config, diff_ids) = parse_config(&json)?;
         if diff_ids.len() != manifest.layers.len() {
             return Err(Error::Invalid(
@@ -115,9 +118,7 @@ fn import_docker(images: &Images, dir: &Path, list: &Path, source: &Path) -> Res
         }
         let _in_use = images.layers_in_use()?;
         for (diff_id, layer) in diff_ids.iter().zip(&manifest.layers) {
-            let file =
-                File::open(inside(dir, layer)?).map_err(io_error(format!("read {layer}")))?;
-            images.add_layer(diff_id, file)?;
+            images.add_layer(diff_id, open(dir, layer)?)?;
         }
         let mut references = Vec::new();
         for tag in manifest.repo_tags.iter().flatten() {
@@ -140,10 +141,10 @@ fn import_docker(images: &Images, dir: &Path, list: &Path, source: &Path) -> Res
     Ok(names)
 }
 
-fn blob(dir: &Path, digest: &str) -> Result<PathBuf> {
+fn blob(digest: &str) -> Result<String> {
     match digest.split_once(':') {
         Some(("sha256", hex)) if super::reference::is_digest(digest) => {
-            Ok(dir.join("blobs/sha256").join(hex))
+            Ok(format!("blobs/sha256/{hex}"))
         }
         _ => Err(Error::Invalid(format!(
             "digest {digest:?} is not supported"
@@ -152,8 +153,8 @@ fn blob(dir: &Path, digest: &str) -> Result<PathBuf> {
 }
 
 /// The bytes of a blob, checked against its digest.
-fn read_blob(dir: &Path, digest: &str) -> Result<Vec<u8>> {
-    let bytes = fs::read(blob(dir, digest)?).map_err(io_error(format!("read blob {digest}")))?;
+fn read_blob(dir: &Root, digest: &str) -> Result<Vec<u8>> {
+    let bytes = read_list(dir, &blob(digest)?)?;
     if sha256(&bytes) == digest {
         Ok(bytes)
     } else {
@@ -163,7 +164,7 @@ fn read_blob(dir: &Path, digest: &str) -> Result<Vec<u8>> {
 
 fn import_oci(
     images: &Images,
-    dir: &Path,
+    dir: &Root,
     index: &ImageIndex,
     source: &Path,
 ) -> Result<Vec<String>> {
@@ -193,10 +194,7 @@ fn import_oci(
         let _in_use = images.layers_in_use()?;
         for (diff_id, layer) in diff_ids.iter().zip(manifest.layers()) {
             // Uncompressed content is checked; it has the digest that the (checked) configuration names.
-            let path = blob(dir, layer.digest().as_ref())?;
-            let file =
-                File::open(path).map_err(io_error(format!("read layer {}", layer.digest())))?;
-            images.add_layer(diff_id, file)?;
+            images.add_layer(diff_id, open(dir, &blob(layer.digest().as_ref())?)?)?;
         }
         names.push(reference.to_string());
         images.record(NewImage {
@@ -219,7 +217,7 @@ fn is_ours(descriptor: &Descriptor) -> bool {
 
 /// The image manifest behind a descriptor: itself, or this machine's entry of an index. `None` for other machines'.
 fn manifest(
-    dir: &Path,
+    dir: &Root,
     descriptor: &Descriptor,
     depth: u8,
 ) -> Result<Option<(String, ImageManifest)>> {

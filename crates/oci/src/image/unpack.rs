@@ -1,9 +1,17 @@
 //! From a layer's tar stream to a directory that overlayfs takes as a lower layer.
+//!
+//! Names, links and devices in the stream are the image's choice: each entry is put below the root by descriptor, with
+//! the links that earlier entries made followed inside the root only.
 
+use davit_beneath::{Inode, Links, Permissions, Root};
+use rustix::fs::{FileType, makedev};
 use sha2::{Digest, Sha256};
-use std::fs;
+use std::ffi::OsStr;
 use std::io::{self, BufReader, Read};
-use std::path::{Component, Path};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use tar::{Entry, EntryType};
 
 /// Hex of a sha256 state.
 pub(super) fn hex(digest: Sha256) -> String {
@@ -53,171 +61,232 @@ pub(super) fn decompress<'a>(source: impl Read + 'a) -> io::Result<Box<dyn Read 
 /// Unpacks a layer into an empty directory; answers with the digest of the uncompressed stream.
 pub(super) fn layer(source: impl Read, target: &Path) -> io::Result<String> {
     let mut stream = Hashing::new(decompress(source)?);
-    let canonical = target.canonicalize()?;
-    {
-        let mut archive = tar::Archive::new(&mut stream);
-        archive.set_preserve_permissions(true);
-        archive.set_preserve_ownerships(true);
-        archive.set_unpack_xattrs(true);
-        archive.set_overwrite(true);
-        for entry in archive.entries()? {
-            let mut entry = entry?;
-            let path = entry.path()?.into_owned();
-            let whiteout = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .and_then(|name| name.strip_prefix(".wh."));
-            match whiteout {
-                Some(hidden) => {
-                    let hidden = hidden.to_owned();
-                    white_out(&canonical, &path, &hidden)?;
-                }
-                None if is_root(&path) => {
-                    let mode = entry.header().mode().unwrap_or(0o755);
-                    fs::set_permissions(
-                        target,
-                        std::os::unix::fs::PermissionsExt::from_mode(mode & 0o7777),
-                    )?;
-                }
-                None => {
-                    if !entry.unpack_in(&canonical)? {
-                        return Err(io::Error::other(format!(
-                            "entry {} leaves the layer",
-                            path.display()
-                        )));
-                    }
-                }
-            }
-        }
+    let root = Root::open(target, Links::Confined)?;
+    for entry in tar::Archive::new(&mut stream).entries()? {
+        let mut entry = entry?;
+        let path = inside(&entry.path_bytes())?;
+        let shown = path.display().to_string();
+        put(&root, &path, &mut entry)
+            .map_err(|e| io::Error::new(e.kind(), format!("entry {shown}: {e}")))?;
     }
     // The digest covers what follows the last entry too.
     io::copy(&mut stream, &mut io::sink())?;
     Ok(format!("sha256:{}", hex(stream.digest)))
 }
 
-fn is_root(path: &Path) -> bool {
-    path.components()
-        .all(|part| matches!(part, Component::CurDir | Component::RootDir))
+/// Unpacks an archive of files for davit's own use: no owners, no devices, nothing that runs as somebody else.
+pub(super) fn plain(source: impl Read, target: &Path) -> io::Result<()> {
+    let root = Root::open(target, Links::Inside)?;
+    for entry in tar::Archive::new(source).entries()? {
+        let mut entry = entry?;
+        let path = inside(&entry.path_bytes())?;
+        let kind = entry.header().entry_type();
+        if is_root(&path) || is_note(kind) {
+            continue;
+        }
+        make_parent(&root, &path)?;
+        if kind == EntryType::Directory {
+            root.mkdir_all(&path, 0o700)?;
+            continue;
+        }
+        make_room(&root, &path)?;
+        match kind {
+            EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+                io::copy(&mut entry, &mut root.create_new(&path, 0o600)?)?;
+            }
+            EntryType::Symlink => root.symlink(link(&entry)?, &path)?,
+            EntryType::Link => root.hard_link(inside(as_bytes(&link(&entry)?))?, &path)?,
+            _ => {
+                return Err(io::Error::other(format!(
+                    "entry {} is neither a file nor a directory",
+                    path.display()
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
-/// `.wh.NAME` hides NAME of the layers below; `.wh..wh..opq` hides all that the directory holds there.
-fn white_out(root: &Path, path: &Path, hidden: &str) -> io::Result<()> {
-    let outside = || io::Error::other(format!("whiteout {} leaves the layer", path.display()));
-    if path.components().any(|part| part == Component::ParentDir) || hidden.is_empty() {
-        return Err(outside());
+fn as_bytes(path: &Path) -> &[u8] {
+    path.as_os_str().as_bytes()
+}
+
+/// The path of an entry below the root. `..` in a name is never honest.
+fn inside(name: &[u8]) -> io::Result<PathBuf> {
+    let path = Path::new(OsStr::from_bytes(name));
+    let mut below = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => below.push(name),
+            Component::ParentDir => {
+                return Err(io::Error::other(format!(
+                    "entry {} leaves the layer",
+                    path.display()
+                )));
+            }
+            _ => {}
+        }
     }
-    let relative = path.strip_prefix("/").unwrap_or(path);
-    let parent = root.join(relative.parent().unwrap_or_else(|| Path::new("")));
-    fs::create_dir_all(&parent)?;
-    // The layer itself may have made the parent a link to somewhere else.
-    let parent = parent.canonicalize()?;
-    if !parent.starts_with(root) {
-        return Err(outside());
+    Ok(below)
+}
+
+fn is_root(path: &Path) -> bool {
+    path.as_os_str().is_empty()
+}
+
+/// Entries that say something about others.
+fn is_note(kind: EntryType) -> bool {
+    kind.is_pax_global_extensions() || kind.is_pax_local_extensions()
+}
+
+fn link<R: Read>(entry: &Entry<'_, R>) -> io::Result<PathBuf> {
+    let name = entry.link_name()?;
+    Ok(name
+        .ok_or_else(|| io::Error::other("a link without an end"))?
+        .into_owned())
+}
+
+fn make_parent(root: &Root, path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if !is_root(parent) => Ok(root.mkdir_all(parent, 0o755).map(drop)?),
+        _ => Ok(()),
     }
-    if hidden == ".wh..opq" {
-        rustix::fs::setxattr(
-            &parent,
-            "trusted.overlay.opaque",
-            b"y",
-            rustix::fs::XattrFlags::empty(),
-        )?;
+}
+
+/// A later entry of the same name wins.
+fn make_room(root: &Root, path: &Path) -> io::Result<()> {
+    match root.remove_file(path) {
+        Err(error) if error.is_not_found() => Ok(()),
+        Err(_) => Ok(root.remove_tree(path)?),
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Puts one entry of a layer into the root.
+fn put<R: Read>(root: &Root, path: &Path, entry: &mut Entry<'_, R>) -> io::Result<()> {
+    let kind = entry.header().entry_type();
+    if is_note(kind) {
         return Ok(());
     }
-    if hidden.starts_with(".wh.") {
+    if let Some(hidden) = path.file_name().and_then(hidden_by) {
+        return white_out(root, path, hidden);
+    }
+    if is_root(path) {
+        let mode = entry.header().mode().unwrap_or(0o755);
+        return Ok(root.entry("")?.set(&Permissions::mode(mode))?);
+    }
+    make_parent(root, path)?;
+    if kind.is_hard_link() {
+        make_room(root, path)?;
+        return Ok(root.hard_link(inside(as_bytes(&link(entry)?))?, path)?);
+    }
+    let made = make(root, path, entry)?;
+    let header = entry.header();
+    made.set(&Permissions {
+        uid: Some(number(header.uid()?)?),
+        gid: Some(number(header.gid()?)?),
+        mode: Some(header.mode()? & 0o7777),
+    })?;
+    // After the owner, whose change takes capabilities away.
+    attributes(&made, entry)?;
+    let modified = i64::try_from(entry.header().mtime()?).unwrap_or(i64::MAX);
+    Ok(made.set_modified(modified)?)
+}
+
+fn number(value: u64) -> io::Result<u32> {
+    u32::try_from(value).map_err(io::Error::other)
+}
+
+/// Makes what an entry describes, without its owner and permissions.
+fn make<R: Read>(root: &Root, path: &Path, entry: &mut Entry<'_, R>) -> io::Result<Inode> {
+    let kind = entry.header().entry_type();
+    let is_directory = |inode: &Inode| matches!(inode.kind(), Ok(FileType::Directory));
+    if kind == EntryType::Directory {
+        // One that is there stays, with what it holds; a link to one does not.
+        return match root.entry_itself(path) {
+            Ok(inode) if is_directory(&inode) => Ok(inode),
+            _ => {
+                make_room(root, path)?;
+                root.mkdir_all(path, 0o700)?;
+                Ok(root.entry_itself(path)?)
+            }
+        };
+    }
+    make_room(root, path)?;
+    let device = |header: &tar::Header| -> io::Result<u64> {
+        let major = header.device_major()?.unwrap_or(0);
+        Ok(makedev(major, header.device_minor()?.unwrap_or(0)))
+    };
+    let special = |kind, number| root.mknod(path, kind, number, &Permissions::mode(0o600));
+    Ok(match kind {
+        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
+            let mut file = root.create_new(path, 0o600)?;
+            io::copy(entry, &mut file)?;
+            Inode::from(OwnedFd::from(file))
+        }
+        EntryType::Symlink => {
+            root.symlink(link(entry)?, path)?;
+            root.entry_itself(path)?
+        }
+        EntryType::Char => special(FileType::CharacterDevice, device(entry.header())?)?,
+        EntryType::Block => special(FileType::BlockDevice, device(entry.header())?)?,
+        EntryType::Fifo => special(FileType::Fifo, 0)?,
+        other => return Err(io::Error::other(format!("kind {other:?} is not known"))),
+    })
+}
+
+/// Extended attributes: capabilities of programs and what users set. Those with which overlayfs keeps its books would
+/// make it look for a file's content at a place of the image's choice; labels of security modules belong to the
+/// machine that the image was made on.
+fn attributes<R: Read>(made: &Inode, entry: &mut Entry<'_, R>) -> io::Result<()> {
+    const PREFIX: &str = "SCHILY.xattr.";
+    let Some(extensions) = entry.pax_extensions()? else {
+        return Ok(());
+    };
+    for extension in extensions {
+        let extension = extension?;
+        let Some(name) = extension
+            .key()
+            .ok()
+            .and_then(|key| key.strip_prefix(PREFIX))
+        else {
+            continue;
+        };
+        if name == "security.capability" || name.starts_with("user.") {
+            made.set_attribute(name, extension.value_bytes())?;
+        } else if name.starts_with("trusted.") {
+            return Err(io::Error::other(format!(
+                "extended attribute {name} is not for images to set"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What a whiteout hides: `.wh.NAME` hides NAME of the layers below; `.wh..wh..opq` all that the directory holds there.
+fn hidden_by(name: &OsStr) -> Option<&OsStr> {
+    name.as_bytes().strip_prefix(b".wh.").map(OsStr::from_bytes)
+}
+
+fn white_out(root: &Root, path: &Path, hidden: &OsStr) -> io::Result<()> {
+    let parent = path.parent().unwrap_or(Path::new(""));
+    let dir = root.mkdir_all(parent, 0o755)?;
+    if hidden == ".wh..opq" {
+        return Ok(dir.entry("")?.set_opaque()?);
+    }
+    if hidden.as_bytes().starts_with(b".wh.") {
         return Ok(()); // other markers belong to aufs
     }
-    let target = parent.join(hidden);
-    if target.symlink_metadata().is_ok() {
+    if hidden.is_empty() || hidden == "." || hidden == ".." {
+        return Err(io::Error::other("whiteout leaves the layer"));
+    }
+    if dir.entry_itself(hidden).is_ok() {
         return Ok(());
     }
-    let kind = rustix::fs::FileType::CharacterDevice;
-    Ok(rustix::fs::mknodat(
-        rustix::fs::CWD,
-        &target,
-        kind,
-        rustix::fs::Mode::empty(),
-        rustix::fs::makedev(0, 0),
-    )?)
+    let mode = Permissions::mode(0);
+    dir.mknod(hidden, FileType::CharacterDevice, makedev(0, 0), &mode)?;
+    Ok(())
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-    use std::os::unix::fs::{FileTypeExt, MetadataExt};
-
-    fn tarball(entries: &[(&str, &[u8])]) -> Vec<u8> {
-        let mut builder = tar::Builder::new(Vec::new());
-        for (path, content) in entries {
-            let mut header = tar::Header::new_gnu();
-            header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
-            header.set_size(content.len() as u64);
-            header.set_mode(0o640);
-            header.set_uid(u64::from(rustix::process::getuid().as_raw()));
-            header.set_gid(u64::from(rustix::process::getgid().as_raw()));
-            header.set_cksum();
-            builder.append(&header, *content).unwrap();
-        }
-        builder.into_inner().unwrap()
-    }
-
-    #[test]
-    fn any_compression_gives_the_same_digest() {
-        let plain = tarball(&[("a/b", b"text")]);
-        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
-        gzip.write_all(&plain).unwrap();
-        let zstd = zstd::encode_all(&plain[..], 1).unwrap();
-        let digests: Vec<String> = [plain, gzip.finish().unwrap(), zstd]
-            .iter()
-            .map(|bytes| {
-                let dir = tempfile::tempdir().unwrap();
-                let digest = layer(&bytes[..], dir.path()).unwrap();
-                let file = dir.path().join("a/b");
-                assert_eq!(fs::read(&file).unwrap(), b"text");
-                assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
-                digest
-            })
-            .collect();
-        assert!(
-            digests.windows(2).all(|pair| pair[0] == pair[1]),
-            "{digests:?}"
-        );
-    }
-
-    #[test]
-    fn entries_stay_inside() {
-        let dir = tempfile::tempdir().unwrap();
-        for path in ["../evil", "a/../../evil", "../.wh.evil"] {
-            assert!(
-                layer(&tarball(&[(path, b"x")])[..], dir.path()).is_err(),
-                "{path}"
-            );
-        }
-        std::os::unix::fs::symlink("/", dir.path().join("out")).unwrap();
-        assert!(layer(&tarball(&[("out/tmp/davit-evil", b"x")])[..], dir.path()).is_err());
-        assert!(layer(&tarball(&[("out/tmp/.wh.x", b"")])[..], dir.path()).is_err());
-    }
-
-    #[test]
-    fn whiteouts() {
-        let dir = tempfile::tempdir().unwrap();
-        match layer(
-            &tarball(&[("d/.wh.gone", b""), ("e/.wh..wh..opq", b"")])[..],
-            dir.path(),
-        ) {
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                eprintln!("skipped: whiteouts need root");
-                return;
-            }
-            Err(error) => panic!("{error}"),
-        }
-        let gone = dir.path().join("d/gone").metadata().unwrap();
-        assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
-        let mut value = [0; 4];
-        let count =
-            rustix::fs::getxattr(dir.path().join("e"), "trusted.overlay.opaque", &mut value)
-                .unwrap();
-        assert_eq!(&value[..count], b"y");
-    }
-}
+mod tests;

@@ -4,6 +4,7 @@ use super::init::{self, FromChild, Process, Stdio};
 use super::{Bundle, protocol};
 use crate::cgroup::Cgroup;
 use crate::sys;
+use davit_beneath::Procfs;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{self, Write};
@@ -29,6 +30,8 @@ pub(super) fn spawn(
     child: impl FnOnce(&UnixStream),
 ) -> Result<Spawned, String> {
     let (ours, theirs) = UnixStream::pair().map_err(|e| e.to_string())?;
+    // Opened before the fork: the child's view of /proc becomes the container's.
+    let host = Procfs::of_host().map_err(|e| e.to_string())?;
     let Some(first) = sys::fork().map_err(|e| format!("fork: {e}"))? else {
         drop(ours);
         child(&theirs);
@@ -42,7 +45,7 @@ pub(super) fn spawn(
         }
         if let Some(score) = oom_score_adj {
             // Lowering needs CAP_SYS_RESOURCE; without it the container keeps the score it inherited.
-            let _ = std::fs::write(format!("/proc/{first}/oom_score_adj"), score.to_string());
+            let _ = host.write(format!("{first}/oom_score_adj"), score.to_string());
         }
         ours.set_read_timeout(Some(patience))
             .map_err(|e| e.to_string())?;

@@ -1,6 +1,6 @@
 //! The child's side of starting a process: from the fork to `execve`.
 
-use super::mounts::{self, Root};
+use super::mounts::{self, NewRoot};
 use super::namespaces::{self, Namespaces, Pids};
 use super::{Bundle, directory, hooks, procfs, protocol, terminal, userns};
 use crate::caps::{CapSet, Capability};
@@ -435,7 +435,7 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
     if let Pids::Shared(namespace) = &pids {
         mounts::supply(&mut sources, "proc", procfs::mount_of(namespace)?);
     }
-    let root = Root::open(Path::new("."))?;
+    let mut root = NewRoot::open(Path::new("."))?;
     root.mount_all(sources, cgroups)?;
     if !own_users {
         root.devices(spec)?;

@@ -1,27 +1,34 @@
 //! The container's file system tree, built in its own mount namespace, so that nothing has to be unmounted later.
 //!
 //! Uses the descriptor-based mount calls throughout (Linux 5.12 or newer): a source is opened where davit sees it, a
-//! target is opened inside the new root, and no path is looked up twice.
+//! target is opened inside the new root by `beneath`, and no path is looked up twice. The image and other containers of
+//! the pod, which write the same volumes at the same time, decide what the paths below the root are.
+
+mod devices;
+mod options;
+mod place;
+mod protect;
+
+pub(crate) use place::clean_path;
+pub(super) use protect::protect;
 
 use crate::cgroup::Hierarchies;
 use crate::sys::{MountAttr, mount_setattr};
+use davit_beneath::{Links, Procfs, Root, TargetKind, mount as fds};
 use nix::libc;
-use oci_spec::runtime::{LinuxDevice, LinuxDeviceType, Mount, Spec};
-use rustix::fs::{
-    self as rfs, AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, makedev,
-    mkdirat, mknodat, openat, openat2, symlinkat,
-};
+use oci_spec::runtime::{Mount, Spec};
+use options::Options;
+use rustix::fs::{self as rfs, CWD, FileType};
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
-    OpenTreeFlags, UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
-    fsopen, mount, mount_change, move_mount, open_tree, unmount,
+    MountAttrFlags, MountFlags, MountPropagationFlags, OpenTreeFlags, UnmountFlags, mount,
+    mount_change, open_tree, unmount,
 };
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Component, Path, PathBuf};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
 
 type Result<T, E = String> = std::result::Result<T, E>;
 
@@ -61,47 +68,6 @@ impl RootFs {
 
 fn failed(what: impl std::fmt::Display) -> impl FnOnce(Errno) -> String {
     move |error| format!("{what}: {}", std::io::Error::from(error))
-}
-
-/// Mount options, sorted into what the kernel's calls take.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Options {
-    attrs: u64,
-    recursive_readonly: bool,
-    bind: bool,
-    recursive: bool,
-    propagation: Option<u64>,
-    data: Vec<String>,
-}
-
-impl Options {
-    fn parse(options: Option<&Vec<String>>) -> Self {
-        let mut parsed = Options::default();
-        for option in options.into_iter().flatten() {
-            match option.as_str() {
-                "ro" => parsed.attrs |= libc::MOUNT_ATTR_RDONLY,
-                "rro" => {
-                    parsed.attrs |= libc::MOUNT_ATTR_RDONLY;
-                    parsed.recursive_readonly = true;
-                }
-                "nosuid" => parsed.attrs |= libc::MOUNT_ATTR_NOSUID,
-                "nodev" => parsed.attrs |= libc::MOUNT_ATTR_NODEV,
-                "noexec" => parsed.attrs |= libc::MOUNT_ATTR_NOEXEC,
-                "noatime" => parsed.attrs |= libc::MOUNT_ATTR_NOATIME,
-                "strictatime" => parsed.attrs |= libc::MOUNT_ATTR_STRICTATIME,
-                "nodiratime" => parsed.attrs |= libc::MOUNT_ATTR_NODIRATIME,
-                "rw" | "suid" | "dev" | "exec" | "relatime" | "defaults" => {}
-                "bind" => parsed.bind = true,
-                "rbind" => (parsed.bind, parsed.recursive) = (true, true),
-                "private" | "rprivate" => parsed.propagation = Some(libc::MS_PRIVATE),
-                "slave" | "rslave" => parsed.propagation = Some(libc::MS_SLAVE),
-                "shared" | "rshared" => parsed.propagation = Some(libc::MS_SHARED),
-                "unbindable" | "runbindable" => parsed.propagation = Some(libc::MS_UNBINDABLE),
-                data => parsed.data.push(data.to_owned()),
-            }
-        }
-        parsed
-    }
 }
 
 /// A mount whose source is already open.
@@ -238,119 +204,37 @@ fn overlay(lower: &str, upper: &Path, work: &Path, target: &Path) -> Result<()> 
     .map_err(failed("mount overlay"))
 }
 
-/// A path inside the root with every symbolic link followed as the container would: relative to the root, without
-/// links. Parts that do not exist stay as they are.
-fn resolve(root: &Path, path: &Path) -> Result<PathBuf> {
-    const MAX_LINKS: usize = 255;
-    let mut done = PathBuf::new();
-    let mut rest: Vec<OsString> = path.iter().rev().map(ToOwned::to_owned).collect();
-    let mut links = 0;
-    while let Some(part) = rest.pop() {
-        match Path::new(&part).components().next() {
-            Some(Component::ParentDir) => {
-                done.pop();
-                continue;
-            }
-            Some(Component::Normal(_)) => {}
-            _ => continue,
-        }
-        let next = done.join(&part);
-        match fs::read_link(root.join(&next)) {
-            Ok(link) => {
-                links += 1;
-                if links > MAX_LINKS {
-                    return Err(format!("{}: too many symbolic links", path.display()));
-                }
-                if link.is_absolute() {
-                    done.clear();
-                }
-                rest.extend(link.iter().rev().map(ToOwned::to_owned));
-            }
-            Err(_) => done = next,
-        }
-    }
-    Ok(done)
-}
-
 /// The root directory while it is being filled.
-pub(super) struct Root {
-    path: PathBuf,
-    fd: OwnedFd,
+pub(super) struct NewRoot {
+    root: Root,
+    /// The file system at `/dev`, when it is one that was made for this container.
+    dev: Option<Root>,
 }
 
-impl Root {
+impl NewRoot {
     pub(super) fn open(path: &Path) -> Result<Self> {
-        let fd = openat(
-            CWD,
-            path,
-            OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(failed(format_args!("open root {}", path.display())))?;
-        Ok(Root {
-            path: path.to_owned(),
-            fd,
-        })
+        // What is written through it later must be the host's procfs, whatever is `/proc` then.
+        Procfs::of_host().map_err(|e| e.to_string())?;
+        let root = Root::open(path, Links::Confined).map_err(|e| format!("open root {e}"))?;
+        Ok(NewRoot { root, dev: None })
     }
 
-    fn make_dirs(&self, path: &Path) -> Result<()> {
-        let mut so_far = PathBuf::new();
-        for part in path {
-            so_far.push(part);
-            match mkdirat(&self.fd, &so_far, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(error) => {
-                    return Err(failed(format_args!("create {}", so_far.display()))(error));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn open_path(&self, path: &Path) -> rustix::io::Result<OwnedFd> {
-        if path.as_os_str().is_empty() {
-            return rustix::io::fcntl_dupfd_cloexec(&self.fd, 3);
-        }
-        openat2(
-            &self.fd,
-            path,
-            OFlags::PATH | OFlags::CLOEXEC,
-            Mode::empty(),
-            ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS,
-        )
-    }
-
-    /// Opens a mount target, making it (and its parents) when it is not there.
-    fn target(&self, path: &Path, directory: bool) -> Result<OwnedFd> {
-        let resolved = resolve(&self.path, path)?;
-        match self.open_path(&resolved) {
-            Err(Errno::NOENT) => {}
-            other => return other.map_err(failed(format_args!("mount target {}", path.display()))),
-        }
-        if directory {
-            self.make_dirs(&resolved)?;
-        } else {
-            if let Some(parent) = resolved.parent() {
-                self.make_dirs(parent)?;
-            }
-            let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            openat(&self.fd, &resolved, flags, Mode::from_raw_mode(0o644)).map_err(failed(
-                format_args!("create mount target {}", path.display()),
-            ))?;
-        }
-        self.open_path(&resolved)
-            .map_err(failed(format_args!("mount target {}", path.display())))
-    }
-
-    fn attach(&self, mount: &OwnedFd, path: &Path, directory: bool) -> Result<()> {
-        let target = self.target(path, directory)?;
-        attach(mount, &target).map_err(failed(format_args!("mount {}", path.display())))
+    /// Opens what a mount goes on, making it when it is not there, and puts the mount onto it.
+    fn attach(&self, mount: &OwnedFd, path: &Path, kind: TargetKind, links: Links) -> Result<()> {
+        let shown = |e: davit_beneath::Error| format!("mount {}: {e}", path.display());
+        let target = place::target(&self.root, path, kind, links).map_err(shown)?;
+        place::check(mount, &target, path)?;
+        fds::attach(mount, &target).map_err(shown)
     }
 
     /// Makes all mounts of the configuration, in its order.
-    pub(super) fn mount_all(&self, mounts: Vec<Prepared<'_>>, cgroups: &Hierarchies) -> Result<()> {
+    pub(super) fn mount_all(
+        &mut self,
+        mounts: Vec<Prepared<'_>>,
+        cgroups: &Hierarchies,
+    ) -> Result<()> {
         for prepared in mounts {
-            let path = prepared.spec.destination();
+            let path = &clean_path(prepared.spec.destination());
             match (prepared.source, prepared.spec.typ().as_deref()) {
                 (Some(source), _) => self.bind(&source, path, &prepared.options)?,
                 (None, Some("cgroup" | "cgroup2")) => {
@@ -359,8 +243,13 @@ impl Root {
                 (None, Some(kind)) => {
                     let source = prepared.spec.source().as_deref().unwrap_or(Path::new(kind));
                     let mount = new_mount(kind, source, &prepared.options)
-                        .map_err(failed(format_args!("mount {kind} on {}", path.display())))?;
-                    self.attach(&mount, path, true)?;
+                        .map_err(|e| format!("mount {kind} on {}: {e}", path.display()))?;
+                    // Were it on a link's end, what is hidden and protected later would be somewhere else.
+                    self.attach(&mount, path, TargetKind::Directory, Links::Refused)?;
+                    if kind == "tmpfs" && path == Path::new("/dev") {
+                        let dev = Root::from_fd(mount, Links::Refused);
+                        self.dev = Some(dev.map_err(|e| format!("/dev: {e}"))?);
+                    }
                 }
                 (None, None) => return Err(format!("mount {} has no type", path.display())),
             }
@@ -370,7 +259,11 @@ impl Root {
 
     fn bind(&self, source: &OwnedFd, path: &Path, options: &Options) -> Result<()> {
         let stat = rfs::fstat(source).map_err(failed(path.display()))?;
-        let directory = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        let kind = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            TargetKind::Directory
+        } else {
+            TargetKind::File
+        };
         let shown = || format!("mount {}", path.display());
         let attr = |set, propagation| MountAttr {
             set,
@@ -384,7 +277,7 @@ impl Root {
             mount_setattr(source, &attr(options.attrs, 0), options.recursive_readonly)
                 .map_err(|e| format!("{}: options: {e}", shown()))?;
         }
-        self.attach(source, path, directory)
+        self.attach(source, path, kind, Links::Confined)
     }
 
     /// Shows the container its own cgroups: the v2 tree, or one directory per v1 hierarchy.
@@ -395,267 +288,52 @@ impl Root {
                 data: data.map(ToOwned::to_owned).into_iter().collect(),
                 ..Options::default()
             };
-            new_mount(kind, Path::new(kind), &options).map_err(failed(format_args!("mount {kind}")))
+            new_mount(kind, Path::new(kind), &options).map_err(|e| format!("mount {kind}: {e}"))
         };
+        let directory = TargetKind::Directory;
         if cgroups.is_unified() {
-            return self.attach(&of("cgroup2", None)?, path, true);
+            return self.attach(&of("cgroup2", None)?, path, directory, Links::Refused);
         }
         let base = Options {
             data: vec!["mode=755".to_owned()],
             ..Options::default()
         };
         let tmpfs = new_mount("tmpfs", Path::new("cgroup"), &base)
-            .map_err(failed("mount tmpfs for cgroups"))?;
-        self.attach(&tmpfs, path, true)?;
+            .map_err(|e| format!("mount tmpfs for cgroups: {e}"))?;
+        let shown = |e: davit_beneath::Error| format!("cgroup mounts: {e}");
+        let target = place::target(&self.root, path, directory, Links::Refused).map_err(shown)?;
+        fds::attach(&tmpfs, target).map_err(shown)?;
+        let tmpfs = Root::from_fd(tmpfs, Links::Refused).map_err(shown)?;
+        let put = |mount: OwnedFd, name: &str| {
+            let target = tmpfs.target(name, directory).map_err(shown)?;
+            fds::attach(mount, target).map_err(shown)
+        };
         for (controller, _) in cgroups.v1_mounts() {
-            self.attach(
-                &of("cgroup", Some(controller))?,
-                &path.join(controller),
-                true,
-            )?;
+            put(of("cgroup", Some(controller))?, controller)?;
         }
         if cgroups.unified_root().is_some() {
-            self.attach(&of("cgroup2", None)?, &path.join("unified"), true)?;
+            put(of("cgroup2", None)?, "unified")?;
         }
         if options.attrs & libc::MOUNT_ATTR_RDONLY != 0 {
-            let dir = self.target(path, true)?;
             let readonly = MountAttr {
                 set: libc::MOUNT_ATTR_RDONLY,
                 ..MountAttr::default()
             };
-            mount_setattr(dir, &readonly, false).map_err(|e| format!("cgroup mounts: {e}"))?;
+            mount_setattr(&tmpfs, &readonly, false).map_err(|e| format!("cgroup mounts: {e}"))?;
         }
         Ok(())
-    }
-
-    /// Makes the device files and the customary links in `/dev`.
-    pub(super) fn devices(&self, spec: &Spec) -> Result<()> {
-        const DEFAULT: [(&str, u32, u32); 6] = [
-            ("null", 1, 3),
-            ("zero", 1, 5),
-            ("full", 1, 7),
-            ("random", 1, 8),
-            ("urandom", 1, 9),
-            ("tty", 5, 0),
-        ];
-        const LINKS: [(&str, &str); 5] = [
-            ("fd", "/proc/self/fd"),
-            ("stdin", "/proc/self/fd/0"),
-            ("stdout", "/proc/self/fd/1"),
-            ("stderr", "/proc/self/fd/2"),
-            ("ptmx", "pts/ptmx"),
-        ];
-        let own_dev =
-            spec.mounts().iter().flatten().any(|m| {
-                m.destination() == Path::new("/dev") && m.typ().as_deref() == Some("tmpfs")
-            });
-        if own_dev {
-            for (name, major, minor) in DEFAULT {
-                self.device(
-                    &Path::new("dev").join(name),
-                    FileType::CharacterDevice,
-                    makedev(major, minor),
-                    0o666,
-                    0,
-                    0,
-                )?;
-            }
-            for (name, link) in LINKS {
-                match symlinkat(link, &self.fd, Path::new("dev").join(name)) {
-                    Ok(()) | Err(Errno::EXIST) => {}
-                    Err(error) => return Err(failed(format_args!("link /dev/{name}"))(error)),
-                }
-            }
-        }
-        for device in spec
-            .linux()
-            .as_ref()
-            .and_then(|linux| linux.devices().as_ref())
-            .into_iter()
-            .flatten()
-        {
-            self.listed_device(device)?;
-        }
-        Ok(())
-    }
-
-    fn listed_device(&self, device: &LinuxDevice) -> Result<()> {
-        let path = resolve(&self.path, device.path())?;
-        if let Some(parent) = path.parent() {
-            self.make_dirs(parent)?;
-        }
-        let kind = match device.typ() {
-            LinuxDeviceType::B => FileType::BlockDevice,
-            LinuxDeviceType::P => FileType::Fifo,
-            _ => FileType::CharacterDevice,
-        };
-        let number = makedev(device.major() as u32, device.minor() as u32);
-        let mode = device.file_mode().unwrap_or(0o666) & 0o7777;
-        self.device(
-            &path,
-            kind,
-            number,
-            mode,
-            device.uid().unwrap_or(0),
-            device.gid().unwrap_or(0),
-        )
-    }
-
-    fn device(
-        &self,
-        path: &Path,
-        kind: FileType,
-        number: u64,
-        mode: u32,
-        uid: u32,
-        gid: u32,
-    ) -> Result<()> {
-        let shown = format!("device /{}", path.display());
-        match mknodat(&self.fd, path, kind, Mode::from_raw_mode(mode), number) {
-            Ok(()) => {}
-            // A later entry for the same path wins, unless the path is a mount of its own.
-            Err(Errno::EXIST) => {
-                let same = rfs::statat(&self.fd, path, AtFlags::SYMLINK_NOFOLLOW)
-                    .is_ok_and(|stat| stat.st_rdev == number);
-                if !same {
-                    rfs::unlinkat(&self.fd, path, AtFlags::empty()).map_err(failed(&shown))?;
-                    mknodat(&self.fd, path, kind, Mode::from_raw_mode(mode), number)
-                        .map_err(failed(&shown))?;
-                }
-            }
-            Err(error) => return Err(failed(&shown)(error)),
-        }
-        chownat(
-            &self.fd,
-            path,
-            Some(Uid::from_raw(uid)),
-            Some(Gid::from_raw(gid)),
-            AtFlags::SYMLINK_NOFOLLOW,
-        )
-        .map_err(failed(&shown))
     }
 
     /// Makes the root `/`, and lets go of the host's.
     pub(super) fn pivot(self) -> Result<()> {
-        std::env::set_current_dir(&self.path).map_err(|e| format!("enter root: {e}"))?;
+        rustix::process::fchdir(&self.root).map_err(failed("enter root"))?;
         rustix::process::pivot_root(".", ".").map_err(failed("pivot_root"))?;
         unmount(".", UnmountFlags::DETACH).map_err(failed("unmount the old root"))?;
         std::env::set_current_dir("/").map_err(|e| format!("enter /: {e}"))
     }
 }
 
-fn attach(mount: impl AsFd, target: impl AsFd) -> rustix::io::Result<()> {
-    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
-    move_mount(mount, "", target, "", flags)
-}
-
-fn new_mount(kind: &str, source: &Path, options: &Options) -> rustix::io::Result<OwnedFd> {
-    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_set_string(context.as_fd(), "source", source)?;
-    for option in &options.data {
-        match option.split_once('=') {
-            Some((key, value)) => fsconfig_set_string(context.as_fd(), key, value)?,
-            None => fsconfig_set_flag(context.as_fd(), option.as_str())?,
-        }
-    }
-    fsconfig_create(context.as_fd())?;
+fn new_mount(kind: &str, source: &Path, options: &Options) -> davit_beneath::Result<OwnedFd> {
     let attrs = MountAttrFlags::from_bits_retain(options.attrs as u32);
-    fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attrs)
-}
-
-fn clone_mount(path: &str, recursive: bool) -> rustix::io::Result<OwnedFd> {
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    if recursive {
-        flags |= OpenTreeFlags::AT_RECURSIVE;
-    }
-    open_tree(CWD, path, flags)
-}
-
-fn open_here(path: &str) -> rustix::io::Result<OwnedFd> {
-    openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
-}
-
-/// After the pivot: hides and write-protects what the configuration names, and the root itself when asked to.
-pub(super) fn protect(spec: &Spec) -> Result<()> {
-    let readonly = MountAttr {
-        set: libc::MOUNT_ATTR_RDONLY,
-        ..MountAttr::default()
-    };
-    let Some(linux) = spec.linux() else {
-        return Ok(());
-    };
-    for path in linux.readonly_paths().iter().flatten() {
-        let Ok(mount) = clone_mount(path, true) else {
-            continue;
-        };
-        let shown = |e: std::io::Error| format!("protect {path}: {e}");
-        mount_setattr(&mount, &readonly, true).map_err(shown)?;
-        attach(&mount, open_here(path).map_err(failed(path))?)
-            .map_err(failed(format_args!("protect {path}")))?;
-    }
-    for path in linux.masked_paths().iter().flatten() {
-        let Ok(target) = open_here(path) else {
-            continue;
-        };
-        let stat = rfs::fstat(&target).map_err(failed(path))?;
-        let mask = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            let options = Options {
-                attrs: libc::MOUNT_ATTR_RDONLY,
-                data: vec!["size=0k".to_owned()],
-                ..Options::default()
-            };
-            new_mount("tmpfs", Path::new("tmpfs"), &options)
-        } else {
-            clone_mount("/dev/null", false)
-        };
-        attach(mask.map_err(failed(format_args!("mask {path}")))?, target)
-            .map_err(failed(format_args!("mask {path}")))?;
-    }
-    if spec
-        .root()
-        .as_ref()
-        .and_then(oci_spec::runtime::Root::readonly)
-        .unwrap_or(false)
-    {
-        let root = open_here("/").map_err(failed("/"))?;
-        mount_setattr(root, &readonly, false).map_err(|e| format!("make / read-only: {e}"))?;
-    }
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn links_never_leave_the_root() {
-        let dir = tempfile::tempdir().unwrap();
-        let root = dir.path();
-        fs::create_dir_all(root.join("a/b")).unwrap();
-        std::os::unix::fs::symlink("/etc", root.join("abs")).unwrap();
-        std::os::unix::fs::symlink("../../../../etc", root.join("a/up")).unwrap();
-        std::os::unix::fs::symlink("loop", root.join("loop")).unwrap();
-        let resolved =
-            |path: &str| resolve(root, Path::new(path)).map(|p| p.to_string_lossy().into_owned());
-        assert_eq!(resolved("/a/b/../c").unwrap(), "a/c");
-        assert_eq!(resolved("/../../x").unwrap(), "x");
-        assert_eq!(resolved("abs/passwd").unwrap(), "etc/passwd");
-        assert_eq!(resolved("a/up/passwd").unwrap(), "etc/passwd");
-        assert!(resolved("loop/x").is_err());
-    }
-
-    #[test]
-    fn options() {
-        let list: Vec<String> = ["rbind", "rprivate", "ro", "nosuid", "size=64k"]
-            .map(str::to_owned)
-            .into();
-        let parsed = Options::parse(Some(&list));
-        assert!(parsed.bind && parsed.recursive && !parsed.recursive_readonly);
-        assert_eq!(
-            parsed.attrs,
-            libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID
-        );
-        assert_eq!(parsed.propagation, Some(libc::MS_PRIVATE));
-        assert_eq!(parsed.data, ["size=64k"]);
-    }
+    fds::file_system(kind, source, &options.data, attrs)
 }

@@ -1,0 +1,228 @@
+//! Layers and archives with names, links and devices that honest tools do not write.
+
+use super::*;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+
+fn tarball(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    for (path, content) in entries {
+        let mut header = tar::Header::new_gnu();
+        header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+        header.set_size(content.len() as u64);
+        header.set_mode(0o640);
+        header.set_uid(u64::from(rustix::process::getuid().as_raw()));
+        header.set_gid(u64::from(rustix::process::getgid().as_raw()));
+        header.set_cksum();
+        builder.append(&header, *content).unwrap();
+    }
+    builder.into_inner().unwrap()
+}
+
+#[test]
+fn any_compression_gives_the_same_digest() {
+    let plain = tarball(&[("a/b", b"text")]);
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(&plain).unwrap();
+    let zstd = zstd::encode_all(&plain[..], 1).unwrap();
+    let digests: Vec<String> = [plain, gzip.finish().unwrap(), zstd]
+        .iter()
+        .map(|bytes| {
+            let dir = tempfile::tempdir().unwrap();
+            let digest = layer(&bytes[..], dir.path()).unwrap();
+            let file = dir.path().join("a/b");
+            assert_eq!(fs::read(&file).unwrap(), b"text");
+            assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o640);
+            digest
+        })
+        .collect();
+    assert!(
+        digests.windows(2).all(|pair| pair[0] == pair[1]),
+        "{digests:?}"
+    );
+}
+
+#[test]
+fn entries_stay_inside() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in ["../evil", "a/../../evil", "../.wh.evil"] {
+        assert!(
+            layer(&tarball(&[(path, b"x")])[..], dir.path()).is_err(),
+            "{path}"
+        );
+    }
+}
+
+/// An entry of another kind than a file.
+fn special(kind: EntryType, path: &str, says: &str) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    special_in(&mut builder, kind, path, says);
+    builder.into_inner().unwrap()
+}
+
+fn special_in(builder: &mut tar::Builder<Vec<u8>>, kind: EntryType, path: &str, says: &str) {
+    let mut header = tar::Header::new_gnu();
+    header.as_old_mut().name[..path.len()].copy_from_slice(path.as_bytes());
+    header.as_old_mut().linkname[..says.len()].copy_from_slice(says.as_bytes());
+    header.set_entry_type(kind);
+    header.set_size(0);
+    header.set_mode(0o4777);
+    header.set_uid(u64::from(rustix::process::getuid().as_raw()));
+    header.set_gid(u64::from(rustix::process::getgid().as_raw()));
+    header.set_device_major(1).unwrap();
+    header.set_device_minor(3).unwrap();
+    header.set_cksum();
+    builder.append(&header, io::empty()).unwrap();
+}
+
+/// The archives one after the other as one.
+fn joined(parts: &[Vec<u8>]) -> Vec<u8> {
+    const END: usize = 1024;
+    let mut all: Vec<u8> = Vec::new();
+    for part in parts {
+        all.extend(&part[..part.len() - END]);
+    }
+    all.extend([0; END]);
+    all
+}
+
+#[test]
+fn links_of_a_layer_are_followed_inside_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let (target, outside) = (dir.path().join("layer"), dir.path().join("outside"));
+    fs::create_dir(&target).unwrap();
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("secret"), "s").unwrap();
+    let before = outside.join("secret").metadata().unwrap();
+    let out = outside.to_str().unwrap();
+    let link = |path: &str, says: &str| special(EntryType::Symlink, path, says);
+    let archive = joined(&[
+        link("abs", out),
+        link("up", "../outside"),
+        link("secret", &format!("{out}/secret")),
+        tarball(&[
+            ("abs/evil", b"x"),
+            ("up/evil", b"x"),
+            ("abs/.wh.secret", b""),
+        ]),
+        tarball(&[("up/new/.wh..wh..opq", b"")]),
+        special(EntryType::Directory, "abs/dir", ""),
+        special(EntryType::Fifo, "up/fifo", ""),
+        special(EntryType::Link, "hard", "secret"),
+        // In the place of the link, not through it.
+        tarball(&[("secret", b"mine")]),
+        special(EntryType::Directory, "up", ""),
+    ]);
+    match layer(&archive[..], &target) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return, // whiteouts need root
+        other => other.unwrap(),
+    };
+    let names: Vec<_> = fs::read_dir(&outside).unwrap().collect();
+    assert_eq!(names.len(), 1);
+    let after = outside.join("secret").metadata().unwrap();
+    assert_eq!(
+        (after.mode(), after.nlink(), after.len()),
+        (before.mode(), 1, 1)
+    );
+    let inside = target.join(outside.strip_prefix("/").unwrap());
+    assert_eq!(fs::read(inside.join("evil")).unwrap(), b"x");
+    assert_eq!(fs::read(target.join("secret")).unwrap(), b"mine");
+    assert!(target.join("up").symlink_metadata().unwrap().is_dir());
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[test]
+fn odd_names() {
+    for path in [".wh..", ".wh...", "a/.wh..", ".wh.", "a/.wh..."] {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(
+            layer(&tarball(&[(path, b"")])[..], dir.path()).is_err(),
+            "{path}"
+        );
+    }
+    let dir = tempfile::tempdir().unwrap();
+    layer(&tarball(&[("/abs//./f", b"x")])[..], dir.path()).unwrap();
+    assert_eq!(fs::read(dir.path().join("abs/f")).unwrap(), b"x");
+    let hard = special(EntryType::Link, "x", "../../../etc/passwd");
+    assert!(layer(&hard[..], dir.path()).is_err());
+    let hard = special(EntryType::Link, "x", "/etc/passwd");
+    assert!(layer(&hard[..], dir.path()).is_err());
+    // The root itself is never replaced.
+    layer(&special(EntryType::Directory, "./", "")[..], dir.path()).unwrap();
+    layer(&special(EntryType::Symlink, "./", "/etc")[..], dir.path()).unwrap();
+    assert!(dir.path().symlink_metadata().unwrap().is_dir());
+}
+
+#[test]
+fn attributes_of_overlayfs_are_refused() {
+    for (name, fine) in [
+        ("user.note", true),
+        ("security.selinux", true),
+        ("trusted.overlay.redirect", false),
+        ("trusted.overlay.metacopy", false),
+    ] {
+        let mut builder = tar::Builder::new(Vec::new());
+        let key = format!("SCHILY.xattr.{name}");
+        builder
+            .append_pax_extensions([(key.as_str(), b"/etc".as_slice())])
+            .unwrap();
+        special_in(&mut builder, EntryType::Directory, "d", "");
+        let dir = tempfile::tempdir().unwrap();
+        let unpacked = layer(&builder.into_inner().unwrap()[..], dir.path());
+        assert_eq!(unpacked.is_ok(), fine, "{name}: {unpacked:?}");
+    }
+}
+
+#[test]
+fn plain_archives_hold_files_only_and_make_nothing_outside() {
+    let dir = tempfile::tempdir().unwrap();
+    let (target, outside) = (dir.path().join("t"), dir.path().join("outside"));
+    fs::create_dir(&target).unwrap();
+    fs::create_dir(&outside).unwrap();
+    let link = special(EntryType::Symlink, "out", outside.to_str().unwrap());
+    for archive in [
+        joined(&[link.clone(), tarball(&[("out/a/b/c", b"x")])]),
+        joined(&[link.clone(), special(EntryType::Directory, "out/d", "")]),
+        joined(&[link, special(EntryType::Link, "x", "out/none")]),
+        special(EntryType::Char, "null", ""),
+        special(EntryType::Fifo, "fifo", ""),
+        tarball(&[("../evil", b"x")]),
+    ] {
+        assert!(plain(&archive[..], &target).is_err());
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+    }
+    let fine = joined(&[
+        tarball(&[("a/layer.tar", b"l")]),
+        special(EntryType::Symlink, "b", "a/layer.tar"),
+    ]);
+    plain(&fine[..], &target).unwrap();
+    assert_eq!(fs::read(target.join("b")).unwrap(), b"l");
+    assert_eq!(
+        target.join("a/layer.tar").metadata().unwrap().mode() & 0o7777,
+        0o600
+    );
+}
+
+#[test]
+fn whiteouts() {
+    let dir = tempfile::tempdir().unwrap();
+    match layer(
+        &tarball(&[("d/.wh.gone", b""), ("e/.wh..wh..opq", b"")])[..],
+        dir.path(),
+    ) {
+        Ok(_) => {}
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            eprintln!("skipped: whiteouts need root");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    }
+    let gone = dir.path().join("d/gone").metadata().unwrap();
+    assert!(gone.file_type().is_char_device() && gone.rdev() == 0);
+    let mut value = [0; 4];
+    let count =
+        rustix::fs::getxattr(dir.path().join("e"), "trusted.overlay.opaque", &mut value).unwrap();
+    assert_eq!(&value[..count], b"y");
+}
