@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 
 mod kinds;
 mod layers;
+mod paths;
 mod proto;
 
 fn main() -> Result<()> {
@@ -21,7 +22,7 @@ fn main() -> Result<()> {
             kinds::run(Path::new(file), &root.join("crates/api/src/kinds.json"))
         }
         ["proto"] => proto::run(),
-        ["layers"] => layers::run(),
+        ["layers"] => layers::run().and_then(|()| paths::run(&root)),
         _ => bail!("usage: cargo xtask kinds --from FILE | proto | layers"),
     }
 }
