@@ -515,3 +515,113 @@ fn a_driver_that_lies_and_dies_fails() {
     );
     assert!(!found.contains(&"prepare"), "{report:#}");
 }
+
+const BAD_OBJECTS: &str = "
+apiVersion: v1
+kind: Namespace
+metadata: {name: app}
+---
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: ci, namespace: app}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: bad, namespace: app}
+spec:
+  nodeName: nowhere
+  hostPID: true
+  hostIPC: true
+  hostNetwork: true
+  volumes: [{name: host, hostPath: {path: /}}]
+  containers:
+  - name: main
+    image: none
+    ports: [{containerPort: 80, hostPort: 80}]
+    env: [{name: A, valueFrom: {secretKeyRef: {name: s, key: k}}}]
+    securityContext: {privileged: true, allowPrivilegeEscalation: true, runAsUser: 0, capabilities: {add: [NET_RAW, SYS_ADMIN]}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: silent, namespace: default}
+spec:
+  nodeName: nowhere
+  containers: [{name: main, image: none}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: too-much}
+rules:
+- {apiGroups: ['*'], resources: ['*'], verbs: ['*']}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: everybody}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: too-much}
+subjects:
+- {apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:unauthenticated'}
+";
+
+#[test]
+fn a_cluster_is_checked_by_the_cis_benchmark() {
+    let Some(kubectl_binary) = any_kubectl() else {
+        return;
+    };
+    let cluster = Cluster::up(&["--no-node", "--sim-nodes", "1"]);
+    let ask = || {
+        let kubeconfig = cluster.kubeconfig.display().to_string();
+        let args = [
+            "lab",
+            "check",
+            "cluster",
+            "-o",
+            "json",
+            "--kubeconfig",
+            &kubeconfig,
+        ];
+        let told = output(Command::new(DAVIT).args(args));
+        let report: serde_json::Value = serde_json::from_slice(&told.stdout)
+            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&told.stderr)));
+        (told.status.code(), report)
+    };
+    let verdict = |report: &serde_json::Value, id: &str| {
+        let mut checks = report["checks"].as_array().unwrap().iter();
+        let check = checks.find(|c| c["id"] == id).unwrap();
+        check["verdict"].as_str().unwrap().to_owned()
+    };
+    // As it comes a cluster has no faults, and what nobody can see through the API is said not to be seen.
+    let (code, report) = ask();
+    assert_eq!((code, failed(&report)), (Some(0), Vec::new()), "{report:#}");
+    for id in [
+        "1.2.6", "1.2.7", "1.2.8", "1.2.12", "1.2.13", "1.2.14", "1.2.15", "1.2.24", "5.1.1",
+        "5.1.2",
+    ] {
+        assert_eq!(verdict(&report, id), "pass", "{id}: {report:#}");
+    }
+    assert_eq!(verdict(&report, "1.2.1"), "warn", "{report:#}");
+    assert_eq!(verdict(&report, "2.1"), "skip", "{report:#}");
+    kubectl_stdin(
+        &cluster,
+        &kubectl_binary,
+        &["apply", "-f", "-"],
+        BAD_OBJECTS,
+    );
+    let (code, report) = ask();
+    let expected = [
+        "1.2.1", "5.1.1", "5.1.2", "5.1.3", "5.1.4", "5.1.5", "5.1.6", "5.1.8", "5.1.9", "5.1.10",
+        "5.1.11", "5.1.12", "5.1.13", "5.2.1", "5.2.2", "5.2.3", "5.2.4", "5.2.5", "5.2.6",
+        "5.2.7", "5.2.8", "5.2.9", "5.2.11", "5.2.12", "5.3.2", "5.4.1", "5.6.2", "5.6.3", "5.6.4",
+    ];
+    assert_eq!(
+        (code, failed(&report).as_slice()),
+        (Some(1), &expected[..]),
+        "{report:#}"
+    );
+    // What was tried was not done.
+    let pods = kubectl(
+        &cluster,
+        &kubectl_binary,
+        ["get", "pods,nodes,services", "-A", "-o", "name"],
+    );
+    assert!(!pods.contains("davit-lab"), "{pods}");
+}

@@ -9,20 +9,28 @@ use std::path::Path;
 use std::sync::Arc;
 use tower::{BoxError, Service};
 
+/// How the cluster that the current context of a kubeconfig file names is reached.
+///
+/// # Errors
+/// [`Error::Kubeconfig`] when the file cannot be read or names missing files.
+pub async fn kubeconfig(path: &Path) -> Result<kube::Config, Error> {
+    let unusable = |source| Error::Kubeconfig {
+        path: path.to_owned(),
+        source,
+    };
+    let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
+    kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+        .await
+        .map_err(unusable)
+}
+
 /// A client for the cluster that the current context of a kubeconfig file names.
 ///
 /// # Errors
 /// [`Error::Kubeconfig`] when the file cannot be read or names missing files, [`Error::Client`] when its credentials
 /// cannot be used.
 pub async fn from_kubeconfig(path: &Path) -> Result<kube::Client, Error> {
-    let unusable = |source| Error::Kubeconfig {
-        path: path.to_owned(),
-        source,
-    };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(unusable)?;
+    let config = kubeconfig(path).await?;
     let server = config.cluster_url.to_string();
     kube::Client::try_from(config).map_err(|source| Error::Client {
         server,

@@ -13,7 +13,7 @@ mod leader;
 mod queue;
 pub mod subject;
 
-pub use connect::{Rotation, from_kubeconfig, in_process, rotating};
+pub use connect::{Rotation, from_kubeconfig, in_process, kubeconfig, rotating};
 pub use events::{EventRecorder, object_ref};
 pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription};
 pub use kube::Client;

@@ -8,8 +8,8 @@ use clap::Parser as _;
 use davit_api::features::Features;
 use davit_apiserver::KubeletAuthority;
 use davit_lab::check::{
-    self, Api, DriverOptions, MonitorOptions, Parameters, Place, PluginOptions, Process, Report,
-    Subject, Target,
+    self, Api, ClusterOptions, DriverOptions, MonitorOptions, Parameters, Place, PluginOptions,
+    Process, Report, Subject, Target,
 };
 use davit_lab::span::Span;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,8 @@ pub(super) struct Check {
 
 #[derive(Debug, Clone, clap::Subcommand)]
 enum What {
+    /// A whole cluster: roles, pods, configuration, by the CIS Kubernetes benchmark
+    Cluster(Cluster),
     /// A device plugin: registration, lists, allocation, restarts
     DevicePlugin(DevicePlugin),
     /// A driver of dynamic resource allocation: registration, slices, claims, restarts
@@ -112,11 +114,37 @@ struct PodresourcesClient {
     patience: Span,
 }
 
+#[derive(Debug, Clone, clap::Args)]
+struct Cluster {
+    /// The cluster, with credentials that may read it all [default: KUBECONFIG, or the running davit's]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Do not try by dry runs what is admitted
+    #[arg(long)]
+    no_dry_run: bool,
+    /// Do not try the ports of nodes without credentials
+    #[arg(long)]
+    no_node_ports: bool,
+    /// Namespaces whose pods are the cluster's own, beside those of Kubernetes
+    #[arg(long = "exempt", value_name = "NAMESPACE", value_delimiter = ',')]
+    exempt: Vec<String>,
+    /// In how many namespaces pods are tried at most
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    most_namespaces: usize,
+    /// How long to wait for an answer
+    #[arg(long, value_name = "DURATION", default_value = "10s")]
+    patience: Span,
+    /// Format of the report, for programs [default: a line a check]
+    #[arg(short, long, value_enum)]
+    output: Option<Output>,
+}
+
 pub(super) async fn run(args: Check) -> Result<()> {
     let mut signals = Signals::new()?;
     // Dropping the work on a signal ends the program that is checked and removes the directory.
     let work = async {
         match args.what {
+            What::Cluster(args) => cluster(args).await,
             What::DevicePlugin(args) => device_plugin(args).await,
             What::DraDriver(args) => dra_driver(args).await,
             What::PodresourcesClient(args) => podresources_client(args).await,
@@ -126,6 +154,20 @@ pub(super) async fn run(args: Check) -> Result<()> {
         () = signals.recv() => bail!("interrupted"),
         outcome = work => outcome,
     }
+}
+
+async fn cluster(args: Cluster) -> Result<()> {
+    let kubeconfig = crate::paths::find_kubeconfig(args.kubeconfig.as_deref())?;
+    let config = davit_client::kubeconfig(&kubeconfig).await?;
+    let options = ClusterOptions {
+        dry_run: !args.no_dry_run,
+        nodes: !args.no_node_ports,
+        most_namespaces: args.most_namespaces,
+        exempt: args.exempt.into_iter().collect(),
+        patience: args.patience.0,
+    };
+    let report = check::cluster(config, &options).await;
+    show(&report.map_err(anyhow::Error::msg)?, args.output)
 }
 
 async fn device_plugin(args: DevicePlugin) -> Result<()> {

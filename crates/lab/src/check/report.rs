@@ -21,6 +21,8 @@ pub enum Verdict {
     Pass,
     /// Not as expected.
     Fail,
+    /// People have to judge it.
+    Warn,
     /// It does not apply, or could not be made.
     Skip,
 }
@@ -30,6 +32,7 @@ impl fmt::Display for Verdict {
         f.write_str(match self {
             Self::Pass => "pass",
             Self::Fail => "FAIL",
+            Self::Warn => "warn",
             Self::Skip => "skip",
         })
     }
@@ -46,6 +49,9 @@ pub struct Check {
     pub expected: String,
     /// What was seen.
     pub seen: String,
+    /// On which objects it was seen, where it is about objects.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub objects: Vec<String>,
 }
 
 /// How many checks came out how.
@@ -55,6 +61,8 @@ pub struct Summary {
     pub passed: usize,
     /// Not as expected.
     pub failed: usize,
+    /// For people to judge.
+    pub warned: usize,
     /// Not made.
     pub skipped: usize,
 }
@@ -67,9 +75,9 @@ pub struct Report {
     pub api_version: &'static str,
     /// `CheckReport`.
     pub kind: &'static str,
-    /// What was checked: `device-plugin`, `podresources-client`.
+    /// What was checked: `device-plugin`, `podresources-client`, `cluster`.
     pub target: &'static str,
-    /// The program or socket.
+    /// The program or socket, or the URL of the API server.
     pub subject: String,
     /// What it was found to serve, such as the names of resources.
     pub resources: Vec<String>,
@@ -79,7 +87,36 @@ pub struct Report {
     pub checks: Vec<Check>,
 }
 
+/// Objects of a check that the table for people shows.
+const SHOWN: usize = 10;
+
 impl Report {
+    pub(super) fn new(
+        target: &'static str,
+        subject: String,
+        resources: Vec<String>,
+        checks: Vec<Check>,
+    ) -> Self {
+        let mut summary = Summary::default();
+        for check in &checks {
+            *match check.verdict {
+                Verdict::Pass => &mut summary.passed,
+                Verdict::Fail => &mut summary.failed,
+                Verdict::Warn => &mut summary.warned,
+                Verdict::Skip => &mut summary.skipped,
+            } += 1;
+        }
+        Self {
+            api_version: "lab.davit.dev/v1",
+            kind: "CheckReport",
+            target,
+            subject,
+            resources,
+            summary,
+            checks,
+        }
+    }
+
     /// Whether no check failed.
     pub fn passed(&self) -> bool {
         self.summary.failed == 0
@@ -99,16 +136,27 @@ impl Report {
                 id, verdict, seen, ..
             } = check;
             out += &format!("{verdict}   {id:width$}   {seen}\n");
-            if *verdict == Verdict::Fail {
+            if matches!(verdict, Verdict::Fail | Verdict::Warn) {
                 out += &format!("       {:width$}   expected: {}\n", "", check.expected);
+            }
+            for object in check.objects.iter().take(SHOWN) {
+                out += &format!("       {:width$}   - {object}\n", "");
+            }
+            if let Some(more) = check.objects.len().checked_sub(SHOWN).filter(|n| *n > 0) {
+                out += &format!("       {:width$}   … and {more} more\n", "");
             }
         }
         let Summary {
             passed,
             failed,
+            warned,
             skipped,
         } = self.summary;
-        out + &format!("\n{passed} passed, {failed} failed, {skipped} skipped\n")
+        let warned = match warned {
+            0 => String::new(),
+            n => format!("{n} to judge, "),
+        };
+        out + &format!("\n{passed} passed, {failed} failed, {warned}{skipped} skipped\n")
     }
 }
 
@@ -164,31 +212,18 @@ impl Recorder {
         subject: String,
         resources: Vec<String>,
     ) -> Report {
-        let mut summary = Summary::default();
-        let mut checks = Vec::with_capacity(self.table.len());
-        for (expectation, made) in self.table.iter().zip(self.made) {
+        let made = self.table.iter().zip(self.made);
+        let checks = made.map(|(expectation, made)| {
             let (verdict, seen) = made.unwrap_or_else(|| (Verdict::Skip, "not reached".to_owned()));
-            match verdict {
-                Verdict::Pass => summary.passed += 1,
-                Verdict::Fail => summary.failed += 1,
-                Verdict::Skip => summary.skipped += 1,
-            }
-            checks.push(Check {
+            Check {
                 id: expectation.id.to_owned(),
                 verdict,
                 expected: expectation.expected.to_owned(),
                 seen,
-            });
-        }
-        Report {
-            api_version: "lab.davit.dev/v1",
-            kind: "CheckReport",
-            target,
-            subject,
-            resources,
-            summary,
-            checks,
-        }
+                objects: Vec::new(),
+            }
+        });
+        Report::new(target, subject, resources, checks.collect())
     }
 }
 
