@@ -324,7 +324,13 @@ fn verify_non_root(
             pod: name,
             container,
         }),
-        (None, Some(_)) => Ok(()),
+        (None, Some(uid)) if u32::try_from(uid).is_ok() => Ok(()),
+        // A runtime that reports a number which no user can have will look for a name that reads so.
+        (None, Some(uid)) => Err(Error::NamedUser {
+            user: uid.to_string(),
+            pod: name,
+            container,
+        }),
     }
 }
 
@@ -390,6 +396,10 @@ mod tests {
                 .contains("breaks non-root policy")
         );
         assert_eq!(text(one(want.clone(), json!({}), Some(5))), None);
+        for odd in [-1, 1 << 32] {
+            let refused = text(one(want.clone(), json!({}), Some(odd))).unwrap();
+            assert!(refused.contains("non-numeric user"), "{refused}");
+        }
         assert_eq!(text(one(want, json!({"runAsUser": 9}), Some(0))), None);
     }
 

@@ -17,6 +17,8 @@ pub struct StorageUse {
     pub containers: BTreeMap<String, i64>,
     /// Volumes, by name.
     pub volumes: BTreeMap<String, i64>,
+    /// What the node keeps for the pod and its containers may write: `/etc/hosts` and termination messages.
+    pub files: i64,
 }
 
 /// A limit that was passed.
@@ -83,7 +85,8 @@ pub fn excess(pod: &Pod, used: &StorageUse) -> Option<Excess> {
         empty_dirs(pod).any(|(v, s)| v.name == name && s.medium.as_deref() == Some("Memory"))
     };
     let volumes = used.volumes.iter().filter(|(name, _)| !in_memory(name));
-    let total = used.containers.values().sum::<i64>() + volumes.map(|(_, n)| n).sum::<i64>();
+    let containers: i64 = used.containers.values().sum();
+    let total = containers + volumes.map(|(_, n)| n).sum::<i64>() + used.files;
     if let Some(limit) = pod_limit(pod).filter(|limit| total > *limit) {
         return Some(Excess {
             signal: "ephemeralpodfs.limit",
@@ -138,9 +141,15 @@ pub(super) fn measure(paths: &Paths, pod: &Pod, layers: &BTreeMap<String, i64>) 
         Some((volume.name.clone(), measure::directory(&dir).0))
     };
     let volumes = pod.pod_spec().volumes.iter().flatten();
+    let hosts = std::fs::symlink_metadata(paths.hosts_file(pod.uid()));
+    let hosts = hosts.map_or(0, |meta| {
+        std::os::unix::fs::MetadataExt::blocks(&meta) * 512
+    });
+    let messages = measure::directory(&paths.pod(pod.uid()).join("containers")).0;
     StorageUse {
         containers,
         volumes: volumes.filter_map(volume).collect(),
+        files: messages + i64::try_from(hosts).unwrap_or(i64::MAX / 2),
     }
 }
 
@@ -174,7 +183,25 @@ mod tests {
         StorageUse {
             containers: BTreeMap::from([("a".to_owned(), a), ("b".to_owned(), b)]),
             volumes: BTreeMap::from([("v".to_owned(), v)]),
+            files: 0,
         }
+    }
+
+    /// CVE-2020-8557: what containers write to their `/etc/hosts` fills the node's disk.
+    #[test]
+    fn files_that_the_node_keeps_for_a_pod_count() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(dir.path().join("kubelet"), dir.path().join("log/pods"));
+        let pod = pod([Some("16Ki"), Some("16Ki")], None, "");
+        let message = paths.container("u", "a").join("message");
+        for file in [paths.hosts_file("u"), message] {
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, vec![1; 20_000]).unwrap();
+        }
+        let seen = measure(&paths, &pod, &BTreeMap::new());
+        assert!(seen.files >= 40_000, "{seen:?}");
+        let excess = excess(&pod, &seen).unwrap();
+        assert_eq!(excess.signal, "ephemeralpodfs.limit");
     }
 
     #[test]

@@ -383,11 +383,21 @@ fn seccomp_programs(
     caps: CapSet,
 ) -> Result<seccomp::Programs> {
     use cri::security_profile::ProfileType;
-    if privileged || !crate::sys::seccomp_available() {
+    if privileged {
         return Ok(Vec::new());
     }
     let invalid = |e: seccomp::Error| Error::InvalidArgument(e.to_string());
+    // Who asked for a filter is not run without one.
+    let available = || match crate::sys::seccomp_available() {
+        true => Ok(()),
+        false => Err(Error::Unimplemented("seccomp, by this kernel".to_owned())),
+    };
+    let default = || {
+        available()?;
+        seccomp::default_profile(caps).map_err(invalid)
+    };
     let from_file = |path: &str| {
+        available()?;
         let json = fs::read(path)
             .map_err(|e| Error::InvalidArgument(format!("seccomp profile {path}: {e}")))?;
         seccomp::Profile::parse(&json)
@@ -397,7 +407,7 @@ fn seccomp_programs(
     let Some(profile) = &context.seccomp else {
         // The field of older nodes.
         return match context.seccomp_profile_path.as_str() {
-            "runtime/default" | "docker/default" => seccomp::default_profile(caps).map_err(invalid),
+            "runtime/default" | "docker/default" => default(),
             path => match path.strip_prefix("localhost/") {
                 Some(file) => from_file(file),
                 None => Ok(Vec::new()),
@@ -405,7 +415,7 @@ fn seccomp_programs(
         };
     };
     match ProfileType::try_from(profile.profile_type) {
-        Ok(ProfileType::RuntimeDefault) => seccomp::default_profile(caps).map_err(invalid),
+        Ok(ProfileType::RuntimeDefault) => default(),
         Ok(ProfileType::Localhost) => from_file(&profile.localhost_ref),
         Ok(ProfileType::Unconfined) => Ok(Vec::new()),
         Err(_) => Err(Error::InvalidArgument(format!(

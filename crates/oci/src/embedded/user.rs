@@ -122,8 +122,9 @@ pub(super) fn image_user(user: &str) -> (Option<i64>, String) {
     if name.is_empty() {
         return (Some(0), String::new());
     }
-    match name.parse() {
-        Ok(uid) => (Some(uid), String::new()),
+    // Read as `resolve` reads it: what is no number of a user is a name, which the image's own list may give any number.
+    match name.parse::<u32>() {
+        Ok(uid) => (Some(uid.into()), String::new()),
         Err(_) => (None, name.to_owned()),
     }
 }
@@ -236,6 +237,29 @@ mod tests {
     fn who(user: &str, context: &cri::LinuxContainerSecurityContext) -> Result<User> {
         let dir = layers();
         resolve(dir.path(), &image(user), context)
+    }
+
+    /// CVE-2024-40635: a number too large for a user passes for somebody who is not root, while the image's list makes it
+    /// root.
+    #[test]
+    fn what_is_no_number_of_a_user_is_a_name() {
+        for odd in ["4294967296", "-1", "9223372036854775807", "0x0"] {
+            assert_eq!(image_user(odd), (None, odd.to_owned()));
+            let dir = layers();
+            let list = dir.path().join("high/etc/passwd");
+            fs::write(list, format!("{odd}:x:0:0::/:/bin/sh\n")).unwrap();
+            let none = cri::LinuxContainerSecurityContext::default();
+            let user = resolve(dir.path(), &image(odd), &none).unwrap();
+            assert_eq!(
+                user.uid, 0,
+                "the runtime goes by the list, so the node must be told the name"
+            );
+        }
+        assert_eq!(
+            image_user("4294967295:0"),
+            (Some(4_294_967_295), String::new())
+        );
+        assert_eq!(image_user("00"), (Some(0), String::new()));
     }
 
     #[test]
