@@ -14,6 +14,7 @@ mod erased;
 mod event_rate_limit;
 mod image_policy;
 mod limit_ranger;
+mod mountable_secrets;
 mod namespace_lifecycle;
 mod node_restriction;
 mod nodes;

@@ -58,10 +58,10 @@ const KNOWN: &[Known] = &[
         ))
     }),
     on("ServiceAccount", |_| {
-        Ok(Plugin::mutating(
-            "ServiceAccount",
-            service_account::ServiceAccount,
-        ))
+        Ok(
+            Plugin::mutating("ServiceAccount", service_account::ServiceAccount)
+                .and_validating(service_account::ServiceAccount),
+        )
     }),
     on("TaintNodesByCondition", |_| {
         Ok(Plugin::mutating(

@@ -6,7 +6,7 @@ use davit_api::status::Status;
 use rand::seq::IndexedRandom;
 use serde_json::{Value, json};
 
-use super::{Attributes, Mutating, Operation, forbidden};
+use super::{Attributes, Mutating, Operation, Validating, forbidden, mountable_secrets};
 
 const DEFAULT: &str = "default";
 const MOUNT_PATH: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -72,6 +72,37 @@ impl Mutating for ServiceAccount {
             spec.insert("imagePullSecrets".to_owned(), json!(secrets));
         }
         Ok(())
+    }
+}
+
+/// After all changes: which Secrets the account lets its pods name.
+impl Validating for ServiceAccount {
+    async fn validate(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        let ephemeral = attributes.operation == Operation::Update
+            && attributes.about("", "pods")
+            && attributes.subresource == "ephemeralcontainers";
+        let creates = attributes.operation == Operation::Create && attributes.is("", "pods");
+        let Some(pod) = object.filter(|_| creates || ephemeral) else {
+            return Ok(());
+        };
+        let name = pod["spec"]["serviceAccountName"].as_str();
+        let Some(name) = name.filter(|name| !name.is_empty()) else {
+            return Ok(());
+        };
+        let account = account(attributes, name).await?;
+        let Some(account) = account.filter(mountable_secrets::is_enforced) else {
+            return Ok(());
+        };
+        let judged = if ephemeral {
+            mountable_secrets::check_ephemeral(&account, &pod["spec"])
+        } else {
+            mountable_secrets::check(&account, &pod["spec"])
+        };
+        judged.map_err(|why| forbidden(attributes, Some(pod), why))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, UPGRADE};
+use http::header::{AUTHORIZATION, HOST, HeaderName, HeaderValue, LOCATION, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::BodyExt;
@@ -77,12 +77,22 @@ pub(crate) async fn handle(
     {
         return Ok(server.nodes().pipe(response, client_side));
     }
+    if redirects(&response) {
+        let text = "the backend attempted to redirect this request, which is not permitted";
+        return Ok(respond::text(StatusCode::BAD_GATEWAY, format!("{text}\n")));
+    }
     let (mut parts, body) = response.into_parts();
     remove_hop_headers(&mut parts.headers);
     let ended = server.shutdown().clone().cancelled_owned();
     let stream = futures::StreamExt::take_until(body.into_data_stream(), ended);
     let stream = futures::TryStreamExt::map_err(stream, Into::into);
     Ok(Response::from_parts(parts, ResponseBody::stream(stream)))
+}
+
+/// Whether the client is sent elsewhere: it would go there with the credentials that it showed to this server
+/// (CVE-2022-3172).
+fn redirects<B>(response: &Response<B>) -> bool {
+    response.status().is_redirection() && response.headers().contains_key(LOCATION)
 }
 
 fn unavailable(text: &str) -> Response<ResponseBody> {
@@ -180,6 +190,20 @@ fn forwarded_headers(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn backends_redirect_nobody() {
+        let answer = |code: u16, location: bool| {
+            let answer = Response::builder().status(code);
+            let answer = match location {
+                true => answer.header(LOCATION, "https://elsewhere.example"),
+                false => answer,
+            };
+            redirects(&answer.body(()).unwrap())
+        };
+        assert!(answer(302, true) && answer(307, true) && answer(308, true));
+        assert!(!answer(304, false) && !answer(201, true) && !answer(200, false));
+    }
 
     #[test]
     fn item_164_identity_replaces_what_the_caller_claims() {
