@@ -43,9 +43,19 @@ pub const TARGETS: &[Target] = &[
         make: make::decode,
     },
     Target {
+        name: "image",
+        run: targets::wire::image,
+        make: make::wire::image,
+    },
+    Target {
         name: "patch",
         run: targets::patch,
         make: make::patch,
+    },
+    Target {
+        name: "plugin",
+        run: targets::wire::plugin,
+        make: make::wire::plugin,
     },
     Target {
         name: "protobuf",
@@ -61,6 +71,11 @@ pub const TARGETS: &[Target] = &[
         name: "selectors",
         run: targets::selectors,
         make: make::selectors,
+    },
+    Target {
+        name: "spdy",
+        run: targets::wire::spdy,
+        make: make::wire::spdy,
     },
     Target {
         name: "structural",

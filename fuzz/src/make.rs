@@ -1,5 +1,7 @@
 //! Inputs that are, or nearly are, what a target takes: a grammar for each, then damage to the tree.
 
+pub(crate) mod wire;
+
 use base64::Engine as _;
 use davit_api::kinds::{FieldType, Opaque, TypeBody, TypeId, builtin};
 use serde_json::{Map, Value, json};

@@ -1,5 +1,7 @@
 //! What each target promises about any input.
 
+pub mod wire;
+
 use std::sync::LazyLock;
 
 use davit_api::fields::FieldSelector;

@@ -30,5 +30,30 @@ pub use policy::{HeldDevice, UnhealthyPolicies, UnhealthyPolicy, UnknownPolicy};
 pub(crate) use registration::serve;
 pub(crate) use requests::{Request, pod_total};
 
+/// The devices of a ListAndWatch message, with whether they are healthy, as the manager takes them in; `None` when it is
+/// not one. For trying out what plugins may say.
+pub fn read_list(message: &[u8]) -> Option<Vec<(String, bool)>> {
+    let message = prost::Message::decode(message).ok()?;
+    let list = inventory::list(&message);
+    let devices = list.iter();
+    Some(devices.map(|(id, d)| (id.to_string(), d.healthy)).collect())
+}
+
+/// How much of an Allocate answer containers are given, and how much of it contradicts itself; `None` when it is not one.
+/// For trying out what plugins may say.
+pub fn read_allocation(answer: &[u8]) -> Option<(usize, usize)> {
+    let answer: davit_proto::deviceplugin::v1beta1::AllocateResponse =
+        prost::Message::decode(answer).ok()?;
+    let answers = answer.container_responses.into_iter();
+    let merged = options::merge(answers.map(|answer| ("example.com/a", answer)));
+    let given = &merged.options;
+    let count = given.envs.len()
+        + given.mounts.len()
+        + given.devices.len()
+        + given.annotations.len()
+        + given.cdi_devices.len();
+    Some((count, merged.conflicts.len()))
+}
+
 /// The folder of plugin sockets and the checkpoint, below the agent's root.
 pub const DEVICE_PLUGINS_DIR: &str = "device-plugins";

@@ -1,0 +1,146 @@
+//! What comes over sockets: streams, images, answers of plugins.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use davit_streaming::spdy::Session;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
+use tokio::runtime::{Builder, Runtime};
+
+thread_local! {
+    /// One thread, so that inputs do not meet.
+    static RUNTIME: Option<Runtime> = Builder::new_current_thread().enable_time().build().ok();
+    /// Where images of this thread go.
+    static PLACE: RefCell<Option<Place>> = const { RefCell::new(None) };
+}
+
+/// Any bytes of a client as a SPDY session: it ends when the client does.
+pub fn spdy(data: &[u8]) {
+    const LONG: Duration = Duration::from_secs(4);
+    let session = async {
+        let (client, server) = duplex(1 << 16);
+        let mut session = Session::serve(server);
+        let (mut answers, mut bytes) = tokio::io::split(client);
+        let sent = async {
+            // The session may end before all is read.
+            let _refused = bytes.write_all(data).await;
+            let _refused = bytes.shutdown().await;
+        };
+        let read = async {
+            let mut buffer = vec![0; 4096];
+            while matches!(answers.read(&mut buffer).await, Ok(n) if n > 0) {}
+        };
+        let served = async move {
+            let mut streams = tokio::task::JoinSet::new();
+            while let Some(stream) = session.accept().await {
+                let (mut from, mut to) = stream.split();
+                streams.spawn(async move {
+                    let _refused = to.write_all(b"x").await;
+                    let _ended = tokio::io::copy(&mut from, &mut tokio::io::sink()).await;
+                });
+            }
+            streams.join_all().await;
+        };
+        tokio::join!(sent, served, read);
+    };
+    RUNTIME.with(|runtime| {
+        let Some(runtime) = runtime else { return };
+        let ended = runtime.block_on(async { tokio::time::timeout(LONG, session).await });
+        assert!(
+            ended.is_ok(),
+            "the session goes on after its client has ended"
+        );
+    });
+}
+
+/// Any answer of a device plugin: it is taken in without harm, and what is given to a container is not more than it said.
+pub fn plugin(data: &[u8]) {
+    let [kind, message @ ..] = data else { return };
+    if kind % 2 == 0 {
+        if let Some(devices) = davit_node::devices::read_list(message) {
+            assert!(devices.len() <= message.len(), "more devices than bytes");
+        }
+    } else if let Some((given, conflicts)) = davit_node::devices::read_allocation(message) {
+        assert!(given + conflicts <= message.len(), "more than was said");
+    }
+}
+
+/// A store of images beside files that no image may touch.
+#[derive(Debug)]
+struct Place {
+    outer: PathBuf,
+    images: davit_oci::Images,
+    /// Imports since the store was made anew.
+    used: u32,
+}
+
+const UNTOUCHED: &[u8] = b"as it was";
+/// Imports after which a store is made anew.
+const MOST: u32 = 200;
+
+impl Place {
+    fn make() -> Option<Self> {
+        let thread = format!("{:?}", std::thread::current().id());
+        let thread: String = thread.chars().filter(char::is_ascii_digit).collect();
+        let outer = std::env::temp_dir();
+        let outer = outer.join(format!("davit-fuzz-{}-{thread}", std::process::id()));
+        let _gone = std::fs::remove_dir_all(&outer);
+        std::fs::create_dir_all(outer.join("store")).ok()?;
+        std::fs::write(outer.join("sentinel"), UNTOUCHED).ok()?;
+        let images = davit_oci::Images::open(&outer.join("store"), false).ok()?;
+        let used = 0;
+        Some(Self {
+            outer,
+            images,
+            used,
+        })
+    }
+
+    /// Nothing but the store and the file, and the file as it was.
+    fn check(&self) {
+        let sentinel = self.outer.join("sentinel");
+        assert_eq!(std::fs::read(&sentinel).ok().as_deref(), Some(UNTOUCHED));
+        let mode = std::fs::symlink_metadata(&sentinel)
+            .map(|meta| std::os::unix::fs::PermissionsExt::mode(&meta.permissions()) & 0o7000);
+        assert_eq!(mode.ok(), Some(0), "mode of a file outside");
+        let entries = std::fs::read_dir(&self.outer).into_iter().flatten();
+        let names: Vec<_> = entries.flatten().map(|e| e.file_name()).collect();
+        assert!(names.len() <= 3, "made outside: {names:?}");
+        assert!(
+            !Path::new("/davit-fuzz").exists(),
+            "made in the host's root"
+        );
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _gone = std::fs::remove_dir_all(&self.outer);
+    }
+}
+
+/// Any archive as an image: layers, documents and names; nothing outside the store changes.
+pub fn image(data: &[u8]) {
+    PLACE.with_borrow_mut(|slot| {
+        if slot.as_ref().is_none_or(|place| place.used >= MOST) {
+            // The old one goes before the new one is made in its place.
+            *slot = None;
+            *slot = Place::make();
+        }
+        let Some(place) = slot.as_mut() else { return };
+        place.used += 1;
+        let archive = place.outer.join("archive");
+        if std::fs::write(&archive, data).is_err() {
+            return;
+        }
+        if let Ok(names) = place.images.import(&archive) {
+            for name in names {
+                let found = place.images.find(&name);
+                assert!(matches!(found, Ok(Some(_))), "{name} was imported");
+                let _removed = place.images.remove(&name);
+            }
+        }
+        place.check();
+    });
+}
