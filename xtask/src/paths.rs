@@ -96,6 +96,10 @@ const MAY: &[(&str, &str)] = &[
         "lists of the host image, which is the host's root",
     ),
     (
+        "oci/src/embedded/users.rs",
+        "whether the kernel has user namespaces",
+    ),
+    (
         "oci/src/image.rs",
         "records and finished layers, in a directory that containers see read-only",
     ),
@@ -141,6 +145,10 @@ const MAY: &[(&str, &str)] = &[
     (
         "oci/src/monitor/terminal.rs",
         "the container's terminal by openat2",
+    ),
+    (
+        "oci/src/monitor/userns.rs",
+        "a device file system that is mounted nowhere, and layers of finished images",
     ),
     ("oci/src/netdev.rs", "pinned namespaces"),
     ("oci/src/network.rs", "pinned namespaces"),
