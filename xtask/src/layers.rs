@@ -22,6 +22,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-beneath",
             "davit-store",
             "davit-client",
+            "davit-listen",
             "davit-streaming",
             "davit-oci",
         ],

@@ -75,7 +75,10 @@ pub use body::{BoxError, ResponseBody};
 pub use crd::check_conversion_answer;
 pub use flowcontrol::FlowOptions;
 pub use request_info::RequestInfo;
-pub use server::{ApiServer, DEFAULT_ISSUER, Error, InProcess, KubeletAuthority, Options};
+pub use server::{
+    ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority,
+    MIN_REQUEST_TIMEOUT, Options,
+};
 pub use service_addresses::KUBERNETES_SERVICE_IP;
 pub use tls::TlsError;
 pub use tokens::{TokenError, TokenLife};

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use davit_api::status::Status;
+use davit_listen::{Busy, Exchange};
 use futures::{FutureExt, StreamExt};
 use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, WARNING};
 use http::request::Parts;
@@ -30,7 +31,7 @@ use crate::query::Query;
 use crate::request_info::RequestInfo;
 use crate::respond;
 use crate::server::ApiServer;
-use crate::user::UserInfo;
+use crate::user::{MASTERS, UserInfo};
 use crate::{handlers, root};
 
 pub(crate) use authorize::check as authorize;
@@ -73,6 +74,7 @@ pub(crate) async fn run(
     let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
     let verb = metric_verb(&info, request.method());
     let dry_run = query.text("dryRun").is_some();
+    let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
     // a stream's gauge is held by its body, see `respond::tracked`
     let (parts, body) = request.into_parts();
     let mut context = Context {
@@ -102,6 +104,7 @@ pub(crate) async fn run(
             "this request caused the apiserver to panic. Look in the logs for details.",
         ))
     });
+    let result = result.and_then(|response| may_answer(exchange, &context, response));
     let (mut response, failure) = match result {
         Ok(response) => (response, None),
         Err(status) => (
@@ -143,6 +146,25 @@ pub(crate) async fn run(
         "request"
     );
     response
+}
+
+/// Whether what was read may be kept for its reader: who does not take the answers to other requests does not get more.
+fn may_answer(
+    exchange: Option<Arc<Exchange>>,
+    context: &Context,
+    response: Response<ResponseBody>,
+) -> HandlerResult {
+    if let Some(exchange) = exchange
+        && context.info.is_read_only()
+        && let Some(bytes) = response.body().as_bytes()
+    {
+        exchange.may_answer(bytes.len()).map_err(too_busy)?;
+    }
+    Ok(response)
+}
+
+fn too_busy(busy: Busy) -> Status {
+    Status::too_many_requests(busy.to_string(), 1)
 }
 
 /// What the audit log wants to know of a request's coming.
@@ -274,14 +296,29 @@ async fn inner(
             })?
         }
     };
+    let exchange = parts.extensions.remove::<Arc<Exchange>>();
+    if let Some(exchange) = &exchange
+        && !context.user.is_anonymous()
+    {
+        exchange.identified(&context.user.name);
+    }
     begin(context, &context.user);
     if let (Some(auditor), Some(record)) = (server.auditor(), arrival.slot.record()) {
         auditor.stage(record, Stage::RequestReceived);
     }
     server.authenticator().strip(&mut parts.headers);
     server.authenticator().strip(&mut context.headers);
+    if let Some(exchange) = &exchange
+        && context.user.in_group(MASTERS)
+    {
+        exchange.exempt();
+    }
     impersonate::apply(server, context).await?;
     let _place = admitted(server, context).await?;
+    if let Some(exchange) = exchange {
+        let begun = exchange.may_begin(context.info.is_long_running());
+        begun.map_err(too_busy)?;
+    }
     authorize::request(server, &context.user, &context.info).await?;
     if let Some(peer) = peer {
         parts.extensions.insert(Peer(peer));

@@ -16,6 +16,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use davit_api::features::Features;
 use davit_api::status::Status;
+use davit_listen::{ConnectionLimits, HttpLimits};
 use davit_schema::gates::Disabled;
 use davit_store::Store;
 use futures::FutureExt;
@@ -56,6 +57,24 @@ pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 /// How long plugins that keep keys of encryption at rest may take to answer at start.
 const PLUGINS_READY: Duration = Duration::from_secs(20);
 const DRAIN: Duration = Duration::from_secs(2);
+
+/// Connections of a server whose process may open enough files.
+const CONNECTIONS: ConnectionLimits = ConnectionLimits {
+    strangers: 1024,
+    loopback: 1024,
+    known: 8192,
+    first_request: Duration::from_secs(15),
+    // as kube-apiserver's
+    idle: Duration::from_secs(90),
+    long_running: 65_536,
+    unsent: 256 << 20,
+};
+/// The part of the files for connections that the API server gets; the node's server has the rest.
+const FILES: (usize, usize) = (4, 5);
+/// HTTP/2 streams of a connection unless told otherwise, as kube-apiserver's.
+pub const HTTP2_STREAMS: u32 = 250;
+/// How long watches live at least unless told otherwise, as kube-apiserver's.
+pub const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// What a server is made from.
 pub struct Options {
@@ -107,6 +126,12 @@ pub struct Options {
     pub features: Features,
     /// How long requests are still taken after `/readyz` has begun to fail at a shutdown.
     pub shutdown_delay: Duration,
+    /// How many connections there may be, and how long they may do nothing.
+    pub connections: ConnectionLimits,
+    /// HTTP/2 streams at once on a connection.
+    pub http2_streams: u32,
+    /// A watch that names no time lives between this and twice this.
+    pub min_request_timeout: Duration,
 }
 
 /// Whose serving certificates of nodes are believed.
@@ -148,6 +173,9 @@ impl Options {
             flow_control: FlowOptions::default(),
             features: Features::default(),
             shutdown_delay: Duration::ZERO,
+            connections: CONNECTIONS.within_files(FILES.0, FILES.1),
+            http2_streams: HTTP2_STREAMS,
+            min_request_timeout: MIN_REQUEST_TIMEOUT,
         }
     }
 }
@@ -224,6 +252,9 @@ pub struct ApiServer {
     auditor: Option<Auditor>,
     encrypted: Option<Arc<EncryptedStore>>,
     shutdown_delay: Duration,
+    connection_limits: ConnectionLimits,
+    http_limits: HttpLimits,
+    min_request_timeout: Duration,
     stopping: AtomicBool,
     aggregated: AggregatedCache,
     openapi: OpenApiCache,
@@ -336,6 +367,11 @@ impl ApiServer {
             auditor,
             encrypted,
             shutdown_delay: options.shutdown_delay,
+            connection_limits: options.connections,
+            http_limits: HttpLimits {
+                streams: options.http2_streams,
+            },
+            min_request_timeout: options.min_request_timeout,
             stopping: AtomicBool::new(false),
             metrics,
             in_flight: InFlight::new(options.flow_control),
@@ -554,6 +590,11 @@ impl ApiServer {
 
     pub(crate) fn admission(&self) -> &admission::Chain {
         &self.admission
+    }
+
+    /// How long a watch that names no time lives at least.
+    pub(crate) fn min_request_timeout(&self) -> Duration {
+        self.min_request_timeout
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

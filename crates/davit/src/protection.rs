@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use davit_apiserver::audit::{LogOptions, Policy};
 use davit_apiserver::encryption::Encryption;
-use davit_apiserver::{FlowOptions, Options};
+use davit_apiserver::{FlowOptions, HTTP2_STREAMS, MIN_REQUEST_TIMEOUT, Options};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +47,12 @@ pub(crate) struct ProtectionOptions {
     /// Writes answered at once
     #[arg(long, value_name = "N", default_value_t = 200)]
     max_mutating_requests_inflight: usize,
+    /// HTTP/2 streams a client may have open on one connection (0 = 250)
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    http2_max_streams_per_connection: u32,
+    /// Seconds that a watch lives at least if it names no time; at most it lives twice as long
+    #[arg(long, value_name = "SECONDS", default_value_t = MIN_REQUEST_TIMEOUT.as_secs(), value_parser = clap::value_parser!(u64).range(1..=1 << 31))]
+    min_request_timeout: u64,
     /// How long requests are still taken at a shutdown after /readyz has begun to fail
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
     shutdown_delay_duration: Duration,
@@ -89,6 +95,11 @@ impl ProtectionOptions {
             max_writes: self.max_mutating_requests_inflight,
         };
         options.shutdown_delay = self.shutdown_delay_duration;
+        options.http2_streams = match self.http2_max_streams_per_connection {
+            0 => HTTP2_STREAMS,
+            streams => streams,
+        };
+        options.min_request_timeout = Duration::from_secs(self.min_request_timeout);
         if let Some(path) = &self.encryption_provider_config {
             let encryption = Encryption::from_file(path).context("encryption at rest")?;
             let encryption = Arc::new(encryption);

@@ -19,12 +19,15 @@ use crate::pod::PodExt;
 use auth::Access;
 pub use auth::{AccessOptions, Authorize};
 use bytes::Bytes;
+use davit_listen::{
+    ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
+};
 use davit_streaming::Body;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use rustls::pki_types::CertificateDer;
@@ -32,16 +35,26 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-/// Connections served at once.
-const MAX_CONNECTIONS: usize = 1024;
+/// Connections of a server whose process may open enough files.
+const CONNECTIONS: ConnectionLimits = ConnectionLimits {
+    strangers: 512,
+    loopback: 512,
+    known: 2048,
+    first_request: Duration::from_secs(15),
+    idle: Duration::from_secs(90),
+    long_running: 2048,
+    unsent: 64 << 20,
+};
+/// The part of the files for connections that the node's server gets; the API server has the rest.
+const FILES: (usize, usize) = (3, 20);
 const HANDSHAKE: Duration = Duration::from_secs(10);
-const HEADERS: Duration = Duration::from_secs(30);
+/// No HTTP/2 is spoken.
+const HTTP: HttpLimits = HttpLimits { streams: 1 };
 
 /// Why the node server does not start.
 #[derive(Debug, thiserror::Error)]
@@ -144,51 +157,18 @@ impl Server {
             let renewal = serving::run(self.state.ctx.clone(), requested, cancel.clone());
             connections.spawn(renewal);
         }
-        let serve = |stream| serve_connection(self.state.clone(), self.tls.clone(), stream);
-        accept(&self.listener, &mut connections, &cancel, serve).await;
+        let open = Connections::new(CONNECTIONS.within_files(FILES.0, FILES.1));
+        let serve =
+            |socket, lease| serve_connection(self.state.clone(), self.tls.clone(), socket, lease);
+        davit_listen::accept(&self.listener, &open, &mut connections, &cancel, serve).await;
         connections.shutdown().await;
         let mut sessions = std::mem::take(&mut *self.state.sessions.lock());
         sessions.shutdown().await;
     }
 }
 
-/// Takes connections until `cancel`, so many at a time, and serves each as a task of `connections`.
-async fn accept<F: Future<Output = ()> + Send + 'static>(
-    listener: &TcpListener,
-    connections: &mut JoinSet<()>,
-    cancel: &CancellationToken,
-    serve: impl Fn(TcpStream) -> F,
-) {
-    let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    loop {
-        let next = async {
-            let slot = slots.clone().acquire_owned().await;
-            (slot, listener.accept().await)
-        };
-        let (slot, accepted) = tokio::select! {
-            () = cancel.cancelled() => return,
-            next = next => next,
-        };
-        while connections.try_join_next().is_some() {}
-        match accepted {
-            Ok((stream, _)) => {
-                let connection = serve(stream);
-                connections.spawn(async move {
-                    connection.await;
-                    drop(slot);
-                });
-            }
-            Err(error) => {
-                tracing::warn!(%error, "node server cannot accept a connection");
-                tokio::time::sleep(Duration::from_millis(100)).await;
-            }
-        }
-    }
-}
-
-async fn serve_connection(state: Arc<Shared>, tls: TlsAcceptor, stream: TcpStream) {
-    let _ = stream.set_nodelay(true);
-    let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+async fn serve_connection(state: Arc<Shared>, tls: TlsAcceptor, socket: Socket, lease: Lease) {
+    let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(socket)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake with the node server failed");
@@ -198,16 +178,29 @@ async fn serve_connection(state: Arc<Shared>, tls: TlsAcceptor, stream: TcpStrea
     };
     let chain = stream.get_ref().1.peer_certificates();
     let chain: Arc<[CertificateDer<'static>]> = chain.unwrap_or_default().into();
+    let of_requests = lease.clone();
     let service = service_fn(move |request| {
         let (state, chain) = (state.clone(), chain.clone());
-        async move { Ok::<_, Infallible>(answer(&state, &chain, request).await) }
+        let exchange = of_requests.begin();
+        async move {
+            let response = answer(&state, &chain, request, &exchange).await;
+            if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                exchange.upgraded();
+            }
+            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, exchange)))
+        }
     });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
-    if let Err(error) = connection.await {
+    let http = davit_listen::http(HTTP).http1_only();
+    let connection = http.serve_connection_with_upgrades(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = lease.draining() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
         tracing::debug!(%error, "connection to the node server ended");
     }
 }
@@ -216,6 +209,7 @@ async fn answer(
     state: &Arc<Shared>,
     chain: &[CertificateDer<'static>],
     request: Request<Incoming>,
+    exchange: &Exchange,
 ) -> Response<Body> {
     let path = request.uri().path().to_owned();
     let headers = request.headers();
@@ -229,6 +223,9 @@ async fn answer(
     let Some(caller) = caller else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
     };
+    if !caller.is_anonymous() {
+        exchange.identified(&caller.name);
+    }
     if !state.access.allows(&caller, request.method(), &path).await {
         let (subresource, verb) = (
             auth::subresource(&path),
@@ -239,6 +236,9 @@ async fn answer(
             caller.name
         );
         return text(StatusCode::FORBIDDEN, message);
+    }
+    if let Err(busy) = exchange.may_begin(false) {
+        return text(StatusCode::TOO_MANY_REQUESTS, busy.to_string());
     }
     route(state, request, &path).await
 }

@@ -6,6 +6,8 @@
 mod archive;
 mod pull;
 mod reference;
+mod registry;
+mod room;
 mod unpack;
 
 pub use reference::{ParseError, Reference};
@@ -454,6 +456,17 @@ impl Images {
             std::process::id(),
             uuid::Uuid::new_v4().simple()
         ))
+    }
+
+    /// Whether a download of so many bytes fits.
+    fn room_for(&self, bytes: u64) -> Result<()> {
+        let room = room::room(&self.dir).map_err(io_error("look for free space"))?;
+        if bytes <= room {
+            return Ok(());
+        }
+        Err(Error::Invalid(format!(
+            "a layer of {bytes} bytes, and {room} can be used of the disk"
+        )))
     }
 
     fn has_layer(&self, diff_id: &str) -> bool {

@@ -28,9 +28,6 @@ use crate::server::ApiServer;
 use crate::{errors, respond, selection};
 use frames::Frames;
 
-/// A watch without `timeoutSeconds` lives between this and twice this.
-const LIFETIME_SECONDS: u64 = 1800;
-
 /// `GET …?watch=true`.
 pub(super) async fn watch(
     server: &Arc<ApiServer>,
@@ -50,9 +47,10 @@ pub(super) async fn watch(
         // the deprecated watch path of one object
         filter.name = Some(context.info.name.clone());
     }
+    let least = server.min_request_timeout().as_secs().max(1);
     let seconds = query
         .timeout_seconds
-        .unwrap_or_else(|| rand::rng().random_range(LIFETIME_SECONDS..2 * LIFETIME_SECONDS));
+        .unwrap_or_else(|| rand::rng().random_range(least..2 * least));
     let options = WatchOptions {
         start: start(&query),
         filter,

@@ -73,6 +73,11 @@ impl Caller {
             groups: vec!["system:unauthenticated".to_owned()],
         }
     }
+
+    /// Whether the caller has shown nothing.
+    pub(super) fn is_anonymous(&self) -> bool {
+        self.name == "system:anonymous"
+    }
 }
 
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {

@@ -1,15 +1,17 @@
 //! Whether the agent is well: on the node server, and without TLS where the node's own machine asks (kubeadm waits for
 //! `http://127.0.0.1:10248/healthz`).
 
-use super::{HEADERS, accept, text};
+use super::text;
 use crate::context::Context;
+use davit_listen::{ConnectionLimits, Connections, Lease, Socket, TrackedBody};
 use davit_streaming::Body;
 use http::{Response, StatusCode};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use std::convert::Infallible;
 use std::sync::Arc;
-use tokio::net::{TcpListener, TcpStream};
+use std::time::Duration;
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -26,26 +28,39 @@ pub(super) fn answer(ctx: &Context, path: &[&str]) -> Response<Body> {
     }
 }
 
+/// Connections of a port that only this machine asks.
+const CONNECTIONS: ConnectionLimits = ConnectionLimits {
+    strangers: 64,
+    loopback: 128,
+    known: 1,
+    first_request: Duration::from_secs(15),
+    idle: Duration::from_secs(90),
+    long_running: 1,
+    unsent: 1 << 20,
+};
+/// The part of the files for connections.
+const FILES: (usize, usize) = (1, 20);
+
 /// Answers on a port of its own until `cancel`.
 pub(crate) async fn run(ctx: Arc<Context>, listener: TcpListener, cancel: CancellationToken) {
-    let mut connections = JoinSet::new();
-    let serve = |stream| serve(ctx.clone(), stream);
-    accept(&listener, &mut connections, &cancel, serve).await;
-    connections.shutdown().await;
+    let mut tasks = JoinSet::new();
+    let open = Connections::new(CONNECTIONS.within_files(FILES.0, FILES.1));
+    let serve = |socket, lease| serve(ctx.clone(), socket, lease);
+    davit_listen::accept(&listener, &open, &mut tasks, &cancel, serve).await;
+    tasks.shutdown().await;
 }
 
-async fn serve(ctx: Arc<Context>, stream: TcpStream) {
+async fn serve(ctx: Arc<Context>, socket: Socket, lease: Lease) {
     let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-        let ctx = ctx.clone();
+        let (ctx, exchange) = (ctx.clone(), lease.begin());
         async move {
             let path: Vec<&str> = request.uri().path().trim_matches('/').split('/').collect();
-            Ok::<_, Infallible>(answer(&ctx, &path))
+            let response = answer(&ctx, &path);
+            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, exchange)))
         }
     });
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS)
-        .serve_connection(TokioIo::new(stream), service);
+    let http = davit_listen::http(super::HTTP).http1_only();
+    let connection = http.serve_connection(TokioIo::new(socket), service);
     if let Err(error) = connection.await {
         tracing::debug!(%error, "connection to healthz ended");
     }

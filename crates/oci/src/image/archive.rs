@@ -1,5 +1,6 @@
 //! Images from files: OCI layouts and Docker archives, as directories or (compressed) tar files.
 
+use super::room::{Bounded, room};
 use super::unpack::decompress;
 use super::{
     Error, Images, NewImage, Reference, Result, io_error, layer_name, parse_config, sha256,
@@ -43,6 +44,7 @@ pub(super) fn import(images: &Images, path: &Path) -> Result<Vec<String>> {
     fs::create_dir(&temporary).map_err(io_error(what()))?;
     let imported = File::open(path)
         .and_then(decompress)
+        .and_then(|source| Ok(Bounded::new(source, room(&temporary)?)))
         .and_then(|source| super::unpack::plain(source, &temporary))
         .map_err(io_error(what()))
         .and_then(|()| import_dir(images, &open(&temporary)?, path));

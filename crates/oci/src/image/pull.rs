@@ -1,62 +1,22 @@
 //! Images from registries.
 
+use super::registry::{Credentials, Repository};
 use super::{
     Error, Image, Images, NewImage, Reference, Result, io_error, layer_name, parse_config,
 };
-use oci_client::client::{ClientConfig, ClientProtocol};
-use oci_client::secrets::RegistryAuth;
-use oci_client::{Client, Reference as Remote};
 use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
 
-/// Registries on this machine speak plain HTTP, as for Docker.
-fn is_local(registry: &str) -> bool {
-    let host = registry
-        .strip_prefix('[')
-        .and_then(|r| r.split(']').next())
-        .unwrap_or_else(|| registry.rsplit_once(':').map_or(registry, |(host, _)| host));
-    host == "localhost"
-        || host
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
-}
-
-fn client(reference: &Reference) -> Client {
-    let protocol = if is_local(&reference.registry) {
-        ClientProtocol::HttpsExcept(vec![reference.registry.clone()])
-    } else {
-        ClientProtocol::Https
-    };
-    let platform = |entries: &[oci_client::manifest::ImageIndexEntry]| {
-        let ours = |entry: &&oci_client::manifest::ImageIndexEntry| {
-            entry.platform.as_ref().is_some_and(|platform| {
-                platform.os.to_string() == "linux"
-                    && platform.architecture.to_string() == super::architecture()
-            })
-        };
-        entries.iter().find(ours).map(|entry| entry.digest.clone())
-    };
-    Client::new(ClientConfig {
-        protocol,
-        platform_resolver: Some(Box::new(platform)),
-        connect_timeout: Some(Duration::from_secs(30)),
-        // Between two pieces of data, not for the whole.
-        read_timeout: Some(Duration::from_secs(60)),
-        ..ClientConfig::default()
-    })
-}
-
-fn credentials(auth: Option<&davit_proto::cri::v1::AuthConfig>) -> Result<RegistryAuth> {
+fn credentials(auth: Option<&davit_proto::cri::v1::AuthConfig>) -> Result<Credentials> {
     use base64::Engine;
     let Some(auth) = auth else {
-        return Ok(RegistryAuth::Anonymous);
+        return Ok(Credentials::Anonymous);
     };
     if !auth.registry_token.is_empty() {
-        return Ok(RegistryAuth::Bearer(auth.registry_token.clone()));
+        return Ok(Credentials::Bearer(auth.registry_token.clone()));
     }
     if !auth.username.is_empty() {
-        return Ok(RegistryAuth::Basic(
+        return Ok(Credentials::Basic(
             auth.username.clone(),
             auth.password.clone(),
         ));
@@ -70,12 +30,12 @@ fn credentials(auth: Option<&davit_proto::cri::v1::AuthConfig>) -> Result<Regist
             .map_err(|_| invalid())?;
         let text = String::from_utf8(text).map_err(|_| invalid())?;
         let (user, password) = text.split_once(':').ok_or_else(invalid)?;
-        return Ok(RegistryAuth::Basic(
+        return Ok(Credentials::Basic(
             user.to_owned(),
             password.trim_end_matches('\0').to_owned(),
         ));
     }
-    Ok(RegistryAuth::Anonymous)
+    Ok(Credentials::Anonymous)
 }
 
 impl Images {
@@ -89,55 +49,41 @@ impl Images {
         if reference.name() == super::HOST_IMAGE {
             return self.find(name)?.ok_or(Error::HostImageForbidden);
         }
-        let registry = |e: oci_client::errors::OciDistributionError| Error::Registry {
-            reference: reference.to_string(),
-            message: e.to_string(),
+        let registry = |error: Error| match error {
+            Error::Invalid(message) => Error::Registry {
+                reference: reference.to_string(),
+                message,
+            },
+            other => other,
         };
         let auth = credentials(auth)?;
-        let client = client(&reference);
-        let remote = match (&reference.digest, &reference.tag) {
-            (Some(digest), _) => Remote::with_digest(
-                reference.registry.clone(),
-                reference.repository.clone(),
-                digest.clone(),
-            ),
-            (None, tag) => Remote::with_tag(
-                reference.registry.clone(),
-                reference.repository.clone(),
-                tag.clone().unwrap_or_else(|| "latest".to_owned()),
-            ),
+        let wanted = match (&reference.digest, &reference.tag) {
+            (Some(digest), _) => digest.as_str(),
+            (None, tag) => tag.as_deref().unwrap_or("latest"),
         };
-        let (manifest, digest, json) = client
-            .pull_manifest_and_config(&remote, &auth)
-            .await
-            .map_err(registry)?;
-        let (id, config, diff_ids) = parse_config(json.as_bytes())?;
-        if id != manifest.config.digest {
-            return Err(Error::Invalid(format!(
-                "{reference}: configuration {} has other content",
-                manifest.config.digest
-            )));
-        }
-        if diff_ids.len() != manifest.layers.len() {
+        let mut repository =
+            Repository::new(&reference.registry, &reference.repository, auth).map_err(registry)?;
+        let found = repository.find(wanted).await.map_err(registry)?;
+        let (id, config, diff_ids) = parse_config(&found.config)?;
+        let layers = found.manifest.layers();
+        if diff_ids.len() != layers.len() {
             return Err(Error::Invalid(format!(
                 "{reference}: manifest and configuration disagree on the layers"
             )));
         }
         let _in_use = self.layers_in_use()?;
-        for (diff_id, layer) in diff_ids.iter().zip(&manifest.layers) {
+        for (diff_id, layer) in diff_ids.iter().zip(layers) {
             if self.has_layer(diff_id) {
                 continue;
             }
+            self.room_for(layer.size())?;
             let temporary = self.temporary();
-            let what = || format!("download layer {}", layer.digest);
+            let what = || format!("download layer {}", layer.digest());
             let fetched = async {
-                let file = tokio::fs::File::create(&temporary)
+                let mut file = tokio::fs::File::create(&temporary)
                     .await
                     .map_err(io_error(what()))?;
-                client
-                    .pull_blob(&remote, layer, file)
-                    .await
-                    .map_err(registry)
+                repository.blob(layer, &mut file).await.map_err(registry)
             };
             let outcome = match fetched.await {
                 Ok(()) => {
@@ -159,7 +105,7 @@ impl Images {
         let new = NewImage {
             id,
             reference: Some(reference),
-            manifest_digest: Some(digest),
+            manifest_digest: Some(found.digest),
             layers: diff_ids.iter().map(|id| layer_name(id)).collect(),
             config,
         };
@@ -174,34 +120,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_http_is_for_this_machine_only() {
-        for local in [
-            "localhost",
-            "localhost:5000",
-            "127.0.0.1:5000",
-            "[::1]:5000",
-        ] {
-            assert!(is_local(local), "{local}");
-        }
-        for remote in ["docker.io", "10.0.0.1:5000", "localhost.example"] {
-            assert!(!is_local(remote), "{remote}");
-        }
-    }
-
-    #[test]
     fn credentials_in_each_form() {
         let auth = |f: fn(&mut davit_proto::cri::v1::AuthConfig)| {
             let mut auth = davit_proto::cri::v1::AuthConfig::default();
             f(&mut auth);
             credentials(Some(&auth)).unwrap()
         };
-        assert!(matches!(auth(|_| ()), RegistryAuth::Anonymous));
-        assert!(matches!(auth(|a| a.username = "u".into()), RegistryAuth::Basic(u, _) if u == "u"));
+        assert!(matches!(auth(|_| ()), Credentials::Anonymous));
+        assert!(matches!(auth(|a| a.username = "u".into()), Credentials::Basic(u, _) if u == "u"));
         assert!(
-            matches!(auth(|a| a.auth = "dTpwOnE=".into()), RegistryAuth::Basic(u, p) if u == "u" && p == "p:q")
+            matches!(auth(|a| a.auth = "dTpwOnE=".into()), Credentials::Basic(u, p) if u == "u" && p == "p:q")
         );
         assert!(
-            matches!(auth(|a| a.registry_token = "t".into()), RegistryAuth::Bearer(t) if t == "t")
+            matches!(auth(|a| a.registry_token = "t".into()), Credentials::Bearer(t) if t == "t")
         );
     }
 

@@ -3,6 +3,7 @@
 //! Names, links and devices in the stream are the image's choice: each entry is put below the root by descriptor, with
 //! the links that earlier entries made followed inside the root only.
 
+use super::room::{Bounded, room};
 use davit_beneath::{Inode, Links, Permissions, Root};
 use rustix::fs::{FileType, makedev};
 use sha2::{Digest, Sha256};
@@ -60,7 +61,8 @@ pub(super) fn decompress<'a>(source: impl Read + 'a) -> io::Result<Box<dyn Read 
 
 /// Unpacks a layer into an empty directory; answers with the digest of the uncompressed stream.
 pub(super) fn layer(source: impl Read, target: &Path) -> io::Result<String> {
-    let mut stream = Hashing::new(decompress(source)?);
+    let content = Bounded::new(decompress(source)?, room(target)?);
+    let mut stream = Hashing::new(content);
     let root = Root::open(target, Links::Confined)?;
     for entry in tar::Archive::new(&mut stream).entries()? {
         let mut entry = entry?;

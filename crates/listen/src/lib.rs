@@ -1,0 +1,27 @@
+//! The connections of a server that strangers reach.
+//!
+//! Everybody may connect, so connections are what is easiest to exhaust. They are held in three pools: those of strangers
+//! on the network, those of strangers on this machine, and those whose client has shown who it is. Within a pool everybody
+//! may hold as many as are still free, so that somebody who takes all they can get leaves as many for the others; who
+//! wants more than that loses the own connection that is worth least. A connection that is accepted is never the one that
+//! must wait: the accept loop does not stop.
+//!
+//! A connection on which nothing is asked for is closed after a while, and so is one whose client asks and does not take
+//! the answer. What answers hold until they are taken is counted by user, in the same way as connections.
+#![forbid(unsafe_code)]
+
+mod accept;
+mod body;
+mod connections;
+mod http;
+mod pool;
+mod shares;
+mod socket;
+mod unsent;
+
+pub use accept::accept;
+pub use body::TrackedBody;
+pub use connections::{Busy, ConnectionLimits, Connections, Exchange, Lease};
+pub use http::{HttpLimits, http};
+pub use shares::{Share, Shares};
+pub use socket::Socket;
