@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use http::Uri;
 use http::header::{AUTHORIZATION, HeaderValue};
-use jsonwebtoken::jwk::{Jwk, JwkSet};
+use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
+use parking_lot::RwLock;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -35,12 +36,14 @@ const ALGORITHMS: [Algorithm; 8] = [
 pub(super) struct Verifier {
     issuer: Issuer,
     tasks: Tasks,
-    keys: Mutex<Keys>,
+    /// What is known; nobody waits for it.
+    keys: RwLock<Vec<Jwk>>,
+    source: Mutex<KeySource>,
 }
 
+/// Where keys are fetched, by one at a time.
 #[derive(Default)]
-struct Keys {
-    set: Vec<Jwk>,
+struct KeySource {
     jwks_uri: Option<String>,
     fetched: Option<Instant>,
 }
@@ -50,7 +53,8 @@ impl Verifier {
         Self {
             issuer,
             tasks,
-            keys: Mutex::default(),
+            keys: RwLock::default(),
+            source: Mutex::default(),
         }
     }
 
@@ -98,42 +102,48 @@ impl Verifier {
         Err(last)
     }
 
-    /// The keys a token may be signed with: the one it names, or all if it names none.
+    /// The keys a token may be signed with: the one it names, or all if it names none. Tokens with a key that is known
+    /// do not wait for those without, whoever sends them and however slow the issuer is.
     async fn keys_for(&self, id: Option<&str>) -> Result<Vec<Jwk>, String> {
-        let mut keys = self.keys.lock().await;
-        let chosen = |keys: &Keys| -> Vec<Jwk> {
+        let chosen = || -> Vec<Jwk> {
             let fits = |jwk: &&Jwk| id.is_none() || jwk.common.key_id.as_deref() == id;
-            keys.set.iter().filter(fits).cloned().collect()
+            self.keys.read().iter().filter(fits).cloned().collect()
         };
-        let known = chosen(&keys);
-        let recent = keys.fetched.is_some_and(|at| at.elapsed() < REFETCH);
+        let known = chosen();
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let mut source = self.source.lock().await;
+        let known = chosen();
+        let recent = source.fetched.is_some_and(|at| at.elapsed() < REFETCH);
         if !known.is_empty() || recent {
             return Ok(known);
         }
-        self.fetch(&mut keys).await?;
-        Ok(chosen(&keys))
+        let fetched = self.fetch(&mut source).await;
+        // those who have waited meanwhile do not each wait as long again
+        source.fetched = Some(Instant::now());
+        drop(source);
+        fetched?;
+        Ok(chosen())
     }
 
-    async fn fetch(&self, keys: &mut Keys) -> Result<(), String> {
-        keys.fetched = Some(Instant::now());
-        let uri = match &keys.jwks_uri {
+    async fn fetch(&self, source: &mut KeySource) -> Result<(), String> {
+        let uri = match &source.jwks_uri {
             Some(uri) => uri.clone(),
             None => {
                 let uri = self.discover().await?;
-                keys.jwks_uri = Some(uri.clone());
+                source.jwks_uri = Some(uri.clone());
                 uri
             }
         };
         let document = self.get_json(&uri).await?;
         // keys of kinds nobody here knows must not spoil the others
         let all = document["keys"].as_array().cloned().unwrap_or_default();
-        let set = JwkSet {
-            keys: all
-                .into_iter()
-                .filter_map(|key| serde_json::from_value(key).ok())
-                .collect(),
-        };
-        keys.set = set.keys;
+        let set = all
+            .into_iter()
+            .filter_map(|key| serde_json::from_value(key).ok())
+            .collect();
+        *self.keys.write() = set;
         Ok(())
     }
 
