@@ -48,14 +48,26 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
 fn get<'a>(context: &'a Context<'_>, pattern: &str) -> Result<Cow<'a, Regex>, EvalError> {
     match context.regexes.get(pattern) {
         Some(known) => Ok(Cow::Borrowed(known)),
-        None => compile(pattern).map(Cow::Owned).map_err(EvalError::new),
+        None => compile_within(pattern, COMPUTED)
+            .map(Cow::Owned)
+            .map_err(EvalError::new),
     }
 }
 
+/// The size of a compiled pattern that an expression has as a literal.
+const LITERAL: usize = 4 << 20;
+/// That of one that is computed, from an object perhaps: it is compiled each time it is met, and its length, by which it
+/// costs, does not tell what repetitions in it make of it.
+const COMPUTED: usize = 512 << 10;
+
 /// Compiles a pattern of RE2.
 pub(crate) fn compile(pattern: &str) -> Result<Regex, String> {
+    compile_within(pattern, LITERAL)
+}
+
+fn compile_within(pattern: &str, size: usize) -> Result<Regex, String> {
     RegexBuilder::new(&translate(pattern))
-        .size_limit(4 << 20)
+        .size_limit(size)
         .build()
         .map_err(|error| {
             let why = match error {
@@ -168,5 +180,13 @@ mod tests {
         assert!(matches(r"^[]a]+$", "]a"));
         assert!(matches(r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "abc-1"));
         assert!(compile("(").is_err());
+    }
+
+    #[test]
+    fn patterns_that_unfold_are_refused_where_they_are_computed() {
+        let bomb = "((a{100}){100}){100}";
+        assert!(compile(bomb).is_err());
+        assert!(compile_within("(a{100}){100}", COMPUTED).is_err());
+        assert!(compile_within("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", COMPUTED).is_ok());
     }
 }

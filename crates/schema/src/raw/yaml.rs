@@ -8,6 +8,9 @@ use serde_saphyr::{DuplicateKeyPolicy, Options};
 
 use super::{MAX_DEPTH, Raw};
 
+/// Bytes of all scalars together, aliases written out.
+const MAX_TEXT: usize = 12 << 20;
+
 /// What was read, and the sentence about repeated keys, of which the last wins.
 pub(crate) struct Read {
     pub(crate) value: Raw<'static>,
@@ -44,6 +47,8 @@ fn parse(text: &str, duplicates: DuplicateKeyPolicy) -> Result<Raw<'static>, Str
     options.emit_comments = false;
     if let Some(budget) = &mut options.budget {
         budget.max_depth = MAX_DEPTH;
+        // what aliases repeat counts: a text of the largest size the API takes may say its own size a few times over
+        budget.max_total_scalar_bytes = MAX_TEXT;
     }
     serde_saphyr::from_str_with_options::<Owned>(text, options)
         .map(|o| o.0)
@@ -154,6 +159,25 @@ mod tests {
             value("{\"a\": [1, {\"b\": null}]}"),
             json!({"a": [1, {"b": null}]})
         );
+    }
+
+    #[test]
+    fn repetitions_do_not_multiply() {
+        let mut laughs = "a0: &a0 [ha]\n".to_owned();
+        for n in 1..12 {
+            let line = format!(
+                "a{n}: &a{n} [{}]\n",
+                vec![format!("*a{}", n - 1); 9].join(",")
+            );
+            laughs.push_str(&line);
+        }
+        assert!(read(laughs.as_bytes()).is_err());
+        let long = format!(
+            "a: &a {}\nb: [{}]\n",
+            "x".repeat(1 << 20),
+            vec!["*a"; 90].join(",")
+        );
+        assert!(read(long.as_bytes()).is_err());
     }
 
     #[test]
