@@ -660,7 +660,7 @@ impl ApiServer {
         let ip = self
             .advertise_address
             .or_else(|| address.map(|a| a.ip()).filter(|ip| !ip.is_unspecified()))
-            .unwrap_or(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+            .unwrap_or(IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
         SocketAddr::new(ip, port).to_string()
     }
 
