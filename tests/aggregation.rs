@@ -138,7 +138,7 @@ fn item_163_165_166_169_a_server_of_the_official_library_is_used_through_kubectl
     let Some(k) = kubectls.last() else {
         return;
     };
-    let cluster = Cluster::up(&["--no-node"]);
+    let cluster = Cluster::up(&["--no-node", "--allow-loopback-endpoints"]);
     let mut gauges = Gauges::start(&binary, &cluster);
     kubectl_stdin(&cluster, k, &["create", "-f", "-"], &gauges.manifests());
     eventually("the server is available", Duration::from_secs(60), || {
@@ -283,7 +283,7 @@ fn item_194_plugins_of_kubectl_work() {
         let Some(k) = kubectl_binary(release) else {
             continue;
         };
-        let cluster = Cluster::up(&["--no-node"]);
+        let cluster = Cluster::up(&["--no-node", "--allow-loopback-endpoints"]);
         let bin = cluster.dir.path().join("bin");
         std::fs::create_dir(&bin).unwrap();
         std::os::unix::fs::symlink(harness::DAVIT, bin.join("kubectl-davit")).unwrap();

@@ -456,7 +456,7 @@ fn item_172_a_webhook_that_calls_itself_is_contained() {
 fn items_173_174_dry_run_and_a_service_in_front() {
     for k in kubectls() {
         let runtime = Runtime::new().unwrap();
-        let c = Cluster::up(&["--no-node"]);
+        let c = Cluster::up(&["--no-node", "--allow-loopback-endpoints"]);
         hooked(&c, &k);
         let careful = hook(&runtime, |r| {
             adds(r, "dry", &r["request"]["dryRun"].to_string())

@@ -68,7 +68,7 @@ fn item_183_cert_manager_signs_certificates_and_its_webhook_answers() {
         return;
     };
     let source = module("cert-manager", "github.com/cert-manager/cert-manager").unwrap();
-    let c = Cluster::up(&["--no-node"]);
+    let c = Cluster::up(&["--no-node", "--allow-loopback-endpoints"]);
     let chart = source.join("deploy/charts/cert-manager");
     run(helm_command(&helm, &c)
         .args(["install", "cert-manager"])

@@ -51,6 +51,7 @@ fn item_167_metrics_server_shows_nodes_and_pods() {
         "--allow-host-image",
         "--node-address",
         "0.0.0.0",
+        "--allow-loopback-endpoints",
     ]);
     kubectl_stdin(&c, &k, &["apply", "-f", "-"], BUSY);
     let base = source.join("manifests/base");

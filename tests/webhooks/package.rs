@@ -185,7 +185,7 @@ fn item_183_a_package_with_webhooks_is_installed_works_and_goes() {
             }
             allow(r)
         });
-        let c = Cluster::up(&["--no-node"]);
+        let c = Cluster::up(&["--no-node", "--allow-loopback-endpoints"]);
         kubectl_stdin(&c, &k, &["apply", "-f", "-"], PACKAGE);
         let again = kubectl_stdin(&c, &k, &["apply", "-f", "-"], PACKAGE);
         assert!(

@@ -25,7 +25,7 @@ use crate::{respond, subresources, virtuals};
 pub(crate) use body::{
     Expected, decode as decode_body, format, read_body, read_object, stored_form,
 };
-pub(crate) use create::create;
+pub(crate) use create::{check_namespace, create};
 pub(crate) use options::WriteOptions;
 pub(crate) use patch::{PatchKind, configuration, kind as patch_kind, patch};
 pub(crate) use read::get;
@@ -44,25 +44,24 @@ pub(crate) async fn resource(
     let Some(resource) = found.filter(|_| core == info.group.is_empty()) else {
         return Ok(respond::page_not_found());
     };
+    // the registry may have changed since the request was authorized
+    if info.is_namespaced() && !resource.row.namespaced {
+        return Ok(respond::page_not_found());
+    }
     if !info.subresource.is_empty() {
         return subresources::handle(server, context, resource, request).await;
     }
     if !info.name.is_empty() && !info.rest.is_empty() && info.rest != "/" {
         return Ok(respond::page_not_found());
     }
-    let namespaced = resource.row.namespaced;
-    let is_namespace = resource.row.group.is_empty() && resource.row.plural == "namespaces";
-    if !namespaced && info.namespace.is_some() && !is_namespace {
-        return Ok(respond::page_not_found());
-    }
     warn_deprecated(context, &snapshot, resource);
-    if resource.is_virtual() || resource.row.plural == "componentstatuses" {
-        return virtuals::handle(server, context, resource, request).await;
-    }
     let verb = info.verb.as_str();
-    let everywhere = namespaced && info.namespace.is_none();
+    let everywhere = resource.row.namespaced && info.namespace.is_none();
     if everywhere && !matches!(verb, "list" | "watch") {
         return Err(not_allowed(resource, verb));
+    }
+    if resource.is_virtual() || resource.row.plural == "componentstatuses" {
+        return virtuals::handle(server, context, resource, request).await;
     }
     if !resource.row.has_verb(verb) {
         return Err(not_allowed(resource, verb));

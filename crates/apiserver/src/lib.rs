@@ -46,6 +46,7 @@ mod pipeline;
 pub mod pki;
 mod proxy;
 mod query;
+mod reach;
 pub mod registry;
 mod request_info;
 mod respond;
@@ -74,6 +75,7 @@ pub use authz::{
 pub use body::{BoxError, ResponseBody};
 pub use crd::check_conversion_answer;
 pub use flowcontrol::FlowOptions;
+pub use reach::Loopback;
 pub use request_info::RequestInfo;
 pub use server::{
     ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority,

@@ -8,6 +8,7 @@ mod authorize;
 mod deadline;
 mod impersonate;
 mod in_flight;
+mod scope;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -27,6 +28,7 @@ use crate::authn::ConnectionIdentity;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult, Warnings};
 use crate::flowcontrol::Seat;
+use crate::proxy::strip_claims;
 use crate::query::Query;
 use crate::request_info::RequestInfo;
 use crate::respond;
@@ -71,7 +73,8 @@ pub(crate) async fn run(
         slot: Arc::default(),
     };
     let query = Query::parse(request.uri().query().unwrap_or_default());
-    let info = RequestInfo::parse(request.method(), request.uri().path(), &query);
+    let mut info = RequestInfo::parse(request.method(), request.uri().path(), &query);
+    scope::correct(server, &mut info);
     let verb = metric_verb(&info, request.method());
     let dry_run = query.text("dryRun").is_some();
     let exchange = request.extensions().get::<Arc<Exchange>>().cloned();
@@ -314,12 +317,17 @@ async fn inner(
         exchange.exempt();
     }
     impersonate::apply(server, context).await?;
+    // nobody further on is to believe what the caller claims to be
+    strip_claims(&mut parts.headers);
     let _place = admitted(server, context).await?;
     if let Some(exchange) = exchange {
         let begun = exchange.may_begin(context.info.is_long_running());
         begun.map_err(too_busy)?;
     }
-    authorize::request(server, &context.user, &context.info).await?;
+    authorize::request(server, context).await?;
+    if context.info.unserved {
+        return Ok(respond::page_not_found());
+    }
     if let Some(peer) = peer {
         parts.extensions.insert(Peer(peer));
     }

@@ -5,14 +5,14 @@ mod target;
 
 use davit_api::status::Status;
 use http::uri::PathAndQuery;
-use http::{Request, Uri};
+use http::{HeaderMap, HeaderName, Request, Uri};
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 
-pub(crate) use forward::{Forward, NodeClient, remove_hop_headers};
+pub(crate) use forward::{Forward, NodeClient, remove_hop_headers, start_hop};
 pub(crate) use target::node_backend;
 
 /// Requests to `pods/{name}/proxy`, `services/{name}/proxy` and `nodes/{name}/proxy`.
@@ -45,6 +45,47 @@ pub(crate) async fn handle(
     server.nodes().forward(server, forward, request).await
 }
 
+/// Paths of a node's agent at which GET tells something and does nothing.
+const READING: [&str; 13] = [
+    "configz",
+    "containerLogs",
+    "debug",
+    "devices",
+    "flagz",
+    "healthz",
+    "logs",
+    "metrics",
+    "pods",
+    "runningpods",
+    "spec",
+    "stats",
+    "statusz",
+];
+
+/// Whether GET of a path below `nodes/{name}/proxy` only reads, however the agent reads the path.
+pub(crate) fn only_reads(rest: &str) -> bool {
+    let mut segments = rest.split('/').skip(1);
+    let first = segments.next().unwrap_or_default();
+    READING.contains(&first)
+        && !rest.contains(['%', '\\', ';'])
+        && segments.all(|segment| !matches!(segment, "." | ".."))
+}
+
+/// Removes the headers by which a caller claims to be somebody: who it is has been decided.
+pub(crate) fn strip_claims(headers: &mut HeaderMap) {
+    let claims: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| {
+            let name = name.as_str();
+            name.starts_with("x-remote-") || name.starts_with("impersonate-")
+        })
+        .cloned()
+        .collect();
+    for name in claims {
+        headers.remove(name);
+    }
+}
+
 /// A path with a query as the request line of a forwarded request.
 pub(crate) fn uri(path: &str, query: Option<&str>) -> Result<Uri, Status> {
     let text = match query {
@@ -54,4 +95,39 @@ pub(crate) fn uri(path: &str, query: Option<&str>) -> Result<Uri, Status> {
     PathAndQuery::try_from(text)
         .map(Uri::from)
         .map_err(|error| Status::bad_request(format!("invalid path: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_node_does_is_told_from_what_it_tells() {
+        for rest in [
+            "/metrics",
+            "/metrics/cadvisor",
+            "/stats/summary",
+            "/logs/",
+            "/healthz",
+        ] {
+            assert!(only_reads(rest), "{rest}");
+        }
+        for rest in [
+            "",
+            "/",
+            "/exec/a/b/c",
+            "/run/a/b/c",
+            "/attach/a/b/c",
+            "/portForward/a/b",
+            "/cri/exec/token",
+            "/checkpoint/a/b/c",
+            "//exec/a/b/c",
+            "/metrics/../exec/a/b/c",
+            "/metrics/..%2fexec/a/b/c",
+            "/%65xec/a/b/c",
+            "/metricsexec",
+        ] {
+            assert!(!only_reads(rest), "{rest}");
+        }
+    }
 }

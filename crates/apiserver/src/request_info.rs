@@ -1,5 +1,11 @@
 //! What a request asks for, read from its method and path alone.
+//!
+//! Authorization, admission and the handlers all go by the one [`RequestInfo`]: nothing of the path
+//! is read a second time. What is not as kube-apiserver would route it is marked as not served
+//! ([`RequestInfo::unserved`]) instead of being read kindly, since somebody further on may read it
+//! otherwise.
 
+use davit_api::fields::FieldSelector;
 use http::Method;
 use percent_encoding::percent_decode_str;
 
@@ -29,12 +35,18 @@ pub struct RequestInfo {
     pub subresource: String,
     /// Object name, or empty.
     pub name: String,
-    /// What follows the subresource (proxy paths), with its leading slash; empty otherwise.
+    /// What follows the subresource (proxy paths), undecoded with its leading slash; empty otherwise.
     pub rest: String,
     /// The field selector of a list, watch or deletecollection, as sent.
     pub field_selector: String,
     /// The label selector of a list, watch or deletecollection, as sent.
     pub label_selector: String,
+    /// The resource is named below a namespace: `namespaces/{namespace}/{resource}`.
+    pub(crate) in_namespace: bool,
+    /// The verb comes from the deprecated prefix `watch/`.
+    pub(crate) watch_prefix: bool,
+    /// Nothing is served at this path by this method, whoever asks.
+    pub(crate) unserved: bool,
 }
 
 const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
@@ -42,6 +54,7 @@ const NAMESPACE_SUBRESOURCES: [&str; 2] = ["status", "finalize"];
 impl RequestInfo {
     /// Reads a request line.
     pub(crate) fn parse(method: &Method, raw_path: &str, query: &Query) -> Self {
+        let segments = Segments::of(raw_path);
         let mut info = Self {
             path: percent_decode_str(raw_path)
                 .decode_utf8_lossy()
@@ -49,59 +62,85 @@ impl RequestInfo {
             verb: method.as_str().to_ascii_lowercase(),
             ..Self::default()
         };
-        let parts: Vec<String> = raw_path
-            .split('/')
-            .filter(|part| !part.is_empty())
-            .map(|part| percent_decode_str(part).decode_utf8_lossy().into_owned())
-            .collect();
-        let mut parts = parts.as_slice();
-        match parts.first().map(String::as_str) {
-            Some("api") if parts.len() >= 3 => {
-                info.prefix = "api".into();
-                info.version.clone_from(&parts[1]);
-                parts = &parts[2..];
+        let at = match segments.text(0).as_str() {
+            "api" if segments.len() >= 3 => {
+                info.version = segments.text(1);
+                2
             }
-            Some("apis") if parts.len() >= 4 => {
-                info.prefix = "apis".into();
-                info.group.clone_from(&parts[1]);
-                info.version.clone_from(&parts[2]);
-                parts = &parts[3..];
+            "apis" if segments.len() >= 4 => {
+                info.group = segments.text(1);
+                info.version = segments.text(2);
+                3
             }
-            _ => return info,
-        }
+            _ => {
+                info.unserved = !segments.are_plain(segments.len());
+                return info;
+            }
+        };
+        info.prefix = segments.text(0);
         info.is_resource = true;
-        let mut verb = verb_of_method(method);
-        let mut watch_prefix = false;
-        if parts[0] == "watch" && parts.len() > 1 {
-            watch_prefix = true;
-            verb = "watch";
-            parts = &parts[1..];
-        } else if parts[0] == "proxy" && parts.len() > 1 {
-            verb = "proxy";
-            parts = &parts[1..];
+        info.parse_resource(method, &segments, at);
+        info.parse_selectors(query);
+        info
+    }
+
+    /// Reads what follows group and version, from segment `at` on.
+    fn parse_resource(&mut self, method: &Method, segments: &Segments<'_>, mut at: usize) {
+        verb_of_method(method).clone_into(&mut self.verb);
+        let special = segments.text(at);
+        if matches!(special.as_str(), "watch" | "proxy") {
+            // proxying by prefix has been gone for long
+            self.watch_prefix = special == "watch";
+            self.unserved = !self.watch_prefix || method != Method::GET;
+            self.verb = special;
+            at += 1;
         }
-        if parts[0] == "namespaces" && parts.len() > 1 {
-            info.namespace = Some(parts[1].clone());
+        let left = segments.len().saturating_sub(at);
+        if segments.text(at) == "namespaces" && left > 1 {
+            self.namespace = Some(segments.text(at + 1));
             // `namespaces/{n}/status` is about the namespace itself
-            if parts.len() > 2 && !NAMESPACE_SUBRESOURCES.contains(&parts[2].as_str()) {
-                parts = &parts[2..];
+            let own = NAMESPACE_SUBRESOURCES.contains(&segments.text(at + 2).as_str());
+            if left > 2 && !own {
+                self.in_namespace = true;
+                at += 2;
             }
         }
-        info.resource = parts.first().cloned().unwrap_or_default();
-        info.name = parts.get(1).cloned().unwrap_or_default();
-        info.subresource = parts.get(2).cloned().unwrap_or_default();
-        if parts.len() > 3 {
-            info.rest = rest_of(raw_path, parts.len() - 3);
-        } else if parts.len() == 3 && raw_path.ends_with('/') {
-            info.rest = "/".into();
+        self.resource = segments.text(at);
+        self.name = segments.text(at + 1);
+        self.subresource = segments.text(at + 2);
+        if !self.subresource.is_empty() {
+            segments.after(at + 2).clone_into(&mut self.rest);
         }
-        info.verb = collection_verb(verb, &mut info.name, query, watch_prefix).into();
-        if matches!(info.verb.as_str(), "list" | "watch" | "deletecollection") {
-            let selector = |key| query.get(key).unwrap_or_default().to_owned();
-            info.field_selector = selector("fieldSelector");
-            info.label_selector = selector("labelSelector");
+        self.unserved |= self.resource.is_empty()
+            || !segments.are_plain(at + 3)
+            || (self.watch_prefix && !self.subresource.is_empty());
+    }
+
+    /// Turns get and delete without a name into their collection forms. A `metadata.name` field
+    /// selector carries the name to authorization, and the handlers hold it to that.
+    fn parse_selectors(&mut self, query: &Query) {
+        let selector = |key| query.get(key).unwrap_or_default().to_owned();
+        if self.name.is_empty() && self.verb == "get" {
+            self.verb = if query.flag("watch") { "watch" } else { "list" }.to_owned();
+            let fields = FieldSelector::parse(&selector("fieldSelector")).unwrap_or_default();
+            let name = fields.requires_exact_match("metadata.name");
+            let name = name.filter(|name| is_plain(name)).unwrap_or_default();
+            name.clone_into(&mut self.name);
+        } else if self.name.is_empty() && self.verb == "delete" {
+            "deletecollection".clone_into(&mut self.verb);
         }
-        info
+        if matches!(self.verb.as_str(), "list" | "watch" | "deletecollection") {
+            self.field_selector = selector("fieldSelector");
+            self.label_selector = selector("labelSelector");
+        }
+    }
+
+    /// Whether the path names an object, or a resource, inside a namespace. The namespace of a
+    /// path to a namespace itself is that of the object only.
+    pub(crate) fn is_namespaced(&self) -> bool {
+        self.in_namespace
+            || (self.namespace.is_some()
+                && !(self.group.is_empty() && self.resource == "namespaces"))
     }
 
     /// `resource/subresource` or `resource`.
@@ -115,7 +154,7 @@ impl RequestInfo {
 
     /// Whether the field selector admits only objects whose `field` is `value`.
     pub(crate) fn selects_field(&self, field: &str, value: &str) -> bool {
-        davit_api::fields::FieldSelector::parse(&self.field_selector)
+        FieldSelector::parse(&self.field_selector)
             .is_ok_and(|selector| selector.requires_exact_match(field) == Some(value))
     }
 
@@ -140,17 +179,65 @@ impl RequestInfo {
     }
 }
 
-/// The last `count` segments of the raw path, undecoded, with leading slash.
-fn rest_of(raw_path: &str, count: usize) -> String {
-    let trimmed = raw_path.trim_end_matches('/');
-    let mut at = trimmed.len();
-    for _ in 0..count {
-        at = trimmed[..at].rfind('/').unwrap_or(0);
-        while at > 0 && trimmed.as_bytes()[at - 1] == b'/' {
-            at -= 1;
+/// The segments of a raw path, decoded one by one.
+struct Segments<'a> {
+    path: &'a str,
+    /// Where each begins and ends.
+    bounds: Vec<(usize, usize)>,
+}
+
+impl<'a> Segments<'a> {
+    /// A slash at the end begins no segment.
+    fn of(path: &'a str) -> Self {
+        let mut bounds = Vec::new();
+        let mut begin = usize::from(path.starts_with('/'));
+        for part in path[begin..].split('/') {
+            bounds.push((begin, begin + part.len()));
+            begin += part.len() + 1;
         }
+        if bounds.last().is_some_and(|(begin, end)| begin == end) {
+            bounds.pop();
+        }
+        Self { path, bounds }
     }
-    raw_path[at..].to_owned()
+
+    fn len(&self) -> usize {
+        self.bounds.len()
+    }
+
+    fn raw(&self, at: usize) -> Option<&'a str> {
+        let (begin, end) = self.bounds.get(at)?;
+        self.path.get(*begin..*end)
+    }
+
+    /// A segment, decoded; empty past the end.
+    fn text(&self, at: usize) -> String {
+        percent_decode_str(self.raw(at).unwrap_or_default())
+            .decode_utf8_lossy()
+            .into_owned()
+    }
+
+    /// Everything after a segment, undecoded.
+    fn after(&self, at: usize) -> &'a str {
+        let end = self.bounds.get(at).map(|(_, end)| *end);
+        end.and_then(|end| self.path.get(end..)).unwrap_or_default()
+    }
+
+    /// Whether nobody can read the first `count` segments otherwise than they are read here.
+    fn are_plain(&self, count: usize) -> bool {
+        (0..count.min(self.len())).all(|at| {
+            let decoded = percent_decode_str(self.raw(at).unwrap_or_default()).decode_utf8();
+            decoded.is_ok_and(|text| is_plain(&text))
+        })
+    }
+}
+
+/// What the name of an object may be in a path.
+/// <https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#path-segment-names>
+fn is_plain(text: &str) -> bool {
+    !matches!(text, "" | "." | "..")
+        && !text.contains(['/', '%'])
+        && !text.contains(char::is_control)
 }
 
 fn verb_of_method(method: &Method) -> &'static str {
@@ -164,157 +251,5 @@ fn verb_of_method(method: &Method) -> &'static str {
     }
 }
 
-/// Turns get and delete without a name into their collection forms. A `metadata.name` field
-/// selector carries the name to authorization.
-fn collection_verb(
-    verb: &'static str,
-    name: &mut String,
-    query: &Query,
-    watch_prefix: bool,
-) -> &'static str {
-    if watch_prefix {
-        return "watch";
-    }
-    if !name.is_empty() {
-        // a watch of one object through its own URL is not offered
-        return verb;
-    }
-    match verb {
-        "get" => {
-            if let Some(selected) = query.get("fieldSelector").and_then(|selector| {
-                selector.split(',').find_map(|term| {
-                    term.strip_prefix("metadata.name==")
-                        .or(term.strip_prefix("metadata.name="))
-                })
-            }) {
-                selected.clone_into(name);
-            }
-            if query.flag("watch") { "watch" } else { "list" }
-        }
-        "delete" => "deletecollection",
-        verb => verb,
-    }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(method: &str, url: &str) -> RequestInfo {
-        let (path, query) = url.split_once('?').unwrap_or((url, ""));
-        RequestInfo::parse(&method.parse().unwrap(), path, &Query::parse(query))
-    }
-
-    #[test]
-    fn paths_map_to_verbs_and_names() {
-        let cases = [
-            ("GET", "/api/v1/pods", "list", "", None, "pods", "", ""),
-            (
-                "GET",
-                "/api/v1/pods?watch=true",
-                "watch",
-                "",
-                None,
-                "pods",
-                "",
-                "",
-            ),
-            (
-                "GET",
-                "/api/v1/namespaces/a/pods/b",
-                "get",
-                "",
-                Some("a"),
-                "pods",
-                "b",
-                "",
-            ),
-            (
-                "POST",
-                "/api/v1/namespaces/a/pods/b/exec",
-                "create",
-                "",
-                Some("a"),
-                "pods",
-                "b",
-                "exec",
-            ),
-            (
-                "GET",
-                "/api/v1/namespaces/a",
-                "get",
-                "",
-                Some("a"),
-                "namespaces",
-                "a",
-                "",
-            ),
-            (
-                "PUT",
-                "/api/v1/namespaces/a/finalize",
-                "update",
-                "",
-                Some("a"),
-                "namespaces",
-                "a",
-                "finalize",
-            ),
-            (
-                "DELETE",
-                "/apis/apps/v1/namespaces/a/deployments",
-                "deletecollection",
-                "apps",
-                Some("a"),
-                "deployments",
-                "",
-                "",
-            ),
-            (
-                "GET",
-                "/apis/apps/v1/watch/deployments",
-                "watch",
-                "apps",
-                None,
-                "deployments",
-                "",
-                "",
-            ),
-            (
-                "GET",
-                "/api/v1/pods?fieldSelector=metadata.name%3Dx",
-                "list",
-                "",
-                None,
-                "pods",
-                "x",
-                "",
-            ),
-        ];
-        for (method, url, verb, group, namespace, resource, name, subresource) in cases {
-            let info = parse(method, url);
-            assert!(info.is_resource, "{url}");
-            assert_eq!(info.verb, verb, "{url}");
-            assert_eq!(info.group, group, "{url}");
-            assert_eq!(info.namespace.as_deref(), namespace, "{url}");
-            assert_eq!(info.resource, resource, "{url}");
-            assert_eq!(info.name, name, "{url}");
-            assert_eq!(info.subresource, subresource, "{url}");
-        }
-    }
-
-    #[test]
-    fn short_paths_are_not_resources() {
-        for path in ["/", "/api", "/api/v1", "/apis/apps/v1", "/healthz/ping"] {
-            assert!(!parse("GET", path).is_resource, "{path}");
-        }
-    }
-
-    #[test]
-    fn proxy_paths_keep_their_rest_undecoded() {
-        let info = parse("GET", "/api/v1/nodes/n/proxy/logs/a%2Fb/");
-        assert_eq!(info.subresource, "proxy");
-        assert_eq!(info.rest, "/logs/a%2Fb/");
-        assert_eq!(parse("GET", "/api/v1/nodes/n/proxy/").rest, "/");
-        assert_eq!(parse("GET", "/api/v1/nodes/n/proxy").rest, "");
-    }
-}
+mod tests;

@@ -42,6 +42,7 @@ use crate::openapi::OpenApiCache;
 use crate::pipeline::{self, Caller, InFlight};
 use crate::pki::{Identity, Pki, PkiError, api_server_names};
 use crate::proxy::NodeClient;
+use crate::reach::Loopback;
 use crate::registry::Registry;
 use crate::request_info::RequestInfo;
 use crate::service_addresses::{KUBERNETES_SERVICE_IP, ServiceAddresses};
@@ -108,6 +109,8 @@ pub struct Options {
     /// What nodes are shown (`--kubelet-client-certificate`). Without it a certificate of the
     /// cluster's own authority.
     pub kubelet_client: Option<Identity>,
+    /// What of others may be on this machine's loopback addresses.
+    pub loopback: Loopback,
     /// What aggregated API servers are shown, so that they believe the identities they are told
     /// (`--proxy-client-cert-file`). Without it a certificate of the cluster's own front-proxy
     /// authority.
@@ -165,6 +168,7 @@ impl Options {
             token_life: TokenLife::default(),
             kubelet_authority: KubeletAuthority::default(),
             kubelet_client: None,
+            loopback: Loopback::default(),
             proxy_client: None,
             authorization: Authorization::default(),
             admission: admission::Chain::standard(),
@@ -315,7 +319,8 @@ impl ApiServer {
             KubeletAuthority::Cluster => pki.as_ref().map(Pki::ca_certificate),
             KubeletAuthority::Pem(pem) => Some(pem.as_str()),
         };
-        let nodes = NodeClient::new(kubelet_identity.as_ref(), kubelet_ca, shutdown.clone())?;
+        let (identity, loopback) = (kubelet_identity.as_ref(), options.loopback);
+        let nodes = NodeClient::new(identity, kubelet_ca, loopback, shutdown.clone())?;
         let proxy_client = match (&options.proxy_client, &pki) {
             (Some(identity), _) => Some(identity.clone()),
             (None, Some(pki)) => Some(pki.front_proxy()?.client),
@@ -333,7 +338,7 @@ impl ApiServer {
             None => options.store,
         };
         let registry = Registry::built_in(Arc::clone(&store));
-        let webhooks = Arc::new(Webhooks::new(&registry, shutdown.clone()));
+        let webhooks = Arc::new(Webhooks::new(&registry, loopback, shutdown.clone()));
         let metrics = Metrics::new();
         let (events, lost) = (metrics.audit_events.clone(), metrics.audit_errors.clone());
         let auditor = Auditor::new(options.audit, events, lost)?;
@@ -633,6 +638,11 @@ impl ApiServer {
 
     pub(crate) fn service_addresses(&self) -> &ServiceAddresses {
         &self.service_addresses
+    }
+
+    /// Where requests come in, once they do.
+    pub(crate) fn listens(&self) -> Option<SocketAddr> {
+        *self.address.read()
     }
 
     pub(crate) fn nodes(&self) -> &NodeClient {

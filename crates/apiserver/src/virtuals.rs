@@ -13,7 +13,9 @@ use serde_json::{Value, json};
 use crate::admission::{Operation, attributes};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
-use crate::handlers::{Expected, WriteOptions, decode_body, format, not_allowed, read_body};
+use crate::handlers::{
+    Expected, WriteOptions, check_namespace, decode_body, format, not_allowed, read_body,
+};
 use crate::registry::ResourceInfo;
 use crate::respond::{self, Item, ListMeta};
 use crate::server::ApiServer;
@@ -42,6 +44,11 @@ pub(crate) async fn handle(
     let bytes = read_body(request.into_body()).await?;
     let expected = Expected::of(resource);
     let mut review = decode_body(context, &bytes, format, &expected, options.validation)?;
+    check_namespace(
+        resource.row.namespaced,
+        context.namespace(),
+        crate::object::namespace(&review),
+    )?;
     let asked = attributes(
         server,
         context,

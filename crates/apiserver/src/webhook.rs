@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::reach::Loopback;
 use crate::registry::Registry;
 
 #[allow(
@@ -90,9 +91,9 @@ impl std::fmt::Debug for Webhooks {
 
 impl Webhooks {
     /// Clients that resolve services in `registry`; their connections end with `cancel`.
-    pub(crate) fn new(registry: &Registry, cancel: CancellationToken) -> Self {
+    pub(crate) fn new(registry: &Registry, loopback: Loopback, cancel: CancellationToken) -> Self {
         Self {
-            services: Services::new(registry),
+            services: Services::new(registry, loopback.of_endpoints()),
             tasks: Tasks::new(cancel),
             clients: Mutex::new(HashMap::new()),
         }

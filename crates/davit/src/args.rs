@@ -223,6 +223,10 @@ pub(crate) struct ServerOptions {
     /// Further names and addresses for the serving certificate
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_san: Vec<String>,
+    /// Connect to services and pods at loopback addresses, too. For tests: whoever may write endpoints then reaches what
+    /// listens for this machine only
+    #[arg(long)]
+    pub(crate) allow_loopback_endpoints: bool,
 }
 
 #[derive(Debug, Clone, clap::Args)]

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, write_kubeconfig};
 use davit_apiserver::{
-    ApiServer, KubeletAuthority, Options, UserInfo, admission, parse_token_file,
+    ApiServer, KubeletAuthority, Loopback, Options, UserInfo, admission, parse_token_file,
 };
 use davit_controllers::{Authority, TokenSigner};
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Hollow, Runtime};
@@ -108,6 +108,12 @@ pub(crate) async fn start_server(
     server_options.kubelet_authority = nodes;
     server_options.data_dir = Some(data_dir.to_owned());
     server_options.extra_names.clone_from(&options.tls_san);
+    // A server that only this machine reaches, or one without a network, has its nodes here.
+    server_options.loopback = Loopback {
+        endpoints: options.allow_loopback_endpoints,
+        nodes: options.bind_address.is_loopback()
+            || davit_node::agent::default_address().is_loopback(),
+    };
     options.access.apply(&mut server_options)?;
     if let Some(file) = &options.token_auth_file {
         let text = std::fs::read_to_string(file)

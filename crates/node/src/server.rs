@@ -264,11 +264,19 @@ async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> R
         ["containerLogs", ns, pod, container] if get => {
             logs::serve(ctx, &request, ns, pod, container).await
         }
+        ["run", ..] if request.method() != Method::POST => not_allowed(),
+        ["exec" | "attach" | "portForward", ..] if !get && request.method() != Method::POST => {
+            not_allowed()
+        }
         ["exec" | "attach" | "run" | "portForward", ..] => {
             streams::route(state, request, &parts).await
         }
         _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
     }
+}
+
+fn not_allowed() -> Response<Body> {
+    text(StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n")
 }
 
 fn pods(ctx: &Context) -> Response<Body> {

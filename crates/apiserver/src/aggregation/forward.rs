@@ -12,7 +12,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use super::backend::Backend;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
-use crate::proxy::remove_hop_headers;
+use crate::proxy::{remove_hop_headers, start_hop, strip_claims};
 use crate::respond;
 use crate::server::ApiServer;
 use crate::user::UserInfo;
@@ -114,9 +114,7 @@ fn readdress(
     });
     let peer = parts.extensions.get::<Peer>().copied();
     let headers = &mut parts.headers;
-    if !upgrade {
-        remove_hop_headers(headers);
-    }
+    start_hop(headers, upgrade);
     headers.remove(AUTHORIZATION);
     identity_headers(headers, user);
     forwarded_headers(headers, host, path, peer);
@@ -130,17 +128,7 @@ fn readdress(
 
 /// Says who the caller is; what the caller said of itself goes.
 pub(super) fn identity_headers(headers: &mut HeaderMap, user: &UserInfo) {
-    let claimed: Vec<HeaderName> = headers
-        .keys()
-        .filter(|name| {
-            let name = name.as_str();
-            name.starts_with("x-remote-") || name.starts_with("impersonate-")
-        })
-        .cloned()
-        .collect();
-    for name in claimed {
-        headers.remove(name);
-    }
+    strip_claims(headers);
     let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).ok();
     if let Some(name) = value(&user.name) {
         headers.insert(USER, name);

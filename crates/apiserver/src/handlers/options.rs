@@ -1,12 +1,16 @@
 //! Query parameters of writes and lists, checked as Kubernetes checks them.
 
 use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::fields::{FieldSelector, FieldTerm};
 use davit_api::status::{Qualified, Status};
 use serde_json::{Value, json};
 
 use crate::context::Context;
+use crate::request_info::RequestInfo;
 
 const MANAGER_BYTES: usize = 128;
+/// The field by which an object is selected alone.
+const NAME: &str = "metadata.name";
 
 /// What happens to fields nobody knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +119,26 @@ fn check_manager(manager: Option<&str>, is_apply: bool, faults: &mut ErrorList) 
     }
 }
 
+/// The field selector of a request. One that was authorized for an object by its name selects no
+/// other.
+fn fields(info: &RequestInfo) -> Result<FieldSelector, Status> {
+    let fields = FieldSelector::parse(&info.field_selector)
+        .map_err(|error| Status::bad_request(error.to_string()))?;
+    if info.name.is_empty() || fields.requires_exact_match(NAME) == Some(&info.name) {
+        return Ok(fields);
+    }
+    if !fields.is_empty() {
+        return Err(Status::bad_request(
+            "fieldSelector metadata.name doesn't match requested name",
+        ));
+    }
+    Ok(FieldSelector::new(vec![FieldTerm {
+        field: NAME.to_owned(),
+        value: info.name.clone(),
+        equal: true,
+    }]))
+}
+
 /// How exactly a list's resourceVersion is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum VersionMatch {
@@ -127,7 +151,7 @@ pub(crate) enum VersionMatch {
 #[derive(Debug, Clone)]
 pub(crate) struct ListQuery {
     pub(crate) labels: davit_api::labels::Selector,
-    pub(crate) fields: davit_api::fields::FieldSelector,
+    pub(crate) fields: FieldSelector,
     pub(crate) limit: Option<usize>,
     pub(crate) continue_token: Option<String>,
     /// None when unset; `Some(0)` means any.
@@ -141,12 +165,9 @@ pub(crate) struct ListQuery {
 impl ListQuery {
     pub(crate) fn parse(context: &Context, watch: bool) -> Result<Self, Status> {
         let query = &context.query;
-        let labels =
-            davit_api::labels::Selector::parse(query.get("labelSelector").unwrap_or_default())
-                .map_err(|error| Status::bad_request(error.to_string()))?;
-        let fields =
-            davit_api::fields::FieldSelector::parse(query.get("fieldSelector").unwrap_or_default())
-                .map_err(|error| Status::bad_request(error.to_string()))?;
+        let labels = davit_api::labels::Selector::parse(&context.info.label_selector)
+            .map_err(|error| Status::bad_request(error.to_string()))?;
+        let fields = fields(&context.info)?;
         let number = |name: &str| match query.text(name) {
             None => Ok(None),
             Some(text) => text.parse::<i64>().map(Some).map_err(|_| {

@@ -254,6 +254,11 @@ fn received(
     judge_strictness(context, &expected, validation, &decoded.strict)?;
     let mut value = decoded.object;
     check_name(name, &mut value)?;
+    check_namespace(
+        resource.row.namespaced,
+        context.namespace(),
+        object::namespace(&value),
+    )?;
     let kind = (value["apiVersion"].as_str(), value["kind"].as_str());
     let api_version = expected.api_version();
     if kind.0.is_some_and(|v| v != api_version) || kind.1.is_some_and(|k| k != expected.kind) {

@@ -42,11 +42,7 @@ pub(super) async fn watch(
         .namespace
         .as_deref()
         .filter(|_| resource.row.namespaced);
-    let mut filter = selection::filter(resource, namespace, &query.labels, &query.fields)?;
-    if !context.info.name.is_empty() && filter.name.is_none() {
-        // the deprecated watch path of one object
-        filter.name = Some(context.info.name.clone());
-    }
+    let filter = selection::filter(resource, namespace, &query.labels, &query.fields)?;
     let least = server.min_request_timeout().as_secs().max(1);
     let seconds = query
         .timeout_seconds

@@ -1,9 +1,12 @@
 //! The authorization stage.
 
 use davit_api::status::{Qualified, Status};
+use http::header::UPGRADE;
 
 use crate::audit;
 use crate::authz::{self, Attributes, Decision};
+use crate::context::Context;
+use crate::proxy::only_reads;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::user::UserInfo;
@@ -22,12 +25,37 @@ pub(crate) async fn check(
     }
 }
 
+/// What the caller must be allowed: the request as it is, and `create` besides where by whatever
+/// method it opens a stream into a container or has a node's agent do something.
+pub(super) fn demanded(context: &Context) -> impl Iterator<Item = RequestInfo> {
+    let info = &context.info;
+    let acts = match (
+        info.group.as_str(),
+        info.resource.as_str(),
+        info.subresource.as_str(),
+    ) {
+        ("", "pods", "exec" | "attach" | "portforward") => true,
+        ("", "nodes", "proxy") => {
+            context.headers.contains_key(UPGRADE) || !(info.verb == "get" && only_reads(&info.rest))
+        }
+        _ => false,
+    };
+    let besides = (acts && info.verb != "create").then(|| RequestInfo {
+        verb: "create".to_owned(),
+        ..info.clone()
+    });
+    std::iter::once(info.clone()).chain(besides)
+}
+
 /// As [`check`], for the request itself: the audit log learns of the decision.
-pub(super) async fn request(
-    server: &ApiServer,
-    user: &UserInfo,
-    request: &RequestInfo,
-) -> Result<(), Status> {
+pub(super) async fn request(server: &ApiServer, context: &Context) -> Result<(), Status> {
+    for demanded in demanded(context) {
+        one(server, &context.user, &demanded).await?;
+    }
+    Ok(())
+}
+
+async fn one(server: &ApiServer, user: &UserInfo, request: &RequestInfo) -> Result<(), Status> {
     let began = std::time::Instant::now();
     let decision = decide(server, user, request).await;
     let (word, reason, result) = match &decision {

@@ -196,13 +196,15 @@ fn modes(caller: &UserInfo, wanted: &UserInfo) -> Vec<Mode> {
 async fn constrained(server: &ApiServer, context: &Context, wanted: UserInfo) -> Option<UserInfo> {
     let caller = &context.user;
     'modes: for Mode { name, identity } in modes(caller, &wanted) {
-        let mut action = context.info.clone();
-        action.verb = format!("impersonate-on:{name}:{}", action.verb);
+        let actions = authorize::demanded(context).map(|mut action| {
+            action.verb = format!("impersonate-on:{name}:{}", action.verb);
+            action
+        });
         let identity = identity.into_iter().map(|mut request| {
             request.verb = format!("impersonate:{name}");
             request
         });
-        for request in std::iter::once(action).chain(identity) {
+        for request in actions.chain(identity) {
             if authorize::check(server, caller, &request).await.is_err() {
                 continue 'modes;
             }

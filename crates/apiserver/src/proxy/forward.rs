@@ -1,5 +1,6 @@
 //! The forwarding itself: one connection a request, upgraded connections piped byte for byte.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use super::target::Backend;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::HandlerResult;
 use crate::pki::Identity;
+use crate::reach::{Loopback, is_refusal, refusal};
 use crate::server::ApiServer;
 use crate::tls::{TlsError, Trust, client_config};
 
@@ -42,6 +44,7 @@ pub(crate) struct Forward {
 pub(crate) struct NodeClient {
     node: TlsConnector,
     plain: TlsConnector,
+    loopback: Loopback,
     tasks: TaskTracker,
     cancel: CancellationToken,
 }
@@ -61,12 +64,14 @@ impl NodeClient {
     pub(crate) fn new(
         identity: Option<&Identity>,
         ca: Option<&str>,
+        loopback: Loopback,
         cancel: CancellationToken,
     ) -> Result<Self, TlsError> {
         let trust = ca.map_or(Trust::Any, |pem| Trust::Authorities(pem.to_owned()));
         Ok(Self {
             node: TlsConnector::from(Arc::new(client_config(&trust, identity)?)),
             plain: TlsConnector::from(Arc::new(client_config(&Trust::Any, None)?)),
+            loopback,
             tasks: TaskTracker::new(),
             cancel,
         })
@@ -98,7 +103,7 @@ impl NodeClient {
     ) -> HandlerResult {
         let upgrade = request.headers().contains_key(UPGRADE);
         let client_side = upgrade.then(|| hyper::upgrade::on(&mut request));
-        let response = self.send(&forward, request, upgrade).await?;
+        let response = self.send(server, &forward, request, upgrade).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
             && let Some(client_side) = client_side
         {
@@ -117,15 +122,19 @@ impl NodeClient {
 
     async fn send(
         &self,
+        server: &ApiServer,
         forward: &Forward,
         request: Request<RequestBody>,
         upgrade: bool,
     ) -> Result<Response<hyper::body::Incoming>, Status> {
         let backend = &forward.backend;
-        let io = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(backend))
+        let io = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(backend, server.listens()))
             .await
             .map_err(|_| dial_error(backend, &"i/o timeout"))?
-            .map_err(|error| dial_error(backend, &error))?;
+            .map_err(|error| match is_refusal(&error) {
+                true => Status::bad_request(error.to_string()),
+                false => dial_error(backend, &error),
+            })?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(io))
             .await
             .map_err(|error| dial_error(backend, &error))?;
@@ -144,9 +153,7 @@ impl NodeClient {
         parts.uri = forward.uri.clone();
         parts.version = http::Version::HTTP_11;
         parts.extensions.clear();
-        if !upgrade {
-            remove_hop_headers(&mut parts.headers);
-        }
+        start_hop(&mut parts.headers, upgrade);
         let host = format!("{}:{}", bracketed(&backend.host), backend.port);
         if let Ok(value) = HeaderValue::from_str(&host) {
             parts.headers.insert(HOST, value);
@@ -158,11 +165,30 @@ impl NodeClient {
             .map_err(|error| Status::unknown(format!("error sending request to backend: {error}")))
     }
 
-    async fn connect(&self, backend: &Backend) -> std::io::Result<Box<dyn Transport>> {
-        let stream = match backend.via {
-            Some(address) => TcpStream::connect((address, backend.port)).await?,
-            None => TcpStream::connect((backend.host.as_str(), backend.port)).await?,
+    /// `own` is where this server listens: a node there would be asked with this server's rights.
+    async fn connect(
+        &self,
+        backend: &Backend,
+        own: Option<SocketAddr>,
+    ) -> std::io::Result<Box<dyn Transport>> {
+        let is_own = |address: &SocketAddr| {
+            let here = own.filter(|own| own.port() == address.port());
+            let same = |own: SocketAddr| own.ip() == address.ip() || own.ip().is_unspecified();
+            here.is_some_and(|own| same(own) || address.ip().to_canonical().is_loopback())
         };
+        let reach = if backend.is_node {
+            self.loopback.of_nodes()
+        } else {
+            self.loopback.of_endpoints()
+        };
+        let addresses = match backend.via {
+            Some(address) => vec![SocketAddr::new(address, backend.port)],
+            None => reach.resolve(&backend.host, backend.port).await?,
+        };
+        if backend.is_node && addresses.iter().any(is_own) {
+            return Err(refusal());
+        }
+        let stream = TcpStream::connect(addresses.as_slice()).await?;
         stream.set_nodelay(true)?;
         if !backend.tls {
             return Ok(Box::new(stream));
@@ -225,6 +251,17 @@ fn dial_error(backend: &Backend, error: &dyn std::fmt::Display) -> Status {
     Status::unknown(format!(
         "error dialing backend: dial tcp {address}: {error}"
     ))
+}
+
+/// Makes headers those of a hop of its own: of the last one an upgrade stays where it is wanted, and
+/// nothing that its `Connection` names goes on.
+pub(crate) fn start_hop(headers: &mut HeaderMap, upgrade: bool) {
+    let protocol = headers.get(UPGRADE).cloned().filter(|_| upgrade);
+    remove_hop_headers(headers);
+    if let Some(protocol) = protocol {
+        headers.insert(UPGRADE, protocol);
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    }
 }
 
 pub(crate) fn remove_hop_headers(headers: &mut HeaderMap) {

@@ -103,7 +103,7 @@ pub(super) async fn of_proxy(
                 .pointer("/status/podIP")
                 .and_then(Value::as_str)
                 .unwrap_or_default();
-            if host.is_empty() {
+            if host.parse::<IpAddr>().is_err() {
                 return Err(Status::internal(format!(
                     "address not allowed: pod {name} has no address"
                 )));
@@ -203,9 +203,6 @@ async fn endpoint(
         .await?;
     let subsets = endpoints.as_ref().and_then(|e| e["subsets"].as_array());
     for subset in subsets.into_iter().flatten() {
-        let address = subset["addresses"]
-            .get(0)
-            .and_then(|address| address["ip"].as_str());
         let port = subset["ports"]
             .as_array()
             .into_iter()
@@ -214,13 +211,36 @@ async fn endpoint(
         let number = port
             .and_then(|port| port["port"].as_u64())
             .and_then(|p| u16::try_from(p).ok());
-        if let (Some(address), Some(number)) = (address, number) {
-            return Ok((address.to_owned(), number));
+        let Some(number) = number else { continue };
+        for address in subset["addresses"].as_array().into_iter().flatten() {
+            if let Some(ip) = of_pod(server, context.namespace(), address).await? {
+                return Ok((ip.to_owned(), number));
+            }
         }
     }
     Err(Status::service_unavailable(format!(
         "no endpoints available for service \"{name}\""
     )))
+}
+
+/// The address, if it is that of a pod of the namespace: endpoints may be written by hand, and lead
+/// anywhere.
+async fn of_pod<'a>(
+    server: &ApiServer,
+    namespace: &str,
+    address: &'a Value,
+) -> Result<Option<&'a str>, Status> {
+    let target = &address["targetRef"];
+    let (Some(ip), Some(name)) = (address["ip"].as_str(), target["name"].as_str()) else {
+        return Ok(None);
+    };
+    if target["kind"] != "Pod" || target["namespace"] != namespace {
+        return Ok(None);
+    }
+    let pod = server.object("", "pods", namespace, name).await?;
+    let ips = pod.as_ref().and_then(|pod| pod.pointer("/status/podIPs"));
+    let mut ips = ips.and_then(Value::as_array).into_iter().flatten();
+    Ok(ips.any(|held| held["ip"] == ip).then_some(ip))
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Services, endpoints, ingresses and network policies.
 
 use std::collections::HashSet;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
@@ -222,6 +223,11 @@ fn service(obj: &Value, errors: &mut ErrorList) {
             errors.extend(invalid_each(&path, ip, names::check_ip(ip)));
         }
     }
+    for (i, ip) in list_at(spec, &["externalIPs"]).iter().enumerate() {
+        let ip = ip.as_str().unwrap_or_default();
+        let path = path.child("externalIPs").index(i);
+        errors.extend(invalid_each(&path, ip, endpoint_ip(ip)));
+    }
     let (mut taken, mut numbers) = (HashSet::new(), HashSet::new());
     for (i, port) in ports.iter().enumerate() {
         let path = at_ports.index(i);
@@ -309,6 +315,15 @@ impl Strategy for Endpoints {
     }
 }
 
+/// An address of endpoints is a valid one, and one that is the same for whoever is led to it.
+fn endpoint_ip(ip: &str) -> Vec<String> {
+    let faults = names::check_ip(ip);
+    if faults.is_empty() {
+        return names::check_non_special_ip(ip);
+    }
+    faults
+}
+
 fn subsets(obj: &Value, errors: &mut ErrorList) {
     for (i, subset) in list_at(obj, &["subsets"]).iter().enumerate() {
         let path = Path::new("subsets").index(i);
@@ -321,7 +336,7 @@ fn subsets(obj: &Value, errors: &mut ErrorList) {
             for (i, address) in list_at(subset, &[list]).iter().enumerate() {
                 let ip = str_at(address, &["ip"]);
                 let path = path.child(list).index(i).child("ip");
-                errors.extend(invalid_each(&path, ip, names::check_ip(ip)));
+                errors.extend(invalid_each(&path, ip, endpoint_ip(ip)));
             }
         }
         let ports = list_at(subset, &["ports"]);
@@ -389,7 +404,13 @@ fn slice(obj: &Value, errors: &mut ErrorList) {
         for (i, address) in addresses.iter().filter_map(Value::as_str).enumerate() {
             let faults = match kind {
                 "FQDN" => names::check_dns1123_subdomain(address),
-                _ => names::check_ip(address),
+                "IPv6" if address.parse::<Ipv4Addr>().is_ok() => {
+                    vec!["must be a valid IPv6 address".to_owned()]
+                }
+                "IPv4" if address.parse::<Ipv6Addr>().is_ok() => {
+                    vec!["must be a valid IPv4 address".to_owned()]
+                }
+                _ => endpoint_ip(address),
             };
             errors.extend(invalid_each(&path.index(i), address, faults));
         }

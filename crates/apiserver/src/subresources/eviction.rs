@@ -11,7 +11,7 @@ use super::binding::set_condition;
 use crate::admission::{Operation, posted};
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
-use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
+use crate::handlers::{Expected, WriteOptions, check_namespace, decode_body, format, read_body};
 use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
@@ -44,6 +44,7 @@ pub(super) async fn handle(
             "name in URL does not match name in Eviction object",
         ));
     }
+    check_namespace(true, context.namespace(), object::namespace(&eviction))?;
     posted(
         server,
         context,

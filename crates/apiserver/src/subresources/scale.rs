@@ -13,8 +13,8 @@ use crate::codec::Patch;
 use crate::context::{Context, HandlerResult};
 use crate::crd::Scale;
 use crate::handlers::{
-    Expected, PatchKind, WriteOptions, configuration, decode_body, format, not_allowed, patch_kind,
-    read_body,
+    Expected, PatchKind, WriteOptions, check_namespace, configuration, decode_body, format,
+    not_allowed, patch_kind, read_body,
 };
 use crate::negotiate::{Form, Offer};
 use crate::ownership::Tracking;
@@ -94,6 +94,8 @@ async fn change(
                 "the name of the object ({named}) does not match the name on the URL ({name})"
             )));
         }
+        let namespace = object::namespace(&wanted);
+        check_namespace(resource.row.namespaced, writer.namespace, namespace)?;
         let mut transform = |current: &Value| {
             let live = scale_of(resource, current)?;
             let scale = owners.update(&live, wanted.clone());

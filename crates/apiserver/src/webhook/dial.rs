@@ -18,6 +18,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use super::service::Services;
+use crate::reach::is_refusal;
 
 /// One address is given up after this long; the call's own time may end sooner.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -71,19 +72,25 @@ impl Connector {
             .to_owned();
         let default = if self.tls.is_some() { HTTPS } else { HTTP };
         let port = uri.port_u16().unwrap_or(default);
-        let (address, port) = match &self.dial {
-            Dial::Direct => (host.clone(), port),
+        let (address, port, reach) = match &self.dial {
+            Dial::Direct => (host.clone(), port, None),
             Dial::Service {
                 services,
                 namespace,
                 name,
                 port,
-            } => services
-                .endpoint(namespace, name, *port)
-                .await
-                .map_err(io::Error::other)?,
+            } => {
+                let found = services.endpoint(namespace, name, *port).await;
+                let (address, port) = found.map_err(io::Error::other)?;
+                (address, port, Some(services.reach()))
+            }
         };
-        let dialled = TcpStream::connect((address.as_str(), port));
+        let dialled = async {
+            match reach {
+                Some(reach) => reach.connect(&address, port).await,
+                None => TcpStream::connect((address.as_str(), port)).await,
+            }
+        };
         let stream = match tokio::time::timeout(CONNECT, dialled).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return Err(dial_error(&address, port, &error)),
@@ -137,6 +144,7 @@ fn dial_error(host: &str, port: u16, error: &io::Error) -> io::Error {
             format!("dial tcp {target}: connect: network is unreachable")
         }
         io::ErrorKind::TimedOut => format!("dial tcp {target}: i/o timeout"),
+        _ if is_refusal(error) => format!("dial tcp {target}: {error}"),
         _ if error.raw_os_error().is_none() => {
             format!("dial tcp: lookup {host}: no such host")
         }

@@ -6,6 +6,7 @@ use davit_store::ListOptions;
 use rand::seq::IndexedRandom;
 use serde_json::Value;
 
+use crate::reach::Reach;
 use crate::registry::Registry;
 use crate::storage::{self, Storage};
 
@@ -17,11 +18,12 @@ pub(crate) struct Services {
     services: Option<Arc<Storage>>,
     endpoints: Option<Arc<Storage>>,
     slices: Option<Arc<Storage>>,
+    reach: Reach,
 }
 
 impl Services {
-    /// Those that `registry` serves.
-    pub(crate) fn new(registry: &Registry) -> Self {
+    /// Those that `registry` serves, as far as `reach` goes.
+    pub(crate) fn new(registry: &Registry, reach: Reach) -> Self {
         let snapshot = registry.snapshot();
         let of = |group, plural| {
             snapshot
@@ -32,7 +34,13 @@ impl Services {
             services: of("", "services"),
             endpoints: of("", "endpoints"),
             slices: of("discovery.k8s.io", "endpointslices"),
+            reach,
         }
+    }
+
+    /// To which addresses services may lead.
+    pub(crate) fn reach(&self) -> Reach {
+        self.reach
     }
 
     /// A ready address behind the service's port, or the outside name of an ExternalName service.
@@ -74,6 +82,8 @@ impl Services {
                 .map(|endpoints| from_endpoints(endpoints, port_name))
                 .unwrap_or_default();
         }
+        // names are judged by what they resolve to
+        found.retain(|(host, _)| host.parse().map_or(true, |ip| self.reach.permits(ip)));
         found
             .choose(&mut rand::rng())
             .cloned()

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use davit_apiserver::{ApiServer, Authorization, BoxError, Options, ResponseBody, UserInfo};
+use davit_apiserver::{
+    ApiServer, Authorization, BoxError, Loopback, Options, ResponseBody, UserInfo,
+};
 use davit_store::{Backend, Store, open};
 use futures::StreamExt;
 use http::{HeaderMap, Request, StatusCode};
@@ -133,6 +135,11 @@ impl Cluster {
         let mut options = Options::new(Arc::clone(&store));
         // most of these tests are about what happens to those who may
         options.authorization = Authorization::Authenticated;
+        // webhooks, backends and nodes of tests listen on this machine
+        options.loopback = Loopback {
+            endpoints: true,
+            nodes: true,
+        };
         change(&mut options);
         let server = ApiServer::new(options).await.unwrap();
         Self {
