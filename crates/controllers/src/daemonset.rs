@@ -1,9 +1,10 @@
 //! Runs one pod of a template on each node that fits.
 
+mod plan;
+
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
-use crate::node_fit::{selects, untolerated};
-use crate::pod_control::{Owner, is_active, is_terminal, owners_of, until_available};
+use crate::pod_control::{Owner, is_active, owners_of, until_available};
 use crate::revisions::{HASH, History};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
@@ -12,10 +13,9 @@ use k8s_openapi::api::core::v1::{
     Node, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Pod, PodSpec,
     Toleration,
 };
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::PostParams;
-use std::collections::BTreeMap;
+use plan::{Placement, Plan, hash_of, placement, plan};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,24 +65,6 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         |old: &Node, new: &Node| old.metadata.labels != new.metadata.labels || old.spec != new.spec,
         move |_| sets.list().iter().map(|ds| ObjectKey::of(&**ds)).collect(),
     );
-}
-
-/// Where the pods of a set are, and where they should be.
-#[derive(Debug, Default)]
-struct Placement {
-    /// Pods by the node they are meant for.
-    by_node: BTreeMap<String, Vec<Arc<Pod>>>,
-    /// Nodes that should run a pod.
-    wanted: Vec<String>,
-}
-
-/// What to do now.
-#[derive(Debug, Default, PartialEq)]
-struct Plan {
-    create_on: Vec<String>,
-    delete: Vec<Arc<Pod>>,
-    /// Some of `delete` had failed: not to be repeated in a tight loop.
-    failed: bool,
 }
 
 #[async_trait]
@@ -135,145 +117,6 @@ impl Reconcile for DaemonSets {
             .filter(|d| !d.is_zero())
             .min();
         Ok(soon.map_or(Next::Wait, Next::After))
-    }
-}
-
-impl Placement {
-    fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
-        self.by_node.values().flatten()
-    }
-
-    fn on(&self, node: &str) -> &[Arc<Pod>] {
-        self.by_node.get(node).map_or(&[], Vec::as_slice)
-    }
-}
-
-fn hash_of(pod: &Pod) -> Option<&str> {
-    pod.metadata.labels.as_ref()?.get(HASH).map(String::as_str)
-}
-
-fn placement(spec: &DaemonSetSpec, nodes: &[Arc<Node>], pods: Vec<Arc<Pod>>) -> Placement {
-    let mut placement = Placement::default();
-    for pod in pods {
-        if let Some(node) = meant_for(&pod) {
-            placement.by_node.entry(node).or_default().push(pod);
-        }
-    }
-    let template = spec.template.spec.clone().unwrap_or_default();
-    let tolerations = tolerations(&template);
-    for node in nodes {
-        let Some(name) = node.metadata.name.clone() else {
-            continue;
-        };
-        let taints = node
-            .spec
-            .as_ref()
-            .and_then(|s| s.taints.clone())
-            .unwrap_or_default();
-        if !selects(&template, node) || untolerated(&taints, &tolerations, &["NoExecute"]).is_some()
-        {
-            continue;
-        }
-        // A NoSchedule taint keeps new pods away but lets those that are there stay.
-        let schedulable = untolerated(&taints, &tolerations, &["NoSchedule"]).is_none();
-        if schedulable || placement.by_node.contains_key(&name) {
-            placement.wanted.push(name);
-        }
-    }
-    placement
-}
-
-/// The node a pod of a daemon set is on or waits for.
-fn meant_for(pod: &Pod) -> Option<String> {
-    let spec = pod.spec.as_ref()?;
-    if let Some(node) = spec.node_name.clone().filter(|n| !n.is_empty()) {
-        return Some(node);
-    }
-    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
-    let terms = &affinity
-        .required_during_scheduling_ignored_during_execution
-        .as_ref()?
-        .node_selector_terms;
-    let field = terms
-        .iter()
-        .flat_map(|t| t.match_fields.iter().flatten())
-        .find(|f| f.key == "metadata.name")?;
-    field.values.as_ref()?.first().cloned()
-}
-
-fn plan(spec: &DaemonSetSpec, placement: &Placement, hash: &str, now: Timestamp) -> Plan {
-    let mut plan = Plan::default();
-    for (node, pods) in &placement.by_node {
-        if !placement.wanted.contains(node) {
-            plan.delete.extend(
-                pods.iter()
-                    .filter(|p| p.metadata.deletion_timestamp.is_none())
-                    .cloned(),
-            );
-        }
-    }
-    let mut outdated = Vec::new();
-    let mut unavailable = 0;
-    let min_ready = spec.min_ready_seconds.unwrap_or(0);
-    for node in &placement.wanted {
-        let pods = placement.on(node);
-        for failed in pods
-            .iter()
-            .filter(|p| is_terminal(p) && p.metadata.deletion_timestamp.is_none())
-        {
-            plan.delete.push(failed.clone());
-            plan.failed = true;
-        }
-        let mut active: Vec<&Arc<Pod>> = pods.iter().filter(|p| is_active(p)).collect();
-        active.sort_by_key(|p| p.metadata.creation_timestamp.clone());
-        // The oldest stays when there are several.
-        plan.delete
-            .extend(active.iter().skip(1).map(|p| (*p).clone()));
-        match active.first() {
-            None if pods.is_empty() => plan.create_on.push(node.clone()),
-            None => unavailable += 1,
-            Some(pod) => {
-                let available = until_available(pod, min_ready, now) == Some(Duration::ZERO);
-                if hash_of(pod) != Some(hash) {
-                    outdated.push(((*pod).clone(), available));
-                }
-                unavailable += usize::from(!available);
-            }
-        }
-    }
-    if spec
-        .update_strategy
-        .as_ref()
-        .and_then(|s| s.type_.as_deref())
-        != Some("OnDelete")
-    {
-        let budget = max_unavailable(spec, placement.wanted.len());
-        // Those that serve nobody go at once, the others within the budget.
-        let (serving, idle): (Vec<_>, Vec<_>) =
-            outdated.into_iter().partition(|(_, available)| *available);
-        plan.delete.extend(idle.into_iter().map(|(pod, _)| pod));
-        plan.delete.extend(
-            serving
-                .into_iter()
-                .take(budget.saturating_sub(unavailable))
-                .map(|(pod, _)| pod),
-        );
-    }
-    plan
-}
-
-fn max_unavailable(spec: &DaemonSetSpec, nodes: usize) -> usize {
-    let rolling = spec
-        .update_strategy
-        .as_ref()
-        .and_then(|s| s.rolling_update.as_ref());
-    match rolling.and_then(|r| r.max_unavailable.as_ref()) {
-        None => 1,
-        Some(IntOrString::Int(count)) => usize::try_from(*count).unwrap_or(0),
-        Some(IntOrString::String(text)) => {
-            let percent: usize = text.trim_end_matches('%').parse().unwrap_or(0);
-            (percent * nodes).div_ceil(100)
-        }
     }
 }
 
@@ -414,7 +257,11 @@ fn status_of(
         .unwrap_or(0);
     let count = |n: usize| i32::try_from(n).unwrap_or(i32::MAX);
     let or_none = |n: usize| (n > 0).then(|| count(n));
-    let of_node = |node: &String| placement.on(node).iter().find(|p| is_active(p));
+    // The oldest pod of a node is the one that counts, also while a newer one is made beside it.
+    let of_node = |node: &String| {
+        let active = placement.on(node).iter().filter(|p| is_active(p));
+        active.min_by_key(|p| p.metadata.creation_timestamp.clone())
+    };
     let scheduled: Vec<&Arc<Pod>> = placement.wanted.iter().filter_map(of_node).collect();
     let available = scheduled
         .iter()
@@ -447,94 +294,5 @@ fn status_of(
         observed_generation: set.metadata.generation,
         collision_count: old.collision_count,
         conditions: old.conditions,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use k8s_openapi::api::core::v1::{NodeSpec, Taint};
-
-    fn node(name: &str, taint: Option<(&str, &str)>) -> Arc<Node> {
-        let mut node = Node::default();
-        node.metadata.name = Some(name.to_owned());
-        let taint = taint.map(|(key, effect)| Taint {
-            key: key.into(),
-            effect: effect.into(),
-            ..Taint::default()
-        });
-        node.spec = Some(NodeSpec {
-            taints: taint.map(|t| vec![t]),
-            ..NodeSpec::default()
-        });
-        Arc::new(node)
-    }
-
-    fn pod(name: &str, node: &str, hash: &str) -> Arc<Pod> {
-        let mut pod = Pod::default();
-        pod.metadata.name = Some(name.to_owned());
-        pod.metadata.labels = Some([(HASH.to_owned(), hash.to_owned())].into());
-        pod.spec.get_or_insert_default().node_name = Some(node.to_owned());
-        Arc::new(pod)
-    }
-
-    #[test]
-    fn one_pod_on_each_node_that_fits() {
-        let spec = DaemonSetSpec::default();
-        let nodes = [
-            node("plain", None),
-            node(
-                "cordoned",
-                Some(("node.kubernetes.io/unschedulable", "NoSchedule")),
-            ),
-            node("reserved", Some(("team", "NoSchedule"))),
-            node("has-one", None),
-        ];
-        let placement = placement(
-            &spec,
-            &nodes,
-            vec![pod("p", "has-one", "h"), pod("q", "gone", "h")],
-        );
-        let plan = plan(&spec, &placement, "h", Timestamp::now());
-        assert_eq!(plan.create_on, ["plain", "cordoned"]);
-        let deleted: Vec<_> = plan
-            .delete
-            .iter()
-            .filter_map(|p| p.metadata.name.clone())
-            .collect();
-        assert_eq!(deleted, ["q"]);
-    }
-
-    #[test]
-    fn pod_is_meant_for_the_node_of_its_affinity_before_it_is_bound() {
-        let mut set = DaemonSet::default();
-        set.metadata.name = Some("ds".to_owned());
-        set.metadata.uid = Some("u".to_owned());
-        let owner = Owner::of(&set, &Default::default()).unwrap();
-        let pod = pod_for(&owner, &DaemonSetSpec::default(), "n1", "h");
-        assert_eq!(meant_for(&pod).as_deref(), Some("n1"));
-    }
-
-    #[test]
-    fn outdated_pods_that_serve_go_within_the_budget() {
-        let spec = DaemonSetSpec::default();
-        let ready = |name: &str, node: &str| {
-            let mut pod = (*pod(name, node, "old")).clone();
-            let condition = k8s_openapi::api::core::v1::PodCondition {
-                type_: "Ready".into(),
-                status: "True".into(),
-                ..Default::default()
-            };
-            pod.status.get_or_insert_default().conditions = Some(vec![condition]);
-            Arc::new(pod)
-        };
-        let nodes = [node("a", None), node("b", None)];
-        let placement = placement(&spec, &nodes, vec![ready("p", "a"), ready("q", "b")]);
-        assert_eq!(
-            plan(&spec, &placement, "new", Timestamp::now())
-                .delete
-                .len(),
-            1
-        );
     }
 }
