@@ -157,7 +157,7 @@ impl Repository {
         self.blob(descriptor, &mut config).await?;
         Ok(Found {
             digest,
-            manifest,
+            manifest: *manifest,
             config,
         })
     }
@@ -297,8 +297,8 @@ struct TokenAnswer {
 
 /// A manifest or a list of them, told apart as containerd does: by what is in it.
 enum Document {
-    Manifest(ImageManifest),
-    Index(ImageIndex),
+    Manifest(Box<ImageManifest>),
+    Index(Box<ImageIndex>),
 }
 
 impl Document {
@@ -315,10 +315,10 @@ impl Document {
                 "a manifest that is an index, too".to_owned(),
             )),
             (Some(_), None) => serde_json::from_slice(bytes)
-                .map(Self::Index)
+                .map(|index| Self::Index(Box::new(index)))
                 .map_err(wrong),
             (None, _) => serde_json::from_slice(bytes)
-                .map(Self::Manifest)
+                .map(|manifest| Self::Manifest(Box::new(manifest)))
                 .map_err(wrong),
         }
     }

@@ -13,8 +13,9 @@ struct Page {
 }
 
 fn page(status: &str, header: &str, body: &str) -> Page {
+    let line_end = if header.is_empty() { "" } else { "\r\n" };
     Page {
-        head: format!("{status}\r\n{header}"),
+        head: format!("{status}{line_end}{header}"),
         body: body.as_bytes().to_vec(),
         endless: false,
     }

@@ -184,15 +184,27 @@ fn put<R: Read>(root: &Root, path: &Path, entry: &mut Entry<'_, R>) -> io::Resul
     }
     let made = make(root, path, entry)?;
     let header = entry.header();
+    let fields = header.as_old();
     made.set(&Permissions {
-        uid: Some(number(header.uid()?)?),
-        gid: Some(number(header.gid()?)?),
-        mode: Some(header.mode()? & 0o7777),
+        uid: Some(number(field(&fields.uid, header.uid())?)?),
+        gid: Some(number(field(&fields.gid, header.gid())?)?),
+        mode: Some(field(&fields.mode, header.mode())? & 0o7777),
     })?;
     // After the owner, whose change takes capabilities away.
     attributes(&made, entry)?;
-    let modified = i64::try_from(entry.header().mtime()?).unwrap_or(i64::MAX);
+    let header = entry.header();
+    let modified = field(&header.as_old().mtime, header.mtime())?;
+    let modified = i64::try_from(modified).unwrap_or(i64::MAX);
     Ok(made.set_modified(modified)?)
+}
+
+/// A numeric field of a header. Those who write archives leave fields empty that an entry has no use for (the permissions
+/// of a link); empty is 0, as in other readers.
+fn field<T: Default>(raw: &[u8], parsed: io::Result<T>) -> io::Result<T> {
+    if raw.iter().all(|byte| matches!(byte, 0 | b' ')) {
+        return Ok(T::default());
+    }
+    parsed
 }
 
 fn number(value: u64) -> io::Result<u32> {

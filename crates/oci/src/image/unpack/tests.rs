@@ -226,3 +226,22 @@ fn whiteouts() {
         rustix::fs::getxattr(dir.path().join("e"), "trusted.overlay.opaque", &mut value).unwrap();
     assert_eq!(&value[..count], b"y");
 }
+
+#[test]
+fn empty_numeric_fields_are_zero() {
+    let mut header = tar::Header::new_gnu();
+    header.as_old_mut().name[..4].copy_from_slice(b"link");
+    header.as_old_mut().linkname[..6].copy_from_slice(b"target");
+    header.set_entry_type(EntryType::Symlink);
+    header.set_size(0);
+    // Permissions and time are left out; the owner is one that also others than root may set.
+    header.set_uid(u64::from(rustix::process::getuid().as_raw()));
+    header.set_gid(u64::from(rustix::process::getgid().as_raw()));
+    header.set_cksum();
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.append(&header, io::empty()).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    layer(&builder.into_inner().unwrap()[..], dir.path()).unwrap();
+    let says = fs::read_link(dir.path().join("link")).unwrap();
+    assert_eq!(says, Path::new("target"));
+}
