@@ -21,6 +21,8 @@ use x509_parser::pem::Pem;
 /// How often a request is looked at, and how long it is waited for.
 const POLL: Duration = Duration::from_secs(1);
 const WAIT: Duration = Duration::from_secs(15 * 60);
+/// How long a signer may take for a request that is approved.
+const SIGNED: Duration = Duration::from_secs(30);
 /// The part of its life after which a certificate is renewed: between these, so that a fleet of nodes does not ask at once.
 const RENEW_AFTER: (f64, f64) = (0.7, 0.9);
 
@@ -44,6 +46,14 @@ pub enum CertificateError {
         /// What it said.
         source: Box<kube::Error>,
     },
+    /// Whoever asked may not approve.
+    #[error("approving certificate request {name}: {source}")]
+    Approve {
+        /// The request.
+        name: String,
+        /// What the API server said.
+        source: Box<kube::Error>,
+    },
     /// The request was denied, or its signer failed.
     #[error("certificate request {name} is {condition}: {message}")]
     Refused {
@@ -60,6 +70,9 @@ pub enum CertificateError {
     /// Nobody decided.
     #[error("certificate request {0} was not decided within {WAIT:?}")]
     Undecided(String),
+    /// Nobody signs.
+    #[error("certificate request {0} was approved, but not signed within {SIGNED:?}")]
+    Unsigned(String),
     /// What was issued is no PEM text.
     #[error("the certificate of request {0} is no text")]
     Malformed(String),
@@ -94,9 +107,46 @@ impl CertificateRequest {
         pending: &Path,
     ) -> Result<String, CertificateError> {
         let key = pending_key(pending)?;
-        let request = self.object(&key)?;
-        let name = request.metadata.name.clone().unwrap_or_default();
         let api: kube::Api<CertificateSigningRequest> = kube::Api::all(client.clone());
+        let name = self.ask(&api, &key).await?;
+        let decided = tokio::time::timeout(WAIT, decided(&api, &name)).await;
+        std::fs::remove_file(pending).map_err(|source| file_error(pending, source))?;
+        let certificate = decided.map_err(|_| CertificateError::Undecided(name))??;
+        Ok(with_key(&certificate, &key))
+    }
+
+    /// As [`obtain`](Self::obtain) with a key of the moment, by somebody who may approve the request, and does.
+    ///
+    /// # Errors
+    /// When it may not be made or approved, or is not signed within 30 seconds.
+    pub async fn obtain_approved(&self, client: &kube::Client) -> Result<String, CertificateError> {
+        let key = KeyPair::generate()?;
+        let api: kube::Api<CertificateSigningRequest> = kube::Api::all(client.clone());
+        let name = self.ask(&api, &key).await?;
+        let approval = serde_json::json!({ "status": { "conditions": [{
+            "type": "Approved", "status": "True", "reason": "OwnRequest",
+            "message": "approved by whoever made it",
+        }] } });
+        let params = kube::api::PatchParams::default();
+        let approval = kube::api::Patch::Merge(approval);
+        let approved = api.patch_approval(&name, &params, &approval);
+        approved.await.map_err(|source| CertificateError::Approve {
+            name: name.clone(),
+            source: Box::new(source),
+        })?;
+        let decided = tokio::time::timeout(SIGNED, decided(&api, &name)).await;
+        let certificate = decided.map_err(|_| CertificateError::Unsigned(name))??;
+        Ok(with_key(&certificate, &key))
+    }
+
+    /// Makes the request; answers with its name.
+    async fn ask(
+        &self,
+        api: &kube::Api<CertificateSigningRequest>,
+        key: &KeyPair,
+    ) -> Result<String, CertificateError> {
+        let request = self.object(key)?;
+        let name = request.metadata.name.clone().unwrap_or_default();
         match api.create(&PostParams::default(), &request).await {
             Ok(_) => tracing::info!(name, signer = self.signer, "a certificate was asked for"),
             // asked for before a restart
@@ -107,11 +157,7 @@ impl CertificateRequest {
                 });
             }
         }
-        let decided = tokio::time::timeout(WAIT, decided(&api, &name)).await;
-        std::fs::remove_file(pending).map_err(|source| file_error(pending, source))?;
-        let certificate = decided.map_err(|_| CertificateError::Undecided(name))??;
-        let key = key.serialize_pem();
-        Ok(format!("{}\n{key}", certificate.trim_end()))
+        Ok(name)
     }
 
     /// The request object, named after the key and what is asked for.
@@ -271,6 +317,10 @@ fn pending_key(path: &Path) -> Result<KeyPair, CertificateError> {
     let key = KeyPair::generate()?;
     write_private(path, &key.serialize_pem())?;
     Ok(key)
+}
+
+fn with_key(certificate: &str, key: &KeyPair) -> String {
+    format!("{}\n{}", certificate.trim_end(), key.serialize_pem())
 }
 
 /// The certificate of a request, when it is there.

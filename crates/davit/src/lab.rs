@@ -5,8 +5,11 @@ mod check;
 use crate::paths::{self, NodePaths};
 use crate::shutdown::Signals;
 use anyhow::{Context, Result, bail};
+use davit_client::certificate::{CertificateError, CertificateRequest};
 use davit_lab::devices::{self, Inventory};
 use davit_lab::{drivers, nodes};
+use futures::{StreamExt, TryStreamExt};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
@@ -148,14 +151,50 @@ async fn run_nodes(args: Nodes) -> Result<()> {
         ),
     }
     let cancel = CancellationToken::new();
-    // Who asks the nodes' servers for logs and devices is known by the cluster's authority.
+    // Who asks the nodes' servers for logs and devices is known by the cluster's authority, and so are they.
     let ca = crate::single::cluster_ca(&kubeconfig)?.map(String::into_bytes);
+    let certificates = serving_certificates(&client, &options).await;
     let adjust = |node: &mut davit_node::NodeOptions| {
         node.client_ca.clone_from(&ca);
+        node.serving_certificate = certificates.get(&node.node_name).cloned();
         args.kubelet.apply_checked(node);
     };
     let running = nodes::run(&options, |_| client.clone(), adjust, cancel.clone());
     until_signal(&mut signals, &cancel, async { Ok(running.await?) }).await
+}
+
+/// Certificate and key of a server, both in PEM.
+type ServingCertificate = (Vec<u8>, Vec<u8>);
+
+/// Certificates for the nodes' servers, by node. Whoever may not have them makes nodes with certificates of their own
+/// making, which an API server that looks at them does not believe.
+async fn serving_certificates(
+    client: &kube::Client,
+    options: &nodes::Options,
+) -> HashMap<String, ServingCertificate> {
+    const AT_A_TIME: usize = 16;
+    let requests = options.names().map(|name| async move {
+        let wanted = CertificateRequest {
+            signer: "kubernetes.io/kubelet-serving",
+            usages: &["digital signature", "server auth"],
+            common_name: format!("system:node:{name}"),
+            organizations: vec!["system:nodes".to_owned()],
+            dns_names: vec![name.clone()],
+            ip_addresses: vec![nodes::ADDRESS],
+        };
+        let pem = wanted.obtain_approved(client).await?.into_bytes();
+        Ok((name, (pem.clone(), pem)))
+    });
+    let obtained: Result<_, CertificateError> = futures::stream::iter(requests)
+        .buffer_unordered(AT_A_TIME)
+        .try_collect()
+        .await;
+    obtained.unwrap_or_else(|error| {
+        eprintln!(
+            "warning: the nodes' servers have certificates that no cluster vouches for: {error}"
+        );
+        HashMap::new()
+    })
 }
 
 async fn until_signal(

@@ -16,6 +16,8 @@ use crate::drivers;
 
 /// Label of nodes that are simulated.
 pub const SIMULATED_LABEL: &str = "davit.dev/simulated";
+/// Where the servers of simulated nodes listen.
+pub const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// What a simulated node has when nobody says what.
 pub const DEFAULT_RESOURCE: &str = "hardware-vendor.example/foo";
 const DEFAULT_DEVICES: usize = 8;
@@ -120,7 +122,7 @@ pub async fn run(
         }
         let mut node = NodeOptions::new(&name, dir.join("kubelet"), Arc::new(Hollow::default()));
         node.log_dir = dir.join("logs");
-        node.address = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        node.address = ADDRESS;
         node.mounts = false;
         node.labels
             .insert(SIMULATED_LABEL.to_owned(), "true".to_owned());
