@@ -153,12 +153,9 @@ const MAY: &[(&str, &str)] = &[
     ("oci/src/netdev.rs", "pinned namespaces"),
     ("oci/src/network.rs", "pinned namespaces"),
     ("oci/src/rdt.rs", "the resctrl file system"),
+    ("node/src/admission.rs", "what the kernel enforces, in /sys"),
     ("node/src/agent", "the node's own directories, static pods"),
     ("node/src/allocation/", "the allocation log"),
-    (
-        "node/src/compute/",
-        "state files of the CPU and memory managers",
-    ),
     (
         "node/src/container_config.rs",
         "files that the node makes for its pods; sub-paths go through `beneath`",
@@ -171,14 +168,16 @@ const MAY: &[(&str, &str)] = &[
         "credential providers and their configuration",
     ),
     ("node/src/kubelet_config", "the kubelet's configuration"),
-    ("node/src/logs", "log files of the runtime"),
     ("node/src/machine", "/proc and /sys of the host"),
     ("node/src/plugins", "sockets of plugins"),
-    ("node/src/private_files.rs", "the node's own directories"),
     ("node/src/resize/", "the record of resizes"),
     (
         "node/src/server/",
         "certificates of the node's server, usage",
+    ),
+    (
+        "node/src/users.rs",
+        "which pods have a directory of the node's own",
     ),
     (
         "node/src/volumes",

@@ -56,7 +56,9 @@ pub fn write_private(path: impl AsRef<Path>, data: &[u8]) -> Result<()> {
     let mut file = dir.create_new(&staged, 0o600)?;
     file.write_all(data).map_err(Error::io(name))?;
     file.sync_all().map_err(Error::io(name))?;
-    dir.rename(&staged, name)
+    dir.rename(&staged, name)?;
+    let dir = dir.look(Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY)?;
+    rustix::fs::fsync(&dir).map_err(Error::at(name))
 }
 
 /// Reads a regular file of at most `limit` bytes, in a directory that others may write, too: a link in its place is not

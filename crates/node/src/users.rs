@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
+use std::io;
 use std::path::Path;
 
 /// IDs of a range. The first range of the host is the host's own.
@@ -60,13 +60,10 @@ impl Mappings {
     }
 
     fn read(pod: &Path) -> io::Result<Option<Self>> {
-        let file = match std::fs::File::open(pod.join(FILE)) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error),
+        let text = match davit_beneath::read_own(pod.join(FILE), MAX_FILE) {
+            Err(error) if error.is_not_found() => return Ok(None),
+            other => other?,
         };
-        let mut text = Vec::new();
-        file.take(MAX_FILE).read_to_end(&mut text)?;
         serde_json::from_slice(&text)
             .map(Some)
             .map_err(io::Error::other)
@@ -75,12 +72,8 @@ impl Mappings {
     /// On disk before the runtime hears of it: another pod must never get the same.
     fn write(&self, pod: &Path) -> io::Result<()> {
         davit_beneath::private_dir(pod, PRIVATE_DIR)?;
-        let temporary = pod.join(format!("{FILE}.tmp"));
-        let mut file = std::fs::File::create(&temporary)?;
-        file.write_all(&serde_json::to_vec(self).map_err(io::Error::other)?)?;
-        file.sync_data()?;
-        std::fs::rename(&temporary, pod.join(FILE))?;
-        std::fs::File::open(pod)?.sync_all()
+        let text = serde_json::to_vec(self).map_err(io::Error::other)?;
+        Ok(davit_beneath::write_private(pod.join(FILE), &text)?)
     }
 }
 
