@@ -12,6 +12,7 @@ mod harness;
 mod load;
 #[path = "attacks/node.rs"]
 mod node;
+mod node_harness;
 #[path = "attacks/paths.rs"]
 mod paths;
 #[path = "attacks/requests.rs"]

@@ -1,12 +1,9 @@
 //! Processes of containers: what they see and reach of the host and of one another.
 
-#[path = "../node_harness.rs"]
-mod node_harness;
-
 use crate::harness::root;
+use crate::node_harness::{NodeCluster, within};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::api::{LogParams, Patch, PatchParams, PostParams};
-use node_harness::{NodeCluster, within};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;

@@ -7,12 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-#[path = "../node_harness.rs"]
-mod node_harness;
-
+use crate::node_harness::{NodeCluster, within};
 use k8s_openapi::api::core::v1::{Pod, Secret};
 use kube::api::{Api, LogParams, PostParams};
-use node_harness::{NodeCluster, within};
 use serde_json::{Value, json};
 
 const STEP: Duration = Duration::from_secs(60);

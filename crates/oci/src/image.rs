@@ -510,7 +510,7 @@ impl Images {
         let size = new
             .layers
             .iter()
-            .map(|layer| disk_use(&self.layers.join(layer)).0)
+            .map(|layer| disk_use(self.layers.join(layer)).0)
             .sum();
         let tag = new.reference.as_ref().and_then(Reference::tagged);
         let digested = new

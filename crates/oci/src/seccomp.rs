@@ -295,18 +295,18 @@ fn pack(instruction: &seccompiler::sock_filter) -> u64 {
 
 /// Programs for the calls of this architecture and, where there is a list of them, of its 32-bit programs.
 fn compile(
-    default: SeccompAction,
+    default: &SeccompAction,
     native: &[Listed],
     compat: Option<&[Listed]>,
 ) -> Result<Programs, Error> {
-    let native = compile_for(Calls::Native, &default, native)?;
+    let native = compile_for(Calls::Native, default, native)?;
     if native.is_empty() {
         return Ok(native);
     }
     // The last one may refuse the call by which they are installed.
     let mut programs = vec![guard(compat.is_some())];
     if let Some(compat) = compat {
-        programs.extend(compile_for(Calls::Compat, &default, compat)?);
+        programs.extend(compile_for(Calls::Compat, default, compat)?);
     }
     programs.extend(native);
     Ok(programs)
@@ -369,7 +369,7 @@ impl Profile {
             None
         };
         compile(
-            action(&self.default_action, self.default_errno_ret)?,
+            &action(&self.default_action, self.default_errno_ret)?,
             &native,
             compat.as_deref(),
         )
@@ -427,7 +427,7 @@ pub fn default_profile(caps: CapSet) -> Result<Programs, Error> {
     let native = default_rules(caps, rows)?;
     let compat = default_rules(caps, compat::rows())?;
     let compat = cfg!(any(target_arch = "x86_64", target_arch = "aarch64")).then_some(compat);
-    compile(SeccompAction::Errno(EPERM), &native, compat.as_deref())
+    compile(&SeccompAction::Errno(EPERM), &native, compat.as_deref())
 }
 
 fn default_rules(
@@ -481,7 +481,7 @@ pub(crate) fn only(names: &[&str]) -> Result<Programs, Error> {
         })
     });
     compile(
-        SeccompAction::Errno(EPERM),
+        &SeccompAction::Errno(EPERM),
         &listed.collect::<Vec<_>>(),
         None,
     )

@@ -13,6 +13,12 @@ use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
 
+/// Webhooks, backends and nodes of tests listen on this machine.
+pub(crate) const THIS_MACHINE: Loopback = Loopback {
+    endpoints: true,
+    nodes: true,
+};
+
 pub(crate) struct Cluster {
     pub(crate) server: Arc<ApiServer>,
     store: Arc<dyn Store>,
@@ -135,11 +141,7 @@ impl Cluster {
         let mut options = Options::new(Arc::clone(&store));
         // most of these tests are about what happens to those who may
         options.authorization = Authorization::Authenticated;
-        // webhooks, backends and nodes of tests listen on this machine
-        options.loopback = Loopback {
-            endpoints: true,
-            nodes: true,
-        };
+        options.loopback = THIS_MACHINE;
         change(&mut options);
         let server = ApiServer::new(options).await.unwrap();
         Self {

@@ -35,6 +35,7 @@ impl Served {
     pub(crate) async fn with(cluster: &Cluster, change: impl FnOnce(&mut Options)) -> Self {
         let mut options = Options::new(cluster.store());
         options.data_dir = Some(cluster.dir.path().join("data"));
+        options.loopback = THIS_MACHINE;
         options.static_tokens = parse_token_file("secret,alice,u1,\"system:masters\"").unwrap();
         change(&mut options);
         let server = ApiServer::new(options).await.unwrap();

@@ -186,7 +186,7 @@ mod tests {
     fn patterns_that_unfold_are_refused_where_they_are_computed() {
         let bomb = "((a{100}){100}){100}";
         assert!(compile(bomb).is_err());
-        assert!(compile_within("(a{100}){100}", COMPUTED).is_err());
+        assert!(compile_within("(a{1000}){100}", COMPUTED).is_err());
         assert!(compile_within("^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$", COMPUTED).is_ok());
     }
 }

@@ -94,7 +94,7 @@ impl Embedded {
             let usage = this.inner.hierarchies.cgroup(&record.cgroup).usage();
             let timestamp = now_nanos();
             let value = |value: u64| Some(cri::UInt64Value { value });
-            let (bytes, inodes) = davit_beneath::disk_use(&container.dir.join("upper"));
+            let (bytes, inodes) = davit_beneath::disk_use(container.dir.join("upper"));
             let available = usage
                 .memory_limit
                 .map(|limit| limit.saturating_sub(usage.memory_working_set));

@@ -146,7 +146,7 @@ fn command_lines(facts: &Facts, program: Program) -> Result<Vec<(String, Flags)>
 
 fn flags_of(program: Program, words: &[&str]) -> Option<Flags> {
     let is_program = |word: &&str| word.rsplit('/').next() == Some(program.name());
-    let begin = words.iter().position(|word| is_program(&word))?;
+    let begin = words.iter().position(is_program)?;
     let mut flags = Flags::new();
     let mut rest = words[begin + 1..].iter().peekable();
     while let Some(word) = rest.next() {

@@ -227,7 +227,7 @@ fn other_faults_of_pods_are_found() {
 }
 
 /// A role of its own, bound to a subject.
-fn granting(rule: Value, subject: Value) -> Facts {
+fn granting(rule: &Value, subject: &Value) -> Facts {
     let mut facts = quiet();
     let role = json!({"metadata": {"name": "r"}, "rules": [rule]});
     facts.cluster_roles.as_mut().unwrap().push(read(role));
@@ -272,28 +272,31 @@ fn permissions_of_everybody_fail_and_those_of_somebody_are_judged() {
     ];
     for (id, rule) in cases {
         let everybody = json!({"kind": "Group", "name": "system:authenticated"});
-        let found = check(&granting(rule.clone(), everybody), id);
+        let found = check(&granting(&rule, &everybody), id);
         assert_eq!(found.verdict, Verdict::Fail, "{id}: {found:?}");
         assert_eq!(found.objects, ["Group system:authenticated by b (r)"]);
         let somebody = json!({"kind": "User", "name": "ann"});
-        let found = check(&granting(rule.clone(), somebody), id);
+        let found = check(&granting(&rule, &somebody), id);
         assert_eq!(found.verdict, Verdict::Warn, "{id}: {found:?}");
         let own = json!({"kind": "User", "name": "system:kube-scheduler"});
         assert_eq!(
-            check(&granting(rule, own), id).verdict,
+            check(&granting(&rule, &own), id).verdict,
             Verdict::Pass,
             "{id}"
         );
     }
     let account = json!({"kind": "ServiceAccount", "namespace": "app", "name": "ci"});
-    let found = check(&granting(rule("*", "*", "*"), account), "5.1.1");
+    let found = check(&granting(&rule("*", "*", "*"), &account), "5.1.1");
     assert_eq!(
         found.verdict,
         Verdict::Fail,
         "an account of pods: {found:?}"
     );
     let found = check(
-        &granting(rule("*", "*", "*"), json!({"kind": "User", "name": "ann"})),
+        &granting(
+            &rule("*", "*", "*"),
+            &json!({"kind": "User", "name": "ann"}),
+        ),
         "5.1.3",
     );
     assert_eq!(
@@ -301,7 +304,7 @@ fn permissions_of_everybody_fail_and_those_of_somebody_are_judged() {
         (Verdict::Fail, vec!["r".to_owned()])
     );
     let masters = json!({"kind": "Group", "name": "system:masters"});
-    let found = check(&granting(rule("", "pods", "get"), masters), "5.1.7");
+    let found = check(&granting(&rule("", "pods", "get"), &masters), "5.1.7");
     assert_eq!(
         (found.verdict, found.objects),
         (Verdict::Warn, vec!["b".to_owned()])
@@ -312,8 +315,8 @@ fn permissions_of_everybody_fail_and_those_of_somebody_are_judged() {
 fn a_role_of_a_namespace_does_not_stand_for_the_clusters() {
     // A Role `r` elsewhere does not lend its rules to a binding of the ClusterRole `r`.
     let mut facts = granting(
-        json!({"verbs": ["get"]}),
-        json!({"kind": "User", "name": "ann"}),
+        &json!({"verbs": ["get"]}),
+        &json!({"kind": "User", "name": "ann"}),
     );
     let role = json!({
         "metadata": {"namespace": "app", "name": "r"},

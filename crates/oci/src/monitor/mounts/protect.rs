@@ -57,7 +57,10 @@ pub(in crate::monitor) fn protect(spec: &Spec) -> Result<()> {
             mask(&root, &inode).map_err(|e| format!("mask {path}: {e}"))?;
         }
     }
-    let read_only = spec.root().as_ref().and_then(|root| root.readonly());
+    let read_only = spec
+        .root()
+        .as_ref()
+        .and_then(oci_spec::runtime::Root::readonly);
     if read_only.unwrap_or(false) {
         mount_setattr(&root, &readonly, false).map_err(|e| format!("make / read-only: {e}"))?;
     }
