@@ -33,6 +33,11 @@ pub const TARGETS: &[Target] = &[
         make: make::cel,
     },
     Target {
+        name: "certificate_request",
+        run: targets::access::certificate_request,
+        make: make::access::certificate_request,
+    },
+    Target {
         name: "conversion",
         run: targets::conversion,
         make: make::conversion,

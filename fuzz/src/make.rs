@@ -1,5 +1,6 @@
 //! Inputs that are, or nearly are, what a target takes: a grammar for each, then damage to the tree.
 
+pub(crate) mod access;
 pub(crate) mod wire;
 
 use base64::Engine as _;

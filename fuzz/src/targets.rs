@@ -1,5 +1,6 @@
 //! What each target promises about any input.
 
+pub mod access;
 pub mod wire;
 
 use std::sync::LazyLock;

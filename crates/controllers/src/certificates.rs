@@ -192,6 +192,19 @@ const NODE_CLIENT: (&str, &str) = (
     "Auto approving kubelet client certificate after SubjectAccessReview.",
 );
 
+impl Authority {
+    /// Reads, judges and signs a request, as it is done for one that was approved; the certificate is PEM.
+    ///
+    /// # Errors
+    /// Why it is not signed, for its status.
+    pub fn answer(&self, asked: &CertificateSigningRequest) -> Result<String, String> {
+        let request = Request::parse(asked)?;
+        request.check_for(&asked.spec.signer_name)?;
+        self.sign(&request, asked.spec.expiration_seconds)
+            .map_err(|error| error.to_string())
+    }
+}
+
 /// Signs what is approved, for the built-in signers.
 struct Signer {
     client: kube::Client,
@@ -211,12 +224,7 @@ impl Reconcile for Signer {
         if decided || !has(&held, APPROVED) || !request::is_built_in(&held.spec.signer_name) {
             return Ok(Next::Wait);
         }
-        let signed = Request::parse(&held).and_then(|request| {
-            request.check_for(&held.spec.signer_name)?;
-            self.authority
-                .sign(&request, held.spec.expiration_seconds)
-                .map_err(|error| error.to_string())
-        });
+        let signed = self.authority.answer(&held);
         let next = match signed {
             Ok(pem) => {
                 let mut signed = (*held).clone();
