@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use davit_cel::{
-    CostEstimate, DeclType, Env, Key, Library, List, Map, Program, Type, Value, join_errors,
+    CostEstimate, DeclType, Env, Key, Library, Map, Program, Type, Value, join_errors,
 };
 
 use crate::device::{Attribute, DeviceView};
@@ -24,9 +24,10 @@ const LONGEST_VALUE: u64 = 64;
 fn environment(lists: bool) -> Env {
     let id = || DeclType::string(LONGEST_ID);
     let domain = || DeclType::string(LONGEST_DOMAIN);
+    // whether an attribute is a list is known only when there are no lists
     let value = DeclType {
         max_elements: LONGEST_VALUE,
-        ..DeclType::simple(Type::Dyn)
+        ..DeclType::simple(if lists { Type::Dyn } else { Type::Any })
     };
     let quantity = DeclType::simple(Type::opaque("kubernetes.Quantity"));
     let nested = |of| DeclType::map(domain(), DeclType::map(id(), of, MOST_VALUES), MOST_VALUES);
@@ -38,7 +39,10 @@ fn environment(lists: bool) -> Env {
             ("capacity".into(), nested(quantity)),
             (
                 "allowMultipleAllocations".into(),
-                DeclType::scalar(Type::Bool, 1),
+                DeclType {
+                    max_elements: 1,
+                    ..DeclType::scalar(Type::Bool, 1)
+                },
             ),
         ],
     );
@@ -49,49 +53,85 @@ fn environment(lists: bool) -> Env {
     builder.build()
 }
 
-/// A selector that has been checked: its program and what it can cost.
+/// What a selector that has been checked can cost.
 ///
 /// # Errors
 /// What is wrong with the expression, as the API server says it.
 pub fn check_selector(expression: &str, lists: bool) -> Result<CostEstimate, String> {
-    static PLAIN: LazyLock<Env> = LazyLock::new(|| environment(false));
-    static LISTS: LazyLock<Env> = LazyLock::new(|| environment(true));
-    let program = compile(if lists { &LISTS } else { &PLAIN }, expression)?;
-    Ok(program.cost_estimate())
-}
-
-fn compile(env: &Env, expression: &str) -> Result<Program, String> {
-    let program = env
-        .compile(expression)
-        .map_err(|errors| format!("compilation failed: {}", join_errors(&errors)))?;
-    match program.output_type() {
-        Type::Bool | Type::Dyn => Ok(program),
-        _ => Err("must evaluate to bool".to_owned()),
-    }
+    Ok(Selector::compile(expression, lists)?.cost_estimate())
 }
 
 /// Compiles selectors with everything that is known, as the scheduler does with stored ones.
-struct Compiler(Env);
+struct Compiler;
 
 impl CompileSelector for Compiler {
     fn compile(&self, expression: &str) -> Result<Box<dyn EvaluateSelector>, String> {
-        Ok(Box::new(Selector(compile(&self.0, expression)?)))
+        Ok(Box::new(Selector::compile(expression, true)?))
     }
 }
 
-struct Selector(Program);
+/// A compiled selector.
+#[derive(Debug)]
+pub struct Selector(Program);
 
-impl EvaluateSelector for Selector {
-    fn matches(&self, device: DeviceView<'_>) -> Result<bool, String> {
-        let device = [("device", value(device))];
-        match self.0.eval(&device, COST_LIMIT) {
-            Ok((Value::Bool(answer), _)) => Ok(answer),
-            Ok((other, _)) => Err(format!(
+impl Selector {
+    /// Compiles an expression; `lists` is whether attributes can be lists (DRAListTypeAttributes).
+    ///
+    /// # Errors
+    /// What is wrong with the expression, as the API server says it.
+    pub fn compile(expression: &str, lists: bool) -> Result<Self, String> {
+        static PLAIN: LazyLock<Env> = LazyLock::new(|| environment(false));
+        static LISTS: LazyLock<Env> = LazyLock::new(|| environment(true));
+        let program = if lists { &LISTS } else { &PLAIN }
+            .compile(expression)
+            .map_err(|errors| match errors.as_slice() {
+                // no place in the source: found when the program was made
+                [fault] if fault.line == 0 => fault.to_string(),
+                faults => format!("compilation failed: {}", join_errors(faults)),
+            })?;
+        match program.output_type() {
+            Type::Bool | Type::Any => Ok(Self(program)),
+            Type::Dyn if lists => Ok(Self(program)),
+            other => Err(format!(
+                "must evaluate to bool or the unknown type, not {}",
+                other.declared_name()
+            )),
+        }
+    }
+
+    /// What an evaluation can cost.
+    pub fn cost_estimate(&self) -> CostEstimate {
+        self.0.cost_estimate()
+    }
+
+    /// Whether the device is selected, and what it cost to find out.
+    ///
+    /// # Errors
+    /// What is wrong with the device, or went wrong while evaluating.
+    pub fn evaluate(&self, device: DeviceView<'_>) -> (Result<bool, String>, u64) {
+        let device = match value(device) {
+            Ok(device) => [("device", device)],
+            Err(fault) => return (Err(fault), 0),
+        };
+        let (outcome, cost) = self.0.run(&device, COST_LIMIT);
+        let outcome = match outcome {
+            Ok(Value::Bool(answer)) => Ok(answer),
+            Ok(Value::Optional(Some(held))) if held.as_bool().is_some() => {
+                Ok(held.as_bool() == Some(true))
+            }
+            Ok(other) => Err(format!(
                 "CEL result of type {} could not be converted to bool",
                 other.type_of()
             )),
             Err(error) => Err(hint(error.to_string())),
-        }
+        };
+        (outcome, cost)
+    }
+}
+
+impl EvaluateSelector for Selector {
+    fn matches(&self, device: DeviceView<'_>) -> Result<bool, String> {
+        self.evaluate(device).0
     }
 }
 
@@ -109,30 +149,34 @@ fn hint(error: String) -> String {
 impl Selectors {
     /// Selectors as Kubernetes evaluates them.
     pub fn kubernetes() -> Self {
-        Self::new(Compiler(environment(true)))
+        Self::new(Compiler)
     }
 }
 
-/// The device as a value.
-fn value(device: DeviceView<'_>) -> Value {
-    let attributes = device
-        .attributes
-        .iter()
-        .map(|(name, a)| (name.as_str(), attribute(a)));
+/// The device as a value, or which attribute has none.
+fn value(device: DeviceView<'_>) -> Result<Value, String> {
+    let mut attributes = Vec::with_capacity(device.attributes.len());
+    for (name, found) in device.attributes {
+        let value = attribute(found).map_err(|fault| format!("attribute {name}: {fault}"))?;
+        attributes.push((name.as_str(), value));
+    }
     let capacity = device.capacity.iter();
     let capacity = capacity.map(|(name, c)| (name.as_str(), Value::Quantity(c.value)));
     let fields = [
         ("driver", Value::String(device.driver.into())),
-        ("attributes", by_domain(device.driver, attributes)),
+        (
+            "attributes",
+            by_domain(device.driver, attributes.into_iter()),
+        ),
         ("capacity", by_domain(device.driver, capacity)),
         ("allowMultipleAllocations", Value::Bool(device.shareable)),
     ];
     let entries = fields.map(|(name, value)| (Key::String(name.into()), value));
-    Value::Map(Arc::new(Map {
+    Ok(Value::Map(Arc::new(Map {
         entries: entries.into_iter().collect(),
         object: Some("kubernetes.DRADevice".into()),
         fallback: None,
-    }))
+    })))
 }
 
 /// Values by domain and name; those without domain belong to the driver. A domain that is not there
@@ -159,28 +203,25 @@ fn by_domain<'a>(driver: &'a str, values: impl Iterator<Item = (&'a str, Value)>
     }))
 }
 
-fn attribute(attribute: &Attribute) -> Value {
-    let list = |items: Vec<Value>| {
-        Value::List(Arc::new(List {
-            items,
-            ..List::default()
-        }))
-    };
+fn attribute(attribute: &Attribute) -> Result<Value, String> {
     let version = |text: &Arc<str>| match text.parse() {
-        Ok(version) => Value::Semver(Arc::new(version)),
-        Err(_) => Value::Null,
+        Ok(version) => Ok(Value::Semver(Arc::new(version))),
+        Err(fault) => Err(format!("parse semantic version: {fault}")),
     };
-    match attribute {
+    Ok(match attribute {
         Attribute::Bool(v) => Value::Bool(*v),
         Attribute::Int(v) => Value::Int(*v),
         Attribute::String(v) => Value::String(v.clone()),
-        Attribute::Version(v) => version(v),
-        Attribute::Bools(v) => list(v.iter().map(|v| Value::Bool(*v)).collect()),
-        Attribute::Ints(v) => list(v.iter().map(|v| Value::Int(*v)).collect()),
-        Attribute::Strings(v) => list(v.iter().map(|v| Value::String(v.clone())).collect()),
-        Attribute::Versions(v) => list(v.iter().map(version).collect()),
-        Attribute::Unknown => Value::Null,
-    }
+        Attribute::Version(v) => version(v)?,
+        Attribute::Bools(v) => Value::list(v.iter().map(|v| Value::Bool(*v)).collect()),
+        Attribute::Ints(v) => Value::list(v.iter().map(|v| Value::Int(*v)).collect()),
+        Attribute::Strings(v) => Value::list(v.iter().map(|v| Value::String(v.clone())).collect()),
+        Attribute::Versions(v) => {
+            let versions: Result<Vec<Value>, String> = v.iter().map(version).collect();
+            Value::list(versions?)
+        }
+        Attribute::Unknown => return Err("unsupported attribute value".to_owned()),
+    })
 }
 
 #[cfg(test)]

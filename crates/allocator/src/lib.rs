@@ -29,7 +29,7 @@ mod taint;
 mod usage;
 
 pub use allocate::{AllocateError, Allocation, Allocator, Call, Features, Stop};
-pub use cel::{COST_LIMIT, EXPRESSION_LIMIT, check_selector};
+pub use cel::{COST_LIMIT, EXPRESSION_LIMIT, Selector, check_selector};
 pub use classes::{Class, Classes};
 pub use device::{
     Attribute, Capacity, CapacityPolicy, Device, DeviceId, DeviceView, PoolId, Slice, SliceError,

@@ -90,6 +90,27 @@ impl Fold {
 pub(crate) const ACCUMULATOR: &str = "@result";
 
 impl Expr {
+    /// A name with selections and indexes behind it, or a choice between such: what the reference
+    /// implementation calls an attribute.
+    pub(crate) fn is_path(&self) -> bool {
+        match &self.kind {
+            Kind::Ident(_) | Kind::Select { .. } => true,
+            Kind::Call { function, .. } => {
+                matches!(&**function, "_[_]" | "_[?_]" | "_?._" | "_?_:_")
+            }
+            _ => false,
+        }
+    }
+
+    /// `a ? b : c` or `has(a.b)`.
+    pub(crate) fn is_choice_or_test(&self) -> bool {
+        match &self.kind {
+            Kind::Select { test, .. } => *test,
+            Kind::Call { function, .. } => &**function == "_?_:_",
+            _ => false,
+        }
+    }
+
     /// `a.b.c` when the expression is nothing but such a name.
     pub(crate) fn qualified_name(&self) -> Option<String> {
         match &self.kind {

@@ -166,15 +166,14 @@ impl Checker<'_> {
         Type::Param(format!("_var{}", self.fresh).into())
     }
 
-    /// The type of elements of both kinds.
+    /// The type of elements of both kinds. Where they differ it is `dyn`, so that one fault does
+    /// not hide others; [`crate::validate`] refuses such literals.
     fn join(&mut self, known: Option<Type>, ty: Type) -> Type {
         let Some(known) = known else {
             return ty;
         };
-        if self.bindings.apply(&known, false) == self.bindings.apply(&ty, false)
-            || (!known.is_dyn() && !ty.is_dyn() && self.bindings.try_assign(&ty, &known))
-        {
-            known
+        if self.bindings.try_assign(&known, &ty) {
+            known.most_general(ty)
         } else {
             Type::Dyn
         }
@@ -292,8 +291,11 @@ impl Checker<'_> {
         else {
             return Type::Dyn;
         };
-        if &**function == "_?._" {
-            return self.optional_select(id, at, args);
+        match &**function {
+            "_?._" => return self.optional_select(id, at, args),
+            "_&&_" => return self.logical(id, "logical_and", args),
+            "_||_" => return self.logical(id, "logical_or", args),
+            _ => {}
         }
         // `sets.contains(…)` looks like a member call but is a function with a dotted name
         if let Some(operand) = target
@@ -324,9 +326,6 @@ impl Checker<'_> {
         };
         if name != &**function {
             *function = name.into();
-        }
-        if types.iter().any(|ty| matches!(ty, Type::Error)) {
-            return Type::Error;
         }
         let (result, ids) = self.resolve(overloads, member, &types);
         let Some(result) = result else {
@@ -382,6 +381,23 @@ impl Checker<'_> {
             });
         }
         (result, ids)
+    }
+
+    /// `&&` and `||`: each operand that is no bool is a fault of its own.
+    fn logical(&mut self, id: Id, overload: &'static str, args: &mut [Expr]) -> Type {
+        let types: Vec<(usize, Type)> = args
+            .iter_mut()
+            .map(|arg| (arg.at, self.check(arg)))
+            .collect();
+        let faults = self.errors.len();
+        for (at, ty) in types {
+            self.expect(at, &ty, &Type::Bool);
+        }
+        if self.errors.len() > faults {
+            return Type::Error;
+        }
+        self.checked.overloads.insert(id, vec![overload]);
+        Type::Bool
     }
 
     fn optional_select(&mut self, id: Id, at: usize, args: &mut [Expr]) -> Type {
@@ -461,7 +477,7 @@ impl Checker<'_> {
             Type::List(elem) if fold.var2.is_some() => (Type::Int, (**elem).clone()),
             Type::List(elem) => ((**elem).clone(), Type::Dyn),
             Type::Map(key, value) => ((**key).clone(), (**value).clone()),
-            other if other.is_dyn() => (Type::Dyn, Type::Dyn),
+            Type::Dyn | Type::Error => (Type::Dyn, Type::Dyn),
             Type::Param(_) => {
                 self.bindings.assign(&range, &Type::Dyn);
                 (Type::Dyn, Type::Dyn)

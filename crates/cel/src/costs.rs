@@ -53,9 +53,44 @@ pub(crate) fn call_cost(function: &str, member: bool, args: &[Value]) -> Option<
         "_+_" if text(0) => traversal(size(0).saturating_add(size(1))),
         "matches" => traversal(size(0).saturating_add(1)).saturating_mul(pattern(size(1))),
         "contains" => traversal(size(0)).saturating_mul(traversal(size(1))),
-        "includes" => size(0).max(1),
+        "slice" => match (args.get(1), args.get(2)) {
+            (Some(Value::Int(start)), Some(Value::Int(end))) => {
+                new_list(1.0, u64::try_from(end.saturating_sub(*start)).unwrap_or(0))
+            }
+            _ => new_list(1.0, 0),
+        },
+        "lists.range" => match args.first() {
+            Some(Value::Int(n)) => new_list(1.0, u64::try_from(*n).unwrap_or(0)),
+            _ => new_list(1.0, 0),
+        },
+        "reverse" => new_list(1.0, size(0)),
+        "flatten" => match args.get(1) {
+            Some(Value::Int(depth)) => new_list(*depth as f64, size(0)),
+            _ => new_list(1.0, size(0)),
+        },
+        "distinct" | "sort" => compared(args.first()),
+        "@sortByAssociatedKeys" => compared(args.get(1)),
         _ => 1,
     })
+}
+
+/// A call that makes a list.
+fn new_list(factor: f64, size: u64) -> u64 {
+    // as the reference implementation: the product cut to a whole number
+    ((size as f64 * factor) as u64).saturating_add(11)
+}
+
+/// A call that makes a list and compares each of its elements with each.
+fn compared(list: Option<&Value>) -> u64 {
+    let Some(Value::List(list)) = list else {
+        return new_list(2.0, 0);
+    };
+    let factor = match list.items.first() {
+        Some(Value::String(_) | Value::Bytes(_)) => 2.1,
+        _ => 2.0,
+    };
+    let size = list.items.len() as u64;
+    new_list(factor, size.saturating_mul(size))
 }
 
 /// `string("…")` and `bytes(b"…")` only hand their argument through.

@@ -17,6 +17,7 @@ use crate::interpreter::{Context, Machine};
 use crate::library::{self, Native, regexes};
 use crate::parser;
 use crate::types::{DeclType, Type};
+use crate::validate::validate;
 use crate::value::{Map, Value};
 
 /// What expressions can refer to: variables, functions, constructible objects.
@@ -136,10 +137,15 @@ impl Env {
             open_objects: self.open_objects,
         };
         let checked = checker::check(&mut parsed.root, parsed.ids, &chars, &scope)?;
+        let faults = validate(&parsed.root, &checked, &chars);
+        if !faults.is_empty() {
+            return Err(faults);
+        }
         let mut prepared = Prepared::default();
         prepared
             .visit(&parsed.root)
-            .map_err(|error| vec![CompileError::whole(error)])?;
+            .map_err(|fault| format!("program instantiation failed: {fault}"))
+            .map_err(|fault| vec![CompileError::whole(fault)])?;
         Ok(Program {
             inner: Arc::new(Inner {
                 root: parsed.root,
@@ -245,6 +251,7 @@ impl Prepared {
             } => {
                 if let Some(native) = library::find(function, target.is_some()) {
                     self.natives.insert(expr.id, native);
+                    self.fold_conversion(expr.id, function, native, args)?;
                 }
                 let pattern = match (&**function, target) {
                     ("matches", None) => args.get(1),
@@ -288,6 +295,41 @@ impl Prepared {
         Ok(())
     }
 
+    /// Conversions of constants are made once; one that fails is a fault of the expression.
+    fn fold_conversion(
+        &mut self,
+        id: Id,
+        function: &str,
+        native: Native,
+        args: &[Expr],
+    ) -> Result<(), String> {
+        const CONVERSIONS: [&str; 10] = [
+            "bool",
+            "bytes",
+            "double",
+            "duration",
+            "dyn",
+            "int",
+            "string",
+            "timestamp",
+            "type",
+            "uint",
+        ];
+        if !CONVERSIONS.contains(&function) {
+            return Ok(());
+        }
+        if let [arg] = args
+            && let Some(value) = self.constant(arg)
+        {
+            let context = Context {
+                regexes: &self.regexes,
+            };
+            let value = native(&context, &[value]).map_err(|fault| fault.to_string())?;
+            self.constants.insert(id, value);
+        }
+        Ok(())
+    }
+
     fn constant(&self, expr: &Expr) -> Option<Value> {
         match &expr.kind {
             Kind::Const(value) => Some(value.clone()),
@@ -296,7 +338,7 @@ impl Prepared {
     }
 }
 
-fn children(expr: &Expr) -> Vec<&Expr> {
+pub(crate) fn children(expr: &Expr) -> Vec<&Expr> {
     match &expr.kind {
         Kind::Const(_) | Kind::Ident(_) => Vec::new(),
         Kind::Select { operand, .. } => vec![operand],

@@ -60,20 +60,35 @@ impl fmt::Display for CompileError {
         }
         write!(
             f,
-            "ERROR: <input>:{}:{}: {}\n | {}\n | {}^",
+            "ERROR: <input>:{}:{}: {}\n | {}\n | ",
             self.line,
             self.column,
             self.message,
             self.snippet.replace('\t', " "),
-            ".".repeat(self.column - 1)
-        )
+        )?;
+        // the mark of a wide character is a wide one
+        let mut marks = self.snippet.chars().map(|c| !c.is_ascii());
+        for _ in 1..self.column {
+            f.write_str(if marks.next() == Some(true) {
+                "．"
+            } else {
+                "."
+            })?;
+        }
+        f.write_str(if marks.next() == Some(true) {
+            "＾"
+        } else {
+            "^"
+        })
     }
 }
 
 impl std::error::Error for CompileError {}
 
-/// All faults of one expression, one a paragraph.
+/// All faults of one expression, one a paragraph, in the order of the source.
 pub fn join_errors(errors: &[CompileError]) -> String {
+    let mut errors: Vec<&CompileError> = errors.iter().collect();
+    errors.sort_by_key(|error| (error.line, error.column));
     let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
     texts.join("\n")
 }

@@ -128,6 +128,14 @@ struct Node {
     path: Path,
     ty: Type,
     size: Option<Range>,
+    /// The number, where one is written in place; negative ones count as 0.
+    literal: Option<u64>,
+}
+
+impl Node {
+    fn literal_or(&self, unknown: u64) -> u64 {
+        self.literal.unwrap_or(unknown)
+    }
 }
 
 struct CallEstimate {
@@ -389,6 +397,10 @@ impl Coster<'_> {
             path,
             ty: self.ty(expr).clone(),
             size: self.size(expr),
+            literal: match expr.kind {
+                Kind::Const(Value::Int(number)) => Some(u64::try_from(number).unwrap_or(0)),
+                _ => None,
+            },
         }
     }
 
@@ -431,19 +443,13 @@ impl Coster<'_> {
                 size = Some(size.map_or(found, |known| known.union(found)));
             }
             let sub = match *overload {
-                "index_list" | "list_optindex_optional_int" => Some("@items"),
-                "index_map" | "map_optindex_optional_value" => Some("@values"),
+                "index_list" => Some("@items"),
+                "index_map" => Some("@values"),
                 _ => None,
             };
             if let (Some(sub), Some(arg)) = (sub, args.first()) {
                 size = self.entry(arg).map(|entry| entry.value);
                 let path = Self::extend(&self.path(arg), sub);
-                self.paths.insert(expr.id, path);
-            }
-            if *overload == "select_optional_field"
-                && let Kind::Const(Value::String(field)) = &args[1].kind
-            {
-                let path = Self::extend(&self.path(&args[0]), field);
                 self.paths.insert(expr.id, path);
             }
             if size.is_none() {
@@ -694,10 +700,41 @@ impl Coster<'_> {
                 .times(Range::fixed(32))
                 .into(),
             "includes" => Range { min: 1, max: 48 }.into(),
+            "slice" => {
+                let size = self.node_size(target?);
+                let start = args.first()?.literal_or(0);
+                let end = args.get(1)?.literal_or(size.max);
+                new_list(1.0, Range::fixed(end.wrapping_sub(start)))
+            }
+            "lists.range" => new_list(1.0, Range::fixed(args.first()?.literal_or(u64::MAX))),
+            "reverse" => new_list(1.0, self.node_size(target?)),
+            "flatten" => {
+                let depth = args.first().map_or(1, |depth| depth.literal_or(u64::MAX));
+                new_list(depth as f64, self.node_size(target?))
+            }
+            "distinct" => {
+                let size = self.node_size(target?);
+                new_list(2.0, size.times(size))
+            }
+            "sort" | "@sortByAssociatedKeys" => {
+                let keys = args.first().or(target)?;
+                let size = self.node_size(keys);
+                let text =
+                    overload.starts_with("list_string_") || overload.starts_with("list_bytes_");
+                new_list(if text { 2.1 } else { 2.0 }, size.times(size))
+            }
             "sign" | "asInteger" | "isInteger" | "asApproximateFloat" | "isGreaterThan"
             | "isLessThan" | "compareTo" | "add" | "sub" => one.into(),
             _ => return None,
         })
+    }
+}
+
+/// A call that makes a list of this size.
+fn new_list(factor: f64, size: Range) -> CallEstimate {
+    CallEstimate {
+        cost: size.scaled(factor).add(Range::fixed(11)),
+        size: Some(size),
     }
 }
 

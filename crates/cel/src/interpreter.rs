@@ -114,12 +114,40 @@ impl<'a> Machine<'a> {
             self.charge(1u64.saturating_add(cost))?;
             return Ok(value);
         }
-        let operand = self.eval(operand)?;
+        let value = self.operand(operand)?;
         if test {
-            return has(&operand, field).map(Value::Bool);
+            return has(&value, field).map(Value::Bool);
         }
-        self.charge(1)?;
-        get_field(&operand, field)
+        let found = get_field(&value, field)?;
+        self.charge_found(&found)?;
+        Ok(found)
+    }
+
+    /// What is selected from or indexed. An expression that is no path of its own costs one more,
+    /// as the reference implementation makes a path of it.
+    fn operand(&mut self, operand: &'a Expr) -> Eval {
+        let value = self.eval(operand)?;
+        if !operand.is_path() {
+            self.charge(1)?;
+        }
+        Ok(value)
+    }
+
+    /// A step along a path costs when it leads somewhere.
+    fn charge_found(&mut self, found: &Value) -> Eval<()> {
+        match found {
+            Value::Optional(None) => Ok(()),
+            _ => self.charge(1),
+        }
+    }
+
+    /// The branch that was taken; a path in its place costs one less than elsewhere.
+    fn branch(&mut self, branch: &'a Expr) -> Eval {
+        let value = self.eval(branch)?;
+        if branch.is_path() && !branch.is_choice_or_test() {
+            self.cost = self.cost.saturating_sub(1);
+        }
+        Ok(value)
     }
 
     fn list(&mut self, items: &'a [Item]) -> Eval {
@@ -247,13 +275,16 @@ impl<'a> Machine<'a> {
     }
 
     fn call(&mut self, id: Id, function: &str, target: Option<&'a Expr>, args: &'a [Expr]) -> Eval {
+        if let Some(value) = self.constants.get(&id) {
+            return Ok(value.clone());
+        }
         match function {
             "_&&_" => return self.logical(args, false),
             "_||_" => return self.logical(args, true),
             "_?_:_" => {
                 return match self.eval(&args[0])? {
-                    Value::Bool(true) => self.eval(&args[1]),
-                    Value::Bool(false) => self.eval(&args[2]),
+                    Value::Bool(true) => self.branch(&args[1]),
+                    Value::Bool(false) => self.branch(&args[2]),
                     _ => Err(EvalError::no_overload()),
                 };
             }
@@ -265,16 +296,18 @@ impl<'a> Machine<'a> {
                 self.charge(1)?;
                 return Ok(Value::Bool(!matches!(value, Ok(Value::Bool(false)))));
             }
-            "@in" if self.constants.contains_key(&args[1].id) => {
-                let value = self.eval(&args[0])?;
-                let list = self.eval(&args[1])?;
-                return crate::library::operators::contains(&value, &list);
+            "@in" => {
+                if let Some(found) = self.in_constant_list(args) {
+                    return found;
+                }
             }
             "_?._" | "_[_]" | "_[?_]" => {
-                let operand = self.eval(&args[0])?;
+                let operand = self.operand(&args[0])?;
                 let index = self.eval(&args[1])?;
-                self.charge(1)?;
-                return crate::library::operators::index(&operand, &index, function != "_[_]");
+                let optional = function != "_[_]";
+                let found = crate::library::operators::index(&operand, &index, optional)?;
+                self.charge_found(&found)?;
+                return Ok(found);
             }
             "or" | "orValue" if target.is_some() => {
                 if let Some(result) = self.optional_or(function, target, args) {
@@ -301,9 +334,41 @@ impl<'a> Machine<'a> {
         self.apply(function, target.is_some(), native, values)
     }
 
+    /// Membership in a list of scalar constants, which costs nothing.
+    fn in_constant_list(&mut self, args: &'a [Expr]) -> Option<Eval> {
+        let Some(Value::List(list)) = self.constants.get(&args[1].id) else {
+            return None;
+        };
+        if list.items.is_empty() {
+            return Some(Ok(Value::Bool(false)));
+        }
+        let scalar = |item: &Value| {
+            matches!(
+                item,
+                Value::Bool(_)
+                    | Value::Int(_)
+                    | Value::Uint(_)
+                    | Value::Double(_)
+                    | Value::String(_)
+            )
+        };
+        if !list.items.iter().all(scalar) {
+            return None;
+        }
+        let list = Value::List(Arc::clone(list));
+        Some(
+            self.eval(&args[0])
+                .and_then(|value| crate::library::operators::contains(&value, &list)),
+        )
+    }
+
     fn apply(&mut self, function: &str, member: bool, native: Native, values: Vec<Value>) -> Eval {
         // the accumulator moves into the call, so that it grows in place
         let before = call_cost(function, member, &values);
+        if let Some(cost) = before {
+            // paid in advance, so that nothing large is made that the budget does not allow
+            self.charge(cost)?;
+        }
         let result = match (function, native) {
             ("_+_", _) if matches!(values.as_slice(), [Value::List(_), Value::List(_)]) => {
                 Ok(crate::library::operators::concat(values))
@@ -311,11 +376,10 @@ impl<'a> Machine<'a> {
             ("cel.@mapInsert", _) => crate::library::operators::map_insert(values),
             _ => native(&self.context, &values),
         };
-        let cost = before.unwrap_or_else(|| {
+        if before.is_none() {
             let size = result.as_ref().map_or(0, Value::cost_size);
-            crate::costs::traversal(2 * size)
-        });
-        self.charge(cost)?;
+            self.charge(crate::costs::traversal(2 * size))?;
+        }
         result
     }
 
@@ -366,7 +430,8 @@ impl<'a> Machine<'a> {
             Err(error) => return Some(Err(error)),
         };
         let (Value::Optional(held), [other]) = (&target, args) else {
-            return Some(Err(EvalError::no_overload()));
+            // what is no optional stands for itself, as in the reference implementation
+            return Some(Ok(target));
         };
         Some(match held {
             Some(_) if function == "or" => Ok(target),
@@ -391,7 +456,7 @@ pub(crate) fn insert(map: &mut Map, key: &Value, value: Value) -> Eval<()> {
 
 fn has(operand: &Value, field: &str) -> Eval<bool> {
     match operand {
-        Value::Map(map) => Ok(map.entries.contains_key(&Key::from(field))
+        Value::Map(map) => Ok(map.get(field).is_some()
             || (map.object.is_some()
                 && map
                     .entries

@@ -53,6 +53,7 @@ mod parser;
 pub mod policy;
 mod schema;
 mod types;
+mod validate;
 mod value;
 
 pub use activation::Activation;

@@ -3,6 +3,7 @@
 pub(crate) mod authorizer;
 mod conversions;
 pub(crate) mod format;
+pub(crate) mod formatting;
 mod lists;
 mod net;
 pub(crate) mod operators;

@@ -271,23 +271,24 @@ impl Parser<'_> {
             while self.take(symbol) {
                 count += 1;
             }
-            if symbol == "-" && count % 2 == 1 {
-                // a minus sign belongs to the number, so that the smallest integer can be written
-                match self.peek().clone() {
-                    Token::Int(text) => {
-                        self.advance();
-                        let value = self.int(at, &format!("-{text}"));
-                        return self.member(value);
-                    }
-                    Token::Float(text) => {
-                        self.advance();
-                        let value = self.float(at, &format!("-{text}"));
-                        return self.member(value);
-                    }
-                    _ => {}
-                }
+            if symbol == "-"
+                && count % 2 == 1
+                && let Some(number) = self.negative(at)
+            {
+                return self.member(number);
             }
-            let operand = self.primary()?;
+            let operand_at = self.at();
+            let number = if symbol == "!" && self.take("-") {
+                // after `!` a sign can only belong to a number
+                let number = self.negative(operand_at);
+                Some(number.ok_or_else(|| self.unexpected(EXPECTED))?)
+            } else {
+                None
+            };
+            let operand = match number {
+                Some(number) => number,
+                None => self.primary()?,
+            };
             let operand = self.member(operand)?;
             // an even number of signs cancels out
             return Ok(if count % 2 == 1 {
@@ -298,6 +299,22 @@ impl Parser<'_> {
         }
         let operand = self.primary()?;
         self.member(operand)
+    }
+
+    /// The number behind a minus sign, which belongs to it, so that the smallest integer can be
+    /// written.
+    fn negative(&mut self, at: usize) -> Option<Expr> {
+        match self.peek().clone() {
+            Token::Int(text) => {
+                self.advance();
+                Some(self.int(at, &format!("-{text}")))
+            }
+            Token::Float(text) => {
+                self.advance();
+                Some(self.float(at, &format!("-{text}")))
+            }
+            _ => None,
+        }
     }
 
     fn int(&mut self, at: usize, text: &str) -> Expr {

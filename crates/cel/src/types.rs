@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub enum Type {
     /// Anything; checked when the expression runs.
     Dyn,
+    /// Anything but a list or map to iterate over: an attribute of a device without list attributes.
+    Any,
     /// The type of something that is at fault already.
     Error,
     /// `null`.
@@ -166,7 +168,95 @@ impl Type {
     }
 
     pub(crate) fn is_dyn(&self) -> bool {
-        matches!(self, Self::Dyn | Self::Error)
+        matches!(self, Self::Dyn | Self::Any | Self::Error)
+    }
+
+    /// Whether null can stand for a value of the type.
+    fn is_nullable(&self) -> bool {
+        matches!(
+            self,
+            Self::Null
+                | Self::Object(_)
+                | Self::Opaque(_)
+                | Self::Optional(_)
+                | Self::Timestamp
+                | Self::Duration
+        )
+    }
+
+    /// Whether every value of `other` is also one of this type, as far as dynamic types go.
+    fn is_equal_or_less_specific(&self, other: &Type) -> bool {
+        match (self, other) {
+            (Self::Dyn | Self::Any | Self::Param(_), _) => true,
+            (_, Self::Dyn | Self::Any | Self::Param(_)) => false,
+            (Self::List(a), Self::List(b)) | (Self::Optional(a), Self::Optional(b)) => {
+                a.is_equal_or_less_specific(b)
+            }
+            (Self::Map(ak, av), Self::Map(bk, bv)) => {
+                ak.is_equal_or_less_specific(bk) && av.is_equal_or_less_specific(bv)
+            }
+            (Self::Type(_), Self::Type(_)) => true,
+            (a, b) => a == b,
+        }
+    }
+
+    /// The more general of two types that were found to agree.
+    pub(crate) fn most_general(self, other: Type) -> Type {
+        if self.is_equal_or_less_specific(&other) {
+            self
+        } else {
+            other
+        }
+    }
+
+    /// Whether two types are the same but for the names of parameters.
+    pub(crate) fn is_equivalent(&self, other: &Type) -> bool {
+        match (self, other) {
+            (Self::Param(_), Self::Param(_)) => true,
+            (Self::List(a), Self::List(b))
+            | (Self::Optional(a), Self::Optional(b))
+            | (Self::Type(a), Self::Type(b)) => a.is_equivalent(b),
+            (Self::Map(ak, av), Self::Map(bk, bv)) => ak.is_equivalent(bk) && av.is_equivalent(bv),
+            (a, b) => a == b,
+        }
+    }
+
+    /// The name without parameters, as `type(x)` shows it.
+    pub(crate) fn runtime_name(&self) -> &str {
+        match self {
+            Self::Any => "google.protobuf.Any",
+            Self::Null => "null_type",
+            Self::Timestamp => "google.protobuf.Timestamp",
+            Self::Duration => "google.protobuf.Duration",
+            Self::Dyn => "dyn",
+            Self::Error => "!error!",
+            Self::Bool => "bool",
+            Self::Int => "int",
+            Self::Uint => "uint",
+            Self::Double => "double",
+            Self::String => "string",
+            Self::Bytes => "bytes",
+            Self::List(_) => "list",
+            Self::Map(..) => "map",
+            Self::Optional(_) => "optional_type",
+            Self::Type(_) => "type",
+            Self::Opaque(name) | Self::Param(name) => name,
+            Self::Object(object) => &object.name,
+        }
+    }
+
+    /// The name with parameters, by the names that types have when an expression runs.
+    pub fn declared_name(&self) -> String {
+        let name = self.runtime_name();
+        match self {
+            Self::List(inner) | Self::Optional(inner) | Self::Type(inner) => {
+                format!("{name}({})", inner.declared_name())
+            }
+            Self::Map(key, value) => {
+                format!("{name}({}, {})", key.declared_name(), value.declared_name())
+            }
+            _ => name.to_owned(),
+        }
     }
 
     /// Values have one size whatever they are.
@@ -204,6 +294,7 @@ impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Dyn => "dyn",
+            Self::Any => "any",
             Self::Error => "!error!",
             Self::Null => "null",
             Self::Bool => "bool",
@@ -228,8 +319,8 @@ impl fmt::Display for Type {
 #[derive(Debug, Default)]
 pub(crate) struct Bindings {
     map: HashMap<Arc<str>, Type>,
-    /// What was bound, in order: a parameter is bound once, so that a try can be taken back.
-    log: Vec<Arc<str>>,
+    /// What was bound, in order, and what it was before: a try can be taken back.
+    log: Vec<(Arc<str>, Option<Type>)>,
 }
 
 impl Bindings {
@@ -251,19 +342,14 @@ impl Bindings {
         }
     }
 
-    fn resolved<'a>(&'a self, mut ty: &'a Type) -> &'a Type {
-        while let Type::Param(name) = ty {
-            match self.map.get(name) {
-                Some(bound) => ty = bound,
-                None => break,
-            }
-        }
-        ty
-    }
-
-    fn occurs(&self, name: &str, ty: &Type) -> bool {
-        match self.resolved(ty) {
-            Type::Param(other) => &**other == name,
+    /// Whether the parameter is the type or a part of it.
+    fn occurs(&self, name: &Arc<str>, ty: &Type) -> bool {
+        match ty {
+            Type::Param(other) if other == name => true,
+            Type::Param(other) => match self.map.get(other) {
+                Some(bound) => self.occurs(name, bound),
+                None => false,
+            },
             Type::List(a) | Type::Optional(a) | Type::Type(a) => self.occurs(name, a),
             Type::Map(a, b) => self.occurs(name, a) || self.occurs(name, b),
             _ => false,
@@ -272,23 +358,15 @@ impl Bindings {
 
     /// Whether a value of type `from` can be given where `to` is wanted; binds parameters.
     pub(crate) fn assign(&mut self, from: &Type, to: &Type) -> bool {
-        let (from, to) = (self.resolved(from).clone(), self.resolved(to).clone());
-        match (&from, &to) {
-            (Type::Param(a), Type::Param(b)) if a == b => true,
-            (_, Type::Param(name)) => {
-                let occurs = self.occurs(name, &from);
-                if !occurs {
-                    self.bind(name, from);
-                }
-                !occurs
+        if let Type::Param(name) = to {
+            match self.substitute(from, name) {
+                Substitution::Fits => return true,
+                Substitution::Differs => return false,
+                Substitution::Occurs => {}
             }
-            (Type::Param(name), _) => {
-                let occurs = self.occurs(name, &to);
-                if !occurs {
-                    self.bind(name, to);
-                }
-                !occurs
-            }
+        }
+        match (from, to) {
+            (Type::Param(name), _) => matches!(self.substitute(to, name), Substitution::Fits),
             (a, b) if a.is_dyn() || b.is_dyn() => true,
             (Type::List(a), Type::List(b)) | (Type::Optional(a), Type::Optional(b)) => {
                 self.assign(a, b)
@@ -296,12 +374,35 @@ impl Bindings {
             (Type::Map(ak, av), Type::Map(bk, bv)) => self.assign(ak, bk) && self.assign(av, bv),
             (Type::Type(_), Type::Type(_)) => true,
             // what has no value is null
-            (Type::Null, Type::Object(_) | Type::Opaque(_) | Type::Timestamp | Type::Duration)
-            | (Type::Object(_) | Type::Opaque(_) | Type::Timestamp | Type::Duration, Type::Null) => {
-                true
-            }
+            (Type::Null, other) | (other, Type::Null) => other.is_nullable(),
             (a, b) => a == b,
         }
+    }
+
+    /// Lets a parameter stand for a type. One that stands for something already stands for the more
+    /// general of both from then on.
+    fn substitute(&mut self, ty: &Type, name: &Arc<str>) -> Substitution {
+        if matches!(ty, Type::Param(other) if other == name) {
+            return Substitution::Fits;
+        }
+        let Some(known) = self.map.get(name).cloned() else {
+            if self.occurs(name, ty) {
+                return Substitution::Occurs;
+            }
+            self.bind(name, ty.clone());
+            return Substitution::Fits;
+        };
+        if *ty == known {
+            return Substitution::Fits;
+        }
+        if !self.assign(ty, &known) {
+            return Substitution::Differs;
+        }
+        let general = ty.clone().most_general(known);
+        if !self.occurs(name, &general) {
+            self.bind(name, general);
+        }
+        Substitution::Fits
     }
 
     /// Like [`Bindings::assign`], without a trace when it fails.
@@ -315,8 +416,8 @@ impl Bindings {
     }
 
     fn bind(&mut self, name: &Arc<str>, ty: Type) {
-        self.map.insert(Arc::clone(name), ty);
-        self.log.push(Arc::clone(name));
+        let before = self.map.insert(Arc::clone(name), ty);
+        self.log.push((Arc::clone(name), before));
     }
 
     pub(crate) fn mark(&self) -> usize {
@@ -324,8 +425,21 @@ impl Bindings {
     }
 
     pub(crate) fn rollback(&mut self, mark: usize) {
-        for name in self.log.drain(mark..) {
-            self.map.remove(&name);
+        for (name, before) in self.log.drain(mark..).rev() {
+            match before {
+                Some(ty) => drop(self.map.insert(name, ty)),
+                None => drop(self.map.remove(&name)),
+            }
         }
     }
+}
+
+/// What came of letting a parameter stand for a type.
+enum Substitution {
+    /// It does.
+    Fits,
+    /// It stands for a type that does not agree.
+    Differs,
+    /// It is a part of the type.
+    Occurs,
 }

@@ -270,6 +270,7 @@ impl Value {
             Self::Bytes(bytes) => bytes.len() as u64,
             Self::List(list) => list.items.len() as u64,
             Self::Map(map) => map.entries.len() as u64,
+            Self::Optional(Some(held)) => held.cost_size(),
             Self::Ip(ip) => address_bytes(*ip),
             Self::Cidr(cidr) => address_bytes(cidr.ip),
             _ => 1,
@@ -297,6 +298,21 @@ impl Value {
         match self {
             Self::Bool(b) => Some(*b),
             _ => None,
+        }
+    }
+
+    /// Whether `self == other` has an answer: a value of a library's type knows only its own kind
+    /// and null.
+    pub(crate) fn compares_with(&self, other: &Value) -> bool {
+        let same = std::mem::discriminant(self) == std::mem::discriminant(other);
+        match self {
+            Self::Quantity(_)
+            | Self::Semver(_)
+            | Self::Url(_)
+            | Self::Ip(_)
+            | Self::Cidr(_)
+            | Self::Format(_) => same || matches!(other, Self::Null),
+            _ => true,
         }
     }
 

@@ -147,7 +147,7 @@ pub(super) fn show_double(d: f64) -> String {
         return if d > 0.0 { "+Inf" } else { "-Inf" }.to_owned();
     }
     let size = d.abs();
-    if size != 0.0 && !(1e-4..1e21).contains(&size) {
+    if size != 0.0 && !(1e-4..1e6).contains(&size) {
         let text = format!("{d:e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let (sign, number) = match exponent.strip_prefix('-') {

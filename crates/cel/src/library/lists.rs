@@ -8,7 +8,7 @@ use crate::value::Value;
 
 pub(super) fn find(name: &str, member: bool) -> Option<Native> {
     if !member {
-        return None;
+        return (name == "lists.range").then_some((|_, args| range(args)) as Native);
     }
     Some(match name {
         "isSorted" => |_, args| {
@@ -35,6 +35,25 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
         },
         "min" => |_, args| extreme(args, "min", Ordering::Less),
         "max" => |_, args| extreme(args, "max", Ordering::Greater),
+        "slice" => |_, args| slice(items(args)?, number(args, 1)?, number(args, 2)?),
+        "flatten" => |_, args| {
+            let depth = if args.len() == 1 { 1 } else { number(args, 1)? };
+            let mut flat = Vec::new();
+            flatten(items(args)?, depth, &mut flat)?;
+            Ok(Value::list(flat))
+        },
+        "sort" => |_, args| sort(items(args)?, items(args)?),
+        "@sortByAssociatedKeys" => |_, args| sort(items(args)?, items(&args[1..])?),
+        "reverse" => |_, args| Ok(Value::list(items(args)?.iter().rev().cloned().collect())),
+        "distinct" => |_, args| {
+            let mut distinct: Vec<Value> = Vec::new();
+            for item in items(args)? {
+                if !distinct.iter().any(|known| item.equals(known)) {
+                    distinct.push(item.clone());
+                }
+            }
+            Ok(Value::list(distinct))
+        },
         _ => return None,
     })
 }
@@ -44,6 +63,71 @@ pub(super) fn items(args: &[Value]) -> Result<&[Value], EvalError> {
         Some(Value::List(list)) => Ok(&list.items),
         _ => Err(EvalError::no_overload()),
     }
+}
+
+fn number(args: &[Value], n: usize) -> Result<i64, EvalError> {
+    match args.get(n) {
+        Some(Value::Int(number)) => Ok(*number),
+        _ => Err(EvalError::no_overload()),
+    }
+}
+
+/// The whole numbers from 0 up. What it may cost has been charged when it is called, which bounds it.
+fn range(args: &[Value]) -> Result<Value, EvalError> {
+    Ok(Value::list((0..number(args, 0)?).map(Value::Int).collect()))
+}
+
+fn slice(items: &[Value], start: i64, end: i64) -> Result<Value, EvalError> {
+    let wrong = |why: String| failed(format!("cannot slice({start}, {end}), {why}"));
+    let (Ok(from), Ok(to)) = (usize::try_from(start), usize::try_from(end)) else {
+        return wrong("negative indexes not supported".to_owned());
+    };
+    if from > to {
+        return wrong("start index must be less than or equal to end index".to_owned());
+    }
+    match items.get(from..to) {
+        Some(part) => Ok(Value::list(part.to_vec())),
+        None => wrong(format!("list is length {}", items.len())),
+    }
+}
+
+fn flatten(items: &[Value], depth: i64, into: &mut Vec<Value>) -> Result<(), EvalError> {
+    if depth < 0 {
+        return Err(EvalError::new("level must be non-negative"));
+    }
+    for item in items {
+        match item {
+            Value::List(nested) if depth > 0 => flatten(&nested.items, depth - 1, into)?,
+            other => into.push(other.clone()),
+        }
+    }
+    Ok(())
+}
+
+/// The items in the order of their keys; equal keys keep the order of the items.
+fn sort(items: &[Value], keys: &[Value]) -> Result<Value, EvalError> {
+    if items.len() != keys.len() {
+        return failed(format!(
+            "@sortByAssociatedKeys() expected a list of the same size as the associated keys list, \
+             but got {} and {} elements respectively",
+            items.len(),
+            keys.len()
+        ));
+    }
+    let Some(first) = keys.first() else {
+        return Ok(Value::list(Vec::new()));
+    };
+    if first.order(first).is_none() && !matches!(first, Value::Double(_)) {
+        return failed("list elements must be comparable");
+    }
+    let kind = first.type_of();
+    if keys.iter().any(|key| key.type_of() != kind) {
+        return failed("list elements must have the same type");
+    }
+    let mut pairs: Vec<(&Value, &Value)> = keys.iter().zip(items).collect();
+    pairs.sort_by(|(a, _), (b, _)| a.order(b).unwrap_or(Ordering::Equal));
+    let sorted = pairs.into_iter().map(|(_, item)| item.clone());
+    Ok(Value::list(sorted.collect()))
 }
 
 fn extreme(args: &[Value], name: &str, wanted: Ordering) -> Result<Value, EvalError> {

@@ -47,7 +47,13 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
             [Value::Bool(a)] => Ok(Value::Bool(!a)),
             _ => no_overload(),
         },
-        "_==_" => |_, args| Ok(Value::Bool(args[0].equals(&args[1]))),
+        "_==_" => |_, args| {
+            if args[0].compares_with(&args[1]) {
+                Ok(Value::Bool(args[0].equals(&args[1])))
+            } else {
+                no_overload()
+            }
+        },
         "_!=_" => |_, args| Ok(Value::Bool(!args[0].equals(&args[1]))),
         "_<_" => |_, args| compare(args, Ordering::is_lt),
         "_<=_" => |_, args| compare(args, Ordering::is_le),
@@ -181,10 +187,13 @@ pub(crate) fn contains(item: &Value, container: &Value) -> Result<Value, EvalErr
 pub(crate) fn index(operand: &Value, index: &Value, optional: bool) -> Result<Value, EvalError> {
     let found = match operand {
         Value::Optional(None) => return Ok(Value::Optional(None)),
-        Value::Optional(Some(inner)) => lookup(inner, index).map(|found| match found {
-            Ok(value) => Value::some(value),
-            Err(_) => Value::Optional(None),
-        }),
+        Value::Optional(Some(inner)) => match lookup(inner, index) {
+            Ok(Ok(value)) => Ok(Value::some(value)),
+            Ok(Err(_)) => Ok(Value::Optional(None)),
+            // what cannot be indexed has nothing there either
+            Err(_) if optional => Ok(Value::Optional(None)),
+            Err(fault) => Err(fault),
+        },
         _ => match lookup(operand, index)? {
             Ok(value) if optional => Ok(Value::some(value)),
             Ok(value) => Ok(value),

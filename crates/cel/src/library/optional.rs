@@ -1,6 +1,10 @@
 //! Optional values.
 
+use std::sync::Arc;
+
+use super::lists::items;
 use super::{Native, failed, no_overload};
+use crate::error::EvalError;
 use crate::value::Value;
 
 pub(super) fn find(name: &str, member: bool) -> Option<Native> {
@@ -23,8 +27,25 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
             Value::Optional(inner) => Ok(Value::Bool(inner.is_some())),
             _ => no_overload(),
         },
+        ("first", true) => {
+            |_, args| Ok(Value::Optional(items(args)?.first().cloned().map(Arc::new)))
+        }
+        ("last", true) => |_, args| Ok(Value::Optional(items(args)?.last().cloned().map(Arc::new))),
+        ("optional.unwrap", false) | ("unwrapOpt", true) => |_, args| unwrap(items(args)?),
         _ => return None,
     })
+}
+
+/// The values of those that have one.
+fn unwrap(optionals: &[Value]) -> Result<Value, EvalError> {
+    let mut values = Vec::new();
+    for optional in optionals {
+        match optional {
+            Value::Optional(held) => values.extend(held.as_deref().cloned()),
+            other => return failed(format!("value of type {} is not optional", other.type_of())),
+        }
+    }
+    Ok(Value::list(values))
 }
 
 fn is_zero(value: &Value) -> bool {

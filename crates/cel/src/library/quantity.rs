@@ -24,7 +24,7 @@ pub(super) fn find(name: &str, member: bool) -> Option<Native> {
         ("isGreaterThan", true) => |_, args| Ok(Value::Bool(order(args)?.is_gt())),
         ("isLessThan", true) => |_, args| Ok(Value::Bool(order(args)?.is_lt())),
         ("compareTo", true) => |_, args| Ok(Value::Int(order(args)? as i64)),
-        ("sign", true) => |_, args| with(args, |q| Ok(Value::Int(i64::from(q.signum())))),
+        ("sign", _) => |_, args| with(args, |q| Ok(Value::Int(i64::from(q.signum())))),
         ("isInteger", true) => |_, args| with(args, |q| Ok(Value::Bool(q.as_i64().is_some()))),
         ("asInteger", true) => |_, args| {
             with(args, |q| {

@@ -49,6 +49,7 @@ impl Parser<'_> {
             ("transformList" | "transformMap" | "transformMapEntry", 3 | 4) => {
                 self.transform(at, target, name, args)
             }
+            ("sortBy", 2) => self.sort_by(at, target, args),
             ("optMap" | "optFlatMap", 2) => self.opt_map(at, &target, name, args),
             ("bind", 3) if matches!(&target.kind, Kind::Ident(n) if &**n == "cel") => {
                 let body = args.pop().ok_or_else(|| self.missing(at))?;
@@ -197,6 +198,34 @@ impl Parser<'_> {
                 result,
             },
         ))
+    }
+
+    /// `list.sortBy(e, key)`: the list bound to a name, sorted by the keys of its elements.
+    fn sort_by(&mut self, at: usize, target: Expr, args: Vec<Expr>) -> Parse {
+        const INPUT: &str = "@__sortBy_input__";
+        if !matches!(
+            target.kind,
+            Kind::List { .. }
+                | Kind::Select { .. }
+                | Kind::Ident(_)
+                | Kind::Fold(_)
+                | Kind::Call { .. }
+        ) {
+            return Err(self.error(
+                target.at,
+                "sortBy can only be applied to a list, identifier, comprehension, call or select \
+                 expression",
+            ));
+        }
+        let input = self.ident(at, INPUT);
+        let keys = self.comprehension(at, input, "map", args)?;
+        let sorted = Kind::Call {
+            function: "@sortByAssociatedKeys".into(),
+            target: Some(Box::new(self.ident(at, INPUT))),
+            args: vec![keys],
+        };
+        let sorted = self.node(at, sorted);
+        Ok(self.bind(at, INPUT.into(), target, sorted))
     }
 
     /// `filter ? step : accumulator`, or the step alone.
