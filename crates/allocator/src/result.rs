@@ -72,7 +72,7 @@ fn device(
 }
 
 /// Configurations: those of the classes, each class once, then those of the claim that are for a
-/// request that was chosen. A list of requests that names all of them is left empty.
+/// request that was chosen.
 fn config(claim: &PlannedClaim, needs: &[&Need]) -> Vec<DeviceAllocationConfiguration> {
     let mut out: Vec<DeviceAllocationConfiguration> = Vec::new();
     let mut classes: Vec<(&str, std::ops::Range<usize>)> = Vec::new();
@@ -108,13 +108,6 @@ fn config(claim: &PlannedClaim, needs: &[&Need]) -> Vec<DeviceAllocationConfigur
                 requests: config.requests.clone().filter(|r| !r.is_empty()),
                 source: "FromClaim".to_owned(),
             });
-        }
-    }
-    for entry in &mut out {
-        let names = entry.requests.as_deref().unwrap_or_default();
-        let covers = |n: &Need| names.contains(&n.base) || names.contains(&n.full_name());
-        if needs.iter().all(|n| covers(n)) {
-            entry.requests = None;
         }
     }
     out

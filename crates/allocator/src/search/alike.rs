@@ -90,7 +90,7 @@ impl<'a> Search<'a> {
                 let mut any = false;
                 for need in &request.alternatives {
                     match self.may_fit(c, claim, need) {
-                        // A selector fails somewhere: the search itself has to run into it.
+                        // Something may fail: the search itself has to run into it.
                         None => return false,
                         Some(fits) => any |= fits,
                     }
@@ -106,7 +106,9 @@ impl<'a> Search<'a> {
     /// Whether enough devices are there for one need, all others forgotten.
     fn may_fit(&mut self, c: usize, claim: &'a PlannedClaim, need: &'a Need) -> Option<bool> {
         let Mode::Exactly(count) = need.mode else {
-            return Some(true);
+            // all devices against a constraint are an error, which the search has to run into
+            let bound = claim.constraints.iter().any(|k| k.covers(need));
+            return (!bound).then_some(true);
         };
         let lists = self.allocator.features.list_attributes;
         let mut usable = Vec::new();

@@ -591,7 +591,7 @@ fn configurations() {
         .clone()
         .claim(json!([request("x", "one", 1)]))
         .with("config", json!([named_config("mine", json!(["x"]))]));
-    assert_eq!(shown(&case), ["FromClass one ", "FromClaim mine "]);
+    assert_eq!(shown(&case), ["FromClass one x", "FromClaim mine x"]);
     let subs = [sub("big", "one", 4), sub("small", "two", 1)];
     let case = base
         .claim(json!([first("x", &subs), request("y", "class-a", 1)]))
@@ -610,7 +610,7 @@ fn configurations() {
             "FromClass two x/small",
             "FromClaim both x/big,x/small",
             "FromClaim small x/small",
-            "FromClaim all "
+            "FromClaim all x,y"
         ]
     );
 }
@@ -939,4 +939,38 @@ fn refusals_name_what_was_seen() {
         serde_json::from_str::<davit_allocator::Refusal>(&json).unwrap(),
         refusal
     );
+}
+
+/// All devices against a constraint are an error wherever the search meets them, also after so many
+/// steps that it asks whether there can be a solution at all.
+#[test]
+fn doubt_does_not_hide_an_error() {
+    // only the last three devices share a root, so that the search has to go through all others
+    let root = |n: usize| n.min(1200);
+    let devices: Vec<Value> = (0..1203)
+        .map(|n| json!({"name": format!("d{n:04}"), "attributes": {"root": {"int": root(n)}}}))
+        .collect();
+    let others = json!([
+        {"name": "x", "attributes": {"root": {"int": 1}}},
+        {"name": "y", "attributes": {"root": {"int": 2}}},
+    ]);
+    Case::new()
+        .slice(slice("s", "p", "driver-a", json!(devices)))
+        .slice(slice("t", "q", "driver-b", others))
+        .claim(json!([
+            request("three", "class-a", 3),
+            all("every", "class-b"),
+            also(
+                request("never", "class-a", 1),
+                json!({"selectors": cel(&["device.driver == \"nobody\""])})
+            ),
+        ]))
+        .with(
+            "constraints",
+            json!([
+                {"matchAttribute": "driver-a/root", "requests": ["three"]},
+                {"matchAttribute": "driver-b/root", "requests": ["every"]},
+            ]),
+        )
+        .fails("a claim constraint would not be satisfied");
 }

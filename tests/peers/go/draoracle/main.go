@@ -143,7 +143,7 @@ func allocate(q Question) (a Answer) {
 			claim.UID = types.UID(fmt.Sprintf("claim-%d", i))
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	allocator, err := structured.NewAllocator(ctx, features(), state, byName, q.Slices, cel.NewCache(100, cel.Features{EnableConsumableCapacity: true}))
 	if err != nil {
