@@ -20,12 +20,18 @@ use crate::writes::Writer;
 
 /// The address range of Services, 10.96.0.0/16.
 const FIRST: u32 = u32::from_be_bytes([10, 96, 0, 0]);
-const SIZE: u32 = 1 << 16;
+const PREFIX: u32 = 16;
+const SIZE: u32 = 1 << (32 - PREFIX);
 /// The address of the `kubernetes` Service.
 pub const KUBERNETES_SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
 /// Low addresses are left to those who ask for a particular one.
 const RANDOM_FROM: u32 = 256;
 const PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
+
+/// The address range of Services, as people write it.
+pub(crate) fn service_cidr() -> String {
+    format!("{}/{PREFIX}", Ipv4Addr::from(FIRST))
+}
 
 #[derive(Debug, Default)]
 struct Taken {
@@ -191,8 +197,8 @@ impl ServiceAddresses {
         if !(FIRST + 1..FIRST + SIZE - 1).contains(&address) {
             return Err(format!(
                 "failed to allocate IP {text}: the provided IP ({text}) is not in the valid range. \
-                 The range of valid IPs is {}/16",
-                Ipv4Addr::from(FIRST)
+                 The range of valid IPs is {}",
+                service_cidr()
             ));
         }
         let mut taken = self.taken.lock();

@@ -1,17 +1,20 @@
-//! Keeps claims that pods use, and volumes that claims use, from going away under them: puts the protection finalizers
-//! on, and takes them off when nothing uses the object any more.
+//! Keeps claims that pods use, volumes that claims use, and attribute classes that either names, from going away under
+//! them: puts the protection finalizers on, and takes them off when nothing uses the object any more.
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
 use crate::pod_control::{is_terminal, node_of};
 use async_trait::async_trait;
-use davit_client::ObjectKey;
+use davit_client::{Informer, ObjectKey};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use kube::api::{ListParams, Patch, PatchParams};
+use kube::runtime::watcher;
 use serde::de::DeserializeOwned;
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
+const CLASS_FINALIZER: &str = "kubernetes.io/vac-protection";
 
 struct Claims {
     client: kube::Client,
@@ -21,6 +24,12 @@ struct Claims {
 struct Volumes {
     client: kube::Client,
     informers: Informers,
+}
+
+struct AttributesClasses {
+    client: kube::Client,
+    informers: Informers,
+    classes: Informer<VolumeAttributesClass>,
 }
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
@@ -42,6 +51,57 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     spawner.feed(&informers.volumes, &volumes, |volume: &PersistentVolume| {
         vec![ObjectKey::of(volume)]
     });
+    let classes: Informer<VolumeAttributesClass> = Informer::spawn(
+        kube::Api::all(spawner.client.clone()),
+        watcher::Config::default(),
+        spawner.tasks,
+        spawner.cancel.clone(),
+    );
+    let protection = spawner.controller(AttributesClasses {
+        client: spawner.client.clone(),
+        informers: informers.clone(),
+        classes: classes.clone(),
+    });
+    spawner.feed(&classes, &protection, |class: &VolumeAttributesClass| {
+        vec![ObjectKey::of(class)]
+    });
+    // a claim or volume that changes may have let go of a class: those that wait to go are looked at again
+    let waiting = classes.clone();
+    spawner.feed(
+        &informers.claims,
+        &protection,
+        move |_: &PersistentVolumeClaim| going(&waiting),
+    );
+    spawner.feed(
+        &informers.volumes,
+        &protection,
+        move |_: &PersistentVolume| going(&classes),
+    );
+}
+
+/// The classes that are being deleted.
+fn going(classes: &Informer<VolumeAttributesClass>) -> Vec<ObjectKey> {
+    let classes = classes.list();
+    let going = classes
+        .iter()
+        .filter(|class| class.metadata.deletion_timestamp.is_some());
+    going.map(|class| ObjectKey::of(&**class)).collect()
+}
+
+/// Whether a claim has the class, asks for it, or is on its way to it.
+fn claim_names(claim: &PersistentVolumeClaim, class: &str) -> bool {
+    let asked = claim.spec.as_ref();
+    let asked = asked.and_then(|spec| spec.volume_attributes_class_name.as_deref());
+    let status = claim.status.as_ref();
+    let current = status.and_then(|s| s.current_volume_attributes_class_name.as_deref());
+    let target = status.and_then(|s| s.modify_volume_status.as_ref());
+    let target = target.and_then(|m| m.target_volume_attributes_class_name.as_deref());
+    [asked, current, target].contains(&Some(class))
+}
+
+fn volume_names(volume: &PersistentVolume, class: &str) -> bool {
+    let spec = volume.spec.as_ref();
+    spec.and_then(|s| s.volume_attributes_class_name.as_deref()) == Some(class)
 }
 
 /// The claims a pod names, those of generic ephemeral volumes included.
@@ -119,6 +179,43 @@ impl Reconcile for Volumes {
     }
 }
 
+#[async_trait]
+impl Reconcile for AttributesClasses {
+    const NAME: &'static str = "volumeattributesclass-protection";
+
+    async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
+        let Some(class) = self.classes.get(None, &key.name) else {
+            return Ok(Next::Wait);
+        };
+        let deleting = class.metadata.deletion_timestamp.is_some();
+        if deleting && self.is_used(&key.name).await? {
+            return Ok(Next::Wait);
+        }
+        let api: kube::Api<VolumeAttributesClass> = kube::Api::all(self.client.clone());
+        settle(&api, &*class, CLASS_FINALIZER, deleting).await?;
+        Ok(Next::Wait)
+    }
+}
+
+impl AttributesClasses {
+    /// Asked of the informers first; that nothing uses it only the API server knows.
+    async fn is_used(&self, class: &str) -> Result<bool, Error> {
+        let by_claim = |claim: &PersistentVolumeClaim| claim_names(claim, class);
+        let by_volume = |volume: &PersistentVolume| volume_names(volume, class);
+        if self.informers.claims.list().iter().any(|c| by_claim(c))
+            || self.informers.volumes.list().iter().any(|v| by_volume(v))
+        {
+            return Ok(true);
+        }
+        let why = || format!("list what uses the volume attributes class {class}");
+        let claims: kube::Api<PersistentVolumeClaim> = kube::Api::all(self.client.clone());
+        let claims = claims.list(&ListParams::default()).await.context(why)?;
+        let volumes: kube::Api<PersistentVolume> = kube::Api::all(self.client.clone());
+        let volumes = volumes.list(&ListParams::default()).await.context(why)?;
+        Ok(claims.items.iter().any(by_claim) || volumes.items.iter().any(by_volume))
+    }
+}
+
 /// Puts the finalizer on an object that stays, takes it off one that may go.
 async fn settle<K>(
     api: &kube::Api<K>,
@@ -153,6 +250,26 @@ where
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn classes_are_held_by_what_names_them() {
+        let claim = |spec: serde_json::Value, status: serde_json::Value| -> PersistentVolumeClaim {
+            let claim = json!({ "metadata": { "name": "c" }, "spec": spec, "status": status });
+            serde_json::from_value(claim).unwrap()
+        };
+        let named = json!({ "volumeAttributesClassName": "gold" });
+        assert!(claim_names(&claim(named.clone(), json!({})), "gold"));
+        assert!(!claim_names(&claim(named, json!({})), "silver"));
+        let has = json!({ "currentVolumeAttributesClassName": "gold" });
+        assert!(claim_names(&claim(json!({}), has), "gold"));
+        let wants = json!({ "modifyVolumeStatus": {
+            "status": "Pending", "targetVolumeAttributesClassName": "gold" } });
+        assert!(claim_names(&claim(json!({}), wants), "gold"));
+        let volume: PersistentVolume = serde_json::from_value(json!({
+            "metadata": { "name": "v" }, "spec": { "volumeAttributesClassName": "gold" } }))
+        .unwrap();
+        assert!(volume_names(&volume, "gold") && !volume_names(&volume, "silver"));
+    }
 
     #[test]
     fn placed_pods_hold_the_claims_they_name() {

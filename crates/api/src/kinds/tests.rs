@@ -79,7 +79,12 @@ fn options_lists_and_subresource_kinds_have_types() {
     let table = builtin();
     for (g, v, k) in [
         ("", "v1", "PodList"),
+        ("", "v1", "PodAttachOptions"),
         ("", "v1", "PodExecOptions"),
+        ("", "v1", "PodPortForwardOptions"),
+        ("", "v1", "PodProxyOptions"),
+        ("", "v1", "NodeProxyOptions"),
+        ("", "v1", "ServiceProxyOptions"),
         ("", "v1", "DeleteOptions"),
         ("meta.k8s.io", "v1", "DeleteOptions"),
         ("meta.k8s.io", "v1", "PartialObjectMetadata"),

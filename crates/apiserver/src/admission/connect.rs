@@ -67,13 +67,15 @@ pub(crate) async fn connected(
     };
     let mut options = json!({ "kind": sub.kind, "apiVersion": "v1" });
     let query = &context.query;
-    for flag in ["stdin", "stdout", "stderr", "tty"] {
-        if sub.kind != "PodPortForwardOptions" && query.flag(flag) {
-            options[flag] = json!(true);
+    if matches!(sub.kind, "PodExecOptions" | "PodAttachOptions") {
+        for flag in ["stdin", "stdout", "stderr", "tty"] {
+            if query.flag(flag) {
+                options[flag] = json!(true);
+            }
         }
-    }
-    if let Some(container) = query.text("container") {
-        options["container"] = json!(container);
+        if let Some(container) = query.text("container") {
+            options["container"] = json!(container);
+        }
     }
     let command: Vec<&str> = query.all("command").collect();
     if sub.kind == "PodExecOptions" && !command.is_empty() {
@@ -84,7 +86,7 @@ pub(crate) async fn connected(
         .flat_map(|text| text.split(','))
         .filter_map(|port| port.parse().ok())
         .collect();
-    if !ports.is_empty() {
+    if sub.kind == "PodPortForwardOptions" && !ports.is_empty() {
         options["ports"] = json!(ports);
     }
     if sub.kind.ends_with("ProxyOptions") {

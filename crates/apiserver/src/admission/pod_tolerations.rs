@@ -23,10 +23,6 @@ impl Mutating for DefaultTolerationSeconds {
         let Some(pod) = object.filter(|_| writes && attributes.is("", "pods")) else {
             return Ok(());
         };
-        // tolerations are what an update may add; those of a running pod stay as they were made
-        if attributes.operation == Operation::Update {
-            return Ok(());
-        }
         let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
             return Ok(());
         };

@@ -13,7 +13,7 @@ use crate::authn::RequestHeader;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::pki::FRONT_PROXY_CLIENT;
-use crate::service_addresses::KUBERNETES_SERVICE_IP;
+use crate::service_addresses::{KUBERNETES_SERVICE_IP, service_cidr};
 use crate::user::ANONYMOUS;
 use crate::writes::Author;
 
@@ -207,6 +207,7 @@ pub(super) async fn endpoints(server: &Arc<ApiServer>, listens: SocketAddr) -> R
         "status": { "loadBalancer": {} },
     });
     ensure(server, "", "services", "default", service, true).await?;
+    service_range(server).await?;
     let address = reachable(server, listens);
     let port = listens.port();
     let endpoints = json!({
@@ -262,6 +263,62 @@ fn outgoing_address() -> Option<IpAddr> {
         .ok()
         .map(|address| address.ip())
         .filter(|ip| !ip.is_loopback())
+}
+
+/// The range of cluster IPs as the object `kubernetes` of kind ServiceCIDR, and the address of the
+/// Service of that name as an IPAddress (KEP-1880). Other Services have no such object yet.
+async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
+    const NETWORKING: &str = "networking.k8s.io";
+    const RANGES: &str = "servicecidrs";
+    let range = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+        "metadata": {
+            "name": KUBERNETES, "finalizers": ["networking.k8s.io/service-cidr-finalizer"],
+        },
+        "spec": { "cidrs": [service_cidr()] },
+    });
+    ensure(server, NETWORKING, RANGES, "", range, false).await?;
+    let address = json!({
+        "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+        "metadata": {
+            "name": KUBERNETES_SERVICE_IP.to_string(),
+            "labels": {
+                "ipaddress.kubernetes.io/ip-family": "IPv4",
+                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
+            },
+        },
+        "spec": { "parentRef": {
+            "group": "", "resource": "services", "namespace": "default", "name": KUBERNETES,
+        } },
+    });
+    ensure(server, NETWORKING, "ipaddresses", "", address, false).await?;
+    let failed = |status| Error::Bootstrap {
+        what: format!("{RANGES} {KUBERNETES}"),
+        status: Box::new(status),
+    };
+    let held = server.object(NETWORKING, RANGES, "", KUBERNETES).await;
+    let held = held.map_err(failed)?;
+    let is_ready = |range: &Value| range.pointer("/status/conditions/0").is_some();
+    let snapshot = server.registry().snapshot();
+    let Some(resource) = snapshot.by_group_resource(NETWORKING, RANGES) else {
+        return Ok(());
+    };
+    if held.is_none_or(|range| is_ready(&range)) {
+        return Ok(());
+    }
+    let author = Author::apiserver();
+    let writer = author.writer(server, resource, "", Tracking::Update(MANAGER.to_owned()));
+    let mut ready = |current: &Value| {
+        let mut range = current.clone();
+        range["status"] = json!({ "conditions": [{
+            "type": "Ready", "status": "True", "reason": "",
+            "message": "Kubernetes default Service CIDR is ready",
+            "lastTransitionTime": object::now(),
+        }] });
+        Ok(range)
+    };
+    let written = writer.update(KUBERNETES, "status", &mut ready).await;
+    written.map_err(failed).map(|_| ())
 }
 
 /// Creates an object; with `update` an existing one gets the wanted content again.

@@ -87,6 +87,7 @@ impl Strategy for Service {
     fn prepare_for_update(&self, new: &mut Value, old: &Value) {
         access::keep_status(&self.0, new, old);
         keep_assigned(new, old);
+        drop_what_the_type_lacks(new, old);
     }
 
     fn validate(&self, obj: &Value) -> ErrorList {
@@ -171,6 +172,61 @@ fn keep_assigned(new: &mut Value, old: &Value) {
         });
         if let (Some(twin), true) = (twin, int_at(port, &["nodePort"]).unwrap_or(0) == 0) {
             keep(port, twin, "nodePort");
+        }
+    }
+}
+
+/// A writer that changes nothing but the type does not mean to keep what the new type cannot have:
+/// fields that only the old one has go, unless they were changed as well.
+fn drop_what_the_type_lacks(new: &mut Value, old: &Value) {
+    let stored = at(old, &["spec"]);
+    let Some(spec) = new.get_mut("spec") else {
+        return;
+    };
+    let (kind, before) = (
+        str_at(spec, &["type"]).to_owned(),
+        str_at(stored, &["type"]),
+    );
+    if kind == before {
+        return;
+    }
+    let same = |spec: &Value, key: &str| at(spec, &[key]) == at(stored, &[key]);
+    if kind == "ExternalName" && same(spec, "clusterIP") && same(spec, "clusterIPs") {
+        for key in ["clusterIP", "clusterIPs"] {
+            remove(spec, key);
+        }
+        for key in ["ipFamilies", "ipFamilyPolicy"] {
+            if same(spec, key) {
+                remove(spec, key);
+            }
+        }
+    }
+    if !matches!(&*kind, "NodePort" | "LoadBalancer") {
+        let numbers = |spec: &Value| -> Vec<Value> {
+            let ports = list_at(spec, &["ports"]).iter();
+            ports.map(|port| at(port, &["nodePort"]).clone()).collect()
+        };
+        if numbers(spec) == numbers(stored) {
+            for port in list_mut(spec, &["ports"]) {
+                remove(port, "nodePort");
+            }
+        }
+        if list_at(spec, &["externalIPs"]).is_empty() && same(spec, "externalTrafficPolicy") {
+            remove(spec, "externalTrafficPolicy");
+        }
+        if kind == "ExternalName" && same(spec, "internalTrafficPolicy") {
+            remove(spec, "internalTrafficPolicy");
+        }
+    }
+    if kind != "LoadBalancer" {
+        for key in [
+            "allocateLoadBalancerNodePorts",
+            "healthCheckNodePort",
+            "loadBalancerClass",
+        ] {
+            if same(spec, key) {
+                remove(spec, key);
+            }
         }
     }
 }

@@ -342,6 +342,20 @@ async fn item_182_extended_resources_are_tolerated_when_switched_on() {
 }
 
 #[tokio::test]
+async fn pods_wait_five_minutes_for_their_node_also_when_they_are_updated() {
+    let c = Cluster::new().await;
+    c.service_account().await;
+    let made = c.post(PODS, &pod("a")).await.ok(201);
+    let count = |pod: &Value| pod["spec"]["tolerations"].as_array().map_or(0, Vec::len);
+    assert_eq!(count(&made), 2);
+    // what an update leaves out is put back, where validation would refuse the loss of it
+    let mut bare = made.clone();
+    bare["spec"].as_object_mut().unwrap().remove("tolerations");
+    let updated = c.put(&format!("{PODS}/a"), &bare).await.ok(200);
+    assert_eq!(updated["spec"]["tolerations"], made["spec"]["tolerations"]);
+}
+
+#[tokio::test]
 async fn classes_are_filled_in_and_runtime_classes_must_exist() {
     let c = Cluster::new().await;
     c.service_account().await;

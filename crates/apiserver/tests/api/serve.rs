@@ -226,6 +226,16 @@ async fn item_197_and_205_own_service_and_restarts() {
         .get("/api/v1/namespaces/default/services/kubernetes", &token)
         .await;
     assert!(body.contains("\"clusterIP\":\"10.96.0.1\""), "{body}");
+    let range = "/apis/networking.k8s.io/v1/servicecidrs/kubernetes";
+    let (_, body) = served.get(range, &token).await;
+    assert!(body.contains("\"cidrs\":[\"10.96.0.0/16\"]"), "{body}");
+    assert!(
+        body.contains("Kubernetes default Service CIDR is ready"),
+        "{body}"
+    );
+    let address = "/apis/networking.k8s.io/v1/ipaddresses/10.96.0.1";
+    let (_, body) = served.get(address, &token).await;
+    assert!(body.contains("\"name\":\"kubernetes\""), "{body}");
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/kubernetes";
     assert_eq!(served.get(slices, &token).await.0, 200);
     let before = c.config_map("x", &json!({})).await;

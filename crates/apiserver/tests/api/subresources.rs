@@ -246,3 +246,47 @@ async fn services_get_addresses_and_ports() {
     let made = c.post(services, &headless).await.ok(201);
     assert_eq!(made["spec"]["clusterIP"], "None");
 }
+
+/// What a new type cannot have goes when only the type was changed; addresses and ports come back
+/// with a type that has them.
+#[tokio::test]
+async fn services_change_their_type() {
+    let c = Cluster::new().await;
+    let services = "/api/v1/namespaces/default/services";
+    let wide = json!({"metadata": {"name": "s"}, "spec": {
+        "type": "LoadBalancer", "ports": [{"port": 80}]}});
+    let made = c.post(services, &wide).await.ok(201);
+    let address = made["spec"]["clusterIP"].clone();
+    let port = made["spec"]["ports"][0]["nodePort"].clone();
+    assert!(address.is_string() && port.is_number(), "{made}");
+    let change = async |change: serde_json::Value, base: &serde_json::Value| {
+        let mut next = base.clone();
+        for (key, value) in change.as_object().unwrap() {
+            next["spec"][key] = value.clone();
+        }
+        c.put(&format!("{services}/s"), &next).await.ok(200)
+    };
+    let plain = change(json!({"type": "ClusterIP"}), &made).await;
+    assert_eq!(plain["spec"]["clusterIP"], address);
+    assert!(plain["spec"]["ports"][0]["nodePort"].is_null(), "{plain}");
+    assert!(plain["spec"]["externalTrafficPolicy"].is_null(), "{plain}");
+    assert!(
+        plain["spec"]["allocateLoadBalancerNodePorts"].is_null(),
+        "{plain}"
+    );
+    let named = json!({"type": "ExternalName", "externalName": "example.com"});
+    let named = change(named, &plain).await;
+    for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+        assert!(named["spec"][key].is_null(), "{key}: {named}");
+    }
+    let again = change(json!({"type": "NodePort", "externalName": null}), &named).await;
+    assert!(again["spec"]["clusterIP"].is_string(), "{again}");
+    assert!(again["spec"]["ports"][0]["nodePort"].is_number(), "{again}");
+    assert_eq!(again["spec"]["externalTrafficPolicy"], "Cluster");
+    // both were given back: another Service may have them
+    let other = json!({"metadata": {"name": "t"}, "spec": {"type": "NodePort",
+        "clusterIP": address, "ports": [{"port": 80, "nodePort": port}]}});
+    if again["spec"]["clusterIP"] != address && again["spec"]["ports"][0]["nodePort"] != port {
+        c.post(services, &other).await.ok(201);
+    }
+}

@@ -463,6 +463,61 @@ async fn item_174_match_conditions_choose_the_calls() {
 }
 
 #[tokio::test]
+async fn connections_are_put_to_webhooks_as_their_options() {
+    let c = Cluster::new().await;
+    let hook = Hook::new(&[], |r: &Value| {
+        review(
+            r,
+            json!({ "allowed": false, "status": { "message": "no" } }),
+        )
+    })
+    .await;
+    let pod = json!({ "metadata": { "name": "p" }, "spec": {
+        "nodeName": "n", "containers": [{ "name": "a", "image": "i" }] } });
+    let pods = "/api/v1/namespaces/default/pods";
+    c.service_account().await;
+    c.post(pods, &pod).await.ok(201);
+    configure(
+        &c,
+        VALIDATING,
+        "v",
+        &[webhook(&hook, "a.example.com", "pods/*")],
+    )
+    .await;
+    for (path, kind, part) in [
+        (
+            "attach?container=a&stdin=true",
+            "PodAttachOptions",
+            json!({ "container": "a", "stdin": true }),
+        ),
+        (
+            "exec?container=a&command=ls",
+            "PodExecOptions",
+            json!({ "container": "a", "command": ["ls"] }),
+        ),
+        (
+            "portforward?ports=80",
+            "PodPortForwardOptions",
+            json!({ "ports": [80] }),
+        ),
+        ("proxy/x", "PodProxyOptions", json!({})),
+    ] {
+        let answer = c.post(&format!("{pods}/p/{path}"), &json!(null)).await;
+        assert!(answer.text().contains("denied the request: no"), "{path}");
+        let heard = hook.heard();
+        let request = heard.last().unwrap();
+        assert_eq!(request["operation"], "CONNECT");
+        let expected = json!({ "group": "", "version": "v1", "kind": kind });
+        assert_eq!(request["kind"], expected, "{path}");
+        assert_eq!(request["requestKind"], expected, "{path}");
+        assert_eq!(request["object"]["kind"], kind, "{path}");
+        for (key, value) in part.as_object().unwrap() {
+            assert_eq!(request["object"][key], *value, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn scales_are_put_to_webhooks_as_scales() {
     let c = Cluster::new().await;
     c.post(DEPLOYMENTS, &deployment("web")).await.ok(201);
