@@ -139,6 +139,87 @@ fn shirts(cluster: &Cluster, k: &Path) {
     });
 }
 
+/// Two kinds of one group: one has the preferred version, the other only another.
+fn two_versions() -> String {
+    let definition = |plural: &str, kind: &str, version: &str| {
+        format!(
+            "
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {{name: {plural}.parts.example.com}}
+spec:
+  group: parts.example.com
+  scope: Namespaced
+  names: {{plural: {plural}, kind: {kind}}}
+  versions:
+  - name: {version}
+    served: true
+    storage: true
+    schema: {{openAPIV3Schema: {{type: object}}}}
+---"
+        )
+    };
+    definition("bolts", "Bolt", "v1") + &definition("nuts", "Nut", "v1alpha1")
+}
+
+/// What exists only in a version that its group does not prefer is collected, counted and deleted like anything else;
+/// and of a namespace the pods go first.
+fn kinds_of_other_versions(cluster: &Cluster, k: &Path) {
+    kubectl_stdin(cluster, k, &["apply", "-f", "-"], &two_versions());
+    let established = "--for=condition=Established";
+    for name in ["crd/bolts.parts.example.com", "crd/nuts.parts.example.com"] {
+        kubectl(cluster, k, ["wait", established, name, "--timeout=10s"]);
+    }
+    kubectl(cluster, k, ["create", "namespace", "parts"]);
+    let nut = "---\n{apiVersion: parts.example.com/v1alpha1, kind: Nut, metadata: {name: owner}}";
+    let within = |args: &[&str]| kubectl(cluster, k, [&["-n", "parts"], args].concat());
+    kubectl_stdin(cluster, k, &["-n", "parts", "create", "-f", "-"], nut);
+    let uid = within(&["get", "nut", "owner", "-o", "jsonpath={.metadata.uid}"]);
+    let owned = format!(
+        "apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: owned
+  ownerReferences: [{{apiVersion: parts.example.com/v1alpha1, kind: Nut, name: owner, uid: {uid}, blockOwnerDeletion: true}}]
+---
+apiVersion: v1
+kind: ResourceQuota
+metadata: {{name: counts}}
+spec: {{hard: {{count/nuts.parts.example.com: '5'}}}}
+"
+    );
+    kubectl_stdin(cluster, k, &["-n", "parts", "create", "-f", "-"], &owned);
+    let used = r"jsonpath={.status.used.count/nuts\.parts\.example\.com}";
+    eventually("the nut is counted", Duration::from_secs(30), || {
+        within(&["get", "resourcequota", "counts", "-o", used]) == "1"
+    });
+    let foreground = "--cascade=foreground";
+    within(&["delete", "nut", "owner", foreground, "--timeout=60s"]);
+    assert_eq!(within(&["get", "nuts", "-o", "name"]), "");
+    assert!(!within(&["get", "cm", "-o", "name"]).contains("owned"));
+
+    kubectl_stdin(cluster, k, &["-n", "parts", "create", "-f", "-"], nut);
+    let pod = "---\n{apiVersion: v1, kind: Pod, metadata: {name: held, finalizers: [example.com/hold]}, spec: {containers: [{name: c, image: example.test/c:1}]}}";
+    eventually("the default account", Duration::from_secs(10), || {
+        within(&["get", "sa", "-o", "name"]).contains("default")
+    });
+    kubectl_stdin(cluster, k, &["-n", "parts", "create", "-f", "-"], pod);
+    kubectl(cluster, k, ["delete", "namespace", "parts", "--wait=false"]);
+    let remaining = "jsonpath={.status.conditions[?(@.type=='NamespaceContentRemaining')].message}";
+    eventually("the pod is reported", Duration::from_secs(30), || {
+        kubectl(cluster, k, ["get", "namespace", "parts", "-o", remaining])
+            == "Some resources are remaining: pods. has 1 resource instances"
+    });
+    assert!(within(&["get", "nuts", "-o", "name"]).contains("owner"));
+    let release = r#"{"metadata":{"finalizers":null}}"#;
+    within(&["patch", "pod", "held", "--type=merge", "-p", release]);
+    let gone = ["wait", "--for=delete", "namespace/parts", "--timeout=60s"];
+    kubectl(cluster, k, gone);
+    // What outlived its namespace would be back with the next of that name.
+    kubectl(cluster, k, ["create", "namespace", "parts"]);
+    assert_eq!(within(&["get", "nuts", "-o", "name"]), "");
+}
+
 #[test]
 fn item_142_157_158_162_the_shirts_of_the_documentation() {
     for release in ["1.27", "1.33"] {
@@ -148,6 +229,7 @@ fn item_142_157_158_162_the_shirts_of_the_documentation() {
         println!("kubectl {release}");
         let cluster = Cluster::up(&["--no-node"]);
         shirts(&cluster, &binary);
+        kinds_of_other_versions(&cluster, &binary);
     }
 }
 

@@ -20,6 +20,7 @@ mod cronjob;
 mod daemonset;
 mod deployment;
 mod device_taint_eviction;
+mod discovery;
 mod disruption;
 mod endpoint_slices;
 mod endpoints;

@@ -1,6 +1,7 @@
-//! Empties namespaces that are being deleted, kind by kind, and lets them go when nothing is left.
+//! Empties namespaces that are being deleted, pods first and then kind by kind, and lets them go when nothing is left.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
+use crate::controller::{Context, Error, Next, Reconcile, Spawner, cause_of, gone_is_none};
+use crate::discovery::{ServedKind, ServedKinds};
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
@@ -8,7 +9,8 @@ use k8s_openapi::api::core::v1::{Namespace, NamespaceCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, DynamicObject, ListParams, PostParams};
-use kube::discovery::{ApiCapabilities, ApiResource, Discovery, Scope, verbs};
+use kube::discovery::{Scope, verbs};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// The finalizer that this controller owns.
@@ -38,7 +40,7 @@ struct Remains {
     /// Resource and how many objects of it remain.
     objects: Vec<(String, usize)>,
     /// Finalizers that hold objects back, and how many.
-    finalizers: std::collections::BTreeMap<String, usize>,
+    finalizers: BTreeMap<String, usize>,
     /// Resources that could not be emptied, and why.
     failures: Vec<String>,
     /// Groups that discovery could not tell about.
@@ -153,7 +155,7 @@ impl Reconcile for Namespaces {
             .and_then(|s| s.finalizers.clone())
             .unwrap_or_default();
         if is_deleted(&namespace) && finalizers.iter().any(|f| f == FINALIZER) {
-            let remains = self.empty(&key.name).await?;
+            let remains = self.empty(&key.name).await;
             if !remains.is_empty() {
                 self.report(&namespace, &remains).await?;
                 return Ok(Next::After(RETRY));
@@ -169,59 +171,34 @@ fn is_deleted(namespace: &Namespace) -> bool {
 }
 
 impl Namespaces {
-    /// Deletes everything of every kind once.
-    async fn empty(&self, namespace: &str) -> Result<Remains, Error> {
-        let discovery = Discovery::new(self.client.clone()).run_aggregated().await;
+    /// Deletes everything once: the other kinds when no pod is left that may count on them, as network policies.
+    async fn empty(&self, namespace: &str) -> Remains {
         let mut remains = Remains::default();
-        let discovery = match discovery {
-            Ok(discovery) => discovery,
+        let found = match ServedKinds::discover(&self.client).await {
+            Ok(found) => found,
             Err(error) => {
-                remains.undiscovered = Some(error.to_string());
-                return Ok(remains);
+                remains.undiscovered = Some(cause_of(&error));
+                return remains;
             }
         };
-        let stale = self.stale().await?;
-        if !stale.is_empty() {
-            remains.undiscovered = Some(discovery_failure(&stale));
+        if !found.failures.is_empty() {
+            remains.undiscovered = Some(discovery_failure(&found.failures));
         }
-        for group in discovery.groups() {
-            for (resource, capabilities) in crate::resourceclaim::resources_of(group) {
-                if stale.contains(&resource.api_version) {
-                    continue;
-                }
-                if is_deletable(&resource, &capabilities) {
-                    self.empty_resource(namespace, &resource, &capabilities, &mut remains)
-                        .await;
-                }
+        let deletable = found.kinds.iter().filter(|kind| is_deletable(kind));
+        let (pods, others): (Vec<_>, Vec<_>) = deletable.partition(|kind| is_pods(kind));
+        for round in [pods, others] {
+            for kind in round {
+                self.empty_kind(namespace, kind, &mut remains).await;
+            }
+            if !remains.objects.is_empty() || !remains.failures.is_empty() {
+                break;
             }
         }
-        Ok(remains)
+        remains
     }
 
-    /// The versions of groups whose servers cannot be asked what they have.
-    async fn stale(&self) -> Result<Vec<String>, Error> {
-        let invalid = |error: String| Error::Invalid(format!("cannot read discovery: {error}"));
-        let accept =
-            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
-        let request = http::Request::get("/apis")
-            .header("accept", accept)
-            .body(Vec::new())
-            .map_err(|e| invalid(e.to_string()))?;
-        let list: serde_json::Value = self
-            .client
-            .request(request)
-            .await
-            .context(|| "read discovery".to_owned())?;
-        Ok(stale_versions(&list))
-    }
-
-    async fn empty_resource(
-        &self,
-        namespace: &str,
-        resource: &ApiResource,
-        capabilities: &ApiCapabilities,
-        remains: &mut Remains,
-    ) {
+    async fn empty_kind(&self, namespace: &str, kind: &ServedKind, remains: &mut Remains) {
+        let resource = &kind.resource;
         let api: kube::Api<DynamicObject> =
             kube::Api::namespaced_with(self.client.clone(), namespace, resource);
         let name = match resource.group.as_str() {
@@ -236,7 +213,7 @@ impl Namespaces {
         if left.is_empty() {
             return;
         }
-        let deleted = if capabilities.supports_operation(verbs::DELETE_COLLECTION) {
+        let deleted = if kind.supports(verbs::DELETE_COLLECTION) {
             api.delete_collection(&DeleteParams::background(), &ListParams::default())
                 .await
                 .map(|_| ())
@@ -325,40 +302,28 @@ impl Namespaces {
     }
 }
 
-/// Versions that aggregated discovery marks as stale; a list in the old form marks none.
-fn stale_versions(list: &serde_json::Value) -> Vec<String> {
-    let groups = list["items"].as_array().into_iter().flatten();
-    groups
-        .flat_map(|group| {
-            let name = group["metadata"]["name"].as_str().unwrap_or_default();
-            let versions = group["versions"].as_array().into_iter().flatten();
-            versions
-                .filter(|version| version["freshness"] == "Stale")
-                .map(move |version| {
-                    format!("{name}/{}", version["version"].as_str().unwrap_or_default())
-                })
-        })
-        .collect()
-}
-
-fn discovery_failure(stale: &[String]) -> String {
-    let each: Vec<String> = stale
+fn discovery_failure(failures: &BTreeMap<String, String>) -> String {
+    let each: Vec<String> = failures
         .iter()
-        .map(|version| format!("{version}: stale GroupVersion discovery: {version}"))
+        .map(|(version, why)| format!("{version}: {why}"))
         .collect();
     format!(
         "Discovery failed for some groups, {} failing: unable to retrieve the complete list of server APIs: {}",
-        stale.len(),
+        failures.len(),
         each.join(", ")
     )
 }
 
-fn is_deletable(resource: &ApiResource, capabilities: &ApiCapabilities) -> bool {
-    capabilities.scope == Scope::Namespaced
-        && capabilities.supports_operation(verbs::LIST)
-        && capabilities.supports_operation(verbs::DELETE)
+fn is_pods(kind: &ServedKind) -> bool {
+    kind.resource.group.is_empty() && kind.resource.plural == "pods"
+}
+
+fn is_deletable(kind: &ServedKind) -> bool {
+    kind.scope == Scope::Namespaced
+        && kind.supports(verbs::LIST)
+        && kind.supports(verbs::DELETE)
         // Events are removed like everything else, but they live in two groups: once is enough.
-        && !(resource.group == "events.k8s.io" && resource.plural == "events")
+        && !(kind.resource.group == "events.k8s.io" && kind.resource.plural == "events")
 }
 
 #[cfg(test)]
@@ -366,15 +331,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stale_groups_are_named() {
-        let list = serde_json::json!({ "items": [
-            { "metadata": { "name": "apps" }, "versions": [{ "version": "v1", "freshness": "Current" }] },
-            { "metadata": { "name": "m.test" }, "versions": [{ "version": "v1beta1", "freshness": "Stale" }] },
-        ] });
-        let stale = stale_versions(&list);
-        assert_eq!(stale, ["m.test/v1beta1"]);
+    fn groups_that_were_not_discovered_are_named() {
+        let why = "stale GroupVersion discovery: m.test/v1beta1".to_owned();
         assert_eq!(
-            discovery_failure(&stale),
+            discovery_failure(&[("m.test/v1beta1".to_owned(), why)].into()),
             "Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server \
              APIs: m.test/v1beta1: stale GroupVersion discovery: m.test/v1beta1"
         );

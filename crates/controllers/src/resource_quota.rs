@@ -5,6 +5,7 @@
 //! is not counted as gone, a lower figure is written only when the quota has rested for a while.
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
+use crate::discovery::ServedKinds;
 use crate::pod_control::is_terminal;
 use async_trait::async_trait;
 use davit_api::amounts::{Amounts, of_map};
@@ -14,7 +15,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod, ResourceQuota, Serv
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::core::GroupVersionKind;
-use kube::discovery::{ApiResource, Discovery};
+use kube::discovery::ApiResource;
 use kube::runtime::watcher;
 use serde_json::{Map, Value, json};
 use std::collections::btree_map::Entry;
@@ -223,15 +224,13 @@ impl Quotas {
         group: &str,
         plural: &str,
     ) -> Result<Vec<Value>, Error> {
-        let versions = match group {
-            "" => vec!["v1".to_owned()],
-            // Classic claims are other objects under the same name.
-            "resource.k8s.io" => vec!["v1".to_owned(), "v1alpha1".to_owned()],
-            group => self.version(group).await?.into_iter().collect(),
+        let resources = match group {
+            "" => vec![resource("", "v1", plural)],
+            group => self.served(group, plural).await?,
         };
         let mut objects = Vec::new();
-        for version in versions {
-            let api = self.api(namespace, &resource(group, &version, plural));
+        for resource in resources {
+            let api = self.api(namespace, &resource);
             let found = gone_is_none(api.list(&ListParams::default()).await)
                 .context(|| format!("list {plural} of {namespace}"))?;
             let items = found.map(|list| list.items).unwrap_or_default();
@@ -263,16 +262,19 @@ impl Quotas {
         ))
     }
 
-    /// The version that a group prefers; none when the group is not served.
-    async fn version(&self, group: &str) -> Result<Option<String>, Error> {
-        let discovery = Discovery::new(self.client.clone())
-            .filter(&[group])
-            .run_aggregated()
-            .await
-            .context(|| format!("discover {group}"))?;
-        Ok(discovery
-            .get(group)
-            .map(|group| group.preferred_version_or_latest().to_owned()))
+    /// How the objects of a group's plural name are reached: none when it is not served, two for claims, which classic
+    /// ones share their name with.
+    async fn served(&self, group: &str, plural: &str) -> Result<Vec<ApiResource>, Error> {
+        let found = ServedKinds::discover(&self.client).await?;
+        let of_group = |version: &&String| version.split_once('/').is_some_and(|(g, _)| g == group);
+        if let Some(version) = found.failures.keys().find(of_group) {
+            let why = format!("cannot count {plural}: {version} cannot be discovered");
+            return Err(Error::Invalid(why));
+        }
+        let resources = found.kinds.into_iter().map(|kind| kind.resource);
+        Ok(resources
+            .filter(|r| r.group == group && r.plural == plural)
+            .collect())
     }
 
     /// Writes what a count found; whether it is put off.

@@ -7,7 +7,6 @@ mod plan;
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
 use crate::pod_control::{controller_of, node_of};
 use async_trait::async_trait;
-pub(crate) use classic::resources_of;
 use classic::{Classic, OfClassicClaims};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};

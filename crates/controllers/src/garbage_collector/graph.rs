@@ -107,6 +107,15 @@ impl Graph {
         self.nodes.get(uid).map(|node| node.identity.clone())
     }
 
+    /// All objects of a resource.
+    pub(super) fn of_resource(&self, resource: &str) -> Vec<Uid> {
+        self.nodes
+            .iter()
+            .filter(|(_, node)| node.identity.resource == resource)
+            .map(|(uid, _)| uid.clone())
+            .collect()
+    }
+
     pub(super) fn has_dependents(&self, uid: &str) -> bool {
         self.dependents.contains_key(uid)
     }

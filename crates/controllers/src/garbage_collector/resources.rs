@@ -2,12 +2,13 @@
 
 use super::GarbageCollector;
 use super::graph::Identity;
+use crate::discovery::ServedKinds;
 use futures::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::kube_aggregator::pkg::apis::apiregistration::v1::APIService;
 use kube::api::{DynamicObject, PartialObjectMeta};
-use kube::discovery::{ApiResource, Discovery, Scope, verbs};
+use kube::discovery::{ApiResource, Scope, verbs};
 use kube::runtime::{WatchStreamExt, watcher};
 use parking_lot::RwLock;
 use std::collections::{HashMap, HashSet};
@@ -27,7 +28,7 @@ const IGNORED: [&str; 2] = ["events.", "events.events.k8s.io"];
 /// The kinds that can be deleted, by `plural.group`.
 #[derive(Debug, Default)]
 pub(super) struct Resources {
-    known: RwLock<HashMap<String, (ApiResource, Scope)>>,
+    known: RwLock<Known>,
 }
 
 impl Resources {
@@ -79,6 +80,33 @@ fn key_of(resource: &ApiResource) -> String {
     format!("{plural}.{group}")
 }
 
+type Known = HashMap<String, (ApiResource, Scope)>;
+
+/// A running watch, and by which version it watches.
+struct Watch {
+    resource: ApiResource,
+    _task: AbortOnDropHandle<()>,
+}
+
+/// The kinds to watch. Of group versions that could not be asked, those that are known stay: nothing says that they are
+/// gone.
+fn collectable(discovered: ServedKinds, known: &Known) -> Known {
+    let ServedKinds { kinds, failures } = discovered;
+    let kept = known
+        .iter()
+        .filter(|(_, (resource, _))| failures.contains_key(&resource.api_version))
+        .map(|(key, kind)| (key.clone(), kind.clone()));
+    let mut found: Known = kept.collect();
+    let needed = [verbs::LIST, verbs::WATCH, verbs::DELETE];
+    for kind in kinds {
+        let key = key_of(&kind.resource);
+        if needed.iter().all(|verb| kind.supports(verb)) && !IGNORED.contains(&key.as_str()) {
+            found.insert(key, (kind.resource, kind.scope));
+        }
+    }
+    found
+}
+
 /// Follows discovery for ever; each kind has a watch for as long as it exists.
 pub(super) async fn follow(collector: Arc<GarbageCollector>) {
     let changed = Arc::new(Notify::new());
@@ -86,35 +114,22 @@ pub(super) async fn follow(collector: Arc<GarbageCollector>) {
         tell::<CustomResourceDefinition>(&collector.client, &changed),
         tell::<APIService>(&collector.client, &changed),
     ];
-    let mut watches: HashMap<String, AbortOnDropHandle<()>> = HashMap::new();
+    let mut watches: HashMap<String, Watch> = HashMap::new();
     loop {
-        let Ok(discovery) = Discovery::new(collector.client.clone())
-            .run_aggregated()
-            .await
-        else {
+        let Ok(discovered) = ServedKinds::discover(&collector.client).await else {
             tokio::time::sleep(DISCOVERY_RETRY).await;
             continue;
         };
-        let mut found = HashMap::new();
-        for (resource, capabilities) in discovery
-            .groups()
-            .flat_map(crate::resourceclaim::resources_of)
-        {
-            let needed = [verbs::LIST, verbs::WATCH, verbs::DELETE];
-            let key = key_of(&resource);
-            if needed
-                .iter()
-                .all(|verb| capabilities.supports_operation(verb))
-                && !IGNORED.contains(&key.as_str())
-            {
-                found.insert(key, (resource, capabilities.scope));
-            }
-        }
-        watches.retain(|key, _| found.contains_key(key));
+        let found = collectable(discovered, &collector.resources.known.read());
+        watches.retain(|key, watch| found.get(key).is_some_and(|(r, _)| *r == watch.resource));
         for (key, (resource, _)) in &found {
             if !watches.contains_key(key) {
-                let watch = watch(collector.clone(), key.clone(), resource.clone());
-                watches.insert(key.clone(), AbortOnDropHandle::new(tokio::spawn(watch)));
+                let task = watch(collector.clone(), key.clone(), resource.clone());
+                let watch = Watch {
+                    resource: resource.clone(),
+                    _task: AbortOnDropHandle::new(tokio::spawn(task)),
+                };
+                watches.insert(key.clone(), watch);
             }
         }
         *collector.resources.known.write() = found;
@@ -150,7 +165,6 @@ async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResou
     let api: kube::Api<PartialObjectMeta<DynamicObject>> =
         kube::Api::all_with(collector.client.clone(), &resource);
     let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
-    let mut seen: HashSet<String> = HashSet::new();
     let mut listed: HashSet<String> = HashSet::new();
     while let Some(event) = events.next().await {
         let observe = |meta: &ObjectMeta| {
@@ -168,20 +182,43 @@ async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResou
                 listed.insert(observe(&object.metadata));
             }
             Ok(watcher::Event::InitDone) => {
-                for gone in seen.difference(&listed) {
+                // Also what another version's watch saw before this one.
+                let known = collector.graph.lock().of_resource(&key);
+                for gone in known.iter().filter(|uid| !listed.contains(*uid)) {
                     collector.forget(gone);
                 }
-                seen = std::mem::take(&mut listed);
+                listed = HashSet::new();
             }
             Ok(watcher::Event::Apply(object)) => {
-                seen.insert(observe(&object.metadata));
+                observe(&object.metadata);
             }
             Ok(watcher::Event::Delete(object)) => {
-                let uid = object.metadata.uid.unwrap_or_default();
-                seen.remove(&uid);
-                collector.forget(&uid);
+                collector.forget(&object.metadata.uid.unwrap_or_default());
             }
             Err(error) => tracing::debug!(resource = key, %error, "metadata watch interrupted"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(version: &str) -> (ApiResource, Scope) {
+        let gvk = kube::api::GroupVersionKind::gvk("g.test", version, "A");
+        let resource = ApiResource::from_gvk_with_plural(&gvk, "as");
+        (resource, Scope::Namespaced)
+    }
+
+    #[test]
+    fn kinds_of_servers_that_do_not_answer_stay_known() {
+        let known: Known = [("as.g.test".to_owned(), kind("v1"))].into();
+        let failing = |version: &str| ServedKinds {
+            failures: [(version.to_owned(), "stale".to_owned())].into(),
+            ..ServedKinds::default()
+        };
+        assert_eq!(collectable(failing("g.test/v1"), &known), known);
+        assert!(collectable(failing("other.test/v1"), &known).is_empty());
+        assert!(collectable(ServedKinds::default(), &known).is_empty());
     }
 }

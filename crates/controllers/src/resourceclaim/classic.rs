@@ -12,7 +12,6 @@ use davit_client::{Change, Informer, ObjectKey, WorkQueue};
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::PostParams;
-use kube::discovery::{ApiCapabilities, ApiGroup, ApiResource};
 use kube::runtime::watcher;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -244,24 +243,6 @@ impl OfClassicClaims {
         let pod = pod.context(|| format!("look for pod {} that uses claim {key}", user.name))?;
         Ok(pod.is_some_and(|p| same(&p) && uses(&p)))
     }
-}
-
-/// What a group has, in the recommended versions; and beside today's claims the classic ones, which are other objects
-/// under the same names.
-pub(crate) fn resources_of(group: &ApiGroup) -> Vec<(ApiResource, ApiCapabilities)> {
-    let mut all = group.recommended_resources();
-    if let Some((name, version)) = API_VERSION.split_once('/')
-        && group.name() == name
-    {
-        for (resource, capabilities) in group.versioned_resources(version) {
-            let known =
-                |r: &ApiResource| r.kind == resource.kind && r.api_version == resource.api_version;
-            if !all.iter().any(|(r, _)| known(r)) {
-                all.push((resource, capabilities));
-            }
-        }
-    }
-    all
 }
 
 #[cfg(test)]
