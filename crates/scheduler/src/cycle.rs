@@ -45,17 +45,6 @@ pub enum Outcome {
     Error(String),
 }
 
-/// The score of a node and what it is made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeScore {
-    /// The place of the node in the snapshot.
-    pub node: usize,
-    /// The sum, weighted.
-    pub total: i64,
-    /// Weighted scores by plugin.
-    pub parts: Vec<(&'static str, i64)>,
-}
-
 /// An attempt with its grounds.
 #[derive(Debug)]
 pub struct Attempt {
@@ -73,8 +62,6 @@ pub struct Attempt {
     pub post_filter: Option<Status>,
     /// A new nomination: a node, or an empty name that takes the old one back.
     pub nominate: Option<String>,
-    /// The nodes that can take the pod, scored; without scores if there is only one.
-    pub scores: Vec<NodeScore>,
     /// How many nodes there are.
     pub total_nodes: usize,
 }
@@ -89,7 +76,6 @@ impl Attempt {
             pre_filter: None,
             post_filter: None,
             nominate: None,
-            scores: Vec::new(),
             total_nodes,
         }
     }
@@ -414,11 +400,6 @@ fn post_filter(inputs: &Inputs<'_>, attempt: &mut Attempt) {
 /// Scores the nodes and chooses one of the best.
 fn score(inputs: &Inputs<'_>, feasible: &[usize], attempt: &mut Attempt) -> Result<usize, String> {
     if let [only] = feasible {
-        attempt.scores = vec![NodeScore {
-            node: *only,
-            total: 0,
-            parts: Vec::new(),
-        }];
         return Ok(*only);
     }
     let Inputs {
@@ -436,14 +417,7 @@ fn score(inputs: &Inputs<'_>, feasible: &[usize], attempt: &mut Attempt) -> Resu
             _ => return Err(status.message()),
         }
     }
-    attempt.scores = feasible
-        .iter()
-        .map(|&node| NodeScore {
-            node,
-            total: 0,
-            parts: Vec::new(),
-        })
-        .collect();
+    let mut totals = vec![0_i64; feasible.len()];
     let mut scores = vec![0; feasible.len()];
     for plugin in &profile.points.score {
         if skipped.contains(&plugin.name()) {
@@ -454,18 +428,17 @@ fn score(inputs: &Inputs<'_>, feasible: &[usize], attempt: &mut Attempt) -> Resu
         }
         plugin.normalize(&attempt.state, pod, snapshot, feasible, &mut scores);
         let weight = profile.weight(plugin.name());
-        for (sum, score) in attempt.scores.iter_mut().zip(&scores) {
-            sum.total += score * weight;
-            sum.parts.push((plugin.name(), score * weight));
+        for (total, score) in totals.iter_mut().zip(&scores) {
+            *total += score * weight;
         }
     }
     // Any of the best, so that equal nodes fill evenly.
-    let best = attempt.scores.iter().map(|s| s.total).max().unwrap_or(0);
-    let ties: Vec<usize> = attempt
-        .scores
+    let best = totals.iter().max().copied().unwrap_or(0);
+    let ties: Vec<usize> = feasible
         .iter()
-        .filter(|s| s.total == best)
-        .map(|s| s.node)
+        .zip(&totals)
+        .filter(|(_, total)| **total == best)
+        .map(|(&node, _)| node)
         .collect();
     Ok(ties[rand::rng().random_range(0..ties.len())])
 }

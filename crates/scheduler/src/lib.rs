@@ -30,5 +30,5 @@ mod waiting;
 
 pub use metrics::{AttemptResult, Metrics};
 pub use scheduler::{Scheduler, SchedulerError, SchedulerOptions};
-pub use verdict::{Record, VERDICT_ANNOTATION, Verdict, Verdicts};
+pub use verdict::{NodeVerdict, Record, VERDICT_ANNOTATION};
 pub use waiting::WaitingPods;

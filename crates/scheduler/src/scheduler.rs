@@ -33,7 +33,6 @@ use crate::pod::{DEFAULT_SCHEDULER_NAME, PodInfo};
 use crate::queue::{QueueOptions, Rules};
 use crate::reporter::Reporter;
 use crate::topology::Topologies;
-use crate::verdict::Verdicts;
 use crate::waiting::WaitingPods;
 use engine::Engine;
 
@@ -77,7 +76,7 @@ pub enum SchedulerError {
     TaskEnded,
 }
 
-/// A scheduler for one cluster. Cheap to clone; clones share verdicts, metrics and waiting pods.
+/// A scheduler for one cluster. Cheap to clone; clones share metrics and waiting pods.
 #[derive(Clone)]
 pub struct Scheduler {
     client: kube::Client,
@@ -85,7 +84,6 @@ pub struct Scheduler {
     profiles: Arc<Profiles>,
     budgets: Budgets,
     devices: Devices,
-    verdicts: Verdicts,
     metrics: Metrics,
     waiting: WaitingPods,
     topologies: Topologies,
@@ -162,16 +160,10 @@ impl Scheduler {
             options,
             budgets,
             devices,
-            verdicts: Verdicts::default(),
             metrics: Metrics::default(),
             waiting: WaitingPods::default(),
             topologies,
         }
-    }
-
-    /// The latest verdicts.
-    pub fn verdicts(&self) -> &Verdicts {
-        &self.verdicts
     }
 
     /// What is known of devices, for profiles of one's own.

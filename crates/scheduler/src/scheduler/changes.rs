@@ -278,7 +278,6 @@ impl Engine {
         self.nominated.remove(uid);
         self.queue.remove(uid);
         self.reporter.retract(uid);
-        self.verdicts.remove(uid);
         self.waiting.reject(uid, "", "pod was deleted");
         let held = self.cache.remove_pod(uid);
         // A nomination holds room as well.

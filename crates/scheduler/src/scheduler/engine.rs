@@ -21,7 +21,7 @@ use crate::plugins::{Adoption, ClassicResources, DynamicResources};
 use crate::pod::PodInfo;
 use crate::queue::{Failure, Queue, Taken};
 use crate::reporter::{Report, Reporter};
-use crate::verdict::{Verdict, Verdicts};
+use crate::verdict::Record;
 use crate::waiting::{Ticket, WaitingPods};
 
 /// Bindings and preemptions under way at once; more decisions wait.
@@ -36,7 +36,7 @@ pub(super) struct Flight {
     node: Arc<str>,
     state: CycleState,
     began: Instant,
-    record: String,
+    total_nodes: usize,
 }
 
 /// What a task beside the decisions came to.
@@ -52,7 +52,6 @@ pub(super) struct Engine {
     pub(super) queue: Queue,
     pub(super) nominated: Nominated,
     pub(super) profiles: Arc<Profiles>,
-    pub(super) verdicts: Verdicts,
     pub(super) metrics: Metrics,
     pub(super) reporter: Reporter,
     pub(super) waiting: WaitingPods,
@@ -78,7 +77,6 @@ impl Engine {
             queue: Queue::new(scheduler.options.queue),
             nominated: Nominated::default(),
             profiles: scheduler.profiles.clone(),
-            verdicts: scheduler.verdicts.clone(),
             metrics: scheduler.metrics.clone(),
             reporter,
             waiting: scheduler.waiting.clone(),
@@ -220,31 +218,20 @@ impl Engine {
         };
         let mut attempt = attempt(&inputs, &mut self.start);
         self.metrics.algorithm(began.elapsed());
-        let at = jiff::Timestamp::now();
-        let verdict = Arc::new(Verdict::new(
-            &pod,
-            taken.attempt,
-            at,
-            &self.snapshot,
-            &attempt,
-        ));
-        self.verdicts.put(verdict.clone());
         self.run_effects(&mut attempt.state);
         match attempt.outcome {
             Outcome::Node(place) => {
                 let node = self.snapshot.node(place).name.clone();
-                let record = verdict.record();
-                let state = attempt.state;
                 self.commit(Box::new(Flight {
                     taken,
                     profile,
                     node,
-                    state,
+                    state: attempt.state,
                     began,
-                    record,
+                    total_nodes: attempt.total_nodes,
                 }));
             }
-            _ => self.refuse(&taken, &profile, &attempt, verdict.record(), began),
+            _ => self.refuse(&taken, &profile, &attempt, began),
         }
     }
 
@@ -261,14 +248,7 @@ impl Engine {
     }
 
     /// No node was found.
-    fn refuse(
-        &mut self,
-        taken: &Taken,
-        profile: &Profile,
-        attempt: &Attempt,
-        record: String,
-        began: Instant,
-    ) {
+    fn refuse(&mut self, taken: &Taken, profile: &Profile, attempt: &Attempt, began: Instant) {
         let failure = attempt.failure();
         let result = if failure.error {
             AttemptResult::Error
@@ -290,6 +270,8 @@ impl Engine {
             message,
             "not scheduled"
         );
+        let at = jiff::Timestamp::now();
+        let record = Record::of_attempt(taken.attempt, at, &self.snapshot, attempt);
         self.give_back(taken, failure, message, attempt.nominate.clone(), record);
     }
 
@@ -300,7 +282,7 @@ impl Engine {
         failure: Failure,
         message: String,
         nominate: Option<String>,
-        record: String,
+        record: Record,
     ) {
         let uid = &taken.pod.uid;
         let Some(pod) = self.queue.pod(uid).cloned() else {
@@ -314,7 +296,7 @@ impl Engine {
             refused,
             message,
             nominate,
-            record,
+            record: record.annotation(),
         });
     }
 
@@ -427,7 +409,7 @@ impl Engine {
             node,
             mut state,
             began,
-            record,
+            total_nodes,
         } = flight;
         let pod = &taken.pod;
         let mut left = false;
@@ -443,6 +425,8 @@ impl Engine {
             }
         }
         let failure = Failure::from(&status);
+        let at = jiff::Timestamp::now();
+        let record = Record::of_decision(taken.attempt, at, total_nodes, &node, &status);
         let (result, message) = if failure.error {
             (AttemptResult::Error, status.message())
         } else {
