@@ -19,6 +19,7 @@ pub mod env;
 pub mod eviction;
 pub mod expansion;
 pub mod hooks;
+pub mod host_ports;
 pub mod images;
 pub mod kubelet_config;
 pub mod logs;

@@ -1,6 +1,7 @@
 //! The pods of this node as its workers know them, and what they have reserved.
 
 use crate::containermanager::ActivePods;
+use crate::host_ports::{HostPort, host_ports};
 use crate::pod::PodExt;
 use crate::podsapi::PodChanges;
 use crate::resize::Precedence;
@@ -20,6 +21,8 @@ struct Entry {
     ending: bool,
     /// What it has been admitted with.
     reserved: Option<Amounts>,
+    /// The ports of the node that it would have.
+    ports: Vec<HostPort>,
     /// A size that it asks for and has not got.
     awaited: Option<Awaited>,
 }
@@ -56,6 +59,40 @@ pub struct Shortage {
     pub will_suffice: bool,
 }
 
+/// Why a pod cannot have what it asks for.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ReserveError {
+    /// A resource does not suffice.
+    #[error("{0}")]
+    Shortage(Shortage),
+    /// Another pod has a port of the node.
+    #[error(
+        "Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports"
+    )]
+    Ports {
+        /// Only pods that are ending have them: waiting helps.
+        will_be_free: bool,
+    },
+}
+
+impl ReserveError {
+    /// `status.reason` of a pod that is refused for it.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Shortage(shortage) => format!("OutOf{}", shortage.resource),
+            Self::Ports { .. } => "NodePorts".to_owned(),
+        }
+    }
+
+    /// Whether pods that are ending will give back enough.
+    pub fn waiting_helps(&self) -> bool {
+        match self {
+            Self::Shortage(shortage) => shortage.will_suffice,
+            Self::Ports { will_be_free } => *will_be_free,
+        }
+    }
+}
+
 impl PodTable {
     /// Takes a pod in, or its newer version.
     pub fn set(&self, pod: &Arc<Pod>) {
@@ -74,6 +111,7 @@ impl PodTable {
                     ended: false,
                     ending: pod.is_deleting(),
                     reserved: None,
+                    ports: host_ports(pod),
                     awaited: None,
                 };
                 entries.insert(pod.uid().to_owned(), entry);
@@ -131,21 +169,24 @@ impl PodTable {
         named.max_by_key(|e| !e.ended).map(|e| e.pod.clone())
     }
 
-    /// Reserves what a pod asks for, or says what is missing, in one step. `available` are the node's allocatable
+    /// Reserves what a pod asks for and its host ports, or says what is missing, in one step. `available` are the node's allocatable
     /// amounts; resources in `skip` and resources the node does not name are not checked.
     ///
     /// # Errors
-    /// The first resource that does not suffice.
+    /// The first resource that does not suffice, or that a port is taken.
     pub fn reserve(
         &self,
         pod: &Pod,
         available: &Amounts,
         skip: &dyn Fn(&str) -> bool,
-    ) -> Result<(), Shortage> {
+    ) -> Result<(), ReserveError> {
         let wanted = amounts(pod);
         let mut entries = self.entries.lock();
         if let Some(shortage) = shortage(&entries, pod.uid(), &wanted, available, skip) {
-            return Err(shortage);
+            return Err(ReserveError::Shortage(shortage));
+        }
+        if let Some(will_be_free) = taken_ports(&entries, pod) {
+            return Err(ReserveError::Ports { will_be_free });
         }
         if let Some(entry) = entries.get_mut(pod.uid()) {
             entry.reserved = Some(wanted);
@@ -238,6 +279,20 @@ fn amounts(pod: &Pod) -> Amounts {
     let mut wanted = pod_requests(pod);
     wanted.insert("pods".to_owned(), 1);
     wanted
+}
+
+/// Whether another pod has a port that the pod asks for; if so, whether only pods that are ending do.
+fn taken_ports(entries: &HashMap<String, Entry>, pod: &Pod) -> Option<bool> {
+    let wanted = host_ports(pod);
+    let mut will_be_free = None;
+    for (uid, entry) in entries {
+        let holds = uid != pod.uid() && entry.reserved.is_some();
+        let conflicts = |port: &HostPort| wanted.iter().any(|w| w.conflicts(port));
+        if holds && entry.ports.iter().any(conflicts) {
+            will_be_free = Some(entry.ending && will_be_free != Some(false));
+        }
+    }
+    will_be_free
 }
 
 /// The first resource that does not suffice for a pod beside all others.
@@ -335,26 +390,22 @@ mod tests {
         let shortage = table.reserve(&b, &available, &never).unwrap_err();
         assert_eq!(
             shortage,
-            Shortage {
+            ReserveError::Shortage(Shortage {
                 resource: "cpu".into(),
                 requested: 600,
                 used: 600,
                 capacity: 1000,
                 will_suffice: false,
-            }
+            })
         );
         table.set_ending("a");
-        assert!(
-            table
-                .reserve(&b, &available, &never)
-                .unwrap_err()
-                .will_suffice
-        );
+        let refused = table.reserve(&b, &available, &never).unwrap_err();
+        assert!(refused.waiting_helps());
         let c = pod("c", "100m");
         table.set(&c);
         assert_eq!(
-            table.reserve(&c, &available, &never).unwrap_err().resource,
-            "example.com/foo"
+            table.reserve(&c, &available, &never).unwrap_err().reason(),
+            "OutOfexample.com/foo"
         );
         table
             .reserve(&c, &available, &|r| r == "example.com/foo")
@@ -362,6 +413,32 @@ mod tests {
         table.set_ended("a");
         table.set_ended("c");
         table.reserve(&b, &available, &never).unwrap();
+    }
+
+    #[test]
+    fn host_ports_are_given_out_once() {
+        let pod = |uid: &str, port: i32| -> Arc<Pod> {
+            let value = json!({"metadata": {"name": uid, "uid": uid}, "spec": {"containers": [
+                {"name": "c", "ports": [{"containerPort": 80, "hostPort": port}]}]}});
+            Arc::new(serde_json::from_value(value).unwrap())
+        };
+        let table = PodTable::default();
+        let available = Amounts::from([("pods".into(), 110)]);
+        let reserve = |pod: &Pod| table.reserve(pod, &available, &|_| false);
+        let (a, b, c) = (pod("a", 80), pod("b", 80), pod("c", 81));
+        for pod in [&a, &b, &c] {
+            table.set(pod);
+        }
+        reserve(&a).unwrap();
+        reserve(&a).unwrap();
+        reserve(&c).unwrap();
+        let refused = reserve(&b).unwrap_err();
+        assert_eq!(refused.reason(), "NodePorts");
+        assert!(!refused.waiting_helps());
+        table.set_ending("a");
+        assert!(reserve(&b).unwrap_err().waiting_helps());
+        table.set_ended("a");
+        reserve(&b).unwrap();
     }
 
     fn waiting(uid: &str, priority: i32, class: &str, cpu: &str) -> Arc<Pod> {

@@ -75,7 +75,7 @@ impl Worker {
         self.reserve(&available, &skip).await
     }
 
-    /// Reserves what the pod asks for. Waits while pods that are ending hold it: the scheduler does not see that their
+    /// Reserves what the pod asks for, its host ports as well. Waits while pods that are ending hold it: the scheduler does not see that their
     /// containers have not ended yet. False when the pod has to end first.
     async fn reserve(
         &self,
@@ -84,13 +84,13 @@ impl Worker {
     ) -> Result<bool, Refusal> {
         let deadline = tokio::time::Instant::now() + DEADLINE;
         loop {
-            let Err(shortage) = self.ctx.pods.reserve(&self.pod, available, skip) else {
+            let Err(refused) = self.ctx.pods.reserve(&self.pod, available, skip) else {
                 return Ok(true);
             };
-            if !shortage.will_suffice || tokio::time::Instant::now() > deadline {
+            if !refused.waiting_helps() || tokio::time::Instant::now() > deadline {
                 return Err(Refusal {
-                    reason: format!("OutOf{}", shortage.resource),
-                    message: shortage.to_string(),
+                    reason: refused.reason(),
+                    message: refused.to_string(),
                     misfit: None,
                 });
             }
