@@ -5,10 +5,13 @@
 mod harness;
 
 use harness::{DAVIT, FULL_DISK, any_kubectl, eventually, output, run, temp_dir};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 /// Processes that end with the test.
@@ -221,6 +224,67 @@ registerWithTaints: [{key: example.com/new, effect: NoSchedule}]
 ";
 
 /// The body of an answer without TLS.
+/// Ends a command some time after it was started; how it exited, and whether it took the signal in hand: a process that
+/// has not come that far is ended by the system.
+fn signalled(command: &mut Command, signal: Signal, after: Duration) -> ExitStatus {
+    let mut child = command.spawn().unwrap();
+    std::thread::sleep(after);
+    let pid = Pid::from_raw(i32::try_from(child.id()).unwrap());
+    let mut processes = Processes(Vec::new());
+    kill(pid, signal).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(15);
+    while Instant::now() < deadline {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    processes.0.push(child);
+    panic!("{command:?} goes on 15 s after {signal} at {after:?}");
+}
+
+/// A signal ends every command in order, whatever it is doing: starting, waiting for an API server that is not there,
+/// or nothing in particular.
+#[test]
+fn signals_end_commands_at_any_moment() {
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let nobody = path("nobody.kubeconfig");
+    let config = "{apiVersion: v1, kind: Config, current-context: c, \
+        clusters: [{name: k, cluster: {server: 'http://127.0.0.1:1'}}], \
+        contexts: [{name: c, context: {cluster: k, user: u}}], users: [{name: u, user: {token: t}}]}";
+    std::fs::write(&nobody, config).unwrap();
+    let (data, root) = (path("data"), path("root"));
+    let own = ["--data-dir", &data, "--port", "0"];
+    let hollow = ["--runtime", "none", "--root", &root, "--node-port", "0"];
+    let up = [&own[..], &hollow].concat();
+    let node = [&["--kubeconfig", &nobody, "--data-dir", &data][..], &hollow].concat();
+    let attached = ["--kubeconfig", &nobody];
+    let leading = ["--kubeconfig", &nobody, "--leader-elect"];
+    let commands: [(&str, &[&str], &[u64]); 7] = [
+        ("up", &up, &[30, 60, 90, 120, 160, 220, 300, 500, 1500]),
+        ("server", &own, &[30, 60, 120, 300, 1500]),
+        ("node", &node, &[100, 1500]),
+        ("scheduler", &attached, &[100, 1500]),
+        ("scheduler", &leading, &[1500]),
+        ("controllers", &attached, &[100, 1500]),
+        ("controllers", &leading, &[1500]),
+    ];
+    for (name, args, moments) in commands {
+        for (turn, after) in moments.iter().enumerate() {
+            let signal = [Signal::SIGTERM, Signal::SIGINT][turn % 2];
+            let mut command = component(dir.path(), name, args);
+            let status = signalled(&mut command, signal, Duration::from_millis(*after));
+            let not_yet = *after < 500 && status.signal() == Some(signal as i32);
+            let log = std::fs::read_to_string(dir.path().join(format!("{name}.log"))).unwrap();
+            assert!(
+                status.success() || not_yet,
+                "{name} {args:?}: {status} after {signal} at {after} ms\n{log}"
+            );
+        }
+    }
+}
+
 fn get(address: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.0\r\n\r\n").unwrap();

@@ -91,10 +91,12 @@ impl Controllers {
     pub async fn run(self, cancel: CancellationToken) {
         let mut tasks = JoinSet::new();
         let informers = Informers::spawn(&self.client, &mut tasks, &cancel);
-        while let Err(error) = informers.wait_synced(SYNC_WARNING).await {
-            if cancel.is_cancelled() {
-                return;
-            }
+        loop {
+            let synced = tokio::select! {
+                () = cancel.cancelled() => return tasks.shutdown().await,
+                synced = informers.wait_synced(SYNC_WARNING) => synced,
+            };
+            let Err(error) = synced else { break };
             tracing::warn!(%error, "controllers wait for the API server");
         }
         let mut spawner = Spawner {

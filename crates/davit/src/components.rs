@@ -288,7 +288,11 @@ pub(crate) async fn run_node(
     } = start;
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
     let address = davit_node::agent::default_address();
-    let runtime = runtime(options, data_dir, &node_paths, address, demo).await?;
+    let connecting = runtime(options, data_dir, &node_paths, address, demo);
+    let runtime = tokio::select! {
+        () = stop.cancel.cancelled() => return Ok(()),
+        runtime = connecting => runtime?,
+    };
     let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), runtime);
     node.log_dir = node_paths.pod_logs();
     node.static_pod_dir = Some(node_paths.static_pods());

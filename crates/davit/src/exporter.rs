@@ -1,7 +1,7 @@
 //! `davit exporter`: Prometheus metrics of the devices of a node.
 
 use crate::paths;
-use crate::shutdown::Signals;
+use crate::shutdown::{STOPPING, Signals};
 use anyhow::Result;
 use davit_lab::exporter::{self, Exporter};
 use std::net::SocketAddr;
@@ -38,5 +38,7 @@ pub(crate) async fn run(options: Options) -> Result<()> {
         () = signals.recv() => cancel.cancel(),
         ended = &mut serving => return Ok(ended?),
     }
-    Ok(serving.await?)
+    signals
+        .stop_within(STOPPING, async { Ok(serving.await?) })
+        .await
 }

@@ -3,7 +3,7 @@
 mod check;
 
 use crate::paths::{self, NodePaths};
-use crate::shutdown::Signals;
+use crate::shutdown::{STOPPING, Signals};
 use anyhow::{Context, Result, bail};
 use davit_client::certificate::{CertificateError, CertificateRequest};
 use davit_lab::devices::{self, Inventory};
@@ -153,7 +153,10 @@ async fn run_nodes(args: Nodes) -> Result<()> {
     let cancel = CancellationToken::new();
     // Who asks the nodes' servers for logs and devices is known by the cluster's authority, and so are they.
     let ca = crate::single::cluster_ca(&kubeconfig)?.map(String::into_bytes);
-    let certificates = serving_certificates(&client, &options).await;
+    let asking = async { Ok(serving_certificates(&client, &options).await) };
+    let Some(certificates) = signals.unless_received(asking).await? else {
+        return Ok(());
+    };
     let adjust = |node: &mut davit_node::NodeOptions| {
         node.client_ca.clone_from(&ca);
         node.serving_certificate = certificates.get(&node.node_name).cloned();
@@ -207,5 +210,5 @@ async fn until_signal(
         () = signals.recv() => cancel.cancel(),
         ended = &mut work => return ended,
     }
-    work.await
+    signals.stop_within(STOPPING, work).await
 }

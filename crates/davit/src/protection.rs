@@ -55,7 +55,7 @@ pub(crate) struct ProtectionOptions {
     min_request_timeout: u64,
     /// How long requests are still taken at a shutdown after /readyz has begun to fail
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
-    shutdown_delay_duration: Duration,
+    pub(crate) shutdown_delay_duration: Duration,
 }
 
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {

@@ -1,7 +1,11 @@
-//! Ctrl-C and SIGTERM.
+//! Ctrl-C and SIGTERM, at whatever moment: while something starts, while it runs, and while it stops.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+
+/// How long components may take to stop after a signal.
+pub(crate) const STOPPING: Duration = Duration::from_secs(20);
 
 /// The signal that came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +35,33 @@ impl Signals {
     /// Resolves at the next signal. Cancel-safe.
     pub(crate) async fn recv(&mut self) {
         self.receive().await;
+    }
+
+    /// What `start` comes to; none if a signal came first, which gives it up.
+    pub(crate) async fn unless_received<T>(
+        &mut self,
+        start: impl Future<Output = Result<T>>,
+    ) -> Result<Option<T>> {
+        tokio::select! {
+            () = self.recv() => Ok(None),
+            started = start => started.map(Some),
+        }
+    }
+
+    /// What `stop` comes to, if that takes no longer than `limit` and no second signal comes: whoever sends one does not
+    /// want to wait.
+    pub(crate) async fn stop_within(
+        &mut self,
+        limit: Duration,
+        stop: impl Future<Output = Result<()>>,
+    ) -> Result<()> {
+        tokio::select! {
+            stopped = stop => stopped,
+            () = self.recv() => bail!("not everything was stopped: a second signal came"),
+            () = tokio::time::sleep(limit) => {
+                bail!("not everything stopped within {} s", limit.as_secs())
+            }
+        }
     }
 
     /// Resolves to the next signal. Cancel-safe.

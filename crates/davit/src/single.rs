@@ -4,7 +4,7 @@ use crate::args::{Attached, Controllers, Node, Server};
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::paths;
-use crate::shutdown::{Received, Signals};
+use crate::shutdown::{Received, STOPPING, Signals};
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
 use davit_apiserver::KubeletAuthority;
@@ -25,28 +25,36 @@ pub(crate) async fn server(args: Server) -> Result<()> {
     features
         .set_all(&args.feature_gates)
         .context("--feature-gates")?;
-    let running = start_server(
+    let starting = start_server(
         &args.options,
         features,
         KubeletAuthority::Any,
         &data_dir,
         &mut tasks,
         cancel.clone(),
-    )
-    .await?;
+    );
+    let Some(running) = signals.unless_received(starting).await? else {
+        return Ok(());
+    };
     let (ms, kubeconfig) = (started.elapsed().as_millis(), running.kubeconfig.display());
     println!(
         "ready in {ms} ms  kubeconfig={kubeconfig}  server={}",
         running.url
     );
-    tokio::select! {
-        () = signals.recv() => cancel.cancel(),
-        ended = tasks.join_next() => finish(ended)?,
-    }
-    while let Some(ended) = tasks.join_next().await {
-        finish(Some(ended))?;
-    }
-    Ok(())
+    let outcome = tokio::select! {
+        () = signals.recv() => Ok(()),
+        ended = tasks.join_next() => finish(ended),
+    };
+    cancel.cancel();
+    let stopping = async {
+        while let Some(ended) = tasks.join_next().await {
+            finish(Some(ended))?;
+        }
+        Ok(())
+    };
+    let limit = STOPPING + args.options.protection.shutdown_delay_duration;
+    let stopped = signals.stop_within(limit, stopping).await;
+    outcome.and(stopped)
 }
 
 /// The result of a component's task.
@@ -62,9 +70,7 @@ pub(crate) async fn scheduler(args: Attached) -> Result<()> {
     attached(&args, "kube-scheduler", |client, cancel| async move {
         let options = davit_scheduler::SchedulerOptions::default();
         let scheduler = davit_scheduler::Scheduler::new(client, options);
-        if let Err(error) = scheduler.run(cancel).await {
-            tracing::error!(%error, "scheduler ended");
-        }
+        scheduler.run(cancel).await.context("scheduler")
     })
     .await
 }
@@ -103,39 +109,55 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
             davit_controllers::Controllers::new(client, options)
                 .run(cancel)
                 .await;
+            Ok(())
         },
     )
     .await
 }
 
-/// Runs a component against the API server of a kubeconfig until a signal, as leader where that was asked for.
+/// Runs a component against the API server of a kubeconfig until a signal, as leader where that was asked for. As in
+/// Kubernetes, who loses leadership ends with an error, to be started again as a candidate.
 async fn attached<F>(
     args: &Attached,
     lease: &str,
     work: impl FnOnce(kube::Client, CancellationToken) -> F,
 ) -> Result<()>
 where
-    F: Future<Output = ()>,
+    F: Future<Output = Result<()>>,
 {
     let mut signals = Signals::new()?;
-    let client = davit_client::from_kubeconfig(&args.kubeconfig).await?;
+    let connecting = davit_client::from_kubeconfig(&args.kubeconfig);
+    let connecting = async { Ok(connecting.await?) };
+    let Some(client) = signals.unless_received(connecting).await? else {
+        return Ok(());
+    };
     let cancel = CancellationToken::new();
     let run = async {
-        if args.leader_elect {
-            let identity = format!("{}_{}", paths::host_name()?, std::process::id());
-            let elector = LeaderElector::new(client.clone(), "kube-system", lease, &identity);
-            elector.run(cancel.clone(), |term| work(client, term)).await;
-        } else {
-            work(client, cancel.clone()).await;
+        if !args.leader_elect {
+            return work(client, cancel.clone()).await;
         }
-        anyhow::Ok(())
+        let identity = format!("{}_{}", paths::host_name()?, std::process::id());
+        let elector = LeaderElector::new(client.clone(), "kube-system", lease, &identity);
+        let mut outcome = Ok(());
+        elector
+            .run(cancel.clone(), async |term| {
+                outcome = work(client, term).await;
+            })
+            .await;
+        outcome
     };
     let mut run = std::pin::pin!(run);
-    tokio::select! {
-        () = signals.recv() => cancel.cancel(),
-        ended = &mut run => return ended,
+    let ended = tokio::select! {
+        () = signals.recv() => None,
+        ended = &mut run => Some(ended),
+    };
+    if let Some(ended) = ended {
+        // Without a signal there is no reason to end: leadership is lost, or a part has failed.
+        ended?;
+        bail!("{lease} has ended by itself");
     }
-    run.await
+    cancel.cancel();
+    signals.stop_within(STOPPING, run).await
 }
 
 pub(crate) async fn node(args: Node) -> Result<()> {
@@ -147,9 +169,9 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     paths::protect_data_dir(&data_dir)?;
     let name = node_name(&args.options)?;
     let cancel = CancellationToken::new();
-    let identity = tokio::select! {
-        () = signals.recv() => return Ok(()),
-        identity = Identity::new(&args, &data_dir, &name) => identity?,
+    let joining = Identity::new(&args, &data_dir, &name);
+    let Some(identity) = signals.unless_received(joining).await? else {
+        return Ok(());
     };
     let ca = cluster_ca(&args.kubeconfig)?;
     let client = identity.client.clone();
@@ -180,7 +202,8 @@ pub(crate) async fn node(args: Node) -> Result<()> {
         }
         ended = &mut agent => return ended,
     }
-    agent.await
+    let limit = STOPPING + args.options.kubelet.shutdown()?.total();
+    signals.stop_within(limit, agent).await
 }
 
 /// The CA that a kubeconfig's current cluster names, in PEM.

@@ -6,7 +6,7 @@ use crate::components::{
     start_server,
 };
 use crate::paths::NodePaths;
-use crate::shutdown::{Received, Signals};
+use crate::shutdown::{Received, STOPPING, Signals};
 use crate::{demo, lab, paths, pod_network, single};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::KubeletAuthority;
@@ -22,8 +22,6 @@ use tokio_util::sync::CancellationToken;
 
 /// How long a node may take to become Ready.
 const NODE_READY: Duration = Duration::from_secs(60);
-/// How long components may take to stop after a signal.
-const STOPPING: Duration = Duration::from_secs(20);
 
 pub(crate) async fn run(mut args: Up) -> Result<()> {
     let started = Instant::now();
@@ -45,8 +43,12 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
         let conf_dir = pod_network::write(networks, &args.node.cni_bin_dir, &data_dir)?;
         args.node.cni_conf_dir = Some(conf_dir);
     }
-    let cluster = Cluster::start(&args, &data_dir).await?;
-    let outcome = cluster.attend(&args, started, &mut signals).await;
+    let starting = Cluster::start(&args, &data_dir);
+    let outcome = match signals.unless_received(starting).await {
+        Ok(Some(cluster)) => cluster.attend(&args, started, &mut signals).await,
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
     if let Some(scratch) = scratch {
         scratch.remove();
     }
@@ -61,7 +63,7 @@ struct Cluster {
     stop_components: CancellationToken,
     /// Cancelled by SIGTERM.
     terminated: CancellationToken,
-    /// How long the components may take to stop.
+    /// How long everything may take to stop.
     stopping: Duration,
     stop_serving: CancellationToken,
 }
@@ -163,14 +165,17 @@ impl Cluster {
             serving,
             stop_components,
             terminated,
-            stopping: STOPPING + args.node.kubelet.shutdown()?.total(),
+            stopping: STOPPING
+                + args.node.kubelet.shutdown()?.total()
+                + args.server.protection.shutdown_delay_duration,
             stop_serving,
         })
     }
 
     /// Waits for readiness, runs the demo where asked for, waits for a signal and stops everything.
     async fn attend(mut self, args: &Up, started: Instant, signals: &mut Signals) -> Result<()> {
-        let work = async {
+        let mut demo = None;
+        let life = async {
             if !args.no_node {
                 wait_for_node(&self.server, &node_name(&args.node)?, started).await?;
             }
@@ -182,71 +187,44 @@ impl Cluster {
                 "ready in {ms} ms  kubeconfig={kubeconfig}  server={}",
                 self.server.url
             );
-            let demo = if args.demo {
-                Some(demo::Demo::start(&self.server, args).await?)
-            } else {
-                None
-            };
-            anyhow::Ok(demo)
+            if args.demo {
+                demo = Some(demo::Demo::start(&self.server, args).await?);
+            }
+            if !args.exit_after_demo {
+                std::future::pending::<()>().await;
+            }
+            anyhow::Ok(())
         };
         // A component that ends by itself has failed: there is no cluster without it.
         let outcome = tokio::select! {
             received = signals.receive() => {
-                self.received(received);
-                Ok(None)
-            }
-            demo = work => demo,
-            ended = self.components.join_next() => single::finish(ended).map(|()| None),
-            ended = self.serving.join_next() => single::finish(ended).map(|()| None),
-        };
-        let demo = match outcome {
-            Ok(demo) => demo,
-            Err(error) => {
-                self.stop().await?;
-                return Err(error);
-            }
-        };
-        let mut result = Ok(());
-        if !args.exit_after_demo {
-            result = tokio::select! {
-                received = signals.receive() => {
-                    self.received(received);
-                    Ok(())
+                if received == Received::Terminate {
+                    self.terminated.cancel();
                 }
-                ended = self.components.join_next() => single::finish(ended),
-                ended = self.serving.join_next() => single::finish(ended),
-            };
-        }
+                Ok(())
+            }
+            ended = life => ended,
+            ended = self.components.join_next() => single::finish(ended),
+            ended = self.serving.join_next() => single::finish(ended),
+        };
         if let Some(demo) = demo {
             demo.stop(&self.server).await;
         }
-        self.stop().await?;
-        result
-    }
-
-    fn received(&self, signal: Received) {
-        if signal == Received::Terminate {
-            self.terminated.cancel();
-        }
+        let limit = self.stopping;
+        let stopped = signals.stop_within(limit, self.stop()).await;
+        outcome.and(stopped)
     }
 
     async fn stop(mut self) -> Result<()> {
-        let stopping = async {
-            self.stop_components.cancel();
-            while let Some(ended) = self.components.join_next().await {
-                single::finish(Some(ended))?;
-            }
-            self.stop_serving.cancel();
-            while let Some(ended) = self.serving.join_next().await {
-                single::finish(Some(ended))?;
-            }
-            anyhow::Ok(())
-        };
-        let limit = self.stopping;
-        match tokio::time::timeout(limit, stopping).await {
-            Ok(result) => result,
-            Err(_) => bail!("components did not stop within {} s", limit.as_secs()),
+        self.stop_components.cancel();
+        while let Some(ended) = self.components.join_next().await {
+            single::finish(Some(ended))?;
         }
+        self.stop_serving.cancel();
+        while let Some(ended) = self.serving.join_next().await {
+            single::finish(Some(ended))?;
+        }
+        Ok(())
     }
 }
 
