@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 const NAMESPACE: &str = "kube-node-lease";
 const SECONDS: i32 = 40;
 const RENEW: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(1);
 const DEADLINE: Duration = Duration::from_secs(10);
 
 /// Keeps the lease until `cancel`.
@@ -26,11 +27,13 @@ pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
             _ = ticks.tick() => {}
         }
         match tokio::time::timeout(DEADLINE, renew(&ctx, &mut owned)).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) if owned => {}
+            // The node is not registered yet.
+            Ok(Ok(())) => ticks.reset_after(SOON),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "cannot renew the node's lease");
                 // The namespace or the API server may be only just starting.
-                ticks.reset_after(Duration::from_secs(1));
+                ticks.reset_after(SOON);
             }
             Err(_) => {
                 tracing::warn!("the API server did not answer the renewal of the node's lease");
@@ -47,13 +50,14 @@ async fn renew(ctx: &Context, owned: &mut bool) -> Result<(), kube::Error> {
         .strftime("%Y-%m-%dT%H:%M:%S%.6fZ")
         .to_string();
     let spec = json!({"holderIdentity": name, "leaseDurationSeconds": SECONDS, "renewTime": now});
-    // The first lease may be older than what the agent knows of its node.
-    let uid = ctx.node_object().and_then(|n| n.metadata.uid.clone());
-    let owners = uid
-        .filter(|_| !*owned)
-        .map(|uid| json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]));
+    // Without its node a lease would belong to nobody and stay.
+    let Some(uid) = ctx.node_object().and_then(|n| n.metadata.uid.clone()) else {
+        *owned = false;
+        return Ok(());
+    };
+    let owners = json!([{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]);
     let mut lease = json!({"spec": spec});
-    if let Some(owners) = &owners {
+    if !*owned {
         lease["metadata"] = json!({ "ownerReferences": owners });
     }
     match api
@@ -61,16 +65,17 @@ async fn renew(ctx: &Context, owned: &mut bool) -> Result<(), kube::Error> {
         .await
     {
         Ok(_) => {
-            *owned |= owners.is_some();
+            *owned = true;
             return Ok(());
         }
         Err(kube::Error::Api(status)) if status.code == 404 => {}
         Err(error) => return Err(error),
     }
+    lease["metadata"]["ownerReferences"] = owners;
     lease["metadata"]["name"] = json!(name);
     lease["metadata"]["namespace"] = json!(NAMESPACE);
     let lease = serde_json::from_value(lease).map_err(kube::Error::SerdeError)?;
     api.create(&PostParams::default(), &lease).await?;
-    *owned |= owners.is_some();
+    *owned = true;
     Ok(())
 }

@@ -48,7 +48,7 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
     let mut reported: Option<Instant> = None;
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut registered = false;
+    let mut standing = Standing::Unregistered;
     let mut pressure = ctx.pressure.subscribe();
     // Whether the report says that the machine goes down.
     let mut told = false;
@@ -60,31 +60,44 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
             () = ctx.options.going_down.cancelled(), if !told => told = true,
             Ok(()) = devices.changed() => tokio::time::sleep(SETTLE).await,
             change = node.next() => match change {
-                // The node was deleted: it comes back.
-                Some(davit_client::Change::Deleted(_)) => registered = false,
                 Some(_) => {}
                 None => return,
             },
         }
         let work = async {
-            if !registered {
+            if standing == Standing::Unregistered {
                 register(&ctx).await?;
-                registered = true;
+                standing = Standing::Registered;
             }
             update(&ctx, port, &mut reported).await
         };
         match tokio::time::timeout(DEADLINE, work).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                if matches!(&error, kube::Error::Api(status) if status.code == 404) {
-                    registered = false;
+            // Somebody may have made it again.
+            Ok(Ok(())) => standing = Standing::Registered,
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => {
+                if standing != Standing::Removed {
+                    let node = &ctx.options.node_name;
+                    tracing::warn!(%node, "the node was deleted; it is registered again when its agent starts again");
                 }
+                standing = Standing::Removed;
+            }
+            Ok(Err(error)) => {
                 tracing::warn!(%error, "cannot report the node's status");
                 ticks.reset_after(Duration::from_millis(500));
             }
             Err(_) => tracing::warn!("the API server did not answer the node's status report"),
         }
     }
+}
+
+/// What has become of the node's registration. Who deletes a node wants it gone: as the kubelet does, the agent registers
+/// once in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Unregistered,
+    Registered,
+    /// It was deleted after that.
+    Removed,
 }
 
 fn labels(ctx: &Context) -> BTreeMap<String, String> {

@@ -167,6 +167,33 @@ async fn a_pod_runs_and_is_deleted_in_order() {
     node.stop().await;
 }
 
+/// As with the kubelet: only an agent that starts registers its node.
+#[tokio::test]
+async fn a_deleted_node_stays_away_until_its_agent_starts_again() {
+    let mut node = Node::start().await;
+    let api = node.api.clone();
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1";
+    let owned = wait("the lease has its owner", || {
+        api.get(lease)
+            .filter(|l| !l["metadata"]["ownerReferences"].is_null())
+    });
+    owned.await;
+    api.remove("/api/v1/nodes/n1");
+    api.remove(lease);
+    // By then the agent has long seen that the node is gone.
+    let path = node.pod("a", json!({"containers": [container("main", "sleep")]}));
+    node.phase(&path, "Running").await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!((api.get("/api/v1/nodes/n1"), api.get(lease)), (None, None));
+    node.stop().await;
+    node.run();
+    wait("node is back", || {
+        condition(&api.get("/api/v1/nodes/n1")?, "Ready")
+    })
+    .await;
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn a_restart_of_the_agent_touches_nothing_that_runs() {
     let mut node = Node::start().await;
