@@ -3,6 +3,8 @@
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::{Change, EventRecorder, Informer, ObjectKey, WorkQueue};
+use futures::FutureExt;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -28,6 +30,12 @@ pub enum Error {
     /// The object says something that cannot be acted on.
     #[error("{0}")]
     Invalid(String),
+    /// It was not done in time.
+    #[error("took longer than {0:?}")]
+    TimedOut(Duration),
+    /// The controller has a defect that this key shows.
+    #[error("panicked: {0}")]
+    Panicked(String),
 }
 
 /// Adds what was attempted to an API error.
@@ -187,23 +195,38 @@ impl Spawner<'_> {
 
 async fn work<R: Reconcile>(reconciler: Arc<R>, queue: WorkQueue<ObjectKey>) {
     while let Some(key) = queue.get().await {
-        match tokio::time::timeout(SYNC_DEADLINE, reconciler.sync(&key)).await {
-            Ok(Ok(next)) => {
+        match attempt(SYNC_DEADLINE, reconciler.sync(&key)).await {
+            Ok(next) => {
                 queue.forget(&key);
                 if let Next::After(delay) = next {
                     queue.add_after(key.clone(), delay);
                 }
             }
-            Ok(Err(error)) => {
+            Err(error) => {
                 log_failure(R::NAME, &key, &error);
-                queue.add_rate_limited(key.clone());
-            }
-            Err(_) => {
-                tracing::warn!(controller = R::NAME, %key, "took longer than {SYNC_DEADLINE:?}, trying again");
                 queue.add_rate_limited(key.clone());
             }
         }
         queue.done(&key);
+    }
+}
+
+/// One attempt at a key, which ends within `limit`. A panic is a failure of that key alone: its worker goes on with others
+/// and comes back to it after the back-off.
+pub(crate) async fn attempt<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    // Safe to go on after: reconcilers are idempotent and read the state of the cluster at every attempt.
+    let work = AssertUnwindSafe(work).catch_unwind();
+    match tokio::time::timeout(limit, work).await {
+        Ok(Ok(result)) => result,
+        Ok(Err(panic)) => {
+            let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+            let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
+            Err(Error::Panicked(words.unwrap_or_default()))
+        }
+        Err(_) => Err(Error::TimedOut(limit)),
     }
 }
 
@@ -215,6 +238,8 @@ fn log_failure(controller: &str, key: &ObjectKey, error: &Error) {
         .unwrap_or_default();
     if conflict {
         tracing::debug!(controller, %key, %error, cause, "trying again");
+    } else if matches!(error, Error::Panicked(_)) {
+        tracing::error!(controller, %key, %error, "trying again");
     } else {
         tracing::warn!(controller, %key, %error, cause, "trying again");
     }
@@ -225,5 +250,56 @@ pub(crate) fn cluster_key(name: &str) -> ObjectKey {
     ObjectKey {
         namespace: String::new(),
         name: name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    /// Panics or hangs at its first two attempts at a key.
+    #[derive(Default)]
+    struct Defective {
+        attempts: AtomicU32,
+        done: tokio::sync::Notify,
+    }
+
+    #[async_trait]
+    impl Reconcile for Arc<Defective> {
+        const NAME: &'static str = "defective";
+        const WORKERS: usize = 1;
+
+        async fn sync(&self, _: &ObjectKey) -> Result<Next, Error> {
+            match self.attempts.fetch_add(1, Ordering::Relaxed) {
+                0 => panic!("a defect"),
+                1 => std::future::pending().await,
+                _ => {
+                    self.done.notify_one();
+                    Ok(Next::Wait)
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_panics_or_hangs_is_tried_again() {
+        let defective = Arc::new(Defective::default());
+        let queue = WorkQueue::new(BACKOFF.0, BACKOFF.1);
+        let worker = tokio::spawn(work(Arc::new(defective.clone()), queue.clone()));
+        queue.add(cluster_key("a"));
+        let done = tokio::time::timeout(2 * SYNC_DEADLINE, defective.done.notified());
+        done.await.unwrap();
+        tokio::task::yield_now().await;
+        assert_eq!(queue.num_failures(&cluster_key("a")), 0);
+        queue.shut_down();
+        worker.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn panics_say_their_words() {
+        let work = async { panic!("no {} left", "key") };
+        let ended: Result<(), Error> = attempt(Duration::from_secs(1), work).await;
+        assert_eq!(ended.unwrap_err().to_string(), "panicked: no key left");
     }
 }

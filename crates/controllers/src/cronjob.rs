@@ -12,6 +12,7 @@ use crate::pod_control::{controller_key, controller_of};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
@@ -91,6 +92,7 @@ impl Reconcile for CronJobs {
             })
             .collect();
         let mut status = self.account(&cron, &jobs);
+        self.keep_unseen(&cron, &jobs, &mut status).await?;
         self.trim(&cron, &jobs).await?;
         let next = self.start(&cron, &jobs, &mut status).await;
         if cron.status.as_ref() != Some(&status) {
@@ -135,24 +137,33 @@ impl CronJobs {
                 status.last_successful_time = ended;
             }
         }
-        for gone in &was_active {
-            if !jobs.iter().any(|job| job.metadata.uid == gone.uid) {
-                let name = gone.name.clone().unwrap_or_default();
-                // A job just made may not have been seen yet: it keeps its place for a moment.
-                if self
-                    .informers
-                    .jobs
-                    .get(gone.namespace.as_deref(), &name)
-                    .is_none()
-                {
-                    tracing::debug!(job = name, "active job is not (or no longer) there");
-                }
+        status
+    }
+
+    /// Active jobs that the informer does not show: one just made may not have been seen yet and keeps its place; of one
+    /// that is gone an event tells.
+    async fn keep_unseen(
+        &self,
+        cron: &CronJob,
+        jobs: &[Arc<Job>],
+        status: &mut CronJobStatus,
+    ) -> Result<(), Error> {
+        for reference in unseen(cron, jobs) {
+            if is_there(&self.client, cron, reference).await? {
+                status
+                    .active
+                    .get_or_insert_default()
+                    .push(reference.clone());
+            } else {
+                let name = reference.name.clone().unwrap_or_default();
+                let text = format!("Active job went missing: {name}");
+                self.events.normal(&object_ref(cron), "MissingJob", text);
             }
         }
         if let Some(active) = status.active.as_mut() {
             active.sort_by(|a, b| a.name.cmp(&b.name));
         }
-        status
+        Ok(())
     }
 
     /// Removes ended jobs beyond the history limits, the oldest first.
@@ -237,7 +248,7 @@ impl CronJobs {
         };
         let running: Vec<&Arc<Job>> = jobs.iter().filter(|job| outcome(job).is_none()).collect();
         match spec.concurrency_policy.as_deref() {
-            Some("Forbid") if !running.is_empty() => {
+            Some("Forbid") if status.active.iter().flatten().next().is_some() => {
                 let text = "Not starting job because prior execution is running and concurrency policy is Forbid";
                 self.events.normal(&reference, "JobAlreadyActive", text);
                 return Ok(wait(now));
@@ -276,6 +287,29 @@ impl CronJobs {
         status.last_schedule_time = Some(Time(due));
         Ok(wait(now))
     }
+}
+
+/// What the status names as active and is not among `jobs`.
+fn unseen<'a>(
+    cron: &'a CronJob,
+    jobs: &'a [Arc<Job>],
+) -> impl Iterator<Item = &'a ObjectReference> {
+    let active = cron.status.iter().flat_map(|s| &s.active).flatten();
+    active.filter(|r| !jobs.iter().any(|job| job.metadata.uid == r.uid))
+}
+
+/// Whether the very job that a reference names is there; its informer may be behind.
+async fn is_there(
+    client: &kube::Client,
+    cron: &CronJob,
+    reference: &ObjectReference,
+) -> Result<bool, Error> {
+    let namespace = cron.metadata.namespace.as_deref().unwrap_or_default();
+    let name = reference.name.as_deref().unwrap_or_default();
+    let api: kube::Api<Job> = kube::Api::namespaced(client.clone(), namespace);
+    let job = api.get_opt(name).await;
+    let job = job.context(|| format!("look for job {namespace}/{name}"))?;
+    Ok(job.is_some_and(|job| job.metadata.uid == reference.uid))
 }
 
 fn job_for(cron: &CronJob, schedule: &Schedule, due: Timestamp) -> Job {
@@ -322,6 +356,49 @@ mod tests {
             at("2026-01-01T10:35:00Z"),
         );
         assert_eq!((last, count), (None, 0));
+    }
+
+    /// A server that has one job, `made` with UID `1`.
+    fn server() -> kube::Client {
+        let service = tower::service_fn(|request: http::Request<kube::client::Body>| {
+            let found = request.uri().path() == "/apis/batch/v1/namespaces/n/jobs/made";
+            let answer = match found {
+                true => json!({ "metadata": { "name": "made", "namespace": "n", "uid": "1" } }),
+                false => {
+                    json!({ "kind": "Status", "status": "Failure", "code": 404, "reason": "NotFound" })
+                }
+            };
+            let body = kube::client::Body::from(serde_json::to_vec(&answer).unwrap());
+            let status = if found { 200 } else { 404 };
+            let answer = http::Response::builder().status(status).body(body).unwrap();
+            async move { Ok::<_, std::convert::Infallible>(answer) }
+        });
+        kube::Client::new(service, "n")
+    }
+
+    #[tokio::test]
+    async fn a_job_just_made_stays_active_before_the_informer_shows_it() {
+        let cron: CronJob = serde_json::from_value(json!({
+            "metadata": { "name": "c", "namespace": "n" },
+            "spec": { "schedule": "@hourly", "jobTemplate": {} },
+            "status": { "active": [
+                { "name": "seen", "uid": "0" },
+                { "name": "made", "uid": "1" },
+                { "name": "made", "uid": "another" },
+                { "name": "gone", "uid": "2" },
+            ] },
+        }))
+        .unwrap();
+        let seen: Job =
+            serde_json::from_value(json!({ "metadata": { "name": "seen", "uid": "0" } })).unwrap();
+        let jobs = [Arc::new(seen)];
+        let mut kept = Vec::new();
+        for reference in unseen(&cron, &jobs) {
+            if is_there(&server(), &cron, reference).await.unwrap() {
+                kept.push(reference.uid.as_deref().unwrap());
+            }
+        }
+        assert_eq!(kept, ["1"]);
     }
 
     #[test]

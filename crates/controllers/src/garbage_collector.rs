@@ -7,7 +7,7 @@
 mod graph;
 mod resources;
 
-use crate::controller::{Context, Error, Spawner, gone_is_none};
+use crate::controller::{Context, Error, Spawner, attempt, gone_is_none};
 use davit_client::WorkQueue;
 use graph::{Graph, Identity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -49,13 +49,16 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
 
 async fn work(collector: Arc<GarbageCollector>) {
     while let Some(uid) = collector.queue.get().await {
-        match tokio::time::timeout(SYNC_DEADLINE, collector.sync(&uid)).await {
-            Ok(Ok(())) => collector.queue.forget(&uid),
-            Ok(Err(error)) => {
-                tracing::debug!(controller = "garbage-collector", uid, %error, "trying again");
+        match attempt(SYNC_DEADLINE, collector.sync(&uid)).await {
+            Ok(()) => collector.queue.forget(&uid),
+            Err(error) => {
+                if matches!(error, Error::Panicked(_)) {
+                    tracing::error!(controller = "garbage-collector", uid, %error, "trying again");
+                } else {
+                    tracing::debug!(controller = "garbage-collector", uid, %error, "trying again");
+                }
                 collector.queue.add_rate_limited(uid.clone());
             }
-            Err(_) => collector.queue.add_rate_limited(uid.clone()),
         }
         collector.queue.done(&uid);
     }
