@@ -57,6 +57,8 @@ pub(crate) fn store(error: StoreError, resource: &ResourceInfo) -> Status {
         StoreError::Busy { .. } | StoreError::Overflow { .. } => {
             Status::too_many_requests(error.to_string(), 1)
         }
+        // The store has said so in the log, once.
+        StoreError::Full => Status::internal(error),
         StoreError::OutcomeUnknown { .. } => Status::timeout(error, 0),
         StoreError::Closed => {
             Status::service_unavailable("apiserver is shutting down").with_retry_after(1)

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use davit_store::Error as StoreError;
 use http::StatusCode;
 
 use crate::context::{Context, HandlerResult};
@@ -57,12 +58,24 @@ pub(crate) fn checks(endpoint: &str) -> impl Iterator<Item = &'static str> {
         .copied()
 }
 
+/// What the store says of itself, if it says anything in time. A full disk is no reason to start the server again, but one
+/// not to send it requests.
+async fn store_health(server: &ApiServer) -> Option<Result<(), StoreError>> {
+    let store = server.store();
+    let asked = async {
+        store.current_revision().await?;
+        store.health().await
+    };
+    tokio::time::timeout(STORE_DEADLINE, asked).await.ok()
+}
+
 async fn passes(server: &ApiServer, check: &str) -> bool {
     match check {
-        "etcd" | "etcd-readiness" => {
-            let asked = server.store().current_revision();
-            matches!(tokio::time::timeout(STORE_DEADLINE, asked).await, Ok(Ok(_)))
-        }
+        "etcd" => matches!(
+            store_health(server).await,
+            Some(Ok(()) | Err(StoreError::Full))
+        ),
+        "etcd-readiness" => matches!(store_health(server).await, Some(Ok(()))),
         KMS => server
             .encrypted_store()
             .and_then(EncryptedStore::plugins_are_well)

@@ -11,11 +11,12 @@ mod disk;
 mod journal;
 mod mvcc;
 mod queue;
+mod space;
 mod watchers;
 mod writer;
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -82,6 +83,8 @@ struct Shared {
     published: AtomicU64,
     /// The first failed write, after which none is acknowledged.
     poison: OnceLock<String>,
+    /// There is no space for writes that need some.
+    full: AtomicBool,
 }
 
 /// A store in a directory of this machine, used by one process at a time.
@@ -94,6 +97,9 @@ pub struct EmbeddedStore {
 impl EmbeddedStore {
     /// Opens the store in `dir`, creating both if they do not exist, and verifies
     /// what it finds.
+    ///
+    /// A disk that is full is no error here: the store reads, deletes, and refuses other writes with [`Error::Full`] until
+    /// there is space again.
     ///
     /// Fails with [`Error::Locked`] if another process (or another handle of this
     /// one) has it open, with [`Error::Corrupt`] if acknowledged writes are damaged
@@ -129,8 +135,10 @@ impl EmbeddedStore {
             watchers: Watchers::default(),
             published: AtomicU64::new(revision),
             poison: OnceLock::new(),
+            full: AtomicBool::new(false),
         });
-        let writer = Writer::new(Arc::clone(&shared), disk);
+        let mut writer = Writer::new(Arc::clone(&shared), disk);
+        writer.look_for_room(0);
         let thread = std::thread::Builder::new()
             .name("store-writer".to_owned())
             .spawn(move || writer.run())
@@ -298,6 +306,8 @@ impl Store for EmbeddedStore {
         self.check_writable()?;
         if self.shared.queue.is_closed() {
             Err(Error::Closed)
+        } else if self.shared.full.load(Ordering::Acquire) {
+            Err(Error::Full)
         } else {
             Ok(())
         }

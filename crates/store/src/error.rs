@@ -118,6 +118,10 @@ pub enum Error {
         detail: String,
     },
 
+    /// The disk is full. Deletions may still be taken, and all writes are when there is room again.
+    #[error("cannot write to the store: no space left on device")]
+    Full,
+
     /// A write failed earlier; no later one is acknowledged until the store is
     /// opened again.
     #[error("store refuses writes after a failed one: {cause}")]

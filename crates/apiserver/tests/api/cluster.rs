@@ -134,7 +134,7 @@ impl Cluster {
         Self::below(dir, |options| options.data_dir = Some(data)).await
     }
 
-    async fn below(dir: tempfile::TempDir, change: impl FnOnce(&mut Options)) -> Self {
+    pub(crate) async fn below(dir: tempfile::TempDir, change: impl FnOnce(&mut Options)) -> Self {
         let store = open(&Backend::Embedded, &dir.path().join("store"))
             .await
             .unwrap();

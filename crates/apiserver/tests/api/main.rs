@@ -17,6 +17,7 @@ mod delete;
 mod devices;
 mod discovery;
 mod extended_resources;
+mod full_disk;
 mod history;
 mod hook;
 mod identity;

@@ -20,15 +20,61 @@ use fjall::{
 
 use super::journal::{self, Verdict};
 use super::mvcc::{FIRST_REVISION, Mvcc, RecordId};
+use super::space::{Room, Space};
 use crate::{Change, Error, KeyValue, Result};
 
 /// Where the writer thread puts its batches.
 pub(super) trait Disk: Send {
+    /// What may be written now, with `bytes` of values to come.
+    fn room(&mut self, _bytes: usize) -> Room {
+        Room::Enough
+    }
+
     /// Appends changes; durable when it returns.
-    fn append(&mut self, changes: &[Arc<Change>]) -> Result<(), String>;
+    fn append(&mut self, changes: &[Arc<Change>]) -> Result<(), DiskError>;
 
     /// Removes records and notes that history is compacted up to `revision`.
-    fn forget(&mut self, garbage: &[RecordId], revision: u64) -> Result<(), String>;
+    fn forget(&mut self, garbage: &[RecordId], revision: u64) -> Result<(), DiskError>;
+
+    /// Opens the log anew after [`DiskError::Stopped`], and answers with what is in it.
+    fn reopen(&mut self) -> Result<Mvcc> {
+        Err(Error::Closed)
+    }
+}
+
+/// Why the disk did not take a batch.
+#[derive(Debug, Clone, thiserror::Error)]
+pub(super) enum DiskError {
+    /// There is no space, or the database gave up its background work: all that was acknowledged is in the log, which can be
+    /// opened anew.
+    #[error("{0}")]
+    Stopped(String),
+    /// What is on the disk is not known.
+    #[error("{0}")]
+    Broken(String),
+}
+
+impl From<fjall::Error> for DiskError {
+    fn from(error: fjall::Error) -> Self {
+        let full = |error: &std::io::Error| {
+            use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+            matches!(error.kind(), StorageFull | QuotaExceeded)
+        };
+        let stopped = match &error {
+            fjall::Error::Io(error) | fjall::Error::Storage(fjall::LsmError::Io(error)) => {
+                full(error)
+            }
+            // This thread's own failures are told by themselves, and nothing is written after them.
+            fjall::Error::Poisoned => true,
+            _ => false,
+        };
+        let detail = error.to_string();
+        if stopped {
+            Self::Stopped(detail)
+        } else {
+            Self::Broken(detail)
+        }
+    }
 }
 
 const FORMAT: u32 = 1;
@@ -44,11 +90,22 @@ const CACHE_BYTES: u64 = 1 << 20;
 const MEMTABLE_BYTES: u64 = 8 << 20;
 const JOURNAL_BYTES: u64 = 128 << 20;
 
+/// What the database may write right after it is opened: what its journal holds beyond the tables.
+const OPENING_BYTES: u64 = MEMTABLE_BYTES;
+
 pub(super) struct FjallDisk {
-    database: Database,
-    records: Keyspace,
+    path: PathBuf,
+    space: Space,
+    /// `None` while there is no space to open it.
+    log: Option<Log>,
     /// Held, and with it the lock, until the database is closed.
     _lock: File,
+}
+
+/// The open database.
+struct Log {
+    database: Database,
+    records: Keyspace,
 }
 
 impl FjallDisk {
@@ -58,6 +115,11 @@ impl FjallDisk {
         davit_beneath::private_dir(dir, 0o700)
             .map_err(|error| io("create the store directory", &error.into()))?;
         let lock = lock(dir)?;
+        let mut space = Space::open(dir).map_err(|error| io("look at the space", &error))?;
+        // Opening writes a little, and a full disk may still hold the reserve.
+        space
+            .room(0)
+            .map_err(|error| io("look at the space", &error))?;
         let path = dir.join("db");
         let complete = dir.join("complete");
         if complete.exists() {
@@ -65,14 +127,41 @@ impl FjallDisk {
         } else {
             clear_unfinished(&path)?;
         }
-        let database = Database::builder(&path)
+        let log = Log::open(&path)?;
+        if !complete.exists() {
+            log.write_header(FIRST_REVISION)
+                .map_err(|error| Error::Io {
+                    action: "create the store",
+                    detail: error.to_string(),
+                })?;
+            create_marker(dir, &complete).map_err(|error| io("create the store", &error))?;
+        }
+        let state = log.load(&path)?;
+        let disk = Self {
+            path,
+            space,
+            log: Some(log),
+            _lock: lock,
+        };
+        Ok((disk, state))
+    }
+
+    fn log(&self) -> Result<&Log, DiskError> {
+        let closed = || DiskError::Stopped("the log is not open".to_owned());
+        self.log.as_ref().ok_or_else(closed)
+    }
+}
+
+impl Log {
+    fn open(path: &Path) -> Result<Self> {
+        let database = Database::builder(path)
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)
             .journal_compression(CompressionType::None)
             .manual_journal_persist(true)
             .worker_threads(1)
             .open()
-            .map_err(|error| database_error(&path, "open the store", &error))?;
+            .map_err(|error| database_error(path, "open the store", &error))?;
         let options = || {
             KeyspaceCreateOptions::default()
                 .max_memtable_size(MEMTABLE_BYTES)
@@ -80,29 +169,21 @@ impl FjallDisk {
         };
         let records = database
             .keyspace(KEYSPACE, options)
-            .map_err(|error| database_error(&path, "open the store", &error))?;
-        let mut disk = Self {
-            database,
-            records,
-            _lock: lock,
-        };
-        if !complete.exists() {
-            disk.write_header(FIRST_REVISION)
-                .map_err(|detail| Error::Io {
-                    action: "create the store",
-                    detail,
-                })?;
-            create_marker(dir, &complete).map_err(|error| io("create the store", &error))?;
-        }
-        let (state, garbage) = disk.read(&path)?;
+            .map_err(|error| database_error(path, "open the store", &error))?;
+        Ok(Self { database, records })
+    }
+
+    /// Reads the state, and removes what an interrupted compaction left.
+    fn load(&self, path: &Path) -> Result<Mvcc> {
+        let (state, garbage) = self.read(path)?;
         if !garbage.is_empty() {
-            disk.forget(&garbage, state.oldest())
-                .map_err(|detail| Error::Io {
+            self.forget(&garbage, state.oldest())
+                .map_err(|error| Error::Io {
                     action: "clean up the store",
-                    detail,
+                    detail: error.to_string(),
                 })?;
         }
-        Ok((disk, state))
+        Ok(state)
     }
 
     /// A batch that is durable when it is committed.
@@ -112,10 +193,39 @@ impl FjallDisk {
             .durability(Some(PersistMode::SyncData))
     }
 
-    fn write_header(&mut self, compacted: u64) -> Result<(), String> {
+    fn write_header(&self, compacted: u64) -> Result<(), DiskError> {
         let mut batch = self.batch();
         batch.insert(&self.records, HEADER_KEY, header(compacted));
-        batch.commit().map_err(|error| error.to_string())
+        Ok(batch.commit()?)
+    }
+
+    fn append(&self, changes: &[Arc<Change>]) -> Result<(), DiskError> {
+        let mut batch = self.batch();
+        for change in changes {
+            let (create_revision, value) = match &change.current {
+                Some(pair) => (pair.create_revision, pair.value.clone()),
+                None => (0, Bytes::new()),
+            };
+            let delete = change.current.is_none();
+            let key = record_key(change.revision, create_revision, delete, &change.key);
+            batch.insert(&self.records, key, value);
+        }
+        Ok(batch.commit()?)
+    }
+
+    fn forget(&self, garbage: &[RecordId], revision: u64) -> Result<(), DiskError> {
+        // The header goes first: what is removed before a crash was then already
+        // compacted, and what is not is found and removed at the next start.
+        self.write_header(revision)?;
+        for some in garbage.chunks(FORGET_BATCH) {
+            let mut batch = self.batch();
+            for id in some {
+                let key = record_key(id.revision, id.create_revision, id.delete, &id.key);
+                batch.remove(&self.records, key);
+            }
+            batch.commit()?;
+        }
+        Ok(())
     }
 
     /// Rebuilds the state, and finds records that an interrupted compaction left.
@@ -168,33 +278,34 @@ impl FjallDisk {
 }
 
 impl Disk for FjallDisk {
-    fn append(&mut self, changes: &[Arc<Change>]) -> Result<(), String> {
-        let mut batch = self.batch();
-        for change in changes {
-            let (create_revision, value) = match &change.current {
-                Some(pair) => (pair.create_revision, pair.value.clone()),
-                None => (0, Bytes::new()),
-            };
-            let delete = change.current.is_none();
-            let key = record_key(change.revision, create_revision, delete, &change.key);
-            batch.insert(&self.records, key, value);
-        }
-        batch.commit().map_err(|error| error.to_string())
+    fn room(&mut self, bytes: usize) -> Room {
+        let asked = if self.log.is_some() {
+            bytes as u64
+        } else {
+            // Reading the log is worth while only if it stays open then.
+            OPENING_BYTES
+        };
+        self.space.room(asked).unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot tell how much space is left for the store");
+            Room::Enough
+        })
     }
 
-    fn forget(&mut self, garbage: &[RecordId], revision: u64) -> Result<(), String> {
-        // The header goes first: what is removed before a crash was then already
-        // compacted, and what is not is found and removed at the next start.
-        self.write_header(revision)?;
-        for some in garbage.chunks(FORGET_BATCH) {
-            let mut batch = self.batch();
-            for id in some {
-                let key = record_key(id.revision, id.create_revision, id.delete, &id.key);
-                batch.remove(&self.records, key);
-            }
-            batch.commit().map_err(|error| error.to_string())?;
-        }
-        Ok(())
+    fn append(&mut self, changes: &[Arc<Change>]) -> Result<(), DiskError> {
+        self.log()?.append(changes)
+    }
+
+    fn forget(&mut self, garbage: &[RecordId], revision: u64) -> Result<(), DiskError> {
+        self.log()?.forget(garbage, revision)
+    }
+
+    fn reopen(&mut self) -> Result<Mvcc> {
+        self.log = None;
+        check_journal(&self.path)?;
+        let log = Log::open(&self.path)?;
+        let state = log.load(&self.path)?;
+        self.log = Some(log);
+        Ok(state)
     }
 }
 
@@ -343,8 +454,11 @@ fn lock(dir: &Path) -> Result<File> {
     }
     file.set_len(0)
         .and_then(|()| file.seek(SeekFrom::Start(0)))
-        .and_then(|_| writeln!(file, "{}", std::process::id()))
         .map_err(|error| io(action, &error))?;
+    // For the message of the next one only, and a full disk does not take it.
+    if let Err(error) = writeln!(file, "{}", std::process::id()) {
+        tracing::debug!(%error, "cannot note who holds the store");
+    }
     Ok(file)
 }
 

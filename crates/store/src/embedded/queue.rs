@@ -23,7 +23,7 @@ pub(super) enum Request {
 }
 
 impl Request {
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Write {
                 write:

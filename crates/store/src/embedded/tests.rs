@@ -9,7 +9,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use tokio::task::JoinSet;
 
-use super::disk::Disk;
+use super::disk::{Disk, DiskError};
 use super::mvcc::{FIRST_REVISION, Mvcc, RecordId};
 use super::{EmbeddedOptions, EmbeddedStore};
 use crate::{Change, Error, KeyValue, ListOptions, Store, WatchEvent, Write};
@@ -162,10 +162,10 @@ struct Failing {
 }
 
 impl Disk for Failing {
-    fn append(&mut self, changes: &[Arc<Change>]) -> Result<(), String> {
+    fn append(&mut self, changes: &[Arc<Change>]) -> Result<(), DiskError> {
         self.appends += 1;
         if self.appends >= self.fail_from {
-            return Err("no space left on device".to_owned());
+            return Err(DiskError::Broken("input/output error".to_owned()));
         }
         self.written
             .fetch_add(changes.len() as u64, Ordering::Relaxed);
@@ -174,7 +174,7 @@ impl Disk for Failing {
         Ok(())
     }
 
-    fn forget(&mut self, _: &[RecordId], _: u64) -> Result<(), String> {
+    fn forget(&mut self, _: &[RecordId], _: u64) -> Result<(), DiskError> {
         Ok(())
     }
 }
@@ -219,10 +219,7 @@ async fn after_a_failed_write_none_is_acknowledged_and_none_is_visible() {
     assert_eq!(everything(&store).await.len(), acknowledged);
     assert_eq!(store.revision(), FIRST_REVISION + acknowledged as u64);
     let later = store.commit(Write::put("later", "x")).await.unwrap_err();
-    assert!(
-        later.to_string().contains("no space left on device"),
-        "{later}"
-    );
+    assert!(later.to_string().contains("input/output error"), "{later}");
     assert!(matches!(store.health().await, Err(Error::Poisoned { .. })));
     for _ in 0..acknowledged {
         assert!(matches!(
@@ -235,15 +232,73 @@ async fn after_a_failed_write_none_is_acknowledged_and_none_is_visible() {
     assert_eq!(last, WatchEvent::Progress(store.revision()));
 }
 
+/// A disk that now and then says it has stopped, sometimes after it has written.
+struct Stopping {
+    inner: super::disk::FjallDisk,
+    appends: u64,
+}
+
+impl Disk for Stopping {
+    fn append(&mut self, changes: &[Arc<Change>]) -> Result<(), DiskError> {
+        self.appends += 1;
+        let stopped = Err(DiskError::Stopped("no space".to_owned()));
+        match self.appends % 3 {
+            0 => stopped,
+            1 => self.inner.append(changes),
+            _ => self.inner.append(changes).and(stopped),
+        }
+    }
+
+    fn forget(&mut self, garbage: &[RecordId], revision: u64) -> Result<(), DiskError> {
+        self.inner.forget(garbage, revision)
+    }
+
+    fn reopen(&mut self) -> crate::Result<Mvcc> {
+        self.inner.reopen()
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_disk_is_opened_again_and_what_it_holds_has_happened() {
+    let dir = tempfile::tempdir().unwrap();
+    let (inner, state) = super::disk::FjallDisk::open(dir.path()).unwrap();
+    let disk = Box::new(Stopping { inner, appends: 0 });
+    let store = EmbeddedStore::start(dir.path(), EmbeddedOptions::default(), disk, state).unwrap();
+    let mut watch = store.watch("", FIRST_REVISION).await.unwrap();
+    let mut acknowledged = 0;
+    for number in 0..9 {
+        match store.commit(Write::create(format!("{number}"), "x")).await {
+            Ok(_) => acknowledged += 1,
+            Err(Error::Full) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // The last append stopped with nothing written.
+    assert_eq!(acknowledged, 3);
+    let held = everything(&store).await;
+    assert_eq!(held.len(), 6);
+    for revision in FIRST_REVISION + 1..=FIRST_REVISION + 6 {
+        match watch.next().await.unwrap().unwrap() {
+            WatchEvent::Change(change) => assert_eq!(change.revision, revision),
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(store);
+    let store = open(dir.path()).await;
+    assert_eq!(everything(&store).await, held);
+}
+
 /// A disk that blocks until told to go on.
 struct Gate(std::sync::mpsc::Receiver<()>);
 
 impl Disk for Gate {
-    fn append(&mut self, _: &[Arc<Change>]) -> Result<(), String> {
-        self.0.recv().map_err(|error| error.to_string())
+    fn append(&mut self, _: &[Arc<Change>]) -> Result<(), DiskError> {
+        self.0
+            .recv()
+            .map_err(|error| DiskError::Broken(error.to_string()))
     }
 
-    fn forget(&mut self, _: &[RecordId], _: u64) -> Result<(), String> {
+    fn forget(&mut self, _: &[RecordId], _: u64) -> Result<(), DiskError> {
         Ok(())
     }
 }

@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::Shared;
-use super::disk::Disk;
+use super::disk::{Disk, DiskError};
 use super::mvcc::Mvcc;
 use super::queue::{Request, Taken};
+use super::space::Room;
 use crate::{Change, Committed, Error, Expect, KeyValue, Operation, Result, Write};
 
 /// How often the age of the history is looked at.
@@ -20,6 +21,9 @@ const COMPACTION_INTERVAL: Duration = Duration::from_secs(30);
 /// How many batches may pass before the size of the history is looked at.
 const BATCHES_PER_CHECK: u32 = 16;
 
+/// How often a full disk is looked at.
+const FULL_INTERVAL: Duration = Duration::from_secs(1);
+
 type Reply = oneshot::Sender<Result<Committed>>;
 
 pub(super) struct Writer {
@@ -27,11 +31,14 @@ pub(super) struct Writer {
     disk: Box<dyn Disk>,
     next_check: Instant,
     batches: u32,
+    room: Room,
+    /// The log must be opened anew, and since when that is not tried before.
+    stopped: Option<Instant>,
 }
 
 /// The decisions of one batch, not yet durable.
-#[derive(Default)]
 struct Staged {
+    room: Room,
     changes: Vec<Arc<Change>>,
     /// Index in `changes` of the last change of a key.
     last: HashMap<Arc<str>, usize>,
@@ -47,6 +54,8 @@ impl Writer {
             disk,
             next_check,
             batches: 0,
+            room: Room::Enough,
+            stopped: None,
         }
     }
 
@@ -58,29 +67,77 @@ impl Writer {
             self.shared.options.batch_bytes,
         );
         loop {
-            // Without history there is nothing to compact and no reason to wake up.
-            let deadline = self
-                .shared
-                .state
-                .read()
-                .has_history()
-                .then_some(self.next_check);
+            let deadline = self.deadline();
             match self.shared.queue.take(writes, bytes, deadline) {
                 Taken::Batch(requests) => self.serve(requests),
-                Taken::Idle => {}
+                Taken::Idle => self.look_for_room(0),
                 Taken::Closed => return,
             }
             self.check_history();
         }
     }
 
+    /// When to look around though nobody asks for anything. Without history there is nothing to compact and no reason to.
+    fn deadline(&self) -> Option<Instant> {
+        if self.room != Room::Enough || self.stopped.is_some() {
+            return Some(Instant::now() + FULL_INTERVAL);
+        }
+        let has_history = self.shared.state.read().has_history();
+        has_history.then_some(self.next_check)
+    }
+
+    /// Finds out what may be written, and opens the log anew if it has to be and can be.
+    pub(super) fn look_for_room(&mut self, bytes: usize) {
+        self.room = self.disk.room(bytes);
+        if let Some(not_before) = self.stopped {
+            if self.room != Room::None && Instant::now() >= not_before {
+                self.reopen();
+            }
+            if self.stopped.is_some() {
+                self.room = Room::None;
+            }
+        }
+        let full = self.room != Room::Enough;
+        self.shared.full.store(full, Ordering::Release);
+    }
+
+    fn reopen(&mut self) {
+        let state = match self.disk.reopen() {
+            Ok(state) => state,
+            Err(error @ Error::Corrupt { .. }) => {
+                self.poison("open the store again", error.to_string());
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot open the store again yet");
+                self.stopped = Some(Instant::now() + FULL_INTERVAL);
+                return;
+            }
+        };
+        // The batch that failed may have reached the disk after all. Then it has happened, as far as anybody can tell.
+        let known = self.shared.state.read().revision();
+        match state.changes_after("", known) {
+            Ok(missed) => {
+                let missed: Vec<_> = missed.into();
+                self.show(&missed);
+                self.stopped = None;
+                tracing::info!(missed = missed.len(), "opened the store again");
+            }
+            Err(error) => {
+                self.poison("open the store again", error.to_string());
+            }
+        }
+    }
+
     fn serve(&mut self, requests: Vec<Request>) {
-        let mut staged = Staged::default();
+        self.look_for_room(requests.iter().map(Request::bytes).sum());
+        let mut staged = Staged::new(self.room);
         for request in requests {
             match request {
                 Request::Write { write, reply } => self.stage(&mut staged, write, reply),
                 Request::Compact { revision, reply } => {
-                    self.flush(std::mem::take(&mut staged));
+                    self.flush(std::mem::replace(&mut staged, Staged::new(self.room)));
+                    staged.room = self.room;
                     // Nobody waits for the answer if the caller has gone away.
                     let _ = reply.send(self.compact(revision));
                 }
@@ -102,19 +159,8 @@ impl Writer {
             changes, answers, ..
         } = staged;
         let outcome = self.persist(&changes);
-        if outcome.is_ok()
-            && let Some(last) = changes.last()
-        {
-            let now = Instant::now();
-            let mut state = self.shared.state.write();
-            for change in &changes {
-                state.apply(Arc::clone(change), now);
-            }
-            drop(state);
-            self.shared.watchers.publish(&changes, last.revision);
-            self.shared
-                .published
-                .store(last.revision, Ordering::Release);
+        if outcome.is_ok() {
+            self.show(&changes);
         }
         for (reply, decision) in answers {
             // A refusal may rest on a write of the same batch, so that it is only
@@ -128,6 +174,23 @@ impl Writer {
         }
     }
 
+    /// Applies what is durable and shows it to the watchers.
+    fn show(&self, changes: &[Arc<Change>]) {
+        let Some(last) = changes.last() else {
+            return;
+        };
+        let now = Instant::now();
+        let mut state = self.shared.state.write();
+        for change in changes {
+            state.apply(Arc::clone(change), now);
+        }
+        drop(state);
+        self.shared.watchers.publish(changes, last.revision);
+        self.shared
+            .published
+            .store(last.revision, Ordering::Release);
+    }
+
     fn persist(&mut self, changes: &[Arc<Change>]) -> Result<()> {
         if changes.is_empty() {
             return Ok(());
@@ -139,7 +202,21 @@ impl Writer {
         }
         self.disk
             .append(changes)
-            .map_err(|detail| self.poison("write to the store", detail))
+            .map_err(|error| self.failed("write to the store", error))
+    }
+
+    /// What a failure of the disk means for those who wait, and for what comes.
+    fn failed(&mut self, action: &'static str, error: DiskError) -> Error {
+        match error {
+            DiskError::Broken(detail) => self.poison(action, detail),
+            DiskError::Stopped(detail) => {
+                tracing::warn!(%detail, "cannot {action}; it will be opened again");
+                self.stopped = Some(Instant::now());
+                self.room = Room::None;
+                self.shared.full.store(true, Ordering::Release);
+                Error::Full
+            }
+        }
     }
 
     fn poison(&self, action: &'static str, detail: String) -> Error {
@@ -149,6 +226,9 @@ impl Writer {
     }
 
     fn compact(&mut self, revision: u64) -> Result<()> {
+        if self.room == Room::None {
+            return Err(Error::Full);
+        }
         if let Some(cause) = self.shared.poison.get() {
             return Err(Error::Poisoned {
                 cause: cause.clone(),
@@ -159,7 +239,7 @@ impl Writer {
         // refused as compacted stays refused after a restart.
         self.disk
             .forget(&garbage, revision)
-            .map_err(|detail| self.poison("compact the store", detail))?;
+            .map_err(|error| self.failed("compact the store", error))?;
         self.shared.state.write().compact(revision);
         tracing::debug!(revision, records = garbage.len(), "compacted");
         Ok(())
@@ -192,6 +272,15 @@ impl Writer {
 }
 
 impl Staged {
+    fn new(room: Room) -> Self {
+        Self {
+            room,
+            changes: Vec::new(),
+            last: HashMap::new(),
+            answers: Vec::new(),
+        }
+    }
+
     /// Decides one write against the state and the writes before it in the batch;
     /// answers with the index of its change.
     fn decide(&mut self, state: &Mvcc, write: Write) -> Result<usize> {
@@ -218,6 +307,14 @@ impl Staged {
         }
         if previous.is_none() && write.op == Operation::Delete {
             return Err(Error::NotFound { key: write.key });
+        }
+        let fits = match self.room {
+            Room::Enough => true,
+            Room::Little => write.op == Operation::Delete,
+            Room::None => false,
+        };
+        if !fits {
+            return Err(Error::Full);
         }
         let revision = self
             .changes
