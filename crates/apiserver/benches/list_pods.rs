@@ -80,6 +80,7 @@ fn benches(criterion: &mut Criterion) {
     let dir = tempfile::tempdir().unwrap();
     let server = runtime.block_on(populated(dir.path()));
     let json = "application/json";
+    let protobuf = "application/vnd.kubernetes.protobuf";
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
     let mut group = criterion.benchmark_group("list_10000_pods");
     group.sample_size(20);
@@ -91,6 +92,7 @@ fn benches(criterion: &mut Criterion) {
             "/api/v1/pods?labelSelector=app%3Dapp-7",
             json,
         ),
+        ("protobuf", "/api/v1/pods", protobuf),
         ("table", "/api/v1/pods", table),
     ] {
         group.bench_function(name, |b| {

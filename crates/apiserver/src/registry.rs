@@ -56,6 +56,14 @@ impl ResourceInfo {
         self.storage.version() != self.row.version || self.storage.group() != self.row.group
     }
 
+    /// The kind of its lists: a definition may call it something else.
+    pub(crate) fn list_kind(&self) -> String {
+        match &self.custom {
+            Some(custom) => custom.definition.list_kind.to_owned(),
+            None => format!("{}List", self.row.kind),
+        }
+    }
+
     /// The root type.
     pub fn type_id(&self) -> TypeId {
         self.row.type_id

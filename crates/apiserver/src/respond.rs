@@ -1,11 +1,11 @@
 //! Writing answers in the form that was negotiated.
 
 use std::io::Write as _;
+use std::sync::Arc;
 
-use bytes::Bytes;
 use davit_api::kinds;
 use davit_api::status::Status;
-use davit_schema::protobuf;
+use davit_schema::protobuf::{ProtobufError, encode_object};
 use http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY,
     X_CONTENT_TYPE_OPTIONS,
@@ -13,11 +13,12 @@ use http::header::{
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
+mod protobuf;
 mod table;
 
 use crate::audit;
 use crate::body::ResponseBody;
-use crate::cache::metadata_of;
+use crate::cache::{CachedObject, metadata_of};
 use crate::context::Context;
 use crate::convert;
 use crate::negotiate::{
@@ -26,6 +27,7 @@ use crate::negotiate::{
 use crate::query::Query;
 use crate::registry::ResourceInfo;
 
+pub(crate) use protobuf::message;
 use table::table_bytes;
 pub(crate) use table::{Include, row, table_frame};
 
@@ -59,8 +61,8 @@ pub(crate) fn accepted_for(
 /// An object of a list or an answer.
 #[derive(Debug, Clone)]
 pub(crate) enum Item {
-    /// Canonical bytes in the version that was asked for.
-    Raw(Bytes),
+    /// As the cache has it, in the version that was asked for.
+    Cached(Arc<CachedObject>),
     /// The object in the version that was asked for.
     Value(Value),
 }
@@ -68,7 +70,7 @@ pub(crate) enum Item {
 impl Item {
     pub(crate) fn into_value(self) -> Result<Value, Status> {
         match self {
-            Self::Raw(bytes) => serde_json::from_slice(&bytes).map_err(Status::internal),
+            Self::Cached(object) => serde_json::from_slice(object.json()).map_err(Status::internal),
             Self::Value(value) => Ok(value),
         }
     }
@@ -156,6 +158,10 @@ pub(crate) fn list(
             StatusCode::OK,
             list_bytes(resource, &items, meta),
         )),
+        Form::Object if accepted.media == Media::Protobuf => Ok(protobuf_response(
+            protobuf::list(resource, &items, meta),
+            || list_bytes(resource, &items, meta),
+        )),
         Form::Object => {
             let items: Vec<Value> = items
                 .into_iter()
@@ -167,6 +173,10 @@ pub(crate) fn list(
         Form::Partial(version) if accepted.writes_plain_json() => Ok(json_response(
             StatusCode::OK,
             partial_list_bytes(&items, version, meta),
+        )),
+        Form::Partial(version) if accepted.media == Media::Protobuf => Ok(protobuf_response(
+            protobuf::partial_list(&items, version, meta),
+            || partial_list_bytes(&items, version, meta),
         )),
         Form::Partial(version) => {
             let items: Vec<Value> = items
@@ -203,7 +213,7 @@ pub(crate) fn list(
 
 fn list_value(resource: &ResourceInfo, items: &[Value], meta: &ListMeta) -> Value {
     json!({
-        "kind": format!("{}List", resource.row.kind),
+        "kind": resource.list_kind(),
         "apiVersion": resource.api_version(),
         "metadata": meta.to_value(),
         "items": items,
@@ -215,24 +225,24 @@ fn list_bytes(resource: &ResourceInfo, items: &[Item], meta: &ListMeta) -> Vec<u
     let size: usize = items
         .iter()
         .map(|item| match item {
-            Item::Raw(bytes) => bytes.len() + 1,
+            Item::Cached(object) => object.json().len() + 1,
             Item::Value(_) => 1024,
         })
         .sum();
     let mut body = Vec::with_capacity(size + 256);
-    let (kind, version) = (resource.row.kind, resource.api_version());
+    let (kind, version) = (resource.list_kind(), resource.api_version());
     let meta = meta.to_value();
     // writing to a Vec cannot fail
     let _ = write!(
         body,
-        "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{version}\",\"metadata\":{meta},\"items\":["
+        "{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{meta},\"items\":["
     );
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
             body.push(b',');
         }
         match item {
-            Item::Raw(bytes) => body.extend_from_slice(bytes),
+            Item::Cached(object) => body.extend_from_slice(object.json()),
             Item::Value(value) => {
                 let _ = serde_json::to_writer(&mut body, value);
             }
@@ -259,7 +269,9 @@ fn write_partial(body: &mut Vec<u8>, item: &Item, version: &str) {
         "{{\"apiVersion\":\"meta.k8s.io/{version}\",\"kind\":\"PartialObjectMetadata\",\"metadata\":"
     );
     match item {
-        Item::Raw(json) => body.extend_from_slice(metadata_of(json).unwrap_or(b"{}")),
+        Item::Cached(object) => {
+            body.extend_from_slice(metadata_of(object.json()).unwrap_or(b"{}"));
+        }
         Item::Value(value) => match value.get("metadata") {
             Some(metadata) => {
                 let _ = write!(body, "{metadata}");
@@ -314,14 +326,26 @@ pub(crate) fn encoded(
             let text = yaml(value);
             respond(code, Media::Yaml.content_type(), text.into())
         }
-        Media::Protobuf => match protobuf::encode_object(kinds::builtin(), value) {
-            Ok(body) => respond(code, PROTOBUF, body.into()),
-            Err(error) => {
-                // JSON with its own content type is still an answer
-                tracing::warn!(%error, "writing protobuf");
-                json_response(code, json_bytes(value, false))
-            }
-        },
+        Media::Protobuf => {
+            let body = encode_object(kinds::builtin(), value);
+            let mut response = protobuf_response(body, || json_bytes(value, false));
+            *response.status_mut() = code;
+            response
+        }
+    }
+}
+
+/// Protobuf, or JSON with its own content type where there is none: it is still an answer.
+fn protobuf_response(
+    body: Result<Vec<u8>, ProtobufError>,
+    json: impl FnOnce() -> Vec<u8>,
+) -> Response<ResponseBody> {
+    match body {
+        Ok(body) => respond(StatusCode::OK, PROTOBUF, body.into()),
+        Err(error) => {
+            tracing::warn!(%error, "writing protobuf");
+            json_response(StatusCode::OK, json())
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Objects as the cache holds them, and the filters of lists and watches.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
@@ -62,6 +63,31 @@ pub(crate) struct CachedObject {
     pair: KeyValue,
     header: Arc<Header>,
     json: OnceLock<Bytes>,
+    protobuf: OnceLock<Kept>,
+}
+
+/// How many bytes of protobuf messages are kept, of all objects together. Beyond it they are made each time.
+const KEPT_BYTES: usize = 32 << 20;
+static KEPT: AtomicUsize = AtomicUsize::new(0);
+
+/// A message that is kept, and counted for as long.
+#[derive(Debug)]
+struct Kept(Bytes);
+
+impl Kept {
+    /// Keeps a message if there is room.
+    fn new(bytes: &Bytes, limit: usize) -> Option<Self> {
+        let before = KEPT.fetch_add(bytes.len(), Ordering::Relaxed);
+        let kept = Self(bytes.clone());
+        // What there is no room for is given back by the drop.
+        (before + bytes.len() <= limit).then_some(kept)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        KEPT.fetch_sub(self.0.len(), Ordering::Relaxed);
+    }
 }
 
 impl CachedObject {
@@ -71,6 +97,7 @@ impl CachedObject {
             pair: pair.clone(),
             header: Arc::new(header),
             json: OnceLock::new(),
+            protobuf: OnceLock::new(),
         }
     }
 
@@ -84,6 +111,7 @@ impl CachedObject {
             },
             header: Arc::clone(&self.header),
             json: OnceLock::new(),
+            protobuf: OnceLock::new(),
         }
     }
 
@@ -112,6 +140,23 @@ impl CachedObject {
                 None => stored.clone(),
             }
         })
+    }
+
+    /// The protobuf message of the storage version, which `make` makes of the JSON. Made at the first call and shared from
+    /// then on, as long as there is room for it.
+    pub(crate) fn protobuf<E>(
+        &self,
+        make: impl FnOnce(&Bytes) -> Result<Vec<u8>, E>,
+    ) -> Result<Bytes, E> {
+        if let Some(kept) = self.protobuf.get() {
+            return Ok(kept.0.clone());
+        }
+        let bytes = Bytes::from(make(self.json())?);
+        if let Some(kept) = Kept::new(&bytes, KEPT_BYTES) {
+            // Another one may have been faster; its message is the same.
+            let _ = self.protobuf.set(kept);
+        }
+        Ok(bytes)
     }
 
     /// What it weighs in memory, roughly.
@@ -176,5 +221,31 @@ impl std::fmt::Debug for Filter {
             .field("name", &self.name)
             .field("predicate", &self.predicate.is_some())
             .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_made_once_and_within_bounds() {
+        let pair = KeyValue {
+            key: "/a".into(),
+            value: Bytes::from_static(b"{}"),
+            mod_revision: 7,
+            create_revision: 7,
+        };
+        let object = CachedObject::new(&pair, Header::default());
+        let made = |text: &'static [u8]| object.protobuf(|_| Ok::<_, ()>(text.to_vec())).unwrap();
+        assert_eq!(made(b"first"), "first");
+        assert_eq!(made(b"second"), "first");
+        assert!(object.protobuf(|_| Err::<Vec<u8>, _>(())).is_ok());
+        // no room, and what is not kept is not counted either
+        let large = Bytes::from(vec![0; 1000]);
+        for _ in 0..100 {
+            assert!(Kept::new(&large, 1000 - 1).is_none());
+        }
+        assert!(Kept::new(&large, KEPT_BYTES).is_some());
     }
 }

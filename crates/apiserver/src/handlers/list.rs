@@ -103,7 +103,7 @@ async fn items(
     let mut rest = view.read(rest).await?.into_iter();
     let item = |object: &Arc<CachedObject>| {
         if is_ready(object) {
-            return Ok(Item::Raw(object.json().clone()));
+            return Ok(Item::Cached(Arc::clone(object)));
         }
         let value = rest.next();
         let lost = || Status::internal("a conversion lost an object");
@@ -113,9 +113,9 @@ async fn items(
 }
 
 /// An object in the version that was asked for; the cache's own bytes when that is the stored one.
-pub(super) fn item(resource: &ResourceInfo, object: &CachedObject) -> Result<Item, Status> {
+fn item(resource: &ResourceInfo, object: &Arc<CachedObject>) -> Result<Item, Status> {
     if !resource.is_converted() {
-        return Ok(Item::Raw(object.json().clone()));
+        return Ok(Item::Cached(Arc::clone(object)));
     }
     let value = serde_json::from_slice(object.json()).map_err(Status::internal)?;
     convert::from_storage(resource, value).map(Item::Value)

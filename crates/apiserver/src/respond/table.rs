@@ -127,7 +127,8 @@ fn write_row(
 ) -> Result<(), Status> {
     let (cells, conditions) = match item {
         Item::Value(value) => cells(resource, value, now),
-        Item::Raw(json) => {
+        Item::Cached(object) => {
+            let json = object.json();
             let value = match &resource.custom {
                 // their columns may show any field
                 Some(_) => serde_json::from_slice(json),
@@ -149,7 +150,7 @@ fn write_row(
         Include::Metadata => write_partial(body, item, version),
         Include::Object => {
             let _ = match item {
-                Item::Raw(json) => body.write_all(json),
+                Item::Cached(object) => body.write_all(object.json()),
                 Item::Value(value) => write!(body, "{value}"),
             };
         }

@@ -47,6 +47,22 @@ async fn items_012_and_067_protobuf_answers_lists_and_watches() {
     let list = read(&c.request("GET", CONFIG_MAPS, &accept, "").await.body);
     assert_eq!(list.kind, "ConfigMapList");
     assert_eq!(list.value["items"][0]["metadata"]["name"], "x");
+    // Lists are put together from the messages of their objects, made now or before, and are what the whole would be.
+    for form in ["", ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"] {
+        let json = format!("application/json{form}");
+        let whole = c
+            .request("GET", CONFIG_MAPS, &[("accept", &json)], "")
+            .await
+            .ok(200);
+        let whole = davit_schema::protobuf::encode_object(kinds, &whole).unwrap();
+        for _ in 0..2 {
+            let accept = format!("{protobuf}{form}");
+            let list = c
+                .request("GET", CONFIG_MAPS, &[("accept", &accept)], "")
+                .await;
+            assert_eq!(list.body, whole, "{form}");
+        }
+    }
     let missing = c
         .request("GET", &format!("{CONFIG_MAPS}/y"), &accept, "")
         .await;

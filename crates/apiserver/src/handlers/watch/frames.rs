@@ -98,26 +98,45 @@ impl Frames {
             (Form::Partial(_), true) => Some(PARTIAL_PROTOBUF_V1_BETA1),
             (Form::Table(_), _) => None,
         };
-        let value: Value =
-            serde_json::from_slice(delivery.object().json()).map_err(Status::internal)?;
-        let value = convert::from_storage(&self.resource, value)?;
         let kind = delivery.kind().as_str();
         let Some(format) = format else {
+            let value = self.value(delivery)?;
             let table = self.table(value);
             return self.frame(kind, &table);
         };
-        let object = match self.form {
-            Form::Partial(version) => respond::partial(&value, version),
-            _ => value,
-        };
         let mut failed = None;
         let bytes = delivery.encoded(format, || {
-            self.frame(kind, &object).unwrap_or_else(|status| {
+            let frame = match self.form {
+                Form::Object if protobuf && !converted => self.message_frame(delivery),
+                Form::Partial(version) => self
+                    .value(delivery)
+                    .and_then(|value| self.frame(kind, &respond::partial(&value, version))),
+                _ => self
+                    .value(delivery)
+                    .and_then(|value| self.frame(kind, &value)),
+            };
+            frame.unwrap_or_else(|status| {
                 failed = Some(status);
                 Bytes::new()
             })
         });
         failed.map_or(Ok(bytes), Err)
+    }
+
+    /// The object of an event in the version that is watched.
+    fn value(&self, delivery: &Delivery) -> Result<Value, Status> {
+        let stored = serde_json::from_slice(delivery.object().json()).map_err(Status::internal)?;
+        convert::from_storage(&self.resource, stored)
+    }
+
+    /// An event in protobuf, made of the message that is kept with the object.
+    fn message_frame(&self, delivery: &Delivery) -> Result<Bytes, Status> {
+        let resource = &self.resource;
+        let message = respond::message(resource, delivery.object()).map_err(Status::internal)?;
+        let object = protobuf::seal(&resource.api_version(), resource.row.kind, &message);
+        protobuf::watch_frame(delivery.kind().as_str(), &object)
+            .map(Bytes::from)
+            .map_err(Status::internal)
     }
 
     /// The content type of the stream.
