@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use davit_api::kinds::{ResourceRow, SubresourceRow, TypeId, intern};
+use davit_api::kinds::{ResourceRow, SubresourceRow, TypeId, compare_versions, intern};
 use davit_schema::apply::Schema;
 use davit_schema::structural::{SimplePath, Structural};
 use serde_json::Value;
@@ -131,6 +131,11 @@ impl Definition {
             group: text(&spec["group"]),
             namespaced: spec["scope"] == "Namespaced",
             accepted,
+            current: list
+                .iter()
+                .filter(|version| version["served"] == true && version["deprecated"] != true)
+                .filter_map(|version| version["name"].as_str())
+                .collect(),
         };
         let served = list
             .iter()
@@ -156,6 +161,8 @@ struct Names<'a> {
     group: &'static str,
     namespaced: bool,
     accepted: &'a Value,
+    /// The served versions that are not deprecated.
+    current: Vec<&'a str>,
 }
 
 fn served_storage(
@@ -179,10 +186,9 @@ fn served(definition: &Arc<Definition>, names: &Names<'_>, object: &Value, index
     let scale = scale(&subresources["scale"]);
     let api_version = davit_api::kinds::api_version(names.group, version);
     let deprecation = (object["deprecated"] == true).then(|| {
-        object["deprecationWarning"].as_str().map_or_else(
-            || format!("{api_version} {kind} is deprecated"),
-            str::to_owned,
-        )
+        object["deprecationWarning"]
+            .as_str()
+            .map_or_else(|| deprecation_warning(names, version, kind), str::to_owned)
     });
     let custom = Arc::new(CustomVersion {
         definition: Arc::clone(definition),
@@ -229,25 +235,37 @@ fn subresource_rows(
 ) -> Vec<SubresourceRow> {
     let verbs = vec!["get", "patch", "update"];
     let mut rows = Vec::new();
-    if custom.scale.is_some() {
-        rows.push(SubresourceRow {
-            name: "scale",
-            group: "autoscaling",
-            version: "v1",
-            kind: "Scale",
-            verbs: verbs.clone(),
-        });
-    }
     if has_status {
         rows.push(SubresourceRow {
             name: "status",
             group,
             version: custom.version,
             kind: custom.kind,
+            verbs: verbs.clone(),
+        });
+    }
+    if custom.scale.is_some() {
+        rows.push(SubresourceRow {
+            name: "scale",
+            group: "autoscaling",
+            version: "v1",
+            kind: "Scale",
             verbs,
         });
     }
     rows
+}
+
+/// What users of a deprecated version are told when the definition does not say it: the newest version to use instead.
+fn deprecation_warning(names: &Names<'_>, version: &str, kind: &str) -> String {
+    let group = names.group;
+    let newer = names.current.iter().copied();
+    let newer = newer.filter(|other| compare_versions(version, other).is_lt());
+    let instead = newer.max_by(|a, b| compare_versions(a, b));
+    let instead = instead.map_or(String::new(), |newer| {
+        format!("; use {group}/{newer} {kind}")
+    });
+    format!("{group}/{version} {kind} is deprecated{instead}")
 }
 
 fn scale(value: &Value) -> Option<Scale> {

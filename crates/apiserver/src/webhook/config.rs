@@ -97,12 +97,11 @@ impl ClientConfig {
         let (base, dial, server_name, host) = match &self.target {
             Target::Service(service) => {
                 let host = service.host();
-                let path = match service.path.as_str() {
-                    "" => "/",
-                    path => path,
-                };
-                let slash = if path.starts_with('/') { "" } else { "/" };
-                let base = format!("https://{host}:{}{slash}{path}", service.port);
+                let base = format!(
+                    "https://{host}:{}{}",
+                    service.port,
+                    clean_path(&service.path)
+                );
                 let dial = Dial::Service {
                     services: services.clone(),
                     namespace: service.namespace.clone(),
@@ -131,7 +130,10 @@ impl ClientConfig {
                 } else {
                     host
                 };
-                (url.clone(), Dial::Direct, None, host)
+                let scheme = parsed.scheme_str().unwrap_or_default();
+                let authority = parsed.authority().map_or("", |a| a.as_str());
+                let base = format!("{scheme}://{authority}{}", clean_path(parsed.path()));
+                (base, Dial::Direct, None, host)
             }
         };
         let base: Uri = base
@@ -152,6 +154,21 @@ impl ClientConfig {
             credentials,
         })
     }
+}
+
+/// A path without empty, `.` and `..` segments, as client-go calls it.
+fn clean_path(path: &str) -> String {
+    let mut kept: Vec<&str> = Vec::new();
+    for segment in path.split('/') {
+        match segment {
+            "" | "." => {}
+            ".." => {
+                kept.pop();
+            }
+            segment => kept.push(segment),
+        }
+    }
+    format!("/{}", kept.join("/"))
 }
 
 #[cfg(test)]

@@ -61,8 +61,8 @@ impl Writer<'_> {
             let name = object::name(&new).to_owned();
             if attempt == 0 {
                 self.check_create(&new, &name).await?;
-                // The storage says this, after everybody else has spoken.
-                if has_version {
+                // The storage says this, after everybody else has spoken; a dry run does not ask it.
+                if has_version && !self.dry_run {
                     return Err(Status::unknown(
                         "resourceVersion should not be set on objects to be created",
                     ));

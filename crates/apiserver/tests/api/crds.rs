@@ -564,3 +564,57 @@ async fn names_and_versions_of_definitions_are_checked() {
         );
     }
 }
+
+#[tokio::test]
+async fn lists_and_warnings_go_by_what_the_definition_names() {
+    let c = Cluster::new().await;
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let mut versions =
+        ["v1", "v2", "v3beta1", "v3"].map(|name| version(name, name == "v3", any.clone()));
+    for old in &mut versions[..3] {
+        old["deprecated"] = json!(old["name"] != "v2");
+    }
+    versions[0]["subresources"] = json!({"status": {}, "scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}});
+    let mut pants = definition("lists.example.com", "pants", "Pant", json!(versions));
+    pants["spec"]["names"]["listKind"] = json!("Wardrobe");
+    establish(&c, &pants).await;
+
+    let url = |version: &str| format!("/apis/lists.example.com/{version}/namespaces/default/pants");
+    let mut pant =
+        json!({"apiVersion": "lists.example.com/v2", "kind": "Pant", "metadata": {"name": "a"}});
+    c.post(&url("v2"), &pant).await.ok(201);
+    for accept in [
+        "application/json",
+        "application/json;pretty=1",
+        "application/yaml",
+    ] {
+        let answer = c
+            .request("GET", &url("v2"), &[("accept", accept)], "")
+            .await;
+        assert!(answer.text().contains("Wardrobe"), "{}", answer.text());
+    }
+    let warned = |version| {
+        let url = url(version);
+        let c = &c;
+        async move { c.get(&url).await.warnings() }
+    };
+    assert_eq!(
+        warned("v1").await,
+        ["299 - \"lists.example.com/v1 Pant is deprecated; use lists.example.com/v3 Pant\""]
+    );
+    assert!(warned("v2").await.is_empty());
+    let resources = c.get("/apis/lists.example.com/v1").await.ok(200);
+    let resources = resources["resources"].as_array().unwrap();
+    let names: Vec<_> = resources
+        .iter()
+        .map(|r| r["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["pants", "pants/status", "pants/scale"]);
+
+    // a dry run does not reach the storage, which alone minds a resourceVersion
+    pant["metadata"] = json!({"name": "b", "resourceVersion": "5"});
+    c.post(&format!("{}?dryRun=All", url("v2")), &pant)
+        .await
+        .ok(201);
+    c.post(&url("v2"), &pant).await.error(500, "");
+}
