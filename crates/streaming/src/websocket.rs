@@ -4,6 +4,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use futures::{Sink, SinkExt, Stream, StreamExt};
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
@@ -62,9 +64,14 @@ impl Channels {
         }
         let (outgoing, messages) = mpsc::channel(QUEUE);
         let driver = tokio::spawn(async move {
+            let said_good_bye = Arc::new(AtomicBool::new(false));
+            let io = Ending {
+                io,
+                ended: Arc::clone(&said_good_bye),
+            };
             let (sink, stream) = accept(io).await.split();
             let receive = receive(stream, feeds, encoding);
-            let send = send(sink, messages, encoding);
+            let send = send(sink, messages, encoding, &said_good_bye);
             let mut receive = std::pin::pin!(receive);
             let mut send = std::pin::pin!(send);
             // When all writers are done the peer may still have to read and close; when the peer is gone all is over.
@@ -159,6 +166,7 @@ async fn send(
     mut sink: impl Sink<Message, Error = WsError> + Unpin,
     mut messages: mpsc::Receiver<(u8, Bytes)>,
     encoding: Encoding,
+    ended: &AtomicBool,
 ) -> Result<(), WsError> {
     while let Some((channel, payload)) = messages.recv().await {
         let message = match encoding {
@@ -172,7 +180,46 @@ async fn send(
         };
         sink.send(message).await?;
     }
-    sink.send(good_bye()).await
+    sink.feed(good_bye()).await?;
+    ended.store(true, Ordering::Release);
+    sink.flush().await
+}
+
+/// A connection whose writing side is shut down by the flush after the last message. Clients that wait for the socket to
+/// become readable see the messages that came with one before only when there is more, be it the end.
+struct Ending<T> {
+    io: T,
+    ended: Arc<AtomicBool>,
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Ending<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_read(cx, buf)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Ending<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, buf)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        if self.ended.load(Ordering::Acquire) {
+            return Pin::new(&mut self.io).poll_shutdown(cx);
+        }
+        Poll::Ready(Ok(()))
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
 }
 
 /// The end as it should be. Clients take a close without this code for a broken connection.
@@ -325,5 +372,31 @@ impl<T: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Tunnel<T> {
             self.closing = true;
         }
         self.socket.poll_flush_unpin(cx).map_err(into_io)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn the_connection_ends_with_the_close_frame() {
+        let (ours, mut theirs) = tokio::io::duplex(1 << 16);
+        let channels = Channels::serve(ours, 1, Encoding::Binary);
+        let mut writer = channels.writer(0);
+        writer.write_all(b"last").await.unwrap();
+        drop(writer);
+        let closing = tokio::spawn(channels.close(Duration::from_secs(60)));
+        // This client says nothing and keeps its own side open.
+        let mut all = Vec::new();
+        tokio::time::timeout(Duration::from_secs(30), theirs.read_to_end(&mut all))
+            .await
+            .unwrap()
+            .unwrap();
+        assert_eq!(all, b"\x82\x05\0last\x88\x02\x03\xe8");
+        drop(theirs);
+        closing.await.unwrap();
     }
 }
