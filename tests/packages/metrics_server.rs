@@ -137,6 +137,11 @@ fn item_167_metrics_server_shows_nodes_and_pods() {
     let summary: Value = serde_json::from_str(&kubectl(&c, &k, ["get", "--raw", path])).unwrap();
     assert_eq!(summary["node"]["nodeName"], "node-1");
     assert_eq!(summary["pods"][0]["podRef"]["name"], "busy");
+    // and what is in force there, as NFD's topology updater asks for it
+    let path = "/api/v1/nodes/node-1/proxy/configz";
+    let shown: Value = serde_json::from_str(&kubectl(&c, &k, ["get", "--raw", path])).unwrap();
+    assert_eq!(shown["kubeletconfig"]["topologyManagerScope"], "container");
+    assert_eq!(shown["kubeletconfig"]["maxPods"], 110);
     // containers outlive davit
     kubectl(&c, &k, ["delete", "pod", "busy", "--timeout=60s"]);
 }

@@ -1,4 +1,7 @@
-//! Feature gates of the API, by the names and defaults of API level 1.36.
+//! Feature gates, by the names of API level 1.36 and, where a gate has been removed since, of the level that had it.
+//!
+//! Those of the API can be switched with a few exceptions; those of other features that are built in are known, so that
+//! command lines for Kubernetes work, and cannot be switched off. A gate that is not in the table is refused.
 //!
 //! Fields of kinds name the gates they belong to ([`crate::kinds::Validation::feature_gates`]); the API server drops what
 //! belongs to a gate that is off. Gates this table does not know govern nothing here and count as on.
@@ -41,6 +44,11 @@ const fn locked(name: &'static str, stage: Stage, on: bool) -> Gate {
     }
 }
 
+/// What is always there: its gate takes `true` only.
+const fn built_in(name: &'static str, stage: Stage) -> Gate {
+    locked(name, stage, true)
+}
+
 /// Lists of values as attributes of devices, and `includes` in selectors.
 pub const LIST_ATTRIBUTES: &str = "DRAListTypeAttributes";
 /// Permissions for parts of the status of claims.
@@ -48,7 +56,11 @@ pub const GRANULAR_STATUS: &str = "DRAResourceClaimGranularStatusAuthorization";
 /// Extended resources that are served by device classes.
 pub const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
 
-const GATES: [Gate; 16] = [
+const GATES: [Gate; 43] = [
+    built_in("CPUManager", Stage::Ga),
+    built_in("CPUManagerPolicyOptions", Stage::Ga),
+    built_in("CRDValidationRatcheting", Stage::Ga),
+    built_in("CustomResourceFieldSelectors", Stage::Ga),
     locked("DRAAdminAccess", Stage::Ga, true),
     gate("DRAConsumableCapacity", Stage::Beta, true),
     gate("DRADeviceBindingConditions", Stage::Beta, true),
@@ -66,14 +78,65 @@ const GATES: [Gate; 16] = [
     locked("DRAResourcePoolStatus", Stage::Alpha, true),
     locked("DRASchedulerFilterTimeout", Stage::Beta, true),
     locked("DRAWorkloadResourceClaims", Stage::Alpha, false),
+    built_in("DevicePluginCDIDevices", Stage::Ga),
+    built_in("DevicePlugins", Stage::Ga),
     locked("DynamicResourceAllocation", Stage::Ga, true),
+    built_in("GracefulNodeShutdown", Stage::Beta),
+    built_in("GracefulNodeShutdownBasedOnPodPriority", Stage::Beta),
+    built_in("InPlacePodVerticalScaling", Stage::Ga),
+    built_in("KubeletCredentialProviders", Stage::Ga),
+    built_in("KubeletPodResources", Stage::Ga),
+    built_in("KubeletPodResourcesDynamicResources", Stage::Ga),
+    built_in("KubeletPodResourcesGet", Stage::Ga),
+    built_in("KubeletPodResourcesGetAllocatable", Stage::Ga),
+    built_in("MemoryManager", Stage::Ga),
+    built_in("MutatingAdmissionPolicy", Stage::Ga),
+    built_in("PodLevelResources", Stage::Beta),
+    built_in("PodSchedulingReadiness", Stage::Ga),
+    built_in("ResourceHealthStatus", Stage::Beta),
+    built_in("RotateKubeletServerCertificate", Stage::Beta),
+    built_in("SidecarContainers", Stage::Ga),
+    built_in("StructuredAuthenticationConfiguration", Stage::Ga),
+    built_in("StructuredAuthorizationConfiguration", Stage::Ga),
+    built_in("TopologyManager", Stage::Ga),
+    built_in("TopologyManagerPolicyOptions", Stage::Ga),
+    built_in("UserNamespacesSupport", Stage::Ga),
+    built_in("ValidatingAdmissionPolicy", Stage::Ga),
 ];
+
+/// A gate as people are told of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GateInfo {
+    /// The name, as in `--feature-gates`.
+    pub name: &'static str,
+    /// `ALPHA`, `BETA` or `GA`, as in the descriptions of flags.
+    pub stage: &'static str,
+    /// Whether it is on when nothing is said.
+    pub default: bool,
+    /// It cannot be switched.
+    pub locked: bool,
+}
+
+/// All gates that are known, by name.
+pub fn gates() -> impl Iterator<Item = GateInfo> {
+    GATES.iter().map(|gate| GateInfo {
+        name: gate.name,
+        stage: match gate.stage {
+            Stage::Alpha => "ALPHA",
+            Stage::Beta => "BETA",
+            Stage::Ga => "GA",
+        },
+        default: gate.on,
+        locked: gate.locked,
+    })
+}
 
 /// Why gates cannot be set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FeatureError {
     /// No gate has this name.
-    #[error("unrecognized feature gate: {0}")]
+    #[error("unrecognized feature gate: {0} (`davit features` lists those that are known)")]
     Unknown(String),
     /// An entry is not `NAME=BOOL`.
     #[error("missing bool value for {0}")]
@@ -218,6 +281,7 @@ mod tests {
         assert!(features.is_on("SomethingElse"));
         assert!(!features.all_on());
         assert!(GATES.is_sorted_by_key(|gate| gate.name));
+        assert!(gates().any(|gate| gate.name == LIST_ATTRIBUTES && !gate.default && !gate.locked));
     }
 
     #[test]
@@ -238,7 +302,13 @@ mod tests {
             let result = Features::default().set_all(list);
             result.unwrap_err().to_string()
         };
-        assert_eq!(fault("Foo=true"), "unrecognized feature gate: Foo");
+        assert!(fault("Foo=true").starts_with("unrecognized feature gate: Foo ("));
+        let known = "DevicePlugins=true,KubeletPodResourcesGet=true,CRDValidationRatcheting=true";
+        Features::default().set_all(known).unwrap();
+        assert_eq!(
+            fault("DevicePlugins=false"),
+            "cannot set feature gate DevicePlugins to false, feature is locked to true"
+        );
         assert_eq!(
             fault("DRADeviceTaints"),
             "missing bool value for DRADeviceTaints"

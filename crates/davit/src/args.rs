@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Manage the images of the embedded runtime
     Image(Image),
+    /// List the feature gates that are known, their stages and defaults
+    Features(FeaturesArgs),
     /// Serve Prometheus metrics of a node's devices, davit's or a kubelet's
     Exporter(crate::exporter::Options),
     /// Simulated devices and nodes, and conformance checks for plugins and monitors
@@ -389,6 +391,13 @@ pub(crate) struct Cluster {
     /// How to reach the API server [default: $KUBECONFIG, the davit cluster of this machine, ~/.kube/config]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct FeaturesArgs {
+    /// Output format
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<Output>,
 }
 
 #[derive(Debug, Clone, clap::Args)]

@@ -8,6 +8,7 @@ mod demo;
 mod devices;
 mod explain;
 mod exporter;
+mod features;
 mod image;
 mod kubelet_flags;
 mod lab;
@@ -61,6 +62,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Devices(devices) => devices::run(devices).await,
         Command::Explain(explain) => explain::run(explain).await,
         Command::Image(image) => image::run(image).await,
+        Command::Features(features) => features::run(&features),
         Command::Exporter(options) => exporter::run(options).await,
         Command::Lab(lab) => lab::run(lab).await,
         Command::ExampleDevice(options) => demo::run_plugin(options).await,

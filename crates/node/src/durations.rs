@@ -55,6 +55,30 @@ pub fn parse_positive(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Writes a duration as Go does: `1h0m0s`, `5m0s`, `1.5s`, `100ms`, `0s`.
+pub fn show(duration: Duration) -> String {
+    let below_a_second = duration.subsec_nanos();
+    let seconds = duration.as_secs();
+    if seconds == 0 && below_a_second != 0 {
+        let (unit, size) = match below_a_second {
+            0..1_000 => ("ns", 1.0),
+            1_000..1_000_000 => ("\u{b5}s", 1e3),
+            _ => ("ms", 1e6),
+        };
+        return format!("{}{unit}", f64::from(below_a_second) / size);
+    }
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    let fraction = format!("{:09}", below_a_second);
+    let fraction = fraction.trim_end_matches('0');
+    let point = if fraction.is_empty() { "" } else { "." };
+    let rest = format!("{}{point}{fraction}s", seconds % 60);
+    match (hours, minutes) {
+        (0, 0) => rest,
+        (0, _) => format!("{minutes}m{rest}"),
+        _ => format!("{hours}h{minutes}m{rest}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +98,22 @@ mod tests {
             assert!(parse(bad).is_err(), "{bad:?}");
         }
         assert!(parse_positive("0s").is_err());
+    }
+
+    #[test]
+    fn durations_are_shown_as_go_shows_them() {
+        for text in [
+            "0s",
+            "10s",
+            "1.5s",
+            "5m0s",
+            "1h0m0s",
+            "36h0m0.25s",
+            "100ms",
+            "1.5ms",
+            "7ns",
+        ] {
+            assert_eq!(show(parse(text).unwrap()), text);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! token; members of `system:masters` may do everything, others what a SubjectAccessReview on `nodes/...` allows.
 
 mod auth;
+mod configz;
 mod devices;
 pub(crate) mod healthz;
 mod logs;
@@ -259,6 +260,7 @@ async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> R
         }
         ["metrics", "resource"] if get => resource_metrics::serve(ctx).await,
         ["pods" | "runningpods"] if get => pods(ctx),
+        ["configz"] if get => configz::serve(ctx),
         ["stats", "summary"] | ["stats"] if get => stats::summary(ctx).await,
         ["devices"] if get => devices::serve(ctx, &request),
         ["containerLogs", ns, pod, container] if get => {

@@ -85,7 +85,7 @@ struct Inner {
     hierarchies: Hierarchies,
     cdi: crate::cdi::Registry,
     /// Keeps the descriptor behind `exe` open.
-    _exe_mount: Option<OwnedFd>,
+    _exe_mount: OwnedFd,
     exe: PathBuf,
     sandboxes: Mutex<HashMap<String, Arc<Sandbox>>>,
     containers: Mutex<HashMap<String, Arc<Container>>>,
@@ -123,20 +123,25 @@ fn new_id() -> String {
 }
 
 /// The program behind a mount that cannot be written to, so that a container whose program is a link to its monitor's
-/// executable cannot change it. Where the kernel or a lack of rights forbids it the path itself is used.
-fn protected_exe(path: &Path) -> (PathBuf, Option<OwnedFd>) {
+/// executable cannot change it (CVE-2019-5736). Without it no container is run.
+fn protected_exe(path: &Path) -> Result<(PathBuf, OwnedFd)> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let readonly = crate::sys::MountAttr {
         set: nix::libc::MOUNT_ATTR_RDONLY,
         ..Default::default()
     };
-    match rustix::mount::open_tree(rustix::fs::CWD, path, flags) {
-        Ok(mount) if crate::sys::mount_setattr(&mount, &readonly, false).is_ok() => (
-            PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())),
-            Some(mount),
-        ),
-        _ => (path.to_owned(), None),
-    }
+    let failed = |error: std::io::Error| {
+        Error::Unavailable(format!(
+            "the embedded runtime cannot protect {} from its containers by a read-only mount (needs \
+             CAP_SYS_ADMIN and a kernel from 5.12): {error}",
+            path.display()
+        ))
+    };
+    let mount = rustix::mount::open_tree(rustix::fs::CWD, path, flags);
+    let mount = mount.map_err(|error| failed(error.into()))?;
+    crate::sys::mount_setattr(&mount, &readonly, false).map_err(failed)?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd()));
+    Ok((path, mount))
 }
 
 impl Embedded {
@@ -266,7 +271,7 @@ impl Inner {
                 .map_err(|e| io_error(format_args!("protect {}", dir.display()))(e.into()))?;
         }
         let images = Images::open(&options.root, options.allow_host_image)?;
-        let (exe, exe_mount) = protected_exe(&options.monitor_exe);
+        let (exe, exe_mount) = protected_exe(&options.monitor_exe)?;
         Ok(Inner {
             images: Arc::new(images),
             cdi: crate::cdi::Registry::new(options.cdi_dirs.clone()),
