@@ -308,11 +308,10 @@ impl Cache {
         }
     }
 
-    /// The number of objects in memory; 0 if the cache was never used.
-    pub(crate) fn object_count(&self) -> usize {
-        self.running
-            .get()
-            .map_or(0, |running| running.shared.object_count())
+    /// The number of objects in memory; `None` if the cache was never used.
+    pub(crate) fn object_count(&self) -> Option<usize> {
+        let running = self.running.get()?;
+        Some(running.shared.object_count())
     }
 
     fn start(&self) -> &Arc<Shared> {

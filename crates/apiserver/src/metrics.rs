@@ -3,6 +3,7 @@
 mod access;
 mod conversion;
 mod flow;
+mod stored;
 mod webhooks;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use prometheus_client::registry::Registry;
 pub(crate) use self::access::AccessMetrics;
 pub(crate) use self::conversion::ConversionMetrics;
 pub(crate) use self::flow::FlowMetrics;
+pub(crate) use self::stored::StoredMetrics;
 use self::webhooks::WebhookMetrics;
 use crate::request_info::RequestInfo;
 
@@ -62,6 +64,7 @@ pub(crate) struct Metrics {
     pub(crate) webhooks: WebhookMetrics,
     pub(crate) access: Arc<AccessMetrics>,
     pub(crate) conversions: Arc<ConversionMetrics>,
+    pub(crate) stored: StoredMetrics,
     pub(crate) watch_events: Counter,
     pub(crate) tls_handshake_errors: Counter,
     pub(crate) panics: Counter,
@@ -96,6 +99,7 @@ impl Metrics {
             webhooks: WebhookMetrics::new(),
             access: Arc::new(AccessMetrics::new()),
             conversions: Arc::new(ConversionMetrics::new()),
+            stored: StoredMetrics::default(),
             watch_events: Counter::default(),
             tls_handshake_errors: Counter::default(),
             panics: Counter::default(),
@@ -118,6 +122,7 @@ impl Metrics {
         self.webhooks.register(r);
         self.access.register(r);
         self.conversions.register(r);
+        self.stored.register(r);
         r.register(
             "apiserver_request",
             "Requests by what they asked for and how they ended",

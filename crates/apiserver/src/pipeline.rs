@@ -385,7 +385,9 @@ async fn admitted(
 fn objects(server: &ApiServer, info: &RequestInfo) -> usize {
     let snapshot = server.registry().snapshot();
     let resource = snapshot.get(&info.group, &info.version, &info.resource);
-    resource.map_or(0, |resource| resource.storage.cache().object_count())
+    resource
+        .and_then(|resource| resource.storage.cache().object_count())
+        .unwrap_or(0)
 }
 
 fn audit_id(request: &Request<RequestBody>) -> HeaderValue {

@@ -43,8 +43,8 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
             openapi::v3_document(server, context, &rest.join("/")).await
         }
         ["debug", "api_priority_and_fairness", what] => Ok(flow_dump(server, context, what)),
-        ["metrics"] => Ok(metrics(server)),
-        ["metrics", "slis"] => Ok(metrics(server)),
+        ["metrics"] => Ok(metrics(server).await),
+        ["metrics", "slis"] => Ok(metrics(server).await),
         [".well-known", "openid-configuration"] => openid_configuration(server),
         ["openid", "v1", "jwks"] => Ok(jwks(server)),
         [endpoint @ ("healthz" | "livez" | "readyz"), rest @ ..] => {
@@ -156,7 +156,10 @@ fn group_version(
     }
 }
 
-fn metrics(server: &ApiServer) -> Response<ResponseBody> {
+async fn metrics(server: &ApiServer) -> Response<ResponseBody> {
+    let size = server.store().size().await;
+    let stored = &server.metrics().stored;
+    stored.set(&server.registry().snapshot(), size);
     respond::respond(
         StatusCode::OK,
         "application/openmetrics-text; version=1.0.0; charset=utf-8",

@@ -313,6 +313,12 @@ impl Store for EmbeddedStore {
         }
     }
 
+    async fn size(&self) -> Option<u64> {
+        let dir = self.dir.clone();
+        let measured = tokio::task::spawn_blocking(move || disk::allocated(&dir)).await;
+        measured.ok()?.ok()
+    }
+
     async fn close(&self) {
         self.shared.queue.close();
         let thread = self.thread.lock().take();

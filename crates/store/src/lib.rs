@@ -94,6 +94,11 @@ pub trait Store: Send + Sync + 'static {
         self.current_revision().await.map(drop)
     }
 
+    /// What it takes on its disk, in bytes; `None` if the engine cannot tell.
+    async fn size(&self) -> Option<u64> {
+        None
+    }
+
     /// Stops accepting writes, waits until the accepted ones are done and releases
     /// what the engine holds. Watches end.
     async fn close(&self);

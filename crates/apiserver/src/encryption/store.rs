@@ -170,6 +170,10 @@ impl Store for EncryptedStore {
         self.inner.compact(revision).await
     }
 
+    async fn size(&self) -> Option<u64> {
+        self.inner.size().await
+    }
+
     async fn health(&self) -> Result<()> {
         self.inner.health().await
     }

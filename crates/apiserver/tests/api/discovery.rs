@@ -149,11 +149,30 @@ async fn item_140_health_endpoints_behave() {
 async fn item_141_metrics_are_exposed() {
     let c = Cluster::new().await;
     c.get("/api/v1/pods").await.ok(200);
+    c.get("/apis/apps/v1/replicasets").await.ok(200);
+    c.config_map("one", &json!({})).await;
+    c.config_map("two", &json!({})).await;
+    c.get(CONFIG_MAPS).await.ok(200);
     c.get("/api/v1/namespaces/default/nonsense-resource").await;
     let text = c.get("/metrics").await.text();
     assert!(text.contains("apiserver_request_total{verb=\"LIST\",dry_run=\"\",group=\"\",version=\"v1\",resource=\"pods\""));
     assert!(text.contains("process_resident_memory_bytes"));
     assert!(!text.contains("nonsense-resource"));
+
+    let value = |series: &str| -> Option<u64> {
+        let line = text.lines().find_map(|line| line.strip_prefix(series));
+        line.map(|value| value.trim().parse().unwrap())
+    };
+    let maps = "group=\"\",resource=\"configmaps\"";
+    assert!(
+        value(&format!("apiserver_resource_objects{{{maps}}}")).is_some_and(|count| count >= 2)
+    );
+    let sets = value("apiserver_storage_objects{resource=\"replicasets.apps\"}");
+    assert_eq!(sets, Some(0));
+    let unseen = value("apiserver_storage_objects{resource=\"cronjobs.batch\"}");
+    assert_eq!(unseen, None);
+    let size = value("apiserver_storage_size_bytes{storage_cluster_id=\"etcd-0\"}");
+    assert!(size.is_some_and(|bytes| bytes > 4096), "{size:?}");
 }
 
 #[tokio::test]

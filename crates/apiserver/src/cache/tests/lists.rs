@@ -14,7 +14,7 @@ async fn an_unused_cache_costs_nothing() {
         .unwrap();
     assert_eq!(names(&page.items), ["a/1"]);
     assert!(world.cache.running.get().is_none());
-    assert_eq!(world.cache.object_count(), 0);
+    assert_eq!(world.cache.object_count(), None);
 }
 
 #[tokio::test]
