@@ -25,9 +25,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::ownership::Tracking;
-use crate::pki::Identity;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
+use crate::tls::ShownIdentity;
 use crate::writes::{Author, Writer};
 
 use backend::Backend;
@@ -51,7 +51,7 @@ pub(crate) struct Aggregation {
     generation: AtomicU64,
     /// Publishing reads all backends and replaces the view: one at a time.
     publishing: Mutex<()>,
-    identity: Option<Identity>,
+    identity: Option<Arc<ShownIdentity>>,
     /// The identity was given by configuration.
     configured: bool,
     /// Each APIService of this server's own has been there and available once.
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Aggregation {
 
 impl Aggregation {
     /// Nothing is aggregated yet; backends are shown `identity`.
-    pub(crate) fn new(identity: Option<Identity>, configured: bool) -> Self {
+    pub(crate) fn new(identity: Option<Arc<ShownIdentity>>, configured: bool) -> Self {
         Self {
             table: ArcSwap::default(),
             view: ArcSwap::default(),

@@ -24,7 +24,7 @@ use store::{read_optional, write_private, write_public};
 const RELEASE_YEAR: i32 = 2026;
 const CA_YEARS: i32 = 20;
 const LEAF_YEARS: i32 = 3;
-/// Leaves are renewed at start when less than this remains.
+/// Leaves are renewed when less than this remains.
 const RENEW_BEFORE_SECONDS: i64 = 365 * 24 * 3600;
 
 /// What can go wrong with keys and certificates.
@@ -78,7 +78,11 @@ pub struct Pki {
     dir: PathBuf,
     issuer: Issuer<'static, KeyPair>,
     ca_pem: String,
+    clock: Clock,
 }
+
+/// Tells the time.
+type Clock = fn() -> jiff::Timestamp;
 
 impl std::fmt::Debug for Pki {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -107,7 +111,7 @@ impl Pki {
     /// # Errors
     /// When files cannot be read or written, or hold something else than PEM keys and certificates.
     pub fn open(dir: &Path) -> Result<Self, PkiError> {
-        Self::open_as(dir, "davit-ca")
+        Self::open_as(dir, "davit-ca", jiff::Timestamp::now)
     }
 
     /// The front proxy's own authority and certificate, kept in `front-proxy/` and made on first
@@ -116,7 +120,11 @@ impl Pki {
     /// # Errors
     /// As [`Pki::client`].
     pub fn front_proxy(&self) -> Result<FrontProxy, PkiError> {
-        let own = Self::open_as(&self.dir.join("front-proxy"), "davit-front-proxy-ca")?;
+        let own = Self::open_as(
+            &self.dir.join("front-proxy"),
+            "davit-front-proxy-ca",
+            self.clock,
+        )?;
         let client = own.client(FRONT_PROXY_CLIENT, FRONT_PROXY_CLIENT, &[])?;
         Ok(FrontProxy {
             ca: own.ca_pem,
@@ -124,7 +132,7 @@ impl Pki {
         })
     }
 
-    fn open_as(dir: &Path, authority: &str) -> Result<Self, PkiError> {
+    fn open_as(dir: &Path, authority: &str, clock: Clock) -> Result<Self, PkiError> {
         store::create_dir(dir)?;
         let certificate_path = dir.join("ca.crt");
         let key_path = dir.join("ca.key");
@@ -135,7 +143,7 @@ impl Pki {
             }
             _ => {
                 let key = KeyPair::generate().map_err(generate("ca"))?;
-                let certificate = ca_params(authority)
+                let certificate = ca_params(authority, clock())
                     .self_signed(&key)
                     .map_err(generate("ca"))?
                     .pem();
@@ -149,6 +157,7 @@ impl Pki {
             dir: dir.to_path_buf(),
             issuer,
             ca_pem,
+            clock,
         })
     }
 
@@ -176,7 +185,7 @@ impl Pki {
         common_name: &str,
         organizations: &[&str],
     ) -> Result<Identity, PkiError> {
-        let mut params = leaf_params(common_name, organizations);
+        let mut params = leaf_params(common_name, organizations, (self.clock)());
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.leaf(file, &params, |certificate| {
             Subject::of(certificate.subject())
@@ -215,7 +224,7 @@ impl Pki {
         common_name: &str,
         names: &[String],
     ) -> Result<Identity, PkiError> {
-        let mut params = leaf_params(common_name, &[]);
+        let mut params = leaf_params(common_name, &[], (self.clock)());
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         for name in names {
             let san = match name.parse::<IpAddr>() {
@@ -278,7 +287,7 @@ impl Pki {
         ) else {
             return false;
         };
-        let now = jiff::Timestamp::now().as_second();
+        let now = (self.clock)().as_second();
         certificate.verify_signature(Some(ca.public_key())).is_ok()
             && certificate.validity().not_after.timestamp() - now > RENEW_BEFORE_SECONDS
             && fits(&certificate)
@@ -347,7 +356,7 @@ fn host_name() -> Option<String> {
     fits.then_some(name)
 }
 
-fn ca_params(authority: &str) -> CertificateParams {
+fn ca_params(authority: &str, now: jiff::Timestamp) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     params
@@ -359,11 +368,15 @@ fn ca_params(authority: &str) -> CertificateParams {
         KeyUsagePurpose::CrlSign,
         KeyUsagePurpose::DigitalSignature,
     ];
-    set_validity(&mut params, CA_YEARS);
+    set_validity(&mut params, CA_YEARS, now);
     params
 }
 
-fn leaf_params(common_name: &str, organizations: &[&str]) -> CertificateParams {
+fn leaf_params(
+    common_name: &str,
+    organizations: &[&str],
+    now: jiff::Timestamp,
+) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     for organization in organizations {
@@ -379,12 +392,12 @@ fn leaf_params(common_name: &str, organizations: &[&str]) -> CertificateParams {
         KeyUsagePurpose::KeyEncipherment,
     ];
     params.use_authority_key_identifier_extension = true;
-    set_validity(&mut params, LEAF_YEARS);
+    set_validity(&mut params, LEAF_YEARS, now);
     params
 }
 
-fn set_validity(params: &mut CertificateParams, years: i32) {
-    let now = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC);
+fn set_validity(params: &mut CertificateParams, years: i32, now: jiff::Timestamp) {
+    let now = now.to_zoned(jiff::tz::TimeZone::UTC);
     let from = i32::from(now.year()).max(RELEASE_YEAR);
     params.not_before = rcgen::date_time_ymd(2020, 1, 1);
     // the first of a month exists in every year
@@ -439,6 +452,31 @@ mod tests {
         let more = api_server_names("10.96.0.1", &["192.0.2.7".to_owned()]);
         let other = pki.serving("apiserver", "kube-apiserver", &more).unwrap();
         assert_ne!(first.certificate, other.certificate);
+    }
+
+    #[test]
+    fn leaves_are_renewed_a_year_before_their_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let years =
+            |n: i64| jiff::Timestamp::now() + jiff::SignedDuration::from_hours(n * 365 * 24);
+        let at = |clock| Pki::open_as(dir.path(), "davit-ca", clock).unwrap();
+        let first = at(jiff::Timestamp::now).admin().unwrap();
+        let after_a_year: Clock =
+            || jiff::Timestamp::now() + jiff::SignedDuration::from_hours(365 * 24);
+        assert_eq!(
+            at(after_a_year).admin().unwrap().certificate,
+            first.certificate
+        );
+        let in_time: Clock = || jiff::Timestamp::now() + jiff::SignedDuration::from_hours(800 * 24);
+        let renewed = at(in_time).admin().unwrap();
+        assert_ne!(renewed.certificate, first.certificate);
+        let der = first_certificate(&renewed.certificate).unwrap();
+        let (_, parsed) = X509Certificate::from_der(&der).unwrap();
+        assert!(parsed.validity().not_after.timestamp() > years(4).as_second());
+        assert_eq!(
+            at(in_time).admin().unwrap().certificate,
+            renewed.certificate
+        );
     }
 
     #[cfg(unix)]

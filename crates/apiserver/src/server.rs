@@ -1,6 +1,7 @@
 //! The server: what it is made of, how it is started, how requests enter it.
 
 mod bootstrap;
+mod identities;
 mod listen;
 mod reload;
 
@@ -51,6 +52,7 @@ use crate::tokens::{TokenError, TokenKeys, TokenLife};
 use crate::user::UserInfo;
 use crate::webhook::Webhooks;
 use crate::{admission, crd, errors, event_ttl};
+use identities::OwnIdentities;
 
 /// The issuer of service account tokens unless configured otherwise.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -240,7 +242,7 @@ pub struct ApiServer {
     store: Arc<dyn Store>,
     pki: Option<Pki>,
     signing_key: String,
-    serving_names: Vec<String>,
+    identities: OwnIdentities,
     advertise_address: Option<IpAddr>,
     authenticator: Authenticator,
     access: authz::Sources,
@@ -306,26 +308,23 @@ impl ApiServer {
         let mut keys = TokenKeys::new(&signing_key, issuer, audiences)?;
         keys.also_accept(&options.former_issuers, &options.service_account_keys)?;
         keys.set_life(options.token_life);
-        let kubelet_identity = match (&options.kubelet_client, &pki) {
-            (Some(identity), _) => Some(identity.clone()),
-            (None, Some(pki)) => Some(pki.kubelet_client()?),
-            (None, None) => None,
-        };
         let mut names = options.extra_names.clone();
         names.extend(options.advertise_address.map(|address| address.to_string()));
+        let names = api_server_names(&KUBERNETES_SERVICE_IP.to_string(), &names);
+        let identities = OwnIdentities::new(
+            pki.as_ref(),
+            names,
+            options.kubelet_client.as_ref(),
+            options.proxy_client.as_ref(),
+        )?;
         let shutdown = CancellationToken::new();
         let kubelet_ca = match &options.kubelet_authority {
             KubeletAuthority::Any => None,
             KubeletAuthority::Cluster => pki.as_ref().map(Pki::ca_certificate),
             KubeletAuthority::Pem(pem) => Some(pem.as_str()),
         };
-        let (identity, loopback) = (kubelet_identity.as_ref(), options.loopback);
+        let (identity, loopback) = (identities.kubelet_client(), options.loopback);
         let nodes = NodeClient::new(identity, kubelet_ca, loopback, shutdown.clone())?;
-        let proxy_client = match (&options.proxy_client, &pki) {
-            (Some(identity), _) => Some(identity.clone()),
-            (None, Some(pki)) => Some(pki.front_proxy()?.client),
-            (None, None) => None,
-        };
         if let Some(encryption) = &options.encryption {
             encryption.ready(PLUGINS_READY).await?;
         }
@@ -359,7 +358,6 @@ impl ApiServer {
             registry,
             disabled: Disabled::new(types, options.features),
             store,
-            serving_names: api_server_names(&KUBERNETES_SERVICE_IP.to_string(), &names),
             advertise_address: options.advertise_address,
             authenticator,
             access,
@@ -386,7 +384,8 @@ impl ApiServer {
             nodes,
             nodes_here: parking_lot::RwLock::default(),
             webhooks,
-            aggregation: Aggregation::new(proxy_client, options.proxy_client.is_some()),
+            aggregation: Aggregation::new(identities.front_proxy(), options.proxy_client.is_some()),
+            identities,
             custom_kinds: OnceLock::new(),
             pki,
             signing_key,
@@ -446,8 +445,8 @@ impl ApiServer {
         cancel: CancellationToken,
     ) -> Result<(), Error> {
         let pki = self.pki.as_ref().ok_or(Error::NoDataDir)?;
-        let identity = pki.serving("apiserver", "kube-apiserver", &self.serving_names)?;
-        let config = tls::server_config(&identity, pki.ca_certificate())?;
+        let identity = self.identities.serving().ok_or(Error::NoDataDir)?;
+        let config = tls::server_config(identity, pki.ca_certificate())?;
         let address = listener.local_addr().map_err(Error::Listener)?;
         *self.address.write() = Some(address);
         bootstrap::endpoints(&self, address).await?;
@@ -469,6 +468,7 @@ impl ApiServer {
         tokio::join!(
             listen::serve(server, listener, acceptor, closing),
             reload::follow(&self, &self.shutdown),
+            identities::follow(&self, &self.shutdown),
             end_watches
         );
         if tokio::time::timeout(DRAIN, self.nodes.drained())
@@ -520,6 +520,17 @@ impl ApiServer {
         self.stopping.store(true, Ordering::Release);
         self.ready.store(false, Ordering::Release);
         self.shutdown.cancel();
+    }
+
+    /// Renews the certificates that this server shows, those of them that end soon; how many they
+    /// are. Connections that are open go on.
+    ///
+    /// # Errors
+    /// When files cannot be read or written.
+    pub fn renew_certificates(&self) -> Result<usize, Error> {
+        self.pki
+            .as_ref()
+            .map_or(Ok(0), |pki| self.identities.renew(pki))
     }
 
     /// The cluster's keys and certificates.

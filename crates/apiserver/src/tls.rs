@@ -6,6 +6,7 @@
 //! ([`ClientCertificates::identify`]).
 
 mod client;
+mod shown;
 
 use std::sync::Arc;
 
@@ -21,10 +22,10 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::pki::Identity;
 use crate::user::UserInfo;
 
 pub(crate) use client::{Trust, client_config};
+pub(crate) use shown::ShownIdentity;
 
 /// Keys or certificates that TLS cannot use.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +156,10 @@ impl ClientCertVerifier for AnyCertificate {
 }
 
 /// The server's TLS configuration: HTTP/2 and HTTP/1.1 by ALPN, client certificates asked for.
-pub(crate) fn server_config(identity: &Identity, ca_pem: &str) -> Result<ServerConfig, TlsError> {
+pub(crate) fn server_config(
+    identity: Arc<ShownIdentity>,
+    ca_pem: &str,
+) -> Result<ServerConfig, TlsError> {
     let provider = provider();
     let mut roots = RootCertStore::empty();
     for certificate in certificates("the client authority", ca_pem)? {
@@ -171,11 +175,7 @@ pub(crate) fn server_config(identity: &Identity, ca_pem: &str) -> Result<ServerC
         .with_safe_default_protocol_versions()
         .map_err(|e| TlsError::Config(e.to_string()))?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_single_cert(
-            certificates("the serving certificate", &identity.certificate)?,
-            private_key("the serving key", &identity.key)?,
-        )
-        .map_err(|e| TlsError::Config(e.to_string()))?;
+        .with_cert_resolver(identity);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

@@ -4,7 +4,7 @@ use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
 use crate::paths::{self, NodePaths};
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
-use davit_apiserver::pki::{Identity, Kubeconfig, write_kubeconfig};
+use davit_apiserver::pki::{Identity, Kubeconfig, Pki, write_kubeconfig};
 use davit_apiserver::{
     ApiServer, KubeletAuthority, Loopback, Options, UserInfo, admission, parse_token_file,
 };
@@ -12,6 +12,7 @@ use davit_controllers::{Authority, TokenSigner};
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_store::Store;
 use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -134,29 +135,15 @@ pub(crate) async fn start_server(
         .clone()
         .unwrap_or_else(|| paths::admin_kubeconfig(data_dir));
     let kubeconfig = std::path::absolute(&kubeconfig).context("kubeconfig")?;
-    let pki = server.pki().context("the API server has no keys")?;
-    let identity = pki.admin().context("administrator's certificate")?;
-    let write = |file: &Path, user: &str, identity: &Identity| {
-        let config = Kubeconfig {
-            cluster: "davit",
-            user,
-            server: &url,
-            ca: pki.ca_certificate(),
-            identity,
-        };
-        write_kubeconfig(file, &config).with_context(|| format!("kubeconfig {}", file.display()))
+    let mut files = Kubeconfigs {
+        server: server.clone(),
+        url: url.clone(),
+        admin: kubeconfig.clone(),
+        data_dir: data_dir.to_owned(),
+        written: BTreeMap::new(),
     };
-    write(&kubeconfig, "kubernetes-admin", &identity)?;
-    // for components that run apart from this process
-    for (name, user) in COMPONENTS {
-        let identity = pki.client(name, user, &[]);
-        let identity = identity.with_context(|| format!("certificate of {user}"))?;
-        write(
-            &data_dir.join(format!("{name}.kubeconfig")),
-            user,
-            &identity,
-        )?;
-    }
+    files.write()?;
+    tasks.spawn(files.follow(cancel.clone()));
     let serving = server.clone();
     tasks.spawn(async move { serving.serve(listener, cancel).await.context("API server") });
     Ok(RunningServer {
@@ -164,6 +151,74 @@ pub(crate) async fn start_server(
         url,
         kubeconfig,
     })
+}
+
+/// The kubeconfigs of a server, whose certificates are renewed in time.
+struct Kubeconfigs {
+    server: Arc<ApiServer>,
+    url: String,
+    /// The administrator's file.
+    admin: PathBuf,
+    data_dir: PathBuf,
+    /// The certificate that each file has.
+    written: BTreeMap<PathBuf, String>,
+}
+
+impl Kubeconfigs {
+    /// Between looks at the certificates; they are renewed a year before their end.
+    const INTERVAL: std::time::Duration = std::time::Duration::from_secs(3600);
+
+    /// Writes the files whose certificates are new.
+    fn write(&mut self) -> Result<()> {
+        let server = self.server.clone();
+        let pki = server.pki().context("the API server has no keys")?;
+        let admin = pki.admin().context("administrator's certificate")?;
+        self.write_one(pki, self.admin.clone(), "kubernetes-admin", &admin)?;
+        // for components that run apart from this process
+        for (name, user) in COMPONENTS {
+            let identity = pki.client(name, user, &[]);
+            let identity = identity.with_context(|| format!("certificate of {user}"))?;
+            let file = self.data_dir.join(format!("{name}.kubeconfig"));
+            self.write_one(pki, file, user, &identity)?;
+        }
+        Ok(())
+    }
+
+    fn write_one(
+        &mut self,
+        pki: &Pki,
+        file: PathBuf,
+        user: &str,
+        identity: &Identity,
+    ) -> Result<()> {
+        if self.written.get(&file) == Some(&identity.certificate) {
+            return Ok(());
+        }
+        let config = Kubeconfig {
+            cluster: "davit",
+            user,
+            server: &self.url,
+            ca: pki.ca_certificate(),
+            identity,
+        };
+        write_kubeconfig(&file, &config)
+            .with_context(|| format!("kubeconfig {}", file.display()))?;
+        self.written.insert(file, identity.certificate.clone());
+        Ok(())
+    }
+
+    /// Keeps the files good until `cancel`.
+    async fn follow(mut self, cancel: CancellationToken) -> Result<()> {
+        loop {
+            tokio::select! {
+                () = cancel.cancelled() => return Ok(()),
+                () = tokio::time::sleep(Self::INTERVAL) => {}
+            }
+            if let Err(error) = self.write() {
+                tracing::error!(error = format!("{error:#}"), "renewing kubeconfigs");
+            }
+        }
+    }
 }
 
 /// The admission plugins that the flags leave on.

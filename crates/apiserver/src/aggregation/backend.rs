@@ -20,8 +20,7 @@ use super::documents::Documents;
 use super::forward::identity_headers;
 use super::view::RemoteVersion;
 use crate::body::{RequestBody, request_body};
-use crate::pki::Identity;
-use crate::tls::{Trust, client_config};
+use crate::tls::{ShownIdentity, Trust, client_config};
 use crate::user::UserInfo;
 use crate::webhook::{ClientConfig, Connector, Dial, ServiceReference, Target, Webhooks, go_cause};
 
@@ -61,7 +60,7 @@ impl Backend {
     pub(super) fn new(
         object: &Value,
         webhooks: &Webhooks,
-        identity: Option<&Identity>,
+        identity: Option<Arc<ShownIdentity>>,
     ) -> Option<Self> {
         let spec = &object["spec"];
         let config = ClientConfig::from_value(spec).ok();

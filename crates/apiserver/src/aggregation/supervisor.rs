@@ -101,7 +101,7 @@ async fn reconcile(
         if object.pointer("/metadata/deletionTimestamp").is_some() {
             continue;
         }
-        let identity = aggregation.identity.as_ref();
+        let identity = aggregation.identity.clone();
         let Some(new) = Backend::new(object, server.webhooks(), identity) else {
             continue;
         };

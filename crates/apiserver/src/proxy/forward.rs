@@ -22,10 +22,9 @@ use tokio_util::task::TaskTracker;
 use super::target::Backend;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::HandlerResult;
-use crate::pki::Identity;
 use crate::reach::{Loopback, is_refusal, refusal};
 use crate::server::ApiServer;
-use crate::tls::{TlsError, Trust, client_config};
+use crate::tls::{ShownIdentity, TlsError, Trust, client_config};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -62,7 +61,7 @@ impl NodeClient {
     /// `identity` is what nodes are shown, `ca` verifies them when given. Everything ends with
     /// `cancel`.
     pub(crate) fn new(
-        identity: Option<&Identity>,
+        identity: Option<Arc<ShownIdentity>>,
         ca: Option<&str>,
         loopback: Loopback,
         cancel: CancellationToken,

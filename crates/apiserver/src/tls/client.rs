@@ -12,8 +12,7 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use super::{TlsError, certificates, private_key, provider};
-use crate::pki::Identity;
+use super::{ShownIdentity, TlsError, certificates, provider};
 
 /// Which serving certificates are believed.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
@@ -36,7 +35,7 @@ pub(crate) enum Trust {
 /// When a PEM text holds nothing usable or the machine's authorities cannot be read.
 pub(crate) fn client_config(
     trust: &Trust,
-    identity: Option<&Identity>,
+    identity: Option<Arc<ShownIdentity>>,
 ) -> Result<ClientConfig, TlsError> {
     let provider = provider();
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
@@ -59,15 +58,10 @@ pub(crate) fn client_config(
     let builder = builder
         .dangerous()
         .with_custom_certificate_verifier(verifier);
-    match identity {
-        None => Ok(builder.with_no_client_auth()),
-        Some(identity) => builder
-            .with_client_auth_cert(
-                certificates("the client certificate", &identity.certificate)?,
-                private_key("the client key", &identity.key)?,
-            )
-            .map_err(|error| TlsError::Config(error.to_string())),
-    }
+    Ok(match identity {
+        None => builder.with_no_client_auth(),
+        Some(identity) => builder.with_client_cert_resolver(identity),
+    })
 }
 
 fn system_roots() -> Result<Vec<CertificateDer<'static>>, TlsError> {

@@ -16,7 +16,7 @@ use serde_json::Value;
 use super::Tasks;
 use super::credentials::Credentials;
 use super::dial::{Connector, Dial};
-use crate::tls::{Trust, client_config};
+use crate::tls::{ShownIdentity, Trust, client_config};
 
 const IDLE: Duration = Duration::from_secs(90);
 const MAX_IDLE: usize = 32;
@@ -175,7 +175,10 @@ impl Client {
     pub(crate) fn new(settings: Settings, tasks: Tasks) -> Result<Self, CallError> {
         let tls = if settings.base.scheme_str() == Some("https") {
             let identity = settings.credentials.identity.as_ref();
-            let config = client_config(&settings.trust, identity)
+            let config = identity
+                .map(ShownIdentity::new)
+                .transpose()
+                .and_then(|shown| client_config(&settings.trust, shown))
                 .map_err(|error| CallError::Config(error.to_string()))?;
             Some(Arc::new(config))
         } else {

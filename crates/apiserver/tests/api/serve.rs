@@ -120,6 +120,28 @@ impl Served {
     }
 }
 
+/// New connections are shown the renewed certificate, while those that are open go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn certificates_are_renewed_while_the_server_runs() {
+    let cluster = Cluster::new().await;
+    let served = Served::new(&cluster).await;
+    let shown = |io: &TlsStream<TcpStream>| io.get_ref().1.peer_certificates().unwrap()[0].to_vec();
+    let mut open = served.connect().await;
+    let first = shown(&open);
+    assert_eq!(served.server.renew_certificates().unwrap(), 0);
+    // One that is not there is made anew, as one that ends soon.
+    let pki = cluster.dir.path().join("data/pki");
+    std::fs::remove_file(pki.join("apiserver.crt")).unwrap();
+    std::fs::remove_file(pki.join("front-proxy/front-proxy-client.crt")).unwrap();
+    assert_eq!(served.server.renew_certificates().unwrap(), 2);
+    assert_ne!(shown(&served.connect().await), first);
+    let request = b"GET /livez HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    open.write_all(request).await.unwrap();
+    let mut answer = Vec::new();
+    let _ = open.read_to_end(&mut answer).await;
+    assert!(answer.starts_with(b"HTTP/1.1 200"));
+}
+
 #[tokio::test]
 async fn item_184_and_185_credentials_decide_who_it_is() {
     let c = Cluster::new().await;

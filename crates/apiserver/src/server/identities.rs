@@ -1,0 +1,106 @@
+//! The certificates that this server shows: as a server, to nodes, and to aggregated servers. Its own are renewed while
+//! it runs; those given by configuration stay as they are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+
+use super::{ApiServer, Error};
+use crate::pki::{Identity, Pki, PkiError};
+use crate::tls::ShownIdentity;
+
+/// How often certificates are looked at. They are renewed a year before their end, and clocks of devices jump.
+const INTERVAL: Duration = Duration::from_secs(3600);
+
+/// Where an identity of this server's own comes from: the one that is kept, or a new one in time.
+type Source = fn(&Pki, &[String]) -> Result<Identity, PkiError>;
+
+struct OwnIdentity {
+    shown: Arc<ShownIdentity>,
+    /// None for one given by configuration.
+    source: Option<Source>,
+}
+
+/// What this server shows.
+pub(super) struct OwnIdentities {
+    /// The names by which this server is reached.
+    names: Vec<String>,
+    serving: Option<OwnIdentity>,
+    kubelet_client: Option<OwnIdentity>,
+    front_proxy: Option<OwnIdentity>,
+}
+
+impl OwnIdentities {
+    pub(super) fn new(
+        pki: Option<&Pki>,
+        names: Vec<String>,
+        kubelet_client: Option<&Identity>,
+        front_proxy: Option<&Identity>,
+    ) -> Result<Self, Error> {
+        let own = |given: Option<&Identity>, source: Source| -> Result<_, Error> {
+            let (identity, source) = match (given, pki) {
+                (Some(given), _) => (given.clone(), None),
+                (None, Some(pki)) => (source(pki, &names)?, Some(source)),
+                (None, None) => return Ok(None),
+            };
+            let shown = ShownIdentity::new(&identity)?;
+            Ok(Some(OwnIdentity { shown, source }))
+        };
+        Ok(Self {
+            serving: own(None, |pki, names| {
+                pki.serving("apiserver", "kube-apiserver", names)
+            })?,
+            kubelet_client: own(kubelet_client, |pki, _| pki.kubelet_client())?,
+            front_proxy: own(front_proxy, |pki, _| Ok(pki.front_proxy()?.client))?,
+            names,
+        })
+    }
+
+    pub(super) fn serving(&self) -> Option<Arc<ShownIdentity>> {
+        shown(self.serving.as_ref())
+    }
+
+    pub(super) fn kubelet_client(&self) -> Option<Arc<ShownIdentity>> {
+        shown(self.kubelet_client.as_ref())
+    }
+
+    pub(super) fn front_proxy(&self) -> Option<Arc<ShownIdentity>> {
+        shown(self.front_proxy.as_ref())
+    }
+
+    /// Shows what `pki` has renewed; how many that are.
+    pub(super) fn renew(&self, pki: &Pki) -> Result<usize, Error> {
+        let mut renewed = 0;
+        let all = [&self.serving, &self.kubelet_client, &self.front_proxy];
+        for own in all.into_iter().flatten() {
+            if let Some(source) = own.source
+                && own.shown.renew(&source(pki, &self.names)?)?
+            {
+                renewed += 1;
+            }
+        }
+        Ok(renewed)
+    }
+}
+
+fn shown(own: Option<&OwnIdentity>) -> Option<Arc<ShownIdentity>> {
+    own.map(|own| Arc::clone(&own.shown))
+}
+
+/// Renews certificates in time until `cancel`.
+pub(super) async fn follow(server: &ApiServer, cancel: &CancellationToken) {
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            () = tokio::time::sleep(INTERVAL) => {}
+        }
+        match server.renew_certificates() {
+            Ok(0) => {}
+            Ok(renewed) => tracing::info!(renewed, "certificates of the API server were renewed"),
+            Err(error) => {
+                tracing::error!(%error, "certificates of the API server were not renewed")
+            }
+        }
+    }
+}
