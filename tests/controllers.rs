@@ -49,10 +49,36 @@ fn value(cluster: &Cluster, k: &Path, object: &str, path: &str) -> String {
     )
 }
 
+/// A class of volume attributes stays while a claim names it, and goes after that.
+fn attributes_classes_go_when_nothing_uses_them(cluster: &Cluster, k: &Path) {
+    let manifest = "apiVersion: storage.k8s.io/v1
+kind: VolumeAttributesClass
+metadata: {name: fast}
+driverName: example.com/disks
+parameters: {iops: '100'}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  volumeAttributesClassName: fast
+  resources: {requests: {storage: 1Gi}}
+";
+    kubectl_stdin(cluster, k, &["create", "-f", "-"], manifest);
+    let class = "volumeattributesclass.storage.k8s.io/fast";
+    kubectl(cluster, k, ["delete", class, "--wait=false"]);
+    let ends = value(cluster, k, class, ".metadata.deletionTimestamp");
+    assert!(!ends.is_empty());
+    kubectl(cluster, k, ["delete", "pvc/data", "--timeout=30s"]);
+    kubectl(cluster, k, ["wait", "--for=delete", class, "--timeout=30s"]);
+}
+
 #[test]
 fn services_have_endpoints_and_slices_of_their_ready_pods() {
     let Some(k) = any_kubectl() else { return };
     let cluster = Cluster::up(&["--no-node"]);
+    attributes_classes_go_when_nothing_uses_them(&cluster, &k);
     let manifest = "apiVersion: v1
 kind: ReplicationController
 metadata: {name: web}

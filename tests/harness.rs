@@ -204,6 +204,11 @@ impl Cluster {
     pub fn interrupt(&mut self) -> std::process::ExitStatus {
         let pid = nix::unistd::Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
+        self.ended()
+    }
+
+    /// How davit exited, which it was told to before.
+    pub fn ended(&mut self) -> std::process::ExitStatus {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -211,7 +216,7 @@ impl Cluster {
             }
             assert!(
                 Instant::now() < deadline,
-                "davit did not end within 60 s of SIGINT"
+                "davit did not end within 60 s of the signal"
             );
             std::thread::sleep(Duration::from_millis(20));
         }

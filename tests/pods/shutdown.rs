@@ -21,8 +21,7 @@ pub(crate) fn scenario() {
         grep.args(["-r", "told to end"]).arg(&log);
         grep.output().unwrap().status.success()
     });
-    // The second signal changes nothing, it only waits for the end.
-    assert!(kube.cluster.interrupt().success());
+    assert!(kube.cluster.ended().success());
     kube.cluster.start_again();
     kube.wait_phase("guest", "Failed");
     assert_eq!(kube.field("guest", ".status.reason"), "Terminated");

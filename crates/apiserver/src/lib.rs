@@ -63,6 +63,7 @@ mod user;
 pub mod version;
 mod virtuals;
 mod webhook;
+mod websocket;
 mod writes;
 
 pub use authn::{

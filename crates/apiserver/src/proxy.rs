@@ -4,10 +4,11 @@ mod forward;
 mod target;
 
 use davit_api::status::Status;
+use http::header::{LOCATION, UPGRADE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
 
-use crate::body::RequestBody;
+use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
@@ -25,6 +26,9 @@ pub(crate) async fn handle(
     let info = &context.info;
     crate::admission::connected(server, context, resource).await?;
     let backend = target::of_proxy(server, context, resource).await?;
+    if info.rest.is_empty() && !request.headers().contains_key(UPGRADE) {
+        return to_the_root(request.uri());
+    }
     let path = if info.rest.is_empty() {
         "/"
     } else {
@@ -43,6 +47,19 @@ pub(crate) async fn handle(
         rewrite_prefix: Some(prefix),
     };
     server.nodes().forward(server, forward, request).await
+}
+
+/// Leads a client that asks for `…/proxy` to `…/proxy/`, so that relative links on the page lead
+/// below it.
+fn to_the_root(asked: &Uri) -> HandlerResult {
+    let query = asked.query().filter(|query| !query.is_empty());
+    let query = query.map(|query| format!("?{query}")).unwrap_or_default();
+    let location = HeaderValue::try_from(format!("{}/{query}", asked.path()))
+        .map_err(|error| Status::bad_request(format!("invalid path: {error}")))?;
+    let mut response = Response::new(ResponseBody::empty());
+    *response.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    response.headers_mut().insert(LOCATION, location);
+    Ok(response)
 }
 
 /// Paths of a node's agent at which GET tells something and does nothing.

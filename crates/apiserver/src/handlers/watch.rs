@@ -1,7 +1,6 @@
 //! Watching: a stream of events, as JSON lines or WebSocket messages.
 
 mod frames;
-mod websocket;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,6 +24,7 @@ use crate::metrics::LongRunning;
 use crate::negotiate::Offer;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
+use crate::websocket::{self, Encoding};
 use crate::{errors, respond, selection};
 use frames::Frames;
 
@@ -70,7 +70,7 @@ pub(super) async fn watch(
         _gauge: gauge,
     };
     if websocket::is_wanted(&context.headers) {
-        return websocket::answer(context, &mut request, source);
+        return over_websocket(&mut request, source);
     }
     let mut response = Response::new(ResponseBody::stream(stream(source)));
     let content_type = HeaderValue::from_static(content_type);
@@ -98,6 +98,21 @@ struct Source {
     watch: Result<Watch, Option<Status>>,
     frames: Frames,
     _gauge: LongRunning,
+}
+
+/// Sends the events as messages, without the line ends that part them in a stream.
+fn over_websocket(request: &mut Request<RequestBody>, source: Source) -> HandlerResult {
+    const PROTOCOLS: [(&str, Encoding); 1] = [("text.kubernetes.io", Encoding::Text)];
+    let session = websocket::accept(request, &PROTOCOLS, Encoding::Text)?;
+    let server = Arc::clone(&source.server);
+    let events = futures::stream::unfold(source, |mut source| async move {
+        let event = source.next().await?;
+        let end = event.len() - usize::from(event.ends_with(b"\n"));
+        Some((event.slice(..end), source))
+    });
+    let (response, work) = session.start(events);
+    server.nodes().track(work);
+    Ok(response)
 }
 
 impl Source {

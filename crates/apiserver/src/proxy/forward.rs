@@ -153,6 +153,9 @@ impl NodeClient {
         parts.version = http::Version::HTTP_11;
         parts.extensions.clear();
         start_hop(&mut parts.headers, upgrade);
+        if let Some(prefix) = &forward.rewrite_prefix {
+            tell_origin(&mut parts.headers, prefix, &parts.uri);
+        }
         let host = format!("{}:{}", bracketed(&backend.host), backend.port);
         if let Ok(value) = HeaderValue::from_str(&host) {
             parts.headers.insert(HOST, value);
@@ -261,6 +264,22 @@ pub(crate) fn start_hop(headers: &mut HeaderMap, upgrade: bool) {
         headers.insert(UPGRADE, protocol);
         headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     }
+}
+
+/// Tells a proxied web server under which address the client sees it.
+fn tell_origin(headers: &mut HeaderMap, prefix: &str, uri: &Uri) {
+    let host = headers.get(HOST).cloned();
+    for name in ["x-forwarded-uri", "x-forwarded-host", "x-forwarded-proto"] {
+        headers.remove(name);
+    }
+    if let Ok(seen) = HeaderValue::try_from(format!("{prefix}{}", uri.path())) {
+        headers.insert(HeaderName::from_static("x-forwarded-uri"), seen);
+    }
+    if let Some(host) = host {
+        headers.insert(HeaderName::from_static("x-forwarded-host"), host);
+    }
+    let proto = HeaderValue::from_static("https");
+    headers.insert(HeaderName::from_static("x-forwarded-proto"), proto);
 }
 
 pub(crate) fn remove_hop_headers(headers: &mut HeaderMap) {

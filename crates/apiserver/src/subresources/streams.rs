@@ -3,6 +3,8 @@
 
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::{Qualified, Reason, Status};
+use futures::StreamExt;
+use http::header::{CONNECTION, UPGRADE};
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Collected};
 use serde_json::Value;
@@ -13,9 +15,15 @@ use crate::handlers::not_allowed_on;
 use crate::proxy::{Forward, node_backend, uri};
 use crate::query::{Query, encode};
 use crate::server::ApiServer;
+use crate::websocket::{self, Encoding};
 use crate::{admission, object, respond};
 
 const ERROR_BYTES: usize = 10_000;
+/// The protocols in which a log can be read over a WebSocket.
+const LOG_PROTOCOLS: [(&str, Encoding); 2] = [
+    ("binary.k8s.io", Encoding::Binary),
+    ("base64.binary.k8s.io", Encoding::Base64),
+];
 const PODS: Qualified<'static> = Qualified {
     group: "",
     name: "pods",
@@ -26,7 +34,7 @@ pub(super) async fn handle(
     server: &ApiServer,
     context: &Context,
     name: &str,
-    request: Request<RequestBody>,
+    mut request: Request<RequestBody>,
 ) -> HandlerResult {
     let get = context.method == Method::GET;
     if !get && (name == "log" || context.method != Method::POST) {
@@ -72,12 +80,31 @@ pub(super) async fn handle(
         uri: uri(&path, Some(&query))?,
         rewrite_prefix: None,
     };
-    let response = server.nodes().forward(server, forward, request).await?;
-    if name == "log" {
-        checked(pod_name, response).await
-    } else {
-        Ok(response)
+    if name != "log" {
+        return server.nodes().forward(server, forward, request).await;
     }
+    // what is told over a WebSocket is told here: the node knows a plain answer only
+    let session = match websocket::is_wanted(request.headers()) {
+        true => Some(websocket::accept(
+            &mut request,
+            &LOG_PROTOCOLS,
+            Encoding::Binary,
+        )?),
+        false => None,
+    };
+    for name in [UPGRADE, CONNECTION] {
+        request.headers_mut().remove(name);
+    }
+    let response = server.nodes().forward(server, forward, request).await?;
+    let response = checked(pod_name, response).await?;
+    let Some(session) = session else {
+        return Ok(response);
+    };
+    let lines = response.into_body().into_data_stream();
+    let lines = lines.filter_map(|piece| std::future::ready(piece.ok()));
+    let (response, work) = session.start(lines);
+    server.nodes().track(work);
+    Ok(response)
 }
 
 fn log(context: &Context, pod: &Value) -> Result<(String, String), Status> {

@@ -118,6 +118,52 @@ async fn logs_are_forwarded_with_their_parameters() {
 }
 
 #[tokio::test]
+async fn logs_are_told_over_websockets() {
+    let c = Cluster::new().await;
+    let (node_address, asked) = node(&c.dir.path().join("node")).await;
+    with_bound_pod(&c, node_address).await;
+    let served = crate::serve::Served::new(&c).await;
+    // message by message, then the end; in base64 for those who ask for it
+    for (protocol, expected) in [
+        ("", &b"\x82\x09line one\n"[..]),
+        ("binary.k8s.io", b"\x82\x09line one\n"),
+        ("base64.binary.k8s.io", b"\x81\x0cbGluZSBvbmUK"),
+    ] {
+        let offered = match protocol {
+            "" => String::new(),
+            name => format!("sec-websocket-protocol: {name}\r\n"),
+        };
+        let mut io = served.connect().await;
+        let request = format!(
+            "GET {PODS}/p/log?container=c HTTP/1.1\r\nhost: x\r\nauthorization: Bearer secret\r\n\
+             connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+             sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n{offered}\r\n"
+        );
+        io.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        let _ = io.read_to_end(&mut answer).await;
+        let end = answer
+            .windows(4)
+            .position(|part| part == b"\r\n\r\n")
+            .unwrap()
+            + 4;
+        let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
+        assert!(head.starts_with("http/1.1 101 "), "{head}");
+        assert!(head.contains("s3pplmbitxaq9kygzzhzrbk+xoo="), "{head}");
+        assert_eq!(
+            head.contains("sec-websocket-protocol"),
+            !protocol.is_empty(),
+            "{head}"
+        );
+        let close = b"\x88\x02\x03\xe8";
+        assert_eq!(answer[end..], [expected, close].concat(), "{protocol}");
+        let asked = asked.lock().unwrap().pop().unwrap();
+        assert!(asked.starts_with("/containerLogs/default/p/c"), "{asked}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
 async fn exec_is_upgraded_and_piped_over_the_wire() {
     let c = Cluster::new().await;
     let (node_address, asked) = node(&c.dir.path().join("node")).await;
@@ -202,6 +248,11 @@ async fn item_128_pods_are_reached_through_the_server() {
         assert_eq!(answer.header("location"), format!("{base}/login?from=here"));
         let line = asked.lock().unwrap().pop().unwrap();
         assert_eq!(line, "/a%20b/c?d=e%26f", "{name}");
+        // without a path the client is led to the root, so that relative links work
+        let answer = c.get(&format!("{base}?x=y")).await;
+        assert_eq!(answer.code, 301);
+        assert_eq!(answer.header("location"), format!("{base}/?x=y"));
+        assert!(asked.lock().unwrap().is_empty());
     }
     let served = crate::serve::Served::new(&c).await;
     for name in ["pods/p", "pods/p:web"] {

@@ -31,7 +31,7 @@ fn configuration(options: &NodeOptions) -> Value {
         "authentication": {
             "anonymous": { "enabled": options.access.anonymous },
             "webhook": { "enabled": options.access.tokens, "cacheTTL": shown(options.access.token_for) },
-            "x509": {},
+            "x509": authority(options),
         },
         "authorization": {
             "mode": match options.access.authorize {
@@ -68,6 +68,14 @@ fn configuration(options: &NodeOptions) -> Value {
     }
     managers(options, &mut config);
     config
+}
+
+/// The authority of client certificates is known by its contents, whichever file they came from.
+fn authority(options: &NodeOptions) -> Value {
+    match &options.client_ca {
+        Some(_) => json!({ "clientCAFile": "(given in memory)" }),
+        None => json!({}),
+    }
 }
 
 /// The CPU, memory and topology managers.
