@@ -3,6 +3,7 @@
 mod bootstrap;
 mod identities;
 mod listen;
+mod publish;
 mod reload;
 
 use std::collections::HashMap;
@@ -19,7 +20,7 @@ use davit_api::features::Features;
 use davit_api::status::Status;
 use davit_listen::{ConnectionLimits, HttpLimits};
 use davit_schema::gates::Disabled;
-use davit_store::{Error as StoreError, Store};
+use davit_store::Store;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -434,39 +435,6 @@ impl ApiServer {
         Ok(server)
     }
 
-    /// Writes what the cluster says of itself. False when the disk is too full for it: the server is
-    /// to answer all the same, so that something can be deleted.
-    async fn publish_or_wait(self: &Arc<Self>, address: SocketAddr) -> Result<bool, Error> {
-        let published = async {
-            bootstrap::endpoints(self, address).await?;
-            bootstrap::cluster_info(self).await
-        };
-        match published.await {
-            Ok(()) => Ok(true),
-            Err(_) if matches!(self.store().health().await, Err(StoreError::Full)) => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Goes on with what [`ApiServer::publish_or_wait`] left, until there is room for it.
-    async fn publish_later(self: &Arc<Self>, address: SocketAddr, published: bool) {
-        const PAUSE: Duration = Duration::from_secs(1);
-        let mut published = published;
-        if !published {
-            tracing::warn!("no space left for the cluster's own endpoints: written later");
-        }
-        while !published {
-            tokio::select! {
-                () = self.shutdown.cancelled() => return,
-                () = tokio::time::sleep(PAUSE) => {}
-            }
-            match self.publish_or_wait(address).await {
-                Ok(done) => published = done,
-                Err(error) => tracing::warn!(%error, "the cluster's own endpoints"),
-            }
-        }
-    }
-
     /// Serves HTTPS on `listener` until `cancel`; then finishes the answers under way and ends
     /// watches.
     ///
@@ -482,7 +450,7 @@ impl ApiServer {
         let config = tls::server_config(identity, pki.ca_certificate())?;
         let address = listener.local_addr().map_err(Error::Listener)?;
         *self.address.write() = Some(address);
-        let published = self.publish_or_wait(address).await?;
+        let published = publish::now(&self, address).await?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let stopping = Arc::clone(&self);
         let closing = CancellationToken::new();
@@ -499,7 +467,7 @@ impl ApiServer {
         let server = Arc::clone(&self);
         tokio::join!(
             listen::serve(server, listener, acceptor, closing),
-            self.publish_later(address, published),
+            publish::later(&self, address, published),
             reload::follow(&self, &self.shutdown),
             identities::follow(&self, &self.shutdown),
             end_watches

@@ -68,7 +68,7 @@ pub fn show(duration: Duration) -> String {
         return format!("{}{unit}", f64::from(below_a_second) / size);
     }
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
-    let fraction = format!("{:09}", below_a_second);
+    let fraction = format!("{below_a_second:09}");
     let fraction = fraction.trim_end_matches('0');
     let point = if fraction.is_empty() { "" } else { "." };
     let rest = format!("{}{point}{fraction}s", seconds % 60);

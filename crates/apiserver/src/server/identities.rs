@@ -99,7 +99,7 @@ pub(super) async fn follow(server: &ApiServer, cancel: &CancellationToken) {
             Ok(0) => {}
             Ok(renewed) => tracing::info!(renewed, "certificates of the API server were renewed"),
             Err(error) => {
-                tracing::error!(%error, "certificates of the API server were not renewed")
+                tracing::error!(%error, "certificates of the API server were not renewed");
             }
         }
     }

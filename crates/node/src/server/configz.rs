@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn what_is_in_force_is_shown() {
         let runtime = std::sync::Arc::new(davit_oci::Hollow::default());
-        let mut options = NodeOptions::new("n", "/tmp/n", runtime);
+        let mut options = NodeOptions::new("n", "/", runtime);
         options.resources.topology.kind = PolicyKind::SingleNumaNode;
         options.resources.pod_scope = true;
         options.max_pods = 7;

@@ -1,0 +1,43 @@
+//! What the cluster says of itself when it serves: its own Service, endpoints, range of addresses, and where to join.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use davit_store::Error as StoreError;
+
+use super::{ApiServer, Error, bootstrap};
+
+/// How often a full disk is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Writes it. False when the disk is too full for that: the server is to answer all the same, so that something can be
+/// deleted.
+pub(super) async fn now(server: &Arc<ApiServer>, address: SocketAddr) -> Result<bool, Error> {
+    let published = async {
+        bootstrap::endpoints(server, address).await?;
+        bootstrap::cluster_info(server).await
+    };
+    match published.await {
+        Ok(()) => Ok(true),
+        Err(_) if matches!(server.store().health().await, Err(StoreError::Full)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Goes on with what [`now`] left, until there is room for it or the server stops.
+pub(super) async fn later(server: &Arc<ApiServer>, address: SocketAddr, mut published: bool) {
+    if !published {
+        tracing::warn!("no space left for the cluster's own endpoints: written later");
+    }
+    while !published {
+        tokio::select! {
+            () = server.shutdown.cancelled() => return,
+            () = tokio::time::sleep(PAUSE) => {}
+        }
+        match now(server, address).await {
+            Ok(done) => published = done,
+            Err(error) => tracing::warn!(%error, "the cluster's own endpoints"),
+        }
+    }
+}
