@@ -23,7 +23,8 @@ pub enum Library {
     Standard,
     /// `charAt`, `split`, `format` and others on strings.
     Strings,
-    /// `isSorted`, `sum`, `min`, `max`, `indexOf` on lists.
+    /// `isSorted`, `sum`, `min`, `max`, `indexOf` on lists, and the third version of the language's
+    /// list extension: `sort`, `sortBy`, `distinct`, `slice`, `flatten`, `reverse`, `lists.range`.
     Lists,
     /// `find`, `findAll`.
     Regex,

@@ -275,7 +275,11 @@ impl<'a> Machine<'a> {
     }
 
     fn call(&mut self, id: Id, function: &str, target: Option<&'a Expr>, args: &'a [Expr]) -> Eval {
-        if let Some(value) = self.constants.get(&id) {
+        // conversions are the only calls that are settled before
+        if target.is_none()
+            && args.len() == 1
+            && let Some(value) = self.constants.get(&id)
+        {
             return Ok(value.clone());
         }
         match function {
