@@ -14,6 +14,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-cel",
             "davit-topology",
             "davit-allocator",
+            "davit-netplan",
         ],
     ),
     (
@@ -24,6 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-client",
             "davit-listen",
             "davit-streaming",
+            "davit-net",
             "davit-oci",
         ],
     ),
@@ -34,6 +36,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-scheduler",
             "davit-controllers",
             "davit-node",
+            "davit-network",
         ],
     ),
     ("for others", &["davit-sdk", "davit-lab"]),

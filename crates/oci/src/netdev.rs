@@ -4,10 +4,9 @@
 //! All containers of a pod share its namespace: what one of them has moved is there for the others, and when one of
 //! them starts again. What was moved is written into the pod's directory before it happens.
 
-mod netlink;
-
 use crate::monitor::{read_json, write_atomically};
-use netlink::{Link, Route};
+use davit_net::route::{Link, Netlink};
+use davit_net::within;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -52,18 +51,6 @@ pub(crate) fn is_name(name: &str) -> bool {
         && name.chars().all(inside)
 }
 
-/// Runs something in a network namespace, on a thread that ends with it.
-fn within<T: Send>(netns: &File, work: impl FnOnce() -> T + Send) -> io::Result<T> {
-    let entered = std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            nix::sched::setns(netns, nix::sched::CloneFlags::CLONE_NEWNET)?;
-            Ok(work())
-        });
-        thread.join()
-    });
-    entered.map_err(|_| io::Error::other("the thread in the namespace panicked"))?
-}
-
 fn open(path: &Path) -> Result<File, Error> {
     File::open(path).map_err(|error| Error::Namespace {
         path: path.to_owned(),
@@ -84,10 +71,10 @@ pub(crate) fn give(
     let namespace = open(netns)?;
     for (host, name) in devices {
         let failed = |what| failed(host, what);
-        let mut route = Route::open().map_err(failed("netlink"))?;
+        let mut route = Netlink::open().map_err(failed("netlink"))?;
         let Some(link) = route.link(host).map_err(failed("look it up"))? else {
             // Another container of the pod, or an earlier life of this one, has moved it.
-            let there = || Route::open()?.link(name);
+            let there = || Netlink::open()?.link(name);
             let there = within(&namespace, there).and_then(|r| r);
             let is_ours = moved.get(name) == Some(host);
             if is_ours && there.map_err(failed("look it up in the pod"))?.is_some() {
@@ -114,7 +101,7 @@ fn failed(host: &str, what: &'static str) -> impl FnOnce(io::Error) -> Error {
 
 /// Moves one device into a namespace, with its addresses, and has it up there.
 fn send(
-    route: &mut Route,
+    route: &mut Netlink,
     link: &Link,
     host: &str,
     name: &str,
@@ -125,7 +112,7 @@ fn send(
         .addresses(link)
         .map_err(failed("read its addresses"))?;
     let look = || -> io::Result<[bool; 2]> {
-        let mut route = Route::open()?;
+        let mut route = Netlink::open()?;
         Ok([route.link(name)?.is_some(), route.link(host)?.is_some()])
     };
     let there = within(namespace, look).and_then(|r| r);
@@ -142,7 +129,7 @@ fn send(
         // The kernel moves first and renames then: what could not be renamed is in the pod all the same.
         if !has_namesake {
             let back = || -> Result<(), Error> {
-                let mut route = Route::open().map_err(failed("netlink"))?;
+                let mut route = Netlink::open().map_err(failed("netlink"))?;
                 match route.link(host).map_err(failed("look it up"))? {
                     Some(link) => send_home(&mut route, &link, host, &home),
                     None => Ok(()),
@@ -160,7 +147,7 @@ fn send(
         }
     })?;
     let arrive = || -> io::Result<()> {
-        let mut route = Route::open()?;
+        let mut route = Netlink::open()?;
         let link = route.link(name)?.ok_or(io::ErrorKind::NotFound)?;
         for address in &addresses {
             route.add_address(&link, address)?;
@@ -193,7 +180,7 @@ pub(crate) fn take_back(netns: &Path, pod_dir: &Path) -> Result<(), Error> {
     for (name, host) in &moved {
         let back = || -> Result<(), Error> {
             let failed = |what| failed(host, what);
-            let mut route = Route::open().map_err(failed("netlink"))?;
+            let mut route = Netlink::open().map_err(failed("netlink"))?;
             match route.link(name).map_err(failed("look it up"))? {
                 Some(link) => send_home(&mut route, &link, host, &home),
                 None => Ok(()),
@@ -209,7 +196,7 @@ pub(crate) fn take_back(netns: &Path, pod_dir: &Path) -> Result<(), Error> {
 }
 
 /// A device goes home as it came but down: whoever configures the host's interfaces does so again.
-fn send_home(route: &mut Route, link: &Link, host: &str, home: &File) -> Result<(), Error> {
+fn send_home(route: &mut Netlink, link: &Link, host: &str, home: &File) -> Result<(), Error> {
     route
         .send(link, home.as_fd(), host)
         .map_err(failed(host, "give it back to the host"))

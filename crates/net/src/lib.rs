@@ -1,0 +1,13 @@
+//! The kernel's network by netlink: links, addresses and routes (rtnetlink(7)), nf_tables, conntrack.
+//!
+//! Calls block, but for microseconds: the kernel answers at once. Nothing here knows of pods or Services.
+#![forbid(unsafe_code)]
+
+pub mod conntrack;
+mod message;
+mod namespace;
+pub mod nft;
+pub mod route;
+mod socket;
+
+pub use namespace::within;

@@ -1,0 +1,24 @@
+//! Services and their endpoints in, what should stand in the kernel's sets and maps out. No I/O and no clock.
+//!
+//! A Service becomes elements, never chains of its own: the chains that elements lead to are shared by all Services with
+//! as many endpoints (spec network.md 3.9). The names of objects reach no rule.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests hand over what they write in place"
+    )
+)]
+
+mod chain;
+mod endpoints;
+mod network;
+mod plan;
+mod service;
+
+pub use chain::{Chain, Choice, Masquerade};
+pub use endpoints::{Node, Scope};
+pub use network::{Network, NetworkError};
+pub use plan::{Key, Map, Plan, Value};
+pub use service::plan;

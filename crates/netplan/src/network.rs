@@ -1,0 +1,139 @@
+//! Ranges of IPv4 addresses.
+
+use std::fmt;
+use std::net::Ipv4Addr;
+use std::str::FromStr;
+
+/// A range of IPv4 addresses, as `10.244.0.0/16` writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Network {
+    first: u32,
+    bits: u8,
+}
+
+/// A text that is no range of addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NetworkError;
+
+impl fmt::Display for NetworkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("not an IPv4 range of the form ADDRESS/BITS")
+    }
+}
+
+impl std::error::Error for NetworkError {}
+
+impl Network {
+    /// The range of `bits` bits that `address` is in; `None` above 32 bits.
+    #[must_use]
+    pub fn around(address: Ipv4Addr, bits: u8) -> Option<Self> {
+        if bits > 32 {
+            return None;
+        }
+        let first = u32::from(address) & mask_of(bits);
+        Some(Self { first, bits })
+    }
+
+    /// The first address: the network's own.
+    #[must_use]
+    pub fn first(self) -> Ipv4Addr {
+        self.first.into()
+    }
+
+    /// The last address: the broadcast.
+    #[must_use]
+    pub fn last(self) -> Ipv4Addr {
+        (self.first | !mask_of(self.bits)).into()
+    }
+
+    /// The bits that all addresses share.
+    #[must_use]
+    pub fn bits(self) -> u8 {
+        self.bits
+    }
+
+    /// The mask of these bits.
+    #[must_use]
+    pub fn mask(self) -> Ipv4Addr {
+        mask_of(self.bits).into()
+    }
+
+    /// Whether an address is in it.
+    #[must_use]
+    pub fn contains(self, address: Ipv4Addr) -> bool {
+        u32::from(address) & mask_of(self.bits) == self.first
+    }
+
+    /// Whether some address is in both.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.contains(other.first()) || other.contains(self.first())
+    }
+
+    /// The `index`-th of its parts of so many bits; `None` when it has no such part.
+    #[must_use]
+    pub fn part(self, bits: u8, index: u32) -> Option<Self> {
+        let parts = 1_u64 << bits.checked_sub(self.bits)?;
+        if bits > 32 || u64::from(index) >= parts {
+            return None;
+        }
+        let size = 1_u64 << (32 - bits);
+        let first = u64::from(self.first) + u64::from(index) * size;
+        Some(Self {
+            first: u32::try_from(first).ok()?,
+            bits,
+        })
+    }
+}
+
+fn mask_of(bits: u8) -> u32 {
+    u32::MAX
+        .checked_shl(32 - u32::from(bits.min(32)))
+        .unwrap_or(0)
+}
+
+impl fmt::Display for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.first(), self.bits)
+    }
+}
+
+impl FromStr for Network {
+    type Err = NetworkError;
+
+    /// Bits of the address beyond the range are left out, as older objects have them.
+    fn from_str(text: &str) -> Result<Self, NetworkError> {
+        let (address, bits) = text.trim().split_once('/').ok_or(NetworkError)?;
+        let address = address.parse().map_err(|_| NetworkError)?;
+        let bits = bits.parse().map_err(|_| NetworkError)?;
+        Self::around(address, bits).ok_or(NetworkError)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Network {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn ranges() {
+        let pods = net("10.244.0.0/16");
+        assert_eq!(pods.last(), Ipv4Addr::new(10, 244, 255, 255));
+        assert!(pods.contains(Ipv4Addr::new(10, 244, 9, 1)));
+        assert!(!pods.contains(Ipv4Addr::new(10, 245, 0, 0)));
+        assert!(pods.overlaps(net("10.0.0.0/8")) && net("10.0.0.0/8").overlaps(pods));
+        assert!(!pods.overlaps(net("10.245.0.0/16")));
+        assert_eq!(pods.part(24, 3), Some(net("10.244.3.0/24")));
+        assert_eq!(pods.part(24, 256), None);
+        assert_eq!(pods.part(8, 0), None);
+        assert_eq!(net("0.0.0.0/0").part(32, 7), Some(net("0.0.0.7/32")));
+        assert!(net("0.0.0.0/0").contains(Ipv4Addr::BROADCAST));
+        assert_eq!(net(" 10.244.3.9/24 ").to_string(), "10.244.3.0/24");
+        for wrong in ["", "10.0.0.0", "10.0.0.0/33", "fd00::/64", "a/8"] {
+            assert_eq!(wrong.parse::<Network>(), Err(NetworkError));
+        }
+    }
+}

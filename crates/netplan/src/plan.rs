@@ -1,0 +1,151 @@
+//! The elements of the proxy's maps.
+
+use crate::Chain;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+/// A map or set of the proxy's table. Those that lead to others come after these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Map {
+    /// Address, protocol, port, number: the endpoint with the number.
+    Endpoints,
+    /// Pairs of equal addresses of endpoints here: connections of a pod to itself are masqueraded.
+    Hairpin,
+    /// Address, protocol, port: the chain that chooses.
+    Services,
+    /// Protocol, port of a node: the chain that chooses.
+    NodePorts,
+    /// Address, protocol, port without endpoints: refused, or dropped.
+    Refused,
+    /// Protocol, port of a node without endpoints: refused, or dropped.
+    RefusedNodePorts,
+    /// Cluster addresses: ports that no Service has are refused.
+    ClusterAddresses,
+}
+
+/// A key, with the map it is in.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    /// The map.
+    pub map: Map,
+    /// Its fields, each padded to four bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What stands for a key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// It is in the set.
+    Member,
+    /// An endpoint.
+    Endpoint(Ipv4Addr, u16),
+    /// The chain that goes on.
+    Chain(Chain),
+    /// The client learns that nobody listens.
+    Refuse,
+    /// The client learns nothing.
+    Drop,
+}
+
+/// The elements of one Service.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// What stands where.
+    pub entries: BTreeMap<Key, Value>,
+    /// Endpoints of UDP ports, and where they are reached: connections to others end.
+    pub datagrams: Vec<Datagrams>,
+}
+
+/// Where a UDP port is reached, and who answers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Datagrams {
+    /// Addresses of the Service, with the port.
+    pub at: Vec<(Ipv4Addr, u16)>,
+    /// Port of the nodes.
+    pub node_port: Option<u16>,
+    /// Endpoints that serve, ready or not.
+    pub serving: Vec<(Ipv4Addr, u16)>,
+}
+
+/// A protocol above IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Protocol {
+    Tcp = 6,
+    Udp = 17,
+    Sctp = 132,
+}
+
+impl Protocol {
+    /// As Kubernetes writes it; TCP unless it says.
+    pub(crate) fn parse(text: Option<&str>) -> Option<Self> {
+        match text {
+            None | Some("TCP") => Some(Self::Tcp),
+            Some("UDP") => Some(Self::Udp),
+            Some("SCTP") => Some(Self::Sctp),
+            Some(_) => None,
+        }
+    }
+
+    fn field(self) -> [u8; 4] {
+        [self as u8, 0, 0, 0]
+    }
+}
+
+/// A port in network byte order, padded.
+fn port_field(port: u16) -> [u8; 4] {
+    let [high, low] = port.to_be_bytes();
+    [high, low, 0, 0]
+}
+
+impl Key {
+    pub(crate) fn service(map: Map, address: Ipv4Addr, protocol: Protocol, port: u16) -> Self {
+        let fields = [address.octets(), protocol.field(), port_field(port)];
+        Self {
+            map,
+            bytes: fields.concat(),
+        }
+    }
+
+    pub(crate) fn node_port(map: Map, protocol: Protocol, port: u16) -> Self {
+        Self {
+            map,
+            bytes: [protocol.field(), port_field(port)].concat(),
+        }
+    }
+
+    pub(crate) fn endpoint(address: Ipv4Addr, protocol: Protocol, port: u16, number: u32) -> Self {
+        // The kernel draws numbers in this machine's byte order.
+        let fields = [
+            address.octets(),
+            protocol.field(),
+            port_field(port),
+            number.to_ne_bytes(),
+        ];
+        Self {
+            map: Map::Endpoints,
+            bytes: fields.concat(),
+        }
+    }
+
+    pub(crate) fn hairpin(address: Ipv4Addr) -> Self {
+        Self {
+            map: Map::Hairpin,
+            bytes: [address.octets(), address.octets()].concat(),
+        }
+    }
+
+    pub(crate) fn cluster_address(address: Ipv4Addr) -> Self {
+        Self {
+            map: Map::ClusterAddresses,
+            bytes: address.octets().to_vec(),
+        }
+    }
+}
+
+impl Value {
+    /// An endpoint's fields, each padded to four bytes.
+    #[must_use]
+    pub fn endpoint_fields(address: Ipv4Addr, port: u16) -> Vec<u8> {
+        [address.octets(), port_field(port)].concat()
+    }
+}

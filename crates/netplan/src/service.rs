@@ -1,0 +1,296 @@
+//! The plan of one Service (spec network.md 3.1 to 3.4).
+
+use crate::Network;
+use crate::chain::{Chain, Choice, Masquerade};
+use crate::endpoints::{Endpoints, Node, Scope};
+use crate::plan::{Datagrams, Key, Map, Plan, Protocol, Value};
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+/// Where the numbers of this node's endpoints begin.
+const LOCAL: u32 = 1 << 16;
+/// The address that stands for every address of a node.
+const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
+/// Seconds that a client keeps its endpoint unless the Service says (`sessionAffinityConfig.clientIP.timeoutSeconds`).
+const AFFINITY: u32 = 10_800;
+
+/// Services with this label are another proxy's.
+const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// Services and slices with this label have no address of their own.
+const HEADLESS: &str = "service.kubernetes.io/headless";
+
+/// What of a Service stands in the kernel of a node, with the slices of the Service. Nothing for a Service that a proxy
+/// passes over.
+#[must_use]
+pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node) -> Plan {
+    let mut plan = Plan::default();
+    let Some(spec) = service
+        .spec
+        .as_ref()
+        .filter(|spec| is_proxied(service, spec))
+    else {
+        return plan;
+    };
+    let addresses = Addresses::of(service, spec);
+    for address in &addresses.cluster {
+        let key = Key::cluster_address(*address);
+        plan.entries.insert(key, Value::Member);
+    }
+    for port in spec.ports.iter().flatten() {
+        let (Some(protocol), Ok(number)) = (
+            Protocol::parse(port.protocol.as_deref()),
+            u16::try_from(port.port),
+        ) else {
+            continue;
+        };
+        let name = port.name.as_deref().unwrap_or_default();
+        let reached = Port {
+            spec,
+            protocol,
+            port: number,
+            node_port: node_port(port),
+            endpoints: Endpoints::of(slices, name, protocol, node),
+        };
+        reached.enter(&addresses, &mut plan);
+    }
+    plan
+}
+
+fn has_label(labels: Option<&BTreeMap<String, String>>, label: &str) -> bool {
+    labels.is_some_and(|labels| labels.contains_key(label))
+}
+
+fn is_proxied(service: &Service, spec: &ServiceSpec) -> bool {
+    let labels = service.metadata.labels.as_ref();
+    let address = spec.cluster_ip.as_deref().unwrap_or_default();
+    spec.type_.as_deref() != Some("ExternalName")
+        && !address.is_empty()
+        && address != "None"
+        && !has_label(labels, PROXY_NAME)
+        && !has_label(labels, HEADLESS)
+}
+
+fn node_port(port: &ServicePort) -> Option<u16> {
+    let number = port.node_port.and_then(|port| u16::try_from(port).ok());
+    number.filter(|number| *number > 0)
+}
+
+/// Where a Service is reached.
+struct Addresses {
+    cluster: Vec<Ipv4Addr>,
+    external: Vec<Ipv4Addr>,
+    balanced: Vec<Ipv4Addr>,
+    /// Sources that may use the load balancer's addresses; empty for all.
+    sources: Vec<Network>,
+}
+
+impl Addresses {
+    fn of(service: &Service, spec: &ServiceSpec) -> Self {
+        let parse = |texts: Option<&Vec<String>>| -> Vec<Ipv4Addr> {
+            let all = texts.into_iter().flatten();
+            all.filter_map(|text| text.parse().ok()).collect()
+        };
+        let status = service
+            .status
+            .as_ref()
+            .and_then(|s| s.load_balancer.as_ref());
+        let ingress = status
+            .and_then(|s| s.ingress.as_ref())
+            .into_iter()
+            .flatten();
+        // A load balancer of its own kind (`ipMode: Proxy`) wants the packets itself.
+        let captured = ingress.filter(|i| i.ip_mode.as_deref().unwrap_or("VIP") == "VIP");
+        let is_balanced = spec.type_.as_deref() == Some("LoadBalancer");
+        let ranges = spec.load_balancer_source_ranges.iter().flatten();
+        let cluster = match &spec.cluster_ips {
+            Some(all) if !all.is_empty() => parse(Some(all)),
+            _ => spec
+                .cluster_ip
+                .iter()
+                .filter_map(|t| t.parse().ok())
+                .collect(),
+        };
+        Self {
+            cluster,
+            external: parse(spec.external_ips.as_ref()),
+            balanced: captured
+                .filter(|_| is_balanced)
+                .filter_map(|i| i.ip.as_ref()?.parse().ok())
+                .collect(),
+            sources: ranges.filter_map(|range| range.parse().ok()).collect(),
+        }
+    }
+}
+
+/// One port of a Service.
+struct Port<'a> {
+    spec: &'a ServiceSpec,
+    protocol: Protocol,
+    port: u16,
+    node_port: Option<u16>,
+    endpoints: Endpoints,
+}
+
+/// What a packet finds.
+enum Target {
+    Chain(Chain),
+    /// There is nobody (the client learns it), or nobody here (it does not).
+    Nobody(Value),
+}
+
+impl Port<'_> {
+    fn enter(&self, addresses: &Addresses, plan: &mut Plan) {
+        let (cluster, local) = (
+            self.endpoints.choose(Scope::Cluster),
+            self.endpoints.choose(Scope::Local),
+        );
+        let internal = self.internal(&cluster, &local);
+        let external = |node_port| self.external(&cluster, &local, node_port);
+        for address in &addresses.cluster {
+            self.reach(*address, &internal, plan);
+        }
+        for address in &addresses.external {
+            self.reach(*address, &external(false), plan);
+        }
+        for address in &addresses.balanced {
+            let target = match external(false) {
+                Target::Chain(then) if !addresses.sources.is_empty() => {
+                    Target::Chain(Chain::Guard {
+                        sources: addresses.sources.clone(),
+                        then: Box::new(then),
+                    })
+                }
+                other => other,
+            };
+            self.reach(*address, &target, plan);
+        }
+        if let Some(number) = self.node_port {
+            self.reach_node(number, &external(true), plan);
+        }
+        let all = addresses.cluster.iter().chain(&addresses.external);
+        let all = all.chain(&addresses.balanced).copied();
+        let numbered = all.clone().map(|address| (address, self.port));
+        let nodes = self.node_port.map(|number| (ANY, number));
+        for (address, port) in numbered.clone().chain(nodes) {
+            self.number(address, port, &cluster, 0, plan);
+            self.number(address, port, &local, LOCAL, plan);
+        }
+        for address in self.endpoints.local() {
+            plan.entries.insert(Key::hairpin(address), Value::Member);
+        }
+        if self.protocol == Protocol::Udp {
+            plan.datagrams.push(Datagrams {
+                at: numbered.collect(),
+                node_port: self.node_port,
+                serving: self.endpoints.serving(),
+            });
+        }
+    }
+
+    /// Enters the endpoints under their numbers.
+    fn number(
+        &self,
+        address: Ipv4Addr,
+        port: u16,
+        endpoints: &[(Ipv4Addr, u16)],
+        offset: u32,
+        plan: &mut Plan,
+    ) {
+        for (number, (at, endpoint)) in (offset..).zip(endpoints) {
+            let key = Key::endpoint(address, self.protocol, port, number);
+            plan.entries.insert(key, Value::Endpoint(*at, *endpoint));
+        }
+    }
+
+    fn choice(&self, endpoints: usize, offset: u32, masquerade: Masquerade) -> Option<Choice> {
+        let count = u32::try_from(endpoints).ok().filter(|count| *count > 0)?;
+        Some(Choice {
+            count,
+            offset,
+            node_port: false,
+            masquerade,
+            affinity: self.affinity(),
+        })
+    }
+
+    fn affinity(&self) -> Option<u32> {
+        let config = self.spec.session_affinity_config.as_ref();
+        let seconds = config
+            .and_then(|config| config.client_ip.as_ref()?.timeout_seconds)
+            .and_then(|seconds| u32::try_from(seconds).ok());
+        let on = self.spec.session_affinity.as_deref() == Some("ClientIP");
+        on.then(|| seconds.unwrap_or(AFFINITY))
+    }
+
+    /// Without an endpoint here: whether there is one elsewhere decides what the client learns.
+    fn nobody(&self) -> Target {
+        let value = if self.endpoints.any() {
+            Value::Drop
+        } else {
+            Value::Refuse
+        };
+        Target::Nobody(value)
+    }
+
+    fn internal(&self, cluster: &[(Ipv4Addr, u16)], local: &[(Ipv4Addr, u16)]) -> Target {
+        let (count, offset) = if self.spec.internal_traffic_policy.as_deref() == Some("Local") {
+            (local.len(), LOCAL)
+        } else {
+            (cluster.len(), 0)
+        };
+        match self.choice(count, offset, Masquerade::Others) {
+            Some(choice) => Target::Chain(Chain::Choose(choice)),
+            None => self.nobody(),
+        }
+    }
+
+    fn external(
+        &self,
+        cluster: &[(Ipv4Addr, u16)],
+        local: &[(Ipv4Addr, u16)],
+        node_port: bool,
+    ) -> Target {
+        let at = |choice: Option<Choice>| {
+            choice.map(|choice| Choice {
+                node_port,
+                ..choice
+            })
+        };
+        if self.spec.external_traffic_policy.as_deref() != Some("Local") {
+            return match at(self.choice(cluster.len(), 0, Masquerade::Always)) {
+                Some(choice) => Target::Chain(Chain::Choose(choice)),
+                None => self.nobody(),
+            };
+        }
+        // From within the cluster it is as if the packet had gone out and come back.
+        let inside = at(self.choice(cluster.len(), 0, Masquerade::Others));
+        let outside = at(self.choice(local.len(), LOCAL, Masquerade::Never));
+        if inside.is_none() && outside.is_none() {
+            return self.nobody();
+        }
+        Target::Chain(Chain::Split { inside, outside })
+    }
+
+    fn reach(&self, address: Ipv4Addr, target: &Target, plan: &mut Plan) {
+        let (map, value) = match target {
+            Target::Chain(chain) => (Map::Services, Value::Chain(chain.clone())),
+            Target::Nobody(value) => (Map::Refused, value.clone()),
+        };
+        let key = Key::service(map, address, self.protocol, self.port);
+        plan.entries.insert(key, value);
+    }
+
+    fn reach_node(&self, number: u16, target: &Target, plan: &mut Plan) {
+        let (map, value) = match target {
+            Target::Chain(chain) => (Map::NodePorts, Value::Chain(chain.clone())),
+            Target::Nobody(value) => (Map::RefusedNodePorts, value.clone()),
+        };
+        let key = Key::node_port(map, self.protocol, number);
+        plan.entries.insert(key, value);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+//! A node's network: links of pods, the Service proxy, ways to the pods of other nodes.
+//!
+//! [`NodeNetwork::open`] takes over what an earlier run left in the kernel; from then on pods can be connected
+//! ([`NodeNetwork::links`]). [`NodeNetwork::run`] follows the API. What stands in the kernel stays when davit ends:
+//! connections go on, and a restart finds everything as it was. [`remove`] takes it away.
+#![forbid(unsafe_code)]
+
+mod either;
+mod maps;
+mod node;
+#[cfg(test)]
+mod packets;
+mod pods;
+mod proxy;
+mod ranges;
+mod rules;
+mod ruleset;
+mod watch;
+
+pub use either::CniOrOwn;
+pub use pods::PodLinks;
+pub use ranges::{CLAIMS, Claims, RangeError};
+pub use watch::{NodeNetwork, Options};
+
+use davit_net::nft::Table;
+use davit_net::route::Netlink;
+use davit_netplan::Network;
+use std::io;
+use std::path::Path;
+
+/// What cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A range of addresses.
+    #[error(transparent)]
+    Range(#[from] RangeError),
+    /// The kernel, or a file.
+    #[error("{what}: {error}")]
+    Io {
+        /// What was attempted.
+        what: &'static str,
+        /// What the kernel said.
+        error: io::Error,
+    },
+}
+
+/// Adds what was attempted.
+fn failed(what: &'static str) -> impl Fn(io::Error) -> Error {
+    move |error| Error::Io { what, error }
+}
+
+/// With what the names of this cluster's links begin: those of several clusters on a machine differ.
+fn links_of(data_dir: &Path) -> String {
+    let hash = xxhash_rust::xxh3::xxh3_64(data_dir.as_os_str().as_encoded_bytes());
+    format!("{}{:04x}", rules::ALL_LINKS, hash >> 48)
+}
+
+/// The name of its table.
+fn table_of(links: &str) -> String {
+    format!("davit-{}", &links[rules::ALL_LINKS.len()..])
+}
+
+/// Takes away whatever the cluster or node with this data directory has in the kernel: table, links, addresses, routes, and
+/// the claim on its ranges. Blocks.
+///
+/// # Errors
+/// What the kernel says.
+pub fn remove(data_dir: &Path) -> Result<(), Error> {
+    let ranges = Claims::new(CLAIMS).release(data_dir)?;
+    let links = links_of(data_dir);
+    let table = Table::new(table_of(&links));
+    if table.mark().map_err(failed("table"))?.is_some() {
+        let mut change = table.transaction();
+        change.delete_table();
+        table.commit(change).map_err(failed("removing the table"))?;
+    }
+    withdraw(&links, &ranges).map_err(failed("removing links, addresses and routes"))
+}
+
+fn withdraw(links: &str, ranges: &[Network]) -> io::Result<()> {
+    let mut netlink = Netlink::open()?;
+    for found in netlink.links()? {
+        if found.name.starts_with(links) {
+            netlink.remove_link(&found.name)?;
+        }
+    }
+    if let Some(lo) = netlink.link("lo")? {
+        for range in ranges {
+            netlink.remove_host_address(&lo, pods::gateway(*range).into())?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,116 @@
+//! The sets and maps of davit's table, and what their keys are.
+
+use davit_net::nft::{Field, Set, Values};
+
+const SERVICE: &[Field] = &[Field::Address, Field::Protocol, Field::Port];
+const PORT: &[Field] = &[Field::Protocol, Field::Port];
+const NUMBERED: &[Field] = &[Field::Address, Field::Protocol, Field::Port, Field::Number];
+const CLIENT: &[Field] = &[Field::Address, Field::Address, Field::Protocol, Field::Port];
+const PAIR: &[Field] = &[Field::Address, Field::Address];
+const ONE: &[Field] = &[Field::Address];
+const ENDPOINT: Values<'static> = Values::Fields(&[Field::Address, Field::Port]);
+/// Clients that keep their endpoints, at most.
+const CLIENTS: u32 = 1 << 20;
+
+/// A set or map. Those that lead to others come after these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Map {
+    Endpoints,
+    Hairpin,
+    Services,
+    NodePorts,
+    Refused,
+    RefusedNodePorts,
+    ClusterAddresses,
+    /// Pairs of equal addresses of the pods with links of ours.
+    Pods,
+    /// Protocol, port: the pod behind this port of every address of the node.
+    HostPorts,
+    /// Address, protocol, port: the pod behind the port of this address.
+    HostPortsAt,
+    /// Addresses at which node ports are open.
+    NodeAddresses,
+    /// Ranges of pods, Services and groups: what pods send there keeps its source.
+    Inside,
+    /// Ranges of Services: what is sent to an address that no Service has vanishes.
+    ServiceRanges,
+    /// Client, address, protocol, port: the endpoint that it keeps. Rules enter and the kernel ends these.
+    Affinity,
+}
+
+impl Map {
+    pub(crate) const ALL: [Self; 14] = [
+        Self::Endpoints,
+        Self::Hairpin,
+        Self::Services,
+        Self::NodePorts,
+        Self::Refused,
+        Self::RefusedNodePorts,
+        Self::ClusterAddresses,
+        Self::Pods,
+        Self::HostPorts,
+        Self::HostPortsAt,
+        Self::NodeAddresses,
+        Self::Inside,
+        Self::ServiceRanges,
+        Self::Affinity,
+    ];
+
+    /// The name in the table.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Endpoints => "endpoints",
+            Self::Hairpin => "hairpin",
+            Self::Services => "services",
+            Self::NodePorts => "node-ports",
+            Self::Refused => "refused",
+            Self::RefusedNodePorts => "refused-node-ports",
+            Self::ClusterAddresses => "cluster-addresses",
+            Self::Pods => "pods",
+            Self::HostPorts => "host-ports",
+            Self::HostPortsAt => "host-ports-at",
+            Self::NodeAddresses => "node-addresses",
+            Self::Inside => "inside",
+            Self::ServiceRanges => "service-ranges",
+            Self::Affinity => "affinity",
+        }
+    }
+
+    /// How the kernel is told of it.
+    pub(crate) fn set(self) -> Set<'static> {
+        let (keys, values) = match self {
+            Self::Endpoints => (NUMBERED, ENDPOINT),
+            Self::Hairpin | Self::Pods => (PAIR, Values::None),
+            Self::Services | Self::Refused => (SERVICE, Values::Verdicts),
+            Self::NodePorts | Self::RefusedNodePorts => (PORT, Values::Verdicts),
+            Self::HostPorts => (PORT, ENDPOINT),
+            Self::HostPortsAt => (SERVICE, ENDPOINT),
+            Self::ClusterAddresses | Self::NodeAddresses | Self::Inside | Self::ServiceRanges => {
+                (ONE, Values::None)
+            }
+            Self::Affinity => (CLIENT, ENDPOINT),
+        };
+        Set {
+            name: self.name(),
+            keys,
+            values,
+            intervals: matches!(self, Self::Inside | Self::ServiceRanges),
+            dynamic: (self == Self::Affinity).then_some(CLIENTS),
+        }
+    }
+}
+
+impl From<davit_netplan::Map> for Map {
+    fn from(map: davit_netplan::Map) -> Self {
+        use davit_netplan::Map as Planned;
+        match map {
+            Planned::Endpoints => Self::Endpoints,
+            Planned::Hairpin => Self::Hairpin,
+            Planned::Services => Self::Services,
+            Planned::NodePorts => Self::NodePorts,
+            Planned::Refused => Self::Refused,
+            Planned::RefusedNodePorts => Self::RefusedNodePorts,
+            Planned::ClusterAddresses => Self::ClusterAddresses,
+        }
+    }
+}

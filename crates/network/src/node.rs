@@ -1,0 +1,271 @@
+//! What the nodes of the cluster mean for this one: its own range of pods, and the ways to those of the others.
+
+use crate::maps::Map;
+use crate::pods::{PROTOCOL, PodLinks, gateway};
+use crate::ruleset::{Ruleset, Update, Wanted};
+use davit_net::route::{Link, Netlink, Route};
+use davit_netplan::Network;
+use k8s_openapi::api::core::v1::Node;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Groups: what is sent to them has many receivers.
+const MULTICAST: &str = "224.0.0.0/4";
+
+/// What counts of the cluster's nodes and ranges.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// This node's range.
+    pub(crate) own: Option<Network>,
+    /// This node's addresses.
+    pub(crate) addresses: BTreeSet<Ipv4Addr>,
+    /// Ranges of the other nodes, and where these are.
+    pub(crate) others: BTreeMap<Network, Option<Ipv4Addr>>,
+    /// Ranges of Services.
+    pub(crate) services: BTreeSet<Network>,
+}
+
+/// The IPv4 range of a node's pods.
+pub(crate) fn range_of(node: &Node) -> Option<Network> {
+    let spec = node.spec.as_ref()?;
+    let all = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
+    all.filter_map(|range| range.parse().ok()).next()
+}
+
+/// The IPv4 addresses that a node says it has inside the cluster.
+pub(crate) fn addresses_of(node: &Node) -> impl Iterator<Item = Ipv4Addr> {
+    let status = node.status.as_ref();
+    let all = status
+        .and_then(|s| s.addresses.as_ref())
+        .into_iter()
+        .flatten();
+    all.filter(|address| address.type_ == "InternalIP")
+        .filter_map(|address| address.address.parse().ok())
+}
+
+/// Whether a change of a node means anything here: heartbeats do not.
+pub(crate) fn matters(old: &Node, new: &Node) -> bool {
+    let labels = |node: &Node| node.metadata.labels.clone();
+    range_of(old) != range_of(new)
+        || addresses_of(old).ne(addresses_of(new))
+        || labels(old) != labels(new)
+}
+
+impl Seen {
+    /// What these nodes say, seen from the one called `name`.
+    pub(crate) fn new<'a>(
+        name: &str,
+        nodes: impl IntoIterator<Item = &'a Node>,
+        services: BTreeSet<Network>,
+    ) -> Self {
+        let mut seen = Self {
+            services,
+            ..Self::default()
+        };
+        for node in nodes {
+            if node.metadata.name.as_deref() == Some(name) {
+                seen.own = range_of(node);
+                seen.addresses = addresses_of(node).collect();
+            } else if let Some(range) = range_of(node) {
+                seen.others.insert(range, addresses_of(node).next());
+            }
+        }
+        seen
+    }
+
+    /// Ranges in which pods and Services are.
+    fn inside(&self) -> BTreeSet<Network> {
+        let multicast = MULTICAST.parse().ok();
+        let own = self.own.iter().chain(self.others.keys());
+        own.chain(&self.services)
+            .copied()
+            .chain(multicast)
+            .collect()
+    }
+}
+
+/// Joins ranges that overlap or touch: the kernel's intervals may do neither.
+fn joined(ranges: &BTreeSet<Network>) -> Vec<(u32, u32)> {
+    let mut all: Vec<(u32, u32)> = Vec::new();
+    for range in ranges {
+        let (first, last) = (u32::from(range.first()), u32::from(range.last()));
+        match all.last_mut() {
+            Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
+            _ => all.push((first, last)),
+        }
+    }
+    all
+}
+
+fn enter_ranges(update: &mut Update, map: Map, ranges: &BTreeSet<Network>) {
+    for (first, last) in joined(ranges) {
+        let key = |address: u32| address.to_be_bytes().to_vec();
+        update
+            .elements
+            .insert((map, (key(first), false)), Wanted::Member);
+        if let Some(after) = last.checked_add(1) {
+            update
+                .elements
+                .insert((map, (key(after), true)), Wanted::Member);
+        }
+    }
+}
+
+/// Brings the table to it. Blocks.
+pub(crate) fn write_sets(ruleset: &Ruleset, seen: &Seen) -> io::Result<()> {
+    let mut update = Update::default();
+    for address in &seen.addresses {
+        update.set(
+            Map::NodeAddresses,
+            address.octets().to_vec(),
+            Wanted::Member,
+        );
+    }
+    enter_ranges(&mut update, Map::Inside, &seen.inside());
+    enter_ranges(&mut update, Map::ServiceRanges, &seen.services);
+    let maps = [Map::NodeAddresses, Map::Inside, Map::ServiceRanges];
+    ruleset.replace(&maps, update)?;
+    ruleset.set_pods(seen.own)
+}
+
+/// Makes the machine a router, with the gateway's address. Blocks.
+pub(crate) fn become_gateway(range: Network, links: &PodLinks) -> io::Result<()> {
+    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+    let mut netlink = Netlink::open()?;
+    let lo = loopback(&mut netlink)?;
+    netlink.set_up(&lo)?;
+    netlink.add_host_address(&lo, gateway(range).into())?;
+    let mtu = smallest(&mut netlink)?;
+    links.set_range(range, mtu)
+}
+
+fn loopback(netlink: &mut Netlink) -> io::Result<Link> {
+    let found = netlink.link("lo")?;
+    found.ok_or_else(|| io::Error::other("no loopback device"))
+}
+
+/// The largest packet that every way out takes.
+fn smallest(netlink: &mut Netlink) -> io::Result<u32> {
+    const USUAL: u32 = 1500;
+    let ways: Vec<Link> = netlink
+        .routes()?
+        .into_iter()
+        .filter(|route| route.bits == 0 && route.to.is_ipv4())
+        .filter_map(|route| route.link)
+        .collect();
+    let links = netlink.links()?;
+    let on_way = links.iter().filter(|found| ways.contains(&found.link));
+    Ok(on_way.map(|found| found.mtu).min().unwrap_or(USUAL))
+}
+
+/// Brings the routes to the other nodes' pods to what is seen. Blocks. Answers with the nodes that are on no network of
+/// this one: there is no way to their pods.
+pub(crate) fn write_routes(seen: &Seen) -> io::Result<Vec<Ipv4Addr>> {
+    let mut netlink = Netlink::open()?;
+    let here = netlink.all_addresses()?;
+    let (mut wanted, mut unreachable) = (Vec::new(), Vec::new());
+    for (range, at) in &seen.others {
+        let Some(at) = at else { continue };
+        let address = IpAddr::V4(*at);
+        if here.iter().any(|(own, _)| *own == address) {
+            // Another node of this machine: its pods have routes of their own.
+            continue;
+        }
+        let on_link = here.iter().any(|(own, bits)| match own {
+            IpAddr::V4(own) => Network::around(*own, *bits).is_some_and(|n| n.contains(*at)),
+            IpAddr::V6(_) => false,
+        });
+        if on_link {
+            wanted.push((*range, address));
+        } else {
+            unreachable.push(*at);
+        }
+    }
+    for held in netlink.routes()? {
+        let own = held.protocol == PROTOCOL && held.via.is_some();
+        let known = wanted.iter().any(|(range, at)| {
+            held.to == IpAddr::V4(range.first())
+                && held.bits == range.bits()
+                && held.via == Some(*at)
+        });
+        // Other clusters of this machine have routes, too: only what leads into our ranges is ours.
+        let ours = match held.to {
+            IpAddr::V4(to) => seen.inside().iter().any(|range| range.contains(to)),
+            IpAddr::V6(_) => false,
+        };
+        if own && !known && ours {
+            netlink.remove_route(&held)?;
+        }
+    }
+    for (range, at) in wanted {
+        netlink.set_route(&Route {
+            to: range.first().into(),
+            bits: range.bits(),
+            link: None,
+            via: Some(at),
+            source: None,
+            protocol: PROTOCOL,
+        })?;
+    }
+    Ok(unreachable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(name: &str, range: Option<&str>, address: &str) -> Node {
+        serde_json::from_value(json!({
+            "metadata": { "name": name },
+            "spec": { "podCIDR": range, "podCIDRs": range.map(|range| vec![range]) },
+            "status": { "addresses": [
+                { "type": "Hostname", "address": name },
+                { "type": "InternalIP", "address": address },
+            ] },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_nodes_mean() {
+        let nodes = [
+            node("a", Some("10.244.0.0/24"), "192.0.2.1"),
+            node("b", Some("10.244.1.0/24"), "192.0.2.2"),
+            node("c", None, "192.0.2.3"),
+            node("d", Some("fd00::/64"), "192.0.2.4"),
+        ];
+        let services = ["10.96.0.0/16".parse().unwrap()].into();
+        let seen = Seen::new("a", &nodes, services);
+        assert_eq!(seen.own, "10.244.0.0/24".parse().ok());
+        assert_eq!(seen.addresses, [Ipv4Addr::new(192, 0, 2, 1)].into());
+        let b = (
+            "10.244.1.0/24".parse().unwrap(),
+            Some(Ipv4Addr::new(192, 0, 2, 2)),
+        );
+        assert_eq!(seen.others, [b].into());
+        assert_eq!(seen.inside().len(), 4);
+    }
+
+    #[test]
+    fn ranges_that_touch_are_one() {
+        let ranges = [
+            "10.244.0.0/24",
+            "10.244.1.0/24",
+            "10.244.1.128/25",
+            "10.250.0.0/16",
+        ];
+        let ranges = ranges.iter().map(|range| range.parse().unwrap()).collect();
+        let of = |text: &str| u32::from(text.parse::<Ipv4Addr>().unwrap());
+        let expected = [
+            (of("10.244.0.0"), of("10.244.1.255")),
+            (of("10.250.0.0"), of("10.250.255.255")),
+        ];
+        assert_eq!(joined(&ranges), expected);
+        let end = ["255.0.0.0/8".parse().unwrap()].into();
+        let mut update = Update::default();
+        enter_ranges(&mut update, Map::Inside, &end);
+        assert_eq!(update.elements.len(), 1, "nothing comes after it");
+    }
+}

@@ -1,0 +1,376 @@
+//! Packets through the rules: a machine with pods, in network namespaces of the test's own. Without root nothing is
+//! tested.
+
+use crate::maps::Map;
+use crate::node::{self, Seen};
+use crate::pods::PodLinks;
+use crate::ruleset::{Ruleset, Update, Wanted};
+use crate::{links_of, rules};
+use davit_net::nft::{Data, Verdict};
+use davit_netplan::{Node, Value, plan};
+use davit_oci::network::PodNetwork;
+use davit_proto::cri::v1::PortMapping;
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use nix::sched::{CloneFlags, unshare};
+use serde_json::{Value as Json, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long something may take that is not to happen.
+const SILENCE: Duration = Duration::from_millis(400);
+
+/// Runs on a thread with a network namespace of its own.
+fn alone(work: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+            eprintln!("skipped: no network namespace of one's own: {error}");
+            return;
+        }
+        work();
+    });
+    thread.join().unwrap();
+}
+
+/// A network namespace that a thread keeps.
+struct Namespace {
+    path: PathBuf,
+    _keep: mpsc::Sender<()>,
+}
+
+impl Namespace {
+    fn new() -> Self {
+        let (tell, told) = mpsc::channel();
+        let (keep, kept) = mpsc::channel::<()>();
+        std::thread::spawn(move || {
+            unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            let thread = nix::unistd::gettid();
+            tell.send(PathBuf::from(format!("/proc/self/task/{thread}/ns/net")))
+                .unwrap();
+            // until the namespace is dropped
+            let _ = kept.recv();
+        });
+        Self {
+            path: told.recv().unwrap(),
+            _keep: keep,
+        }
+    }
+
+    fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        davit_net::within(&File::open(&self.path).unwrap(), work).unwrap()
+    }
+}
+
+struct Pod {
+    namespace: Namespace,
+    network: PodNetwork,
+    address: Ipv4Addr,
+}
+
+/// A machine with the rules in it.
+struct Machine {
+    dir: tempfile::TempDir,
+    ruleset: Arc<Ruleset>,
+    links: PodLinks,
+}
+
+const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
+const VIRTUAL: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 9);
+
+impl Machine {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let prefix = links_of(dir.path());
+        let ruleset = Arc::new(Ruleset::open("davit-packets", &prefix).unwrap());
+        let links = PodLinks::open(dir.path().join("pods"), ruleset.clone(), &prefix).unwrap();
+        let seen = Seen {
+            own: "10.244.0.0/24".parse().ok(),
+            addresses: [OWN].into(),
+            others: BTreeMap::new(),
+            services: ["10.96.0.0/16".parse().unwrap()].into(),
+        };
+        node::write_sets(&ruleset, &seen).unwrap();
+        node::become_gateway(seen.own.unwrap(), &links).unwrap();
+        let mut netlink = davit_net::route::Netlink::open().unwrap();
+        let lo = netlink.link("lo").unwrap().unwrap();
+        netlink.add_host_address(&lo, OWN.into()).unwrap();
+        // A machine without a way out reaches no Service otherwise.
+        netlink
+            .set_route(&davit_net::route::Route {
+                to: Ipv4Addr::new(10, 96, 0, 0).into(),
+                bits: 16,
+                link: Some(lo),
+                via: None,
+                source: Some(OWN.into()),
+                protocol: crate::pods::PROTOCOL,
+            })
+            .unwrap();
+        Self {
+            dir,
+            ruleset,
+            links,
+        }
+    }
+
+    fn pod(&self, name: &str, ports: Vec<PortMapping>) -> Pod {
+        let namespace = Namespace::new();
+        let network = PodNetwork {
+            sandbox_id: format!("{name}1"),
+            name: name.to_owned(),
+            namespace: "default".to_owned(),
+            netns: namespace.path.clone(),
+            ports,
+            ..PodNetwork::default()
+        };
+        let addresses = self.links.attach_here(&network).unwrap();
+        Pod {
+            address: addresses[0].parse().unwrap(),
+            namespace,
+            network,
+        }
+    }
+
+    /// What the proxy would write.
+    fn serve(&self, service: Json, endpoints: Json) {
+        let service: Service = serde_json::from_value(service).unwrap();
+        let slice: EndpointSlice = serde_json::from_value(json!({
+            "addressType": "IPv4", "metadata": { "name": "web-1" },
+            "ports": [{ "name": "p", "port": 8080, "protocol": "TCP" }],
+            "endpoints": endpoints,
+        }))
+        .unwrap();
+        let node = Node {
+            name: "n1".to_owned(),
+            zone: None,
+        };
+        let mut update = Update::default();
+        for (key, value) in plan(&service, &[&slice], &node).entries {
+            let wanted = match value {
+                Value::Member => Wanted::Member,
+                Value::Endpoint(address, port) => {
+                    Wanted::Data(Data::Value(Value::endpoint_fields(address, port)))
+                }
+                Value::Chain(chain) => {
+                    update.chains.insert(chain.clone());
+                    Wanted::Data(Data::Verdict(Verdict::Goto(chain.name())))
+                }
+                Value::Refuse => Wanted::Data(Data::Verdict(rules::refuse())),
+                Value::Drop => Wanted::Data(Data::Verdict(Verdict::Drop)),
+            };
+            update.set(key.map.into(), key.bytes, wanted);
+        }
+        let maps = [
+            Map::Endpoints,
+            Map::Services,
+            Map::NodePorts,
+            Map::Refused,
+            Map::RefusedNodePorts,
+            Map::ClusterAddresses,
+            Map::Hairpin,
+        ];
+        self.ruleset.replace(&maps, update).unwrap();
+    }
+}
+
+fn service(more: Json) -> Json {
+    let mut spec = json!({
+        "type": "NodePort", "clusterIP": VIRTUAL, "clusterIPs": [VIRTUAL],
+        "ports": [{ "name": "p", "port": 80, "nodePort": 30080, "protocol": "TCP" }],
+    });
+    for (key, value) in more.as_object().unwrap() {
+        spec[key] = value.clone();
+    }
+    json!({ "metadata": { "name": "web", "namespace": "default" }, "spec": spec })
+}
+
+fn on(pods: &[&Pod]) -> Json {
+    let of = |pod: &&Pod| json!({ "addresses": [pod.address], "nodeName": "n1", "conditions": { "ready": true } });
+    pods.iter().map(of).collect()
+}
+
+/// Answers each connection with the server's name and the client's address.
+fn listen(pod: &Pod, name: &'static str) {
+    pod.namespace.within(|| {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8080)).unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let (mut stream, peer) = (stream.try_clone().unwrap(), stream.peer_addr().unwrap());
+                // a client that has gone reads nothing
+                let _ = write!(stream, "{name} {}", peer.ip());
+            }
+        });
+    });
+}
+
+fn ask(to: Ipv4Addr, port: u16, patience: Duration) -> Result<(String, String), ErrorKind> {
+    let to = SocketAddr::from((to, port));
+    let mut stream = TcpStream::connect_timeout(&to, patience).map_err(|e| e.kind())?;
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).map_err(|e| e.kind())?;
+    let (server, client) = answer.split_once(' ').unwrap();
+    Ok((server.to_owned(), client.to_owned()))
+}
+
+fn from(pod: &Pod, to: Ipv4Addr, port: u16) -> Result<(String, String), ErrorKind> {
+    pod.namespace.within(|| ask(to, port, PATIENCE))
+}
+
+#[test]
+fn pods_reach_one_another_and_services() {
+    alone(|| {
+        let machine = Machine::new();
+        let (a, b) = (machine.pod("a", vec![]), machine.pod("b", vec![]));
+        listen(&a, "a");
+        listen(&b, "b");
+        let from_a = a.address.to_string();
+        let direct = from(&a, b.address, 8080).unwrap();
+        assert_eq!(direct, ("b".to_owned(), from_a.clone()), "the source stays");
+        assert_eq!(
+            ask(b.address, 8080, PATIENCE).unwrap().0,
+            "b",
+            "from the machine"
+        );
+
+        machine.serve(service(json!({})), on(&[&b]));
+        let (server, client) = from(&a, VIRTUAL, 80).unwrap();
+        assert_eq!((server, client), ("b".to_owned(), from_a));
+        let (server, client) = from(&b, VIRTUAL, 80).unwrap();
+        assert_eq!(
+            (server.as_str(), client.as_str()),
+            ("b", "10.244.0.1"),
+            "to itself"
+        );
+        assert_eq!(ask(VIRTUAL, 80, PATIENCE).unwrap().0, "b");
+        assert_eq!(ask(OWN, 30080, PATIENCE).unwrap().0, "b");
+        assert_eq!(from(&a, OWN, 30080).unwrap().0, "b");
+
+        // Both, about as often.
+        machine.serve(service(json!({})), on(&[&a, &b]));
+        let mut count: BTreeMap<String, u32> = BTreeMap::new();
+        for _ in 0..200 {
+            *count.entry(from(&a, VIRTUAL, 80).unwrap().0).or_default() += 1;
+        }
+        assert!(
+            count.len() == 2 && count.values().all(|n| *n > 50),
+            "{count:?}"
+        );
+
+        // Undefined port, nobody behind it, no Service.
+        assert_eq!(from(&a, VIRTUAL, 81), Err(ErrorKind::ConnectionRefused));
+        machine.serve(service(json!({})), json!([]));
+        for (to, port) in [(VIRTUAL, 80), (OWN, 30080)] {
+            assert_eq!(from(&a, to, port), Err(ErrorKind::ConnectionRefused));
+            assert_eq!(ask(to, port, PATIENCE), Err(ErrorKind::ConnectionRefused));
+        }
+        let nobody = a
+            .namespace
+            .within(|| ask(Ipv4Addr::new(10, 96, 7, 7), 80, SILENCE));
+        assert_eq!(nobody, Err(ErrorKind::TimedOut));
+    });
+}
+
+#[test]
+fn clients_keep_their_endpoints() {
+    alone(|| {
+        let machine = Machine::new();
+        let (a, b) = (machine.pod("a", vec![]), machine.pod("b", vec![]));
+        let client = machine.pod("c", vec![]);
+        listen(&a, "a");
+        listen(&b, "b");
+        let sticky = service(json!({ "sessionAffinity": "ClientIP" }));
+        machine.serve(sticky.clone(), on(&[&a, &b]));
+        let first = from(&client, VIRTUAL, 80).unwrap().0;
+        for _ in 0..20 {
+            assert_eq!(from(&client, VIRTUAL, 80).unwrap().0, first);
+        }
+        // It survives that somebody else takes the table over.
+        let again = Ruleset::open("davit-packets", &links_of(machine.dir.path())).unwrap();
+        assert_eq!(again.clients().unwrap().len(), 1);
+        assert_eq!(from(&client, VIRTUAL, 80).unwrap().0, first);
+        again.forget_clients(&again.clients().unwrap());
+        assert_eq!(again.clients().unwrap().len(), 0);
+    });
+}
+
+#[test]
+fn ports_of_the_host() {
+    alone(|| {
+        let machine = Machine::new();
+        let mapping = |host_port, host_ip: &str| PortMapping {
+            container_port: 8080,
+            host_port,
+            host_ip: host_ip.to_owned(),
+            ..PortMapping::default()
+        };
+        let ports = vec![mapping(9000, ""), mapping(9001, "127.0.0.1")];
+        let (a, b) = (machine.pod("a", ports.clone()), machine.pod("b", vec![]));
+        listen(&a, "a");
+        assert_eq!(ask(OWN, 9000, PATIENCE).unwrap().0, "a");
+        assert_eq!(from(&b, OWN, 9000).unwrap().0, "a");
+        assert_eq!(from(&a, OWN, 9000).unwrap().0, "a", "to itself");
+        assert_eq!(ask(OWN, 9001, PATIENCE), Err(ErrorKind::ConnectionRefused));
+        let twice = PodNetwork {
+            sandbox_id: "d1".to_owned(),
+            ports,
+            ..b.network.clone()
+        };
+        let error = machine.links.attach_here(&twice).unwrap_err();
+        assert!(
+            error.to_string().contains("hostPort 9000 is taken"),
+            "{error}"
+        );
+        machine.links.detach_here(&twice).unwrap();
+        assert_eq!(ask(OWN, 9000, PATIENCE).unwrap().0, "a", "still");
+        machine.links.detach_here(&a.network).unwrap();
+        machine.links.detach_here(&a.network).unwrap();
+        assert_eq!(ask(OWN, 9000, PATIENCE), Err(ErrorKind::ConnectionRefused));
+        assert!(machine.ruleset.places(Map::HostPorts).is_empty());
+    });
+}
+
+#[test]
+fn what_is_left_is_collected() {
+    alone(|| {
+        let machine = Machine::new();
+        let (a, b) = (machine.pod("a", vec![]), machine.pod("b", vec![]));
+        listen(&b, "b");
+        let living = BTreeSet::from([b.network.sandbox_id.clone()]);
+        machine.links.collect_here(&living).unwrap();
+        assert!(!machine.links.has(&a.network.sandbox_id));
+        assert!(machine.links.has(&b.network.sandbox_id));
+        assert_eq!(ask(b.address, 8080, PATIENCE).unwrap().0, "b");
+        assert_eq!(machine.ruleset.places(Map::Pods).len(), 1);
+    });
+}
+
+#[test]
+fn datagrams_find_the_new_endpoint() {
+    alone(|| {
+        let machine = Machine::new();
+        let client = machine.pod("c", vec![]);
+        // Nobody translates: the kernel remembers where it went.
+        let stale = client.namespace.within(|| {
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
+            socket.send_to(b"x", (OWN, 5353)).unwrap();
+            socket.local_addr().unwrap().port()
+        });
+        let known = davit_net::conntrack::datagrams().unwrap();
+        let ours: Vec<_> = known
+            .into_iter()
+            .filter(|c| c.original.from == (client.address, stale))
+            .collect();
+        assert_eq!(ours.len(), 1);
+        assert_eq!(ours[0].reply.from, (OWN, 5353));
+        davit_net::conntrack::forget(&ours).unwrap();
+        davit_net::conntrack::forget(&ours).unwrap();
+        let known = davit_net::conntrack::datagrams().unwrap();
+        assert!(!known.contains(&ours[0]));
+    });
+}

@@ -1,0 +1,102 @@
+//! What is kept on disk of a pod's network: written before anything is made, gone after everything is undone.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io::{self, Write};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+
+/// A pod's place in the network.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Record {
+    pub(crate) sandbox: String,
+    /// `namespace/name`, for people.
+    pub(crate) pod: String,
+    pub(crate) address: Ipv4Addr,
+    /// The device here.
+    pub(crate) link: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ports: Vec<HostPort>,
+}
+
+/// A port of the node behind which a pod is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct HostPort {
+    /// The number of the protocol.
+    pub(crate) protocol: u8,
+    pub(crate) port: u16,
+    pub(crate) to: u16,
+    /// One address of the node only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at: Option<Ipv4Addr>,
+}
+
+/// The records of a directory.
+#[derive(Debug, Clone)]
+pub(crate) struct Records {
+    dir: PathBuf,
+}
+
+impl Records {
+    pub(crate) fn open(dir: PathBuf) -> io::Result<Self> {
+        fs::create_dir_all(&dir)?;
+        Ok(Self { dir })
+    }
+
+    /// Sandbox IDs are the runtime's own: letters and digits.
+    fn file(&self, sandbox: &str) -> io::Result<PathBuf> {
+        if sandbox.is_empty() || !sandbox.bytes().all(|b| b.is_ascii_alphanumeric()) {
+            return Err(io::Error::other(format!("sandbox ID {sandbox:?}")));
+        }
+        Ok(self.dir.join(format!("{sandbox}.json")))
+    }
+
+    pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
+        let file = self.file(&record.sandbox)?;
+        let new = file.with_extension("new");
+        let mut writer = fs::File::create(&new)?;
+        writer.write_all(&serde_json::to_vec(record)?)?;
+        writer.sync_all()?;
+        fs::rename(&new, &file)?;
+        fs::File::open(&self.dir)?.sync_all()
+    }
+
+    pub(crate) fn read(&self, sandbox: &str) -> io::Result<Option<Record>> {
+        read(&self.file(sandbox)?)
+    }
+
+    pub(crate) fn remove(&self, sandbox: &str) -> io::Result<()> {
+        match fs::remove_file(self.file(sandbox)?) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// All of them. One that cannot be read is reported and left out.
+    pub(crate) fn all(&self) -> io::Result<Vec<Record>> {
+        let mut records = Vec::new();
+        for entry in fs::read_dir(&self.dir)? {
+            let path = entry?.path();
+            if path.extension().is_none_or(|extension| extension != "json") {
+                continue;
+            }
+            match read(&path) {
+                Ok(record) => records.extend(record),
+                Err(error) => {
+                    tracing::warn!(file = %path.display(), %error, "record of a pod's network");
+                }
+            }
+        }
+        Ok(records)
+    }
+}
+
+fn read(file: &Path) -> io::Result<Option<Record>> {
+    match fs::read(file) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}

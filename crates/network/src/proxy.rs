@@ -1,0 +1,240 @@
+//! The Service proxy: what Services and their endpoints say stands in the kernel (spec network.md 3).
+
+use crate::maps::Map;
+use crate::rules;
+use crate::ruleset::{Ruleset, Update, Wanted};
+use davit_client::{Informer, ObjectKey};
+use davit_net::conntrack::{self, Connection};
+use davit_net::nft::{Data, Element, Verdict};
+use davit_netplan::{Chain, Key, Node, Plan, Value, plan};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::io;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+/// The maps that Services fill.
+const MAPS: [Map; 7] = [
+    Map::Endpoints,
+    Map::Hairpin,
+    Map::Services,
+    Map::NodePorts,
+    Map::Refused,
+    Map::RefusedNodePorts,
+    Map::ClusterAddresses,
+];
+
+/// The Services of a cluster, as a node sees them.
+#[derive(Debug, Clone)]
+pub(crate) struct Services {
+    pub(crate) services: Informer<Service>,
+    /// Indexed by the Service, `namespace/name`.
+    pub(crate) slices: Informer<EndpointSlice>,
+}
+
+/// The Service of a slice, as the index has it.
+pub(crate) fn service_of(slice: &EndpointSlice) -> Option<String> {
+    let labels = slice.metadata.labels.as_ref()?;
+    let name = labels.get("kubernetes.io/service-name")?;
+    let namespace = slice.metadata.namespace.as_deref()?;
+    Some(format!("{namespace}/{name}"))
+}
+
+/// What stands in the kernel, and for which Service.
+#[derive(Debug)]
+pub(crate) struct Proxy {
+    ruleset: Arc<Ruleset>,
+    plans: HashMap<ObjectKey, Plan>,
+    /// Which Services want an element: pods are endpoints of several, and users write equal addresses.
+    holders: HashMap<Key, BTreeSet<ObjectKey>>,
+    /// Everything is to be told again.
+    stale: bool,
+}
+
+impl Proxy {
+    pub(crate) fn new(ruleset: Arc<Ruleset>) -> Self {
+        Self {
+            ruleset,
+            plans: HashMap::new(),
+            holders: HashMap::new(),
+            stale: true,
+        }
+    }
+
+    /// The next change tells of everything.
+    pub(crate) fn forget(&mut self) {
+        self.stale = true;
+    }
+
+    /// Brings the kernel to what these Services are now. Blocks.
+    pub(crate) fn sync(
+        &mut self,
+        keys: &BTreeSet<ObjectKey>,
+        seen: &Services,
+        node: &Node,
+    ) -> io::Result<()> {
+        let mut touched = BTreeSet::new();
+        let mut changed = Vec::new();
+        for key in keys {
+            let new = plan_of(key, seen, node);
+            let old = self.plans.get(key);
+            if old == Some(&new) || (old.is_none() && new == Plan::default()) {
+                continue;
+            }
+            changed.push(key.clone());
+            self.enter(key, new, &mut touched);
+        }
+        let everything = self.stale;
+        if everything {
+            touched = self.holders.keys().cloned().collect();
+        }
+        let mut update = Update::default();
+        for key in &touched {
+            self.want(key, &mut update);
+        }
+        // Until it is done the kernel is not known to have it.
+        self.stale = true;
+        if everything {
+            self.ruleset.replace(&MAPS, update)?;
+        } else {
+            self.ruleset.apply(&update)?;
+        }
+        self.stale = false;
+        self.end_datagrams(&changed)?;
+        self.end_affinity(&changed)
+    }
+
+    fn enter(&mut self, key: &ObjectKey, new: Plan, touched: &mut BTreeSet<Key>) {
+        if let Some(old) = self.plans.remove(key) {
+            for entry in old.entries.keys() {
+                if new.entries.contains_key(entry) {
+                    continue;
+                }
+                if let Some(holders) = self.holders.get_mut(entry) {
+                    holders.remove(key);
+                    if holders.is_empty() {
+                        self.holders.remove(entry);
+                    }
+                }
+                touched.insert(entry.clone());
+            }
+        }
+        for entry in new.entries.keys() {
+            let holders = self.holders.entry(entry.clone()).or_default();
+            holders.insert(key.clone());
+            touched.insert(entry.clone());
+        }
+        if new != Plan::default() {
+            self.plans.insert(key.clone(), new);
+        }
+    }
+
+    /// Of several that want one element, the first by name has it.
+    fn want(&self, key: &Key, update: &mut Update) {
+        let holder = self.holders.get(key).and_then(BTreeSet::first);
+        let value = holder.and_then(|holder| self.plans.get(holder)?.entries.get(key));
+        let wanted = match value {
+            None => Wanted::Nothing,
+            Some(Value::Member) => Wanted::Member,
+            Some(Value::Endpoint(address, port)) => {
+                Wanted::Data(Data::Value(Value::endpoint_fields(*address, *port)))
+            }
+            Some(Value::Chain(chain)) => {
+                update.chains.insert(chain.clone());
+                Wanted::Data(Data::Verdict(Verdict::Goto(chain.name())))
+            }
+            Some(Value::Refuse) => Wanted::Data(Data::Verdict(rules::refuse())),
+            Some(Value::Drop) => Wanted::Data(Data::Verdict(Verdict::Drop)),
+        };
+        update.set(key.map.into(), key.bytes.clone(), wanted);
+    }
+
+    /// UDP has no end: what still goes to endpoints that serve no more begins anew.
+    fn end_datagrams(&self, changed: &[ObjectKey]) -> io::Result<()> {
+        let mut at: HashMap<(Ipv4Addr, u16), HashSet<(Ipv4Addr, u16)>> = HashMap::new();
+        let mut ports: HashMap<u16, HashSet<(Ipv4Addr, u16)>> = HashMap::new();
+        for plan in changed.iter().filter_map(|key| self.plans.get(key)) {
+            for reached in &plan.datagrams {
+                for place in &reached.at {
+                    at.entry(*place).or_default().extend(&reached.serving);
+                }
+                if let Some(port) = reached.node_port {
+                    ports.entry(port).or_default().extend(&reached.serving);
+                }
+            }
+        }
+        if at.is_empty() && ports.is_empty() {
+            return Ok(());
+        }
+        let places = self.ruleset.places(Map::NodeAddresses);
+        let ours: HashSet<Vec<u8>> = places.into_iter().map(|(key, _)| key).collect();
+        let stale = |connection: &Connection| {
+            let (to, from) = (connection.original.to, connection.reply.from);
+            let on_node = || ours.contains(to.0.octets().as_slice());
+            let serving = at
+                .get(&to)
+                .or_else(|| ports.get(&to.1).filter(|_| on_node()));
+            serving.is_some_and(|serving| !serving.contains(&from))
+        };
+        let known = conntrack::datagrams()?;
+        let stale: Vec<Connection> = known.into_iter().filter(stale).collect();
+        conntrack::forget(&stale)
+    }
+
+    /// Clients whose endpoint is none any more choose anew.
+    fn end_affinity(&self, changed: &[ObjectKey]) -> io::Result<()> {
+        let plans: Vec<&Plan> = changed.iter().filter_map(|k| self.plans.get(k)).collect();
+        let sticky = |plan: &&Plan| {
+            plan.entries.values().any(|value| match value {
+                Value::Chain(chain) => keeps_clients(chain),
+                _ => false,
+            })
+        };
+        let mut endpoints: BTreeMap<&[u8], HashSet<Vec<u8>>> = BTreeMap::new();
+        let mut looked_at = false;
+        for plan in plans.iter().filter(|plan| sticky(plan)) {
+            looked_at = true;
+            for (key, value) in &plan.entries {
+                // Address, protocol and port, without the number.
+                if let (Value::Endpoint(address, port), Some(place)) = (value, key.bytes.get(..12))
+                {
+                    let fields = Value::endpoint_fields(*address, *port);
+                    endpoints.entry(place).or_default().insert(fields);
+                }
+            }
+        }
+        if !looked_at {
+            return Ok(());
+        }
+        let stale = |client: &Element| {
+            let place = client.key.get(4..16).unwrap_or_default();
+            let known = endpoints.get(place);
+            known.is_some_and(|known| match &client.data {
+                Some(Data::Value(fields)) => !known.contains(fields),
+                _ => false,
+            })
+        };
+        let clients = self.ruleset.clients()?;
+        let stale: Vec<Element> = clients.into_iter().filter(stale).collect();
+        self.ruleset.forget_clients(&stale);
+        Ok(())
+    }
+}
+
+fn keeps_clients(chain: &Chain) -> bool {
+    match chain {
+        Chain::Choose(choice) => choice.affinity.is_some(),
+        Chain::Split { .. } => chain.leads_to().iter().any(keeps_clients),
+        Chain::Guard { then, .. } => keeps_clients(then),
+    }
+}
+
+fn plan_of(key: &ObjectKey, seen: &Services, node: &Node) -> Plan {
+    let Some(service) = seen.services.get(Some(&key.namespace), &key.name) else {
+        return Plan::default();
+    };
+    let slices = seen.slices.list_indexed(&key.to_string());
+    let slices: Vec<&EndpointSlice> = slices.iter().map(AsRef::as_ref).collect();
+    plan(&service, &slices, node)
+}

@@ -1,0 +1,256 @@
+//! Which ranges of addresses are used on this machine, and by whom: several clusters may be on it.
+//!
+//! A claim is a file named after the range, in a directory that does not outlive the machine's start, with the data
+//! directory of who claims it. It holds as long as that directory exists.
+
+use davit_net::route::Netlink;
+use davit_netplan::Network;
+use nix::fcntl::{Flock, FlockArg};
+use std::fs::{self, File};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+
+/// Where claims are.
+pub const CLAIMS: &str = "/run/davit/pod-ranges";
+
+/// Ranges that cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RangeError {
+    /// Another cluster of this machine has it.
+    #[error(
+        "the range {range} of pods overlaps {theirs} of the cluster in {owner}; --cluster-cidr names another"
+    )]
+    Claimed {
+        /// What was asked for.
+        range: Network,
+        /// What the other has.
+        theirs: Network,
+        /// The other's data directory.
+        owner: String,
+    },
+    /// The machine is in it.
+    #[error(
+        "the range {range} of pods overlaps the network of {with}, which this machine reaches; --cluster-cidr names another"
+    )]
+    Routed {
+        /// What was asked for.
+        range: Network,
+        /// An address or a route of the machine.
+        with: Network,
+    },
+    /// None of those tried is free.
+    #[error("no range for pods is free from {first} on; --cluster-cidr names one")]
+    None {
+        /// The first that was tried.
+        first: Network,
+    },
+    /// The claims cannot be read or written.
+    #[error("claims of ranges in {dir}: {error}")]
+    Claims {
+        /// Where they are.
+        dir: PathBuf,
+        /// What went wrong.
+        error: io::Error,
+    },
+    /// The kernel does not say which networks it reaches.
+    #[error("routes of this machine: {0}")]
+    Routes(io::Error),
+}
+
+/// The claims of this machine.
+#[derive(Debug, Clone)]
+pub struct Claims {
+    dir: PathBuf,
+}
+
+impl Claims {
+    /// Those in `dir`, usually [`CLAIMS`].
+    #[must_use]
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self { dir: dir.into() }
+    }
+
+    fn failed(&self, error: io::Error) -> RangeError {
+        RangeError::Claims {
+            dir: self.dir.clone(),
+            error,
+        }
+    }
+
+    /// One process at a time.
+    fn lock(&self) -> Result<Flock<File>, RangeError> {
+        let open = || {
+            fs::create_dir_all(&self.dir)?;
+            File::create(self.dir.join(".lock"))
+        };
+        let file = open().map_err(|e| self.failed(e))?;
+        Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, e)| self.failed(e.into()))
+    }
+
+    fn file(&self, range: Network) -> PathBuf {
+        self.dir.join(range.to_string().replace('/', "_"))
+    }
+
+    /// Ranges of others that still are there; what is left of those that are not goes.
+    fn others(&self, owner: &Path) -> Result<Vec<(Network, String)>, RangeError> {
+        let mut others = Vec::new();
+        for (range, theirs, path) in self.all()? {
+            if Path::new(&theirs) == owner {
+                continue;
+            }
+            if Path::new(&theirs).is_dir() {
+                others.push((range, theirs));
+            } else {
+                // gone already is as good
+                let _ = fs::remove_file(&path);
+            }
+        }
+        Ok(others)
+    }
+
+    /// Claims a range for the cluster or node with this data directory. Blocks.
+    ///
+    /// # Errors
+    /// [`RangeError::Claimed`] when another has a part of it.
+    pub fn claim(&self, owner: &Path, range: Network) -> Result<(), RangeError> {
+        let _lock = self.lock()?;
+        self.enter(owner, range)
+    }
+
+    fn enter(&self, owner: &Path, range: Network) -> Result<(), RangeError> {
+        let others = self.others(owner)?;
+        if let Some((theirs, owner)) = others.into_iter().find(|(r, _)| r.overlaps(range)) {
+            return Err(RangeError::Claimed {
+                range,
+                theirs,
+                owner,
+            });
+        }
+        let text = owner.to_string_lossy();
+        fs::write(self.file(range), text.as_bytes()).map_err(|e| self.failed(e))
+    }
+
+    /// Gives back what this owner has claimed; which ranges these were. Blocks.
+    ///
+    /// # Errors
+    /// When the claims cannot be read.
+    pub fn release(&self, owner: &Path) -> Result<Vec<Network>, RangeError> {
+        let _lock = self.lock()?;
+        let mut released = Vec::new();
+        for (range, theirs, path) in self.all()? {
+            if Path::new(&theirs) == owner {
+                fs::remove_file(path).map_err(|e| self.failed(e))?;
+                released.push(range);
+            }
+        }
+        Ok(released)
+    }
+
+    /// Range, owner and file of every claim.
+    fn all(&self) -> Result<Vec<(Network, String, PathBuf)>, RangeError> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(|e| self.failed(e))? {
+            let path = entry.map_err(|e| self.failed(e))?.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            let range = name.and_then(|name| name.replace('_', "/").parse().ok());
+            if let (Some(range), Ok(owner)) = (range, fs::read_to_string(&path)) {
+                all.push((range, owner, path));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Claims the first range that is free, beginning with `first`, among those of its size that follow. Blocks.
+    ///
+    /// # Errors
+    /// When a hundred are taken.
+    pub fn choose(&self, owner: &Path, first: Network) -> Result<Network, RangeError> {
+        const TRIES: u64 = 100;
+        let _lock = self.lock()?;
+        let reached = reached().map_err(RangeError::Routes)?;
+        let size = 1_u64 << (32 - first.bits());
+        for number in 0..TRIES {
+            let start = u64::from(u32::from(first.first())) + number * size;
+            let Ok(start) = u32::try_from(start) else {
+                break;
+            };
+            let Some(range) = Network::around(Ipv4Addr::from(start), first.bits()) else {
+                break;
+            };
+            if reached.iter().any(|network| network.overlaps(range)) {
+                continue;
+            }
+            match self.enter(owner, range) {
+                Err(RangeError::Claimed { .. }) => {}
+                other => return other.map(|()| range),
+            }
+        }
+        Err(RangeError::None { first })
+    }
+}
+
+/// The networks that this machine has addresses in, or routes to; a default route is none.
+fn reached() -> io::Result<Vec<Network>> {
+    let mut netlink = Netlink::open()?;
+    let addresses = netlink.all_addresses()?;
+    let routes = netlink.routes()?;
+    let routes = routes
+        .into_iter()
+        .filter(|r| r.bits > 0)
+        .map(|r| (r.to, r.bits));
+    let networks = addresses.into_iter().chain(routes);
+    let v4 = networks.filter_map(|(address, bits)| match address {
+        IpAddr::V4(address) => Network::around(address, bits),
+        IpAddr::V6(_) => None,
+    });
+    Ok(v4.collect())
+}
+
+/// Whether a range that somebody chose is free of what the machine reaches without davit. Blocks.
+///
+/// # Errors
+/// [`RangeError::Routed`] when it is not.
+pub(crate) fn check_free(range: Network) -> Result<(), RangeError> {
+    let mut netlink = Netlink::open().map_err(RangeError::Routes)?;
+    let addresses = netlink.all_addresses().map_err(RangeError::Routes)?;
+    let inside = |network: &Network| network.bits() < 32 && network.overlaps(range);
+    let networks = addresses
+        .into_iter()
+        .filter_map(|(address, bits)| match address {
+            IpAddr::V4(address) => Network::around(address, bits),
+            IpAddr::V6(_) => None,
+        });
+    match networks.into_iter().find(inside) {
+        Some(with) => Err(RangeError::Routed { range, with }),
+        None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_one_owner_while_there_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let claims = Claims::new(dir.path().join("claims"));
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        // Documentation: no machine reaches it.
+        let first: Network = "198.51.100.0/26".parse().unwrap();
+        let chosen = claims.choose(one.path(), first).unwrap();
+        assert_eq!(chosen, first);
+        assert_eq!(claims.choose(one.path(), first).unwrap(), first, "its own");
+        let next = claims.choose(two.path(), first).unwrap();
+        assert_eq!(next.to_string(), "198.51.100.64/26");
+        let part = "198.51.100.64/28".parse().unwrap();
+        claims.claim(two.path(), part).unwrap();
+        let taken = claims.claim(one.path(), part).unwrap_err();
+        assert!(
+            taken.to_string().contains(&*two.path().to_string_lossy()),
+            "{taken}"
+        );
+        drop(two);
+        claims.claim(one.path(), part).unwrap();
+    }
+}

@@ -1,0 +1,384 @@
+//! The rules of davit's table: a few chains at the kernel's hooks, and the shared ones that elements lead to.
+//!
+//! Several clusters may be on one machine. Each has a table of its own, and passes over what comes from the pods of the
+//! others: their links are known by the beginnings of their names.
+
+use crate::maps::Map;
+use davit_net::nft::{Expression as Do, Hook, Point, Slot, Transaction, Verdict};
+use davit_netplan::{Chain, Choice, Masquerade, Network};
+use std::time::Duration;
+
+/// With what the names of all clusters' links begin.
+pub(crate) const ALL_LINKS: &str = "dvt";
+/// The bit of a packet's mark that says: masquerade.
+const MARK: u32 = 0x4000;
+/// `ct status`: the destination was changed.
+const REDIRECTED: u32 = 0x20;
+/// `ct state`.
+const INVALID: u32 = 1;
+const NEW: u32 = 8;
+/// `IPPROTO_TCP`.
+const TCP: u8 = 6;
+/// `RTN_LOCAL`.
+const LOCAL: u32 = 2;
+/// The chain of pods' connections to the outside.
+const LEAVE: &str = "leave";
+const REFUSE: &str = "refuse";
+
+const A: Slot = Slot(0);
+const B: Slot = Slot(1);
+const C: Slot = Slot(2);
+const D: Slot = Slot(3);
+/// Address and port that were found.
+const FOUND: Slot = Slot(8);
+
+/// Where packets of a hook go: name, kind, point, priority.
+const HOOKS: [(&str, Hook); 6] = [
+    ("prerouting", hook("nat", Point::Prerouting, -100)),
+    ("output", hook("nat", Point::Output, -100)),
+    ("postrouting", hook("nat", Point::Postrouting, 100)),
+    ("filter-forward", hook("filter", Point::Forward, 0)),
+    ("filter-input", hook("filter", Point::Input, 0)),
+    ("filter-output", hook("filter", Point::Output, 0)),
+];
+
+const fn hook(kind: &'static str, point: Point, priority: i32) -> Hook {
+    Hook {
+        kind,
+        point,
+        priority,
+    }
+}
+
+fn bits(of: Slot, mask: u32) -> Do {
+    Do::Bits {
+        of,
+        mask: mask.to_ne_bytes(),
+        change: [0; 4],
+    }
+}
+
+fn has(of: Slot, mask: u32) -> [Do; 2] {
+    [bits(of, mask), Do::NotEqual(of, vec![0; 4])]
+}
+
+fn is_in(map: Map, key: Slot) -> Do {
+    Do::In {
+        set: map.name().to_owned(),
+        key,
+        absent: false,
+    }
+}
+
+fn is_not_in(map: Map, key: Slot) -> Do {
+    Do::In {
+        set: map.name().to_owned(),
+        key,
+        absent: true,
+    }
+}
+
+fn dispatch(map: Map, key: Slot) -> Do {
+    Do::Dispatch {
+        map: map.name().to_owned(),
+        key,
+    }
+}
+
+fn look_up(map: Map, key: Slot) -> Do {
+    Do::Lookup {
+        map: map.name().to_owned(),
+        key,
+        to: FOUND,
+    }
+}
+
+fn jump(chain: &str) -> Do {
+    Do::Verdict(Verdict::Jump(chain.to_owned()))
+}
+
+/// Destination address, protocol and port.
+fn destination() -> [Do; 3] {
+    [
+        Do::DestinationAddress(A),
+        Do::Protocol(B),
+        Do::DestinationPort(C),
+    ]
+}
+
+/// The packet came from another cluster's pods.
+fn of_others(links: &str) -> [Do; 4] {
+    [
+        Do::InputName(A),
+        Do::Equal(A, ALL_LINKS.into()),
+        Do::NotEqual(A, links.into()),
+        Do::Verdict(Verdict::Return),
+    ]
+}
+
+/// Everything but what depends on objects: chains at the hooks, sets and maps, empty. `links` is what the names of this
+/// cluster's links begin with.
+pub(crate) fn lay_out(to: &mut Transaction, links: &str) {
+    for map in Map::ALL {
+        to.add_set(&map.set());
+    }
+    for (name, hook) in HOOKS {
+        to.add_chain(name, Some(hook));
+    }
+    for name in ["destinations", "unserved", REFUSE, LEAVE] {
+        to.add_chain(name, None);
+    }
+    to.add_rule("prerouting", &of_others(links));
+    to.add_rule("prerouting", &[jump("destinations")]);
+    to.add_rule("output", &[jump("destinations")]);
+    destinations(to);
+    postrouting(to);
+    filters(to, links);
+}
+
+fn destinations(to: &mut Transaction) {
+    let chain = "destinations";
+    let [address, protocol, port] = destination();
+    let served = [address, protocol, port, dispatch(Map::Services, A)];
+    to.add_rule(chain, &served);
+    to.add_rule(
+        chain,
+        &[
+            Do::DestinationAddress(A),
+            is_in(Map::NodeAddresses, A),
+            Do::Protocol(A),
+            Do::DestinationPort(B),
+            dispatch(Map::NodePorts, A),
+        ],
+    );
+    let [address, protocol, port] = destination();
+    let there = look_up(Map::HostPortsAt, A);
+    to.add_rule(
+        chain,
+        &[address, protocol, port, there, Do::Destination(FOUND)],
+    );
+    to.add_rule(
+        chain,
+        &[
+            Do::DestinationKind(A),
+            Do::Equal(A, LOCAL.to_ne_bytes().to_vec()),
+            // A packet from 127.0.0.1 may not leave the machine.
+            Do::DestinationAddress(A),
+            Do::NotEqual(A, vec![127]),
+            Do::Protocol(A),
+            Do::DestinationPort(B),
+            look_up(Map::HostPorts, A),
+            Do::Destination(FOUND),
+        ],
+    );
+}
+
+fn postrouting(to: &mut Transaction) {
+    let chain = "postrouting";
+    let [bit, set] = has(A, MARK);
+    let unmark = bits(B, !MARK);
+    to.add_rule(
+        chain,
+        &[
+            Do::Mark(A),
+            bit,
+            set,
+            Do::Mark(B),
+            unmark,
+            Do::SetMark(B),
+            Do::Masquerade,
+        ],
+    );
+    for pairs in [Map::Hairpin, Map::Pods] {
+        let [bit, set] = has(A, REDIRECTED);
+        to.add_rule(
+            chain,
+            &[
+                Do::Status(A),
+                bit,
+                set,
+                Do::SourceAddress(A),
+                Do::DestinationAddress(B),
+                is_in(pairs, A),
+                Do::Masquerade,
+            ],
+        );
+    }
+    to.add_rule(chain, &[jump(LEAVE)]);
+}
+
+fn filters(to: &mut Transaction, links: &str) {
+    for load in [Do::InputName(A), Do::OutputName(A)] {
+        // The kernel could not translate these: the other end would break the connection off.
+        let [bit, set] = has(B, INVALID);
+        let ours = Do::Equal(A, links.into());
+        let end = Do::Verdict(Verdict::Drop);
+        to.add_rule("filter-forward", &[load, ours, Do::State(B), bit, set, end]);
+    }
+    to.add_rule("filter-forward", &of_others(links));
+    for chain in ["filter-forward", "filter-output"] {
+        let [bit, set] = has(A, NEW);
+        to.add_rule(chain, &[Do::State(A), bit, set, jump("unserved")]);
+    }
+    let [bit, set] = has(A, NEW);
+    to.add_rule(
+        "filter-input",
+        &[
+            Do::State(A),
+            bit,
+            set,
+            Do::DestinationAddress(A),
+            is_in(Map::NodeAddresses, A),
+            Do::Protocol(A),
+            Do::DestinationPort(B),
+            dispatch(Map::RefusedNodePorts, A),
+        ],
+    );
+    let [address, protocol, port] = destination();
+    let refused = [address, protocol, port, dispatch(Map::Refused, A)];
+    to.add_rule("unserved", &refused);
+    for (map, end) in [
+        (Map::ClusterAddresses, refuse()),
+        (Map::ServiceRanges, Verdict::Drop),
+    ] {
+        let end = Do::Verdict(end);
+        to.add_rule("unserved", &[Do::DestinationAddress(A), is_in(map, A), end]);
+    }
+    // An ICMP answer to a client on this machine comes while its connecting is still under way, and is put aside.
+    let tcp = Do::Equal(A, vec![TCP]);
+    to.add_rule(REFUSE, &[Do::Protocol(A), tcp, Do::Reset]);
+    to.add_rule(REFUSE, &[Do::Reject]);
+}
+
+/// What an element says whose packets are refused.
+pub(crate) fn refuse() -> Verdict {
+    Verdict::Goto(REFUSE.to_owned())
+}
+
+/// The rules for what pods of this node's range send to the outside.
+pub(crate) fn leave(to: &mut Transaction, pods: Option<Network>) {
+    to.flush_chain(LEAVE);
+    let Some(pods) = pods else { return };
+    to.add_rule(
+        LEAVE,
+        &[
+            Do::SourceAddress(A),
+            Do::Bits {
+                of: A,
+                mask: pods.mask().octets(),
+                change: [0; 4],
+            },
+            Do::Equal(A, pods.first().octets().to_vec()),
+            Do::DestinationAddress(A),
+            is_not_in(Map::Inside, A),
+            Do::DestinationKind(A),
+            Do::NotEqual(A, LOCAL.to_ne_bytes().to_vec()),
+            Do::Masquerade,
+        ],
+    );
+}
+
+/// Makes a chain that elements lead to, and fills it.
+pub(crate) fn chain(to: &mut Transaction, chain: &Chain, links: &str) {
+    let name = chain.name();
+    to.add_chain(&name, None);
+    to.flush_chain(&name);
+    match chain {
+        Chain::Choose(choice) => choose(to, &name, choice, links),
+        Chain::Split { inside, outside } => split(to, &name, [inside, outside], links),
+        Chain::Guard { sources, then } => {
+            for range in sources {
+                let mask = Do::Bits {
+                    of: A,
+                    mask: range.mask().octets(),
+                    change: [0; 4],
+                };
+                let equal = Do::Equal(A, range.first().octets().to_vec());
+                let go = Do::Verdict(Verdict::Goto(then.name()));
+                to.add_rule(&name, &[Do::SourceAddress(A), mask, equal, go]);
+            }
+            to.add_rule(&name, &[Do::Verdict(Verdict::Drop)]);
+        }
+    }
+}
+
+fn split(to: &mut Transaction, name: &str, choices: [&Option<Choice>; 2], links: &str) {
+    let [inside, outside] = choices.map(|choice| {
+        Do::Verdict(choice.map_or(Verdict::Drop, |choice| {
+            Verdict::Goto(Chain::Choose(choice).name())
+        }))
+    });
+    let ours = Do::Equal(A, links.into());
+    to.add_rule(name, &[Do::InputName(A), ours, inside.clone()]);
+    let local = Do::Equal(A, LOCAL.to_ne_bytes().to_vec());
+    to.add_rule(name, &[Do::SourceKind(A), local, inside]);
+    to.add_rule(name, &[outside]);
+}
+
+fn choose(to: &mut Transaction, name: &str, choice: &Choice, links: &str) {
+    let mark = [
+        Do::Mark(A),
+        Do::Bits {
+            of: A,
+            mask: (!MARK).to_ne_bytes(),
+            change: MARK.to_ne_bytes(),
+        },
+        Do::SetMark(A),
+    ];
+    let conditions = match choice.masquerade {
+        Masquerade::Never => None,
+        Masquerade::Always => Some(Vec::new()),
+        Masquerade::Others => Some(vec![
+            Do::InputName(A),
+            Do::NotEqual(A, links.into()),
+            Do::SourceAddress(A),
+            is_not_in(Map::Inside, A),
+        ]),
+    };
+    if let Some(mut rule) = conditions {
+        rule.extend(mark);
+        to.add_rule(name, &rule);
+    }
+    let address = |slot| match choice.node_port {
+        true => Do::Load(slot, vec![0; 4]),
+        false => Do::DestinationAddress(slot),
+    };
+    let client = || {
+        [
+            Do::SourceAddress(A),
+            address(B),
+            Do::Protocol(C),
+            Do::DestinationPort(D),
+        ]
+    };
+    let remember = |seconds: u32| Do::Remember {
+        map: Map::Affinity.name().to_owned(),
+        key: A,
+        value: FOUND,
+        time: Duration::from_secs(seconds.into()),
+    };
+    if let Some(seconds) = choice.affinity {
+        let mut rule = Vec::from(client());
+        rule.push(look_up(Map::Affinity, A));
+        rule.push(remember(seconds));
+        rule.push(Do::Destination(FOUND));
+        to.add_rule(name, &rule);
+    }
+    let mut rule = vec![
+        address(A),
+        Do::Protocol(B),
+        Do::DestinationPort(C),
+        Do::Random {
+            to: D,
+            modulus: choice.count,
+            offset: choice.offset,
+        },
+        look_up(Map::Endpoints, A),
+    ];
+    if let Some(seconds) = choice.affinity {
+        rule.extend(client());
+        rule.push(remember(seconds));
+    }
+    rule.push(Do::Destination(FOUND));
+    to.add_rule(name, &rule);
+}

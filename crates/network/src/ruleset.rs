@@ -1,0 +1,270 @@
+//! davit's table in the kernel, and what stands in it.
+
+use crate::maps::Map;
+use crate::rules;
+use davit_net::nft::{Data, Element, Table, Transaction};
+use davit_netplan::{Chain, Network};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+
+/// The rules of another layout are thrown away at start.
+const LAYOUT: &str = "davit 1 ";
+/// Elements of one transaction, at most: the kernel works on nothing else meanwhile.
+const BATCH: usize = 4096;
+
+/// A key of a set, and whether an interval ends there.
+pub(crate) type Place = (Vec<u8>, bool);
+type Elements = HashMap<Place, Option<Data>>;
+
+/// What is to change. What stands there already is not written.
+#[derive(Debug, Default)]
+pub(crate) struct Update {
+    /// New or other data; none takes the element away.
+    pub(crate) elements: BTreeMap<(Map, Place), Wanted>,
+    /// The chains that elements lead to.
+    pub(crate) chains: BTreeSet<Chain>,
+}
+
+/// What is to stand somewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    Nothing,
+    /// It is in the set.
+    Member,
+    /// The map has this.
+    Data(Data),
+}
+
+#[derive(Debug, Default)]
+struct State {
+    maps: HashMap<Map, Elements>,
+    chains: BTreeSet<String>,
+    pods: Option<Network>,
+}
+
+/// The table. Calls block.
+#[derive(Debug)]
+pub(crate) struct Ruleset {
+    table: Table,
+    /// What the names of our links begin with.
+    links: String,
+    state: Mutex<State>,
+}
+
+impl Update {
+    pub(crate) fn set(&mut self, map: Map, key: Vec<u8>, wanted: Wanted) {
+        self.elements.insert((map, (key, false)), wanted);
+    }
+}
+
+impl Ruleset {
+    /// Takes over the table that an earlier run has left, or makes it.
+    pub(crate) fn open(name: &str, links: &str) -> io::Result<Self> {
+        let ruleset = Self {
+            table: Table::new(name),
+            links: links.to_owned(),
+            state: Mutex::default(),
+        };
+        let state = ruleset.adopt()?;
+        *ruleset.state.lock() = state;
+        Ok(ruleset)
+    }
+
+    fn mark(&self) -> Vec<u8> {
+        format!("{LAYOUT}{}", self.links).into_bytes()
+    }
+
+    fn adopt(&self) -> io::Result<State> {
+        let mut state = State::default();
+        if self.table.mark()? == Some(self.mark()) {
+            for map in Map::ALL.into_iter().filter(|map| *map != Map::Affinity) {
+                let elements = self.table.elements(map.name())?;
+                let placed = elements.into_iter().map(|e| ((e.key, e.is_end), e.data));
+                state.maps.insert(map, placed.collect());
+            }
+            state.chains = self.table.chains()?.into_iter().collect();
+            return Ok(state);
+        }
+        let mut change = self.table.transaction();
+        // To be there is what it takes to be removed.
+        change.add_table(&self.mark());
+        change.delete_table();
+        change.add_table(&self.mark());
+        rules::lay_out(&mut change, &self.links);
+        self.table.commit(change)?;
+        Ok(state)
+    }
+
+    /// Whether the table is there as it was made; if not it is made anew, empty, and everything is to be told again.
+    pub(crate) fn restore(&self) -> io::Result<bool> {
+        if self.table.mark()? == Some(self.mark()) {
+            return Ok(false);
+        }
+        let mut state = self.state.lock();
+        let pods = state.pods;
+        *state = self.adopt()?;
+        drop(state);
+        self.set_pods(pods)?;
+        Ok(true)
+    }
+
+    /// The range of this node's pods.
+    pub(crate) fn set_pods(&self, pods: Option<Network>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let mut change = self.table.transaction();
+        rules::leave(&mut change, pods);
+        self.table.commit(change)?;
+        state.pods = pods;
+        Ok(())
+    }
+
+    /// What stands in a map.
+    pub(crate) fn places(&self, map: Map) -> Vec<Place> {
+        let state = self.state.lock();
+        let places = state.maps.get(&map).into_iter().flat_map(HashMap::keys);
+        places.cloned().collect()
+    }
+
+    /// What the map has for a key; nothing for what is not there, and for sets.
+    pub(crate) fn data(&self, map: Map, key: &[u8]) -> Option<Data> {
+        let state = self.state.lock();
+        let place = (key.to_vec(), false);
+        state.maps.get(&map)?.get(&place)?.clone()
+    }
+
+    /// Does the changes; those of up to some thousand elements at once or not at all. When the kernel refuses, what
+    /// stands in it is read anew.
+    pub(crate) fn apply(&self, update: &Update) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let done = self.write(&mut state, update);
+        if done.is_err() {
+            let pods = state.pods;
+            if let Ok(read) = self.adopt() {
+                *state = State { pods, ..read };
+            }
+        }
+        done
+    }
+
+    /// As [`Ruleset::apply`], and nothing else stays in these maps.
+    pub(crate) fn replace(&self, maps: &[Map], mut update: Update) -> io::Result<()> {
+        for map in maps {
+            for place in self.places(*map) {
+                let key = (*map, place);
+                update.elements.entry(key).or_insert(Wanted::Nothing);
+            }
+        }
+        self.apply(&update)
+    }
+
+    fn write(&self, state: &mut State, update: &Update) -> io::Result<()> {
+        self.write_chains(state, &update.chains)?;
+        let mut pending: Vec<(Map, Element, bool, bool)> = Vec::new();
+        for ((map, (key, is_end)), wanted) in &update.elements {
+            let place = (key.clone(), *is_end);
+            let held = state.maps.get(map).and_then(|held| held.get(&place));
+            let data = match wanted {
+                Wanted::Nothing | Wanted::Member => None,
+                Wanted::Data(data) => Some(data.clone()),
+            };
+            let (remove, add) = match (held, wanted) {
+                (None, Wanted::Nothing) => continue,
+                (Some(held), wanted) if *wanted != Wanted::Nothing && *held == data => continue,
+                (held, wanted) => (held.is_some(), *wanted != Wanted::Nothing),
+            };
+            let element = Element {
+                key: key.clone(),
+                is_end: *is_end,
+                data,
+            };
+            pending.push((*map, element, remove, add));
+        }
+        for batch in pending.chunks(BATCH) {
+            let mut change = self.table.transaction();
+            group(batch, |map, elements, add| {
+                if add {
+                    change.add_elements(map.name(), elements);
+                } else {
+                    change.delete_elements(map.name(), elements);
+                }
+            });
+            self.table.commit(change)?;
+            for (map, element, _, add) in batch {
+                let place = (element.key.clone(), element.is_end);
+                let held = state.maps.entry(*map).or_default();
+                match add {
+                    true => drop(held.insert(place, element.data.clone())),
+                    false => drop(held.remove(&place)),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_chains(&self, state: &mut State, chains: &BTreeSet<Chain>) -> io::Result<()> {
+        let mut change: Option<Transaction> = None;
+        let mut made = Vec::new();
+        for chain in chains {
+            // those that a chain leads to come first
+            for chain in chain.leads_to().iter().chain([chain]) {
+                let name = chain.name();
+                if state.chains.contains(&name) || made.contains(&name) {
+                    continue;
+                }
+                let change = change.get_or_insert_with(|| self.table.transaction());
+                rules::chain(change, chain, &self.links);
+                made.push(name);
+            }
+        }
+        if let Some(change) = change {
+            self.table.commit(change)?;
+            state.chains.extend(made);
+        }
+        Ok(())
+    }
+
+    /// The clients that keep endpoints.
+    pub(crate) fn clients(&self) -> io::Result<Vec<Element>> {
+        self.table.elements(Map::Affinity.name())
+    }
+
+    /// Lets clients choose anew. One that has ended meanwhile does not matter.
+    pub(crate) fn forget_clients(&self, clients: &[Element]) {
+        for client in clients {
+            let mut change = self.table.transaction();
+            let one = std::slice::from_ref(client);
+            change.delete_elements(Map::Affinity.name(), one);
+            if let Err(error) = self.table.commit(change) {
+                tracing::debug!(%error, "a client of a Service has ended by itself");
+            }
+        }
+    }
+
+    /// Removes the table, as somebody else might.
+    #[cfg(test)]
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        let mut change = self.table.transaction();
+        change.add_table(&self.mark());
+        change.delete_table();
+        self.table.commit(change)
+    }
+}
+
+/// Tells of removals first, then of new elements, each map's together.
+fn group(batch: &[(Map, Element, bool, bool)], mut tell: impl FnMut(Map, &[Element], bool)) {
+    for add in [false, true] {
+        let mut grouped: BTreeMap<Map, Vec<Element>> = BTreeMap::new();
+        for (map, element, remove, insert) in batch {
+            if (add && *insert) || (!add && *remove) {
+                grouped.entry(*map).or_default().push(element.clone());
+            }
+        }
+        for (map, elements) in grouped {
+            tell(map, &elements, add);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

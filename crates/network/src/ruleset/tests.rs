@@ -1,0 +1,96 @@
+//! Against the kernel, in a network namespace of the test's own. Without root nothing is tested.
+
+use super::*;
+use davit_net::nft::Verdict;
+use nix::sched::{CloneFlags, unshare};
+
+fn alone(work: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::spawn(move || {
+        if let Err(error) = unshare(CloneFlags::CLONE_NEWNET) {
+            eprintln!("skipped: no network namespace of one's own: {error}");
+            return;
+        }
+        work();
+    });
+    thread.join().unwrap();
+}
+
+fn endpoint(last: u8) -> Wanted {
+    Wanted::Data(Data::Value(vec![10, 244, 0, last, 0, 80, 0, 0]))
+}
+
+fn key(number: u32) -> Vec<u8> {
+    let service = [10, 96, 0, 9, 6, 0, 0, 0, 0, 80, 0, 0];
+    [&service[..], &number.to_ne_bytes()].concat()
+}
+
+#[test]
+fn what_stands_is_taken_over_and_changed() {
+    alone(|| {
+        let ruleset = Ruleset::open("davit-t", "dvtffff").unwrap();
+        let mut update = Update::default();
+        update.set(Map::Endpoints, key(0), endpoint(2));
+        update.set(Map::Endpoints, key(1), endpoint(3));
+        let choice = davit_netplan::Choice {
+            count: 2,
+            offset: 0,
+            node_port: false,
+            masquerade: davit_netplan::Masquerade::Others,
+            affinity: Some(30),
+        };
+        let chain = Chain::Choose(choice);
+        update.chains.insert(Chain::Guard {
+            sources: vec!["192.0.2.0/24".parse().unwrap()],
+            then: Box::new(chain.clone()),
+        });
+        let goto = Wanted::Data(Data::Verdict(Verdict::Goto(chain.name())));
+        update.set(Map::Services, key(0)[..12].to_vec(), goto);
+        let edges = [(vec![10, 244, 0, 0], false), (vec![10, 245, 0, 0], true)];
+        for edge in edges {
+            update.elements.insert((Map::Inside, edge), Wanted::Member);
+        }
+        ruleset.apply(&update).unwrap();
+        ruleset.set_pods("10.244.0.0/24".parse().ok()).unwrap();
+
+        // Another run finds it, and changes what differs.
+        let again = Ruleset::open("davit-t", "dvtffff").unwrap();
+        assert_eq!(again.places(Map::Endpoints).len(), 2);
+        assert_eq!(again.places(Map::Inside).len(), 2);
+        let mut update = Update::default();
+        update.set(Map::Endpoints, key(0), endpoint(7));
+        again.replace(&[Map::Endpoints], update).unwrap();
+        let found = again.table.elements("endpoints").unwrap();
+        assert_eq!(found.len(), 1);
+        assert_eq!(
+            found[0].data,
+            Some(Data::Value(vec![10, 244, 0, 7, 0, 80, 0, 0]))
+        );
+
+        // Somebody removes it.
+        assert!(!again.restore().unwrap());
+        again.remove().unwrap();
+        assert!(again.restore().unwrap());
+        assert_eq!(again.places(Map::Endpoints), []);
+        // Another layout does not stay.
+        let other = Ruleset::open("davit-t", "dvteeee").unwrap();
+        assert_eq!(other.places(Map::Endpoints), []);
+    });
+}
+
+#[test]
+fn a_refused_change_leaves_what_was_there() {
+    alone(|| {
+        let ruleset = Ruleset::open("davit-t", "dvtffff").unwrap();
+        let mut update = Update::default();
+        update.set(Map::Endpoints, key(0), endpoint(2));
+        ruleset.apply(&update).unwrap();
+        let mut bad = Update::default();
+        bad.set(Map::Endpoints, key(1), endpoint(3));
+        let nowhere = Verdict::Goto("no-such-chain".to_owned());
+        let goto = Wanted::Data(Data::Verdict(nowhere));
+        bad.set(Map::Services, key(0)[..12].to_vec(), goto);
+        ruleset.apply(&bad).unwrap_err();
+        assert_eq!(ruleset.places(Map::Endpoints).len(), 1);
+        assert_eq!(ruleset.places(Map::Services), []);
+    });
+}
