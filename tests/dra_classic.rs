@@ -299,7 +299,7 @@ impl Bed {
             let args = ["exec", pod, "-c", container, "--", "env"];
             let told = output(self.cluster.kubectl(&self.kubectl).args(args));
             shown = String::from_utf8_lossy(&told.stdout).into_owned();
-            told.status.success()
+            told.status.success() && !shown.is_empty()
         });
         shown
     }

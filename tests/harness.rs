@@ -256,7 +256,7 @@ impl Drop for Cluster {
 }
 
 /// Containers outlive davit; those of a test that has failed must not, nor what was mounted for its pods.
-fn end_containers(dir: &Path) {
+pub fn end_containers(dir: &Path) {
     let containers = std::fs::read_dir(dir.join("data/runtime/containers"));
     for container in containers.into_iter().flatten().flatten() {
         let state = std::fs::read(container.path().join("state.json")).unwrap_or_default();

@@ -26,6 +26,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-listen",
             "davit-streaming",
             "davit-net",
+            "davit-dns",
             "davit-oci",
         ],
     ),

@@ -27,6 +27,7 @@ use http::{Request, Response};
 use http_body::Body;
 use serde_json::Value;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -272,6 +273,8 @@ pub struct ApiServer {
     aggregation: Aggregation,
     custom_kinds: OnceLock<crd::Controller>,
     address: parking_lot::RwLock<Option<SocketAddr>>,
+    /// Where pods reach a server that listens for its own machine only.
+    for_pods: watch::Sender<Option<SocketAddr>>,
     ready: AtomicBool,
     shutdown: CancellationToken,
 }
@@ -391,6 +394,7 @@ impl ApiServer {
             pki,
             signing_key,
             address: parking_lot::RwLock::new(None),
+            for_pods: watch::channel(None).0,
             ready: AtomicBool::new(false),
             shutdown,
         });
@@ -467,7 +471,7 @@ impl ApiServer {
         let server = Arc::clone(&self);
         tokio::join!(
             listen::serve(server, listener, acceptor, closing),
-            publish::later(&self, address, published),
+            publish::keep(&self, address, published),
             reload::follow(&self, &self.shutdown),
             identities::follow(&self, &self.shutdown),
             end_watches
@@ -638,6 +642,31 @@ impl ApiServer {
     /// Whether a shutdown has begun; requests may still be taken.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Serves on a further listener, by which the pods of this machine reach a server that otherwise listens for the
+    /// machine only, and tells them so: it is what stands behind the Service `kubernetes` then. Until `cancel`.
+    ///
+    /// # Errors
+    /// When TLS cannot be configured.
+    pub async fn serve_pods(
+        self: Arc<Self>,
+        listener: TcpListener,
+        cancel: CancellationToken,
+    ) -> Result<(), Error> {
+        let pki = self.pki.as_ref().ok_or(Error::NoDataDir)?;
+        let identity = self.identities.serving().ok_or(Error::NoDataDir)?;
+        let config = tls::server_config(identity, pki.ca_certificate())?;
+        let address = listener.local_addr().map_err(Error::Listener)?;
+        self.for_pods.send_replace(Some(address));
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        listen::serve(Arc::clone(&self), listener, acceptor, cancel).await;
+        Ok(())
+    }
+
+    /// Where pods reach this server, if not where everybody does.
+    pub(crate) fn for_pods(&self) -> watch::Receiver<Option<SocketAddr>> {
+        self.for_pods.subscribe()
     }
 
     pub(crate) fn aggregated(&self) -> &AggregatedCache {

@@ -143,11 +143,19 @@ impl<'a> Machine<'a> {
 
     /// The branch that was taken; a path in its place costs one less than elsewhere.
     fn branch(&mut self, branch: &'a Expr) -> Eval {
-        let value = self.eval(branch)?;
-        if branch.is_path() && !branch.is_choice_or_test() {
+        if !branch.is_path() || branch.is_choice_or_test() {
+            return self.eval(branch);
+        }
+        // What is taken off again must not exceed the limit before.
+        let limit = self.limit;
+        self.limit = limit.saturating_add(1);
+        let value = self.eval(branch);
+        self.limit = limit;
+        if value.is_ok() {
             self.cost = self.cost.saturating_sub(1);
         }
-        Ok(value)
+        self.charge(0)?;
+        value
     }
 
     fn list(&mut self, items: &'a [Item]) -> Eval {

@@ -120,3 +120,16 @@ proptest! {
         }
     }
 }
+
+/// A path in a branch costs one less than it costs on the way there.
+#[test]
+fn a_budget_that_is_just_enough() {
+    let program = env()
+        .compile("(size(l) < size(l) ? size(l) : l[0])")
+        .unwrap();
+    let variables = [("l", Value::list(vec![Value::Int(0), Value::Int(2)]))];
+    let (value, cost) = program.run(&variables, u64::MAX);
+    assert_eq!(value, Ok(Value::Int(0)));
+    assert_eq!(program.run(&variables, cost), (value, cost));
+    assert!(program.run(&variables, cost - 1).0.is_err());
+}

@@ -14,6 +14,7 @@
 
 mod bootstrap_tokens;
 mod certificates;
+mod cluster_dns;
 mod clusterrole_aggregation;
 mod controller;
 mod cronjob;
@@ -30,7 +31,9 @@ mod informers;
 mod job;
 mod namespace;
 mod node_fit;
+mod node_ipam;
 mod node_lifecycle;
+mod node_routes;
 mod node_ttl;
 mod pod_control;
 mod pod_gc;
@@ -52,12 +55,14 @@ mod volume_protection;
 
 use controller::Spawner;
 use informers::Informers;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use certificates::{Authority, AuthorityError};
 pub use controller::Error;
+pub use node_ipam::NodeRanges;
 pub use token_secrets::{TokenSigner, TokenSignerError};
 
 /// What the controllers need to know beyond what the API tells them.
@@ -70,6 +75,10 @@ pub struct Options {
     pub authority: Option<Authority>,
     /// Fills Secrets of type `kubernetes.io/service-account-token`. They are left alone without.
     pub token_signer: Option<TokenSigner>,
+    /// Gives nodes ranges of addresses for their pods. They get none without.
+    pub node_ranges: Option<NodeRanges>,
+    /// The address of the Service `kube-dns`, which is made when nodes answer questions for names. None is made without.
+    pub dns_address: Option<Ipv4Addr>,
 }
 
 /// All controllers over one set of informers.
@@ -118,6 +127,10 @@ impl Controllers {
         clusterrole_aggregation::spawn(&mut spawner);
         node_lifecycle::spawn(&mut spawner);
         node_ttl::spawn(&mut spawner);
+        node_routes::spawn(&mut spawner);
+        if let Some(ranges) = self.options.node_ranges {
+            node_ipam::spawn(&mut spawner, ranges);
+        }
         pod_gc::spawn(&mut spawner);
         policy_status::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);
@@ -138,6 +151,9 @@ impl Controllers {
         let rules = resourceclaim::watch_all(&mut spawner);
         device_taint_eviction::spawn(&mut spawner, claims.clone(), slices.clone(), rules.clone());
         resourcepool_status::spawn(&mut spawner, claims, slices, rules);
+        if let Some(address) = self.options.dns_address {
+            cluster_dns::spawn(&mut spawner, address);
+        }
         garbage_collector::spawn(&mut spawner);
         cancel.cancelled().await;
         tasks.shutdown().await;

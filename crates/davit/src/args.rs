@@ -4,6 +4,7 @@ use crate::access::AccessOptions;
 use crate::kubelet_flags::KubeletFlags;
 use anyhow::{Result, anyhow};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use davit_netplan::Network;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -172,18 +173,13 @@ pub(crate) struct Up {
     /// Start the example device plugin and a pod that holds two of its devices, and show who holds what
     #[arg(long, conflicts_with = "no_node")]
     pub(crate) demo: bool,
-    /// Connect pods by a bridge of their own, with the CNI plugins bridge and host-local (and portmap and bandwidth where
-    /// they are there); two networks with a comma between give both address families
-    #[arg(
-        long,
-        value_name = "CIDR,...",
-        value_delimiter = ',',
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "10.88.0.0/16",
-        conflicts_with_all = ["no_node", "cni_conf_dir"]
-    )]
-    pub(crate) pod_network: Option<Vec<String>>,
+    /// Addresses of all pods of the cluster, of which each node gets a part
+    /// [default: the first of 10.244.0.0/16, 10.245.0.0/16, … that this machine does not use]
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) cluster_cidr: Option<Network>,
+    /// Bits of the part of a node
+    #[arg(long, value_name = "BITS", default_value_t = 24)]
+    pub(crate) node_cidr_mask_size: u8,
     /// End after the demo has shown everything, instead of waiting for Ctrl-C
     #[arg(long, requires = "demo", hide = true)]
     pub(crate) exit_after_demo: bool,
@@ -200,6 +196,10 @@ pub(crate) struct ServerOptions {
     /// Address the API server listens on
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) bind_address: IpAddr,
+    /// Address that pods and nodes are told to reach the API server by [default: the bind address, or that of the interface
+    /// with the default route; where the server listens for its own machine only, the gateway of the pods]
+    #[arg(long, value_name = "IP")]
+    pub(crate) advertise_address: Option<IpAddr>,
     /// Where to write the administrator's kubeconfig [default: DATA-DIR/admin.kubeconfig]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
@@ -259,8 +259,24 @@ pub(crate) struct NodeOptions {
     /// [default: etc/cdi,var/run/cdi below the root]
     #[arg(long, value_name = "DIR,...", value_delimiter = ',')]
     pub(crate) cdi_spec_dirs: Vec<PathBuf>,
-    /// Directory of CNI network configurations for the embedded runtime; its first file counts. Without it pods that do
-    /// not use the host's network have a loopback device only
+    /// How pods are connected by the embedded runtime: `own` (links made by davit), `none` (a loopback device only), or
+    /// networks (`10.88.0.0/16,fd01::/64`, the first of them without a value) of a bridge made by CNI plugins
+    /// [default: by CNI where /etc/cni/net.d has a configuration, else own]
+    #[arg(
+        long,
+        value_name = "NETWORK",
+        value_delimiter = ',',
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "10.88.0.0/16",
+        conflicts_with = "cni_conf_dir"
+    )]
+    pod_network: Option<Vec<String>>,
+    /// Answer pods' questions for names, where davit connects them. Without it names are somebody else's matter (CoreDNS)
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(crate) dns: bool,
+    /// Directory of CNI network configurations for the embedded runtime; its first file counts, and pods wait as long as
+    /// there is none
     #[arg(long, value_name = "DIR")]
     pub(crate) cni_conf_dir: Option<PathBuf>,
     /// Directories of CNI plugins, the first that has a plugin wins
@@ -314,6 +330,18 @@ pub(crate) struct Controllers {
     /// The key that signs service account tokens, to fill Secrets with them (pki/sa.key of the server's data directory)
     #[arg(long, value_name = "FILE")]
     pub(crate) service_account_private_key_file: Option<PathBuf>,
+    /// Give each node a part of the pods' addresses
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(crate) allocate_node_cidrs: bool,
+    /// Addresses of all pods of the cluster
+    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
+    pub(crate) cluster_cidr: Network,
+    /// Bits of the part of a node
+    #[arg(long, value_name = "BITS", default_value_t = 24)]
+    pub(crate) node_cidr_mask_size: u8,
+    /// Make the Service kube-dns when nodes answer questions for names
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(crate) dns: bool,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -334,7 +362,43 @@ pub(crate) struct Node {
     pub(crate) options: NodeOptions,
 }
 
+/// How pods are connected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PodNetwork {
+    /// By CNI where there is a configuration, else by davit's own links, where the kernel lets it make some.
+    Usual,
+    /// By davit's own links.
+    Own,
+    /// Not at all.
+    None,
+    /// By CNI, with the administrator's configuration.
+    Cni(PathBuf),
+    /// By CNI, with a bridge of these networks.
+    Bridge(Vec<String>),
+}
+
 impl NodeOptions {
+    /// What the flags say of the pods' network.
+    pub(crate) fn pod_network(&self) -> Result<PodNetwork> {
+        if let Some(dir) = &self.cni_conf_dir {
+            return Ok(PodNetwork::Cni(dir.clone()));
+        }
+        let embedded = self.runtime()? == RuntimeKind::Embedded;
+        let network = match self.pod_network.as_deref() {
+            None if embedded => PodNetwork::Usual,
+            None => PodNetwork::None,
+            Some([own]) if own == "own" => PodNetwork::Own,
+            Some([none]) if none == "none" => PodNetwork::None,
+            Some(networks) => PodNetwork::Bridge(networks.to_vec()),
+        };
+        if !embedded && network != PodNetwork::None {
+            return Err(anyhow!(
+                "--pod-network is for the embedded runtime; others have a CNI configuration of their own"
+            ));
+        }
+        Ok(network)
+    }
+
     /// The runtime that the flags or the kubelet's configuration name.
     pub(crate) fn runtime(&self) -> Result<RuntimeKind> {
         if let Some(runtime) = &self.runtime {

@@ -2,6 +2,7 @@
 
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
 use crate::paths::{self, NodePaths};
+use crate::pod_network::{self, Opened};
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, Pki, write_kubeconfig};
@@ -9,16 +10,18 @@ use davit_apiserver::{
     ApiServer, KubeletAuthority, Loopback, Options, UserInfo, admission, parse_token_file,
 };
 use davit_controllers::{Authority, TokenSigner};
-use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Hollow, Runtime};
+use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_store::Store;
 use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The scheduler's user.
 pub(crate) const SCHEDULER: &str = "system:kube-scheduler";
@@ -81,6 +84,38 @@ impl RunningServer {
         Ok(())
     }
 
+    /// Once pods have a gateway, serves there, too: a server that only this machine reaches is reached by its pods all the
+    /// same, at the same port where it is free.
+    pub(crate) async fn serve_pods(
+        self,
+        gateway: oneshot::Receiver<Ipv4Addr>,
+        cancel: CancellationToken,
+    ) -> Result<()> {
+        let address = tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            address = gateway => match address {
+                Ok(address) => address,
+                // Pods have no such network.
+                Err(_) => {
+                    cancel.cancelled().await;
+                    return Ok(());
+                }
+            },
+        };
+        let port = self
+            .url
+            .rsplit_once(':')
+            .and_then(|(_, port)| port.parse().ok());
+        let listener = match TcpListener::bind((address, port.unwrap_or(0))).await {
+            Ok(listener) => listener,
+            Err(_) => TcpListener::bind((address, 0))
+                .await
+                .with_context(|| format!("cannot listen on {address} for pods"))?,
+        };
+        let serving = self.server.serve_pods(listener, cancel);
+        serving.await.context("API server for pods")
+    }
+
     /// The cluster's CA in PEM.
     pub(crate) fn ca(&self) -> Option<String> {
         self.server.pki().map(|pki| pki.ca_certificate().to_owned())
@@ -109,6 +144,7 @@ pub(crate) async fn start_server(
     server_options.kubelet_authority = nodes;
     server_options.data_dir = Some(data_dir.to_owned());
     server_options.extra_names.clone_from(&options.tls_san);
+    server_options.advertise_address = options.advertise_address;
     // A server that only this machine reaches, or one without a network, has its nodes here.
     server_options.loopback = Loopback {
         endpoints: options.allow_loopback_endpoints,
@@ -236,7 +272,7 @@ fn admission(options: &ServerOptions) -> Result<admission::Chain> {
 /// The address by which a server that listens on `bound` is reached from this machine.
 fn reachable(bound: IpAddr) -> IpAddr {
     match bound {
-        IpAddr::V4(ip) if ip.is_unspecified() => std::net::Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
         other => other,
     }
@@ -277,6 +313,7 @@ async fn runtime(
     paths: &NodePaths,
     address: IpAddr,
     demo: bool,
+    network: &Opened,
 ) -> Result<Arc<dyn Runtime>> {
     Ok(match options.runtime()? {
         RuntimeKind::Embedded => {
@@ -288,13 +325,7 @@ async fn runtime(
                 dirs => dirs.to_vec(),
             };
             embedded.handlers = options.runtime_handlers.iter().cloned().collect();
-            if let Some(conf_dir) = &options.cni_conf_dir {
-                embedded.network = Arc::new(Cni::new(CniOptions {
-                    conf_dir: conf_dir.clone(),
-                    bin_dirs: options.cni_bin_dir.clone(),
-                    cache_dir: data_dir.join("cni/results"),
-                }));
-            }
+            embedded.network = network.connects.clone();
             Arc::new(Embedded::new(embedded).await.context("embedded runtime")?)
         }
         RuntimeKind::Cri(socket) => {
@@ -318,6 +349,8 @@ pub(crate) fn node_name(options: &NodeOptions) -> Result<String> {
 /// What a node agent is started with.
 pub(crate) struct NodeStart<'a> {
     pub(crate) client: kube::Client,
+    /// Learns the address by which pods reach this machine, once there is one.
+    pub(crate) gateway: Option<oneshot::Sender<Ipv4Addr>>,
     pub(crate) options: &'a NodeOptions,
     pub(crate) data_dir: &'a Path,
     /// The authority of those who call the node's server, PEM.
@@ -335,6 +368,7 @@ pub(crate) async fn run_node(
 ) -> Result<()> {
     let NodeStart {
         client,
+        gateway,
         options,
         data_dir,
         client_ca,
@@ -343,12 +377,9 @@ pub(crate) async fn run_node(
     } = start;
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
     let address = davit_node::agent::default_address();
-    let connecting = runtime(options, data_dir, &node_paths, address, demo);
-    let runtime = tokio::select! {
-        () = stop.cancel.cancelled() => return Ok(()),
-        runtime = connecting => runtime?,
-    };
-    let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), runtime);
+    // Until the runtime is there nothing is asked of it.
+    let none = Arc::new(Hollow::default());
+    let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), none);
     node.log_dir = node_paths.pod_logs();
     node.static_pod_dir = Some(node_paths.static_pods());
     node.port = options.node_port;
@@ -358,13 +389,23 @@ pub(crate) async fn run_node(
     options.kubelet.apply(&mut node)?;
     node.address = options.node_address.unwrap_or(node.address);
     adjust(&mut node)?;
+    let opened = pod_network::open(options, &node_paths, data_dir, &mut node).await?;
+    let connecting = runtime(options, data_dir, &node_paths, address, demo, &opened);
+    node.runtime = tokio::select! {
+        () = stop.cancel.cancelled() => return Ok(()),
+        runtime = connecting => runtime?,
+    };
     let shutdown = node.shutdown.clone();
     node.going_down = stop.terminated.clone();
     let cancel = CancellationToken::new();
-    let agent = davit_node::NodeAgent::new(client, node).run(cancel.clone());
-    let mut agent = std::pin::pin!(agent);
+    let look = node.look.clone();
+    // A task of its own: the agent's stack is deep enough.
+    let network = pod_network::run(opened, client.clone(), gateway, look, cancel.clone());
+    let mut network = AbortOnDropHandle::new(tokio::spawn(network));
+    let mut agent = Box::pin(davit_node::NodeAgent::new(client, node).run(cancel.clone()));
     let ended = tokio::select! {
         ended = &mut agent => Some(ended),
+        Err(error) = &mut network => return Err(error).context("the node's network"),
         () = stop.cancel.cancelled() => None,
     };
     let ended = match ended {

@@ -4,6 +4,7 @@
 use crate::args::Up;
 use crate::components::RunningServer;
 use crate::devices;
+use crate::paths;
 use crate::paths::NodePaths;
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -60,6 +61,11 @@ impl Scratch {
                 eprintln!("davit: {mount} was not unmounted: {error}");
             }
         }
+        if paths::is_root()
+            && let Err(error) = davit_network::remove(&self.dir.join("data"))
+        {
+            eprintln!("davit: the demo's network was not removed: {error}");
+        }
         if let Err(error) = std::fs::remove_dir_all(&self.dir) {
             eprintln!("davit: {} was not removed: {error}", self.dir.display());
         }
@@ -76,7 +82,7 @@ impl Demo {
     /// Starts the plugin and the pod and prints what came of it.
     pub(crate) async fn start(server: &RunningServer, args: &Up) -> Result<Self> {
         let client = server.client("davit:demo", &["system:masters"]);
-        let data_dir = crate::paths::data_dir(args.server.data_dir.as_deref())?;
+        let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
         let kubelet = NodePaths::new(args.node.root.as_deref(), &data_dir)?.kubelet();
         let plugin = Command::new(std::env::current_exe().context("own executable")?)
             .arg("example-device")

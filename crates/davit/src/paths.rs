@@ -58,13 +58,14 @@ pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// What davit puts into its data directory, beside kubeconfigs.
-const OWN: [&str; 10] = [
+const OWN: [&str; 11] = [
     "store",
     "pki",
     "runtime",
     "node-pki",
     "sim",
     "cni",
+    "network",
     "root",
     "demo-devices",
     "api-server",
@@ -124,6 +125,11 @@ impl NodePaths {
     /// `/etc/cdi` and `/var/run/cdi`
     pub(crate) fn cdi(&self) -> Vec<PathBuf> {
         vec![self.root.join("etc/cdi"), self.root.join("var/run/cdi")]
+    }
+
+    /// `/etc/cni/net.d`
+    pub(crate) fn cni_conf(&self) -> PathBuf {
+        self.root.join("etc/cni/net.d")
     }
 
     /// `/etc/kubernetes/manifests`

@@ -1,119 +1,171 @@
-//! `davit up --pod-network`: a network for pods without writing a CNI configuration.
+//! How pods are connected: what the flags say, and the ranges of addresses that belong to it.
 
+mod bridge;
+
+use crate::args::{NodeOptions, PodNetwork, Up};
+use crate::paths::{self, NodePaths};
 use anyhow::{Context, Result, bail};
-use serde_json::{Value, json};
-use std::net::IpAddr;
+use davit_controllers::NodeRanges;
+use davit_netplan::Network;
+use davit_network::{Claims, CniOrOwn, DnsOptions, NodeNetwork, RangeError};
+use davit_oci::network::{Loopback, Network as Connects};
+use davit_oci::{Cni, CniOptions};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio::sync::{Notify, oneshot};
+use tokio_util::sync::CancellationToken;
 
-/// Name of the network and of its bridge.
-const NETWORK: &str = "davit";
-const BRIDGE: &str = "davit0";
-/// Without these there is no network.
-const NEEDED: [&str; 2] = ["bridge", "host-local"];
+/// The first range of addresses that a cluster tries to have.
+const FIRST: &str = "10.244.0.0/16";
+/// Addresses of Services; see `davit_apiserver`.
+const SERVICES: &str = "10.96.0.0/16";
+/// The address of the Service `kube-dns`.
+pub(crate) const DNS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
+/// Says that the node answers pods' questions for names; the controllers look for it.
+const SERVES_DNS: &str = "davit.dev/cluster-dns";
+/// Below the data directory: which range was chosen.
+const CHOSEN: &str = "network/cluster-cidr";
 
-/// Writes the configuration and returns its directory.
-pub(crate) fn write(networks: &[String], bin_dirs: &[PathBuf], data_dir: &Path) -> Result<PathBuf> {
-    let has = |plugin: &str| bin_dirs.iter().any(|dir| dir.join(plugin).is_file());
-    if let Some(missing) = NEEDED.iter().find(|plugin| !has(plugin)) {
-        let dirs: Vec<_> = bin_dirs.iter().map(|d| d.display().to_string()).collect();
-        bail!(
-            "--pod-network: the CNI plugin {missing:?} is in none of {}; Debian has it in the package \
-             containernetworking-plugins, --cni-bin-dir names other directories",
-            dirs.join(", ")
-        );
+/// What connects pods, and davit's own network where that is a part of it.
+pub(crate) struct Opened {
+    pub(crate) connects: Arc<dyn Connects>,
+    own: Option<NodeNetwork>,
+}
+
+/// The ranges of nodes' pods.
+pub(crate) fn ranges(cluster: Network, bits: u8) -> Result<NodeRanges> {
+    if bits <= cluster.bits() || bits > 30 {
+        bail!("--node-cidr-mask-size: {cluster} has no parts of {bits} bits that pods fit into");
     }
-    let list = conflist(networks, &data_dir.join("cni/addresses"), has)?;
-    let dir = data_dir.join("cni/net.d");
-    let file = dir.join("10-davit.conflist");
-    std::fs::create_dir_all(&dir)
-        .and_then(|()| std::fs::write(&file, format!("{list:#}\n")))
+    let services: Network = SERVICES.parse()?;
+    if services.overlaps(cluster) {
+        bail!("--cluster-cidr: {cluster} overlaps {services}, the addresses of Services");
+    }
+    Ok(NodeRanges {
+        cluster,
+        bits,
+        services: None,
+    })
+}
+
+/// The ranges of a whole cluster in one process: as asked for, as chosen at its first start, or one that no other cluster
+/// of this machine has.
+pub(crate) fn cluster_ranges(args: &Up, data_dir: &Path) -> Result<NodeRanges> {
+    let network = args.node.pod_network()?;
+    let has_links =
+        !args.no_node && paths::is_root() && matches!(network, PodNetwork::Own | PodNetwork::Usual);
+    let file = data_dir.join(CHOSEN);
+    let before = std::fs::read_to_string(&file).ok();
+    let wanted = args
+        .cluster_cidr
+        .or(before.and_then(|text| text.trim().parse().ok()));
+    let first = wanted.unwrap_or(FIRST.parse()?);
+    let usual = ranges(first, args.node_cidr_mask_size)?;
+    if !has_links {
+        return Ok(usual);
+    }
+    let claims = Claims::of_clusters();
+    let claimed = match wanted {
+        Some(range) => claims.claim(data_dir, range).map(|()| range),
+        None => claims.choose(data_dir, first),
+    };
+    let cluster = match claimed {
+        Ok(range) => range,
+        // Whoever may not claim may not make links either, and runs without.
+        Err(RangeError::Claims { dir, error }) if network == PodNetwork::Usual => {
+            tracing::warn!(dir = %dir.display(), %error, "ranges of pods cannot be claimed");
+            return Ok(usual);
+        }
+        Err(error) => return Err(error.into()),
+    };
+    std::fs::create_dir_all(data_dir.join("network"))
+        .and_then(|()| std::fs::write(&file, format!("{cluster}\n")))
         .with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(dir)
+    Ok(NodeRanges { cluster, ..usual })
 }
 
-fn conflist(networks: &[String], addresses: &Path, has: impl Fn(&str) -> bool) -> Result<Value> {
-    let (mut ranges, mut routes) = (Vec::new(), Vec::new());
-    for network in networks {
-        let family = family(network).with_context(|| {
-            format!("--pod-network: {network:?} is not of the form ADDRESS/BITS")
-        })?;
-        let all = if family.is_ipv4() {
-            "0.0.0.0/0"
-        } else {
-            "::/0"
-        };
-        let route = json!({"dst": all});
-        if routes.contains(&route) {
-            bail!("--pod-network: more than one network of the same address family");
+/// Opens what the flags name, and tells the node of it.
+pub(crate) async fn open(
+    options: &NodeOptions,
+    node_paths: &NodePaths,
+    data_dir: &Path,
+    node: &mut davit_node::NodeOptions,
+) -> Result<Opened> {
+    let cni = |conf_dir: PathBuf| CniOptions {
+        conf_dir,
+        bin_dirs: options.cni_bin_dir.clone(),
+        cache_dir: data_dir.join("cni/results"),
+    };
+    let alone = |connects: Arc<dyn Connects>| Opened {
+        connects,
+        own: None,
+    };
+    let network = options.pod_network()?;
+    match network {
+        PodNetwork::None => return Ok(alone(Arc::new(Loopback))),
+        PodNetwork::Cni(dir) => return Ok(alone(Arc::new(Cni::new(cni(dir))))),
+        PodNetwork::Bridge(networks) => {
+            let dir = bridge::write(&networks, &options.cni_bin_dir, data_dir)?;
+            return Ok(alone(Arc::new(Cni::new(cni(dir)))));
         }
-        ranges.push(json!([{"subnet": network}]));
-        routes.push(route);
+        PodNetwork::Own | PodNetwork::Usual => {}
     }
-    let ipam = json!({
-        "type": "host-local",
-        "dataDir": addresses,
-        "ranges": ranges,
-        "routes": routes,
-    });
-    let mut plugins = vec![json!({
-        "type": "bridge",
-        "bridge": BRIDGE,
-        "isGateway": true,
-        "ipMasq": true,
-        "hairpinMode": true,
-        "ipam": ipam,
-    })];
-    if has("portmap") {
-        plugins.push(json!({"type": "portmap", "capabilities": {"portMappings": true}}));
-    }
-    if has("bandwidth") {
-        plugins.push(json!({"type": "bandwidth", "capabilities": {"bandwidth": true}}));
-    }
-    Ok(json!({"cniVersion": "1.0.0", "name": NETWORK, "plugins": plugins}))
-}
-
-fn family(network: &str) -> Option<IpAddr> {
-    let (address, bits) = network.split_once('/')?;
-    let address: IpAddr = address.parse().ok()?;
-    let most = if address.is_ipv4() { 30 } else { 126 };
-    (1..=most)
-        .contains(&bits.parse::<u8>().ok()?)
-        .then_some(address)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_network_of_both_families() {
-        let list = |networks: &[&str]| {
-            let networks: Vec<String> = networks.iter().map(|n| (*n).to_owned()).collect();
-            conflist(&networks, Path::new("/d"), |plugin| plugin != "bandwidth")
-        };
-        let both = list(&["10.1.0.0/16", "fd01::/64"]).unwrap();
-        assert_eq!(both["plugins"].as_array().unwrap().len(), 2);
-        let ipam = &both["plugins"][0]["ipam"];
-        assert_eq!(ipam["ranges"][1][0]["subnet"], "fd01::/64");
-        assert_eq!(
-            ipam["routes"],
-            json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}])
-        );
-        for wrong in [
-            &["10.1.0.0"][..],
-            &["10.1.0.0/31"],
-            &["x/8"],
-            &["10.1.0.0/16", "10.2.0.0/16"],
-        ] {
-            list(wrong).unwrap_err();
+    let usual = network == PodNetwork::Usual;
+    let made = davit_network::Options {
+        node: node.node_name.clone(),
+        data_dir: data_dir.to_owned(),
+        dns: options.dns.then(|| DnsOptions {
+            domain: node.cluster_dns.domain.clone(),
+            resolv_conf: node.resolv_conf.clone(),
+        }),
+    };
+    let opening = tokio::task::spawn_blocking(|| NodeNetwork::open(made));
+    let own = match opening.await.context("the pods' network")? {
+        Ok(own) => own,
+        Err(error) if usual => {
+            tracing::warn!(%error, "pods have a loopback device only: this machine does not let davit make links");
+            return Ok(alone(Arc::new(Loopback)));
         }
+        Err(error) => return Err(error).context("--pod-network=own"),
+    };
+    let serves = if options.dns { "true" } else { "false" };
+    let annotation = (SERVES_DNS.to_owned(), serves.to_owned());
+    node.annotations.extend([annotation]);
+    if options.dns && node.cluster_dns.servers.is_empty() {
+        node.cluster_dns.servers = vec![DNS.to_string()];
     }
+    let links = own.links();
+    let connects: Arc<dyn Connects> = if usual {
+        Arc::new(CniOrOwn::new(cni(node_paths.cni_conf()), links))
+    } else {
+        Arc::new(links)
+    };
+    Ok(Opened {
+        connects,
+        own: Some(own),
+    })
+}
 
-    #[test]
-    fn without_plugins_the_reason_is_said() {
-        let dir = tempfile::tempdir().unwrap();
-        let bins = [dir.path().join("bin")];
-        let error = write(&["10.1.0.0/16".to_owned()], &bins, dir.path()).unwrap_err();
-        assert!(error.to_string().contains("\"bridge\""), "{error}");
-    }
+/// Keeps the node's network until `cancel`. When pods can be connected, `gateway` learns by which address they reach this
+/// machine, and the node looks at itself again.
+pub(crate) async fn run(
+    opened: Opened,
+    client: kube::Client,
+    gateway: Option<oneshot::Sender<Ipv4Addr>>,
+    look: Arc<Notify>,
+    cancel: CancellationToken,
+) {
+    let Some(own) = opened.own else { return };
+    let mut found = own.gateway();
+    let tell = async {
+        let address = found.wait_for(Option::is_some).await;
+        let address = address.ok().and_then(|address| *address);
+        if let (Some(address), Some(gateway)) = (address, gateway) {
+            // nobody listens when the server is reached anyway
+            let _ = gateway.send(address);
+        }
+        look.notify_one();
+    };
+    tokio::join!(own.run(client, cancel), tell);
 }

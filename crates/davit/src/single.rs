@@ -3,8 +3,8 @@
 use crate::args::{Attached, Controllers, Node, Server};
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
-use crate::paths;
 use crate::shutdown::{Received, STOPPING, Signals};
+use crate::{paths, pod_network};
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
 use davit_apiserver::KubeletAuthority;
@@ -101,6 +101,11 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
         root_ca: cluster_ca(&args.attached.kubeconfig)?,
         authority,
         token_signer,
+        node_ranges: args
+            .allocate_node_cidrs
+            .then(|| pod_network::ranges(args.cluster_cidr, args.node_cidr_mask_size))
+            .transpose()?,
+        dns_address: args.dns.then_some(pod_network::DNS),
     };
     attached(
         &args.attached,
@@ -185,6 +190,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     };
     let start = NodeStart {
         client,
+        gateway: None,
         options: &args.options,
         data_dir: &data_dir,
         client_ca: ca,

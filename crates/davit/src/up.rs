@@ -1,6 +1,6 @@
 //! `davit up`: a whole cluster in one process.
 
-use crate::args::{RuntimeKind, Up};
+use crate::args::Up;
 use crate::components::{
     CONTROLLERS, NodeStart, RunningServer, SCHEDULER, Stop, lacks_privileges, node_name, run_node,
     start_server,
@@ -34,15 +34,6 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
     let scratch = demo::Scratch::for_demo(&mut args)?;
     let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
     paths::protect_data_dir(&data_dir)?;
-    if let Some(networks) = &args.pod_network {
-        if args.node.runtime()? != RuntimeKind::Embedded {
-            bail!(
-                "--pod-network is for the embedded runtime; others have a CNI configuration of their own"
-            );
-        }
-        let conf_dir = pod_network::write(networks, &args.node.cni_bin_dir, &data_dir)?;
-        args.node.cni_conf_dir = Some(conf_dir);
-    }
     let starting = Cluster::start(&args, &data_dir);
     let outcome = match signals.unless_received(starting).await {
         Ok(Some(cluster)) => cluster.attend(&args, started, &mut signals).await,
@@ -94,6 +85,8 @@ impl Cluster {
                 root_ca: server.ca(),
                 authority: server.authority()?,
                 token_signer: Some(server.token_signer()?),
+                node_ranges: Some(pod_network::cluster_ranges(args, data_dir)?),
+                dns_address: args.node.dns.then_some(pod_network::DNS),
             },
         );
         let cancel = stop_components.clone();
@@ -118,6 +111,11 @@ impl Cluster {
                 cancel: cancel.clone(),
                 terminated: terminated.clone(),
             };
+            let (gateway, reached) = tokio::sync::oneshot::channel();
+            if listen.is_loopback() {
+                let (server, cancel) = (server.clone(), stop_serving.clone());
+                serving.spawn(async move { server.serve_pods(reached, cancel).await });
+            }
             let inventory = match &args.devices {
                 Some(file) => lab::read_inventory(file)?.for_node(Some(&name)),
                 None => Inventory::default(),
@@ -144,6 +142,7 @@ impl Cluster {
                 };
                 let start = NodeStart {
                     client,
+                    gateway: Some(gateway),
                     options: &options,
                     data_dir: &data_dir,
                     client_ca: ca,

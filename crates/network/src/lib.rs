@@ -1,10 +1,18 @@
-//! A node's network: links of pods, the Service proxy, ways to the pods of other nodes.
+//! A node's network: links of pods, the Service proxy, names, ways to the pods of other nodes.
 //!
 //! [`NodeNetwork::open`] takes over what an earlier run left in the kernel; from then on pods can be connected
 //! ([`NodeNetwork::links`]). [`NodeNetwork::run`] follows the API. What stands in the kernel stays when davit ends:
 //! connections go on, and a restart finds everything as it was. [`remove`] takes it away.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    test,
+    allow(
+        clippy::needless_pass_by_value,
+        reason = "tests hand over what they write in place"
+    )
+)]
 
+mod dns;
 mod either;
 mod maps;
 mod node;
@@ -17,9 +25,10 @@ mod rules;
 mod ruleset;
 mod watch;
 
+pub use dns::DnsOptions;
 pub use either::CniOrOwn;
 pub use pods::PodLinks;
-pub use ranges::{CLAIMS, Claims, RangeError};
+pub use ranges::{Claims, RangeError};
 pub use watch::{NodeNetwork, Options};
 
 use davit_net::nft::Table;
@@ -60,21 +69,38 @@ fn table_of(links: &str) -> String {
     format!("davit-{}", &links[rules::ALL_LINKS.len()..])
 }
 
+/// The table of the cluster or node with this data directory.
+#[must_use]
+pub fn table(data_dir: &Path) -> Table {
+    Table::new(table_of(&links_of(data_dir)))
+}
+
 /// Takes away whatever the cluster or node with this data directory has in the kernel: table, links, addresses, routes, and
 /// the claim on its ranges. Blocks.
 ///
 /// # Errors
 /// What the kernel says.
 pub fn remove(data_dir: &Path) -> Result<(), Error> {
-    let ranges = Claims::new(CLAIMS).release(data_dir)?;
+    let ranges = Claims::of_nodes().release(data_dir)?;
+    Claims::of_clusters().release(data_dir)?;
     let links = links_of(data_dir);
-    let table = Table::new(table_of(&links));
+    let table = table(data_dir);
     if table.mark().map_err(failed("table"))?.is_some() {
         let mut change = table.transaction();
         change.delete_table();
         table.commit(change).map_err(failed("removing the table"))?;
     }
     withdraw(&links, &ranges).map_err(failed("removing links, addresses and routes"))
+}
+
+/// Takes away what clusters have left that are no more: whose data directory has gone. Blocks.
+fn sweep(data_dir: &Path) -> Result<(), Error> {
+    for claims in [Claims::of_nodes(), Claims::of_clusters()] {
+        for gone in claims.abandoned(data_dir)? {
+            remove(&gone)?;
+        }
+    }
+    Ok(())
 }
 
 fn withdraw(links: &str, ranges: &[Network]) -> io::Result<()> {

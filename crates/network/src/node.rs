@@ -6,12 +6,21 @@ use crate::ruleset::{Ruleset, Update, Wanted};
 use davit_net::route::{Link, Netlink, Route};
 use davit_netplan::Network;
 use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 /// Groups: what is sent to them has many receivers.
 const MULTICAST: &str = "224.0.0.0/4";
+
+/// The slices in which the controllers publish where nodes' pods are, in the index.
+pub(crate) const NODES: &str = "kube-system/davit-nodes";
+/// The range of the pods of a slice's node.
+const RANGE: &str = "davit.dev/pod-cidr";
+
+/// Whether the machine passes packets on.
+const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
 
 /// What counts of the cluster's nodes and ranges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,7 +30,7 @@ pub(crate) struct Seen {
     /// This node's addresses.
     pub(crate) addresses: BTreeSet<Ipv4Addr>,
     /// Ranges of the other nodes, and where these are.
-    pub(crate) others: BTreeMap<Network, Option<Ipv4Addr>>,
+    pub(crate) others: BTreeMap<Network, Ipv4Addr>,
     /// Ranges of Services.
     pub(crate) services: BTreeSet<Network>,
 }
@@ -44,6 +53,14 @@ pub(crate) fn addresses_of(node: &Node) -> impl Iterator<Item = Ipv4Addr> {
         .filter_map(|address| address.address.parse().ok())
 }
 
+/// Where the pods of a slice's node are.
+fn route_of(slice: &EndpointSlice) -> Option<(Network, Ipv4Addr)> {
+    let range = slice.metadata.annotations.as_ref()?.get(RANGE)?;
+    let endpoint = slice.endpoints.as_ref()?.first()?;
+    let address = endpoint.addresses.first()?;
+    Some((range.parse().ok()?, address.parse().ok()?))
+}
+
 /// Whether a change of a node means anything here: heartbeats do not.
 pub(crate) fn matters(old: &Node, new: &Node) -> bool {
     let labels = |node: &Node| node.metadata.labels.clone();
@@ -53,25 +70,20 @@ pub(crate) fn matters(old: &Node, new: &Node) -> bool {
 }
 
 impl Seen {
-    /// What these nodes say, seen from the one called `name`.
+    /// What this node and the slices of all say.
     pub(crate) fn new<'a>(
-        name: &str,
-        nodes: impl IntoIterator<Item = &'a Node>,
+        own: Option<&Node>,
+        nodes: impl IntoIterator<Item = &'a EndpointSlice>,
         services: BTreeSet<Network>,
     ) -> Self {
-        let mut seen = Self {
+        let range = own.and_then(range_of);
+        let routes = nodes.into_iter().filter_map(route_of);
+        Self {
+            own: range,
+            addresses: own.into_iter().flat_map(addresses_of).collect(),
+            others: routes.filter(|(other, _)| Some(*other) != range).collect(),
             services,
-            ..Self::default()
-        };
-        for node in nodes {
-            if node.metadata.name.as_deref() == Some(name) {
-                seen.own = range_of(node);
-                seen.addresses = addresses_of(node).collect();
-            } else if let Some(range) = range_of(node) {
-                seen.others.insert(range, addresses_of(node).next());
-            }
         }
-        seen
     }
 
     /// Ranges in which pods and Services are.
@@ -131,7 +143,10 @@ pub(crate) fn write_sets(ruleset: &Ruleset, seen: &Seen) -> io::Result<()> {
 
 /// Makes the machine a router, with the gateway's address. Blocks.
 pub(crate) fn become_gateway(range: Network, links: &PodLinks) -> io::Result<()> {
-    std::fs::write("/proc/sys/net/ipv4/ip_forward", "1")?;
+    // In containers the setting is often there, and may not be written.
+    if std::fs::read_to_string(FORWARD)?.trim() != "1" {
+        std::fs::write(FORWARD, "1")?;
+    }
     let mut netlink = Netlink::open()?;
     let lo = loopback(&mut netlink)?;
     netlink.set_up(&lo)?;
@@ -166,7 +181,6 @@ pub(crate) fn write_routes(seen: &Seen) -> io::Result<Vec<Ipv4Addr>> {
     let here = netlink.all_addresses()?;
     let (mut wanted, mut unreachable) = (Vec::new(), Vec::new());
     for (range, at) in &seen.others {
-        let Some(at) = at else { continue };
         let address = IpAddr::V4(*at);
         if here.iter().any(|(own, _)| *own == address) {
             // Another node of this machine: its pods have routes of their own.
@@ -216,36 +230,40 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn node(name: &str, range: Option<&str>, address: &str) -> Node {
+    fn slice(range: &str, address: &str) -> EndpointSlice {
         serde_json::from_value(json!({
-            "metadata": { "name": name },
-            "spec": { "podCIDR": range, "podCIDRs": range.map(|range| vec![range]) },
-            "status": { "addresses": [
-                { "type": "Hostname", "address": name },
-                { "type": "InternalIP", "address": address },
-            ] },
+            "metadata": { "annotations": { RANGE: range } },
+            "addressType": "IPv4", "endpoints": [{ "addresses": [address] }],
         }))
         .unwrap()
     }
 
     #[test]
     fn what_nodes_mean() {
+        let own: Node = serde_json::from_value(json!({
+            "metadata": { "name": "a" },
+            "spec": { "podCIDR": "10.244.0.0/24", "podCIDRs": ["10.244.0.0/24"] },
+            "status": { "addresses": [
+                { "type": "Hostname", "address": "a" },
+                { "type": "InternalIP", "address": "192.0.2.1" },
+            ] },
+        }))
+        .unwrap();
         let nodes = [
-            node("a", Some("10.244.0.0/24"), "192.0.2.1"),
-            node("b", Some("10.244.1.0/24"), "192.0.2.2"),
-            node("c", None, "192.0.2.3"),
-            node("d", Some("fd00::/64"), "192.0.2.4"),
+            slice("10.244.0.0/24", "192.0.2.1"),
+            slice("10.244.1.0/24", "192.0.2.2"),
+            slice("no range", "192.0.2.3"),
         ];
         let services = ["10.96.0.0/16".parse().unwrap()].into();
-        let seen = Seen::new("a", &nodes, services);
+        let seen = Seen::new(Some(&own), &nodes, services);
         assert_eq!(seen.own, "10.244.0.0/24".parse().ok());
         assert_eq!(seen.addresses, [Ipv4Addr::new(192, 0, 2, 1)].into());
         let b = (
             "10.244.1.0/24".parse().unwrap(),
-            Some(Ipv4Addr::new(192, 0, 2, 2)),
+            Ipv4Addr::new(192, 0, 2, 2),
         );
         assert_eq!(seen.others, [b].into());
-        assert_eq!(seen.inside().len(), 4);
+        assert_eq!(seen.inside().len(), 4, "two ranges, Services, groups");
     }
 
     #[test]

@@ -6,13 +6,15 @@
 use davit_net::route::Netlink;
 use davit_netplan::Network;
 use nix::fcntl::{Flock, FlockArg};
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
-/// Where claims are.
-pub const CLAIMS: &str = "/run/davit/pod-ranges";
+/// Where claims are: those of clusters, and those of nodes, whose ranges are parts of a cluster's.
+const CLUSTERS: &str = "/run/davit/pod-ranges/clusters";
+const NODES: &str = "/run/davit/pod-ranges/nodes";
 
 /// Ranges that cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -65,9 +67,19 @@ pub struct Claims {
 }
 
 impl Claims {
-    /// Those in `dir`, usually [`CLAIMS`].
+    /// Those of whole clusters.
     #[must_use]
-    pub fn new(dir: impl Into<PathBuf>) -> Self {
+    pub fn of_clusters() -> Self {
+        Self::within(CLUSTERS)
+    }
+
+    /// Those of nodes.
+    #[must_use]
+    pub fn of_nodes() -> Self {
+        Self::within(NODES)
+    }
+
+    fn within(dir: impl Into<PathBuf>) -> Self {
         Self { dir: dir.into() }
     }
 
@@ -92,21 +104,25 @@ impl Claims {
         self.dir.join(range.to_string().replace('/', "_"))
     }
 
-    /// Ranges of others that still are there; what is left of those that are not goes.
+    /// Ranges of others that still are there.
     fn others(&self, owner: &Path) -> Result<Vec<(Network, String)>, RangeError> {
-        let mut others = Vec::new();
-        for (range, theirs, path) in self.all()? {
-            if Path::new(&theirs) == owner {
-                continue;
-            }
-            if Path::new(&theirs).is_dir() {
-                others.push((range, theirs));
-            } else {
-                // gone already is as good
-                let _ = fs::remove_file(&path);
-            }
-        }
-        Ok(others)
+        let all = self.all()?.into_iter();
+        let others = all.filter(|(_, theirs, _)| {
+            let theirs = Path::new(theirs);
+            theirs != owner && theirs.is_dir()
+        });
+        Ok(others.map(|(range, theirs, _)| (range, theirs)).collect())
+    }
+
+    /// Owners, but this one, whose directories have gone.
+    ///
+    /// # Errors
+    /// When the claims cannot be read.
+    pub(crate) fn abandoned(&self, owner: &Path) -> Result<BTreeSet<PathBuf>, RangeError> {
+        let _lock = self.lock()?;
+        let owners = self.all()?.into_iter();
+        let owners = owners.map(|(_, owner, _)| PathBuf::from(owner));
+        Ok(owners.filter(|o| o != owner && !o.is_dir()).collect())
     }
 
     /// Claims a range for the cluster or node with this data directory. Blocks.
@@ -234,7 +250,7 @@ mod tests {
     #[test]
     fn a_range_has_one_owner_while_there_is_one() {
         let dir = tempfile::tempdir().unwrap();
-        let claims = Claims::new(dir.path().join("claims"));
+        let claims = Claims::within(dir.path().join("claims"));
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         // Documentation: no machine reaches it.
         let first: Network = "198.51.100.0/26".parse().unwrap();

@@ -160,6 +160,7 @@ impl Ruleset {
 
     fn write(&self, state: &mut State, update: &Update) -> io::Result<()> {
         self.write_chains(state, &update.chains)?;
+        let anew = intervals_that_change(state, update);
         let mut pending: Vec<(Map, Element, bool, bool)> = Vec::new();
         for ((map, (key, is_end)), wanted) in &update.elements {
             let place = (key.clone(), *is_end);
@@ -168,11 +169,11 @@ impl Ruleset {
                 Wanted::Nothing | Wanted::Member => None,
                 Wanted::Data(data) => Some(data.clone()),
             };
-            let (remove, add) = match (held, wanted) {
-                (None, Wanted::Nothing) => continue,
-                (Some(held), wanted) if *wanted != Wanted::Nothing && *held == data => continue,
-                (held, wanted) => (held.is_some(), *wanted != Wanted::Nothing),
-            };
+            let (remove, add) = (held.is_some(), *wanted != Wanted::Nothing);
+            let stays = remove == add && held.is_none_or(|held| *held == data);
+            if stays && !anew.contains(map) {
+                continue;
+            }
             let element = Element {
                 key: key.clone(),
                 is_end: *is_end,
@@ -249,6 +250,18 @@ impl Ruleset {
         change.delete_table();
         self.table.commit(change)
     }
+}
+
+/// Sets of intervals are written whole: the kernel takes no new edge of an interval without the other.
+fn intervals_that_change(state: &State, update: &Update) -> BTreeSet<Map> {
+    let changed = update.elements.iter().filter(|((map, place), wanted)| {
+        let held = state
+            .maps
+            .get(map)
+            .is_some_and(|held| held.contains_key(place));
+        map.set().intervals && held != (**wanted != Wanted::Nothing)
+    });
+    changed.map(|((map, _), _)| *map).collect()
 }
 
 /// Tells of removals first, then of new elements, each map's together.

@@ -3,9 +3,9 @@
 use crate::node::{self, Seen};
 use crate::pods::{PodLinks, gateway};
 use crate::proxy::{Proxy, Services, service_of};
-use crate::ranges::{self, CLAIMS, Claims};
+use crate::ranges::{self, Claims};
 use crate::ruleset::Ruleset;
-use crate::{Error, failed, links_of, table_of};
+use crate::{DnsOptions, Error, dns, failed, links_of, sweep, table_of};
 use davit_client::{Change, Informer, Object, ObjectKey, Subscription};
 use davit_netplan::{Network, Node as Here};
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -37,6 +37,8 @@ pub struct Options {
     pub node: String,
     /// Where state lives; `network` below it. It also tells several clusters of one machine apart.
     pub data_dir: PathBuf,
+    /// Answers pods' questions for names; nobody does without.
+    pub dns: Option<DnsOptions>,
 }
 
 /// A node's network.
@@ -54,6 +56,10 @@ impl NodeNetwork {
     /// # Errors
     /// Without the right to change the network, or a kernel without nf_tables; when the state cannot be read.
     pub fn open(options: Options) -> Result<Self, Error> {
+        if let Some(dns) = &options.dns {
+            dns::check(dns)?;
+        }
+        sweep(&options.data_dir)?;
         let links = links_of(&options.data_dir);
         let ruleset = Ruleset::open(&table_of(&links), &links);
         let ruleset = Arc::new(ruleset.map_err(failed("nf_tables"))?);
@@ -82,7 +88,16 @@ impl NodeNetwork {
     /// Follows the API until `cancel` is cancelled.
     pub async fn run(self, client: kube::Client, cancel: CancellationToken) {
         let mut tasks = JoinSet::new();
+        let (options, gateway) = (self.options.dns.clone(), self.gateway());
         let mut follower = Follower::start(self, &client, &mut tasks, &cancel);
+        if let Some(options) = options {
+            let sources = dns::Sources {
+                services: follower.services.services.clone(),
+                slices: follower.services.slices.clone(),
+                namespaces: all(&client, &mut tasks, &cancel),
+            };
+            tasks.spawn(dns::run(options, sources, gateway, cancel.clone()));
+        }
         tokio::select! {
             biased;
             () = cancel.cancelled() => {}
@@ -92,9 +107,20 @@ impl NodeNetwork {
     }
 }
 
+/// Follows all objects of a kind.
+fn all<K: Object>(
+    client: &kube::Client,
+    tasks: &mut JoinSet<()>,
+    cancel: &CancellationToken,
+) -> Informer<K> {
+    let config = watcher::Config::default();
+    Informer::spawn(Api::all(client.clone()), config, tasks, cancel.clone())
+}
+
 /// What the informers say, and what was made of it.
 struct Follower {
     network: Arc<NodeNetwork>,
+    /// This one: a node may not look at others.
     nodes: Informer<Node>,
     ranges: Informer<ServiceCIDR>,
     services: Services,
@@ -129,14 +155,6 @@ impl Follower {
         tasks: &mut JoinSet<()>,
         cancel: &CancellationToken,
     ) -> Self {
-        fn all<K: Object>(
-            client: &kube::Client,
-            tasks: &mut JoinSet<()>,
-            cancel: &CancellationToken,
-        ) -> Informer<K> {
-            let config = watcher::Config::default();
-            Informer::spawn(Api::all(client.clone()), config, tasks, cancel.clone())
-        }
         let slices = Informer::spawn_indexed(
             Api::all(client.clone()),
             watcher::Config::default(),
@@ -145,8 +163,10 @@ impl Follower {
             cancel.clone(),
         );
         let proxy = Proxy::new(network.ruleset.clone());
+        let own = format!("metadata.name={}", network.options.node);
+        let own = watcher::Config::default().fields(&own);
         Self {
-            nodes: all(client, tasks, cancel),
+            nodes: Informer::spawn(Api::all(client.clone()), own, tasks, cancel.clone()),
             ranges: all(client, tasks, cancel),
             services: Services {
                 services: all(client, tasks, cancel),
@@ -267,15 +287,16 @@ impl Follower {
     /// Cluster and node as they are now.
     fn look(&self) -> (Seen, Here) {
         let name = &self.network.options.node;
-        let nodes = self.nodes.list();
+        let own = self.nodes.get(None, name);
+        let nodes = self.services.slices.list_indexed(node::NODES);
         let ranges = self.ranges.list();
         let texts = ranges
             .iter()
             .filter_map(|r| r.spec.as_ref()?.cidrs.as_ref())
             .flatten();
         let services: BTreeSet<Network> = texts.filter_map(|text| text.parse().ok()).collect();
-        let seen = Seen::new(name, nodes.iter().map(AsRef::as_ref), services);
-        let own = self.nodes.get(None, name);
+        let nodes = nodes.iter().map(AsRef::as_ref);
+        let seen = Seen::new(own.as_deref(), nodes, services);
         let labels = own.as_ref().and_then(|node| node.metadata.labels.as_ref());
         let zone = labels.and_then(|labels| labels.get("topology.kubernetes.io/zone"));
         let here = Here {
@@ -358,7 +379,7 @@ impl NodeNetwork {
 
     fn take(&self, range: Network) -> Result<(), Error> {
         ranges::check_free(range)?;
-        Claims::new(CLAIMS).claim(&self.options.data_dir, range)?;
+        Claims::of_nodes().claim(&self.options.data_dir, range)?;
         let made = node::become_gateway(range, &self.links);
         made.map_err(failed("gateway of the pods"))?;
         self.gateway.send_replace(Some(gateway(range)));

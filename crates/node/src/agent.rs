@@ -55,6 +55,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -89,6 +90,8 @@ pub struct NodeOptions {
     pub server_tls_bootstrap: bool,
     /// More labels of the node.
     pub labels: BTreeMap<String, String>,
+    /// More annotations of the node.
+    pub annotations: BTreeMap<String, String>,
     /// Taints that the node is registered with.
     pub taints: Vec<Taint>,
     /// `status.capacity.pods`.
@@ -129,6 +132,8 @@ pub struct NodeOptions {
     pub shutdown: Shutdown,
     /// Cancelled when the machine goes down. The agent ends by itself then, if `shutdown` gives pods any time.
     pub going_down: CancellationToken,
+    /// Has the node's status computed now, because something outside the agent has changed: pods can be connected.
+    pub look: Arc<Notify>,
     /// What is kept for the system and the agent, by resource name (`kubeReserved`, `systemReserved`, eviction).
     pub reserved: Amounts,
 }
@@ -156,6 +161,7 @@ impl NodeOptions {
             serving_certificate: None,
             server_tls_bootstrap: false,
             labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
             taints: Vec::new(),
             max_pods: 110,
             sysctls: Allowlist::default(),
@@ -179,6 +185,7 @@ impl NodeOptions {
             image_gc: collector::Policy::default(),
             shutdown: Shutdown::default(),
             going_down: CancellationToken::new(),
+            look: Arc::default(),
             reserved: Amounts::new(),
         }
     }

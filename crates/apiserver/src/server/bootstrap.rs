@@ -208,8 +208,7 @@ pub(super) async fn endpoints(server: &Arc<ApiServer>, listens: SocketAddr) -> R
     });
     ensure(server, "", "services", "default", service, true).await?;
     service_range(server).await?;
-    let address = reachable(server, listens);
-    let port = listens.port();
+    let (address, port) = reachable(server, listens);
     let endpoints = json!({
         "apiVersion": "v1", "kind": "Endpoints",
         "metadata": {
@@ -243,15 +242,19 @@ pub(super) async fn endpoints(server: &Arc<ApiServer>, listens: SocketAddr) -> R
     .await
 }
 
-fn reachable(server: &ApiServer, listens: SocketAddr) -> String {
+/// Where pods reach this server.
+fn reachable(server: &ApiServer, listens: SocketAddr) -> (String, u16) {
+    if let Some(address) = *server.for_pods().borrow() {
+        return (address.ip().to_string(), address.port());
+    }
     let fits = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified() && ip.is_ipv4();
-    server
+    let address = server
         .advertise_address
         .filter(fits)
         .or_else(|| Some(listens.ip()).filter(fits))
         .or_else(outgoing_address)
-        .unwrap_or(IpAddr::V4(DOCUMENTATION))
-        .to_string()
+        .unwrap_or(IpAddr::V4(DOCUMENTATION));
+    (address.to_string(), listens.port())
 }
 
 /// The address this machine uses towards others; asking the routing table sends nothing.

@@ -8,6 +8,8 @@ use davit_store::Error as StoreError;
 
 use super::{ApiServer, Error, bootstrap};
 
+/// How often the cluster's own objects are looked at (kube-apiserver's endpoint reconciler).
+const INTERVAL: Duration = Duration::from_secs(10);
 /// How often a full disk is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -25,15 +27,19 @@ pub(super) async fn now(server: &Arc<ApiServer>, address: SocketAddr) -> Result<
     }
 }
 
-/// Goes on with what [`now`] left, until there is room for it or the server stops.
-pub(super) async fn later(server: &Arc<ApiServer>, address: SocketAddr, mut published: bool) {
+/// Goes on with what [`now`] left when there is room for it, and restores what somebody has removed or changed, until the
+/// server stops. Pods learn at once where they reach it.
+pub(super) async fn keep(server: &Arc<ApiServer>, address: SocketAddr, mut published: bool) {
     if !published {
         tracing::warn!("no space left for the cluster's own endpoints: written later");
     }
-    while !published {
+    let mut for_pods = server.for_pods();
+    loop {
+        let pause = if published { INTERVAL } else { PAUSE };
         tokio::select! {
             () = server.shutdown.cancelled() => return,
-            () = tokio::time::sleep(PAUSE) => {}
+            () = tokio::time::sleep(pause) => {}
+            Ok(()) = for_pods.changed() => {}
         }
         match now(server, address).await {
             Ok(done) => published = done,

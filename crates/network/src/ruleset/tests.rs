@@ -94,3 +94,33 @@ fn a_refused_change_leaves_what_was_there() {
         assert_eq!(ruleset.places(Map::Services), []);
     });
 }
+
+#[test]
+fn ranges_grow_and_shrink() {
+    use crate::node::{Seen, write_sets};
+    alone(|| {
+        let ruleset = Ruleset::open("davit-t", "dvtffff").unwrap();
+        let at = std::net::Ipv4Addr::new(192, 0, 2, 7);
+        let mut edges = Vec::new();
+        for others in [
+            &[][..],
+            &["10.244.1.0/24"],
+            &["10.244.1.0/24", "10.244.2.0/24", "10.244.9.0/24"],
+            &["10.244.2.0/24"],
+            &[],
+        ] {
+            let others = others.iter().map(|range| (range.parse().unwrap(), at));
+            let seen = Seen {
+                own: "10.244.0.0/24".parse().ok(),
+                addresses: [at].into(),
+                others: others.collect(),
+                services: ["10.96.0.0/16".parse().unwrap()].into(),
+            };
+            write_sets(&ruleset, &seen).unwrap();
+            let mut found = ruleset.table.elements("inside").unwrap();
+            found.retain(|element| element.key[..2] == [10, 244]);
+            edges.push(found.len());
+        }
+        assert_eq!(edges, [2, 2, 4, 4, 2]);
+    });
+}

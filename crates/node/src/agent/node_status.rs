@@ -57,6 +57,7 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
             () = cancel.cancelled() => return,
             _ = ticks.tick() => {}
             Ok(()) = pressure.changed() => {}
+            () = ctx.options.look.notified() => {}
             () = ctx.options.going_down.cancelled(), if !told => told = true,
             Ok(()) = devices.changed() => tokio::time::sleep(SETTLE).await,
             change = node.next() => match change {
@@ -119,10 +120,13 @@ fn labels(ctx: &Context) -> BTreeMap<String, String> {
 async fn register(ctx: &Context) -> Result<(), kube::Error> {
     let api: Api<Node> = Api::all(ctx.client.clone());
     let name = &ctx.options.node_name;
+    let mut annotations = ctx.options.annotations.clone();
+    let attach = "volumes.kubernetes.io/controller-managed-attach-detach";
+    annotations.insert(attach.to_owned(), "true".to_owned());
     let metadata = json!({
         "name": name,
         "labels": labels(ctx),
-        "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"},
+        "annotations": annotations,
     });
     let spec = match ctx.options.taints.as_slice() {
         [] => json!({}),

@@ -44,6 +44,11 @@ pub(super) const CLUSTER_BINDINGS: &[(&str, &str, &[&str])] = &[
         &["u", CONTROLLER_MANAGER],
     ),
     (SCHEDULER, SCHEDULER, &["u", SCHEDULER]),
+    (
+        "davit:node-network",
+        "davit:node-network",
+        &["g", "system:nodes"],
+    ),
     ("davit:scheduler", "davit:scheduler", &["u", SCHEDULER]),
     (
         "system:volume-scheduler",

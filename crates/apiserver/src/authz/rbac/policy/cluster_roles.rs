@@ -254,6 +254,16 @@ pub(super) const CLUSTER_ROLES: &[(&str, &str, &[&str])] = &[
         "",
         &["read topology.node.k8s.io noderesourcetopologies"],
     ),
+    // davit's nodes do what kube-proxy and the DNS server do elsewhere
+    (
+        "davit:node-network",
+        "",
+        &[
+            "list,watch - namespaces,services",
+            "list,watch discovery.k8s.io endpointslices",
+            "list,watch networking.k8s.io servicecidrs",
+        ],
+    ),
     // davit's controllers run under one identity instead of one service account each
     (
         "davit:controllers",

@@ -1,0 +1,228 @@
+//! The Service `kube-system/kube-dns`, and as its endpoints the DNS servers that nodes have at the gateways of their pods
+//! (spec network.md 6.6, 6.7).
+//!
+//! Who brings DNS of his own puts his Service in the place of this one: as soon as it selects pods, davit's slice goes.
+
+use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
+use crate::informers::Informers;
+use async_trait::async_trait;
+use davit_client::ObjectKey;
+use davit_netplan::Network;
+use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use serde_json::{Value, json};
+use std::net::Ipv4Addr;
+
+const NAMESPACE: &str = "kube-system";
+const NAME: &str = "kube-dns";
+const SLICE: &str = "kube-dns-davit";
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const MANAGER: &str = "cluster-dns.davit.dev";
+/// Nodes with this annotation answer at the gateway of their pods.
+const SERVES: &str = "davit.dev/cluster-dns";
+const PORT: u16 = 53;
+
+struct ClusterDns {
+    client: kube::Client,
+    informers: Informers,
+    address: Ipv4Addr,
+}
+
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, address: Ipv4Addr) {
+    let informers = spawner.informers.clone();
+    let queue = spawner.controller(ClusterDns {
+        client: spawner.client.clone(),
+        informers: informers.clone(),
+        address,
+    });
+    let key = || ObjectKey {
+        namespace: NAMESPACE.to_owned(),
+        name: NAME.to_owned(),
+    };
+    queue.add(key());
+    spawner.feed(&informers.services, &queue, move |service: &Service| {
+        let found = ObjectKey::of(service);
+        (found == key()).then_some(found).into_iter().collect()
+    });
+    spawner.feed(
+        &informers.endpoint_slices,
+        &queue,
+        move |slice: &EndpointSlice| {
+            let found = ObjectKey::of(slice);
+            let ours = found.namespace == NAMESPACE && found.name == SLICE;
+            ours.then(key).into_iter().collect()
+        },
+    );
+    let matters = |old: &Node, new: &Node| endpoint(old) != endpoint(new);
+    spawner.feed_changes(&informers.nodes, &queue, matters, move |_: &Node| {
+        vec![key()]
+    });
+}
+
+/// The node's server as an endpoint.
+fn endpoint(node: &Node) -> Option<Value> {
+    let annotations = node.metadata.annotations.as_ref()?;
+    let serves = annotations.get(SERVES).is_some_and(|value| value == "true");
+    let range: Network = node.spec.as_ref()?.pod_cidr.as_ref()?.parse().ok()?;
+    let gateway = Ipv4Addr::from(u32::from(range.first()).saturating_add(1));
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    let ready = conditions.any(|c| c.type_ == "Ready" && c.status == "True");
+    let name = node.metadata.name.as_ref()?;
+    serves.then(|| {
+        json!({
+            "addresses": [gateway],
+            "nodeName": name,
+            "conditions": { "ready": ready, "serving": ready, "terminating": false },
+            // Each node asks its own server as long as that is ready.
+            "hints": { "forNodes": [{ "name": name }] },
+        })
+    })
+}
+
+fn service(address: Ipv4Addr) -> Value {
+    json!({
+        "metadata": {
+            "name": NAME, "namespace": NAMESPACE,
+            "labels": {
+                "k8s-app": NAME,
+                "kubernetes.io/cluster-service": "true",
+                "kubernetes.io/name": "CoreDNS",
+            },
+        },
+        "spec": {
+            "clusterIP": address,
+            "ports": [
+                { "name": "dns", "port": PORT, "protocol": "UDP", "targetPort": PORT },
+                { "name": "dns-tcp", "port": PORT, "protocol": "TCP", "targetPort": PORT },
+            ],
+        },
+    })
+}
+
+fn slice(endpoints: &[Value]) -> Value {
+    json!({
+        "metadata": {
+            "name": SLICE, "namespace": NAMESPACE,
+            "labels": { SERVICE_NAME: NAME, MANAGED_BY: MANAGER },
+        },
+        "addressType": "IPv4",
+        "ports": [
+            { "name": "dns", "port": PORT, "protocol": "UDP" },
+            { "name": "dns-tcp", "port": PORT, "protocol": "TCP" },
+        ],
+        "endpoints": endpoints,
+    })
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Error> {
+    serde_json::from_value(value).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+impl ClusterDns {
+    fn endpoints(&self) -> Vec<Value> {
+        let nodes = self.informers.nodes.list();
+        nodes.iter().filter_map(|node| endpoint(node)).collect()
+    }
+
+    async fn write_slice(&self) -> Result<(), Error> {
+        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let wanted: EndpointSlice = parsed(slice(&self.endpoints()))?;
+        let held = self.informers.endpoint_slices.get(Some(NAMESPACE), SLICE);
+        let what = || format!("endpoint slice {NAMESPACE}/{SLICE}");
+        match held {
+            None => {
+                let made = slices.create(&PostParams::default(), &wanted).await;
+                exists_is_none(made).context(|| format!("create {}", what()))?;
+            }
+            Some(held) if held.endpoints != wanted.endpoints || held.ports != wanted.ports => {
+                let mut new = (*held).clone();
+                (new.endpoints, new.ports) = (wanted.endpoints, wanted.ports);
+                let written = slices.replace(SLICE, &PostParams::default(), &new).await;
+                gone_is_none(written).context(|| format!("write {}", what()))?;
+            }
+            Some(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Somebody else's server answers.
+    async fn remove_slice(&self) -> Result<(), Error> {
+        if self
+            .informers
+            .endpoint_slices
+            .get(Some(NAMESPACE), SLICE)
+            .is_some()
+        {
+            let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), NAMESPACE);
+            let deleted = slices.delete(SLICE, &DeleteParams::default()).await;
+            gone_is_none(deleted)
+                .context(|| format!("delete endpoint slice {NAMESPACE}/{SLICE}"))?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl Reconcile for ClusterDns {
+    const NAME: &'static str = "cluster-dns";
+    const WORKERS: usize = 1;
+
+    async fn sync(&self, _: &ObjectKey) -> Result<Next, Error> {
+        let Some(held) = self.informers.services.get(Some(NAMESPACE), NAME) else {
+            // Nodes that answer are what makes it worth a Service.
+            if self.endpoints().is_empty() {
+                return Ok(Next::Wait);
+            }
+            let services: Api<Service> = Api::namespaced(self.client.clone(), NAMESPACE);
+            // Asked for, because one that was just made already has the address.
+            let held = services.get_opt(NAME).await;
+            let held = held.context(|| format!("read service {NAMESPACE}/{NAME}"))?;
+            if held.is_none() {
+                let wanted: Service = parsed(service(self.address))?;
+                let made = services.create(&PostParams::default(), &wanted).await;
+                exists_is_none(made).context(|| format!("create service {NAMESPACE}/{NAME}"))?;
+            }
+            return Ok(Next::Wait);
+        };
+        let selector = held.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        if selector.is_some_and(|selector| !selector.is_empty()) {
+            self.remove_slice().await?;
+        } else {
+            self.write_slice().await?;
+        }
+        Ok(Next::Wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_that_answer_are_endpoints() {
+        let node = |serves: &str, range: Option<&str>, ready: &str| -> Node {
+            serde_json::from_value(json!({
+                "metadata": { "name": "n", "annotations": { SERVES: serves } },
+                "spec": { "podCIDR": range },
+                "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+            }))
+            .unwrap()
+        };
+        let found = endpoint(&node("true", Some("10.244.3.0/24"), "True")).unwrap();
+        assert_eq!(found["addresses"], json!(["10.244.3.1"]));
+        assert_eq!(found["conditions"]["ready"], true);
+        let lost = endpoint(&node("true", Some("10.244.3.0/24"), "Unknown")).unwrap();
+        assert_eq!(lost["conditions"]["ready"], false);
+        assert_eq!(
+            endpoint(&node("false", Some("10.244.3.0/24"), "True")),
+            None
+        );
+        assert_eq!(endpoint(&node("true", None, "True")), None);
+        parsed::<Service>(service(Ipv4Addr::new(10, 96, 0, 10))).unwrap();
+        parsed::<EndpointSlice>(slice(&[found])).unwrap();
+    }
+}

@@ -1,0 +1,158 @@
+//! Publishes where the pods of each node are: one EndpointSlice a node in `kube-system`, with the node's address and, as an
+//! annotation, the range of its pods.
+//!
+//! Nodes need no more to make routes to one another, and may not read one another's Node objects.
+
+use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
+use crate::informers::Informers;
+use async_trait::async_trait;
+use davit_client::ObjectKey;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use std::net::Ipv4Addr;
+
+const NAMESPACE: &str = "kube-system";
+const PREFIX: &str = "davit-node-";
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The slices belong together under this name; there is no such Service.
+const NODES: &str = "davit-nodes";
+const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+const MANAGER: &str = "node-routes.davit.dev";
+/// The range of the node's pods.
+const RANGE: &str = "davit.dev/pod-cidr";
+
+struct Routes {
+    client: kube::Client,
+    informers: Informers,
+}
+
+pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+    let informers = spawner.informers.clone();
+    let queue = spawner.controller(Routes {
+        client: spawner.client.clone(),
+        informers: informers.clone(),
+    });
+    let matters = |old: &Node, new: &Node| route_of(old) != route_of(new);
+    spawner.feed_changes(&informers.nodes, &queue, matters, |node: &Node| {
+        vec![ObjectKey::of(node)]
+    });
+    spawner.feed(
+        &informers.endpoint_slices,
+        &queue,
+        |slice: &EndpointSlice| {
+            let labels = slice.labels();
+            let name = slice.metadata.name.as_deref().unwrap_or_default();
+            let node = name.strip_prefix(PREFIX).filter(|_| {
+                slice.metadata.namespace.as_deref() == Some(NAMESPACE)
+                    && labels.get(MANAGED_BY).is_some_and(|by| by == MANAGER)
+            });
+            node.map(crate::controller::cluster_key)
+                .into_iter()
+                .collect()
+        },
+    );
+}
+
+/// The range of a node's pods, and the address by which other nodes reach it.
+fn route_of(node: &Node) -> Option<(String, Ipv4Addr)> {
+    let spec = node.spec.as_ref()?;
+    let mut ranges = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
+    let range = ranges.find(|range| range.parse::<davit_netplan::Network>().is_ok())?;
+    let addresses = node.status.as_ref()?.addresses.as_ref()?;
+    let internal = addresses.iter().filter(|a| a.type_ == "InternalIP");
+    let address = internal.filter_map(|a| a.address.parse().ok()).next()?;
+    Some((range.clone(), address))
+}
+
+fn slice_of(node: &Node, range: &str, address: Ipv4Addr) -> Result<EndpointSlice, Error> {
+    let name = node.name_any();
+    let slice = json!({
+        "metadata": {
+            "name": format!("{PREFIX}{name}"), "namespace": NAMESPACE,
+            "labels": { SERVICE_NAME: NODES, MANAGED_BY: MANAGER },
+            "annotations": { RANGE: range },
+            "ownerReferences": [{
+                "apiVersion": "v1", "kind": "Node", "name": name,
+                "uid": node.metadata.uid.clone().unwrap_or_default(),
+            }],
+        },
+        "addressType": "IPv4",
+        "endpoints": [{ "addresses": [address], "nodeName": name }],
+        "ports": [],
+    });
+    serde_json::from_value(slice).map_err(|error| Error::Invalid(error.to_string()))
+}
+
+#[async_trait]
+impl Reconcile for Routes {
+    const NAME: &'static str = "node-routes";
+
+    async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
+        let name = format!("{PREFIX}{}", key.name);
+        let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let held = self.informers.endpoint_slices.get(Some(NAMESPACE), &name);
+        let what = || format!("endpoint slice {NAMESPACE}/{name}");
+        let node = self.informers.nodes.get(None, &key.name);
+        let route = node.as_ref().and_then(|node| route_of(node));
+        let (Some(node), Some((range, address))) = (node, route) else {
+            if held.is_some() {
+                let deleted = slices.delete(&name, &DeleteParams::default()).await;
+                gone_is_none(deleted).context(|| format!("delete {}", what()))?;
+            }
+            return Ok(Next::Wait);
+        };
+        let wanted = slice_of(&node, &range, address)?;
+        match held {
+            None => {
+                let made = slices.create(&PostParams::default(), &wanted).await;
+                exists_is_none(made).context(|| format!("create {}", what()))?;
+            }
+            Some(held)
+                if held.annotations().get(RANGE) != Some(&range)
+                    || held.endpoints != wanted.endpoints
+                    || held.metadata.owner_references != wanted.metadata.owner_references =>
+            {
+                let mut new = (*held).clone();
+                new.endpoints = wanted.endpoints;
+                new.metadata.owner_references = wanted.metadata.owner_references;
+                new.annotations_mut().insert(RANGE.to_owned(), range);
+                let written = slices.replace(&name, &PostParams::default(), &new).await;
+                gone_is_none(written).context(|| format!("write {}", what()))?;
+            }
+            Some(_) => {}
+        }
+        Ok(Next::Wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_takes_a_range_and_an_address() {
+        let node = |range: Option<&str>, address: &str| -> Node {
+            serde_json::from_value(json!({
+                "metadata": { "name": "n", "uid": "u" },
+                "spec": { "podCIDR": range },
+                "status": { "addresses": [
+                    { "type": "Hostname", "address": "n" },
+                    { "type": "InternalIP", "address": address },
+                ] },
+            }))
+            .unwrap()
+        };
+        let address = Ipv4Addr::new(192, 0, 2, 7);
+        let found = route_of(&node(Some("10.244.1.0/24"), "192.0.2.7"));
+        assert_eq!(found, Some(("10.244.1.0/24".to_owned(), address)));
+        assert_eq!(route_of(&node(None, "192.0.2.7")), None);
+        assert_eq!(route_of(&node(Some("fd00::/64"), "192.0.2.7")), None);
+        assert_eq!(route_of(&node(Some("10.244.1.0/24"), "fd00::7")), None);
+        let slice = slice_of(&node(None, ""), "10.244.1.0/24", address).unwrap();
+        assert_eq!(slice.metadata.name.as_deref(), Some("davit-node-n"));
+        assert_eq!(slice.annotations()[RANGE], "10.244.1.0/24");
+    }
+}
