@@ -70,6 +70,8 @@ pub struct Route {
     pub source: Option<IpAddr>,
     /// Who made it (`RTPROT_…`), so that one finds one's own again.
     pub protocol: u8,
+    /// Of several to the same destination the one with the least is taken; 0 unless several make some.
+    pub metric: u32,
 }
 
 /// What a device is called and how large its packets may be.
@@ -156,6 +158,9 @@ fn route_message(kind: u16, flags: u16, route: &Route) -> Message {
     if let Some(link) = route.link {
         message.put(libc::RTA_OIF, &link.index.to_ne_bytes());
     }
+    if route.metric > 0 {
+        message.put(libc::RTA_PRIORITY, &route.metric.to_ne_bytes());
+    }
     if let Some(via) = route.via {
         message.put(libc::RTA_GATEWAY, &octets(via));
     }
@@ -190,6 +195,9 @@ fn read_route(body: &[u8]) -> Option<Route> {
         via: address(libc::RTA_GATEWAY),
         source: address(libc::RTA_PREFSRC),
         protocol,
+        metric: attribute(rest, libc::RTA_PRIORITY)
+            .and_then(|value| number32(value, 0))
+            .unwrap_or_default(),
     })
 }
 

@@ -58,10 +58,21 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> Error {
     move |error| Error::Io { what, error }
 }
 
-/// With what the names of this cluster's links begin: those of several clusters on a machine differ.
-fn links_of(data_dir: &Path) -> String {
+/// What tells a cluster or node from others on the same machine: a number of 16 bits.
+fn number_of(data_dir: &Path) -> u16 {
     let hash = xxhash_rust::xxh3::xxh3_64(data_dir.as_os_str().as_encoded_bytes());
-    format!("{}{:04x}", rules::ALL_LINKS, hash >> 48)
+    // the upper bits
+    u16::try_from(hash >> 48).unwrap_or_default()
+}
+
+/// With what the names of its links begin.
+fn links_of(data_dir: &Path) -> String {
+    format!("{}{:04x}", rules::ALL_LINKS, number_of(data_dir))
+}
+
+/// The metric of its routes to other nodes.
+fn metric_of(data_dir: &Path) -> u32 {
+    1 + u32::from(number_of(data_dir))
 }
 
 /// The name of its table.
@@ -90,7 +101,8 @@ pub fn remove(data_dir: &Path) -> Result<(), Error> {
         change.delete_table();
         table.commit(change).map_err(failed("removing the table"))?;
     }
-    withdraw(&links, &ranges).map_err(failed("removing links, addresses and routes"))
+    withdraw(&links, metric_of(data_dir), &ranges)
+        .map_err(failed("removing links, addresses and routes"))
 }
 
 /// Takes away what clusters have left that are no more: whose data directory has gone. Blocks.
@@ -103,11 +115,16 @@ fn sweep(data_dir: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn withdraw(links: &str, ranges: &[Network]) -> io::Result<()> {
+fn withdraw(links: &str, metric: u32, ranges: &[Network]) -> io::Result<()> {
     let mut netlink = Netlink::open()?;
     for found in netlink.links()? {
         if found.name.starts_with(links) {
             netlink.remove_link(&found.name)?;
+        }
+    }
+    for route in netlink.routes()? {
+        if route.protocol == pods::PROTOCOL && route.metric == metric {
+            netlink.remove_route(&route)?;
         }
     }
     if let Some(lo) = netlink.link("lo")? {

@@ -174,9 +174,9 @@ fn smallest(netlink: &mut Netlink) -> io::Result<u32> {
     Ok(on_way.map(|found| found.mtu).min().unwrap_or(USUAL))
 }
 
-/// Brings the routes to the other nodes' pods to what is seen. Blocks. Answers with the nodes that are on no network of
-/// this one: there is no way to their pods.
-pub(crate) fn write_routes(seen: &Seen) -> io::Result<Vec<Ipv4Addr>> {
+/// Brings the routes to the other nodes' pods to what is seen. Blocks. `metric` tells them from those of other clusters on
+/// this machine. Answers with the nodes that are on no network of this one: there is no way to their pods.
+pub(crate) fn write_routes(seen: &Seen, metric: u32) -> io::Result<Vec<Ipv4Addr>> {
     let mut netlink = Netlink::open()?;
     let here = netlink.all_addresses()?;
     let (mut wanted, mut unreachable) = (Vec::new(), Vec::new());
@@ -197,18 +197,13 @@ pub(crate) fn write_routes(seen: &Seen) -> io::Result<Vec<Ipv4Addr>> {
         }
     }
     for held in netlink.routes()? {
-        let own = held.protocol == PROTOCOL && held.via.is_some();
+        let own = held.protocol == PROTOCOL && held.metric == metric;
         let known = wanted.iter().any(|(range, at)| {
             held.to == IpAddr::V4(range.first())
                 && held.bits == range.bits()
                 && held.via == Some(*at)
         });
-        // Other clusters of this machine have routes, too: only what leads into our ranges is ours.
-        let ours = match held.to {
-            IpAddr::V4(to) => seen.inside().iter().any(|range| range.contains(to)),
-            IpAddr::V6(_) => false,
-        };
-        if own && !known && ours {
+        if own && !known {
             netlink.remove_route(&held)?;
         }
     }
@@ -220,6 +215,7 @@ pub(crate) fn write_routes(seen: &Seen) -> io::Result<Vec<Ipv4Addr>> {
             via: Some(at),
             source: None,
             protocol: PROTOCOL,
+            metric,
         })?;
     }
     Ok(unreachable)

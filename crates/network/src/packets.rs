@@ -109,6 +109,7 @@ impl Machine {
                 via: None,
                 source: Some(OWN.into()),
                 protocol: crate::pods::PROTOCOL,
+                metric: 0,
             })
             .unwrap();
         Self {

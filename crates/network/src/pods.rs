@@ -274,6 +274,7 @@ impl Inner {
             via: None,
             source: Some(gateway.into()),
             protocol: PROTOCOL,
+            metric: 0,
         };
         here.set_route(&route).map_err(failed("route to the pod"))?;
         let inside = davit_net::within(&namespace, || furnish(record.address, gateway));
@@ -365,6 +366,7 @@ fn furnish(address: Ipv4Addr, gateway: Ipv4Addr) -> io::Result<()> {
         via: via.map(IpAddr::from),
         source: None,
         protocol: PROTOCOL,
+        metric: 0,
     };
     inside.set_route(&route(gateway, 32, None))?;
     inside.set_route(&route(Ipv4Addr::UNSPECIFIED, 0, Some(gateway)))

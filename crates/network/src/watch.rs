@@ -5,7 +5,7 @@ use crate::pods::{PodLinks, gateway};
 use crate::proxy::{Proxy, Services, service_of};
 use crate::ranges::{self, Claims};
 use crate::ruleset::Ruleset;
-use crate::{DnsOptions, Error, dns, failed, links_of, sweep, table_of};
+use crate::{DnsOptions, Error, dns, failed, links_of, metric_of, sweep, table_of};
 use davit_client::{Change, Informer, Object, ObjectKey, Subscription};
 use davit_netplan::{Network, Node as Here};
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -370,7 +370,8 @@ impl NodeNetwork {
                 .set_fault(taken.as_ref().err().map(ToString::to_string));
             taken?;
         }
-        let lost = node::write_routes(seen).map_err(failed("routes to other nodes"))?;
+        let metric = metric_of(&self.options.data_dir);
+        let lost = node::write_routes(seen, metric).map_err(failed("routes to other nodes"))?;
         for node in lost {
             tracing::warn!(%node, "a node on none of this machine's networks: no way to its pods");
         }
