@@ -48,6 +48,11 @@ pub const TARGETS: &[Target] = &[
         make: make::decode,
     },
     Target {
+        name: "dns",
+        run: targets::wire::dns,
+        make: make::wire::dns,
+    },
+    Target {
         name: "image",
         run: targets::wire::image,
         make: make::wire::image,

@@ -38,6 +38,54 @@ pub(crate) fn spdy(n: &mut Numbers) -> Vec<u8> {
     out
 }
 
+/// Questions for names inside and outside of a zone: labels that lie, pointers, counts, sections, EDNS.
+pub(crate) fn dns(n: &mut Numbers) -> Vec<u8> {
+    const LABELS: [&str; 11] = [
+        "web",
+        "default",
+        "svc",
+        "cluster",
+        "local",
+        "_http",
+        "_tcp",
+        "10-244-0-2",
+        "pod",
+        "in-addr",
+        "arpa",
+    ];
+    const KINDS: [u8; 9] = [1, 5, 12, 16, 28, 33, 41, 252, 255];
+    // by datagram or by connection
+    let mut out = vec![n.byte() % 2];
+    out.extend([n.byte(), n.byte()]);
+    let flags = if n.once_in(6) { n.byte() } else { 1 };
+    out.extend([flags, if n.once_in(8) { n.byte() } else { 0 }]);
+    let counts = [1, 0, 0, u8::from(n.once_in(3))];
+    for count in counts {
+        let count = if n.once_in(15) { n.byte() } else { count };
+        out.extend([0, count]);
+    }
+    for _ in 0..1 + n.below(6) {
+        let label = n.one(&LABELS).as_bytes();
+        let length = u8::try_from(label.len()).unwrap_or(0);
+        out.push(if n.once_in(20) { n.byte() } else { length });
+        out.extend(label);
+    }
+    out.push(if n.once_in(15) { 0xc0 } else { 0 });
+    out.extend([
+        0,
+        *n.one(&KINDS),
+        0,
+        if n.once_in(10) { n.byte() } else { 1 },
+    ]);
+    if counts[3] == 1 {
+        out.extend([0, 0, 41, 4, 208, 0, n.byte() % 2, 0, 0, 0, 0]);
+    }
+    if n.once_in(10) {
+        out.truncate(n.below(out.len()));
+    }
+    out
+}
+
 fn frame(n: &mut Numbers, out: &mut Vec<u8>, head: u32, payload: &[u8]) {
     let mut length = u32::try_from(payload.len()).unwrap_or(0);
     if n.once_in(12) {

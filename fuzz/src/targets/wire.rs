@@ -4,13 +4,18 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use davit_dns::message::{Outcome, respond};
+use davit_dns::{Transport, Zone};
 use davit_streaming::spdy::Session;
+use k8s_openapi::api::core::v1::Service;
+use serde_json::json;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, duplex};
 use tokio::runtime::{Builder, Runtime};
 
 thread_local! {
     /// One thread, so that inputs do not meet.
     static RUNTIME: Option<Runtime> = Builder::new_current_thread().enable_time().build().ok();
+    static ZONE: Option<Zone> = zone();
     /// Where images of this thread go.
     static PLACE: RefCell<Option<Place>> = const { RefCell::new(None) };
 }
@@ -52,6 +57,46 @@ pub fn spdy(data: &[u8]) {
             "the session goes on after its client has ended"
         );
     });
+}
+
+/// Any bytes as a question for a name: an answer is no longer than the client takes, and repeats the question's number.
+pub fn dns(data: &[u8]) {
+    let [connection, message @ ..] = data else {
+        return;
+    };
+    let transport = match connection % 2 {
+        0 => Transport::Udp,
+        _ => Transport::Tcp,
+    };
+    let limit = match transport {
+        Transport::Udp => 1232,
+        Transport::Tcp => 65_535,
+    };
+    ZONE.with(|zone| {
+        let Some(zone) = zone else { return };
+        let outcome = respond(message, transport, true, |query| zone.answer(query));
+        if let Outcome::Reply(reply) = outcome {
+            assert!(reply.bytes.len() <= limit, "longer than the client takes");
+            assert_eq!(reply.bytes.get(..2), message.get(..2), "another number");
+        }
+    });
+}
+
+/// A zone with a Service, one of another name, and everything seen.
+fn zone() -> Option<Zone> {
+    let service = |name: &str, spec: serde_json::Value| -> Option<Service> {
+        let object = json!({ "metadata": { "name": name, "namespace": "default" }, "spec": spec });
+        serde_json::from_value(object).ok()
+    };
+    let mut zone = Zone::new("cluster.local", 5).ok()?;
+    let ports = json!([{ "name": "http", "protocol": "TCP", "port": 80 }]);
+    let web = json!({ "clusterIP": "10.96.0.9", "clusterIPs": ["10.96.0.9"], "ports": ports });
+    let out = json!({ "type": "ExternalName", "externalName": "web.default.svc.cluster.local" });
+    zone.apply_namespace("default");
+    zone.apply_service(&service("web", web)?);
+    zone.apply_service(&service("pod", out)?);
+    zone.set_synced(true);
+    Some(zone)
 }
 
 /// Any answer of a device plugin: it is taken in without harm, and what is given to a container is not more than it said.
