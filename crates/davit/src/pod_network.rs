@@ -18,6 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 /// The first range of addresses that a cluster tries to have.
 const FIRST: &str = "10.244.0.0/16";
+/// Where the others are that it tries.
+const PRIVATE: &str = "10.0.0.0/8";
 /// Addresses of Services; see `davit_apiserver`.
 const SERVICES: &str = "10.96.0.0/16";
 /// The address of the Service `kube-dns`.
@@ -68,7 +70,7 @@ pub(crate) fn cluster_ranges(args: &Up, data_dir: &Path) -> Result<NodeRanges> {
     let claims = Claims::of_clusters();
     let claimed = match wanted {
         Some(range) => claims.claim(data_dir, range).map(|()| range),
-        None => claims.choose(data_dir, first),
+        None => claims.choose(data_dir, first, PRIVATE.parse()?, SERVICES.parse()?),
     };
     let cluster = match claimed {
         Ok(range) => range,

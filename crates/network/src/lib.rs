@@ -92,8 +92,7 @@ pub fn table(data_dir: &Path) -> Table {
 /// # Errors
 /// What the kernel says.
 pub fn remove(data_dir: &Path) -> Result<(), Error> {
-    let ranges = Claims::of_nodes().release(data_dir)?;
-    Claims::of_clusters().release(data_dir)?;
+    let ranges = Claims::of_nodes().held(data_dir)?;
     let links = links_of(data_dir);
     let table = table(data_dir);
     if table.mark().map_err(failed("table"))?.is_some() {
@@ -101,8 +100,12 @@ pub fn remove(data_dir: &Path) -> Result<(), Error> {
         change.delete_table();
         table.commit(change).map_err(failed("removing the table"))?;
     }
-    withdraw(&links, metric_of(data_dir), &ranges)
-        .map_err(failed("removing links, addresses and routes"))
+    let withdrawn = withdraw(&links, metric_of(data_dir), &ranges);
+    withdrawn.map_err(failed("removing links, addresses and routes"))?;
+    // Last, so that what could not be removed is found again.
+    Claims::of_nodes().release(data_dir)?;
+    Claims::of_clusters().release(data_dir)?;
+    Ok(())
 }
 
 /// Takes away what clusters have left that are no more: whose data directory has gone. Blocks.

@@ -9,7 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Where claims are: those of clusters, and those of nodes, whose ranges are parts of a cluster's.
@@ -147,20 +147,29 @@ impl Claims {
         fs::write(self.file(range), text.as_bytes()).map_err(|e| self.failed(e))
     }
 
-    /// Gives back what this owner has claimed; which ranges these were. Blocks.
+    /// What this owner has claimed. Blocks.
     ///
     /// # Errors
     /// When the claims cannot be read.
-    pub fn release(&self, owner: &Path) -> Result<Vec<Network>, RangeError> {
+    pub fn held(&self, owner: &Path) -> Result<Vec<Network>, RangeError> {
         let _lock = self.lock()?;
-        let mut released = Vec::new();
-        for (range, theirs, path) in self.all()? {
+        let own = self.all()?.into_iter();
+        let own = own.filter(|(_, theirs, _)| Path::new(theirs) == owner);
+        Ok(own.map(|(range, _, _)| range).collect())
+    }
+
+    /// Gives it back. Blocks.
+    ///
+    /// # Errors
+    /// When the claims cannot be read or removed.
+    pub fn release(&self, owner: &Path) -> Result<(), RangeError> {
+        let _lock = self.lock()?;
+        for (_, theirs, path) in self.all()? {
             if Path::new(&theirs) == owner {
                 fs::remove_file(path).map_err(|e| self.failed(e))?;
-                released.push(range);
             }
         }
-        Ok(released)
+        Ok(())
     }
 
     /// Range, owner and file of every claim.
@@ -177,24 +186,29 @@ impl Claims {
         Ok(all)
     }
 
-    /// Claims the first range that is free, beginning with `first`, among those of its size that follow. Blocks.
+    /// Claims the first range that is free, beginning with `first`, among those of its size in the private network
+    /// `within`, round and round. Blocks.
     ///
     /// # Errors
-    /// When a hundred are taken.
-    pub fn choose(&self, owner: &Path, first: Network) -> Result<Network, RangeError> {
-        const TRIES: u64 = 100;
+    /// When none is free.
+    pub fn choose(
+        &self,
+        owner: &Path,
+        first: Network,
+        within: Network,
+        but: Network,
+    ) -> Result<Network, RangeError> {
         let _lock = self.lock()?;
-        let reached = reached().map_err(RangeError::Routes)?;
-        let size = 1_u64 << (32 - first.bits());
-        for number in 0..TRIES {
-            let start = u64::from(u32::from(first.first())) + number * size;
-            let Ok(start) = u32::try_from(start) else {
-                break;
-            };
-            let Some(range) = Network::around(Ipv4Addr::from(start), first.bits()) else {
-                break;
-            };
-            if reached.iter().any(|network| network.overlaps(range)) {
+        let mut used = reached().map_err(RangeError::Routes)?;
+        used.push(but);
+        let parts = 1_u32 << first.bits().saturating_sub(within.bits()).min(16);
+        let size = 1_u64 << (32 - u32::from(first.bits()).min(32));
+        let offset = u32::from(first.first()).saturating_sub(within.first().into());
+        let offset = u64::from(offset) / size;
+        let start = u32::try_from(offset).unwrap_or_default();
+        let order = (start..parts).chain(0..start);
+        for range in order.filter_map(|index| within.part(first.bits(), index)) {
+            if used.iter().any(|network| network.overlaps(range)) {
                 continue;
             }
             match self.enter(owner, range) {
@@ -254,12 +268,21 @@ mod tests {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         // Documentation: no machine reaches it.
         let first: Network = "198.51.100.0/26".parse().unwrap();
-        let chosen = claims.choose(one.path(), first).unwrap();
-        assert_eq!(chosen, first);
-        assert_eq!(claims.choose(one.path(), first).unwrap(), first, "its own");
-        let next = claims.choose(two.path(), first).unwrap();
-        assert_eq!(next.to_string(), "198.51.100.64/26");
-        let part = "198.51.100.64/28".parse().unwrap();
+        let within = "198.51.100.0/24".parse().unwrap();
+        let but = "198.51.100.64/28".parse().unwrap();
+        let choose = |owner: &Path, first| claims.choose(owner, first, within, but);
+        assert_eq!(choose(one.path(), first).unwrap(), first);
+        assert_eq!(choose(one.path(), first).unwrap(), first, "its own");
+        let next = choose(two.path(), first).unwrap();
+        assert_eq!(next.to_string(), "198.51.100.128/26");
+        // Round and round, but never out of what is private.
+        let last = "198.51.100.192/26".parse().unwrap();
+        let three = tempfile::tempdir().unwrap();
+        assert_eq!(choose(three.path(), last).unwrap(), last);
+        let four = tempfile::tempdir().unwrap();
+        let none = choose(four.path(), last).unwrap_err();
+        assert!(matches!(none, RangeError::None { .. }), "{none}");
+        let part = "198.51.100.128/28".parse().unwrap();
         claims.claim(two.path(), part).unwrap();
         let taken = claims.claim(one.path(), part).unwrap_err();
         assert!(
