@@ -7,7 +7,7 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
-use davit_netplan::Network;
+use davit_netplan::range_of;
 use k8s_openapi::api::core::v1::{Node, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::Api;
@@ -66,8 +66,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, address: Ipv4Addr) {
 fn endpoint(node: &Node) -> Option<Value> {
     let annotations = node.metadata.annotations.as_ref()?;
     let serves = annotations.get(SERVES).is_some_and(|value| value == "true");
-    let range: Network = node.spec.as_ref()?.pod_cidr.as_ref()?.parse().ok()?;
-    let gateway = Ipv4Addr::from(u32::from(range.first()).saturating_add(1));
+    let gateway = range_of(node)?.gateway();
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
     let ready = conditions.any(|c| c.type_ == "Ready" && c.status == "True");

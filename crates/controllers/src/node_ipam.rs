@@ -6,7 +6,7 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
-use davit_netplan::Network;
+use davit_netplan::{Network, range_of};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
@@ -66,13 +66,6 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, ranges: NodeRanges) {
         let waiting = waiting.map(|node| ObjectKey::of(node.as_ref()));
         waiting.chain([key]).collect()
     });
-}
-
-/// The IPv4 range that a node has.
-fn range_of(node: &Node) -> Option<Network> {
-    let spec = node.spec.as_ref()?;
-    let all = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
-    all.filter_map(|range| range.parse().ok()).next()
 }
 
 /// The next free part after the last one given, wrapping; none when all are taken.

@@ -7,6 +7,7 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
+use davit_netplan::{addresses_of, range_of};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams};
@@ -58,13 +59,8 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
 
 /// The range of a node's pods, and the address by which other nodes reach it.
 fn route_of(node: &Node) -> Option<(String, Ipv4Addr)> {
-    let spec = node.spec.as_ref()?;
-    let mut ranges = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
-    let range = ranges.find(|range| range.parse::<davit_netplan::Network>().is_ok())?;
-    let addresses = node.status.as_ref()?.addresses.as_ref()?;
-    let internal = addresses.iter().filter(|a| a.type_ == "InternalIP");
-    let address = internal.filter_map(|a| a.address.parse().ok()).next()?;
-    Some((range.clone(), address))
+    let range = range_of(node)?;
+    Some((range.to_string(), addresses_of(node).next()?))
 }
 
 fn slice_of(node: &Node, range: &str, address: Ipv4Addr) -> Result<EndpointSlice, Error> {

@@ -14,11 +14,13 @@
 mod chain;
 mod endpoints;
 mod network;
+mod node;
 mod plan;
 mod service;
 
 pub use chain::{Chain, Choice, Masquerade};
 pub use endpoints::{Node, Scope};
 pub use network::{Network, NetworkError};
+pub use node::{addresses_of, range_of};
 pub use plan::{Key, Map, Plan, Value};
 pub use service::plan;

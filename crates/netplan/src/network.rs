@@ -40,6 +40,12 @@ impl Network {
         self.first.into()
     }
 
+    /// The second address: what a node's pods have as their next hop.
+    #[must_use]
+    pub fn gateway(self) -> Ipv4Addr {
+        self.first.saturating_add(1).into()
+    }
+
     /// The last address: the broadcast.
     #[must_use]
     pub fn last(self) -> Ipv4Addr {
@@ -121,6 +127,7 @@ mod tests {
     #[test]
     fn ranges() {
         let pods = net("10.244.0.0/16");
+        assert_eq!(pods.gateway(), Ipv4Addr::new(10, 244, 0, 1));
         assert_eq!(pods.last(), Ipv4Addr::new(10, 244, 255, 255));
         assert!(pods.contains(Ipv4Addr::new(10, 244, 9, 1)));
         assert!(!pods.contains(Ipv4Addr::new(10, 245, 0, 0)));

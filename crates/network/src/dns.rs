@@ -83,7 +83,7 @@ async fn feed(zone: Arc<RwLock<Zone>>, sources: Sources) {
                 None => return,
             },
         }
-        let synced = is_through(&services) && is_through(&slices) && is_through(&namespaces);
+        let synced = services.is_synced() && slices.is_synced() && namespaces.is_synced();
         if synced && !zone.read().is_synced() {
             drain(&zone, &mut services, service);
             drain(&zone, &mut slices, slice);
@@ -91,10 +91,6 @@ async fn feed(zone: Arc<RwLock<Zone>>, sources: Sources) {
             zone.write().set_synced(true);
         }
     }
-}
-
-fn is_through<K>(subscription: &Subscription<K>) -> bool {
-    subscription.is_synced()
 }
 
 /// Takes what is there already.

@@ -132,7 +132,7 @@ fn withdraw(links: &str, metric: u32, ranges: &[Network]) -> io::Result<()> {
     }
     if let Some(lo) = netlink.link("lo")? {
         for range in ranges {
-            netlink.remove_host_address(&lo, pods::gateway(*range).into())?;
+            netlink.remove_host_address(&lo, range.gateway().into())?;
         }
     }
     Ok(())

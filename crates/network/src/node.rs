@@ -1,10 +1,10 @@
 //! What the nodes of the cluster mean for this one: its own range of pods, and the ways to those of the others.
 
 use crate::maps::Map;
-use crate::pods::{PROTOCOL, PodLinks, gateway};
+use crate::pods::{PROTOCOL, PodLinks};
 use crate::ruleset::{Ruleset, Update, Wanted};
 use davit_net::route::{Link, Netlink, Route};
-use davit_netplan::Network;
+use davit_netplan::{Network, addresses_of, range_of};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,24 +33,6 @@ pub(crate) struct Seen {
     pub(crate) others: BTreeMap<Network, Ipv4Addr>,
     /// Ranges of Services.
     pub(crate) services: BTreeSet<Network>,
-}
-
-/// The IPv4 range of a node's pods.
-pub(crate) fn range_of(node: &Node) -> Option<Network> {
-    let spec = node.spec.as_ref()?;
-    let all = spec.pod_cidrs.iter().flatten().chain(&spec.pod_cidr);
-    all.filter_map(|range| range.parse().ok()).next()
-}
-
-/// The IPv4 addresses that a node says it has inside the cluster.
-pub(crate) fn addresses_of(node: &Node) -> impl Iterator<Item = Ipv4Addr> {
-    let status = node.status.as_ref();
-    let all = status
-        .and_then(|s| s.addresses.as_ref())
-        .into_iter()
-        .flatten();
-    all.filter(|address| address.type_ == "InternalIP")
-        .filter_map(|address| address.address.parse().ok())
 }
 
 /// Where the pods of a slice's node are.
@@ -150,7 +132,7 @@ pub(crate) fn become_gateway(range: Network, links: &PodLinks) -> io::Result<()>
     let mut netlink = Netlink::open()?;
     let lo = loopback(&mut netlink)?;
     netlink.set_up(&lo)?;
-    netlink.add_host_address(&lo, gateway(range).into())?;
+    netlink.add_host_address(&lo, range.gateway().into())?;
     let mtu = smallest(&mut netlink)?;
     links.set_range(range, mtu)
 }

@@ -10,7 +10,6 @@ mod record;
 use crate::maps::Map;
 use crate::ruleset::{Ruleset, Update, Wanted};
 use addresses::Addresses;
-pub(crate) use addresses::gateway;
 use async_trait::async_trait;
 use davit_net::nft::Data;
 use davit_net::route::{Netlink, Pair, Route};
@@ -228,7 +227,7 @@ impl Inner {
         }
         // What fails from here on is undone by the record.
         self.open_ports(&record)?;
-        self.connect(pod, &record, gateway(range), mtu)?;
+        self.connect(pod, &record, range.gateway(), mtu)?;
         Ok(vec![address.to_string()])
     }
 

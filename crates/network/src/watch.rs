@@ -1,7 +1,7 @@
 //! The loop that brings the kernel to what the API says.
 
 use crate::node::{self, Seen};
-use crate::pods::{PodLinks, gateway};
+use crate::pods::PodLinks;
 use crate::proxy::{Proxy, Services, service_of};
 use crate::ranges::{self, Claims};
 use crate::ruleset::Ruleset;
@@ -383,7 +383,7 @@ impl NodeNetwork {
         Claims::of_nodes().claim(&self.options.data_dir, range)?;
         let made = node::become_gateway(range, &self.links);
         made.map_err(failed("gateway of the pods"))?;
-        self.gateway.send_replace(Some(gateway(range)));
+        self.gateway.send_replace(Some(range.gateway()));
         Ok(())
     }
 }

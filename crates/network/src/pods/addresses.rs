@@ -17,11 +17,6 @@ pub(crate) struct Addresses {
     last: Ipv4Addr,
 }
 
-/// The gateway of a range: what pods see as the next hop.
-pub(crate) fn gateway(range: Network) -> Ipv4Addr {
-    u32::from(range.first()).saturating_add(1).into()
-}
-
 impl Addresses {
     /// Those of `range`, without those that pods have.
     pub(crate) fn new(range: Network, taken: BTreeSet<Ipv4Addr>) -> Self {
@@ -29,7 +24,7 @@ impl Addresses {
             range,
             taken,
             resting: BTreeMap::new(),
-            last: gateway(range),
+            last: range.gateway(),
         }
     }
 
@@ -43,7 +38,7 @@ impl Addresses {
         self.resting
             .retain(|_, since| now.duration_since(*since) < REST);
         let (first, last) = (
-            u32::from(gateway(self.range)).saturating_add(1),
+            u32::from(self.range.gateway()).saturating_add(1),
             u32::from(self.range.last()).saturating_sub(1),
         );
         if last < first {
@@ -95,7 +90,6 @@ mod tests {
         assert_eq!(take(later), Some(4), "it rests longest");
         assert_eq!(take(later + REST), Some(2));
         assert_eq!(take(later + REST), None);
-        assert_eq!(gateway(range), Ipv4Addr::new(10, 244, 0, 1));
     }
 
     #[test]
