@@ -16,6 +16,7 @@ pub mod meta;
 pub mod names;
 pub mod quantity;
 pub mod quota;
+pub mod selector;
 pub mod status;
 mod text;
 pub mod time;

@@ -19,9 +19,10 @@ pub mod plugins;
 pub mod pod;
 pub mod queue;
 pub mod resources;
-pub mod selector;
 pub mod topology;
 pub mod verdict;
+
+use davit_api::selector;
 
 mod metrics;
 mod reporter;

@@ -1,8 +1,11 @@
-//! Selectors over labels, compiled once per pod.
+//! Selectors of typed objects over labels, compiled once and asked often.
+//!
+//! What cannot be understood matches nothing: the API server has refused it already, and a component has nobody to tell.
+//! Query strings and their errors are in [`crate::labels`].
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
+use k8s_openapi::api::core::v1::{NodeSelector, NodeSelectorRequirement, NodeSelectorTerm};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 /// The labels of an object.
@@ -126,6 +129,14 @@ impl Selector {
                 .iter()
                 .all(|r| r.matches(labels.get(&r.key).map(String::as_str)))
     }
+}
+
+/// Whether a node of this name and these labels matches any term of the selector.
+pub fn selects_node(selector: &NodeSelector, name: &str, labels: &Labels) -> bool {
+    let terms = selector.node_selector_terms.iter();
+    terms
+        .filter_map(NodeTerm::new)
+        .any(|term| term.matches(name, labels))
 }
 
 /// One term of a node selector: conditions on labels and on the node's name.
