@@ -399,7 +399,8 @@ impl NodeAgent {
             host_ips: node_ips(&options).iter().map(ToString::to_string).collect(),
             host_dns,
             status,
-            volumes: Volumes::new(paths.clone(), mounter, objects.clone()),
+            volumes: Volumes::new(paths.clone(), mounter, objects.clone())
+                .with_events(recorder.clone()),
             users: UserRanges::new(paths.clone()),
             images: ImageManager::new(
                 options.runtime.clone(),
