@@ -257,6 +257,11 @@ impl Volumes {
         Ok(dir)
     }
 
+    /// Whether some pod of this node has the volume mounted, or may have.
+    pub fn is_local_volume_used(&self, volume: &str) -> bool {
+        !self.others_with("", local::PLUGIN, volume).is_empty()
+    }
+
     /// The other pods of the node that have a directory for this volume.
     fn others_with(&self, uid: &str, plugin: &str, volume: &str) -> Vec<String> {
         let pods = std::fs::read_dir(self.paths.pods()).into_iter().flatten();
