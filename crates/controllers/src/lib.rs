@@ -35,6 +35,7 @@ mod node_ipam;
 mod node_lifecycle;
 mod node_routes;
 mod node_ttl;
+mod persistent_volume;
 mod pod_control;
 mod pod_gc;
 mod policy_status;
@@ -142,6 +143,7 @@ impl Controllers {
         replication_controller::spawn(&mut spawner);
         disruption::spawn(&mut spawner);
         horizontal::spawn(&mut spawner);
+        persistent_volume::spawn(&mut spawner);
         volume_protection::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
