@@ -29,6 +29,7 @@ mod garbage_collector;
 mod horizontal;
 mod informers;
 mod job;
+mod local_volumes;
 mod namespace;
 mod node_fit;
 mod node_ipam;
@@ -80,6 +81,9 @@ pub struct Options {
     pub node_ranges: Option<NodeRanges>,
     /// The address of the Service `kube-dns`, which is made when nodes answer questions for names. None is made without.
     pub dns_address: Option<Ipv4Addr>,
+    /// Makes the class `standard` of davit's own provisioner, the default where there is no other, once in the cluster's
+    /// life.
+    pub default_storage_class: bool,
 }
 
 /// All controllers over one set of informers.
@@ -144,6 +148,7 @@ impl Controllers {
         disruption::spawn(&mut spawner);
         horizontal::spawn(&mut spawner);
         persistent_volume::spawn(&mut spawner);
+        local_volumes::spawn(&mut spawner, self.options.default_storage_class);
         volume_protection::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);

@@ -73,7 +73,16 @@ pub fn label_of_node(node: &str) -> String {
     if node.len() <= LABEL_VALUE {
         return node.to_owned();
     }
-    let digest = Sha256::digest(node);
+    digest(node)
+}
+
+/// The name of the CSIStorageCapacity of a class on a node. Both names together may be longer than a name.
+pub fn capacity_name(class: &str, node: &str) -> String {
+    format!("local-{}", digest(&format!("{class}/{node}")))
+}
+
+fn digest(text: &str) -> String {
+    let digest = Sha256::digest(text);
     digest.iter().take(16).fold(String::new(), |mut out, byte| {
         // Writing to a String cannot fail.
         let _ = write!(out, "{byte:02x}");
@@ -100,5 +109,6 @@ mod tests {
         assert_eq!(label_of_node("edge-1"), "edge-1");
         let long = |end: &str| label_of_node(&format!("{}{end}", "n".repeat(100)));
         assert!(long("a").len() <= LABEL_VALUE && long("a") != long("b"));
+        assert_ne!(capacity_name("a", "b"), capacity_name("b", "a"));
     }
 }
