@@ -25,6 +25,7 @@ mod discovery;
 mod disruption;
 mod endpoint_slices;
 mod endpoints;
+mod ephemeral_volume;
 mod garbage_collector;
 mod horizontal;
 mod informers;
@@ -53,6 +54,7 @@ mod service_account;
 mod statefulset;
 mod token_secrets;
 mod trust_bundle;
+mod volume_expand;
 mod volume_protection;
 
 use controller::Spawner;
@@ -149,6 +151,8 @@ impl Controllers {
         horizontal::spawn(&mut spawner);
         persistent_volume::spawn(&mut spawner);
         local_volumes::spawn(&mut spawner, self.options.default_storage_class);
+        ephemeral_volume::spawn(&mut spawner);
+        volume_expand::spawn(&mut spawner);
         volume_protection::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
