@@ -10,6 +10,7 @@
 
 pub mod cache;
 pub mod classic;
+pub mod config;
 pub mod cycle;
 pub mod devices;
 pub mod framework;
