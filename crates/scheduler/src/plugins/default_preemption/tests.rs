@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::nominator::Nominated;
+use crate::plugins::default_profile;
 use crate::plugins::testing::{Bed, labelled};
-use crate::plugins::{DynamicResourcesArgs, default_profile};
 
 fn pod(name: &str, priority: i32, cpu: &str) -> Arc<PodInfo> {
     labelled(
@@ -37,7 +37,6 @@ fn on_node(
         None,
         budgets.clone(),
         &crate::plugins::testing::devices(),
-        DynamicResourcesArgs::default(),
     );
     let nominated = Nominated::default();
     let inputs = Inputs {
