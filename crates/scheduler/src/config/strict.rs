@@ -166,8 +166,12 @@ fn check_args(
     let mut found = Vec::new();
     unknown(args, &args_shape(plugin), &Path::root(), &mut found);
     if !found.is_empty() {
-        let cause = format!("strict decoding error: {}", found.join(", "));
-        faults.push(failed(cause).to_string());
+        // Strictness is said at each level, as in the original.
+        faults.push(format!(
+            "decoding .profiles[{profile}].pluginConfig[{entry}]: strict decoding error: decoding args for plugin \
+             {plugin}: strict decoding error: {}",
+            found.join(", ")
+        ));
     }
     let mut args = args.clone();
     drop_nulls(&mut args);

@@ -112,8 +112,8 @@ fn fields_are_read_strictly() {
         ),
         (
             "profiles: [{pluginConfig: [{name: NodeAffinity}, {name: InterPodAffinity, args: {weight: 1}}]}]\n",
-            "strict decoding error: decoding .profiles[0].pluginConfig[1]: decoding args for plugin InterPodAffinity: \
-             strict decoding error: unknown field \"weight\"",
+            "strict decoding error: decoding .profiles[0].pluginConfig[1]: strict decoding error: decoding args for plugin \
+             InterPodAffinity: strict decoding error: unknown field \"weight\"",
         ),
         (
             "profiles: [{pluginConfig: [{name: NodeAffinity, args: {kind: InterPodAffinityArgs}}]}]\n",

@@ -548,4 +548,36 @@ mod tests {
             json!({"namespaceSelector": {"matchLabels": {"team": "y"}}})
         ));
     }
+
+    #[test]
+    fn preferences_of_others_can_be_left_out() {
+        let mut bed = bed();
+        let wish = json!([{"weight": 5, "podAffinityTerm": term("web", "host")}]);
+        let fond = labelled(
+            "fond",
+            json!({"app": "db"}),
+            with("podAffinity", PREFERRED, wish),
+        );
+        bed.place(&fond, "a1");
+        let places = [0, 1, 2];
+        let plain = labelled("p", json!({"app": "web"}), json!({}));
+        let own = json!([{"weight": 1, "podAffinityTerm": term("none", "host")}]);
+        let picky = labelled(
+            "q",
+            json!({"app": "web"}),
+            with("podAffinity", PREFERRED, own),
+        );
+        let ignoring = InterPodAffinity::new(&InterPodAffinityArgs {
+            ignore_preferred_terms_of_existing_pods: true,
+            ..InterPodAffinityArgs::default()
+        });
+        for (plugin, pod, skips) in [
+            (&InterPodAffinity::default(), &plain, false),
+            (&ignoring, &plain, true),
+            (&ignoring, &picky, false),
+        ] {
+            let status = plugin.pre_score(&mut CycleState::new(), pod, &bed.snapshot, &places);
+            assert_eq!(status.is_skip(), skips, "{}", pod.name);
+        }
+    }
 }

@@ -412,6 +412,7 @@ impl Score for PodTopologySpread {
 mod tests {
     use super::*;
     use crate::plugins::testing::{Bed, labelled};
+    use crate::selector::Selector;
     use serde_json::{Value, json};
 
     fn constraint(key: &str, when: &str) -> Value {
@@ -517,5 +518,71 @@ mod tests {
             [score("a1"), score("a2"), score("b1"), score("c1")],
             [0, 0, 100, 0]
         );
+    }
+
+    /// A Service of one namespace that everybody with `app=web` belongs to.
+    fn workloads() -> Workloads {
+        let peers = Selector::new(Some(
+            &serde_json::from_value(json!({"matchLabels": {"app": "web"}})).unwrap(),
+        ));
+        Workloads::fixed(peers)
+    }
+
+    #[test]
+    fn pods_of_a_service_are_spread_softly_without_being_asked() {
+        let mut bed = Bed::new();
+        for (name, zone) in [
+            ("a1", Some("a")),
+            ("a2", Some("a")),
+            ("b1", Some("b")),
+            ("bare", None),
+        ] {
+            let mut labels = json!({HOSTNAME: name});
+            if let Some(zone) = zone {
+                labels[ZONE] = json!(zone);
+            }
+            bed.node(name, json!({"metadata": {"labels": labels}}));
+        }
+        bed.place(&web("w1", json!([])), "a1");
+        let plugin = PodTopologySpread::new(&PodTopologySpreadArgs::default(), workloads());
+        let pod = web("w2", json!([]));
+        assert!(bed.pre_filter(&plugin, &pod).0.is_skip());
+        let places: Vec<usize> = (0..4).collect();
+        let mut state = CycleState::new();
+        assert!(
+            plugin
+                .pre_score(&mut state, &pod, &bed.snapshot, &places)
+                .is_success()
+        );
+        let scores = bed.scores_with(&plugin, &pod, &state);
+        let of = |name: &str| scores[bed.snapshot.position(name).unwrap()];
+        // Another zone is better than another node of the same, and that better than the same node.
+        assert!(of("b1") > of("a2") && of("a2") > of("a1"), "{scores:?}");
+        // A node without a zone counts by its name alone.
+        assert!(of("bare") > of("a2"), "{scores:?}");
+        // Whoever states constraints, or belongs to nothing, is not concerned.
+        let nobody = PodTopologySpread::default();
+        assert!(
+            nobody
+                .pre_score(&mut CycleState::new(), &pod, &bed.snapshot, &places)
+                .is_skip()
+        );
+        let own = web("w3", json!([constraint("zone", "DoNotSchedule")]));
+        assert!(
+            plugin
+                .pre_score(&mut CycleState::new(), &own, &bed.snapshot, &places)
+                .is_skip()
+        );
+    }
+
+    #[test]
+    fn a_list_of_defaults_can_be_hard() {
+        let mut bed = bed();
+        bed.place(&web("w1", json!([])), "a1");
+        let args = serde_json::from_value(json!({"defaultingType": "List", "defaultConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}));
+        let plugin = PodTopologySpread::new(&args.unwrap(), workloads());
+        let verdicts = bed.verdicts(&plugin, &web("w2", json!([])));
+        assert_eq!(by_name(&bed, &verdicts), [false, false, true]);
     }
 }

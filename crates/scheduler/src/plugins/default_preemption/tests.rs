@@ -124,3 +124,18 @@ fn the_candidate_that_hurts_least_is_taken() {
         Some(1)
     );
 }
+
+#[tokio::test]
+async fn arguments_say_on_how_many_nodes_it_is_tried() {
+    let never = tower::service_fn(|_: http::Request<kube::client::Body>| {
+        std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+    });
+    let client = davit_client::in_process(never, "default");
+    let plugin = DefaultPreemption::new(client, Budgets::default());
+    assert_eq!([50, 1000, 5000].map(|n| plugin.wanted(n)), [50, 100, 500]);
+    let plugin = plugin.with_args(&DefaultPreemptionArgs {
+        min_candidate_nodes_percentage: 50,
+        min_candidate_nodes_absolute: 0,
+    });
+    assert_eq!([3, 1000].map(|n| plugin.wanted(n)), [1, 500]);
+}
