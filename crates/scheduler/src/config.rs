@@ -2,8 +2,8 @@
 //! scheduler runs with. Pure: text in, configuration or a list of faults out, with the texts of kube-scheduler.
 //! <https://kubernetes.io/docs/reference/config-api/kube-scheduler-config.v1/>
 //!
-//! The way of a file: [`strict`] reads it and finds unknown and repeated fields, serde gives it types, [`defaults`] fills
-//! in what it leaves open and merges its plugins with those of the default profile ([`plugin_sets`]), [`validate`] judges
+//! The way of a file: `strict` reads it and finds unknown and repeated fields, serde gives it types, `defaults` fills
+//! in what it leaves open and merges its plugins with those of the default profile (`plugin_sets`), `validate` judges
 //! the result. [`crate::profiles`] makes plugins of it.
 
 mod args;

@@ -266,7 +266,12 @@ fn find(
             .collect()
     });
     let total = candidates.as_ref().map_or(attempt.total_nodes, Vec::len);
-    let wanted = enough(inputs.profile.percentage_of_nodes_to_score, total);
+    let wanted = if panel.has_a_say() || !inputs.profile.points.score.is_empty() {
+        enough(inputs.profile.percentage_of_nodes_to_score, total)
+    } else {
+        // Nothing would tell one from another.
+        1
+    };
     let from = consulted.answers.start.unwrap_or(*start);
     let mut feasible = Vec::with_capacity(wanted.min(512));
     let (mut looked, mut passed) = (0, 0);

@@ -4,7 +4,7 @@
 //! A decision that needs an extender is broken off with the [question](ExtenderQuestion), which is asked beside the
 //! decisions about other pods, and is made again with the [answers](ExtenderAnswers). So a slow extender holds up the pods
 //! that it is asked about, one at a time, and no others. What fails again and again is left alone for a while
-//! ([`breaker`]).
+//! (`breaker`).
 
 mod answers;
 mod breaker;

@@ -44,8 +44,13 @@ impl<'a> Panel<'a> {
         }
     }
 
+    /// Whether extenders filter or score nodes for this pod.
+    pub(super) fn has_a_say(&self) -> bool {
+        self.filters || self.scores
+    }
+
     pub(super) fn judge(&mut self, at: usize) -> Judgement {
-        if !self.filters && !self.scores {
+        if !self.has_a_say() {
             return Judgement::Fits;
         }
         let name = &self.inputs.snapshot.node(at).name;

@@ -61,3 +61,35 @@ async fn pods_are_placed_by_the_profile_they_name() {
     );
     bed.stop().await;
 }
+
+#[test]
+fn pauses_are_those_of_the_configuration() {
+    let options = options("podInitialBackoffSeconds: 2\npodMaxBackoffSeconds: 5");
+    let queue = crate::queue::Queue::new(options.queue());
+    let pauses = [1, 2, 3, 4].map(|failures| queue.backoff_of(failures).as_secs());
+    assert_eq!(pauses, [2, 4, 5, 5]);
+}
+
+/// Without scores the first node that takes the pod is as good as any.
+#[tokio::test]
+async fn without_scores_the_search_ends_at_the_first_node() {
+    use crate::cycle::{Inputs, Outcome, attempt};
+    use crate::plugins::testing::Bed as Nodes;
+    let text = "profiles: [{plugins: {score: {disabled: [{name: '*'}]}}}]";
+    let scheduler = Scheduler::new(Fake::new().client(), options(text)).unwrap();
+    let mut nodes = Nodes::new();
+    for name in ["a", "b", "c"] {
+        nodes.node(name, json!({"status": {"allocatable": {"pods": "5"}}}));
+    }
+    let pod = crate::plugins::testing::pod("p", json!({}));
+    let inputs = Inputs {
+        profile: scheduler.profiles.of(&pod).unwrap(),
+        snapshot: &nodes.snapshot,
+        nominated: &crate::nominator::Nominated::default(),
+        pod: &pod,
+    };
+    let mut start = 0;
+    for at in [0, 1, 2, 0] {
+        assert_eq!(attempt(&inputs, &mut start).outcome, Outcome::Node(at));
+    }
+}
