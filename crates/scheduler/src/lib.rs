@@ -23,6 +23,7 @@ pub mod profiles;
 pub mod queue;
 pub mod registry;
 pub mod resources;
+pub mod storage;
 pub mod topology;
 pub mod verdict;
 pub mod workloads;

@@ -18,6 +18,7 @@ mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
+mod volume_binding;
 
 pub use balanced_allocation::BalancedAllocation;
 pub use classic_resources::ClassicResources;
@@ -38,6 +39,7 @@ pub use pod_topology_spread::PodTopologySpread;
 pub use priority_sort::PrioritySort;
 pub use scheduling_gates::SchedulingGates;
 pub use taint_toleration::TaintToleration;
+pub use volume_binding::VolumeBinding;
 
 use std::sync::Arc;
 
@@ -47,7 +49,7 @@ use crate::framework::{Plugin, Profile};
 use crate::registry::FrameworkHandle;
 
 /// The plugins in the tree.
-pub(crate) const BUILT_IN: [&str; 18] = [
+pub(crate) const BUILT_IN: [&str; 19] = [
     "SchedulingGates",
     "PrioritySort",
     "NodeUnschedulable",
@@ -66,6 +68,7 @@ pub(crate) const BUILT_IN: [&str; 18] = [
     "DefaultBinder",
     "NodeDeclaredFeatures",
     "NodeResourceTopologyMatch",
+    "VolumeBinding",
 ];
 
 /// Makes a plugin in the tree; `None` if there is none of this name, or one that writes lacks a client.
@@ -111,6 +114,11 @@ pub(crate) fn built_in(
                 .with_args(args)
                 .with_extenders(handle.extenders.clone()),
         ),
+        ("VolumeBinding", Some(PluginArgs::VolumeBinding(args))) => Arc::new(VolumeBinding::new(
+            client,
+            handle.storage.clone(),
+            args.bind_timeout(),
+        )),
         ("DefaultBinder", _) => Arc::new(DefaultBinder::new(client?)),
         _ => return None,
     })

@@ -14,6 +14,7 @@ use crate::devices::Devices;
 use crate::extender::Extenders;
 use crate::framework::Plugin;
 use crate::plugins::{self, Budgets};
+use crate::storage::Storage;
 use crate::topology::Topologies;
 use crate::waiting::WaitingPods;
 use crate::workloads::Workloads;
@@ -35,6 +36,8 @@ pub struct FrameworkHandle {
     pub topologies: Topologies,
     /// What pods belong to.
     pub workloads: Workloads,
+    /// What is known of claims and volumes.
+    pub storage: Storage,
     /// The extenders, none by default.
     pub extenders: Extenders,
 }
@@ -50,6 +53,7 @@ impl FrameworkHandle {
             budgets: Budgets::default(),
             topologies: Topologies::default(),
             workloads: Workloads::default(),
+            storage: Storage::default(),
             extenders: Extenders::default(),
         }
     }

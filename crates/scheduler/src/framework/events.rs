@@ -24,8 +24,18 @@ pub enum EventResource {
     Namespace,
     /// A persistent volume claim.
     PersistentVolumeClaim,
+    /// A persistent volume.
+    PersistentVolume,
     /// A storage class.
     StorageClass,
+    /// The CSI drivers of a node.
+    CsiNode,
+    /// What a CSI driver says of itself.
+    CsiDriver,
+    /// How much room there is for volumes.
+    CsiStorageCapacity,
+    /// A volume that is attached to a node.
+    VolumeAttachment,
     /// A resource claim.
     ResourceClaim,
     /// A resource slice.

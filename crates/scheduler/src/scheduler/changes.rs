@@ -15,6 +15,7 @@ use crate::classic;
 use crate::devices::Watched;
 use crate::framework::{Action, ClusterEvent, EventObject, EventResource, node_action, pod_action};
 use crate::pod::PodInfo;
+use crate::storage::Storage;
 
 const NODES: usize = 0;
 const PODS: usize = 1;
@@ -84,6 +85,13 @@ impl Engine {
     pub(super) fn topologies(&mut self) {
         let event = ClusterEvent::new(EventResource::NodeResourceTopology, Action::UPDATE_OTHER);
         self.event("NodeResourceTopologyChange", event, &EventObject::Other);
+    }
+
+    /// Something has changed about claims and volumes.
+    pub(super) fn storage(&mut self, storage: &Storage) {
+        for event in storage.take_events() {
+            self.event("StorageChange", event, &EventObject::Other);
+        }
     }
 
     /// All of a kind that devices are decided by is known: pods that waited for it may go on.
