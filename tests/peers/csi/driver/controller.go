@@ -58,6 +58,9 @@ func (c *controller) CreateVolume(_ context.Context, request *csi.CreateVolumeRe
 			return nil, err
 		}
 	}
+	if err := modifiable(request.MutableParameters); err != nil {
+		return nil, err
+	}
 	c.disk.lock.Lock()
 	defer c.disk.lock.Unlock()
 	kind, source := volumes, request.VolumeContentSource.GetVolume().GetVolumeId()
@@ -119,6 +122,16 @@ func usable(capability *csi.VolumeCapability) error {
 	return nil
 }
 
+// modifiable refuses parameters of a VolumeAttributesClass other than `tier`, which can be anything.
+func modifiable(parameters map[string]string) error {
+	for key := range parameters {
+		if key != "tier" {
+			return status.Errorf(codes.InvalidArgument, "nothing called %q can be modified", key)
+		}
+	}
+	return nil
+}
+
 func (c *controller) DeleteVolume(_ context.Context, request *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	c.disk.lock.Lock()
 	defer c.disk.lock.Unlock()
@@ -145,11 +158,14 @@ func alone(mode csi.VolumeCapability_AccessMode_Mode) bool {
 }
 
 func (c *controller) ControllerPublishVolume(_ context.Context, request *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
-	if request.NodeId == "" {
-		return nil, status.Error(codes.InvalidArgument, "a node is needed")
+	if request.VolumeId == "" || request.NodeId == "" {
+		return nil, status.Error(codes.InvalidArgument, "a volume and a node are needed")
 	}
 	if err := usable(request.VolumeCapability); err != nil {
 		return nil, err
+	}
+	if !c.disk.knows(request.NodeId) {
+		return nil, status.Errorf(codes.NotFound, "no node %q", request.NodeId)
 	}
 	c.disk.lock.Lock()
 	defer c.disk.lock.Unlock()
@@ -170,6 +186,9 @@ func (c *controller) ControllerPublishVolume(_ context.Context, request *csi.Con
 }
 
 func (c *controller) ControllerUnpublishVolume(_ context.Context, request *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
+	if request.VolumeId == "" {
+		return nil, status.Error(codes.InvalidArgument, "a volume is needed")
+	}
 	c.disk.lock.Lock()
 	defer c.disk.lock.Unlock()
 	answer := &csi.ControllerUnpublishVolumeResponse{}
@@ -223,6 +242,9 @@ func (c *controller) ListVolumes(_ context.Context, request *csi.ListVolumesRequ
 }
 
 func (c *controller) ControllerExpandVolume(_ context.Context, request *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+	if request.VolumeId == "" || request.CapacityRange == nil {
+		return nil, status.Error(codes.InvalidArgument, "a volume and a size are needed")
+	}
 	there, err := c.change(request.VolumeId, func(r *record) {
 		r.Capacity = max(r.Capacity, request.CapacityRange.GetRequiredBytes())
 	})
@@ -233,8 +255,11 @@ func (c *controller) ControllerExpandVolume(_ context.Context, request *csi.Cont
 }
 
 func (c *controller) ControllerModifyVolume(_ context.Context, request *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
-	if _, wrong := request.MutableParameters["infeasible"]; wrong {
-		return nil, status.Error(codes.InvalidArgument, "infeasible")
+	if request.VolumeId == "" {
+		return nil, status.Error(codes.InvalidArgument, "a volume is needed")
+	}
+	if err := modifiable(request.MutableParameters); err != nil {
+		return nil, err
 	}
 	_, err := c.change(request.VolumeId, func(r *record) { r.Mutable = request.MutableParameters })
 	return &csi.ControllerModifyVolumeResponse{}, err

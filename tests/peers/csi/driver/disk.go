@@ -16,7 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// disk keeps volumes and snapshots below one folder: <kind>/<id>/record.json and <kind>/<id>/data.
+// disk keeps volumes and snapshots below one folder: <kind>/<id>/record.json and <kind>/<id>/data. Drivers of several
+// nodes on one machine can share it; each is known by nodes/<hash of its name>.
 type disk struct {
 	root string
 	lock sync.Mutex
@@ -25,6 +26,7 @@ type disk struct {
 const (
 	volumes   = "volumes"
 	snapshots = "snapshots"
+	nodes     = "nodes"
 )
 
 // record is what is known of a volume or a snapshot.
@@ -41,13 +43,19 @@ type record struct {
 	Made    time.Time         `json:"made"`
 }
 
-func openDisk(root string) (*disk, error) {
-	for _, kind := range []string{volumes, snapshots} {
-		if err := os.MkdirAll(filepath.Join(root, kind), 0o750); err != nil {
+func openDisk(root, node string) (*disk, error) {
+	for _, folder := range []string{volumes, snapshots, filepath.Join(nodes, idOf(node))} {
+		if err := os.MkdirAll(filepath.Join(root, folder), 0o750); err != nil {
 			return nil, err
 		}
 	}
 	return &disk{root: root}, nil
+}
+
+// knows is whether a driver has ever run for a node.
+func (d *disk) knows(node string) bool {
+	_, err := os.Stat(filepath.Join(d.root, nodes, idOf(node)))
+	return err == nil
 }
 
 // idOf makes creation idempotent: a name always has the same id.

@@ -74,7 +74,7 @@ func run(ctx context.Context, o options, f *faults) error {
 	if o.registrationEndpoint == "" {
 		o.registrationEndpoint = o.endpoint
 	}
-	disk, err := openDisk(o.dataDir)
+	disk, err := openDisk(o.dataDir, o.node)
 	if err != nil {
 		return err
 	}

@@ -72,11 +72,11 @@ func (n *node) NodeStageVolume(_ context.Context, request *csi.NodeStageVolumeRe
 	if !n.stage {
 		return nil, status.Error(codes.Unimplemented, "volumes are not staged")
 	}
-	if err := n.check(request.VolumeId, request.VolumeCapability, request.PublishContext); err != nil {
-		return nil, err
-	}
 	if request.StagingTargetPath == "" {
 		return nil, status.Error(codes.InvalidArgument, "a place is needed")
+	}
+	if err := n.check(request.VolumeId, request.VolumeCapability, request.PublishContext); err != nil {
+		return nil, err
 	}
 	data, err := n.disk.data(volumes, request.VolumeId)
 	if err != nil {
@@ -101,11 +101,11 @@ func (n *node) NodePublishVolume(_ context.Context, request *csi.NodePublishVolu
 	if inline {
 		publishContext = map[string]string{attachedTo: n.node}
 	}
-	if err := n.check(request.VolumeId, request.VolumeCapability, publishContext); err != nil {
-		return nil, err
-	}
 	if request.TargetPath == "" {
 		return nil, status.Error(codes.InvalidArgument, "a place is needed")
+	}
+	if err := n.check(request.VolumeId, request.VolumeCapability, publishContext); err != nil {
+		return nil, err
 	}
 	if inline {
 		if err := n.make(request.VolumeId); err != nil {
@@ -197,8 +197,8 @@ func (n *node) NodeGetVolumeStats(_ context.Context, request *csi.NodeGetVolumeS
 }
 
 func (n *node) NodeExpandVolume(_ context.Context, request *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
-	if request.VolumePath == "" {
-		return nil, status.Error(codes.InvalidArgument, "a place is needed")
+	if request.VolumeId == "" || request.VolumePath == "" {
+		return nil, status.Error(codes.InvalidArgument, "a volume and a place are needed")
 	}
 	n.disk.lock.Lock()
 	defer n.disk.lock.Unlock()
