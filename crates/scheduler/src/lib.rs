@@ -23,9 +23,9 @@ pub mod profiles;
 pub mod queue;
 pub mod registry;
 pub mod resources;
-pub mod storage;
 pub mod topology;
 pub mod verdict;
+pub mod volumes;
 pub mod workloads;
 
 use davit_api::selector;

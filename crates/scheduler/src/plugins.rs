@@ -14,11 +14,14 @@ mod node_ports;
 mod node_resource_topology;
 mod node_resources_fit;
 mod node_unschedulable;
+mod node_volume_limits;
 mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
 mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
 
 pub use balanced_allocation::BalancedAllocation;
 pub use classic_resources::ClassicResources;
@@ -35,11 +38,14 @@ pub use node_ports::NodePorts;
 pub use node_resource_topology::NodeResourceTopology;
 pub use node_resources_fit::{NodeResourcesFit, ScoringStrategy};
 pub use node_unschedulable::NodeUnschedulable;
+pub use node_volume_limits::NodeVolumeLimits;
 pub use pod_topology_spread::PodTopologySpread;
 pub use priority_sort::PrioritySort;
 pub use scheduling_gates::SchedulingGates;
 pub use taint_toleration::TaintToleration;
 pub use volume_binding::VolumeBinding;
+pub use volume_restrictions::VolumeRestrictions;
+pub use volume_zone::VolumeZone;
 
 use std::sync::Arc;
 
@@ -49,7 +55,7 @@ use crate::framework::{Plugin, Profile};
 use crate::registry::FrameworkHandle;
 
 /// The plugins in the tree.
-pub(crate) const BUILT_IN: [&str; 19] = [
+pub(crate) const BUILT_IN: [&str; 22] = [
     "SchedulingGates",
     "PrioritySort",
     "NodeUnschedulable",
@@ -58,6 +64,10 @@ pub(crate) const BUILT_IN: [&str; 19] = [
     "NodeAffinity",
     "NodePorts",
     "NodeResourcesFit",
+    "VolumeRestrictions",
+    "NodeVolumeLimits",
+    "VolumeBinding",
+    "VolumeZone",
     "PodTopologySpread",
     "InterPodAffinity",
     "DynamicResources",
@@ -68,7 +78,6 @@ pub(crate) const BUILT_IN: [&str; 19] = [
     "DefaultBinder",
     "NodeDeclaredFeatures",
     "NodeResourceTopologyMatch",
-    "VolumeBinding",
 ];
 
 /// Makes a plugin in the tree; `None` if there is none of this name, or one that writes lacks a client.
@@ -90,6 +99,12 @@ pub(crate) fn built_in(
         ("NodeAffinity", Some(PluginArgs::NodeAffinity(args))) => Arc::new(NodeAffinity::new(args)),
         ("NodeResourcesFit", Some(PluginArgs::NodeResourcesFit(args))) => {
             Arc::new(NodeResourcesFit::new(args).with_devices(devices))
+        }
+        ("VolumeRestrictions", _) => Arc::new(VolumeRestrictions::new(handle.volumes.clone())),
+        ("NodeVolumeLimits", _) => Arc::new(NodeVolumeLimits::new(handle.volumes.clone())),
+        ("VolumeZone", _) => Arc::new(VolumeZone::new(handle.volumes.clone())),
+        ("VolumeBinding", Some(PluginArgs::VolumeBinding(args))) => {
+            Arc::new(VolumeBinding::new(client, handle.volumes.clone(), args))
         }
         ("PodTopologySpread", Some(PluginArgs::PodTopologySpread(args))) => {
             Arc::new(PodTopologySpread::new(args, handle.workloads.clone()))
@@ -114,11 +129,6 @@ pub(crate) fn built_in(
                 .with_args(args)
                 .with_extenders(handle.extenders.clone()),
         ),
-        ("VolumeBinding", Some(PluginArgs::VolumeBinding(args))) => Arc::new(VolumeBinding::new(
-            client,
-            handle.storage.clone(),
-            args.bind_timeout(),
-        )),
         ("DefaultBinder", _) => Arc::new(DefaultBinder::new(client?)),
         _ => return None,
     })

@@ -14,8 +14,8 @@ use crate::devices::Devices;
 use crate::extender::Extenders;
 use crate::framework::Plugin;
 use crate::plugins::{self, Budgets};
-use crate::storage::Storage;
 use crate::topology::Topologies;
+use crate::volumes::VolumeCache;
 use crate::waiting::WaitingPods;
 use crate::workloads::Workloads;
 
@@ -28,6 +28,8 @@ pub struct FrameworkHandle {
     pub client: Option<kube::Client>,
     /// What is known of devices.
     pub devices: Devices,
+    /// What is known of storage.
+    pub volumes: VolumeCache,
     /// The pods that wait at Permit.
     pub waiting: WaitingPods,
     /// The disruption budgets.
@@ -36,8 +38,6 @@ pub struct FrameworkHandle {
     pub topologies: Topologies,
     /// What pods belong to.
     pub workloads: Workloads,
-    /// What is known of claims and volumes.
-    pub storage: Storage,
     /// The extenders, none by default.
     pub extenders: Extenders,
 }
@@ -49,11 +49,11 @@ impl FrameworkHandle {
             profile: profile.into(),
             client,
             devices,
+            volumes: VolumeCache::default(),
             waiting: WaitingPods::default(),
             budgets: Budgets::default(),
             topologies: Topologies::default(),
             workloads: Workloads::default(),
-            storage: Storage::default(),
             extenders: Extenders::default(),
         }
     }

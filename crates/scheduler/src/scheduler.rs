@@ -7,6 +7,7 @@
 mod changes;
 mod consulting;
 mod engine;
+mod storage;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -17,7 +18,6 @@ use std::time::Duration;
 use davit_allocator::Selectors;
 use davit_api::classic::{PodScheduling, ResourceClaim as ClassicClaim, ResourceClass};
 use davit_client::{Change, EventRecorder, Informer, Subscription};
-use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -31,17 +31,17 @@ use tokio_util::sync::CancellationToken;
 use crate::config::KubeSchedulerConfiguration;
 use crate::devices::Devices;
 use crate::extender::{ExtenderError, Extenders};
-use crate::framework::{ClusterEvent, EventObject, EventResource, Hint, Profile, Status};
+use crate::framework::{ClusterEvent, EventObject, Hint, Profile, Status};
 use crate::metrics::Metrics;
 use crate::pod::PodInfo;
 use crate::profiles::{self, ProfileError};
 use crate::queue::{QueueOptions, Rules};
 use crate::registry::{FrameworkHandle, PluginRegistry};
 use crate::reporter::Reporter;
-use crate::storage::StorageInformers;
 use crate::waiting::WaitingPods;
 use crate::workloads::WorkloadInformers;
 use engine::Engine;
+use storage::StorageChanges;
 
 /// Pods that have ended hold nothing and are not watched.
 const LIVING: &str = "status.phase!=Succeeded,status.phase!=Failed";
@@ -256,6 +256,7 @@ impl Scheduler {
         let classes = watch_all::<DeviceClass>(client, &mut tasks, &stop);
         let claims = watch_all::<ResourceClaim>(client, &mut tasks, &stop);
         let rules = watch_all::<DeviceTaintRule>(client, &mut tasks, &stop);
+        let mut storage_changes = StorageChanges::spawn(client, &mut tasks, &stop);
         let recorders = self.profiles.by_name.keys().map(|name| {
             let recorder = EventRecorder::spawn(client.clone(), name, "", &mut tasks, stop.clone());
             (name.clone(), recorder)
@@ -268,11 +269,9 @@ impl Scheduler {
         let topologies = self.handle.topologies.clone();
         tasks.spawn(topologies.follow(client.clone(), stop.clone()));
         let workloads = self.follow_workloads(&mut tasks, &stop);
-        let mut storage_changes = self.handle.storage.subscribe();
-        let storage = self.follow_storage(&mut tasks, &stop);
         tokio::select! {
             () = cancel.cancelled() => return Ok(()),
-            ((), ()) = async { tokio::join!(workloads.wait_synced(), storage.wait_synced()) } => {}
+            () = workloads.wait_synced() => {}
         }
 
         let mut engine = Engine::new(self, recorders, reporter);
@@ -309,15 +308,14 @@ impl Scheduler {
             while let Some(change) = claim_changes.try_next() {
                 engine.claim(change);
             }
+            while let Some(change) = storage_changes.try_next() {
+                change.apply(&mut engine);
+            }
             while let Some(change) = classic.as_mut().and_then(ClassicChanges::try_next) {
                 change.apply(&mut engine);
             }
             while let Some(change) = pod_changes.try_next() {
                 engine.pod(change);
-            }
-            if storage_changes.has_changed().unwrap_or(false) {
-                storage_changes.mark_unchanged();
-                engine.storage(&self.handle.storage);
             }
             if engine.is_synced() {
                 self.progress.store(SYNCED, Ordering::Relaxed);
@@ -358,13 +356,14 @@ impl Scheduler {
                         engine.no_classic_claims();
                     }
                 }
+                change = storage_changes.next() => change.apply(&mut engine),
                 change = next_classic(&mut classic) => change.apply(&mut engine),
                 Some(_) = budget_changes.next() => {
                     while budget_changes.try_next().is_some() {}
                     self.handle.budgets.replace(budgets.list());
                 }
+                () = self.handle.volumes.wait_began() => {}
                 Ok(()) = topology_changes.changed() => engine.topologies(),
-                Ok(()) = storage_changes.changed() => engine.storage(&self.handle.storage),
                 Some(done) = engine.work.join_next_with_id() => engine.done(done),
                 () = tokio::time::sleep_until(wake) => {}
                 Some(_) = tasks.join_next() => {
@@ -389,70 +388,6 @@ impl Scheduler {
             stateful_sets: watch_all(&self.client, tasks, stop),
         };
         self.handle.workloads.follow(informers.clone());
-        informers
-    }
-
-    /// Watches claims, volumes and what is said of where they can be.
-    fn follow_storage(
-        &self,
-        tasks: &mut JoinSet<()>,
-        stop: &CancellationToken,
-    ) -> StorageInformers {
-        let informers = StorageInformers {
-            claims: watch_all(&self.client, tasks, stop),
-            volumes: watch_all(&self.client, tasks, stop),
-            classes: watch_all(&self.client, tasks, stop),
-            csi_nodes: watch_all(&self.client, tasks, stop),
-            csi_drivers: watch_all(&self.client, tasks, stop),
-            capacities: watch_all(&self.client, tasks, stop),
-            attachments: watch_all(&self.client, tasks, stop),
-        };
-        let storage = &self.handle.storage;
-        storage.follow(informers.clone());
-        let kinds = informers.clone();
-        let noted: [BoxFuture<'static, ()>; 7] = [
-            Box::pin(
-                storage
-                    .clone()
-                    .watch(kinds.claims, EventResource::PersistentVolumeClaim),
-            ),
-            Box::pin(
-                storage
-                    .clone()
-                    .watch(kinds.volumes, EventResource::PersistentVolume),
-            ),
-            Box::pin(
-                storage
-                    .clone()
-                    .watch(kinds.classes, EventResource::StorageClass),
-            ),
-            Box::pin(
-                storage
-                    .clone()
-                    .watch(kinds.csi_nodes, EventResource::CsiNode),
-            ),
-            Box::pin(
-                storage
-                    .clone()
-                    .watch(kinds.csi_drivers, EventResource::CsiDriver),
-            ),
-            Box::pin(
-                storage
-                    .clone()
-                    .watch(kinds.capacities, EventResource::CsiStorageCapacity),
-            ),
-            Box::pin(
-                storage
-                    .clone()
-                    .watch(kinds.attachments, EventResource::VolumeAttachment),
-            ),
-        ];
-        for noting in noted {
-            let stop = stop.clone();
-            tasks.spawn(async move {
-                tokio::select! { () = stop.cancelled() => {} () = noting => {} }
-            });
-        }
         informers
     }
 }

@@ -2,8 +2,6 @@
 
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{NodeAffinity, TopologySpreadConstraint};
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -313,13 +311,6 @@ pub struct VolumeBindingArgs {
     /// Scores by how full storage is; only with the gate StorageCapacityScoring, which is off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shape: Option<Vec<UtilizationShapePoint>>,
-}
-
-impl VolumeBindingArgs {
-    /// How long volumes may take to be bound; none where it is negative, which is refused.
-    pub fn bind_timeout(&self) -> Duration {
-        Duration::from_secs(u64::try_from(self.bind_timeout_seconds).unwrap_or(0))
-    }
 }
 
 impl Default for VolumeBindingArgs {

@@ -1,137 +1,180 @@
-//! Claims of pods: bound volumes hold a pod to where they can be reached; claims that wait for their first pod get a
-//! volume, or a node to be provisioned on, before the pod is bound
-//! (<https://kubernetes.io/docs/concepts/storage/storage-classes/#volume-binding-mode>; spec storage.md 2.1).
+//! Volumes of claims: nodes that cannot reach a pod's volumes are left out; claims that wait for their first pod get a
+//! volume that the chosen node can reach, or have one made for it, before the pod is bound.
 
 mod bind;
-mod capacity;
-mod find;
+mod nodes;
 
-use std::collections::BTreeMap;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use davit_api::quantity::Quantity;
 use davit_volume::binding::{is_fully_bound, volume_name};
 use davit_volume::class::{BindingMode, binding_mode, claim_class};
+use davit_volume::matching::request_of;
 use davit_volume::pod::{claims_of, is_made_for};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use parking_lot::Mutex;
 
 use crate::cache::Snapshot;
+use crate::config::VolumeBindingArgs;
 use crate::framework::{
-    Action, ClusterEvent, CycleState, EventResource, Filter, NodeNames, Plugin, Points, PreFilter,
-    Reserve, Status,
+    Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, NodeNames, Plugin,
+    Points, PreBind, PreFilter, Reserve, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
-use crate::storage::Storage;
-use find::Found;
+use crate::volumes::{StaticBinding, VolumeCache};
 
-/// The plugin's name.
-pub(crate) const NAME: &str = "VolumeBinding";
+/// Refuses pods with claims at the start.
+pub(super) const UNKNOWN_YET: &str = "volumes are not known yet";
 
 /// The plugin `VolumeBinding`.
 pub struct VolumeBinding {
     client: Option<kube::Client>,
-    storage: Storage,
-    bind_timeout: Duration,
+    volumes: VolumeCache,
+    /// How long claims may take to be bound.
+    timeout: Duration,
+}
+
+/// What is known of the pod's claims in this cycle.
+#[derive(Clone)]
+struct ClaimState(Arc<PodVolumeClaims>);
+
+struct PodVolumeClaims {
+    bound: Vec<Arc<PersistentVolumeClaim>>,
+    /// Claims that wait for a node, smallest first.
+    delayed: Vec<Arc<PersistentVolumeClaim>>,
+    /// The volumes of the classes of `delayed`.
+    candidates: HashMap<String, Vec<Arc<PersistentVolume>>>,
+    /// What was found for each node that fits.
+    found: Mutex<HashMap<Arc<str>, PodVolumes>>,
+}
+
+/// What the pod's delayed claims get on a node.
+#[derive(Debug, Clone, Default)]
+struct PodVolumes {
+    bindings: Vec<StaticBinding>,
+    /// Claims for which volumes are to be made.
+    provisions: Vec<Arc<PersistentVolumeClaim>>,
+}
+
+impl PodVolumes {
+    fn is_empty(&self) -> bool {
+        self.bindings.is_empty() && self.provisions.is_empty()
+    }
+}
+
+/// Whether the pod names this claim.
+pub(super) fn names_claim(pod: &PodInfo, claim: &PersistentVolumeClaim) -> bool {
+    let name = claim.metadata.name.as_deref();
+    claim.metadata.namespace.as_deref() == Some(&*pod.namespace)
+        && claims_of(&pod.pod).any(|wanted| Some(&*wanted.claim) == name)
+}
+
+/// Why a claim of the name of the pod's ephemeral volume cannot be used.
+pub(super) fn not_owner(pod: &PodInfo, claim: &str) -> String {
+    let (namespace, name) = (&pod.namespace, &pod.name);
+    format!("PVC {namespace}/{claim} was not created for pod {namespace}/{name} (pod is not owner)")
+}
+
+/// How large a volume can still be made.
+fn largest(capacity: &CSIStorageCapacity) -> Option<Quantity> {
+    let limit = capacity.maximum_volume_size.as_ref();
+    let limit = limit.or(capacity.capacity.as_ref())?;
+    Quantity::parse(&limit.0).ok()
 }
 
 impl VolumeBinding {
-    /// A plugin that decides by what `storage` knows. Without a client it writes nothing. A pod waits for its claims to be
-    /// bound for at most `bind_timeout`.
-    pub fn new(client: Option<kube::Client>, storage: Storage, bind_timeout: Duration) -> Self {
+    /// A plugin that decides by what `volumes` knows. Without a client it writes nothing.
+    pub fn new(
+        client: Option<kube::Client>,
+        volumes: VolumeCache,
+        args: &VolumeBindingArgs,
+    ) -> Self {
+        let timeout = u64::try_from(args.bind_timeout_seconds).unwrap_or(0);
         Self {
             client,
-            storage,
-            bind_timeout,
+            volumes,
+            timeout: Duration::from_secs(timeout),
         }
     }
 
-    /// The pod's claims, by what is to be done about them.
-    fn sort(&self, pod: &PodInfo) -> Result<PodClaims, Status> {
-        let mut out = PodClaims::default();
-        let mut immediate = false;
-        for wanted in claims_of(&pod.pod) {
+    /// The pod's claims, or why it cannot be scheduled with them anywhere.
+    fn claims(&self, pod: &PodInfo) -> Result<Vec<Arc<PersistentVolumeClaim>>, String> {
+        let claim = |wanted: davit_volume::pod::PodClaim<'_>| {
             let name = &wanted.claim;
-            let Some(claim) = self.storage.claim(&pod.namespace, name) else {
-                return Err(Status::unresolvable(if wanted.ephemeral {
+            let Some(claim) = self.volumes.claim(&pod.namespace, name) else {
+                return Err(if wanted.ephemeral {
                     format!(
-                        "waiting for ephemeral volume controller to create the persistentvolumeclaim \"{name}\""
+                        "waiting for ephemeral volume controller to create the persistentvolumeclaim {name:?}"
                     )
                 } else {
-                    format!("persistentvolumeclaim \"{name}\" not found")
-                }));
+                    format!("persistentvolumeclaim {name:?} not found")
+                });
             };
-            check(pod, name, wanted.ephemeral, &claim)?;
-            if is_fully_bound(&claim) {
-                out.bound.push(claim);
-                continue;
+            let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
+            if phase == Some("Lost") {
+                let volume = volume_name(&claim).unwrap_or("");
+                return Err(format!(
+                    "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {volume:?}"
+                ));
             }
-            let class = claim_class(&claim).and_then(|name| self.storage.class(name));
-            let delayed = binding_mode(class.as_deref()) == BindingMode::WaitForFirstConsumer;
-            if delayed && volume_name(&claim).is_none() {
-                out.delayed.push(claim);
-            } else {
-                immediate = true;
+            if claim.metadata.deletion_timestamp.is_some() {
+                return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
+            }
+            if wanted.ephemeral && !is_made_for(&claim, &pod.pod) {
+                return Err(not_owner(pod, name));
+            }
+            Ok(claim)
+        };
+        let mut claims: Vec<Arc<PersistentVolumeClaim>> = Vec::new();
+        for wanted in claims_of(&pod.pod) {
+            let claim = claim(wanted)?;
+            if !claims.iter().any(|c| c.metadata.uid == claim.metadata.uid) {
+                claims.push(claim);
             }
         }
-        if immediate {
-            let text = "pod has unbound immediate PersistentVolumeClaims";
-            return Err(Status::unresolvable(text));
-        }
-        Ok(out)
+        Ok(claims)
     }
-}
 
-/// What rules a claim out on all nodes.
-fn check(
-    pod: &PodInfo,
-    name: &str,
-    ephemeral: bool,
-    claim: &PersistentVolumeClaim,
-) -> Result<(), Status> {
-    let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
-    let why = if phase == Some("Lost") {
-        let volume = volume_name(claim).unwrap_or_default();
-        format!(
-            "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
-        )
-    } else if claim.metadata.deletion_timestamp.is_some() {
-        format!("persistentvolumeclaim \"{name}\" is being deleted")
-    } else if ephemeral && !is_made_for(claim, &pod.pod) {
-        format!(
-            "PVC {0}/{name} was not created for pod {0}/{1} (pod is not owner)",
-            pod.namespace, pod.name
-        )
-    } else {
-        return Ok(());
-    };
-    Err(Status::unresolvable(why))
-}
-
-/// The claims of a pod.
-#[derive(Debug, Clone, Default)]
-struct PodClaims {
-    /// They have their volumes.
-    bound: Vec<Arc<PersistentVolumeClaim>>,
-    /// They get a volume where the pod goes.
-    delayed: Vec<Arc<PersistentVolumeClaim>>,
-}
-
-/// What the plugin remembers between the points of a cycle.
-#[derive(Clone)]
-struct Data {
-    claims: Arc<PodClaims>,
-    /// All volumes as they were when the cycle began.
-    volumes: Arc<Vec<Arc<PersistentVolume>>>,
-    found: Arc<Mutex<BTreeMap<Arc<str>, Found>>>,
-    /// What Reserve has assumed, and PreBind writes.
-    reserved: Arc<Mutex<Option<Found>>>,
+    /// Sorts the pod's claims by what is to be done about them.
+    fn sort(&self, claims: Vec<Arc<PersistentVolumeClaim>>) -> Result<PodVolumeClaims, String> {
+        let (bound, unbound): (Vec<_>, Vec<_>) =
+            claims.into_iter().partition(|claim| is_fully_bound(claim));
+        let waits = |claim: &Arc<PersistentVolumeClaim>| {
+            let class = claim_class(claim).and_then(|class| self.volumes.class(class));
+            volume_name(claim).is_none()
+                && binding_mode(class.as_deref()) == BindingMode::WaitForFirstConsumer
+        };
+        if !unbound.iter().all(waits) {
+            return Err("pod has unbound immediate PersistentVolumeClaims".to_owned());
+        }
+        let mut delayed = unbound;
+        delayed.sort_by_cached_key(|claim| request_of(claim));
+        let mut candidates = HashMap::new();
+        for class in delayed.iter().filter_map(|claim| claim_class(claim)) {
+            candidates
+                .entry(class.to_owned())
+                .or_insert_with(|| self.volumes.volumes_of_class(class));
+        }
+        Ok(PodVolumeClaims {
+            bound,
+            delayed,
+            candidates,
+            found: Mutex::default(),
+        })
+    }
 }
 
 impl Plugin for VolumeBinding {
     fn name(&self) -> &'static str {
-        NAME
+        "VolumeBinding"
     }
 
     fn attach(self: Arc<Self>, points: &mut Points) {
@@ -142,16 +185,38 @@ impl Plugin for VolumeBinding {
     }
 
     fn events(&self) -> Vec<ClusterEvent> {
-        let changed = Action::ADD | Action::UPDATE;
+        let change = Action::ADD | Action::UPDATE;
         vec![
-            ClusterEvent::new(EventResource::StorageClass, changed),
-            ClusterEvent::new(EventResource::PersistentVolumeClaim, changed),
-            ClusterEvent::new(EventResource::PersistentVolume, changed),
+            ClusterEvent::new(EventResource::StorageClass, change),
+            ClusterEvent::new(EventResource::PersistentVolumeClaim, change),
+            ClusterEvent::new(EventResource::PersistentVolume, change),
             ClusterEvent::new(EventResource::Node, Action::ADD | Action::UPDATE_LABEL),
-            ClusterEvent::new(EventResource::CsiNode, changed),
+            ClusterEvent::new(EventResource::CsiNode, Action::ADD),
             ClusterEvent::new(EventResource::CsiDriver, Action::UPDATE),
-            ClusterEvent::new(EventResource::CsiStorageCapacity, changed),
+            ClusterEvent::new(EventResource::CsiStorageCapacity, change),
         ]
+    }
+
+    fn hint(&self, _: &ClusterEvent, pod: &PodInfo, object: &EventObject) -> Hint {
+        let helps = match object {
+            EventObject::VolumeClaim {
+                new: Some(claim), ..
+            } => names_claim(pod, claim),
+            EventObject::StorageClass {
+                old: Some(old),
+                new: Some(new),
+            } => old.allowed_topologies != new.allowed_topologies,
+            EventObject::CsiStorageCapacity {
+                old: Some(old),
+                new: Some(new),
+            } => largest(new) > largest(old),
+            EventObject::CsiDriver {
+                old: Some(old),
+                new: Some(new),
+            } => old.spec.storage_capacity == Some(true) && new.spec.storage_capacity != Some(true),
+            _ => true,
+        };
+        if helps { Hint::Queue } else { Hint::Skip }
     }
 }
 
@@ -165,62 +230,71 @@ impl PreFilter for VolumeBinding {
         if claims_of(&pod.pod).next().is_none() {
             return (Status::skip(), None);
         }
-        let claims = match self.sort(pod) {
-            Ok(claims) => claims,
-            Err(status) => return (status, None),
-        };
-        let volumes = if claims.delayed.is_empty() {
-            Vec::new()
-        } else {
-            self.storage.volumes()
-        };
-        state.put(Data {
-            claims: Arc::new(claims),
-            volumes: Arc::new(volumes),
-            found: Arc::default(),
-            reserved: Arc::default(),
-        });
-        (Status::success(), None)
+        if !self.volumes.is_synced() {
+            return (Status::unresolvable(UNKNOWN_YET), None);
+        }
+        match self.claims(pod).and_then(|claims| self.sort(claims)) {
+            Err(why) => (Status::unresolvable(why), None),
+            Ok(claims) => {
+                state.put(ClaimState(Arc::new(claims)));
+                (Status::success(), None)
+            }
+        }
     }
 }
 
 impl Filter for VolumeBinding {
     fn filter(&self, state: &CycleState, _: &PodInfo, node: &NodeInfo) -> Status {
-        let Some(data) = state.get::<Data>() else {
+        let Some(ClaimState(claims)) = state.get() else {
             return Status::success();
         };
-        match find::on_node(&self.storage, data, node) {
+        match self.find(claims, node) {
+            Err(refusal) => refusal,
             Ok(found) => {
-                data.found.lock().insert(node.name.clone(), found);
+                claims.found.lock().insert(node.name.clone(), found);
                 Status::success()
             }
-            Err(status) => status,
         }
     }
 }
 
 impl Reserve for VolumeBinding {
-    fn reserve(&self, state: &mut CycleState, _: &PodInfo, node: &str) -> Status {
-        let Some(data) = state.get::<Data>() else {
+    fn reserve(&self, state: &mut CycleState, pod: &PodInfo, node: &str) -> Status {
+        let found = found(state, node);
+        if found.is_empty() {
             return Status::success();
-        };
-        let Some(found) = data.found.lock().get(node).cloned() else {
-            return Status::success();
-        };
-        let reserved = bind::assume(&self.storage, &found, node);
-        *data.reserved.lock() = Some(reserved);
-        Status::success()
+        }
+        let (bindings, provisions) = (&found.bindings, &found.provisions);
+        match self.volumes.assume(&pod.uid, node, bindings, provisions) {
+            Ok(()) => Status::success(),
+            Err(error) => Status::error(error.to_string()),
+        }
     }
 
-    fn unreserve(&self, state: &mut CycleState, _: &PodInfo, _: &str) {
-        let Some(data) = state.get::<Data>() else {
-            return;
-        };
-        if let Some(reserved) = data.reserved.lock().take() {
-            bind::forget(&self.storage, &reserved);
-        }
+    fn unreserve(&self, _: &mut CycleState, pod: &PodInfo, _: &str) {
+        self.volumes.revert(&pod.uid);
     }
 }
 
-#[cfg(test)]
-mod tests;
+/// What was found for a node.
+fn found(state: &CycleState, node: &str) -> PodVolumes {
+    let claims = state.get::<ClaimState>();
+    let found = claims.and_then(|ClaimState(claims)| claims.found.lock().get(node).cloned());
+    found.unwrap_or_default()
+}
+
+#[async_trait]
+impl PreBind for VolumeBinding {
+    async fn pre_bind(&self, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
+        let found = found(state, node);
+        if found.is_empty() {
+            return Status::skip();
+        }
+        let bound = self.bind(&found, pod, node).await;
+        self.volumes.end_binding(&pod.uid);
+        match bound {
+            Ok(()) => Status::success(),
+            Err(error) => Status::error(error.to_string()),
+        }
+    }
+}

@@ -15,7 +15,6 @@ use crate::classic;
 use crate::devices::Watched;
 use crate::framework::{Action, ClusterEvent, EventObject, EventResource, node_action, pod_action};
 use crate::pod::PodInfo;
-use crate::storage::Storage;
 
 const NODES: usize = 0;
 const PODS: usize = 1;
@@ -28,6 +27,7 @@ impl Engine {
             Change::Synced => self.synced[NODES] = true,
             Change::Applied { old: None, new } => {
                 self.cache.set_node(new.clone());
+                self.know_node(&new, true);
                 let object = EventObject::Node {
                     old: None,
                     new: Some(new),
@@ -39,6 +39,7 @@ impl Engine {
                 new,
             } => {
                 self.cache.set_node(new.clone());
+                self.know_node(&new, true);
                 let action = node_action(&old, &new);
                 let object = EventObject::Node {
                     old: Some(old),
@@ -49,6 +50,7 @@ impl Engine {
             Change::Deleted(node) => {
                 self.cache
                     .remove_node(node.metadata.name.as_deref().unwrap_or_default());
+                self.know_node(&node, false);
                 let object = EventObject::Node {
                     old: Some(node),
                     new: None,
@@ -56,6 +58,12 @@ impl Engine {
                 self.event("NodeDelete", event(Action::DELETE), &object);
             }
         }
+    }
+
+    /// Bindings that wait for volumes look at their nodes.
+    fn know_node(&self, node: &Arc<Node>, there: bool) {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        self.volumes.set_node(name, there.then(|| node.clone()));
     }
 
     pub(super) fn namespace(&mut self, change: Change<Namespace>) {
@@ -85,13 +93,6 @@ impl Engine {
     pub(super) fn topologies(&mut self) {
         let event = ClusterEvent::new(EventResource::NodeResourceTopology, Action::UPDATE_OTHER);
         self.event("NodeResourceTopologyChange", event, &EventObject::Other);
-    }
-
-    /// Something has changed about claims and volumes.
-    pub(super) fn storage(&mut self, storage: &Storage) {
-        for event in storage.take_events() {
-            self.event("StorageChange", event, &EventObject::Other);
-        }
     }
 
     /// All of a kind that devices are decided by is known: pods that waited for it may go on.
@@ -287,6 +288,7 @@ impl Engine {
         self.queue.remove(uid);
         self.reporter.retract(uid);
         self.waiting.reject(uid, "", "pod was deleted");
+        self.volumes.end_binding(uid);
         let held = self.cache.remove_pod(uid);
         // A nomination holds room as well.
         if held.is_some() || was_nominated {

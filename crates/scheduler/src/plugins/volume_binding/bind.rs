@@ -1,188 +1,235 @@
-//! Taking volumes for a pod: assumed at once, written before the pod is bound, and waited for.
+//! Decided bindings are written, and others do their part: the PersistentVolume controller and provisioners.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use davit_volume::annotations::SELECTED_NODE;
 use davit_volume::binding::{
-    annotation, bind_volume, claim_ref, is_fully_bound, selected_node, uid_of, volume_name,
+    bind_volume, claim_ref, is_bound_to, is_fully_bound, selected_node, uid_of, volume_name,
 };
 use davit_volume::matching::fits_node;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use kube::Api;
-use kube::api::PostParams;
-use tokio::time::Instant;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+use kube::api::{Api, PostParams};
 
-use super::{Data, Found, VolumeBinding};
-use crate::framework::{CycleState, PreBind, Status};
+use super::{PodVolumes, VolumeBinding};
 use crate::pod::PodInfo;
-use crate::storage::Storage;
+use crate::selector::Labels;
+use crate::volumes::{AssumeError, StaticBinding, with_selected_node};
 
-/// How long the API server may take to answer.
+/// How long one write may take.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// How often is looked at what is waited for, if nothing is heard of it.
-const POLL: Duration = Duration::from_secs(1);
 
-/// Takes what was found, so that no other pod does.
-pub(super) fn assume(storage: &Storage, found: &Found, node: &str) -> Found {
-    let mut out = Found {
-        node: found.node.clone(),
-        waits: found.waits.clone(),
-        ..Found::default()
-    };
-    for (claim, volume) in &found.bindings {
-        let bound = bind_volume(volume, claim).map_or_else(|| volume.clone(), Arc::new);
-        storage.assume_volume(bound.clone());
-        out.bindings.push((claim.clone(), bound));
-    }
-    for claim in &found.provisions {
-        let mut selected = (**claim).clone();
-        let annotations = selected.metadata.annotations.get_or_insert_default();
-        annotations.insert(SELECTED_NODE.to_owned(), node.to_owned());
-        let selected = Arc::new(selected);
-        storage.assume_claim(selected.clone());
-        out.provisions.push(selected);
-    }
-    out
+/// Why a pod's volumes were not bound, in kube-scheduler's words.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum VolumeBindError {
+    #[error("{what}: {}", message_of(.error))]
+    Write { what: String, error: kube::Error },
+    #[error("{0}: not answered within {DEADLINE:?}")]
+    NoAnswer(String),
+    #[error(transparent)]
+    Taken(#[from] AssumeError),
+    #[error("there is no client to write with")]
+    NoClient,
+    #[error("binding volumes: {0}")]
+    Wait(WaitError),
 }
 
-/// Gives back what was taken and may not have been written.
-pub(super) fn forget(storage: &Storage, reserved: &Found) {
-    for (_, volume) in &reserved.bindings {
-        storage.forget_volume(volume.metadata.name.as_deref().unwrap_or_default());
-    }
-    for claim in &reserved.provisions {
-        let meta = &claim.metadata;
-        storage.forget_claim(
-            meta.namespace.as_deref().unwrap_or_default(),
-            meta.name.as_deref().unwrap_or_default(),
-        );
+/// What ended the waiting.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum WaitError {
+    #[error(
+        "pv {volume:?} node affinity doesn't match node {node:?}: no matching NodeSelectorTerms"
+    )]
+    OutOfReach { volume: String, node: String },
+    #[error("provisioning failed for PVC {0:?}")]
+    ProvisioningFailed(String),
+    #[error("selectedNode annotation reset for PVC {0:?}")]
+    Reset(String),
+    #[error("ClaimRef got reset for pv {0:?}")]
+    ClaimRefReset(String),
+    #[error("pod does not exist any more: pod {0:?} not found")]
+    NoPod(String),
+    #[error("failed to get node {0:?}: node {0:?} not found")]
+    NoNode(String),
+    #[error("failed to check binding: {kind} {name:?} not found")]
+    Gone { kind: &'static str, name: String },
+    #[error("context deadline exceeded")]
+    Deadline,
+}
+
+fn message_of(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => other.to_string(),
     }
 }
 
-#[async_trait]
-impl PreBind for VolumeBinding {
-    async fn pre_bind(&self, state: &CycleState, pod: &PodInfo, node: &str) -> Status {
-        let reserved = state
-            .get::<Data>()
-            .and_then(|data| data.reserved.lock().clone());
-        let Some(reserved) = reserved.filter(|reserved| !reserved.waits.is_empty()) else {
-            return Status::success();
-        };
-        let done = async {
-            self.write(&reserved).await?;
-            self.wait(pod, &reserved, node).await
-        };
-        match tokio::time::timeout(self.bind_timeout, done).await {
-            Ok(Ok(())) => Status::success(),
-            Ok(Err(cause)) => Status::error(format!("binding volumes: {cause}")),
-            Err(_) => Status::error("binding volumes: context deadline exceeded"),
-        }
+async fn within<T>(
+    what: String,
+    call: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, VolumeBindError> {
+    match tokio::time::timeout(DEADLINE, call).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(VolumeBindError::Write { what, error }),
+        Err(_) => Err(VolumeBindError::NoAnswer(what)),
     }
 }
 
 impl VolumeBinding {
-    async fn write(&self, reserved: &Found) -> Result<(), String> {
-        let Some(client) = &self.client else {
+    /// Writes what was decided and waits until all claims are bound.
+    pub(super) async fn bind(
+        &self,
+        wanted: &PodVolumes,
+        pod: &PodInfo,
+        node: &str,
+    ) -> Result<(), VolumeBindError> {
+        for binding in &wanted.bindings {
+            self.write_volume(binding).await?;
+        }
+        for claim in &wanted.provisions {
+            self.write_claim(claim, node).await?;
+        }
+        let look = || self.look(wanted, pod, node).transpose();
+        let waiting = self.volumes.wait(look);
+        let ended = tokio::time::timeout(self.timeout, waiting).await;
+        ended
+            .unwrap_or(Err(WaitError::Deadline))
+            .map_err(VolumeBindError::Wait)
+    }
+
+    /// Keeps a volume for its claim.
+    async fn write_volume(&self, binding: &StaticBinding) -> Result<(), VolumeBindError> {
+        let name = &binding.volume;
+        let known = self.volumes.written_volume(name);
+        let known = known.ok_or_else(|| AssumeError::NoVolume(name.clone()))?;
+        if claim_ref(&known).is_some() && !is_bound_to(&known, &binding.claim) {
+            return Err(AssumeError::OtherClaim(name.clone()).into());
+        }
+        let Some(bound) = bind_volume(&known, &binding.claim) else {
             return Ok(());
         };
+        let client = self.client.clone().ok_or(VolumeBindError::NoClient)?;
+        let api: Api<PersistentVolume> = Api::all(client);
         let params = PostParams::default();
-        for (_, volume) in &reserved.bindings {
-            let name = volume.metadata.name.as_deref().unwrap_or_default();
-            let held = self.storage.volume(name);
-            if held.is_some_and(|held| {
-                held.metadata.resource_version != volume.metadata.resource_version
-            }) {
-                // Whoever was quicker may have done the same; waiting tells.
-                continue;
-            }
-            let api: Api<PersistentVolume> = Api::all(client.clone());
-            let written = answered(api.replace(name, &params, volume)).await?;
-            self.storage.assume_volume(Arc::new(written));
-        }
-        for claim in &reserved.provisions {
-            let meta = &claim.metadata;
-            let namespace = meta.namespace.as_deref().unwrap_or_default();
-            let name = meta.name.as_deref().unwrap_or_default();
-            let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
-            let written = answered(api.replace(name, &params, claim)).await?;
-            self.storage.assume_claim(Arc::new(written));
-        }
+        let write = api.replace(name, &params, &bound);
+        let written = within(format!("update persistentvolume {name:?}"), write).await?;
+        self.volumes.set_volume(None, Some(Arc::new(written)));
         Ok(())
     }
 
-    /// Waits until all claims of the pod have their volumes.
-    async fn wait(&self, pod: &PodInfo, reserved: &Found, node: &str) -> Result<(), String> {
-        let mut changes = self.storage.subscribe();
-        loop {
-            changes.mark_unchanged();
-            if self.is_bound(pod, reserved, node)? {
-                return Ok(());
+    /// Asks for a volume that the node can use.
+    async fn write_claim(
+        &self,
+        claim: &PersistentVolumeClaim,
+        node: &str,
+    ) -> Result<(), VolumeBindError> {
+        let name = claim.name_any();
+        let namespace = claim.namespace().unwrap_or_default();
+        let known = self
+            .volumes
+            .written_claim(&(namespace.clone(), name.clone()));
+        let known = known.filter(|known| known.uid() == claim.uid());
+        let known = known.ok_or_else(|| AssumeError::NoClaim(name.clone()))?;
+        match selected_node(&known) {
+            Some(selected) if selected == node => return Ok(()),
+            Some(selected) => {
+                let node = selected.to_owned();
+                return Err(AssumeError::OtherNode { claim: name, node }.into());
             }
-            let _ = tokio::time::timeout_at(Instant::now() + POLL, changes.changed()).await;
+            None => {}
         }
+        let client = self.client.clone().ok_or(VolumeBindError::NoClient)?;
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(client, &namespace);
+        let selected = with_selected_node(&known, node);
+        let params = PostParams::default();
+        let write = api.replace(&name, &params, &selected);
+        let written = within(format!("update persistentvolumeclaim {name:?}"), write).await?;
+        self.volumes.set_claim(None, Some(Arc::new(written)));
+        Ok(())
     }
 
-    fn is_bound(&self, pod: &PodInfo, reserved: &Found, node: &str) -> Result<bool, String> {
-        for (claim, volume) in &reserved.bindings {
-            let name = volume.metadata.name.as_deref().unwrap_or_default();
-            let held = self.storage.volume(name);
-            let reference = held.as_deref().and_then(claim_ref);
-            if reference.and_then(uid_of) != claim.metadata.uid.as_deref() {
-                return Err(format!("ClaimRef got reset for pv {name:?}"));
-            }
+    /// Whether all claims are bound; `None` while that can still happen.
+    fn look(
+        &self,
+        wanted: &PodVolumes,
+        pod: &PodInfo,
+        node: &str,
+    ) -> Result<Option<()>, WaitError> {
+        let known = self.volumes.node(node);
+        let known = known.ok_or_else(|| WaitError::NoNode(node.to_owned()))?;
+        if !self.volumes.is_binding(&pod.uid) {
+            return Err(WaitError::NoPod(pod.name.to_string()));
         }
-        let chosen = |claim: &PersistentVolumeClaim| {
-            let mut provisions = reserved.provisions.iter();
-            provisions.any(|other| other.metadata.uid == claim.metadata.uid)
-        };
-        let mut all = true;
-        for claim in &reserved.waits {
-            let name = claim.metadata.name.as_deref().unwrap_or_default();
-            let Some(held) = self.storage.claim(&pod.namespace, name) else {
-                return Err(format!("could not find claim {}/{name}", pod.namespace));
-            };
-            if chosen(claim) && !is_fully_bound(&held) && selected_node(&held) != Some(node) {
-                let gone = annotation(&held.metadata, SELECTED_NODE).is_none();
-                return Err(if gone {
-                    format!("provisioning failed for PVC {name:?}")
-                } else {
-                    format!("selectedNode annotation reset for PVC {name:?}")
-                });
-            }
-            if !is_fully_bound(&held) {
-                all = false;
-                continue;
-            }
-            let volume = volume_name(&held).and_then(|volume| self.storage.volume(volume));
-            let Some(volume) = volume else {
-                all = false;
-                continue;
-            };
-            check_node(&volume, reserved, node)?;
+        let mut all_bound = true;
+        for binding in &wanted.bindings {
+            all_bound &= self.look_at_binding(binding, &known)?;
         }
-        Ok(all)
+        for claim in &wanted.provisions {
+            all_bound &= self.look_at_provision(claim, &known)?;
+        }
+        Ok(all_bound.then_some(()))
+    }
+
+    fn written(
+        &self,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<Arc<PersistentVolumeClaim>, WaitError> {
+        let name = claim.name_any();
+        let key = (claim.namespace().unwrap_or_default(), name.clone());
+        let written = self.volumes.written_claim(&key);
+        let written = written.filter(|written| written.uid() == claim.uid());
+        written.ok_or(WaitError::Gone {
+            kind: "persistentvolumeclaim",
+            name,
+        })
+    }
+
+    fn look_at_binding(&self, binding: &StaticBinding, node: &Node) -> Result<bool, WaitError> {
+        let name = &binding.volume;
+        let volume = self.volumes.written_volume(name);
+        let volume = volume.ok_or_else(|| WaitError::Gone {
+            kind: "persistentvolume",
+            name: name.clone(),
+        })?;
+        check_reach(&volume, node)?;
+        if claim_ref(&volume).and_then(uid_of).is_none() {
+            return Err(WaitError::ClaimRefReset(name.clone()));
+        }
+        Ok(is_fully_bound(&*self.written(&binding.claim)?))
+    }
+
+    fn look_at_provision(
+        &self,
+        claim: &PersistentVolumeClaim,
+        node: &Node,
+    ) -> Result<bool, WaitError> {
+        let claim = self.written(claim)?;
+        let name = claim.name_any();
+        if claim.metadata.annotations.is_none() {
+            return Err(WaitError::Reset(name));
+        }
+        if selected_node(&claim) != node.metadata.name.as_deref() {
+            return Err(WaitError::ProvisioningFailed(name));
+        }
+        if let Some(volume) = volume_name(&claim) {
+            // It may be known a moment later.
+            let Some(volume) = self.volumes.written_volume(volume) else {
+                return Ok(false);
+            };
+            check_reach(&volume, node)?;
+        }
+        Ok(is_fully_bound(&claim))
     }
 }
 
-/// The provisioner may have made the volume elsewhere.
-fn check_node(volume: &PersistentVolume, reserved: &Found, name: &str) -> Result<(), String> {
-    let labels = reserved.node.as_ref().map(|node| &node.metadata.labels);
-    let none = davit_api::selector::Labels::new();
-    let labels = labels.and_then(Option::as_ref).unwrap_or(&none);
+fn check_reach(volume: &PersistentVolume, node: &Node) -> Result<(), WaitError> {
+    let none = Labels::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&none);
     if fits_node(volume, labels) {
         return Ok(());
     }
-    let volume = volume.metadata.name.as_deref().unwrap_or_default();
-    Err(format!(
-        "pv {volume:?} node affinity doesn't match node {name:?}: no matching NodeSelectorTerms"
-    ))
-}
-
-async fn answered<T>(call: impl Future<Output = Result<T, kube::Error>>) -> Result<T, String> {
-    match tokio::time::timeout(DEADLINE, call).await {
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-        Err(_) => Err(format!("the API server did not answer within {DEADLINE:?}")),
-    }
+    Err(WaitError::OutOfReach {
+        volume: volume.name_any(),
+        node: node.name_any(),
+    })
 }
