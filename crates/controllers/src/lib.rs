@@ -12,6 +12,7 @@
     )
 )]
 
+mod attach_detach;
 mod bootstrap_tokens;
 mod certificates;
 mod cluster_dns;
@@ -143,6 +144,7 @@ impl Controllers {
         disruption::spawn(&mut spawner);
         horizontal::spawn(&mut spawner);
         volume_protection::spawn(&mut spawner);
+        attach_detach::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
