@@ -63,7 +63,7 @@ fn components_alone_make_a_cluster_by_kubeconfig() {
         component(
             dir.path(),
             "scheduler",
-            &[&attached[..], &["--leader-elect"]].concat(),
+            &[&attached[..], &["--leader-elect", "--secure-port", "0"]].concat(),
         )
         .spawn()
         .unwrap(),
@@ -261,12 +261,14 @@ fn signals_end_commands_at_any_moment() {
     let node = [&["--kubeconfig", &nobody, "--data-dir", &data][..], &hollow].concat();
     let attached = ["--kubeconfig", &nobody];
     let leading = ["--kubeconfig", &nobody, "--leader-elect"];
+    let scheduling = ["--kubeconfig", &nobody, "--secure-port", "0"];
+    let alone = [&scheduling[..], &["--leader-elect=false"]].concat();
     let commands: [(&str, &[&str], &[u64]); 7] = [
         ("up", &up, &[30, 60, 90, 120, 160, 220, 300, 500, 1500]),
         ("server", &own, &[30, 60, 120, 300, 1500]),
         ("node", &node, &[100, 1500]),
-        ("scheduler", &attached, &[100, 1500]),
-        ("scheduler", &leading, &[1500]),
+        ("scheduler", &alone, &[100, 1500]),
+        ("scheduler", &scheduling, &[1500]),
         ("controllers", &attached, &[100, 1500]),
         ("controllers", &leading, &[1500]),
     ];

@@ -6,6 +6,7 @@
 //! otherwise.
 
 use davit_api::fields::FieldSelector;
+use davit_api::labels::Selector;
 use http::Method;
 use percent_encoding::percent_decode_str;
 
@@ -156,6 +157,13 @@ impl RequestInfo {
     pub(crate) fn selects_field(&self, field: &str, value: &str) -> bool {
         FieldSelector::parse(&self.field_selector)
             .is_ok_and(|selector| selector.requires_exact_match(field) == Some(value))
+    }
+
+    /// Whether the label selector admits only objects whose `label` is `value`.
+    pub(crate) fn selects_label(&self, label: &str, value: &str) -> bool {
+        self.label_selector
+            .parse::<Selector>()
+            .is_ok_and(|selector| selector.requires_exact_match(label) == Some(value))
     }
 
     /// Whether the request may stay open: no deadline, no place in the in-flight count.

@@ -35,6 +35,16 @@ impl LeaderElector {
         }
     }
 
+    /// The same candidate with other durations: how long a leader that is silent stays one, how long one that cannot renew
+    /// goes on, and how long it is between tries.
+    #[must_use]
+    pub fn with_durations(mut self, lease: Duration, renew: Duration, retry: Duration) -> Self {
+        self.lease_duration = lease;
+        self.renew_deadline = renew;
+        self.retry_period = retry;
+        self
+    }
+
     /// Waits for leadership, runs `lead`, and ends its token when leadership is lost or `cancel` is cancelled.
     /// Returns when `lead` has ended; leadership is given up then, so that another replica need not wait.
     pub async fn run<F>(&self, cancel: CancellationToken, lead: impl FnOnce(CancellationToken) -> F)

@@ -2,7 +2,7 @@
 //!
 //! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
 //! watch into an indexed store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`],
-//! [`certificate`]s by request, and the one reader of who they are about ([`subject`]).
+//! [`Reviews`] of callers by the API server, [`certificate`]s by request, and the one reader of who they are about ([`subject`]).
 #![forbid(unsafe_code)]
 
 pub mod certificate;
@@ -11,6 +11,7 @@ mod events;
 mod informer;
 mod leader;
 mod queue;
+mod reviews;
 pub mod subject;
 
 pub use connect::{Rotation, from_kubeconfig, in_process, kubeconfig, rotating};
@@ -19,6 +20,7 @@ pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription
 pub use kube::Client;
 pub use leader::LeaderElector;
 pub use queue::WorkQueue;
+pub use reviews::{AccessAttributes, Reviewed, Reviews};
 
 /// Why a client could not be made or did not become ready.
 #[derive(Debug, thiserror::Error)]

@@ -26,16 +26,19 @@ mod discovery;
 mod disruption;
 mod endpoint_slices;
 mod endpoints;
+mod ephemeral_volume;
 mod garbage_collector;
 mod horizontal;
 mod informers;
 mod job;
+mod local_volumes;
 mod namespace;
 mod node_fit;
 mod node_ipam;
 mod node_lifecycle;
 mod node_routes;
 mod node_ttl;
+mod persistent_volume;
 mod pod_control;
 mod pod_gc;
 mod policy_status;
@@ -52,6 +55,7 @@ mod service_account;
 mod statefulset;
 mod token_secrets;
 mod trust_bundle;
+mod volume_expand;
 mod volume_protection;
 
 use controller::Spawner;
@@ -80,6 +84,9 @@ pub struct Options {
     pub node_ranges: Option<NodeRanges>,
     /// The address of the Service `kube-dns`, which is made when nodes answer questions for names. None is made without.
     pub dns_address: Option<Ipv4Addr>,
+    /// Makes the class `standard` of davit's own provisioner, the default where there is no other, once in the cluster's
+    /// life.
+    pub default_storage_class: bool,
 }
 
 /// All controllers over one set of informers.
@@ -143,6 +150,10 @@ impl Controllers {
         replication_controller::spawn(&mut spawner);
         disruption::spawn(&mut spawner);
         horizontal::spawn(&mut spawner);
+        persistent_volume::spawn(&mut spawner);
+        local_volumes::spawn(&mut spawner, self.options.default_storage_class);
+        ephemeral_volume::spawn(&mut spawner);
+        volume_expand::spawn(&mut spawner);
         volume_protection::spawn(&mut spawner);
         attach_detach::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner);

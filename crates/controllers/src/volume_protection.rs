@@ -3,18 +3,16 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
-use crate::pod_control::{is_terminal, node_of};
+use crate::pod_control::node_of;
 use async_trait::async_trait;
 use davit_client::{Informer, ObjectKey};
+use davit_volume::annotations::{ATTRIBUTES_CLASS_PROTECTION, CLAIM_PROTECTION, VOLUME_PROTECTION};
+use davit_volume::pod::{claims_of, is_made_for};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::runtime::watcher;
 use serde::de::DeserializeOwned;
-
-const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
-const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
-const CLASS_FINALIZER: &str = "kubernetes.io/vac-protection";
 
 struct Claims {
     client: kube::Client,
@@ -43,7 +41,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         &claims,
         |claim: &PersistentVolumeClaim| vec![ObjectKey::of(claim)],
     );
-    spawner.feed(&informers.pods, &claims, |pod: &Pod| claims_of(pod));
+    spawner.feed(&informers.pods, &claims, |pod: &Pod| claim_keys(pod));
     let volumes = spawner.controller(Volumes {
         client: spawner.client.clone(),
         informers: informers.clone(),
@@ -104,31 +102,28 @@ fn volume_names(volume: &PersistentVolume, class: &str) -> bool {
     spec.and_then(|s| s.volume_attributes_class_name.as_deref()) == Some(class)
 }
 
-/// The claims a pod names, those of generic ephemeral volumes included.
-fn claims_of(pod: &Pod) -> Vec<ObjectKey> {
+/// The keys of the claims that a pod names.
+fn claim_keys(pod: &Pod) -> Vec<ObjectKey> {
     let namespace = pod.metadata.namespace.clone().unwrap_or_default();
-    let pod_name = pod.metadata.name.clone().unwrap_or_default();
-    let volumes = pod.spec.as_ref().and_then(|s| s.volumes.as_ref());
-    volumes
-        .into_iter()
-        .flatten()
-        .filter_map(
-            |volume| match (&volume.persistent_volume_claim, &volume.ephemeral) {
-                (Some(claim), _) => Some(claim.claim_name.clone()),
-                (None, Some(_)) => Some(format!("{pod_name}-{}", volume.name)),
-                (None, None) => None,
-            },
-        )
-        .map(|name| ObjectKey {
-            namespace: namespace.clone(),
-            name,
-        })
-        .collect()
+    let claims = claims_of(pod);
+    let keys = claims.map(|named| ObjectKey {
+        namespace: namespace.clone(),
+        name: named.claim,
+    });
+    keys.collect()
 }
 
-fn uses(pod: &Pod, claim: &ObjectKey) -> bool {
-    // A pod that was never placed or has ended has nothing mounted.
-    node_of(pod).is_some() && !is_terminal(pod) && claims_of(pod).contains(claim)
+/// Whether the pod holds the claim. One that has ended may have it mounted still; one that was never placed has not.
+fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
+    let meta = &pod.metadata;
+    // The claim of an ephemeral volume goes with its pod, which nothing of it is left of on the node.
+    let shut_down =
+        meta.deletion_timestamp.is_some() && meta.deletion_grace_period_seconds == Some(0);
+    let named = claims_of(pod).any(|named| {
+        let same = Some(&named.claim) == claim.metadata.name.as_ref();
+        same && (!named.ephemeral || (!shut_down && is_made_for(claim, pod)))
+    });
+    named && node_of(pod).is_some()
 }
 
 #[async_trait]
@@ -144,18 +139,18 @@ impl Reconcile for Claims {
         let deleting = claim.metadata.deletion_timestamp.is_some();
         if deleting {
             let pods = self.informers.pods.list_namespace(&key.namespace);
-            if pods.iter().any(|pod| uses(pod, key)) {
+            if pods.iter().any(|pod| uses(pod, &claim)) {
                 return Ok(Next::Wait);
             }
             // The informer may lag behind: only the API server knows that nothing uses it.
             let pods: kube::Api<Pod> = kube::Api::namespaced(self.client.clone(), &key.namespace);
             let pods = pods.list(&ListParams::default()).await;
             let pods = pods.context(|| format!("list pods that use claim {key}"))?;
-            if pods.items.iter().any(|pod| uses(pod, key)) {
+            if pods.items.iter().any(|pod| uses(pod, &claim)) {
                 return Ok(Next::Wait);
             }
         }
-        settle(&api, &*claim, CLAIM_FINALIZER, deleting).await?;
+        settle(&api, &*claim, CLAIM_PROTECTION, deleting).await?;
         Ok(Next::Wait)
     }
 }
@@ -174,7 +169,7 @@ impl Reconcile for Volumes {
         if deleting && phase == Some("Bound") {
             return Ok(Next::Wait);
         }
-        settle(&api, &*volume, VOLUME_FINALIZER, deleting).await?;
+        settle(&api, &*volume, VOLUME_PROTECTION, deleting).await?;
         Ok(Next::Wait)
     }
 }
@@ -192,7 +187,7 @@ impl Reconcile for AttributesClasses {
             return Ok(Next::Wait);
         }
         let api: kube::Api<VolumeAttributesClass> = kube::Api::all(self.client.clone());
-        settle(&api, &*class, CLASS_FINALIZER, deleting).await?;
+        settle(&api, &*class, ATTRIBUTES_CLASS_PROTECTION, deleting).await?;
         Ok(Next::Wait)
     }
 }
@@ -273,9 +268,11 @@ mod tests {
 
     #[test]
     fn placed_pods_hold_the_claims_they_name() {
-        let pod = |node: &str, phase: &str| -> Pod {
+        let pod = |node: &str, phase: &str, gone: bool| -> Pod {
             serde_json::from_value(json!({
-                "metadata": { "name": "p", "namespace": "n" },
+                "metadata": { "name": "p", "namespace": "n", "uid": "u",
+                    "deletionTimestamp": gone.then_some("2026-01-01T00:00:00Z"),
+                    "deletionGracePeriodSeconds": gone.then_some(0) },
                 "spec": { "nodeName": node, "containers": [], "volumes": [
                     { "name": "a", "persistentVolumeClaim": { "claimName": "data" } },
                     { "name": "scratch", "ephemeral": {} }, { "name": "e", "emptyDir": {} } ] },
@@ -283,15 +280,24 @@ mod tests {
             }))
             .unwrap()
         };
-        let key = |name: &str| ObjectKey {
-            namespace: "n".to_owned(),
-            name: name.to_owned(),
+        let claim = |name: &str, owner: &str| -> PersistentVolumeClaim {
+            serde_json::from_value(json!({ "metadata": { "name": name, "namespace": "n",
+                "ownerReferences": [{ "apiVersion": "v1", "kind": "Pod", "name": "p", "uid": owner,
+                    "controller": true }] } }))
+            .unwrap()
         };
-        let running = pod("node", "Running");
-        assert_eq!(claims_of(&running), [key("data"), key("p-scratch")]);
-        assert!(uses(&running, &key("data")));
-        assert!(!uses(&running, &key("other")));
-        assert!(!uses(&pod("", "Pending"), &key("data")));
-        assert!(!uses(&pod("node", "Succeeded"), &key("data")));
+        let running = pod("node", "Running", false);
+        let names = claim_keys(&running).into_iter().map(|key| key.to_string());
+        assert_eq!(names.collect::<Vec<_>>(), ["n/data", "n/p-scratch"]);
+        let data = claim("data", "other");
+        assert!(uses(&running, &data) && !uses(&running, &claim("other", "other")));
+        assert!(!uses(&pod("", "Pending", false), &data));
+        // what has ended may be mounted still
+        assert!(uses(&pod("node", "Succeeded", false), &data));
+        assert!(uses(&pod("node", "Succeeded", true), &data));
+        let scratch = claim("p-scratch", "u");
+        assert!(uses(&pod("node", "Succeeded", false), &scratch));
+        assert!(!uses(&pod("node", "Succeeded", true), &scratch));
+        assert!(!uses(&running, &claim("p-scratch", "older")));
     }
 }

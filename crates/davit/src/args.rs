@@ -2,6 +2,7 @@
 
 use crate::access::AccessOptions;
 use crate::kubelet_flags::KubeletFlags;
+use crate::scheduler_flags::SchedulerFlags;
 use anyhow::{Result, anyhow};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use davit_netplan::Network;
@@ -82,7 +83,8 @@ pub(crate) enum Command {
     /// Run the API server alone
     Server(Server),
     /// Run the scheduler alone, against any Kubernetes API server
-    Scheduler(Attached),
+    #[command(visible_alias = "kube-scheduler")]
+    Scheduler(Box<SchedulerFlags>),
     /// Run the controllers alone, against any Kubernetes API server
     Controllers(Controllers),
     /// Run the node agent alone, against any Kubernetes API server
@@ -171,7 +173,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) sim_nodes: usize,
     /// Start the example device plugin and a pod that holds two of its devices, and show who holds what
-    #[arg(long, conflicts_with = "no_node")]
+    #[arg(long, conflicts_with_all = ["no_node", "no_scheduler"])]
     pub(crate) demo: bool,
     /// Addresses of all pods of the cluster, of which each node gets a part
     /// [default: the first of 10.244.0.0/16, 10.245.0.0/16, … that this machine does not use]
@@ -180,6 +182,15 @@ pub(crate) struct Up {
     /// Bits of the part of a node
     #[arg(long, value_name = "BITS", default_value_t = 24)]
     pub(crate) node_cidr_mask_size: u8,
+    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) of the scheduler (docs/scheduler.md)
+    #[arg(long, value_name = "FILE", conflicts_with = "no_scheduler")]
+    pub(crate) scheduler_config: Option<PathBuf>,
+    /// Leave the scheduler out: another one places the pods
+    #[arg(long)]
+    pub(crate) no_scheduler: bool,
+    /// Leave the controllers out: others run them
+    #[arg(long, conflicts_with = "demo")]
+    pub(crate) no_controllers: bool,
     /// End after the demo has shown everything, instead of waiting for Ctrl-C
     #[arg(long, requires = "demo", hide = true)]
     pub(crate) exit_after_demo: bool,

@@ -16,6 +16,8 @@ mod node_identity;
 mod paths;
 mod pod_network;
 mod protection;
+mod scheduler;
+mod scheduler_flags;
 mod shutdown;
 mod single;
 mod table;
@@ -56,7 +58,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Up(up) => up::run(up).await,
         Command::Server(server) => single::server(server).await,
-        Command::Scheduler(client) => single::scheduler(client).await,
+        Command::Scheduler(flags) => scheduler::run(*flags).await,
         Command::Controllers(client) => single::controllers(client).await,
         Command::Node(node) => single::node(node).await,
         Command::Devices(devices) => devices::run(devices).await,

@@ -12,6 +12,7 @@ use davit_client::LeaderElector;
 use davit_controllers::{Authority, TokenSigner};
 use std::net::Ipv4Addr;
 use std::path::Path;
+use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -66,15 +67,6 @@ pub(crate) fn finish(ended: Option<Result<Result<()>, tokio::task::JoinError>>) 
     }
 }
 
-pub(crate) async fn scheduler(args: Attached) -> Result<()> {
-    attached(&args, "kube-scheduler", |client, cancel| async move {
-        let options = davit_scheduler::SchedulerOptions::default();
-        let scheduler = davit_scheduler::Scheduler::new(client, options);
-        scheduler.run(cancel).await.context("scheduler")
-    })
-    .await
-}
-
 pub(crate) async fn controllers(args: Controllers) -> Result<()> {
     let read = |file: &Path| {
         std::fs::read_to_string(file).with_context(|| format!("signing file {}", file.display()))
@@ -120,8 +112,26 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
     .await
 }
 
-/// Runs a component against the API server of a kubeconfig until a signal, as leader where that was asked for. As in
-/// Kubernetes, who loses leadership ends with an error, to be started again as a candidate.
+/// The Lease for which a component stands.
+pub(crate) struct Candidate {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// Of the lease, of the renewal, and between tries; `None`: the usual ones.
+    pub(crate) durations: Option<[Duration; 3]>,
+}
+
+impl Candidate {
+    fn elector(&self, client: kube::Client) -> Result<LeaderElector> {
+        let identity = format!("{}_{}", paths::host_name()?, std::process::id());
+        let elector = LeaderElector::new(client, &self.namespace, &self.name, &identity);
+        Ok(match self.durations {
+            Some([lease, renew, retry]) => elector.with_durations(lease, renew, retry),
+            None => elector,
+        })
+    }
+}
+
+/// Runs a component against the API server of a kubeconfig until a signal, as leader where that was asked for.
 async fn attached<F>(
     args: &Attached,
     lease: &str,
@@ -131,22 +141,54 @@ where
     F: Future<Output = Result<()>>,
 {
     let mut signals = Signals::new()?;
-    let connecting = davit_client::from_kubeconfig(&args.kubeconfig);
-    let connecting = async { Ok(connecting.await?) };
-    let Some(client) = signals.unless_received(connecting).await? else {
+    let Some(client) = connect(&mut signals, &args.kubeconfig).await? else {
         return Ok(());
     };
+    let candidate = args.leader_elect.then(|| Candidate {
+        namespace: "kube-system".to_owned(),
+        name: lease.to_owned(),
+        durations: None,
+    });
+    let component = client.clone();
+    lead(&mut signals, client, lease, candidate, |cancel| {
+        work(component, cancel)
+    })
+    .await
+}
+
+/// A client for the API server of a kubeconfig; none if a signal came first.
+pub(crate) async fn connect(
+    signals: &mut Signals,
+    kubeconfig: &Path,
+) -> Result<Option<kube::Client>> {
+    let connecting = davit_client::from_kubeconfig(kubeconfig);
+    signals
+        .unless_received(async { Ok(connecting.await?) })
+        .await
+}
+
+/// Runs a component until a signal, as leader if it is a candidate. As in Kubernetes, who loses leadership ends with an
+/// error, to be started again as a candidate.
+pub(crate) async fn lead<F>(
+    signals: &mut Signals,
+    client: kube::Client,
+    component: &str,
+    candidate: Option<Candidate>,
+    work: impl FnOnce(CancellationToken) -> F,
+) -> Result<()>
+where
+    F: Future<Output = Result<()>>,
+{
     let cancel = CancellationToken::new();
     let run = async {
-        if !args.leader_elect {
-            return work(client, cancel.clone()).await;
-        }
-        let identity = format!("{}_{}", paths::host_name()?, std::process::id());
-        let elector = LeaderElector::new(client.clone(), "kube-system", lease, &identity);
+        let Some(candidate) = candidate else {
+            return work(cancel.clone()).await;
+        };
+        let elector = candidate.elector(client)?;
         let mut outcome = Ok(());
         elector
             .run(cancel.clone(), async |term| {
-                outcome = work(client, term).await;
+                outcome = work(term).await;
             })
             .await;
         outcome
@@ -159,7 +201,7 @@ where
     if let Some(ended) = ended {
         // Without a signal there is no reason to end: leadership is lost, or a part has failed.
         ended?;
-        bail!("{lease} has ended by itself");
+        bail!("{component} has ended by itself");
     }
     cancel.cancel();
     signals.stop_within(STOPPING, run).await

@@ -7,7 +7,7 @@ use crate::components::{
 };
 use crate::paths::NodePaths;
 use crate::shutdown::{Received, STOPPING, Signals};
-use crate::{demo, lab, paths, pod_network, single};
+use crate::{demo, lab, paths, pod_network, scheduler, single};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::KubeletAuthority;
 use davit_lab::devices::Inventory;
@@ -73,27 +73,35 @@ impl Cluster {
             stop_serving.clone(),
         )
         .await?;
-        let scheduler = davit_scheduler::Scheduler::new(
-            server.client(SCHEDULER, &[]),
-            davit_scheduler::SchedulerOptions::default(),
-        );
-        let cancel = stop_components.clone();
-        components.spawn(async move { scheduler.run(cancel).await.context("scheduler") });
-        let controllers = davit_controllers::Controllers::new(
-            server.client(CONTROLLERS, &[]),
-            davit_controllers::Options {
-                root_ca: server.ca(),
-                authority: server.authority()?,
-                token_signer: Some(server.token_signer()?),
-                node_ranges: Some(pod_network::cluster_ranges(args, data_dir)?),
-                dns_address: args.node.dns.then_some(pod_network::DNS),
-            },
-        );
-        let cancel = stop_components.clone();
-        components.spawn(async move {
-            controllers.run(cancel).await;
-            Ok(())
-        });
+        if !args.no_scheduler {
+            let configuration =
+                scheduler::embedded_configuration(args.scheduler_config.as_deref())?;
+            let options = davit_scheduler::SchedulerOptions {
+                configuration,
+                ..davit_scheduler::SchedulerOptions::default()
+            };
+            let client = server.client(SCHEDULER, &[]);
+            let scheduler = davit_scheduler::Scheduler::new(client, options);
+            let (scheduler, cancel) = (scheduler.context("scheduler")?, stop_components.clone());
+            components.spawn(async move { scheduler.run(cancel).await.context("scheduler") });
+        }
+        if !args.no_controllers {
+            let controllers = davit_controllers::Controllers::new(
+                server.client(CONTROLLERS, &[]),
+                davit_controllers::Options {
+                    root_ca: server.ca(),
+                    authority: server.authority()?,
+                    token_signer: Some(server.token_signer()?),
+                    node_ranges: Some(pod_network::cluster_ranges(args, data_dir)?),
+                    dns_address: args.node.dns.then_some(pod_network::DNS),
+                },
+            );
+            let cancel = stop_components.clone();
+            components.spawn(async move {
+                controllers.run(cancel).await;
+                Ok(())
+            });
+        }
         let has_nodes = !args.no_node || args.sim_nodes > 0;
         if has_nodes && args.node.kubelet.publishes_topology()? {
             // Nodes may write what they publish, not define its kind.
@@ -203,7 +211,8 @@ impl Cluster {
                 Ok(())
             }
             ended = life => ended,
-            ended = self.components.join_next() => single::finish(ended),
+            // There may be none.
+            Some(ended) = self.components.join_next() => single::finish(Some(ended)),
             ended = self.serving.join_next() => single::finish(ended),
         };
         if let Some(demo) = demo {

@@ -26,6 +26,7 @@ use crate::eviction;
 use crate::images::ImageManager;
 use crate::images::collector::{self, Collector};
 use crate::images::credentials::{CredentialOptions, CredentialProviders};
+use crate::local_volumes;
 use crate::logs::LogRotation;
 use crate::machine::Machine;
 use crate::metrics::Metrics;
@@ -108,6 +109,8 @@ pub struct NodeOptions {
     pub cgroup_driver: CgroupDriver,
     /// Whether the agent may mount (needs root).
     pub mounts: bool,
+    /// Where the volumes of davit's own provisioner are kept; the node keeps none without.
+    pub local_volumes: Option<PathBuf>,
     /// When logs are rotated.
     pub log_rotation: LogRotation,
     /// How long admission waits for a device plugin that is coming back.
@@ -173,6 +176,7 @@ impl NodeOptions {
             cgroup_root: String::new(),
             cgroup_driver: CgroupDriver::default(),
             mounts: rustix::process::geteuid().is_root(),
+            local_volumes: None,
             log_rotation: LogRotation::default(),
             plugin_wait: Duration::from_secs(5 * 60),
             driver_patience: Duration::from_secs(60),
@@ -267,6 +271,9 @@ impl NodeAgent {
         tasks.spawn(eviction::run(ctx.clone(), inputs.clone(), cancel.clone()));
         if ctx.options.shutdown.is_on() {
             tasks.spawn(shutdown::run(ctx.clone(), inputs, cancel.clone()));
+        }
+        if let Some(root) = ctx.options.local_volumes.clone() {
+            tasks.spawn(local_volumes::run(ctx.clone(), root, cancel.clone()));
         }
         tasks.spawn(image_gc::run(ctx.clone(), cancel.clone()));
         tasks.spawn(cpu_sets::run(ctx.clone(), cancel.clone()));
@@ -399,7 +406,8 @@ impl NodeAgent {
             host_ips: node_ips(&options).iter().map(ToString::to_string).collect(),
             host_dns,
             status,
-            volumes: Volumes::new(paths.clone(), mounter, objects.clone()),
+            volumes: Volumes::new(paths.clone(), mounter, objects.clone())
+                .with_events(recorder.clone()),
             users: UserRanges::new(paths.clone()),
             images: ImageManager::new(
                 options.runtime.clone(),

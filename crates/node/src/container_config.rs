@@ -9,11 +9,11 @@ use crate::paths::PRIVATE_DIR;
 use crate::pod::{PodExt, Role};
 use crate::resources;
 use crate::runtime_state::{PodRuntime, container_annotations, container_labels, sandbox_labels};
-use crate::volumes::Mounted;
+use crate::volumes::{Mounted, Ready};
 use crate::{dns, security, sysctls};
 use davit_beneath::{Inode, Links, Root, private_dir};
 use davit_proto::cri::v1 as cri;
-use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use rustix::fs::FileType;
 use std::collections::HashMap;
 use std::io;
@@ -183,13 +183,6 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
         image,
         ..
     } = parts;
-    if container
-        .volume_devices
-        .as_ref()
-        .is_some_and(|d| !d.is_empty())
-    {
-        return Err(Error::NotBuilt("block volumes (volumeDevices)"));
-    }
     let services = ctx.services();
     let own = env::build(pod, container, parts.facts, &services, &*ctx.objects).await?;
     for (object, keys) in &own.skipped {
@@ -228,6 +221,8 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
             .map(|(k, v)| cri::KeyValue::new(k.clone(), v.clone())),
     );
     let mut mounts = mounts(ctx, &parts, lookup)?;
+    let mut devices = parts.devices.devices.clone();
+    devices.extend(volume_devices(&parts)?);
     let users = users(ctx, pod)?;
     if let Some(users) = &users {
         // Files are on disk as the pod sees them, whatever range it has.
@@ -280,7 +275,7 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
         working_dir: container.working_dir.clone().unwrap_or_default(),
         envs,
         mounts,
-        devices: parts.devices.devices.clone(),
+        devices,
         labels: container_labels(pod, container).into_iter().collect(),
         annotations: annotations.into_iter().collect(),
         log_path: format!("{}/{restart_count}.log", container.name),
@@ -330,10 +325,16 @@ fn mounts(
     } = parts;
     let mut out = parts.devices.mounts.clone();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
-        let root = volumes.get(&mount.name).ok_or_else(|| Error::NoVolume {
-            volume: mount.name.clone(),
-            container: container.name.clone(),
-        })?;
+        let Some(Ready::Directory {
+            path: root,
+            read_only: volume_read_only,
+        }) = volumes.get(&mount.name)
+        else {
+            return Err(Error::NoVolume {
+                volume: mount.name.clone(),
+                container: container.name.clone(),
+            });
+        };
         let host = sub_path(ctx, parts, mount, index, root, &lookup)?;
         let propagation = match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
@@ -344,7 +345,7 @@ fn mounts(
         out.push(cri::Mount {
             container_path: absolute(&mount.mount_path),
             host_path: host.to_string_lossy().into_owned(),
-            readonly: read_only || is_projected(pod, &mount.name),
+            readonly: read_only || *volume_read_only || is_projected(pod, &mount.name),
             propagation: propagation as i32,
             recursive_read_only: read_only
                 && mount.recursive_read_only.as_deref() == Some("Enabled"),
@@ -375,6 +376,28 @@ fn mounts(
         ));
     }
     Ok(out)
+}
+
+/// Block volumes of the container.
+fn volume_devices(parts: &Parts<'_>) -> Result<Vec<cri::Device>, Error> {
+    let container = parts.container;
+    let device = |wanted: &VolumeDevice| match parts.volumes.get(&wanted.name) {
+        Some(Ready::Device { path, read_only }) => Ok(cri::Device {
+            container_path: wanted.device_path.clone(),
+            host_path: path.to_string_lossy().into_owned(),
+            permissions: if *read_only { "r" } else { "mrw" }.to_owned(),
+        }),
+        _ => Err(Error::NoVolume {
+            volume: wanted.name.clone(),
+            container: container.name.clone(),
+        }),
+    };
+    container
+        .volume_devices
+        .iter()
+        .flatten()
+        .map(device)
+        .collect()
 }
 
 fn absolute(path: &str) -> String {

@@ -102,11 +102,10 @@ impl Context {
 
     /// What the downward API may show to a pod with these addresses.
     pub fn facts(&self, pod: &Pod, pod_ips: &[String]) -> NodeFacts {
-        let allocatable = self
-            .node_object()
-            .and_then(|n| n.status.clone())
-            .and_then(|s| s.allocatable)
-            .unwrap_or_default();
+        let node = self.node_object();
+        let status = node.as_ref().and_then(|n| n.status.as_ref());
+        let allocatable = status.and_then(|s| s.allocatable.clone());
+        let labels = node.as_ref().and_then(|n| n.metadata.labels.clone());
         let pod_ips = if pod.host_network() {
             self.host_ips.clone()
         } else {
@@ -115,7 +114,8 @@ impl Context {
         NodeFacts {
             host_ips: self.host_ips.clone(),
             pod_ips,
-            allocatable,
+            allocatable: allocatable.unwrap_or_default(),
+            labels: labels.unwrap_or_default(),
         }
     }
 }

@@ -60,6 +60,8 @@ pub struct NodeFacts {
     pub pod_ips: Vec<String>,
     /// The node's allocatable amounts, the default of missing limits.
     pub allocatable: resources::Quantities,
+    /// The node's labels, by which volumes say where they can be reached.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A built environment.
@@ -500,6 +502,7 @@ mod tests {
 
     async fn build_one(pod: &Pod) -> Result<Environment, Error> {
         let facts = NodeFacts {
+            labels: BTreeMap::new(),
             host_ips: vec!["10.0.0.1".into()],
             pod_ips: vec!["10.1.0.2".into()],
             ..NodeFacts::default()
@@ -559,6 +562,7 @@ mod tests {
     fn a_limit_that_is_missing_is_the_pods_then_the_nodes() {
         let amounts = |text: &str| serde_json::from_value(json!(text)).unwrap();
         let facts = NodeFacts {
+            labels: BTreeMap::new(),
             allocatable: [
                 ("cpu".to_owned(), amounts("8")),
                 ("memory".to_owned(), amounts("1Gi")),

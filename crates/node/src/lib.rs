@@ -22,6 +22,7 @@ pub mod hooks;
 pub mod host_ports;
 pub mod images;
 pub mod kubelet_config;
+mod local_volumes;
 pub mod logs;
 pub mod machine;
 pub mod metrics;

@@ -1,9 +1,12 @@
-//! ConfigMaps, Secrets, trust bundles and service account tokens that pods refer to.
+//! What pods refer to: ConfigMaps, Secrets, trust bundles, claims and their volumes, service account tokens.
 
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::certificates::v1beta1::ClusterTrustBundle;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::{
+    ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret, ServiceAccount,
+};
+use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::Api;
 use kube::api::{ListParams, PostParams};
 use std::collections::HashMap;
@@ -65,6 +68,18 @@ pub trait ObjectSource: Send + Sync {
         namespace: &str,
         name: &str,
     ) -> Result<Option<ServiceAccount>, Error>;
+    /// A PersistentVolumeClaim.
+    async fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<PersistentVolumeClaim>, Error>;
+    /// A PersistentVolume.
+    async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, Error>;
+    /// A VolumeAttachment.
+    async fn attachment(&self, name: &str) -> Result<Option<VolumeAttachment>, Error>;
+    /// A CSIDriver.
+    async fn csi_driver(&self, name: &str) -> Result<Option<CSIDriver>, Error>;
     /// A ClusterTrustBundle.
     async fn trust_bundle(&self, name: &str) -> Result<Option<ClusterTrustBundle>, Error>;
     /// All ClusterTrustBundles of a signer.
@@ -98,6 +113,19 @@ impl ApiObjects {
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         within(kind, namespace, name, api.get_opt(name)).await
+    }
+}
+
+impl ApiObjects {
+    async fn get_cluster<K>(&self, kind: &'static str, name: &str) -> Result<Option<K>, Error>
+    where
+        K: kube::Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
+            + Clone
+            + std::fmt::Debug
+            + serde::de::DeserializeOwned,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        within(kind, "", name, api.get_opt(name)).await
     }
 }
 
@@ -139,6 +167,26 @@ impl ObjectSource for ApiObjects {
         name: &str,
     ) -> Result<Option<ServiceAccount>, Error> {
         self.get("serviceaccount", namespace, name).await
+    }
+
+    async fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<PersistentVolumeClaim>, Error> {
+        self.get("persistentvolumeclaim", namespace, name).await
+    }
+
+    async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, Error> {
+        self.get_cluster("persistentvolume", name).await
+    }
+
+    async fn attachment(&self, name: &str) -> Result<Option<VolumeAttachment>, Error> {
+        self.get_cluster("volumeattachment", name).await
+    }
+
+    async fn csi_driver(&self, name: &str) -> Result<Option<CSIDriver>, Error> {
+        self.get_cluster("csidriver", name).await
     }
 
     async fn trust_bundle(&self, name: &str) -> Result<Option<ClusterTrustBundle>, Error> {
@@ -196,10 +244,14 @@ pub struct FixedObjects {
     secrets: HashMap<(String, String), Secret>,
     accounts: HashMap<(String, String), ServiceAccount>,
     bundles: Vec<ClusterTrustBundle>,
+    claims: HashMap<(String, String), PersistentVolumeClaim>,
+    volumes: HashMap<String, PersistentVolume>,
+    attachments: HashMap<String, VolumeAttachment>,
+    csi_drivers: HashMap<String, CSIDriver>,
 }
 
 impl FixedObjects {
-    /// Takes the ConfigMaps, Secrets, ServiceAccounts and ClusterTrustBundles among `objects`; others are ignored.
+    /// Takes those among `objects` that can be asked for; others are ignored.
     pub fn from_json(objects: &[serde_json::Value]) -> Self {
         let mut out = Self::default();
         for object in objects {
@@ -212,30 +264,31 @@ impl FixedObjects {
             };
             let key = (text("/metadata/namespace"), text("/metadata/name"));
             match text("/kind").as_str() {
-                "ConfigMap" => {
-                    if let Ok(map) = serde_json::from_value(object.clone()) {
-                        out.config_maps.insert(key, map);
-                    }
-                }
-                "ServiceAccount" => {
-                    if let Ok(account) = serde_json::from_value(object.clone()) {
-                        out.accounts.insert(key, account);
-                    }
-                }
+                "ConfigMap" => insert(&mut out.config_maps, key, object),
+                "ServiceAccount" => insert(&mut out.accounts, key, object),
+                "Secret" => insert(&mut out.secrets, key, object),
+                "PersistentVolumeClaim" => insert(&mut out.claims, key, object),
+                "PersistentVolume" => insert(&mut out.volumes, key.1, object),
+                "VolumeAttachment" => insert(&mut out.attachments, key.1, object),
+                "CSIDriver" => insert(&mut out.csi_drivers, key.1, object),
                 "ClusterTrustBundle" => {
-                    if let Ok(bundle) = serde_json::from_value(object.clone()) {
-                        out.bundles.push(bundle);
-                    }
-                }
-                "Secret" => {
-                    if let Ok(secret) = serde_json::from_value(object.clone()) {
-                        out.secrets.insert(key, secret);
-                    }
+                    out.bundles
+                        .extend(serde_json::from_value::<ClusterTrustBundle>(object.clone()));
                 }
                 _ => {}
             }
         }
         out
+    }
+}
+
+fn insert<K: std::hash::Hash + Eq, V: serde::de::DeserializeOwned>(
+    into: &mut HashMap<K, V>,
+    key: K,
+    object: &serde_json::Value,
+) {
+    if let Ok(parsed) = serde_json::from_value(object.clone()) {
+        into.insert(key, parsed);
     }
 }
 
@@ -264,6 +317,27 @@ impl ObjectSource for FixedObjects {
             .accounts
             .get(&(namespace.to_owned(), name.to_owned()))
             .cloned())
+    }
+
+    async fn claim(
+        &self,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<PersistentVolumeClaim>, Error> {
+        let key = (namespace.to_owned(), name.to_owned());
+        Ok(self.claims.get(&key).cloned())
+    }
+
+    async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, Error> {
+        Ok(self.volumes.get(name).cloned())
+    }
+
+    async fn attachment(&self, name: &str) -> Result<Option<VolumeAttachment>, Error> {
+        Ok(self.attachments.get(name).cloned())
+    }
+
+    async fn csi_driver(&self, name: &str) -> Result<Option<CSIDriver>, Error> {
+        Ok(self.csi_drivers.get(name).cloned())
     }
 
     async fn trust_bundle(&self, name: &str) -> Result<Option<ClusterTrustBundle>, Error> {

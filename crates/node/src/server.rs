@@ -225,7 +225,7 @@ async fn answer(
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
     };
     if !caller.is_anonymous() {
-        exchange.identified(&caller.name);
+        exchange.identified(caller.name());
     }
     if !state.access.allows(&caller, request.method(), &path).await {
         let (subresource, verb) = (
@@ -234,7 +234,7 @@ async fn answer(
         );
         let message = format!(
             "Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{subresource}])\n",
-            caller.name
+            caller.name()
         );
         return text(StatusCode::FORBIDDEN, message);
     }

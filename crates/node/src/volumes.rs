@@ -1,108 +1,85 @@
 //! Volumes of pods: made before the containers start, kept up to date while they run, taken down afterwards.
 //!
-//! Built are emptyDir, hostPath, configMap, secret, downwardAPI and projected. Every other kind is refused with an
-//! error that says so.
+//! What is mounted is known from the disk and the kernel alone: nothing has to be remembered over a restart. Kinds that
+//! are not built are refused with an error that says so.
 
 pub mod atomic;
+mod claims;
+mod empty_dir;
+mod error;
+mod fs_group;
+mod host_path;
+mod local;
+mod locks;
+pub mod mount_options;
 pub mod mounts;
+mod persistent;
 mod projection;
+mod tokens;
 mod trust_bundle;
 
+pub use error::{Cause, Error};
+
 use crate::env::NodeFacts;
-use crate::objects::{ObjectSource, Token};
+use crate::objects::ObjectSource;
 use crate::paths::{PRIVATE_DIR, Paths};
 use crate::pod::PodExt;
-use crate::resources;
+use claims::Use;
 use davit_beneath::{Links, Root, private_dir};
-use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, HostPathVolumeSource, Pod, Volume};
+use davit_client::EventRecorder;
+use error::io_error;
+use futures::future::join_all;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use locks::Locks;
 use mounts::Mounter;
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use tokens::Tokens;
 
-/// Why a volume is not ready.
-#[derive(Debug, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume \"{volume}\" : {cause}")]
-pub struct Error {
-    /// Name of the volume in the pod.
-    pub volume: String,
-    /// What failed.
-    pub cause: Cause,
+/// A volume that containers can be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ready {
+    /// A directory or a file.
+    Directory {
+        /// Where it is on the node.
+        path: PathBuf,
+        /// Whatever the containers' mounts say.
+        read_only: bool,
+    },
+    /// A block device.
+    Device {
+        /// Where its node is.
+        path: PathBuf,
+        /// The claim may only be read.
+        read_only: bool,
+    },
 }
 
-/// What failed about one volume.
-#[derive(Debug, thiserror::Error)]
-pub enum Cause {
-    /// An object that is not optional does not exist.
-    #[error("{kind} \"{name}\" not found")]
-    Missing {
-        /// `configmap`, `secret` or `clustertrustbundle`.
-        kind: &'static str,
-        /// Its name.
-        name: String,
-    },
-    /// The object lacks a key that is asked for.
-    #[error("references non-existent {kind} key: {key}")]
-    MissingKey {
-        /// `config` or `secret`.
-        kind: &'static str,
-        /// The key.
-        key: String,
-    },
-    /// Trust bundles that cannot be used.
-    #[error(transparent)]
-    TrustBundle(#[from] trust_bundle::Error),
-    /// What is at a hostPath is not what the pod says.
-    #[error("hostPath type check failed: {path} is not a {expected}")]
-    HostPathType {
-        /// The path.
-        path: String,
-        /// What it should be.
-        expected: &'static str,
-    },
-    /// Reading an object failed.
-    #[error(transparent)]
-    Object(#[from] crate::objects::Error),
-    /// A field of the downward API.
-    #[error(transparent)]
-    Field(#[from] crate::env::Error),
-    /// Files or mounts.
-    #[error("{what}: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// Why it failed.
-        source: io::Error,
-    },
-    /// A kind of volume that this node cannot mount.
-    #[error("volumes of kind {0} are not built into this node")]
-    NotBuilt(&'static str),
+impl Ready {
+    /// Where it is on the node.
+    pub fn path(&self) -> &Path {
+        match self {
+            Self::Directory { path, .. } | Self::Device { path, .. } => path,
+        }
+    }
 }
 
-fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> Cause {
-    move |source| Cause::Io { what, source }
-}
-
-/// Host paths of a pod's volumes by volume name.
-pub type Mounted = BTreeMap<String, PathBuf>;
-
-/// Key of a cached token: pod UID, volume, file.
-type TokenKey = (String, String, String);
-
-struct Cached {
-    token: Token,
-    issued: jiff::Timestamp,
-}
+/// A pod's volumes by their names in the pod.
+pub type Mounted = BTreeMap<String, Ready>;
 
 /// Makes and removes volumes.
 pub struct Volumes {
     paths: Paths,
     mounter: Arc<dyn Mounter>,
     objects: Arc<dyn ObjectSource>,
-    tokens: Mutex<HashMap<TokenKey, Cached>>,
+    recorder: Option<EventRecorder>,
+    tokens: Tokens,
+    /// By pod UID: volumes are made side by side, and not while the pod is taken down.
+    pods: Locks<tokio::sync::RwLock<()>>,
+    /// By name of the persistent volume.
+    volumes: Locks<tokio::sync::Mutex<()>>,
 }
 
 impl Volumes {
@@ -111,9 +88,19 @@ impl Volumes {
         Self {
             paths,
             mounter,
+            tokens: Tokens::new(objects.clone()),
             objects,
-            tokens: Mutex::default(),
+            recorder: None,
+            pods: Locks::default(),
+            volumes: Locks::default(),
         }
+    }
+
+    /// Tells what takes long or looks wrong by events on the pods.
+    #[must_use]
+    pub fn with_events(mut self, recorder: EventRecorder) -> Self {
+        self.recorder = Some(recorder);
+        self
     }
 
     /// The mounter, for sub-paths.
@@ -121,35 +108,110 @@ impl Volumes {
         &self.mounter
     }
 
-    /// Makes what is missing and updates what has changed. May be called at any time while the pod lives.
-    ///
-    /// # Errors
-    /// The first volume that cannot be made.
-    pub async fn setup(&self, pod: &Pod, facts: &NodeFacts) -> Result<Mounted, Error> {
-        let mut out = Mounted::new();
-        if let Some(first) = pod.pod_spec().volumes.iter().flatten().next() {
-            let dir = self.paths.pod(pod.uid());
-            private_dir(dir, PRIVATE_DIR).map_err(|e| Error {
-                volume: first.name.clone(),
-                cause: io_error("cannot make the pod's directory")(e.into()),
-            })?;
+    fn warn(&self, pod: &Pod, reason: &'static str, message: String) {
+        match &self.recorder {
+            Some(recorder) => recorder.warning(&pod.reference(), reason, message),
+            None => tracing::warn!(pod = %pod.format(), reason, message),
         }
-        for volume in pod.pod_spec().volumes.iter().flatten() {
-            let path = self.one(pod, volume, facts).await.map_err(|cause| Error {
-                volume: volume.name.clone(),
-                cause,
-            })?;
-            out.insert(volume.name.clone(), path);
-        }
-        Ok(out)
     }
 
-    async fn one(&self, pod: &Pod, volume: &Volume, facts: &NodeFacts) -> Result<PathBuf, Cause> {
+    /// Makes what is missing and updates what has changed, of the volumes that some container uses. May be called at any
+    /// time while the pod lives.
+    ///
+    /// # Errors
+    /// All volumes that cannot be made.
+    pub async fn setup(&self, pod: &Pod, facts: &NodeFacts) -> Result<Mounted, Vec<Error>> {
+        let used = claims::used(pod);
+        let wanted: Vec<(&Volume, Use)> = pod
+            .pod_spec()
+            .volumes
+            .iter()
+            .flatten()
+            .filter_map(|volume| Some((volume, *used.get(&volume.name)?)))
+            .collect();
+        let Some((first, _)) = wanted.first() else {
+            return Ok(Mounted::new());
+        };
+        let lock = self.pods.of(pod.uid());
+        let _alive = lock.read().await;
+        private_dir(self.paths.pod(pod.uid()), PRIVATE_DIR).map_err(|e| {
+            vec![Error::SetUp {
+                volume: first.name.clone(),
+                cause: io_error("cannot make the pod's directory")(e.into()),
+            }]
+        })?;
+        let made = wanted
+            .iter()
+            .map(|(volume, usage)| self.one(pod, volume, *usage, facts));
+        let made = join_all(made).await;
+        let names = || wanted.iter().map(|(volume, _)| volume.name.clone());
+        let failed: Vec<String> = names()
+            .zip(&made)
+            .filter(|(_, made)| made.is_err())
+            .map(|(name, _)| name)
+            .collect();
+        let mut errors = Vec::new();
+        let mut out = Mounted::new();
+        for (name, made) in names().zip(made) {
+            match made {
+                Ok(ready) => drop(out.insert(name, ready)),
+                Err(Error::Unprocessed { volume, cause, .. }) => {
+                    let unmounted = failed.clone();
+                    errors.push(Error::Unprocessed {
+                        volume,
+                        unmounted,
+                        cause,
+                    });
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() {
+            Ok(out)
+        } else {
+            Err(errors)
+        }
+    }
+
+    async fn one(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        usage: Use,
+        facts: &NodeFacts,
+    ) -> Result<Ready, Error> {
+        let claimed = claims::resolve(pod, volume, usage, &*self.objects).await;
+        let claimed = claimed.map_err(|cause| Error::Unprocessed {
+            volume: volume.name.clone(),
+            unmounted: Vec::new(),
+            cause,
+        })?;
+        if let Some(claimed) = claimed {
+            return self.persistent(pod, &claimed, facts).await;
+        }
+        let made = self.of_the_pod(pod, volume, facts).await;
+        let path = made.map_err(|cause| Error::SetUp {
+            volume: volume.name.clone(),
+            cause,
+        })?;
+        Ok(Ready::Directory {
+            path,
+            read_only: false,
+        })
+    }
+
+    /// A volume that belongs to the pod alone.
+    async fn of_the_pod(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        facts: &NodeFacts,
+    ) -> Result<PathBuf, Cause> {
         if let Some(source) = &volume.host_path {
-            return host_path(source);
+            return host_path::set_up(source);
         }
         if let Some(source) = &volume.empty_dir {
-            return self.empty_dir(pod, volume, source).await;
+            return empty_dir::set_up(self, pod, volume, source).await;
         }
         let (plugin, projection) = if let Some(source) = &volume.config_map {
             (
@@ -177,7 +239,7 @@ impl Volumes {
         };
         let dir = self.paths.volume(pod.uid(), plugin, &volume.name);
         let in_memory = plugin != "kubernetes.io~configmap";
-        let group = fs_group(pod);
+        let group = group_of(pod);
         let (mounter, target) = (self.mounter.clone(), dir.clone());
         blocking(move || {
             std::fs::create_dir_all(&target)
@@ -195,93 +257,20 @@ impl Volumes {
         Ok(dir)
     }
 
-    async fn empty_dir(
-        &self,
-        pod: &Pod,
-        volume: &Volume,
-        source: &EmptyDirVolumeSource,
-    ) -> Result<PathBuf, Cause> {
-        let dir = self
-            .paths
-            .volume(pod.uid(), "kubernetes.io~empty-dir", &volume.name);
-        let group = fs_group(pod);
-        let (mounter, target) = (self.mounter.clone(), dir.clone());
-        let medium = source.medium.clone().unwrap_or_default();
-        let limit = source
-            .size_limit
-            .as_ref()
-            .map(resources::value)
-            .filter(|n| *n > 0)
-            .and_then(|n| u64::try_from(n).ok());
-        let page = huge_page_size(pod, &medium);
-        blocking(move || {
-            let known = target.exists();
-            std::fs::create_dir_all(&target)
-                .map_err(io_error("cannot make the volume's directory"))?;
-            let mounted = mounter.is_mount_point(&target);
-            if medium == "Memory" && !mounted {
-                mounter
-                    .mount_memory(&target, limit)
-                    .map_err(io_error("cannot mount tmpfs"))?;
-            } else if medium.starts_with("HugePages") && !mounted {
-                let page =
-                    page.ok_or(Cause::NotBuilt("emptyDir with an unknown huge page size"))?;
-                mounter
-                    .mount_hugepages(&target, page)
-                    .map_err(io_error("cannot mount hugetlbfs"))?;
-            } else if known {
-                return Ok(());
-            }
-            let mode = if group.is_some() { 0o2777 } else { 0o777 };
-            std::fs::set_permissions(&target, std::fs::Permissions::from_mode(mode))
-                .map_err(io_error("cannot set the volume's mode"))?;
-            if group.is_some() {
-                chown(&target, None, group).map_err(io_error("cannot set the volume's group"))?;
-                // chown drops the set-group-ID bit on some file systems.
-                std::fs::set_permissions(&target, std::fs::Permissions::from_mode(mode))
-                    .map_err(io_error("cannot set the volume's mode"))?;
-            }
-            Ok(())
-        })
-        .await?;
-        Ok(dir)
+    /// Whether some pod of this node has the volume mounted, or may have.
+    pub fn is_local_volume_used(&self, volume: &str) -> bool {
+        !self.others_with("", local::PLUGIN, volume).is_empty()
     }
 
-    /// A token for one file of a projected volume; a new one after 80 % of its life or a day.
-    async fn token(
-        &self,
-        pod: &Pod,
-        volume: &str,
-        file: &str,
-        audience: Option<&str>,
-        seconds: i64,
-    ) -> Result<String, Cause> {
-        let key = (pod.uid().to_owned(), volume.to_owned(), file.to_owned());
-        let now = jiff::Timestamp::now();
-        if let Some(cached) = self.tokens.lock().get(&key) {
-            let life = cached.token.expires.duration_since(cached.issued);
-            let age = now.duration_since(cached.issued);
-            let old = age >= life * 4 / 5 || age >= jiff::SignedDuration::from_hours(24);
-            if !old {
-                return Ok(cached.token.token.clone());
-            }
-        }
-        let token = match self.objects.token(pod, audience, seconds).await {
-            Ok(token) => token,
-            Err(error) => {
-                // The old one is good until it ends.
-                let cached = self.tokens.lock();
-                let usable = cached.get(&key).filter(|c| c.token.expires > now);
-                return usable
-                    .map(|c| c.token.token.clone())
-                    .ok_or(Cause::Object(error));
-            }
-        };
-        let text = token.token.clone();
-        self.tokens
-            .lock()
-            .insert(key, Cached { token, issued: now });
-        Ok(text)
+    /// The other pods of the node that have a directory for this volume.
+    fn others_with(&self, uid: &str, plugin: &str, volume: &str) -> Vec<String> {
+        let pods = std::fs::read_dir(self.paths.pods()).into_iter().flatten();
+        let names = pods
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let others = names.filter(|other| other != uid);
+        let has = |other: &String| self.paths.volume(other, plugin, volume).exists();
+        others.filter(has).collect()
     }
 
     /// Takes the volumes of a pod down. Its other files stay until [`teardown`](Self::teardown).
@@ -301,7 +290,9 @@ impl Volumes {
     }
 
     async fn take_down(&self, uid: &str, parts: &'static [&'static str]) -> io::Result<()> {
-        self.tokens.lock().retain(|(pod, _, _), _| pod != uid);
+        let lock = self.pods.of(uid);
+        let _alone = lock.write().await;
+        self.tokens.forget(uid);
         let path = self.paths.pod(uid);
         let mounter = self.mounter.clone();
         let done = tokio::task::spawn_blocking(move || {
@@ -347,6 +338,7 @@ fn unmount_below(mounter: &dyn Mounter, root: &Path) -> io::Result<()> {
     }
 }
 
+/// Runs what waits for files or mounts where that holds up nobody.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Cause> + Send + 'static,
 ) -> Result<T, Cause> {
@@ -359,84 +351,15 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-fn fs_group(pod: &Pod) -> Option<u32> {
+/// The group that the pod's volumes are to have.
+fn group_of(pod: &Pod) -> Option<u32> {
     let group = pod.pod_spec().security_context.as_ref()?.fs_group?;
     u32::try_from(group).ok()
 }
 
-/// `HugePages-2Mi` names a size; plain `HugePages` takes the one size the pod's containers ask for.
-fn huge_page_size(pod: &Pod, medium: &str) -> Option<u64> {
-    let parse = |text: &str| {
-        let q = k8s_openapi::apimachinery::pkg::api::resource::Quantity(text.to_owned());
-        u64::try_from(resources::value(&q)).ok().filter(|n| *n > 0)
-    };
-    if let Some(size) = medium.strip_prefix("HugePages-") {
-        return parse(size);
-    }
-    let requests = resources::pod_requests(pod);
-    requests
-        .keys()
-        .find_map(|name| name.strip_prefix("hugepages-"))
-        .and_then(parse)
-}
-
-fn host_path(source: &HostPathVolumeSource) -> Result<PathBuf, Cause> {
-    let path = PathBuf::from(&source.path);
-    let failed = |expected| Cause::HostPathType {
-        path: source.path.clone(),
-        expected,
-    };
-    let kind = source.type_.as_deref().unwrap_or_default();
-    match kind {
-        "DirectoryOrCreate" if !path.exists() => {
-            std::fs::DirBuilder::new()
-                .recursive(true)
-                .mode(0o755)
-                .create(&path)
-                .map_err(io_error("cannot make the hostPath directory"))?;
-        }
-        "FileOrCreate" if !path.exists() => {
-            let mut new = std::fs::OpenOptions::new();
-            // Only if nothing is there still: whatever has come meanwhile is neither emptied nor followed.
-            match new.write(true).create_new(true).mode(0o644).open(&path) {
-                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
-                    return Err(io_error("cannot make the hostPath file")(e));
-                }
-                _ => {}
-            }
-        }
-        _ => {}
-    }
-    let file_type = || std::fs::metadata(&path).map(|m| m.file_type()).ok();
-    let (good, expected) = match kind {
-        "Directory" | "DirectoryOrCreate" => (file_type().is_some_and(|t| t.is_dir()), "directory"),
-        "File" | "FileOrCreate" => (file_type().is_some_and(|t| t.is_file()), "file"),
-        "Socket" => (file_type().is_some_and(|t| t.is_socket()), "socket file"),
-        "CharDevice" => (
-            file_type().is_some_and(|t| t.is_char_device()),
-            "character device",
-        ),
-        "BlockDevice" => (
-            file_type().is_some_and(|t| t.is_block_device()),
-            "block device",
-        ),
-        _ => (true, ""),
-    };
-    if good {
-        Ok(path)
-    } else {
-        Err(failed(expected))
-    }
-}
-
 fn kind_of(volume: &Volume) -> &'static str {
-    let kinds: [(bool, &'static str); 12] = [
-        (
-            volume.persistent_volume_claim.is_some(),
-            "persistentVolumeClaim",
-        ),
+    let kinds: [(bool, &'static str); 10] = [
         (volume.csi.is_some(), "csi"),
-        (volume.ephemeral.is_some(), "ephemeral"),
         (volume.flex_volume.is_some(), "flexVolume"),
         (volume.nfs.is_some(), "nfs"),
         (volume.iscsi.is_some(), "iscsi"),

@@ -10,7 +10,7 @@ use davit_scheduler::cycle::{Inputs, Outcome, attempt};
 use davit_scheduler::devices::Devices;
 use davit_scheduler::framework::Profile;
 use davit_scheduler::nominator::Nominated;
-use davit_scheduler::plugins::{Budgets, DynamicResourcesArgs, default_profile};
+use davit_scheduler::plugins::{Budgets, default_profile};
 use davit_scheduler::pod::PodInfo;
 use serde_json::{Value, json};
 
@@ -72,7 +72,6 @@ impl Bed {
             None,
             Budgets::default(),
             &Devices::new(Arc::new(Selectors::kubernetes())),
-            DynamicResourcesArgs::default(),
         );
         let mut bed = Self {
             cache,

@@ -2,22 +2,31 @@
 //!
 //! Pure: a snapshot and a pod in, a decision with all its grounds out.
 
+mod panel;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rand::Rng;
 
 use crate::cache::Snapshot;
-use crate::framework::{Code, CycleState, NodeNames, PostFilterContext, Profile, Status};
+use crate::extender::{ExtenderAnswers, ExtenderQuestion, Extenders};
+use crate::framework::{
+    Code, CycleState, MAX_NODE_SCORE, NodeNames, PostFilterContext, Profile, Status,
+};
 use crate::node::NodeInfo;
 use crate::nominator::Nominated;
 use crate::pod::PodInfo;
 use crate::queue::Failure;
+pub use panel::Consulted;
+use panel::{Judgement, Panel};
 
 /// Fewer nodes than this are always looked at and scored.
 const LEAST_NODES: usize = 100;
 /// In percent: never look for a smaller share of a large cluster.
 const LEAST_PERCENTAGE: usize = 5;
+/// How often extenders are asked about nodes in one attempt: those that they let pass may have filled up meanwhile.
+const MOST_ROUNDS: u32 = 3;
 
 /// What an attempt works on.
 #[derive(Debug, Clone, Copy)]
@@ -43,6 +52,8 @@ pub enum Outcome {
     Unfit,
     /// Something went wrong.
     Error(String),
+    /// Extenders have to be asked first.
+    Asks,
 }
 
 /// An attempt with its grounds.
@@ -64,9 +75,19 @@ pub struct Attempt {
     pub nominate: Option<String>,
     /// How many nodes there are.
     pub total_nodes: usize,
+    /// What extenders have to be asked.
+    pub question: Option<ExtenderQuestion>,
 }
 
 impl Attempt {
+    /// An attempt that failed before it began.
+    pub(crate) fn failed(total_nodes: usize, error: String) -> Self {
+        Self {
+            outcome: Outcome::Error(error),
+            ..Self::new(total_nodes)
+        }
+    }
+
     fn new(total_nodes: usize) -> Self {
         Self {
             state: CycleState::new(),
@@ -77,6 +98,7 @@ impl Attempt {
             post_filter: None,
             nominate: None,
             total_nodes,
+            question: None,
         }
     }
 
@@ -104,7 +126,7 @@ impl Attempt {
     /// them takes the pod, in the usual form.
     pub fn message(&self) -> String {
         match &self.outcome {
-            Outcome::Node(_) => String::new(),
+            Outcome::Node(_) | Outcome::Asks => String::new(),
             Outcome::NoNodes => "no nodes available to schedule pods".to_owned(),
             Outcome::Error(text) => text.clone(),
             Outcome::Unfit => fit_message(
@@ -153,19 +175,30 @@ pub fn fit_message(
     message
 }
 
-/// Looks for a node. `start` is where in the order of nodes the search begins; it is moved on, so
-/// that over time all nodes get their turn.
+/// Looks for a node without extenders. `start` is where in the order of nodes the search begins; it
+/// is moved on, so that over time all nodes get their turn.
 pub fn attempt(inputs: &Inputs<'_>, start: &mut usize) -> Attempt {
+    let consulted = Consulted {
+        extenders: &Extenders::default(),
+        answers: &ExtenderAnswers::default(),
+    };
+    attempt_with(inputs, consulted, start)
+}
+
+/// Looks for a node. Where extenders have to be asked first, it ends with the question and is to be
+/// begun again with the answers.
+pub fn attempt_with(inputs: &Inputs<'_>, consulted: Consulted<'_>, start: &mut usize) -> Attempt {
     let nodes = inputs.snapshot.nodes();
     let mut attempt = Attempt::new(nodes.len());
     if nodes.is_empty() {
         attempt.outcome = Outcome::NoNodes;
         return attempt;
     }
-    match find(inputs, start, &mut attempt) {
+    match find(inputs, consulted, start, &mut attempt) {
         Err(error) => attempt.outcome = Outcome::Error(error),
-        Ok(feasible) if feasible.is_empty() => post_filter(inputs, &mut attempt),
-        Ok(feasible) => match score(inputs, &feasible, &mut attempt) {
+        Ok(_) if attempt.question.is_some() => attempt.outcome = Outcome::Asks,
+        Ok(feasible) if feasible.is_empty() => post_filter(inputs, consulted, &mut attempt),
+        Ok(feasible) => match score(inputs, consulted, &feasible, &mut attempt) {
             Ok(node) => attempt.outcome = Outcome::Node(node),
             Err(error) => attempt.outcome = Outcome::Error(error),
         },
@@ -185,8 +218,10 @@ fn enough(percentage: usize, nodes: usize) -> usize {
     (nodes * percentage / 100).max(LEAST_NODES)
 }
 
+/// The nodes that can take the pod, in so far as they are looked for. Without any there may be a question.
 fn find(
     inputs: &Inputs<'_>,
+    consulted: Consulted<'_>,
     start: &mut usize,
     attempt: &mut Attempt,
 ) -> Result<Vec<usize>, String> {
@@ -200,6 +235,7 @@ fn find(
         return Ok(Vec::new());
     }
     let snapshot = inputs.snapshot;
+    let mut panel = Panel::new(inputs, consulted);
     // The node on which room was made is the likely answer, so it is asked first and alone.
     if let Some(at) = inputs
         .pod
@@ -209,7 +245,14 @@ fn find(
         let node = snapshot.node(at);
         let status = filters_with_nominated(inputs, &attempt.state, node);
         if status.is_success() {
-            return Ok(vec![at]);
+            match panel.judge(at) {
+                Judgement::Fits => return Ok(vec![at]),
+                Judgement::Unasked => {
+                    attempt.question = panel.question();
+                    return Ok(Vec::new());
+                }
+                Judgement::Refused(_) => {}
+            }
         }
     }
     let candidates: Option<Vec<usize>> = names.map(|names| {
@@ -223,24 +266,45 @@ fn find(
             .collect()
     });
     let total = candidates.as_ref().map_or(attempt.total_nodes, Vec::len);
-    let wanted = enough(inputs.profile.percentage_of_nodes_to_score, total);
+    let wanted = if panel.has_a_say() || !inputs.profile.points.score.is_empty() {
+        enough(inputs.profile.percentage_of_nodes_to_score, total)
+    } else {
+        // Nothing would tell one from another.
+        1
+    };
+    let from = consulted.answers.start.unwrap_or(*start);
     let mut feasible = Vec::with_capacity(wanted.min(512));
-    let mut looked = 0;
+    let (mut looked, mut passed) = (0, 0);
     for i in 0..total {
-        let turn = (*start + i) % total;
+        let turn = (from + i) % total;
         let at = candidates.as_ref().map_or(turn, |list| list[turn]);
         looked += 1;
         let status = filters_with_nominated(inputs, &attempt.state, snapshot.node(at));
         match status.code {
-            Code::Success => feasible.push(at),
+            Code::Success => {
+                passed += 1;
+                match panel.judge(at) {
+                    Judgement::Fits => feasible.push(at),
+                    Judgement::Refused(status) => attempt.refused.push((at, status)),
+                    Judgement::Unasked => {}
+                }
+            }
             Code::Error => return Err(status.message()),
             _ => attempt.refused.push((at, status)),
         }
-        if feasible.len() >= wanted {
+        if passed >= wanted {
             break;
         }
     }
-    *start = (*start + looked) % attempt.total_nodes;
+    if consulted.answers.start.is_none() {
+        *start = (*start + looked) % attempt.total_nodes;
+    }
+    if feasible.is_empty() {
+        if consulted.answers.rounds >= MOST_ROUNDS && !panel.unasked.is_empty() {
+            return Err("nodes have changed while extenders were asked about them".to_owned());
+        }
+        attempt.question = panel.question();
+    }
     if let Some(absent) = attempt.absent.as_mut().filter(|_| feasible.is_empty()) {
         // A change that helps the plugin that narrowed the choice helps the pod.
         absent.plugin = limiting.first().copied().unwrap_or_default();
@@ -370,7 +434,7 @@ pub fn remove_pod(
     }
 }
 
-fn post_filter(inputs: &Inputs<'_>, attempt: &mut Attempt) {
+fn post_filter(inputs: &Inputs<'_>, consulted: Consulted<'_>, attempt: &mut Attempt) {
     attempt.outcome = Outcome::Unfit;
     let mut message = Status::default();
     for plugin in &inputs.profile.points.post_filter {
@@ -380,8 +444,14 @@ fn post_filter(inputs: &Inputs<'_>, attempt: &mut Attempt) {
             nominated: inputs.nominated,
             refused: &attempt.refused,
             absent: attempt.absent.as_ref(),
+            judged: consulted.answers.candidates.as_deref(),
         };
         let (result, status) = plugin.post_filter(&mut attempt.state, inputs.pod, &context);
+        if let Some(candidates) = result.ask {
+            attempt.question = Some(ExtenderQuestion::Victims(candidates));
+            attempt.outcome = Outcome::Asks;
+            return;
+        }
         if result.nominate.is_some() {
             attempt.nominate = result.nominate;
         }
@@ -398,7 +468,12 @@ fn post_filter(inputs: &Inputs<'_>, attempt: &mut Attempt) {
 }
 
 /// Scores the nodes and chooses one of the best.
-fn score(inputs: &Inputs<'_>, feasible: &[usize], attempt: &mut Attempt) -> Result<usize, String> {
+fn score(
+    inputs: &Inputs<'_>,
+    consulted: Consulted<'_>,
+    feasible: &[usize],
+    attempt: &mut Attempt,
+) -> Result<usize, String> {
     if let [only] = feasible {
         return Ok(*only);
     }
@@ -427,10 +502,19 @@ fn score(inputs: &Inputs<'_>, feasible: &[usize], attempt: &mut Attempt) -> Resu
             *score = plugin.score(&attempt.state, pod, snapshot.node(at), snapshot);
         }
         plugin.normalize(&attempt.state, pod, snapshot, feasible, &mut scores);
+        if let Some(score) = scores.iter().find(|s| !(0..=MAX_NODE_SCORE).contains(*s)) {
+            return Err(format!(
+                "plugin {:?} returns an invalid score {score}, it should in the range of [0, {MAX_NODE_SCORE}] after normalizing",
+                plugin.name()
+            ));
+        }
         let weight = profile.weight(plugin.name());
         for (total, score) in totals.iter_mut().zip(&scores) {
-            *total += score * weight;
+            *total = total.saturating_add(score.saturating_mul(weight));
         }
+    }
+    for (total, &at) in totals.iter_mut().zip(feasible) {
+        *total = total.saturating_add(consulted.answers.score(&snapshot.node(at).name));
     }
     // Any of the best, so that equal nodes fill evenly.
     let best = totals.iter().max().copied().unwrap_or(0);

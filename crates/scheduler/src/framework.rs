@@ -20,11 +20,13 @@ use async_trait::async_trait;
 
 pub use events::{Action, ClusterEvent, EventObject, EventResource, Hint};
 pub(crate) use events::{node_action, pod_action};
+pub(crate) use profile::MOST_PLUGINS;
 pub use profile::{Points, Profile};
 pub use state::{CycleState, StateData};
 pub use status::{Code, Reason, Shortage, Status};
 
 use crate::cache::Snapshot;
+use crate::extender::NodeVictims;
 use crate::node::NodeInfo;
 use crate::nominator::Nominated;
 use crate::pod::PodInfo;
@@ -118,6 +120,8 @@ pub struct PostFilterContext<'a> {
     pub refused: &'a [(usize, Status)],
     /// The refusal of all nodes that are not in `refused`.
     pub absent: Option<&'a Status>,
+    /// The preemptions that extenders have left, once they have been asked.
+    pub judged: Option<&'a [NodeVictims]>,
 }
 
 /// What a PostFilter plugin did.
@@ -125,6 +129,9 @@ pub struct PostFilterContext<'a> {
 pub struct PostFilterResult {
     /// The node that has been made free for the pod; `Some("")` takes an older nomination back.
     pub nominate: Option<String>,
+    /// Preemptions about which extenders have to be asked first: nothing has been done, and the point is called again
+    /// with what they leave.
+    pub ask: Option<Vec<NodeVictims>>,
 }
 
 /// Called when no node can take the pod; may make room.

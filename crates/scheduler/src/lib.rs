@@ -10,26 +10,33 @@
 
 pub mod cache;
 pub mod classic;
+pub mod config;
 pub mod cycle;
 pub mod devices;
+pub mod extender;
 pub mod framework;
 pub mod node;
 pub mod nominator;
 pub mod plugins;
 pub mod pod;
+pub mod profiles;
 pub mod queue;
+pub mod registry;
 pub mod resources;
 pub mod topology;
 pub mod verdict;
+pub mod workloads;
 
 use davit_api::selector;
 
 mod metrics;
 mod reporter;
 mod scheduler;
+mod server;
 mod waiting;
 
 pub use metrics::{AttemptResult, Metrics};
 pub use scheduler::{Scheduler, SchedulerError, SchedulerOptions};
+pub use server::{SchedulerServer, ServingError, ServingOptions};
 pub use verdict::{NodeVerdict, Record, VERDICT_ANNOTATION};
 pub use waiting::WaitingPods;

@@ -54,6 +54,11 @@ struct IncomingLabels {
     queue: &'static str,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ExtenderLabels {
+    extender: &'static str,
+}
+
 fn seconds() -> Histogram {
     Histogram::new(exponential_buckets(0.001, 2.0, 15))
 }
@@ -69,6 +74,8 @@ pub struct Metrics {
     pod_attempts: Histogram,
     preemptions: Counter,
     incoming: Family<IncomingLabels, Counter>,
+    extender_failures: Family<ExtenderLabels, Counter>,
+    extenders_left_alone: Family<ExtenderLabels, Gauge>,
 }
 
 impl Default for Metrics {
@@ -82,6 +89,8 @@ impl Default for Metrics {
             pod_attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
             preemptions: Counter::default(),
             incoming: Family::default(),
+            extender_failures: Family::default(),
+            extenders_left_alone: Family::default(),
         }
     }
 }
@@ -104,6 +113,16 @@ impl Metrics {
             "scheduling_algorithm_duration_seconds",
             "Scheduling algorithm latency in seconds",
             self.algorithm_seconds.clone(),
+        );
+        scheduler.register(
+            "extender_failures",
+            "Number of calls that an extender has not answered as it should",
+            self.extender_failures.clone(),
+        );
+        scheduler.register(
+            "extender_left_alone",
+            "1 while an extender is not asked because it has failed too often",
+            self.extenders_left_alone.clone(),
         );
         scheduler.register(
             "pending_pods",
@@ -155,6 +174,20 @@ impl Metrics {
         self.preemptions.inc();
     }
 
+    /// A call to an extender failed.
+    pub(crate) fn extender_failed(&self, extender: &'static str) {
+        let labels = ExtenderLabels { extender };
+        self.extender_failures.get_or_create(&labels).inc();
+    }
+
+    /// Whether an extender is left alone.
+    pub(crate) fn extender_left_alone(&self, extender: &'static str, is: bool) {
+        let labels = ExtenderLabels { extender };
+        let gauge = self.extenders_left_alone.get_or_create(&labels);
+        gauge.set(i64::from(is));
+    }
+
+    /// A change woke so many pods.
     pub(crate) fn woken(&self, event: &'static str, pods: usize) {
         if pods > 0 {
             let labels = IncomingLabels {

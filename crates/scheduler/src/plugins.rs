@@ -41,43 +41,98 @@ pub use taint_toleration::TaintToleration;
 
 use std::sync::Arc;
 
+use crate::config::{DEFAULT_PLUGINS, PluginArgs};
 use crate::devices::Devices;
-use crate::framework::Profile;
+use crate::framework::{Plugin, Profile};
+use crate::registry::FrameworkHandle;
 
-/// The profile of the default scheduler: the plugins of kube-scheduler with their weights, in its
-/// order. Without a client the profile decides but neither binds nor preempts.
+/// The plugins in the tree.
+pub(crate) const BUILT_IN: [&str; 18] = [
+    "SchedulingGates",
+    "PrioritySort",
+    "NodeUnschedulable",
+    "NodeName",
+    "TaintToleration",
+    "NodeAffinity",
+    "NodePorts",
+    "NodeResourcesFit",
+    "PodTopologySpread",
+    "InterPodAffinity",
+    "DynamicResources",
+    "ClassicDynamicResources",
+    "DefaultPreemption",
+    "NodeResourcesBalancedAllocation",
+    "ImageLocality",
+    "DefaultBinder",
+    "NodeDeclaredFeatures",
+    "NodeResourceTopologyMatch",
+];
+
+/// Makes a plugin in the tree; `None` if there is none of this name, or one that writes lacks a client.
+pub(crate) fn built_in(
+    name: &str,
+    args: Option<&PluginArgs>,
+    handle: &FrameworkHandle,
+) -> Option<Arc<dyn Plugin>> {
+    let (client, devices) = (handle.client.clone(), handle.devices.clone());
+    Some(match (name, args) {
+        ("SchedulingGates", _) => Arc::new(SchedulingGates),
+        ("PrioritySort", _) => Arc::new(PrioritySort),
+        ("NodeUnschedulable", _) => Arc::new(NodeUnschedulable),
+        ("NodeName", _) => Arc::new(NodeName),
+        ("TaintToleration", _) => Arc::new(TaintToleration),
+        ("NodePorts", _) => Arc::new(NodePorts),
+        ("ImageLocality", _) => Arc::new(ImageLocality),
+        ("NodeDeclaredFeatures", _) => Arc::new(NodeDeclaredFeatures),
+        ("NodeAffinity", Some(PluginArgs::NodeAffinity(args))) => Arc::new(NodeAffinity::new(args)),
+        ("NodeResourcesFit", Some(PluginArgs::NodeResourcesFit(args))) => {
+            Arc::new(NodeResourcesFit::new(args).with_devices(devices))
+        }
+        ("PodTopologySpread", Some(PluginArgs::PodTopologySpread(args))) => {
+            Arc::new(PodTopologySpread::new(args, handle.workloads.clone()))
+        }
+        ("InterPodAffinity", Some(PluginArgs::InterPodAffinity(args))) => {
+            Arc::new(InterPodAffinity::new(args))
+        }
+        (
+            "NodeResourcesBalancedAllocation",
+            Some(PluginArgs::NodeResourcesBalancedAllocation(args)),
+        ) => Arc::new(BalancedAllocation::new(args)),
+        ("DynamicResources", Some(PluginArgs::DynamicResources(args))) => {
+            Arc::new(DynamicResources::new(client, devices, args.into()))
+        }
+        ("ClassicDynamicResources", _) => Arc::new(ClassicResources::new(client, devices)),
+        ("NodeResourceTopologyMatch", _) => Arc::new(NodeResourceTopology::new(
+            handle.topologies.clone(),
+            devices,
+        )),
+        ("DefaultPreemption", Some(PluginArgs::DefaultPreemption(args))) => Arc::new(
+            DefaultPreemption::new(client?, handle.budgets.clone())
+                .with_args(args)
+                .with_extenders(handle.extenders.clone()),
+        ),
+        ("DefaultBinder", _) => Arc::new(DefaultBinder::new(client?)),
+        _ => return None,
+    })
+}
+
+/// The profile of the default scheduler, with the arguments that plugins have by default. Without a client it decides
+/// but neither binds nor preempts.
 pub fn default_profile(
     name: &str,
     client: Option<kube::Client>,
     budgets: Budgets,
     devices: &Devices,
-    args: DynamicResourcesArgs,
 ) -> Profile {
-    let fit = NodeResourcesFit::default().with_devices(devices.clone());
-    let dynamic = DynamicResources::new(client.clone(), devices.clone(), args);
-    let classic = ClassicResources::new(client.clone(), devices.clone());
-    let mut profile = Profile::new(name)
-        .with(Arc::new(SchedulingGates), 0)
-        .with(Arc::new(PrioritySort), 0)
-        .with(Arc::new(NodeUnschedulable), 0)
-        .with(Arc::new(NodeName), 0)
-        .with(Arc::new(TaintToleration), 3)
-        .with(Arc::new(NodeAffinity), 2)
-        .with(Arc::new(NodePorts), 0)
-        .with(Arc::new(fit), 1)
-        .with(Arc::new(PodTopologySpread), 2)
-        .with(Arc::new(InterPodAffinity::default()), 2)
-        .with(Arc::new(dynamic), 2)
-        .with(Arc::new(classic), 0)
-        .with(Arc::new(BalancedAllocation::default()), 1)
-        .with(Arc::new(ImageLocality), 1)
-        .with(Arc::new(NodeDeclaredFeatures), 0);
-    if let Some(client) = client {
-        profile = profile
-            .with(Arc::new(DefaultPreemption::new(client.clone(), budgets)), 0)
-            .with(Arc::new(DefaultBinder::new(client)), 0);
-    }
-    profile
+    let mut handle = FrameworkHandle::new(name, client, devices.clone());
+    handle.budgets = budgets;
+    let plugins = DEFAULT_PLUGINS.iter().filter_map(|(name, weight)| {
+        let args = PluginArgs::default_of(name);
+        Some((built_in(name, args.as_ref(), &handle)?, *weight))
+    });
+    plugins.fold(Profile::new(name), |profile, (plugin, weight)| {
+        profile.with(plugin, i64::from(weight))
+    })
 }
 
 #[cfg(test)]

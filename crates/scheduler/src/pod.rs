@@ -5,7 +5,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
 
 use k8s_openapi::api::core::v1::{
-    Container, Pod, PodAffinityTerm, PodSpec, Toleration, WeightedPodAffinityTerm,
+    Container, Pod, PodAffinityTerm, PodSpec, Toleration, TopologySpreadConstraint,
+    WeightedPodAffinityTerm,
 };
 
 use crate::resources::PodRequests;
@@ -97,6 +98,40 @@ pub struct SpreadConstraint {
     pub honor_affinity: bool,
     /// Whether nodes with taints the pod does not tolerate are left out of the count.
     pub honor_taints: bool,
+}
+
+impl SpreadConstraint {
+    /// Compiles a constraint of a pod with these labels.
+    pub fn new(constraint: &TopologySpreadConstraint, labels: &Labels) -> Self {
+        let mut selector = Selector::new(constraint.label_selector.as_ref());
+        for key in constraint.match_label_keys.iter().flatten() {
+            if let Some(value) = labels.get(key) {
+                selector.and(Requirement::equals(key, value));
+            }
+        }
+        Self {
+            max_skew: i64::from(constraint.max_skew),
+            topology_key: constraint.topology_key.clone(),
+            min_domains: i64::from(constraint.min_domains.unwrap_or(1)),
+            hard: constraint.when_unsatisfiable == "DoNotSchedule",
+            selector,
+            honor_affinity: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
+            honor_taints: constraint.node_taints_policy.as_deref() == Some("Honor"),
+        }
+    }
+
+    /// A preference, of no pods yet.
+    pub fn soft(topology_key: &str, max_skew: i64) -> Self {
+        Self {
+            max_skew,
+            topology_key: topology_key.to_owned(),
+            min_domains: 1,
+            hard: false,
+            selector: Selector::new(None),
+            honor_affinity: true,
+            honor_taints: false,
+        }
+    }
 }
 
 /// A pod with what plugins look at.
@@ -360,22 +395,6 @@ fn host_ports(spec: &PodSpec) -> Vec<HostPort> {
 fn spread(spec: &PodSpec, labels: &Labels) -> Vec<SpreadConstraint> {
     let constraints = spec.topology_spread_constraints.iter().flatten();
     constraints
-        .map(|c| {
-            let mut selector = Selector::new(c.label_selector.as_ref());
-            for key in c.match_label_keys.iter().flatten() {
-                if let Some(value) = labels.get(key) {
-                    selector.and(Requirement::equals(key, value));
-                }
-            }
-            SpreadConstraint {
-                max_skew: i64::from(c.max_skew),
-                topology_key: c.topology_key.clone(),
-                min_domains: i64::from(c.min_domains.unwrap_or(1)),
-                hard: c.when_unsatisfiable == "DoNotSchedule",
-                selector,
-                honor_affinity: c.node_affinity_policy.as_deref() != Some("Ignore"),
-                honor_taints: c.node_taints_policy.as_deref() == Some("Honor"),
-            }
-        })
+        .map(|c| SpreadConstraint::new(c, labels))
         .collect()
 }

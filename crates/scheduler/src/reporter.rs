@@ -121,15 +121,9 @@ impl Reporter {
     }
 
     /// Writes reports until cancelled.
-    pub(crate) async fn run(
-        self,
-        client: kube::Client,
-        component: String,
-        cancel: CancellationToken,
-    ) {
+    pub(crate) async fn run(self, client: kube::Client, cancel: CancellationToken) {
         let writer = Arc::new(Writer {
             client,
-            component,
             events: Mutex::default(),
         });
         let mut writes: JoinSet<Arc<str>> = JoinSet::new();
@@ -174,7 +168,6 @@ struct Written {
 
 struct Writer {
     client: kube::Client,
-    component: String,
     events: Mutex<HashMap<Arc<str>, Written>>,
 }
 
@@ -261,6 +254,7 @@ impl Writer {
 
     fn new_event(&self, report: &Report, message: String, now: Timestamp) -> Event {
         let pod = &report.pod;
+        let profile = pod.scheduler_name().to_owned();
         Event {
             metadata: ObjectMeta {
                 name: Some(format!("{}.{:x}", pod.name, now.as_nanosecond())),
@@ -279,10 +273,10 @@ impl Writer {
             first_timestamp: Some(Time(now)),
             last_timestamp: Some(Time(now)),
             source: Some(EventSource {
-                component: Some(self.component.clone()),
+                component: Some(profile.clone()),
                 host: None,
             }),
-            reporting_component: Some(self.component.clone()),
+            reporting_component: Some(profile),
             ..Event::default()
         }
     }

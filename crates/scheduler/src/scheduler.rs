@@ -5,11 +5,13 @@
 //! preemptions, conditions, events) run beside it.
 
 mod changes;
+mod consulting;
 mod engine;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use davit_allocator::Selectors;
@@ -25,15 +27,18 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::config::KubeSchedulerConfiguration;
 use crate::devices::Devices;
+use crate::extender::{ExtenderError, Extenders};
 use crate::framework::{ClusterEvent, EventObject, Hint, Profile, Status};
 use crate::metrics::Metrics;
-use crate::plugins::{Budgets, DynamicResourcesArgs, NodeResourceTopology, default_profile};
-use crate::pod::{DEFAULT_SCHEDULER_NAME, PodInfo};
+use crate::pod::PodInfo;
+use crate::profiles::{self, ProfileError};
 use crate::queue::{QueueOptions, Rules};
+use crate::registry::{FrameworkHandle, PluginRegistry};
 use crate::reporter::Reporter;
-use crate::topology::Topologies;
 use crate::waiting::WaitingPods;
+use crate::workloads::WorkloadInformers;
 use engine::Engine;
 
 /// Pods that have ended hold nothing and are not watched.
@@ -44,36 +49,50 @@ const HOUSEKEEPING: Duration = Duration::from_secs(30);
 /// How a scheduler is set up.
 #[derive(Debug, Clone)]
 pub struct SchedulerOptions {
-    /// Scheduler names that are served by the default profile, if `profiles` is empty.
-    pub names: Vec<String>,
-    /// Profiles of one's own; each serves the pods that name it.
+    /// Profiles, back-off, extenders; must be [valid](KubeSchedulerConfiguration::validate).
+    pub configuration: KubeSchedulerConfiguration,
+    /// The plugins that the configuration can name.
+    pub plugins: PluginRegistry,
+    /// Ready profiles, in the place of the configuration's.
     pub profiles: Vec<Profile>,
-    /// Back-off and the like.
-    pub queue: QueueOptions,
-    /// Share of the nodes to be looked for, in percent; 0 means "as the size of the cluster asks".
-    pub percentage_of_nodes_to_score: usize,
-    /// The arguments of the plugin DynamicResources, if `profiles` is empty.
-    pub dynamic_resources: DynamicResourcesArgs,
+    /// How long a pod stays unschedulable at most before it is tried again without a reason.
+    pub flush_after: Duration,
 }
 
 impl Default for SchedulerOptions {
     fn default() -> Self {
         Self {
-            names: vec![DEFAULT_SCHEDULER_NAME.to_owned()],
+            configuration: KubeSchedulerConfiguration::with_defaults(),
+            plugins: PluginRegistry::default(),
             profiles: Vec::new(),
-            queue: QueueOptions::default(),
-            percentage_of_nodes_to_score: 0,
-            dynamic_resources: DynamicResourcesArgs::default(),
+            flush_after: QueueOptions::default().flush_after,
         }
     }
 }
 
-/// Why a scheduler stopped.
+impl SchedulerOptions {
+    fn queue(&self) -> QueueOptions {
+        let seconds = |n: i64| Duration::from_secs(u64::try_from(n).unwrap_or(0));
+        QueueOptions {
+            initial_backoff: seconds(self.configuration.pod_initial_backoff_seconds),
+            max_backoff: seconds(self.configuration.pod_max_backoff_seconds),
+            flush_after: self.flush_after,
+        }
+    }
+}
+
+/// Why a scheduler stopped, or cannot begin.
 #[derive(Debug, thiserror::Error)]
 pub enum SchedulerError {
     /// A task it depends on ended.
     #[error("a watch or writer of the scheduler ended unexpectedly")]
     TaskEnded,
+    /// Profiles cannot be made of the configuration.
+    #[error(transparent)]
+    Profiles(#[from] ProfileError),
+    /// An extender cannot be set up.
+    #[error("couldn't build extenders: {0}")]
+    Extenders(#[from] ExtenderError),
 }
 
 /// A scheduler for one cluster. Cheap to clone; clones share metrics and waiting pods.
@@ -82,12 +101,17 @@ pub struct Scheduler {
     client: kube::Client,
     options: SchedulerOptions,
     profiles: Arc<Profiles>,
-    budgets: Budgets,
-    devices: Devices,
+    handle: FrameworkHandle,
     metrics: Metrics,
-    waiting: WaitingPods,
-    topologies: Topologies,
+    pub(crate) progress: Arc<AtomicU8>,
 }
+
+/// A scheduler that does not run.
+const IDLE: u8 = 0;
+/// One that does not know its cluster yet.
+pub(crate) const SYNCING: u8 = 1;
+/// One that decides.
+const SYNCED: u8 = 2;
 
 impl fmt::Debug for Scheduler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -129,46 +153,53 @@ impl Rules for Profiles {
 }
 
 impl Scheduler {
-    /// A scheduler that reaches its cluster through `client`.
-    pub fn new(client: kube::Client, options: SchedulerOptions) -> Self {
-        let budgets = Budgets::default();
-        let topologies = Topologies::default();
-        let devices = Devices::new(Arc::new(Selectors::kubernetes()));
-        let mut profiles = options.profiles.clone();
-        if profiles.is_empty() {
-            let default = |name: &String| {
-                let args = options.dynamic_resources;
-                default_profile(name, Some(client.clone()), budgets.clone(), &devices, args)
-            };
-            let aligned = |p: Profile| {
-                let plugin = NodeResourceTopology::new(topologies.clone(), devices.clone());
-                p.with(Arc::new(plugin), 0)
-            };
-            profiles = options.names.iter().map(default).map(aligned).collect();
+    /// A scheduler that reaches its cluster through `client`. What of its configuration has no effect goes to the log.
+    ///
+    /// # Errors
+    /// When profiles or extenders cannot be made of the configuration.
+    pub fn new(client: kube::Client, options: SchedulerOptions) -> Result<Self, SchedulerError> {
+        let configuration = &options.configuration;
+        let warnings = configuration.without_effect();
+        for warning in warnings
+            .into_iter()
+            .chain(profiles::not_built(configuration))
+        {
+            tracing::warn!("scheduler configuration: {warning}");
         }
-        let by_name = profiles.into_iter().map(|mut p| {
-            if p.percentage_of_nodes_to_score == 0 {
-                p.percentage_of_nodes_to_score = options.percentage_of_nodes_to_score;
-            }
-            (p.name().to_owned(), Arc::new(p))
-        });
-        Self {
+        let metrics = Metrics::default();
+        let devices = Devices::new(Arc::new(Selectors::kubernetes()));
+        let mut handle = FrameworkHandle::new("", Some(client.clone()), devices);
+        handle.extenders = Extenders::new(&configuration.extenders, metrics.clone())?;
+        let mut list = options.profiles.clone();
+        if list.is_empty() {
+            list = profiles::build(configuration, &options.plugins, &handle)?;
+        }
+        let by_name = list.into_iter().map(|p| (p.name().to_owned(), Arc::new(p)));
+        Ok(Self {
             profiles: Arc::new(Profiles {
                 by_name: by_name.collect(),
             }),
             client,
             options,
-            budgets,
-            devices,
-            metrics: Metrics::default(),
-            waiting: WaitingPods::default(),
-            topologies,
-        }
+            handle,
+            metrics,
+            progress: Arc::new(AtomicU8::new(IDLE)),
+        })
     }
 
     /// What is known of devices, for profiles of one's own.
     pub fn devices(&self) -> &Devices {
-        &self.devices
+        &self.handle.devices
+    }
+
+    /// What the scheduler was set up with.
+    pub fn configuration(&self) -> &KubeSchedulerConfiguration {
+        &self.options.configuration
+    }
+
+    /// Whether the scheduler knows its cluster, or has nothing to know because it does not run: another replica does.
+    pub fn is_idle_or_synced(&self) -> bool {
+        self.progress.load(Ordering::Relaxed) != SYNCING
     }
 
     /// The metrics, to be registered where they are served.
@@ -178,7 +209,7 @@ impl Scheduler {
 
     /// The pods that wait at Permit.
     pub fn waiting_pods(&self) -> &WaitingPods {
-        &self.waiting
+        &self.handle.waiting
     }
 
     /// Schedules until cancelled.
@@ -186,6 +217,13 @@ impl Scheduler {
     /// # Errors
     /// When a task the scheduler depends on ended; it can be run again.
     pub async fn run(&self, cancel: CancellationToken) -> Result<(), SchedulerError> {
+        self.progress.store(SYNCING, Ordering::Relaxed);
+        let ended = self.run_until_end(cancel).await;
+        self.progress.store(IDLE, Ordering::Relaxed);
+        ended
+    }
+
+    async fn run_until_end(&self, cancel: CancellationToken) -> Result<(), SchedulerError> {
         let mut tasks = JoinSet::new();
         // Whatever ends the run ends its tasks.
         let stop = cancel.child_token();
@@ -216,26 +254,24 @@ impl Scheduler {
         let classes = watch_all::<DeviceClass>(client, &mut tasks, &stop);
         let claims = watch_all::<ResourceClaim>(client, &mut tasks, &stop);
         let rules = watch_all::<DeviceTaintRule>(client, &mut tasks, &stop);
-        // All profiles speak under the name of the first: events name one component.
-        let component = self
-            .options
-            .names
-            .first()
-            .map_or(DEFAULT_SCHEDULER_NAME, String::as_str);
-        let recorder =
-            EventRecorder::spawn(client.clone(), component, "", &mut tasks, stop.clone());
+        let recorders = self.profiles.by_name.keys().map(|name| {
+            let recorder = EventRecorder::spawn(client.clone(), name, "", &mut tasks, stop.clone());
+            (name.clone(), recorder)
+        });
+        let recorders: HashMap<String, EventRecorder> = recorders.collect();
         let reporter = Reporter::default();
-        tasks.spawn(
-            reporter
-                .clone()
-                .run(client.clone(), component.to_owned(), stop.clone()),
-        );
+        tasks.spawn(reporter.clone().run(client.clone(), stop.clone()));
 
-        let mut topology_changes = self.topologies.subscribe();
-        let topologies = self.topologies.clone();
+        let mut topology_changes = self.handle.topologies.subscribe();
+        let topologies = self.handle.topologies.clone();
         tasks.spawn(topologies.follow(client.clone(), stop.clone()));
+        let workloads = self.follow_workloads(&mut tasks, &stop);
+        tokio::select! {
+            () = cancel.cancelled() => return Ok(()),
+            () = workloads.wait_synced() => {}
+        }
 
-        let mut engine = Engine::new(self, recorder, reporter);
+        let mut engine = Engine::new(self, recorders, reporter);
         let mut pod_changes = pods.subscribe();
         let mut node_changes = nodes.subscribe();
         let mut namespace_changes = namespaces.subscribe();
@@ -274,6 +310,9 @@ impl Scheduler {
             }
             while let Some(change) = pod_changes.try_next() {
                 engine.pod(change);
+            }
+            if engine.is_synced() {
+                self.progress.store(SYNCED, Ordering::Relaxed);
             }
             engine.adopt_strays();
             engine.reap();
@@ -314,7 +353,7 @@ impl Scheduler {
                 change = next_classic(&mut classic) => change.apply(&mut engine),
                 Some(_) = budget_changes.next() => {
                     while budget_changes.try_next().is_some() {}
-                    self.budgets.replace(budgets.list());
+                    self.handle.budgets.replace(budgets.list());
                 }
                 Ok(()) = topology_changes.changed() => engine.topologies(),
                 Some(done) = engine.work.join_next_with_id() => engine.done(done),
@@ -324,6 +363,24 @@ impl Scheduler {
                 }
             }
         }
+    }
+}
+
+impl Scheduler {
+    /// Watches what says which pods belong together.
+    fn follow_workloads(
+        &self,
+        tasks: &mut JoinSet<()>,
+        stop: &CancellationToken,
+    ) -> WorkloadInformers {
+        let informers = WorkloadInformers {
+            services: watch_all(&self.client, tasks, stop),
+            replication_controllers: watch_all(&self.client, tasks, stop),
+            replica_sets: watch_all(&self.client, tasks, stop),
+            stateful_sets: watch_all(&self.client, tasks, stop),
+        };
+        self.handle.workloads.follow(informers.clone());
+        informers
     }
 }
 

@@ -12,6 +12,7 @@
 pub mod annotations;
 pub mod binding;
 pub mod class;
+pub mod local;
 pub mod matching;
 pub mod names;
 pub mod pod;

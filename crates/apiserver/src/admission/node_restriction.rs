@@ -3,13 +3,15 @@
 //! Complements the Node authorizer, which does not see the objects written: a node changes its own
 //! Node (labels only from an agreed set, no taints), makes and deletes mirror pods bound to
 //! itself, reports the status of its pods, asks for tokens and certificates bound to them and for
-//! certificates of its own, and owns its Lease, CSINode and ResourceSlices. See
+//! certificates of its own, says what became of the local volumes that it keeps, and owns its Lease, CSINode and
+//! ResourceSlices. See
 //! <https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#noderestriction>.
 
 mod certificates;
 mod mirror;
 mod own_node;
 mod tokens;
+mod volumes;
 
 use davit_api::status::{Qualified, Status};
 use serde_json::{Map, Value};
@@ -56,6 +58,7 @@ impl Mutating for NodeRestriction {
             ("", "nodes", _) => own_node::check(node, attributes, object),
             ("", "persistentvolumeclaims", "status") => claim_status(node, attributes, object),
             ("", "persistentvolumeclaims", _) => Err("may only update PVC status".to_owned()),
+            ("", "persistentvolumes", _) => volumes::check(node, attributes, object),
             ("", "serviceaccounts", "token") => {
                 return tokens::check(node, attributes, object).await;
             }

@@ -1,7 +1,8 @@
 //! The Node authorizer: a node reads and writes what is its own.
 //!
 //! Nodes are users `system:node:NAME` in group `system:nodes`. Secrets, config maps, claims,
-//! volumes and service account tokens are a node's own when a pod bound to it refers to them; its
+//! volumes and service account tokens are a node's own when a pod bound to it refers to them; volumes also when davit's
+//! own provisioner keeps them there; its
 //! Node, Lease, CSINode and NodeResourceTopology by their name, ResourceSlices by `spec.nodeName`. Everything else
 //! follows the rules of role `system:node`. Specified in
 //! <https://kubernetes.io/docs/reference/access-authn-authz/node/>.
@@ -11,6 +12,7 @@ mod graph;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use davit_volume::local;
 
 use super::rbac::{Rule, node_rules};
 use super::{Attributes, Authorizer, Decision, UserRules};
@@ -55,6 +57,15 @@ impl NodeAuthorizer {
                         "can only get/update/patch this type",
                     )?;
                     return self.related(node, request).await;
+                }
+                // which of them, and what in them: NodeRestriction
+                ("", "persistentvolumes")
+                    if request.verb == "patch" && request.subresource.is_empty() =>
+                {
+                    return Ok(());
+                }
+                ("", "persistentvolumes") if matches!(request.verb.as_str(), "list" | "watch") => {
+                    return kept_volumes(node, request);
                 }
                 ("", "persistentvolumeclaims" | "persistentvolumes")
                 | ("resource.k8s.io", "resourceclaims")
@@ -233,6 +244,14 @@ fn csi_node(node: &str, request: &RequestInfo) -> Result<(), String> {
         return Err(why.to_owned());
     }
     Ok(())
+}
+
+/// The volumes that davit's own provisioner keeps on the node.
+fn kept_volumes(node: &str, request: &RequestInfo) -> Result<(), String> {
+    no_subresource(request, "cannot get subresource")?;
+    let own = request.selects_label(local::NODE_LABEL, &local::label_of_node(node));
+    own.then_some(())
+        .ok_or_else(|| "can only get individual resources of this type".to_owned())
 }
 
 fn own_node(node: &str, request: &RequestInfo) -> Result<(), String> {

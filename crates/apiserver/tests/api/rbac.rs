@@ -529,3 +529,60 @@ async fn items_33_34_the_status_of_a_claim_is_written_part_by_part() {
     assert!(text.contains("status.devices: Forbidden: changing status.devices requires resource=\"resourceclaims/driver\""), "{text}");
     as_user(&c, &on("n-1"), "PUT", &url, &told).await.ok(200);
 }
+
+#[tokio::test]
+async fn nodes_see_the_volumes_they_keep_and_say_what_became_of_them() {
+    let c = cluster().await;
+    let volumes = "/api/v1/persistentvolumes";
+    let volume = |name: &str, node: &str| {
+        json!({
+            "metadata": {"name": name, "labels": {"local.davit.dev/node": node}},
+            "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                "local": {"path": "/v"}, "nodeAffinity": {"required": {"nodeSelectorTerms": [
+                    {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}}},
+        })
+    };
+    c.post(volumes, &volume("mine", "n1")).await.ok(201);
+    c.post(volumes, &volume("theirs", "n2")).await.ok(201);
+    let node = UserInfo::new("system:node:n1", &["system:nodes"]);
+    let own = format!("{volumes}?labelSelector=local.davit.dev%2Fnode%3Dn1");
+    let list = get_as(&c, &node, &own).await.ok(200);
+    assert_eq!(list["items"].as_array().unwrap().len(), 1);
+    for other in ["", "?labelSelector=local.davit.dev%2Fnode%3Dn2", "/mine"] {
+        get_as(&c, &node, &format!("{volumes}{other}"))
+            .await
+            .error(403, "Forbidden");
+    }
+    let patch = async |name: &str, patch: Value| {
+        let headers = [("content-type", "application/merge-patch+json")];
+        let url = format!("{volumes}/{name}");
+        whole(
+            c.send_as(&node, "PATCH", &url, &headers, patch.to_string())
+                .await,
+        )
+        .await
+    };
+    let ready = || json!({"metadata": {"annotations": {"local.davit.dev/state": "Ready"}}});
+    patch("mine", ready()).await.ok(200);
+    let status = patch("theirs", ready()).await.error(403, "Forbidden");
+    assert_eq!(
+        status["message"],
+        "persistentvolumes \"theirs\" is forbidden: node \"n1\" can only update persistent volumes that it keeps"
+    );
+    for more in [
+        json!({"metadata": {"labels": {"local.davit.dev/node": "n2"}}}),
+        json!({"metadata": {"finalizers": ["example.com/held"]}}),
+        json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}),
+        json!({"spec": {"claimRef": {"namespace": "kube-system", "name": "c"}}}),
+    ] {
+        patch("mine", more).await.error(403, "Forbidden");
+    }
+    let options = json!({});
+    as_user(&c, &node, "DELETE", &format!("{volumes}/mine"), &options)
+        .await
+        .error(403, "Forbidden");
+    let made = volume("new", "n1");
+    as_user(&c, &node, "POST", volumes, &made)
+        .await
+        .error(403, "Forbidden");
+}

@@ -1,23 +1,12 @@
 //! Who calls the node server, and what they may do.
 
 use davit_client::subject::Subject;
+use davit_client::{AccessAttributes, Reviewed, Reviews};
 use http::{HeaderMap, Method, header};
-use k8s_openapi::api::authentication::v1::{TokenReview, TokenReviewSpec};
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
-};
-use kube::Api;
-use kube::api::PostParams;
-use parking_lot::Mutex;
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::ClientCertVerifier;
-use sha2::{Digest, Sha256};
-use std::collections::HashMap;
-use std::time::{Duration, Instant};
-
-const DEADLINE: Duration = Duration::from_secs(10);
-const MAX_CACHED: usize = 1024;
-const MASTERS: &str = "system:masters";
+use std::time::Duration;
 
 /// Whose word is taken (KubeletConfiguration `authentication` and `authorization`,
 /// <https://kubernetes.io/docs/reference/access-authn-authz/kubelet-authn-authz/>). The defaults are the file's.
@@ -61,22 +50,24 @@ impl Default for AccessOptions {
 
 /// An authenticated caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Caller {
-    pub(crate) name: String,
-    groups: Vec<String>,
-}
+pub(crate) struct Caller(Reviewed);
 
 impl Caller {
     fn anonymous() -> Self {
-        Self {
+        Self(Reviewed {
             name: "system:anonymous".to_owned(),
             groups: vec!["system:unauthenticated".to_owned()],
-        }
+        })
+    }
+
+    /// The user.
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
     }
 
     /// Whether the caller has shown nothing.
     pub(super) fn is_anonymous(&self) -> bool {
-        self.name == "system:anonymous"
+        self.name() == "system:anonymous"
     }
 }
 
@@ -103,45 +94,14 @@ pub(super) fn by_certificate(
     let mut groups = subject.organizations;
     groups.push("system:authenticated".to_owned());
     let name = subject.common_name;
-    Some(Caller { name, groups })
-}
-
-/// Answers of a review with their end.
-struct Cache<T> {
-    entries: Mutex<HashMap<String, (T, Instant)>>,
-}
-
-impl<T: Clone> Cache<T> {
-    fn new() -> Self {
-        Self {
-            entries: Mutex::default(),
-        }
-    }
-
-    fn get(&self, key: &str) -> Option<T> {
-        let entries = self.entries.lock();
-        entries
-            .get(key)
-            .filter(|(_, until)| *until > Instant::now())
-            .map(|(value, _)| value.clone())
-    }
-
-    fn put(&self, key: String, value: T, ttl: Duration) {
-        let mut entries = self.entries.lock();
-        if entries.len() >= MAX_CACHED {
-            entries.clear();
-        }
-        entries.insert(key, (value, Instant::now() + ttl));
-    }
+    Some(Caller(Reviewed { name, groups }))
 }
 
 /// Asks the API server about callers.
 pub(super) struct Access {
-    client: kube::Client,
+    reviews: Reviews,
     node: String,
     options: AccessOptions,
-    tokens: Cache<Option<Caller>>,
-    decisions: Cache<bool>,
 }
 
 fn first_segment(path: &str) -> &str {
@@ -178,12 +138,11 @@ pub(super) fn verb(method: &Method, path: &str) -> &'static str {
 
 impl Access {
     pub(super) fn new(client: kube::Client, node: String, options: AccessOptions) -> Self {
+        let kept = [options.token_for, options.allowed_for, options.denied_for];
         Self {
-            client,
+            reviews: Reviews::new(client.clone(), client, kept),
             node,
             options,
-            tokens: Cache::new(),
-            decisions: Cache::new(),
         }
     }
 
@@ -196,81 +155,24 @@ impl Access {
     }
 
     async fn by_token(&self, token: &str) -> Option<Caller> {
-        // Not the token itself: a cache must not be a store of secrets.
-        let key = Sha256::digest(token.as_bytes())
-            .iter()
-            .fold(String::new(), |t, b| t + &format!("{b:02x}"));
-        if let Some(known) = self.tokens.get(&key) {
-            return known;
-        }
-        let review = TokenReview {
-            spec: TokenReviewSpec {
-                token: token.to_owned(),
-                ..TokenReviewSpec::default()
-            },
-            ..TokenReview::default()
-        };
-        let api: Api<TokenReview> = Api::all(self.client.clone());
-        let params = PostParams::default();
-        let answer = tokio::time::timeout(DEADLINE, api.create(&params, &review))
-            .await
-            .ok()?
-            .ok()?;
-        let status = answer.status.unwrap_or_default();
-        let user = status.user.filter(|_| status.authenticated == Some(true));
-        let caller = user.map(|u| Caller {
-            name: u.username.unwrap_or_default(),
-            groups: u.groups.unwrap_or_default(),
-        });
-        self.tokens.put(key, caller.clone(), self.options.token_for);
-        caller
+        self.reviews.token(token).await.map(Caller)
     }
 
     /// Whether the caller may do this. Without an answer from the API server only `system:masters` may.
     pub(super) async fn allows(&self, caller: &Caller, method: &Method, path: &str) -> bool {
-        if self.options.authorize == Authorize::AlwaysAllow
-            || caller.groups.iter().any(|g| g == MASTERS)
-        {
+        if self.options.authorize == Authorize::AlwaysAllow {
             return true;
         }
-        let (verb, subresource) = (verb(method, path), subresource(path));
-        let key = format!(
-            "{}\0{}\0{verb}\0{subresource}",
-            caller.name,
-            caller.groups.join("\0")
-        );
-        if let Some(known) = self.decisions.get(&key) {
-            return known;
-        }
-        let review = SubjectAccessReview {
-            spec: SubjectAccessReviewSpec {
-                user: Some(caller.name.clone()),
-                groups: Some(caller.groups.clone()),
-                resource_attributes: Some(ResourceAttributes {
-                    verb: Some(verb.to_owned()),
-                    resource: Some("nodes".to_owned()),
-                    subresource: Some(subresource.to_owned()),
-                    name: Some(self.node.clone()),
-                    version: Some("v1".to_owned()),
-                    ..ResourceAttributes::default()
-                }),
-                ..SubjectAccessReviewSpec::default()
-            },
-            ..SubjectAccessReview::default()
+        let wanted = ResourceAttributes {
+            verb: Some(verb(method, path).to_owned()),
+            resource: Some("nodes".to_owned()),
+            subresource: Some(subresource(path).to_owned()),
+            name: Some(self.node.clone()),
+            version: Some("v1".to_owned()),
+            ..ResourceAttributes::default()
         };
-        let api: Api<SubjectAccessReview> = Api::all(self.client.clone());
-        let params = PostParams::default();
-        let Ok(Ok(answer)) = tokio::time::timeout(DEADLINE, api.create(&params, &review)).await
-        else {
-            return false;
-        };
-        let allowed = answer
-            .status
-            .is_some_and(|s| s.allowed && s.denied != Some(true));
-        let (yes, no) = (self.options.allowed_for, self.options.denied_for);
-        self.decisions
-            .put(key, allowed, if allowed { yes } else { no });
-        allowed
+        let wanted = AccessAttributes::Resource(Box::new(wanted));
+        self.reviews.allows(&caller.0, wanted).await
     }
 }
 

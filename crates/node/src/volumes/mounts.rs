@@ -1,6 +1,7 @@
 //! The few mount operations that volumes need, behind a trait so that they can be left out where the node lacks the
 //! privilege, and in tests.
 
+use super::mount_options::MountOptions;
 use davit_beneath::mount::{attach, clone_tree};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
@@ -18,6 +19,8 @@ pub trait Mounter: Send + Sync {
     fn mount_hugepages(&self, path: &Path, page_size: u64) -> io::Result<()>;
     /// Binds what is open as `source` onto `target`.
     fn bind(&self, source: &OwnedFd, target: &Path) -> io::Result<()>;
+    /// Restricts what is mounted on `target`.
+    fn restrict(&self, target: &Path, options: &MountOptions) -> io::Result<()>;
     /// Takes everything mounted on `path` off. Success when there is nothing.
     fn unmount(&self, path: &Path) -> io::Result<()>;
     /// Makes `path` a shared mount, so that mounts inside it reach containers and back.
@@ -65,6 +68,14 @@ impl Mounter for SystemMounter {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let target = rustix::fs::openat(CWD, target, flags, Mode::empty())?;
         Ok(attach(clone_tree(source, false)?, target)?)
+    }
+
+    fn restrict(&self, target: &Path, options: &MountOptions) -> io::Result<()> {
+        Ok(rustix::mount::mount_remount(
+            target,
+            MountFlags::BIND | options.flags(),
+            "",
+        )?)
     }
 
     fn unmount(&self, path: &Path) -> io::Result<()> {
@@ -116,6 +127,9 @@ impl Mounter for NoMounter {
         ))
     }
     fn bind(&self, _: &OwnedFd, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    fn restrict(&self, _: &Path, _: &MountOptions) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
     fn unmount(&self, _: &Path) -> io::Result<()> {

@@ -202,10 +202,14 @@ pub(super) async fn projected(
         } else if let Some(token) = &part.service_account_token {
             let audience = token.audience.as_deref().filter(|a| !a.is_empty());
             let seconds = token.expiration_seconds.unwrap_or(TOKEN_SECONDS);
-            let text = volumes
+            let held = volumes
+                .tokens
                 .token(pod, volume, &token.path, audience, seconds)
                 .await?;
-            out.insert(token.path.clone(), token_file(pod, text, default_mode));
+            out.insert(
+                token.path.clone(),
+                token_file(pod, held.token, default_mode),
+            );
         } else if let Some(bundle) = &part.cluster_trust_bundle {
             let text = trust_bundle::anchors(bundle, objects).await?;
             out.insert(bundle.path.clone(), token_file(pod, text, default_mode));

@@ -210,20 +210,32 @@ impl Worker {
             return Ok(());
         }
         let facts = self.ctx.facts(&self.pod, runtime.ips());
-        match self.ctx.volumes.setup(&self.pod, &facts).await {
+        let (ctx, pod, input) = (self.ctx.clone(), self.pod.clone(), self.input.clone());
+        let made = tokio::select! {
+            made = ctx.volumes.setup(&pod, &facts) => made,
+            // A driver that hangs does not hold up the pod's end.
+            () = input.ending() => return Err(Next::Again),
+        };
+        let errors = match made {
             Ok(mounted) => {
                 self.volumes = mounted;
                 self.volumes_at = Some(Instant::now());
-                Ok(())
+                return Ok(());
             }
-            Err(error) => {
-                tracing::warn!(pod = %self.pod.format(), %error, "volumes are not ready");
-                self.ctx
-                    .recorder
-                    .warning(&self.pod.reference(), "FailedMount", error.to_string());
-                Err(self.retry_later())
-            }
+            Err(errors) => errors,
+        };
+        let reference = pod.reference();
+        for error in errors {
+            tracing::warn!(pod = %pod.format(), %error, "volumes are not ready");
+            ctx.recorder
+                .warning(&reference, error.reason(), error.to_string());
         }
+        if self.volumes_at.is_some() {
+            // What was mounted is there as it was; the next look may bring it up to date.
+            self.volumes_at = Some(Instant::now());
+            return Ok(());
+        }
+        Err(self.retry_later())
     }
 
     /// Has the drivers of the pod's resource claims prepare them. A driver that hangs does not hold up the pod's end.

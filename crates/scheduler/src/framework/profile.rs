@@ -8,6 +8,7 @@ use super::{
     Bind, ClusterEvent, EventObject, Filter, Hint, Permit, Plugin, PostBind, PostFilter, PreBind,
     PreEnqueue, PreFilter, PreScore, QueueSort, Reserve, Score, Status,
 };
+use crate::config::ExtensionPoint;
 use crate::pod::PodInfo;
 
 /// The plugins of a profile by the point they take part in, each in the order of calls.
@@ -31,6 +32,48 @@ pub struct Points {
     pub post_bind: Vec<Arc<dyn PostBind>>,
 }
 
+impl Points {
+    /// Whether there is anything at a point.
+    pub(crate) fn has(&self, point: ExtensionPoint) -> bool {
+        match point {
+            ExtensionPoint::PreEnqueue => !self.pre_enqueue.is_empty(),
+            ExtensionPoint::QueueSort => self.queue_sort.is_some(),
+            ExtensionPoint::PreFilter => !self.pre_filter.is_empty(),
+            ExtensionPoint::Filter => !self.filter.is_empty(),
+            ExtensionPoint::PostFilter => !self.post_filter.is_empty(),
+            ExtensionPoint::PreScore => !self.pre_score.is_empty(),
+            ExtensionPoint::Score => !self.score.is_empty(),
+            ExtensionPoint::Reserve => !self.reserve.is_empty(),
+            ExtensionPoint::Permit => !self.permit.is_empty(),
+            ExtensionPoint::PreBind => !self.pre_bind.is_empty(),
+            ExtensionPoint::Bind => !self.bind.is_empty(),
+            ExtensionPoint::PostBind => !self.post_bind.is_empty(),
+            // Of groups of pods, which are not built.
+            ExtensionPoint::PlacementGenerate | ExtensionPoint::PlacementScore => false,
+        }
+    }
+
+    /// Adds what `other` has at a point.
+    pub(crate) fn take(&mut self, point: ExtensionPoint, other: &Self) {
+        let more = other.clone();
+        match point {
+            ExtensionPoint::PreEnqueue => self.pre_enqueue.extend(more.pre_enqueue),
+            ExtensionPoint::QueueSort => self.queue_sort = more.queue_sort,
+            ExtensionPoint::PreFilter => self.pre_filter.extend(more.pre_filter),
+            ExtensionPoint::Filter => self.filter.extend(more.filter),
+            ExtensionPoint::PostFilter => self.post_filter.extend(more.post_filter),
+            ExtensionPoint::PreScore => self.pre_score.extend(more.pre_score),
+            ExtensionPoint::Score => self.score.extend(more.score),
+            ExtensionPoint::Reserve => self.reserve.extend(more.reserve),
+            ExtensionPoint::Permit => self.permit.extend(more.permit),
+            ExtensionPoint::PreBind => self.pre_bind.extend(more.pre_bind),
+            ExtensionPoint::Bind => self.bind.extend(more.bind),
+            ExtensionPoint::PostBind => self.post_bind.extend(more.post_bind),
+            ExtensionPoint::PlacementGenerate | ExtensionPoint::PlacementScore => {}
+        }
+    }
+}
+
 /// A scheduler name with its plugins.
 #[derive(Clone)]
 pub struct Profile {
@@ -44,7 +87,7 @@ pub struct Profile {
 }
 
 /// Filters and scores are skipped by bits of a word.
-const MOST_PLUGINS: usize = 64;
+pub(crate) const MOST_PLUGINS: usize = 64;
 
 impl Profile {
     /// A profile without plugins.
@@ -58,22 +101,41 @@ impl Profile {
         }
     }
 
+    /// A profile of these points. The plugins are those at the points, with the weights of their scores.
+    pub(crate) fn assembled(
+        name: &str,
+        points: Points,
+        plugins: impl Iterator<Item = (Arc<dyn Plugin>, i64)>,
+    ) -> Self {
+        let mut profile = Self {
+            points,
+            ..Self::new(name)
+        };
+        for (plugin, weight) in plugins {
+            profile.enter(plugin, weight);
+        }
+        profile
+    }
+
     /// Adds a plugin at all its points; its scores count `weight` times.
     ///
     /// # Panics
     /// With more than 64 plugins.
     #[must_use]
-    pub fn with<P: Plugin>(mut self, plugin: Arc<P>, weight: i64) -> Self {
+    pub fn with(mut self, plugin: Arc<dyn Plugin>, weight: i64) -> Self {
         assert!(
             self.plugins.len() < MOST_PLUGINS,
             "a profile has at most {MOST_PLUGINS} plugins"
         );
-        let name = plugin.name();
         plugin.clone().attach(&mut self.points);
-        let events = plugin.events();
+        self.enter(plugin, weight);
+        self
+    }
+
+    fn enter(&mut self, plugin: Arc<dyn Plugin>, weight: i64) {
+        let (name, events) = (plugin.name(), plugin.events());
         self.plugins.insert(name, (plugin, events));
         self.weights.insert(name, weight);
-        self
     }
 
     /// The scheduler name pods use to choose this profile.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cache::Snapshot;
+use crate::config::BalancedAllocationArgs;
 use crate::framework::{CycleState, MAX_NODE_SCORE, Plugin, Points, PreScore, Score, Status};
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -12,6 +13,15 @@ use crate::pod::PodInfo;
 pub struct BalancedAllocation {
     /// The resources that are compared.
     pub resources: Vec<String>,
+}
+
+impl BalancedAllocation {
+    /// The plugin with these arguments.
+    pub fn new(args: &BalancedAllocationArgs) -> Self {
+        Self {
+            resources: args.resources.iter().map(|r| r.name.clone()).collect(),
+        }
+    }
 }
 
 impl Default for BalancedAllocation {

@@ -12,7 +12,9 @@ use kube::api::{Api, DeleteParams, Patch, PatchParams, Preconditions};
 use parking_lot::RwLock;
 use serde_json::json;
 
+use crate::config::DefaultPreemptionArgs;
 use crate::cycle::{Inputs, add_pod, filters_with_nominated, fit_message, remove_pod};
+use crate::extender::{Extenders, NodeVictims};
 use crate::framework::{
     Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Hint, Plugin, Points,
     PostFilter, PostFilterContext, PostFilterResult, Status,
@@ -21,9 +23,6 @@ use crate::node::NodeInfo;
 use crate::pod::PodInfo;
 use crate::selector::Selector;
 
-/// Share of the nodes on which preemption is tried, in percent, and how many at least.
-const CANDIDATE_PERCENTAGE: usize = 10;
-const LEAST_CANDIDATES: usize = 100;
 /// How long removing one victim may take.
 const DEADLINE: Duration = Duration::from_secs(30);
 
@@ -44,6 +43,11 @@ impl Budgets {
 pub struct DefaultPreemption {
     client: kube::Client,
     budgets: Budgets,
+    extenders: Extenders,
+    /// Share of the nodes on which preemption is tried, in percent.
+    candidate_percentage: usize,
+    /// How many at least.
+    least_candidates: usize,
 }
 
 /// The pods to remove from one node.
@@ -59,7 +63,37 @@ impl DefaultPreemption {
     /// A plugin that removes pods through this client and spares those under these budgets where
     /// it can.
     pub fn new(client: kube::Client, budgets: Budgets) -> Self {
-        Self { client, budgets }
+        let this = Self {
+            client,
+            budgets,
+            extenders: Extenders::default(),
+            candidate_percentage: 0,
+            least_candidates: 0,
+        };
+        this.with_args(&DefaultPreemptionArgs::default())
+    }
+
+    /// The same with these arguments.
+    #[must_use]
+    pub fn with_args(mut self, args: &DefaultPreemptionArgs) -> Self {
+        let number = |n: i32| usize::try_from(n).unwrap_or(0);
+        self.candidate_percentage = number(args.min_candidate_nodes_percentage);
+        self.least_candidates = number(args.min_candidate_nodes_absolute);
+        self
+    }
+
+    /// The same with extenders that judge the candidates.
+    #[must_use]
+    pub(crate) fn with_extenders(mut self, extenders: Extenders) -> Self {
+        self.extenders = extenders;
+        self
+    }
+
+    /// On how many of these nodes preemption is tried.
+    fn wanted(&self, potential: usize) -> usize {
+        (potential * self.candidate_percentage / 100)
+            .max(self.least_candidates)
+            .min(potential)
     }
 }
 
@@ -96,13 +130,29 @@ impl PostFilter for DefaultPreemption {
             return (PostFilterResult::default(), refuse(reason.to_owned()));
         }
         let nodes = context.snapshot.nodes();
-        let (candidates, refused) = self.candidates(state, pod, context);
+        let (candidates, refused) = match context.judged {
+            Some(judged) => (judged_candidates(judged, context), Vec::new()),
+            None => self.candidates(state, pod, context),
+        };
+        if context.judged.is_none() && !candidates.is_empty() && self.extenders.preempt_for(pod) {
+            let shown = candidates.into_iter().map(|c| NodeVictims {
+                node: nodes[c.at].clone(),
+                pods: c.victims,
+                violations: c.violations,
+            });
+            let result = PostFilterResult {
+                ask: Some(shown.collect()),
+                ..PostFilterResult::default()
+            };
+            return (result, Status::success());
+        }
         let Some(best) = best(candidates) else {
             let absent = Status::unresolvable("Preemption is not helpful for scheduling");
             let text = fit_message(nodes.len(), None, &refused, Some(&absent), None);
             return (
                 PostFilterResult {
                     nominate: Some(String::new()),
+                    ask: None,
                 },
                 refuse(text),
             );
@@ -121,10 +171,30 @@ impl PostFilter for DefaultPreemption {
         (
             PostFilterResult {
                 nominate: Some(node),
+                ask: None,
             },
             Status::success(),
         )
     }
+}
+
+/// What extenders have left, as far as it is still there.
+fn judged_candidates(judged: &[NodeVictims], context: &PostFilterContext<'_>) -> Vec<Candidate> {
+    let candidate = |c: &NodeVictims| {
+        let at = context.snapshot.position(&c.node.name)?;
+        let there = &context.snapshot.node(at).pods;
+        let victims = c
+            .pods
+            .iter()
+            .filter(|p| there.iter().any(|o| o.uid == p.uid));
+        let victims: Vec<Arc<PodInfo>> = victims.cloned().collect();
+        (!victims.is_empty()).then_some(Candidate {
+            at,
+            victims,
+            violations: c.violations,
+        })
+    };
+    judged.iter().filter_map(candidate).collect()
 }
 
 /// Whether the pod may preempt at all.
@@ -172,9 +242,7 @@ impl DefaultPreemption {
         if potential.is_empty() {
             return (Vec::new(), Vec::new());
         }
-        let wanted = (potential.len() * CANDIDATE_PERCENTAGE / 100)
-            .max(LEAST_CANDIDATES)
-            .min(potential.len());
+        let wanted = self.wanted(potential.len());
         let offset = rand::Rng::random_range(&mut rand::rng(), 0..potential.len());
         let budgets = CompiledBudget::all(&self.budgets);
         let inputs = Inputs {

@@ -19,6 +19,7 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+use crate::config::DynamicResourcesTimeouts;
 use crate::devices::Devices;
 pub(crate) use adopt::Adoption;
 use extended::Wanted;
@@ -52,6 +53,16 @@ impl Default for DynamicResourcesArgs {
                 list_attributes: true,
                 ..Features::default()
             },
+        }
+    }
+}
+
+impl From<&DynamicResourcesTimeouts> for DynamicResourcesArgs {
+    fn from(timeouts: &DynamicResourcesTimeouts) -> Self {
+        Self {
+            filter_timeout: timeouts.filter_timeout.unsigned_abs(),
+            binding_timeout: timeouts.binding_timeout.unsigned_abs(),
+            ..Self::default()
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cache::Snapshot;
+use crate::config::InterPodAffinityArgs;
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, MAX_NODE_SCORE,
     NodeNames, Plugin, Points, PreFilter, PreScore, Score, Status,
@@ -18,13 +19,23 @@ pub struct InterPodAffinity {
     /// What a required affinity term of a pod that runs already counts for in the score of a new
     /// pod it matches.
     pub hard_pod_affinity_weight: i64,
+    /// Whether preferences of pods that run already count only for pods that have some of their own.
+    pub ignore_preferred_terms_of_existing_pods: bool,
+}
+
+impl InterPodAffinity {
+    /// The plugin with these arguments.
+    pub fn new(args: &InterPodAffinityArgs) -> Self {
+        Self {
+            hard_pod_affinity_weight: i64::from(args.hard_pod_affinity_weight),
+            ignore_preferred_terms_of_existing_pods: args.ignore_preferred_terms_of_existing_pods,
+        }
+    }
 }
 
 impl Default for InterPodAffinity {
     fn default() -> Self {
-        Self {
-            hard_pod_affinity_weight: 1,
-        }
+        Self::new(&InterPodAffinityArgs::default())
     }
 }
 
@@ -338,6 +349,9 @@ impl PreScore for InterPodAffinity {
     ) -> Status {
         let mut sums = Domains::default();
         if pod.preferred_affinity.is_empty() && pod.preferred_anti_affinity.is_empty() {
+            if self.ignore_preferred_terms_of_existing_pods {
+                return Status::skip();
+            }
             for node in snapshot.nodes_with_affinity() {
                 for other in node.pods.iter().filter(|p| p.has_affinity()) {
                     self.weigh(&mut sums, pod, other, node, snapshot);
@@ -533,5 +547,37 @@ mod tests {
         assert!(!check(
             json!({"namespaceSelector": {"matchLabels": {"team": "y"}}})
         ));
+    }
+
+    #[test]
+    fn preferences_of_others_can_be_left_out() {
+        let mut bed = bed();
+        let wish = json!([{"weight": 5, "podAffinityTerm": term("web", "host")}]);
+        let fond = labelled(
+            "fond",
+            json!({"app": "db"}),
+            with("podAffinity", PREFERRED, wish),
+        );
+        bed.place(&fond, "a1");
+        let places = [0, 1, 2];
+        let plain = labelled("p", json!({"app": "web"}), json!({}));
+        let own = json!([{"weight": 1, "podAffinityTerm": term("none", "host")}]);
+        let picky = labelled(
+            "q",
+            json!({"app": "web"}),
+            with("podAffinity", PREFERRED, own),
+        );
+        let ignoring = InterPodAffinity::new(&InterPodAffinityArgs {
+            ignore_preferred_terms_of_existing_pods: true,
+            ..InterPodAffinityArgs::default()
+        });
+        for (plugin, pod, skips) in [
+            (&InterPodAffinity::default(), &plain, false),
+            (&ignoring, &plain, true),
+            (&ignoring, &picky, false),
+        ] {
+            let status = plugin.pre_score(&mut CycleState::new(), pod, &bed.snapshot, &places);
+            assert_eq!(status.is_skip(), skips, "{}", pod.name);
+        }
     }
 }

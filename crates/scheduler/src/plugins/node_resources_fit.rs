@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::cache::Snapshot;
+use crate::config::{FitStrategy, NodeResourcesFitArgs};
 use crate::devices::Devices;
 use crate::framework::{
     Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Filter, Hint,
@@ -13,13 +14,46 @@ use crate::pod::PodInfo;
 use crate::resources::Resources;
 
 /// What a good node is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ScoringStrategy {
     /// One that keeps much free.
     #[default]
     LeastAllocated,
     /// One that is full already.
     MostAllocated,
+    /// As a function says that is linear between these points, from use in percent to a score up to
+    /// [`MAX_NODE_SCORE`]; use rises from point to point.
+    RequestedToCapacityRatio(Vec<(i64, i64)>),
+}
+
+impl From<&FitStrategy> for ScoringStrategy {
+    fn from(strategy: &FitStrategy) -> Self {
+        match (
+            strategy.kind.as_str(),
+            &strategy.requested_to_capacity_ratio,
+        ) {
+            ("RequestedToCapacityRatio", Some(ratio)) => {
+                // Shapes have scores up to 10.
+                let points = ratio.shape.iter();
+                let points = points.map(|p| (i64::from(p.utilization), i64::from(p.score) * 10));
+                Self::RequestedToCapacityRatio(points.collect())
+            }
+            ("MostAllocated", _) => Self::MostAllocated,
+            _ => Self::LeastAllocated,
+        }
+    }
+}
+
+/// The value of a function of this shape.
+fn broken_line(shape: &[(i64, i64)], at: i64) -> i64 {
+    let Some(next) = shape.iter().position(|(utilization, _)| at <= *utilization) else {
+        return shape.last().map_or(0, |(_, score)| *score);
+    };
+    let (to, high) = shape[next];
+    let Some((from, low)) = next.checked_sub(1).map(|before| shape[before]) else {
+        return high;
+    };
+    low + (high - low) * (at - from) / (to - from)
 }
 
 /// The plugin `NodeResourcesFit`: CPU, memory, ephemeral storage, the number of pods, hugepages and
@@ -45,6 +79,20 @@ impl Default for NodeResourcesFit {
             scored: vec![("cpu".to_owned(), 1), ("memory".to_owned(), 1)],
             ignored: Vec::new(),
             ignored_groups: Vec::new(),
+            devices: None,
+        }
+    }
+}
+
+impl NodeResourcesFit {
+    /// The plugin with these arguments.
+    pub fn new(args: &NodeResourcesFitArgs) -> Self {
+        let resources = args.scoring_strategy.resources.iter();
+        Self {
+            strategy: ScoringStrategy::from(&args.scoring_strategy),
+            scored: resources.map(|r| (r.name.clone(), r.weight)).collect(),
+            ignored: args.ignored_resources.clone(),
+            ignored_groups: args.ignored_resource_groups.clone(),
             devices: None,
         }
     }
@@ -228,15 +276,30 @@ impl Score for NodeResourcesFit {
             if capacity == 0 {
                 continue;
             }
+            let score = match &self.strategy {
+                ScoringStrategy::RequestedToCapacityRatio(shape) => {
+                    broken_line(shape, share(wanted.min(capacity), capacity))
+                }
+                _ if wanted > capacity => 0,
+                ScoringStrategy::LeastAllocated => share(capacity - wanted, capacity),
+                ScoringStrategy::MostAllocated => share(wanted, capacity),
+            };
+            let by_shape = matches!(self.strategy, ScoringStrategy::RequestedToCapacityRatio(_));
+            if by_shape && score == 0 {
+                // As in the original: what scores nothing does not pull the others down.
+                continue;
+            }
             weights += weight;
-            sum += weight
-                * match self.strategy {
-                    _ if wanted > capacity => 0,
-                    ScoringStrategy::LeastAllocated => share(capacity - wanted, capacity),
-                    ScoringStrategy::MostAllocated => share(wanted, capacity),
-                };
+            sum += weight * score;
         }
-        if weights == 0 { 0 } else { sum / weights }
+        match (&self.strategy, weights) {
+            (_, 0) => 0,
+            // The one strategy that rounds.
+            (ScoringStrategy::RequestedToCapacityRatio(_), weights) => {
+                (2 * sum + weights) / (2 * weights)
+            }
+            (_, weights) => sum / weights,
+        }
     }
 }
 
@@ -344,6 +407,48 @@ mod tests {
             ..Default::default()
         };
         assert_eq!(bed.scores(&fullest, &wants), [75, 25]);
+    }
+
+    /// The example of the documentation: packing by an extended resource and CPU.
+    /// <https://kubernetes.io/docs/concepts/scheduling-eviction/resource-bin-packing/>
+    #[test]
+    fn a_shape_packs_devices() {
+        let args = json!({"scoringStrategy": {
+            "type": "RequestedToCapacityRatio",
+            "resources": [{"name": "example.com/foo", "weight": 5}, {"name": "example.com/bar", "weight": 3}],
+            "requestedToCapacityRatio": {"shape": [
+                {"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]},
+        }});
+        let plugin = NodeResourcesFit::new(&serde_json::from_value(args).unwrap());
+        let mut bed = Bed::new();
+        let has = json!({"status": {"allocatable": {"cpu": "8", "example.com/foo": "4",
+            "example.com/bar": "8", "pods": "10"}}});
+        bed.node("a", has.clone());
+        bed.node("b", has);
+        let holds = json!({"example.com/foo": "1", "example.com/bar": "2"});
+        bed.place(&pod("x", asks(holds)), "a");
+        let wants = pod(
+            "p",
+            asks(json!({"example.com/foo": "2", "example.com/bar": "1"})),
+        );
+        // a: 3/4 and 3/8, so (75*5 + 37*3) / 8; b: 2/4 and 1/8, so (50*5 + 12*3) / 8
+        assert_eq!(bed.scores(&plugin, &wants), [61, 36]);
+    }
+
+    #[test]
+    fn shapes_are_linear_between_their_points() {
+        let shape = [(20, 100), (40, 0), (80, 50)];
+        for (at, value) in [
+            (0, 100),
+            (20, 100),
+            (30, 50),
+            (40, 0),
+            (60, 25),
+            (80, 50),
+            (100, 50),
+        ] {
+            assert_eq!(broken_line(&shape, at), value, "{at}");
+        }
     }
 
     #[test]

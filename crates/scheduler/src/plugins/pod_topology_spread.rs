@@ -6,30 +6,102 @@ use std::sync::Arc;
 use super::node_affinity::allows;
 use super::taint_toleration::untolerated;
 use crate::cache::Snapshot;
+use crate::config::PodTopologySpreadArgs;
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, MAX_NODE_SCORE,
     NodeNames, Plugin, Points, PreFilter, PreScore, Score, Status,
 };
 use crate::node::NodeInfo;
 use crate::pod::{ByGroup, PodInfo, SpreadConstraint};
+use crate::selector::Labels;
+use crate::workloads::Workloads;
 
 /// The label whose domains are the nodes themselves.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// The plugin `PodTopologySpread`. Only constraints a pod states are looked at; the original's
-/// cluster-wide default constraints for pods of services are not applied.
+/// The label whose domains are zones.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// The plugin `PodTopologySpread`: the constraints that a pod states, or else those that all pods have which belong
+/// to a Service or a controller.
 #[derive(Debug)]
-pub struct PodTopologySpread;
+pub struct PodTopologySpread {
+    /// Constraints of pods that state none; their selectors are those of [`Workloads::peers`].
+    defaults: Vec<SpreadConstraint>,
+    /// Whether the defaults are the system's: then nodes that lack a label count by the others.
+    by_system: bool,
+    workloads: Workloads,
+}
+
+impl Default for PodTopologySpread {
+    fn default() -> Self {
+        Self::new(&PodTopologySpreadArgs::default(), Workloads::default())
+    }
+}
+
+impl PodTopologySpread {
+    /// The plugin with these arguments.
+    pub fn new(args: &PodTopologySpreadArgs, workloads: Workloads) -> Self {
+        let by_system = args.defaulting_type == "System";
+        let none = Labels::new();
+        let own = args.default_constraints.iter();
+        let defaults = if by_system {
+            // https://kubernetes.io/docs/concepts/scheduling-eviction/topology-spread-constraints/#internal-default-constraints
+            vec![
+                SpreadConstraint::soft(HOSTNAME, 3),
+                SpreadConstraint::soft(ZONE, 5),
+            ]
+        } else {
+            own.map(|c| SpreadConstraint::new(c, &none)).collect()
+        };
+        Self {
+            defaults,
+            by_system,
+            workloads,
+        }
+    }
+
+    /// The hard or the soft constraints of a pod.
+    fn constraints(&self, pod: &PodInfo, hard: bool) -> Arc<[SpreadConstraint]> {
+        if !pod.spread.is_empty() {
+            return pod
+                .spread
+                .iter()
+                .filter(|c| c.hard == hard)
+                .cloned()
+                .collect();
+        }
+        let defaults = self.defaults.iter().filter(|c| c.hard == hard);
+        if defaults.clone().next().is_none() {
+            return Arc::default();
+        }
+        let Some(selector) = self.workloads.peers(pod) else {
+            return Arc::default();
+        };
+        let with_selector = |c: &SpreadConstraint| SpreadConstraint {
+            selector: selector.clone(),
+            ..c.clone()
+        };
+        defaults.map(with_selector).collect()
+    }
+
+    /// Whether nodes have to have the labels of all constraints to be scored.
+    fn needs_all_labels(&self, pod: &PodInfo) -> bool {
+        !pod.spread.is_empty() || !self.by_system
+    }
+}
 
 /// For each hard constraint the matching pods by domain.
 #[derive(Debug, Clone, Default)]
 struct FilterState {
+    constraints: Arc<[SpreadConstraint]>,
     counts: Vec<HashMap<String, i64>>,
 }
 
 /// For each soft constraint the matching pods by domain, and what a pod counts for.
 #[derive(Debug, Clone, Default)]
 struct ScoreState {
+    constraints: Arc<[SpreadConstraint]>,
     counts: Vec<HashMap<String, i64>>,
     weights: Vec<f64>,
     /// Nodes without one of the labels.
@@ -62,11 +134,10 @@ fn matching(
     i64::try_from(node.pods.iter().filter(counts).count()).unwrap_or(i64::MAX)
 }
 
-fn has_all_labels<'a>(
-    mut constraints: impl Iterator<Item = &'a SpreadConstraint>,
-    node: &NodeInfo,
-) -> bool {
-    constraints.all(|c| node.label(&c.topology_key).is_some())
+fn has_all_labels(constraints: &[SpreadConstraint], node: &NodeInfo) -> bool {
+    constraints
+        .iter()
+        .all(|c| node.label(&c.topology_key).is_some())
 }
 
 impl PodTopologySpread {
@@ -74,11 +145,10 @@ impl PodTopologySpread {
         let Some(state) = state.get_mut::<FilterState>() else {
             return;
         };
-        let hard = || pod.spread.iter().filter(|c| c.hard);
-        if !has_all_labels(hard(), node) {
+        if !has_all_labels(&state.constraints, node) {
             return;
         }
-        for (constraint, counts) in hard().zip(&mut state.counts) {
+        for (constraint, counts) in state.constraints.iter().zip(&mut state.counts) {
             if !counted(constraint, pod, other) || !counts_for(constraint, pod, node) {
                 continue;
             }
@@ -112,6 +182,10 @@ impl Plugin for PodTopologySpread {
     }
 
     fn hint(&self, _: &ClusterEvent, pod: &PodInfo, object: &EventObject) -> Hint {
+        if pod.spread.is_empty() {
+            // Refused by default constraints, whose selector may be another by now.
+            return Hint::Queue;
+        }
         let concerned = match object {
             EventObject::Pod { old, new } => [old, new].into_iter().flatten().any(|other| {
                 other.namespace == pod.namespace
@@ -140,17 +214,13 @@ impl PreFilter for PodTopologySpread {
         pod: &PodInfo,
         snapshot: &Snapshot,
     ) -> (Status, NodeNames) {
-        let hard: Vec<&SpreadConstraint> = pod.spread.iter().filter(|c| c.hard).collect();
+        let hard = self.constraints(pod, true);
         if hard.is_empty() {
             return (Status::skip(), None);
         }
         let mut counts = vec![HashMap::new(); hard.len()];
         let mut known: Vec<ByGroup<bool>> = hard.iter().map(|_| ByGroup::default()).collect();
-        for node in snapshot
-            .nodes()
-            .iter()
-            .filter(|n| has_all_labels(hard.iter().copied(), n))
-        {
+        for node in snapshot.nodes().iter().filter(|n| has_all_labels(&hard, n)) {
             for ((constraint, counts), known) in hard.iter().zip(&mut counts).zip(&mut known) {
                 let Some(value) = node.label(&constraint.topology_key) else {
                     continue;
@@ -162,7 +232,10 @@ impl PreFilter for PodTopologySpread {
                 }
             }
         }
-        state.put(FilterState { counts });
+        state.put(FilterState {
+            constraints: hard,
+            counts,
+        });
         (Status::success(), None)
     }
 
@@ -194,7 +267,7 @@ impl Filter for PodTopologySpread {
         let Some(state) = state.get::<FilterState>() else {
             return Status::error("topology spread has not been prepared");
         };
-        for (constraint, counts) in pod.spread.iter().filter(|c| c.hard).zip(&state.counts) {
+        for (constraint, counts) in state.constraints.iter().zip(&state.counts) {
             let Some(value) = node.label(&constraint.topology_key) else {
                 return Status::unresolvable(
                     "node(s) didn't match pod topology spread constraints (missing required label)",
@@ -227,23 +300,25 @@ impl PreScore for PodTopologySpread {
         snapshot: &Snapshot,
         nodes: &[usize],
     ) -> Status {
-        let soft: Vec<&SpreadConstraint> = pod.spread.iter().filter(|c| !c.hard).collect();
+        let soft = self.constraints(pod, false);
         if soft.is_empty() {
             return Status::skip();
         }
+        let all_labels = self.needs_all_labels(pod);
         let mut result = ScoreState {
+            constraints: soft.clone(),
             counts: vec![HashMap::new(); soft.len()],
             ..ScoreState::default()
         };
         for node in nodes.iter().map(|&at| snapshot.node(at)) {
-            if !has_all_labels(soft.iter().copied(), node) {
+            if all_labels && !has_all_labels(&soft, node) {
                 result.ignored.insert(node.name.clone());
                 continue;
             }
             for (constraint, counts) in soft.iter().zip(&mut result.counts) {
-                if let Some(value) = node.label(&constraint.topology_key) {
-                    counts.entry(value.to_owned()).or_insert(0);
-                }
+                // Nodes without the label are a domain of their own, which only counts as one.
+                let value = node.label(&constraint.topology_key).unwrap_or_default();
+                counts.entry(value.to_owned()).or_insert(0);
             }
         }
         let mut known: Vec<ByGroup<bool>> = soft.iter().map(|_| ByGroup::default()).collect();
@@ -264,7 +339,7 @@ impl PreScore for PodTopologySpread {
         for node in snapshot
             .nodes()
             .iter()
-            .filter(|n| has_all_labels(soft.iter().copied(), n))
+            .filter(|n| !all_labels || has_all_labels(&soft, n))
         {
             let per_constraint = soft.iter().zip(&mut result.counts).zip(&mut known);
             for ((constraint, counts), known) in per_constraint {
@@ -284,25 +359,22 @@ impl PreScore for PodTopologySpread {
 
 impl Score for PodTopologySpread {
     #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
-    fn score(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo, _: &Snapshot) -> i64 {
+    fn score(&self, state: &CycleState, _: &PodInfo, node: &NodeInfo, _: &Snapshot) -> i64 {
         let Some(state) = state.get::<ScoreState>() else {
             return 0;
         };
         if state.ignored.contains(&node.name) {
             return 0;
         }
-        let soft = pod.spread.iter().filter(|c| !c.hard);
-        let parts = soft
-            .zip(&state.counts)
-            .zip(&state.weights)
-            .map(|((c, counts), weight)| {
-                let here = node
-                    .label(&c.topology_key)
-                    .and_then(|v| counts.get(v))
-                    .copied()
-                    .unwrap_or(0);
-                here as f64 * weight + (c.max_skew - 1) as f64
-            });
+        let soft = state.constraints.iter();
+        let parts =
+            soft.zip(&state.counts)
+                .zip(&state.weights)
+                .filter_map(|((c, counts), weight)| {
+                    let domain = node.label(&c.topology_key)?;
+                    let here = counts.get(domain).copied().unwrap_or(0);
+                    Some(here as f64 * weight + (c.max_skew - 1) as f64)
+                });
         parts.sum::<f64>().round() as i64
     }
 
@@ -340,6 +412,7 @@ impl Score for PodTopologySpread {
 mod tests {
     use super::*;
     use crate::plugins::testing::{Bed, labelled};
+    use crate::selector::Selector;
     use serde_json::{Value, json};
 
     fn constraint(key: &str, when: &str) -> Value {
@@ -377,7 +450,7 @@ mod tests {
         let mut bed = bed();
         bed.place(&web("w1", json!([])), "a1");
         let pod = web("w2", json!([constraint("zone", "DoNotSchedule")]));
-        let verdicts = bed.verdicts(&PodTopologySpread, &pod);
+        let verdicts = bed.verdicts(&PodTopologySpread::default(), &pod);
         assert_eq!(by_name(&bed, &verdicts), [false, false, true]);
         let at = bed.snapshot.position("a1").unwrap();
         assert_eq!(
@@ -385,7 +458,7 @@ mod tests {
             Status::unschedulable("node(s) didn't match pod topology spread constraints")
         );
         bed.node("c1", json!({}));
-        let verdicts = bed.verdicts(&PodTopologySpread, &pod);
+        let verdicts = bed.verdicts(&PodTopologySpread::default(), &pod);
         let at = bed.snapshot.position("c1").unwrap();
         assert_eq!(
             verdicts[at],
@@ -401,10 +474,10 @@ mod tests {
         bed.place(&web("w1", json!([])), "a1");
         bed.place(&web("w2", json!([])), "b1");
         let mut wants = constraint("zone", "DoNotSchedule");
-        let verdicts = bed.verdicts(&PodTopologySpread, &web("p", json!([wants])));
+        let verdicts = bed.verdicts(&PodTopologySpread::default(), &web("p", json!([wants])));
         assert_eq!(by_name(&bed, &verdicts), [true; 3]);
         wants["minDomains"] = json!(3);
-        let verdicts = bed.verdicts(&PodTopologySpread, &web("p", json!([wants])));
+        let verdicts = bed.verdicts(&PodTopologySpread::default(), &web("p", json!([wants])));
         assert_eq!(by_name(&bed, &verdicts), [false; 3]);
     }
 
@@ -415,11 +488,19 @@ mod tests {
         bed.place(&running, "a1");
         let pod = web("p", json!([constraint("zone", "DoNotSchedule")]));
         let mut state = CycleState::new();
-        PodTopologySpread.pre_filter(&mut state, &pod, &bed.snapshot);
+        PodTopologySpread::default().pre_filter(&mut state, &pod, &bed.snapshot);
         let node = bed.snapshot.node(bed.snapshot.position("a2").unwrap());
-        assert!(!PodTopologySpread.filter(&state, &pod, node).is_success());
-        PodTopologySpread.remove_pod(&mut state, &pod, &running, node, &bed.snapshot);
-        assert!(PodTopologySpread.filter(&state, &pod, node).is_success());
+        assert!(
+            !PodTopologySpread::default()
+                .filter(&state, &pod, node)
+                .is_success()
+        );
+        PodTopologySpread::default().remove_pod(&mut state, &pod, &running, node, &bed.snapshot);
+        assert!(
+            PodTopologySpread::default()
+                .filter(&state, &pod, node)
+                .is_success()
+        );
     }
 
     #[test]
@@ -430,12 +511,78 @@ mod tests {
         let pod = web("p", json!([constraint("zone", "ScheduleAnyway")]));
         let places: Vec<usize> = (0..4).collect();
         let mut state = CycleState::new();
-        PodTopologySpread.pre_score(&mut state, &pod, &bed.snapshot, &places);
-        let scores = bed.scores_with(&PodTopologySpread, &pod, &state);
+        PodTopologySpread::default().pre_score(&mut state, &pod, &bed.snapshot, &places);
+        let scores = bed.scores_with(&PodTopologySpread::default(), &pod, &state);
         let score = |name| scores[bed.snapshot.position(name).unwrap()];
         assert_eq!(
             [score("a1"), score("a2"), score("b1"), score("c1")],
             [0, 0, 100, 0]
         );
+    }
+
+    /// A Service of one namespace that everybody with `app=web` belongs to.
+    fn workloads() -> Workloads {
+        let peers = Selector::new(Some(
+            &serde_json::from_value(json!({"matchLabels": {"app": "web"}})).unwrap(),
+        ));
+        Workloads::fixed(peers)
+    }
+
+    #[test]
+    fn pods_of_a_service_are_spread_softly_without_being_asked() {
+        let mut bed = Bed::new();
+        for (name, zone) in [
+            ("a1", Some("a")),
+            ("a2", Some("a")),
+            ("b1", Some("b")),
+            ("bare", None),
+        ] {
+            let mut labels = json!({HOSTNAME: name});
+            if let Some(zone) = zone {
+                labels[ZONE] = json!(zone);
+            }
+            bed.node(name, json!({"metadata": {"labels": labels}}));
+        }
+        bed.place(&web("w1", json!([])), "a1");
+        let plugin = PodTopologySpread::new(&PodTopologySpreadArgs::default(), workloads());
+        let pod = web("w2", json!([]));
+        assert!(bed.pre_filter(&plugin, &pod).0.is_skip());
+        let places: Vec<usize> = (0..4).collect();
+        let mut state = CycleState::new();
+        assert!(
+            plugin
+                .pre_score(&mut state, &pod, &bed.snapshot, &places)
+                .is_success()
+        );
+        let scores = bed.scores_with(&plugin, &pod, &state);
+        let of = |name: &str| scores[bed.snapshot.position(name).unwrap()];
+        // Another zone is better than another node of the same, and that better than the same node.
+        assert!(of("b1") > of("a2") && of("a2") > of("a1"), "{scores:?}");
+        // A node without a zone counts by its name alone.
+        assert!(of("bare") > of("a2"), "{scores:?}");
+        // Whoever states constraints, or belongs to nothing, is not concerned.
+        let nobody = PodTopologySpread::default();
+        assert!(
+            nobody
+                .pre_score(&mut CycleState::new(), &pod, &bed.snapshot, &places)
+                .is_skip()
+        );
+        let own = web("w3", json!([constraint("zone", "DoNotSchedule")]));
+        assert!(
+            plugin
+                .pre_score(&mut CycleState::new(), &own, &bed.snapshot, &places)
+                .is_skip()
+        );
+    }
+
+    #[test]
+    fn a_list_of_defaults_can_be_hard() {
+        let mut bed = bed();
+        bed.place(&web("w1", json!([])), "a1");
+        let args = serde_json::from_value(json!({"defaultingType": "List", "defaultConstraints": [
+            {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}));
+        let plugin = PodTopologySpread::new(&args.unwrap(), workloads());
+        let verdicts = bed.verdicts(&plugin, &web("w2", json!([])));
+        assert_eq!(by_name(&bed, &verdicts), [false, false, true]);
     }
 }

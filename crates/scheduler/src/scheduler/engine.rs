@@ -1,6 +1,7 @@
 //! The owner of all state: takes changes in, decides, books.
 
-use std::collections::{BTreeSet, HashMap};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +9,18 @@ use davit_client::{EventRecorder, object_ref};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
+use super::consulting::{Consultation, Parked};
 use super::{Profiles, Scheduler};
 use crate::cache::{Cache, Snapshot};
-use crate::cycle::{Attempt, Inputs, Outcome, attempt, fit_message};
+use crate::cycle::{Attempt, Consulted, Inputs, Outcome, attempt_with, fit_message};
 use crate::devices::Devices;
+use crate::extender::{ExtenderAnswers, ExtenderError, Extenders};
 use crate::framework::{
     Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Profile, Status,
 };
 use crate::metrics::{AttemptResult, Metrics};
 use crate::nominator::Nominated;
-use crate::plugins::{Adoption, ClassicResources, DynamicResources};
+use crate::plugins::{Adoption, ClassicResources, DynamicResources, DynamicResourcesArgs};
 use crate::pod::PodInfo;
 use crate::queue::{Failure, Queue, Taken};
 use crate::reporter::{Report, Reporter};
@@ -45,6 +48,8 @@ pub(super) enum Done {
     Binding(Box<Flight>, Status),
     /// Something a plugin deferred.
     Effect,
+    /// A pod about which extenders have been asked, and whether that failed.
+    Consulted(Box<Consultation>, Result<(), ExtenderError>),
 }
 
 pub(super) struct Engine {
@@ -62,34 +67,43 @@ pub(super) struct Engine {
     pub(super) strays: BTreeSet<Arc<str>>,
     pub(super) look_at_strays: bool,
     pub(super) work: JoinSet<Done>,
-    /// Which pod a task of `work` binds, should it panic.
-    binding: HashMap<Id, Arc<str>>,
+    /// Which pod a task of `work` binds or asks about, should it panic.
+    pub(super) binding: HashMap<Id, Arc<str>>,
     pub(super) synced: [bool; 3],
-    snapshot: Snapshot,
+    pub(super) snapshot: Snapshot,
     start: usize,
-    recorder: EventRecorder,
+    /// By profile.
+    recorders: HashMap<String, EventRecorder>,
+    pub(super) extenders: Extenders,
+    /// The extenders, by place, that are being asked about pods.
+    pub(super) asked: HashMap<Arc<str>, BTreeSet<usize>>,
+    /// Pods that wait until extenders are free, in the order of the queue.
+    pub(super) parked: BTreeMap<(Reverse<i64>, u64), Parked>,
+    pub(super) next_parked: u64,
 }
 
 impl Engine {
-    pub(super) fn new(scheduler: &Scheduler, recorder: EventRecorder, reporter: Reporter) -> Self {
+    pub(super) fn new(
+        scheduler: &Scheduler,
+        recorders: HashMap<String, EventRecorder>,
+        reporter: Reporter,
+    ) -> Self {
+        let handle = &scheduler.handle;
         Self {
             cache: Cache::new(),
-            queue: Queue::new(scheduler.options.queue),
+            queue: Queue::new(scheduler.options.queue()),
             nominated: Nominated::default(),
             profiles: scheduler.profiles.clone(),
             metrics: scheduler.metrics.clone(),
             reporter,
-            waiting: scheduler.waiting.clone(),
-            devices: scheduler.devices.clone(),
+            waiting: handle.waiting.clone(),
+            devices: handle.devices.clone(),
             dynamic: Arc::new(DynamicResources::new(
                 Some(scheduler.client.clone()),
-                scheduler.devices.clone(),
-                scheduler.options.dynamic_resources,
+                handle.devices.clone(),
+                DynamicResourcesArgs::default(),
             )),
-            classic: ClassicResources::new(
-                Some(scheduler.client.clone()),
-                scheduler.devices.clone(),
-            ),
+            classic: ClassicResources::new(Some(scheduler.client.clone()), handle.devices.clone()),
             strays: BTreeSet::new(),
             look_at_strays: false,
             work: JoinSet::new(),
@@ -97,13 +111,22 @@ impl Engine {
             synced: [false; 3],
             snapshot: Snapshot::default(),
             start: 0,
-            recorder,
+            recorders,
+            extenders: handle.extenders.clone(),
+            asked: HashMap::new(),
+            parked: BTreeMap::new(),
+            next_parked: 0,
         }
     }
 
     /// Whether a decision can be made now.
     pub(super) fn is_ready(&self) -> bool {
-        self.synced.iter().all(|s| *s) && self.work.len() < MOST_WORK && self.queue.is_ready(now())
+        self.is_synced() && self.work.len() < MOST_WORK && self.queue.is_ready(now())
+    }
+
+    /// Whether all nodes, pods and namespaces are known.
+    pub(super) fn is_synced(&self) -> bool {
+        self.synced.iter().all(|s| *s)
     }
 
     /// When there is something to do without any change.
@@ -198,12 +221,15 @@ impl Engine {
     /// One attempt for the next pod.
     pub(super) fn schedule_one(&mut self) {
         let began = Instant::now();
-        let profiles = self.profiles.clone();
-        let Some(taken) = self.queue.pop(&*profiles, now()) else {
-            return;
-        };
+        if let Some(taken) = self.queue.pop(&*self.profiles.clone(), now()) {
+            self.decide(taken, ExtenderAnswers::default(), began);
+        }
+    }
+
+    /// Makes a decision about a pod, or asks extenders first.
+    pub(super) fn decide(&mut self, taken: Taken, mut answers: ExtenderAnswers, began: Instant) {
         let pod = taken.pod.clone();
-        let Some(profile) = profiles.of(&pod).cloned() else {
+        let Some(profile) = self.profiles.of(&pod).cloned() else {
             return self.queue.remove(&pod.uid);
         };
         if pod.is_terminating() || self.cache.pod(&pod.uid).is_some() {
@@ -216,12 +242,21 @@ impl Engine {
             nominated: &self.nominated,
             pod: &pod,
         };
-        let mut attempt = attempt(&inputs, &mut self.start);
-        self.metrics.algorithm(began.elapsed());
+        let consulted = Consulted {
+            extenders: &self.extenders,
+            answers: &answers,
+        };
+        let (from, deciding) = (self.start, Instant::now());
+        let mut attempt = attempt_with(&inputs, consulted, &mut self.start);
+        self.metrics.algorithm(deciding.elapsed());
         self.run_effects(&mut attempt.state);
-        match attempt.outcome {
-            Outcome::Node(place) => {
-                let node = self.snapshot.node(place).name.clone();
+        match (&attempt.outcome, attempt.question.take()) {
+            (Outcome::Asks, Some(question)) => {
+                answers.start.get_or_insert(from);
+                self.consult(taken, question, answers, began);
+            }
+            (Outcome::Node(place), _) => {
+                let node = self.snapshot.node(*place).name.clone();
                 self.commit(Box::new(Flight {
                     taken,
                     profile,
@@ -248,7 +283,13 @@ impl Engine {
     }
 
     /// No node was found.
-    fn refuse(&mut self, taken: &Taken, profile: &Profile, attempt: &Attempt, began: Instant) {
+    pub(super) fn refuse(
+        &mut self,
+        taken: &Taken,
+        profile: &Profile,
+        attempt: &Attempt,
+        began: Instant,
+    ) {
         let failure = attempt.failure();
         let result = if failure.error {
             AttemptResult::Error
@@ -327,8 +368,8 @@ impl Engine {
         }
         self.run_effects(&mut flight.state);
         let ticket = (!waits.is_empty()).then(|| self.waiting.enter(pod.uid.clone(), &waits));
-        let reporter = self.reporter.clone();
-        let task = self.work.spawn(bind(flight, ticket, reporter));
+        let (reporter, extenders) = (self.reporter.clone(), self.extenders.clone());
+        let task = self.work.spawn(bind(flight, ticket, reporter, extenders));
         self.binding.insert(task.id(), pod.uid.clone());
     }
 
@@ -342,6 +383,10 @@ impl Engine {
     pub(super) fn done(&mut self, done: Result<(Id, Done), JoinError>) {
         match done {
             Ok((_, Done::Effect)) => {}
+            Ok((id, Done::Consulted(consultation, result))) => {
+                self.binding.remove(&id);
+                self.consulted(*consultation, result);
+            }
             Ok((id, Done::Binding(flight, status))) => {
                 self.binding.remove(&id);
                 if status.is_success() {
@@ -354,7 +399,8 @@ impl Engine {
                 let Some(uid) = self.binding.remove(&error.id()) else {
                     return;
                 };
-                tracing::error!(%error, uid = &*uid, "binding broke off");
+                tracing::error!(%error, uid = &*uid, "binding or asking extenders broke off");
+                self.asked.remove(&uid);
                 let pod = self.cache.pod(&uid).cloned();
                 self.cache.forget(&uid);
                 self.pod_left(pod);
@@ -364,6 +410,7 @@ impl Engine {
                 };
                 self.queue
                     .fail(&uid, failure, &*self.profiles.clone(), now());
+                self.resume_parked();
             }
         }
     }
@@ -384,8 +431,9 @@ impl Engine {
             "Successfully assigned {}/{} to {node}",
             pod.namespace, pod.name
         );
-        self.recorder
-            .normal(&object_ref(&*pod.pod), "Scheduled", message);
+        if let Some(recorder) = self.recorders.get(profile.name()) {
+            recorder.normal(&object_ref(&*pod.pod), "Scheduled", message);
+        }
         self.metrics
             .attempt(profile.name(), AttemptResult::Scheduled, began.elapsed());
         self.metrics.scheduled_after(taken.attempt);
@@ -450,12 +498,22 @@ impl Engine {
 }
 
 /// Waits for permission, prepares and writes the binding.
-async fn bind(flight: Box<Flight>, ticket: Option<Ticket>, reporter: Reporter) -> Done {
-    let status = carry_out(&flight, ticket, &reporter).await;
+async fn bind(
+    flight: Box<Flight>,
+    ticket: Option<Ticket>,
+    reporter: Reporter,
+    extenders: Extenders,
+) -> Done {
+    let status = carry_out(&flight, ticket, &reporter, &extenders).await;
     Done::Binding(flight, status)
 }
 
-async fn carry_out(flight: &Flight, ticket: Option<Ticket>, reporter: &Reporter) -> Status {
+async fn carry_out(
+    flight: &Flight,
+    ticket: Option<Ticket>,
+    reporter: &Reporter,
+    extenders: &Extenders,
+) -> Status {
     let (pod, node, state) = (&*flight.taken.pod, &*flight.node, &flight.state);
     if let Some(ticket) = ticket {
         let status = ticket.wait().await;
@@ -472,6 +530,9 @@ async fn carry_out(flight: &Flight, ticket: Option<Ticket>, reporter: &Reporter)
         }
     }
     reporter.settle(&pod.uid).await;
+    if let Some(status) = extenders.bind(pod, node).await {
+        return status;
+    }
     for plugin in &points.bind {
         let status = plugin.bind(state, pod, node).await;
         if !status.is_skip() {

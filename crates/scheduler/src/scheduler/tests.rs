@@ -2,7 +2,9 @@
 
 mod classic;
 mod devices;
+mod extenders;
 mod fake;
+mod profiles;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +14,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
+use crate::config::KubeSchedulerConfiguration;
 use crate::framework::{Code, CycleState, Permit, Plugin, Points, Profile, Status};
-use crate::plugins::{Budgets, DynamicResourcesArgs, default_profile};
+use crate::plugins::{Budgets, default_profile};
 use crate::verdict::{Record, VERDICT_ANNOTATION};
 use fake::Fake;
 
@@ -30,7 +33,7 @@ impl Bed {
     }
 
     fn start_on(api: Arc<Fake>, options: SchedulerOptions) -> Self {
-        let scheduler = Scheduler::new(api.client(), options);
+        let scheduler = Scheduler::new(api.client(), options).unwrap();
         let cancel = CancellationToken::new();
         let (running, token) = (scheduler.clone(), cancel.clone());
         let run = tokio::spawn(async move { running.run(token).await });
@@ -40,6 +43,11 @@ impl Bed {
             cancel,
             run,
         }
+    }
+
+    /// With what stands in a configuration after its kind.
+    fn configured(rest: &str) -> Self {
+        Self::start(options(rest))
     }
 
     fn node(&self, name: &str, foo: &str) {
@@ -86,6 +94,16 @@ impl Bed {
     async fn stop(self) {
         self.cancel.cancel();
         self.run.await.unwrap().unwrap();
+    }
+}
+
+fn options(rest: &str) -> SchedulerOptions {
+    let header = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+    let configuration = KubeSchedulerConfiguration::parse(&format!("{header}{rest}")).unwrap();
+    configuration.validate().unwrap();
+    SchedulerOptions {
+        configuration,
+        ..SchedulerOptions::default()
     }
 }
 
@@ -184,10 +202,7 @@ async fn without_nodes_the_usual_sentence() {
 
 #[tokio::test(start_paused = true)]
 async fn item_203_only_own_pods_and_no_gated_or_dying_ones() {
-    let bed = Bed::start(SchedulerOptions {
-        names: vec!["mine".to_owned()],
-        ..SchedulerOptions::default()
-    });
+    let bed = Bed::configured("profiles: [{schedulerName: mine}]");
     bed.node("n", "9");
     bed.pod("foreign", "1", json!({}));
     bed.pod(
@@ -371,7 +386,6 @@ async fn pods_can_be_held_at_permit() {
         Some(api.client()),
         Budgets::default(),
         &crate::plugins::testing::devices(),
-        DynamicResourcesArgs::default(),
     )
     .with(Arc::new(Patience), 0);
     let options = SchedulerOptions {

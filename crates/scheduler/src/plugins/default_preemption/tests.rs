@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::nominator::Nominated;
+use crate::plugins::default_profile;
 use crate::plugins::testing::{Bed, labelled};
-use crate::plugins::{DynamicResourcesArgs, default_profile};
 
 fn pod(name: &str, priority: i32, cpu: &str) -> Arc<PodInfo> {
     labelled(
@@ -37,7 +37,6 @@ fn on_node(
         None,
         budgets.clone(),
         &crate::plugins::testing::devices(),
-        DynamicResourcesArgs::default(),
     );
     let nominated = Nominated::default();
     let inputs = Inputs {
@@ -124,4 +123,19 @@ fn the_candidate_that_hurts_least_is_taken() {
         choose(vec![candidate(0, 0, &[-5, -6]), candidate(1, 0, &[-5])]),
         Some(1)
     );
+}
+
+#[tokio::test]
+async fn arguments_say_on_how_many_nodes_it_is_tried() {
+    let never = tower::service_fn(|_: http::Request<kube::client::Body>| {
+        std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
+    });
+    let client = davit_client::in_process(never, "default");
+    let plugin = DefaultPreemption::new(client, Budgets::default());
+    assert_eq!([50, 1000, 5000].map(|n| plugin.wanted(n)), [50, 100, 500]);
+    let plugin = plugin.with_args(&DefaultPreemptionArgs {
+        min_candidate_nodes_percentage: 50,
+        min_candidate_nodes_absolute: 0,
+    });
+    assert_eq!([3, 1000].map(|n| plugin.wanted(n)), [1, 500]);
 }

@@ -281,13 +281,9 @@ async fn binding_conditions_hold_the_pod_back() {
 /// 79: the real clock, since searching does not wait.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_search_without_end_is_broken_off_and_tried_again() {
-    let bed = Bed::start(SchedulerOptions {
-        dynamic_resources: DynamicResourcesArgs {
-            filter_timeout: Duration::from_secs(1),
-            ..DynamicResourcesArgs::default()
-        },
-        ..SchedulerOptions::default()
-    });
+    let bed = Bed::configured(
+        "profiles: [{pluginConfig: [{name: DynamicResources, args: {filterTimeout: 1s}}]}]",
+    );
     bed.class("gpu", json!({}));
     bed.node("n", "0");
     let devices = |values: usize| {

@@ -1,0 +1,186 @@
+//! What the provisioner of local volumes can do for a claim, and the volume it makes. Pure.
+
+use davit_api::quantity::Quantity;
+use davit_volume::annotations::{EXTERNAL_PROVISIONER, PROVISIONED_BY};
+use davit_volume::local::{self, DATA, NodeStorage};
+use davit_volume::matching::{capacity_of, request_of};
+use davit_volume::names::provisioned_volume_name;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use serde_json::{Value, json};
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// Why a claim gets no volume from this provisioner, whatever node is chosen.
+pub(super) fn unsupported(claim: &PersistentVolumeClaim) -> Option<String> {
+    let spec = claim.spec.as_ref()?;
+    if spec.volume_mode.as_deref() == Some("Block") {
+        return Some(format!(
+            "volumes of {} are directories: volumeMode Block is not supported",
+            local::PROVISIONER
+        ));
+    }
+    let mut modes = spec.access_modes.iter().flatten();
+    if modes.any(|mode| mode == "ReadWriteMany") {
+        return Some(format!(
+            "volumes of {} are on one node: access mode ReadWriteMany is not supported",
+            local::PROVISIONER
+        ));
+    }
+    if spec.selector.is_some() {
+        return Some("claim Selector is not supported".to_owned());
+    }
+    if spec.data_source.is_some() || spec.data_source_ref.is_some() {
+        return Some(format!(
+            "{} makes empty volumes: data sources are not supported",
+            local::PROVISIONER
+        ));
+    }
+    None
+}
+
+/// What the node says about the volumes it can keep.
+pub(super) fn storage_of(node: &Node) -> Option<NodeStorage> {
+    let annotations = node.metadata.annotations.as_ref()?;
+    serde_json::from_str(annotations.get(local::STORAGE)?).ok()
+}
+
+/// The bytes that the volumes of a node may have in the end.
+pub(super) fn promised<'a>(volumes: impl IntoIterator<Item = &'a PersistentVolume>) -> u64 {
+    volumes
+        .into_iter()
+        .map(|volume| bytes(capacity_of(volume)))
+        .fold(0, u64::saturating_add)
+}
+
+/// How large one more volume may be: what is free, and what is not promised to others.
+pub(super) fn room(storage: &NodeStorage, promised: u64) -> u64 {
+    storage.available.min(storage.size.saturating_sub(promised))
+}
+
+/// The bytes that a claim asks for.
+pub(super) fn wanted(claim: &PersistentVolumeClaim) -> u64 {
+    bytes(request_of(claim))
+}
+
+/// Whole bytes of a quantity, rounded up; none of a negative one.
+pub(super) fn bytes(quantity: Quantity) -> u64 {
+    u64::try_from(quantity.value()).unwrap_or(0)
+}
+
+/// The volume for a claim on a node.
+pub(super) fn volume(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    node: &Node,
+    storage: &NodeStorage,
+) -> Value {
+    let uid = claim.metadata.uid.as_deref().unwrap_or_default();
+    let name = provisioned_volume_name(uid);
+    let spec = claim.spec.clone().unwrap_or_default();
+    let requests = spec.resources.and_then(|r| r.requests).unwrap_or_default();
+    let node_name = node.metadata.name.as_deref().unwrap_or_default();
+    let labels = node.metadata.labels.as_ref();
+    let hostname = labels.and_then(|labels| labels.get(HOSTNAME));
+    let policy = class.reclaim_policy.as_deref().unwrap_or("Delete");
+    // What is deleted with the object has to be deleted before it.
+    let finalizers: &[&str] = if policy == "Delete" {
+        &[EXTERNAL_PROVISIONER]
+    } else {
+        &[]
+    };
+    json!({
+        "metadata": {
+            "name": name,
+            "labels": {(local::NODE_LABEL): local::label_of_node(node_name)},
+            "annotations": {(PROVISIONED_BY): local::PROVISIONER},
+            "finalizers": finalizers,
+        },
+        "spec": {
+            "capacity": {"storage": requests.get("storage")},
+            "accessModes": spec.access_modes,
+            "persistentVolumeReclaimPolicy": policy,
+            "storageClassName": class.metadata.name,
+            "mountOptions": class.mount_options,
+            "volumeMode": "Filesystem",
+            "local": {"path": format!("{}/{name}/{DATA}", storage.path)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [{
+                "key": HOSTNAME, "operator": "In",
+                "values": [hostname.map_or(node_name, String::as_str)],
+            }]}]}},
+            "claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "namespace": claim.metadata.namespace, "name": claim.metadata.name, "uid": uid,
+            },
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(spec: Value) -> PersistentVolumeClaim {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "data", "uid": "u1"}, "spec": spec,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn item_128_what_cannot_be_made_is_said() {
+        for (spec, part) in [
+            (json!({"volumeMode": "Block"}), "volumeMode Block"),
+            (json!({"accessModes": ["ReadWriteMany"]}), "ReadWriteMany"),
+            (json!({"selector": {}}), "claim Selector is not supported"),
+            (
+                json!({"dataSource": {"kind": "VolumeSnapshot", "name": "s"}}),
+                "data sources",
+            ),
+        ] {
+            let why = unsupported(&claim(spec)).unwrap();
+            assert!(why.contains(part), "{why}");
+        }
+        assert_eq!(
+            unsupported(&claim(json!({"accessModes": ["ReadWriteOnce"]}))),
+            None
+        );
+    }
+
+    #[test]
+    fn room_is_neither_filled_nor_promised_twice() {
+        let storage = NodeStorage {
+            path: "/v".to_owned(),
+            size: 100,
+            available: 60,
+        };
+        assert_eq!(room(&storage, 0), 60);
+        assert_eq!(room(&storage, 70), 30);
+        assert_eq!(room(&storage, 200), 0);
+    }
+
+    #[test]
+    fn item_123_the_volume_names_claim_node_and_directory() {
+        let claim = claim(json!({"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}));
+        let class: StorageClass = serde_json::from_value(json!({"metadata": {"name": "standard"},
+            "provisioner": local::PROVISIONER, "mountOptions": ["noexec"]}))
+        .unwrap();
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n1",
+            "labels": {"kubernetes.io/hostname": "host-1"},
+            "annotations": {"local.davit.dev/storage": r#"{"path":"/v","size":9,"available":8}"#}}}))
+        .unwrap();
+        let storage = storage_of(&node).unwrap();
+        let made: PersistentVolume =
+            serde_json::from_value(volume(&claim, &class, &node, &storage)).unwrap();
+        assert!(local::is_ours(&made));
+        assert_eq!(promised([&made]), 1 << 30);
+        assert_eq!(wanted(&claim), 1 << 30);
+        let spec = made.spec.unwrap();
+        assert_eq!(spec.local.unwrap().path, "/v/pvc-u1/data");
+        assert_eq!(spec.claim_ref.unwrap().uid.as_deref(), Some("u1"));
+        assert_eq!(made.metadata.finalizers.unwrap(), [EXTERNAL_PROVISIONER]);
+        let affinity = json!(spec.node_affinity).to_string();
+        assert!(affinity.contains("host-1"), "{affinity}");
+    }
+}

@@ -1,0 +1,89 @@
+//! `davit scheduler`: the scheduler alone, against any Kubernetes API server; and what `davit up` takes of its
+//! configuration.
+
+use crate::scheduler_flags::{self, SchedulerFlags};
+use crate::shutdown::Signals;
+use crate::single::{Candidate, connect, finish, lead};
+use anyhow::{Context, Result};
+use davit_scheduler::config::{KubeSchedulerConfiguration, LeaderElectionConfiguration};
+use davit_scheduler::{Scheduler, SchedulerOptions};
+use std::path::Path;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// The configuration of a scheduler inside `davit up`, which has its API server and works alone.
+pub(crate) fn embedded_configuration(file: Option<&Path>) -> Result<KubeSchedulerConfiguration> {
+    let configuration = scheduler_flags::read(file)?;
+    configuration
+        .validate()
+        .context("scheduler configuration")?;
+    if !configuration.client_connection.kubeconfig.is_empty() {
+        tracing::warn!(
+            "scheduler configuration: clientConnection.kubeconfig has no effect inside `davit up`"
+        );
+    }
+    let election = &configuration.leader_election;
+    if *election != KubeSchedulerConfiguration::with_defaults().leader_election {
+        tracing::warn!("scheduler configuration: leaderElection has no effect inside `davit up`");
+    }
+    Ok(configuration)
+}
+
+pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
+    let configuration = flags.configuration()?;
+    if let Some(file) = &flags.write_config_to {
+        return std::fs::write(file, configuration.to_yaml()?)
+            .with_context(|| format!("--write-config-to {}", file.display()));
+    }
+    let kubeconfig = flags.kubeconfig(&configuration)?;
+    let mut signals = Signals::new()?;
+    let Some(client) = connect(&mut signals, &kubeconfig).await? else {
+        return Ok(());
+    };
+    let candidate = candidate(&configuration.leader_election)?;
+    let options = SchedulerOptions {
+        configuration,
+        flush_after: flags.pod_max_in_unschedulable_pods_duration,
+        ..SchedulerOptions::default()
+    };
+    let scheduler = Scheduler::new(client.clone(), options)?;
+    let cancel = CancellationToken::new();
+    // They end with this function.
+    let _guard = cancel.clone().drop_guard();
+    let mut serving: JoinSet<Result<()>> = JoinSet::new();
+    if flags.serving.secure_port != 0 {
+        let server = flags.serving.server(&scheduler, &kubeconfig).await?;
+        let cancel = cancel.clone();
+        serving.spawn(async move {
+            server.run(cancel).await;
+            Ok(())
+        });
+    }
+    let work = async |cancel| scheduler.run(cancel).await.context("scheduler");
+    tokio::select! {
+        ended = lead(&mut signals, client, "kube-scheduler", candidate, work) => ended,
+        Some(ended) = serving.join_next() => finish(Some(ended)),
+    }
+}
+
+/// The Lease that the configuration names, if there is to be an election.
+fn candidate(election: &LeaderElectionConfiguration) -> Result<Option<Candidate>> {
+    if !election.leader_elect {
+        return Ok(None);
+    }
+    let durations = [
+        election.lease_duration,
+        election.renew_deadline,
+        election.retry_period,
+    ];
+    let mut known = [Duration::ZERO; 3];
+    for (known, given) in known.iter_mut().zip(durations) {
+        *known = given.try_into().context("leader election")?;
+    }
+    Ok(Some(Candidate {
+        namespace: election.resource_namespace.clone(),
+        name: election.resource_name.clone(),
+        durations: Some(known),
+    }))
+}

@@ -1,0 +1,273 @@
+//! The scheduler on the command line, under kube-scheduler's flag names.
+
+use crate::protection::duration;
+use crate::single::cluster_ca;
+use anyhow::{Context, Result, bail};
+use davit_client::Reviews;
+use davit_scheduler::config::{KubeSchedulerConfiguration, LeaderElectionConfiguration};
+use davit_scheduler::{Scheduler, SchedulerServer, ServingOptions};
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::TcpListener;
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct SchedulerFlags {
+    /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Write the configuration in force to this file and end
+    #[arg(long, value_name = "FILE")]
+    pub(crate) write_config_to: Option<PathBuf>,
+    /// How to reach the API server; the configuration's clientConnection.kubeconfig wins
+    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+    /// How long a pod stays unschedulable at most before it is tried again without a reason
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub(crate) pod_max_in_unschedulable_pods_duration: Duration,
+    #[command(flatten)]
+    election: ElectionFlags,
+    #[command(flatten)]
+    pub(crate) serving: ServingFlags,
+}
+
+/// Flags that win over the configuration.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Leader election")]
+struct ElectionFlags {
+    /// Take part in leader election, so that of several replicas one works at a time [default: true]
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true)]
+    leader_elect: Option<bool>,
+    /// How long a leader that is silent stays one [default: 15s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    leader_elect_lease_duration: Option<Duration>,
+    /// How long a leader that cannot renew goes on [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    leader_elect_renew_deadline: Option<Duration>,
+    /// Between tries [default: 2s]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    leader_elect_retry_period: Option<Duration>,
+    /// The kind of lock; there is only `leases`
+    #[arg(long, value_name = "KIND")]
+    leader_elect_resource_lock: Option<String>,
+    /// Name of the Lease [default: kube-scheduler]
+    #[arg(long, value_name = "NAME")]
+    leader_elect_resource_name: Option<String>,
+    /// Namespace of the Lease [default: kube-system]
+    #[arg(long, value_name = "NAMESPACE")]
+    leader_elect_resource_namespace: Option<String>,
+}
+
+/// The scheduler's own HTTPS server.
+#[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Serving")]
+pub(crate) struct ServingFlags {
+    /// Address of /healthz, /livez, /readyz, /metrics and /configz
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    pub(crate) bind_address: IpAddr,
+    /// Their port; 0 for none, 10259 is kube-scheduler's
+    #[arg(long, value_name = "N", default_value_t = 10259)]
+    pub(crate) secure_port: u16,
+    /// Certificate of the server, PEM [default: a self-signed one for localhost, made anew at each start]
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub(crate) tls_cert_file: Option<PathBuf>,
+    /// Its key
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub(crate) tls_private_key_file: Option<PathBuf>,
+    /// Authorities of callers' certificates, PEM [default: the cluster's, from the kubeconfig]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) client_ca_file: Option<PathBuf>,
+    /// Whom to ask whose a bearer token is [default: the scheduler's API server, in its own name]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authentication_kubeconfig: Option<PathBuf>,
+    /// How long the answer counts
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub(crate) authentication_token_webhook_cache_ttl: Duration,
+    /// Whom to ask what callers may do [default: the scheduler's API server, in its own name]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) authorization_kubeconfig: Option<PathBuf>,
+    /// How long a yes counts
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub(crate) authorization_webhook_cache_authorized_ttl: Duration,
+    /// How long a no counts
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub(crate) authorization_webhook_cache_unauthorized_ttl: Duration,
+    /// Paths that everybody may ask
+    #[arg(
+        long,
+        value_name = "PATH,...",
+        value_delimiter = ',',
+        default_value = "/healthz,/readyz,/livez"
+    )]
+    pub(crate) authorization_always_allow_paths: Vec<String>,
+}
+
+/// Reads a configuration; without a file, the one of a scheduler that is given none. It may still be invalid.
+pub(crate) fn read(file: Option<&Path>) -> Result<KubeSchedulerConfiguration> {
+    let Some(file) = file else {
+        return Ok(KubeSchedulerConfiguration::with_defaults());
+    };
+    let what = || format!("scheduler configuration {}", file.display());
+    let text = std::fs::read_to_string(file).with_context(what)?;
+    KubeSchedulerConfiguration::parse(&text).with_context(what)
+}
+
+impl SchedulerFlags {
+    /// File and flags together, judged.
+    pub(crate) fn configuration(&self) -> Result<KubeSchedulerConfiguration> {
+        let mut configuration = read(self.config.as_deref())?;
+        self.election.apply(&mut configuration.leader_election)?;
+        configuration
+            .validate()
+            .context("scheduler configuration")?;
+        if self.config.is_none()
+            && let Some(file) = &self.kubeconfig
+        {
+            configuration.client_connection.kubeconfig = file.display().to_string();
+        }
+        Ok(configuration)
+    }
+
+    /// The file by which the API server is reached.
+    pub(crate) fn kubeconfig(&self, configuration: &KubeSchedulerConfiguration) -> Result<PathBuf> {
+        let named = &configuration.client_connection.kubeconfig;
+        if named.is_empty() {
+            let Some(file) = &self.kubeconfig else {
+                bail!(
+                    "--kubeconfig or clientConnection.kubeconfig of --config must name the API server"
+                );
+            };
+            return Ok(file.clone());
+        }
+        let named = PathBuf::from(named);
+        if self.kubeconfig.as_ref().is_some_and(|flag| *flag != named) {
+            tracing::warn!(
+                kubeconfig = %named.display(),
+                "--kubeconfig is ignored: the configuration names one"
+            );
+        }
+        Ok(named)
+    }
+}
+
+impl ServingFlags {
+    /// The server about a scheduler that is reached by `kubeconfig`.
+    pub(crate) async fn server(
+        &self,
+        scheduler: &Scheduler,
+        kubeconfig: &Path,
+    ) -> Result<SchedulerServer> {
+        let read = |file: &Path| std::fs::read(file).with_context(|| file.display().to_string());
+        let certificate = match (&self.tls_cert_file, &self.tls_private_key_file) {
+            (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
+            _ => None,
+        };
+        let client_ca = match &self.client_ca_file {
+            Some(file) => Some(read(file)?),
+            None => cluster_ca(kubeconfig)?.map(String::into_bytes),
+        };
+        let authentication = self.authentication_kubeconfig.as_deref();
+        let authorization = self.authorization_kubeconfig.as_deref();
+        let reviews = Reviews::new(
+            davit_client::from_kubeconfig(authentication.unwrap_or(kubeconfig)).await?,
+            davit_client::from_kubeconfig(authorization.unwrap_or(kubeconfig)).await?,
+            [
+                self.authentication_token_webhook_cache_ttl,
+                self.authorization_webhook_cache_authorized_ttl,
+                self.authorization_webhook_cache_unauthorized_ttl,
+            ],
+        );
+        let options = ServingOptions {
+            certificate,
+            client_ca,
+            reviews,
+            always_allow_paths: self.authorization_always_allow_paths.clone(),
+        };
+        let address = SocketAddr::new(self.bind_address, self.secure_port);
+        let listener = TcpListener::bind(address)
+            .await
+            .with_context(|| format!("cannot listen on {address} (--secure-port)"))?;
+        Ok(SchedulerServer::new(listener, scheduler.clone(), options)?)
+    }
+}
+
+impl ElectionFlags {
+    fn apply(&self, to: &mut LeaderElectionConfiguration) -> Result<()> {
+        if let Some(elect) = self.leader_elect {
+            to.leader_elect = elect;
+        }
+        for (flag, field) in [
+            (self.leader_elect_lease_duration, &mut to.lease_duration),
+            (self.leader_elect_renew_deadline, &mut to.renew_deadline),
+            (self.leader_elect_retry_period, &mut to.retry_period),
+        ] {
+            if let Some(duration) = flag {
+                *field = duration.try_into().context("leader election")?;
+            }
+        }
+        for (flag, field) in [
+            (&self.leader_elect_resource_lock, &mut to.resource_lock),
+            (&self.leader_elect_resource_name, &mut to.resource_name),
+            (
+                &self.leader_elect_resource_namespace,
+                &mut to.resource_namespace,
+            ),
+        ] {
+            if let Some(text) = flag {
+                field.clone_from(text);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: SchedulerFlags,
+    }
+
+    fn flags(line: &str) -> SchedulerFlags {
+        let words = std::iter::once("scheduler").chain(line.split_whitespace());
+        Line::parse_from(words).flags
+    }
+
+    #[test]
+    fn election_flags_win_over_the_file_and_the_file_over_the_kubeconfig() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.yaml");
+        let text = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+            clientConnection: {kubeconfig: /from/file}\nleaderElection: {resourceName: mine, retryPeriod: 3s}\n";
+        std::fs::write(&file, text).unwrap();
+        let flags = flags(&format!(
+            "--config {} --kubeconfig /from/flag --leader-elect=false --leader-elect-retry-period 4s",
+            file.display()
+        ));
+        let configuration = flags.configuration().unwrap();
+        let election = &configuration.leader_election;
+        assert!(!election.leader_elect);
+        assert_eq!(election.resource_name, "mine");
+        assert_eq!(election.retry_period.as_secs(), 4);
+        assert_eq!(
+            flags.kubeconfig(&configuration).unwrap(),
+            Path::new("/from/file")
+        );
+    }
+
+    #[test]
+    fn without_a_file_flags_are_all_there_is() {
+        let plain = flags("--kubeconfig /k --leader-elect");
+        let configuration = plain.configuration().unwrap();
+        assert!(configuration.leader_election.leader_elect);
+        assert_eq!(configuration.client_connection.kubeconfig, "/k");
+        let wrong = flags("--kubeconfig /k --leader-elect-renew-deadline 20s");
+        let error = format!("{:#}", wrong.configuration().unwrap_err());
+        assert!(error.contains("leaderElection.leaseDuration"), "{error}");
+        assert!(Line::try_parse_from(["scheduler", "--master", "x"]).is_err());
+    }
+}

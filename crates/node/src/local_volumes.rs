@@ -1,0 +1,307 @@
+//! The node's part in davit's own provisioner: directories for the volumes that the controller has placed here.
+//!
+//! The controller makes and removes objects, the node makes and removes directories and says so by an annotation of the
+//! volume. It sees only volumes that carry its label, and goes by their names, never by the paths that they say.
+
+mod directories;
+
+use crate::context::Context;
+use davit_client::{Informer, object_ref};
+use davit_volume::binding::{claim_ref, uid_of};
+use davit_volume::local::{self, NodeStorage, State};
+use directories::{Directories, Error, Record};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::watcher;
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+/// How often everything is looked at and the room is measured.
+const PERIOD: Duration = Duration::from_secs(30);
+/// How soon what could not be done is tried again.
+const SOON: Duration = Duration::from_secs(1);
+const DEADLINE: Duration = Duration::from_secs(15);
+/// The room is told anew when it has changed by a hundredth.
+const NOTEWORTHY: u64 = 100;
+
+/// Keeps local volumes below `root` until `cancel`.
+pub(crate) async fn run(ctx: Arc<Context>, root: PathBuf, cancel: CancellationToken) {
+    let opened = tokio::task::spawn_blocking(move || Directories::open(&root)).await;
+    let directories = match opened.map_err(|e| e.to_string()) {
+        Ok(Ok(directories)) => directories,
+        Ok(Err(error)) => {
+            tracing::error!(%error, "this node keeps no local volumes");
+            return;
+        }
+        Err(error) => {
+            tracing::error!(%error, "this node keeps no local volumes");
+            return;
+        }
+    };
+    let mut tasks = JoinSet::new();
+    let selector = local::selector_of_node(&ctx.options.node_name);
+    let volumes = Informer::<PersistentVolume>::spawn(
+        Api::all(ctx.client.clone()),
+        watcher::Config::default().labels(&selector),
+        &mut tasks,
+        cancel.clone(),
+    );
+    let keeper = Keeper {
+        ctx,
+        directories,
+        volumes,
+    };
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = keeper.run() => {}
+    }
+    tasks.shutdown().await;
+}
+
+struct Keeper {
+    ctx: Arc<Context>,
+    directories: Directories,
+    volumes: Informer<PersistentVolume>,
+}
+
+/// What a volume wants of its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Nothing,
+    Make,
+    /// It was made once.
+    Find,
+    Remove,
+}
+
+fn wish(volume: &PersistentVolume) -> Wish {
+    let spec = volume.spec.as_ref();
+    let phase = volume.status.as_ref().and_then(|s| s.phase.as_deref());
+    let policy = spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
+    let state = State::of(&volume.metadata);
+    if !local::is_ours(volume) || state == Some(State::Removed) {
+        return Wish::Nothing;
+    }
+    match (phase, policy, state) {
+        (Some("Released"), Some("Delete"), _) => Wish::Remove,
+        (Some("Released" | "Failed"), ..) => Wish::Nothing,
+        (_, _, Some(State::Ready)) => Wish::Find,
+        _ if volume.metadata.deletion_timestamp.is_some() => Wish::Nothing,
+        _ => Wish::Make,
+    }
+}
+
+fn record_of(volume: &PersistentVolume) -> Option<Record> {
+    let reference = claim_ref(volume)?;
+    Some(Record {
+        pv: volume.metadata.name.clone()?,
+        namespace: reference.namespace.clone()?,
+        claim: reference.name.clone()?,
+        uid: uid_of(reference)?.to_owned(),
+    })
+}
+
+impl Keeper {
+    async fn run(&self) {
+        let mut changes = self.volumes.subscribe();
+        let mut node = self.ctx.node.subscribe();
+        let mut told: Option<NodeStorage> = None;
+        let mut lost = BTreeSet::new();
+        loop {
+            let mut settled = true;
+            for volume in self.volumes.list() {
+                settled &= self.keep(&volume, &mut lost).await;
+            }
+            settled &= self.empty_trash().await && self.tell_room(&mut told).await;
+            let wait = if settled { PERIOD } else { SOON };
+            tokio::select! {
+                change = changes.next() => if change.is_none() { return },
+                // Somebody may have made the node anew.
+                change = node.next(), if !settled || told.is_none() => if change.is_none() { return },
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+
+    /// Does what one volume wants. Answers whether nothing is left to do.
+    async fn keep(&self, volume: &PersistentVolume, lost: &mut BTreeSet<String>) -> bool {
+        let (wish, Some(record)) = (wish(volume), record_of(volume)) else {
+            return true;
+        };
+        let name = record.pv.clone();
+        if wish == Wish::Nothing || wish == Wish::Find && lost.contains(&name) {
+            return true;
+        }
+        if wish == Wish::Remove && self.ctx.volumes.is_local_volume_used(&name) {
+            return false;
+        }
+        let directories = self.directories.clone();
+        let done = tokio::task::spawn_blocking(move || match wish {
+            Wish::Make => directories.make(&record),
+            Wish::Find => directories.find(&record),
+            Wish::Remove => directories.remove(&record),
+            Wish::Nothing => Ok(()),
+        });
+        let state = match (done.await, wish) {
+            (Ok(Ok(())), Wish::Make) => State::Ready,
+            (Ok(Ok(())), Wish::Remove) => State::Removed,
+            (Ok(Ok(())), _) => return true,
+            (Ok(Err(error)), _) => {
+                self.report(volume, wish, &error);
+                if wish == Wish::Find {
+                    lost.insert(name);
+                    return true;
+                }
+                return false;
+            }
+            (Err(error), _) => {
+                tracing::error!(volume = name, %error, "the directory of a volume was not kept");
+                return false;
+            }
+        };
+        self.say(&name, state).await
+    }
+
+    fn report(&self, volume: &PersistentVolume, wish: Wish, error: &Error) {
+        let reason = match wish {
+            Wish::Remove => "VolumeFailedDelete",
+            Wish::Find => "VolumeMissing",
+            Wish::Make | Wish::Nothing => "ProvisioningFailed",
+        };
+        let reference = object_ref(volume);
+        self.ctx
+            .recorder
+            .warning(&reference, reason, error.to_string());
+    }
+
+    async fn say(&self, name: &str, state: State) -> bool {
+        let api: Api<PersistentVolume> = Api::all(self.ctx.client.clone());
+        let patch = json!({"metadata": {"annotations": {(local::STATE): state.as_str()}}});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = api.patch(name, &params, &patch);
+        match tokio::time::timeout(DEADLINE, call).await {
+            Ok(Ok(_)) => true,
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => true,
+            Ok(Err(error)) => {
+                tracing::warn!(volume = name, %error, "cannot say what became of a volume");
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    async fn empty_trash(&self) -> bool {
+        let directories = self.directories.clone();
+        let emptied = tokio::task::spawn_blocking(move || directories.empty_trash()).await;
+        match emptied.map_err(|e| e.to_string()) {
+            Ok(Ok(())) => true,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "data of a volume that was deleted is still there");
+                true
+            }
+            Err(error) => {
+                tracing::error!(%error, "the trash was not emptied");
+                true
+            }
+        }
+    }
+
+    /// Puts into the node's annotations how much there is room for.
+    async fn tell_room(&self, told: &mut Option<NodeStorage>) -> bool {
+        let Some(node) = self.ctx.node_object() else {
+            return false;
+        };
+        let directories = self.directories.clone();
+        let measured = tokio::task::spawn_blocking(move || directories.storage()).await;
+        let Ok(Ok(storage)) = measured else {
+            return false;
+        };
+        let held = node.metadata.annotations.as_ref();
+        let held = held.and_then(|all| all.get(local::STORAGE));
+        let held = held.and_then(|text| serde_json::from_str::<NodeStorage>(text).ok());
+        if held.is_some_and(|held| !differs(&held, &storage)) {
+            told.get_or_insert(storage);
+            return true;
+        }
+        let Ok(text) = serde_json::to_string(&storage) else {
+            return true;
+        };
+        let api: Api<Node> = Api::all(self.ctx.client.clone());
+        let patch = json!({"metadata": {"annotations": {(local::STORAGE): text}}});
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = api.patch(&self.ctx.options.node_name, &params, &patch);
+        match tokio::time::timeout(DEADLINE, call).await {
+            Ok(Ok(_)) => {
+                *told = Some(storage);
+                true
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "cannot tell the room for local volumes");
+                false
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+fn differs(old: &NodeStorage, new: &NodeStorage) -> bool {
+    let far = |a: u64, b: u64| a.abs_diff(b) > a / NOTEWORTHY;
+    old.path != new.path || old.size != new.size || far(old.available, new.available)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_volume_wants() {
+        let volume = |phase: &str, policy: &str, state: Option<&str>| -> PersistentVolume {
+            serde_json::from_value(json!({
+                "metadata": {"name": "pvc-1", "annotations": {
+                    "pv.kubernetes.io/provisioned-by": local::PROVISIONER, "local.davit.dev/state": state.unwrap_or_default()}},
+                "spec": {"persistentVolumeReclaimPolicy": policy,
+                    "claimRef": {"namespace": "ns", "name": "c", "uid": "u"}},
+                "status": {"phase": phase},
+            }))
+            .unwrap()
+        };
+        assert_eq!(wish(&volume("Pending", "Delete", None)), Wish::Make);
+        assert_eq!(wish(&volume("Bound", "Delete", Some("Ready"))), Wish::Find);
+        assert_eq!(
+            wish(&volume("Released", "Delete", Some("Ready"))),
+            Wish::Remove
+        );
+        assert_eq!(
+            wish(&volume("Released", "Retain", Some("Ready"))),
+            Wish::Nothing
+        );
+        assert_eq!(
+            wish(&volume("Released", "Delete", Some("Removed"))),
+            Wish::Nothing
+        );
+        assert_eq!(
+            record_of(&volume("Bound", "Delete", None)).unwrap().uid,
+            "u"
+        );
+        let mut foreign = volume("Released", "Delete", None);
+        foreign.metadata.annotations = None;
+        assert_eq!(wish(&foreign), Wish::Nothing);
+    }
+
+    #[test]
+    fn small_changes_of_the_room_are_not_told() {
+        let storage = |available| NodeStorage {
+            path: "/v".to_owned(),
+            size: 1000,
+            available,
+        };
+        assert!(!differs(&storage(500), &storage(498)));
+        assert!(differs(&storage(500), &storage(480)));
+    }
+}

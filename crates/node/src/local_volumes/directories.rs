@@ -1,0 +1,336 @@
+//! The directories of a node's local volumes: one a volume, with its data and a record of whose it is.
+//!
+//! Data is never removed where it is: the volume's directory goes to the trash by one rename, and what is in the trash is
+//! removed whenever there is time, also after a restart.
+
+use davit_beneath::{Links, Permissions, Root, private_dir, write_private};
+use davit_volume::local::{DATA, NodeStorage};
+use rustix::fs::{FileType, OFlags};
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+const RECORD: &str = "volume.json";
+const TRASH: &str = ".trash";
+/// Bytes a record may have.
+const RECORD_LIMIT: u64 = 64 << 10;
+/// Entries of the trash that are looked at in one go.
+const TRASH_LIMIT: usize = 10_000;
+/// What stays free of the file system: a twentieth of it, and at least a gibibyte.
+const RESERVE_PART: u64 = 20;
+const RESERVE: u64 = 1 << 30;
+
+/// Why a volume's directory is not as it should be.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    /// Another claim's data is where the volume's should be.
+    #[error("the directory {path} holds the data of another claim ({uid})")]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// UID of that claim.
+        uid: String,
+    },
+    /// The record was changed or cannot be read.
+    #[error("the directory {path} has no readable record of whose it is: {why}")]
+    NoRecord {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Something is mounted in it.
+    #[error("something is mounted at {0}")]
+    Mounted(PathBuf),
+    /// There was data, and now there is none.
+    #[error("the directory {0} is gone, and the volume's data with it")]
+    Lost(PathBuf),
+    /// Files.
+    #[error("cannot {what} {path}: {source}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+/// Whose a volume's directory is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Name of the PersistentVolume.
+    pub(super) pv: String,
+    /// Namespace of its claim.
+    pub(super) namespace: String,
+    /// Name of the claim.
+    pub(super) claim: String,
+    /// UID of the claim.
+    pub(super) uid: String,
+}
+
+/// The directories of all volumes of a node.
+#[derive(Debug, Clone)]
+pub(super) struct Directories {
+    root: PathBuf,
+}
+
+impl Directories {
+    /// Makes the directory of all volumes, which only its owner may enter.
+    pub(super) fn open(root: &Path) -> Result<Self, Error> {
+        let made = private_dir(root, 0o700).and_then(|()| private_dir(root.join(TRASH), 0o700));
+        made.map_err(|e| io_error("make", root, e.into()))?;
+        // Mount points are known by their real paths.
+        let root = root.canonicalize().map_err(|e| io_error("find", root, e))?;
+        Ok(Self { root })
+    }
+
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The directory of a volume's data.
+    pub(super) fn data(&self, pv: &str) -> PathBuf {
+        self.root.join(pv).join(DATA)
+    }
+
+    /// Makes a volume's directory, or finds that it is there.
+    pub(super) fn make(&self, record: &Record) -> Result<(), Error> {
+        let dir = self.dir(&record.pv)?;
+        let failed = |what| {
+            let dir = dir.clone();
+            move |e: davit_beneath::Error| io_error(what, &dir, e.into())
+        };
+        private_dir(&dir, 0o700).map_err(failed("make"))?;
+        let below = Root::open(&dir, Links::Refused).map_err(failed("open"))?;
+        match below.entry_itself(RECORD) {
+            Err(e) if e.is_not_found() => {
+                let text =
+                    serde_json::to_vec(record).map_err(|e| io_error("describe", &dir, e.into()))?;
+                write_private(dir.join(RECORD), &text).map_err(failed("write into"))?;
+            }
+            _ => self.check(&below, &dir, &record.uid)?,
+        }
+        let data = below.mkdir_all(DATA, 0o777).map_err(failed("make"))?;
+        let open_to_all = Permissions::mode(0o777);
+        data.entry("")
+            .and_then(|inode| inode.set(&open_to_all))
+            .map_err(failed("open to all"))?;
+        sync(&dir)?;
+        sync(&self.root)
+    }
+
+    /// Whether the directory that was made is there still.
+    pub(super) fn find(&self, record: &Record) -> Result<(), Error> {
+        let dir = self.dir(&record.pv)?;
+        let below = match Root::open(&dir, Links::Refused) {
+            Err(e) if e.is_not_found() => return Err(Error::Lost(dir)),
+            other => other.map_err(|e| io_error("open", &dir, e.into()))?,
+        };
+        self.check(&below, &dir, &record.uid)
+    }
+
+    /// Moves a volume's directory to the trash. Success when there is none.
+    pub(super) fn remove(&self, record: &Record) -> Result<(), Error> {
+        let dir = self.dir(&record.pv)?;
+        let all = self.below()?;
+        let found = match all.entry_itself(&record.pv) {
+            Err(e) if e.is_not_found() => return Ok(()),
+            other => other.map_err(|e| io_error("look at", &dir, e.into()))?,
+        };
+        if found.kind().ok() != Some(FileType::Directory) {
+            let why = "it is no directory".to_owned();
+            return Err(Error::NoRecord { path: dir, why });
+        }
+        let below = all
+            .dir(&record.pv)
+            .map_err(|e| io_error("open", &dir, e.into()))?;
+        self.check(&below, &dir, &record.uid)?;
+        if let Some(point) = mounted_below(&dir).map_err(|e| io_error("look at", &dir, e))? {
+            return Err(Error::Mounted(point));
+        }
+        let trash = Path::new(TRASH).join(format!("{}-{}", record.pv, record.uid));
+        all.rename(&record.pv, trash)
+            .map_err(|e| io_error("move to the trash", &dir, e.into()))?;
+        sync(&self.root)?;
+        sync(&self.root.join(TRASH))
+    }
+
+    /// Removes what is in the trash. What cannot be removed stays for the next time.
+    pub(super) fn empty_trash(&self) -> Result<(), Error> {
+        let all = self.below()?;
+        let path = self.root.join(TRASH);
+        let entries = all
+            .list(TRASH, TRASH_LIMIT)
+            .map_err(|e| io_error("list", &path, e.into()))?;
+        let mut first = None;
+        for entry in entries {
+            let name = Path::new(TRASH).join(&entry.name);
+            if let Err(e) = all.remove_tree(&name) {
+                first.get_or_insert(io_error("remove", &self.root.join(name), e.into()));
+            }
+        }
+        first.map_or(Ok(()), Err)
+    }
+
+    /// How much there is room for.
+    pub(super) fn storage(&self) -> Result<NodeStorage, Error> {
+        let stat = rustix::fs::statvfs(&self.root)
+            .map_err(|e| io_error("measure", &self.root, e.into()))?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
+        let size = bytes(stat.f_blocks);
+        let reserve = RESERVE.max(size / RESERVE_PART);
+        Ok(NodeStorage {
+            path: self.root.to_string_lossy().into_owned(),
+            size: size.saturating_sub(reserve),
+            available: bytes(stat.f_bavail).saturating_sub(reserve),
+        })
+    }
+
+    fn below(&self) -> Result<Root, Error> {
+        Root::open(&self.root, Links::Refused).map_err(|e| io_error("open", &self.root, e.into()))
+    }
+
+    /// The directory of a volume. Names of objects are no paths, but who knows who made the object.
+    fn dir(&self, pv: &str) -> Result<PathBuf, Error> {
+        let dir = self.root.join(pv);
+        if pv.is_empty() || pv.starts_with('.') || pv.contains('/') {
+            return Err(io_error("use", &dir, io::ErrorKind::InvalidInput.into()));
+        }
+        Ok(dir)
+    }
+
+    fn check(&self, below: &Root, dir: &Path, uid: &str) -> Result<(), Error> {
+        let no_record = |why: String| Error::NoRecord {
+            path: dir.to_owned(),
+            why,
+        };
+        let text = below
+            .read_limited(RECORD, RECORD_LIMIT)
+            .map_err(|e| no_record(e.to_string()))?;
+        let record: Record = serde_json::from_slice(&text).map_err(|e| no_record(e.to_string()))?;
+        if record.uid == uid {
+            return Ok(());
+        }
+        Err(Error::Foreign {
+            path: dir.to_owned(),
+            uid: record.uid,
+        })
+    }
+}
+
+fn mounted_below(dir: &Path) -> io::Result<Option<PathBuf>> {
+    let points = crate::volumes::mounts::mount_points()?;
+    Ok(points
+        .into_iter()
+        .map(PathBuf::from)
+        .find(|point| point.starts_with(dir)))
+}
+
+fn sync(dir: &Path) -> Result<(), Error> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let synced = rustix::fs::open(dir, flags, rustix::fs::Mode::empty())
+        .and_then(|fd| rustix::fs::fsync(&fd));
+    synced.map_err(|e| io_error("sync", dir, e.into()))
+}
+
+fn io_error(what: &'static str, path: &Path, source: io::Error) -> Error {
+    Error::Io {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn record(uid: &str) -> Record {
+        Record {
+            pv: "pvc-1".to_owned(),
+            namespace: "ns".to_owned(),
+            claim: "c".to_owned(),
+            uid: uid.to_owned(),
+        }
+    }
+
+    #[test]
+    fn items_123_and_126_made_once_and_removed_once() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
+        let mine = record("a");
+        assert!(matches!(dirs.find(&mine), Err(Error::Lost(_))));
+        dirs.make(&mine).unwrap();
+        let data = dirs.data("pvc-1");
+        std::fs::write(data.join("file"), "x").unwrap();
+        dirs.make(&mine).unwrap();
+        dirs.find(&mine).unwrap();
+        assert_eq!(std::fs::read_to_string(data.join("file")).unwrap(), "x");
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(&data), mode(data.parent().unwrap())), (0o777, 0o700));
+
+        assert!(matches!(
+            dirs.make(&record("b")),
+            Err(Error::Foreign { .. })
+        ));
+        assert!(matches!(
+            dirs.remove(&record("b")),
+            Err(Error::Foreign { .. })
+        ));
+        assert!(data.join("file").exists());
+
+        dirs.remove(&mine).unwrap();
+        assert!(!data.exists());
+        dirs.remove(&mine).unwrap();
+        // A crash between the two: the trash is emptied by the next process.
+        let again = Directories::open(&tmp.path().join("volumes")).unwrap();
+        assert!(again.root().join(TRASH).join("pvc-1-a/data/file").exists());
+        again.empty_trash().unwrap();
+        assert!(!again.root().join(TRASH).join("pvc-1-a").exists());
+        // The same name may be made anew.
+        again.make(&record("b")).unwrap();
+        assert!(!again.data("pvc-1").join("file").exists());
+    }
+
+    #[test]
+    fn item_127_nothing_outside_is_touched() {
+        let tmp = tempfile::tempdir().unwrap();
+        let outside = tmp.path().join("outside");
+        std::fs::create_dir_all(outside.join(DATA)).unwrap();
+        let text = serde_json::to_vec(&record("a")).unwrap();
+        std::fs::write(outside.join(RECORD), text).unwrap();
+        let dirs = Directories::open(&tmp.path().join("volumes")).unwrap();
+        symlink(&outside, dirs.root().join("pvc-1")).unwrap();
+        dirs.remove(&record("a")).unwrap_err();
+        assert!(outside.join(DATA).exists());
+        std::fs::remove_file(dirs.root().join("pvc-1")).unwrap();
+
+        dirs.make(&record("a")).unwrap();
+        symlink(&outside, dirs.data("pvc-1").join("link")).unwrap();
+        dirs.remove(&record("a")).unwrap();
+        dirs.empty_trash().unwrap();
+        assert!(outside.join(RECORD).exists());
+
+        dirs.make(&record("a")).unwrap();
+        std::fs::write(dirs.root().join("pvc-1").join(RECORD), "{").unwrap();
+        assert!(matches!(
+            dirs.remove(&record("a")),
+            Err(Error::NoRecord { .. })
+        ));
+        for name in ["", "..", ".trash", "a/b"] {
+            let pv = name.to_owned();
+            dirs.remove(&Record { pv, ..record("a") }).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_part_of_the_file_system_is_kept_free() {
+        let tmp = tempfile::tempdir().unwrap();
+        let dirs = Directories::open(tmp.path()).unwrap();
+        let storage = dirs.storage().unwrap();
+        assert!(storage.available <= storage.size);
+    }
+}

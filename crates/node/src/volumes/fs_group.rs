@@ -1,0 +1,145 @@
+//! The group of a pod's volumes (`fsGroup`; spec storage.md 4.5).
+
+use super::Volumes;
+use super::error::{Cause, io_error};
+use crate::pod::PodExt;
+use davit_beneath::{Inode, Links, Permissions, Root};
+use k8s_openapi::api::core::v1::Pod;
+use rustix::fs::FileType;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+const READ_WRITE: u32 = 0o660;
+/// Directories: set-group-ID, so that what is made in them is the group's too, and entered by the group.
+const DIRECTORY: u32 = 0o2110;
+/// When a walk is first told to take long.
+const SLOW: Duration = Duration::from_secs(30);
+/// How often it is told how far it is.
+const PROGRESS: Duration = Duration::from_secs(60);
+const ADVICE: &str = "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods";
+
+/// Gives the volume at `dir` to the pod's group, if the pod has one.
+///
+/// # Errors
+/// The volume cannot be walked. Single files that cannot be changed are passed over.
+pub(super) async fn apply(volumes: &Volumes, pod: &Pod, dir: &Path) -> Result<(), Cause> {
+    let Some(gid) = super::group_of(pod) else {
+        return Ok(());
+    };
+    let context = pod.pod_spec().security_context.as_ref();
+    let policy = context.and_then(|c| c.fs_group_change_policy.as_deref());
+    let only_on_mismatch = policy == Some("OnRootMismatch");
+    let done = Arc::new(AtomicU64::new(0));
+    let (root, count) = (dir.to_owned(), done.clone());
+    let mut walk = tokio::task::spawn_blocking(move || give(&root, gid, only_on_mismatch, &count));
+    let mut first = true;
+    loop {
+        let wait = if first { SLOW } else { PROGRESS };
+        match tokio::time::timeout(wait, &mut walk).await {
+            Ok(ended) => {
+                let ended = ended.map_err(io::Error::other).and_then(|walked| walked);
+                return ended.map_err(io_error("cannot change the volume's group"));
+            }
+            Err(_) => tell(volumes, pod, dir, first, done.load(Ordering::Relaxed)),
+        }
+        first = false;
+    }
+}
+
+fn tell(volumes: &Volumes, pod: &Pod, dir: &Path, first: bool, files: u64) {
+    let shown = dir.strip_prefix(volumes.paths.pods()).unwrap_or(dir);
+    let shown = shown.display();
+    let message = if first {
+        format!(
+            "Setting volume ownership for {shown} is taking longer than expected, consider using OnRootMismatch - {ADVICE}"
+        )
+    } else {
+        format!("Setting volume ownership for {shown}, processed {files} files.")
+    };
+    volumes.warn(pod, "VolumePermissionChangeInProgress", message);
+}
+
+/// Walks the volume. Its root comes last: a walk that was cut off is seen as a mismatch.
+fn give(dir: &Path, gid: u32, only_on_mismatch: bool, done: &AtomicU64) -> io::Result<()> {
+    let root = Root::open(dir, Links::Refused)?;
+    let top = root.entry("")?;
+    if only_on_mismatch && is_given(&top, gid)? {
+        return Ok(());
+    }
+    root.walk(|path, inode| {
+        if path != Path::new("") {
+            if let Err(error) = set(inode, gid) {
+                let path: PathBuf = dir.join(path);
+                tracing::warn!(path = %path.display(), %error, "the group of a volume's file stays");
+            }
+            done.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    })?;
+    Ok(set(&top, gid)?)
+}
+
+fn is_given(root: &Inode, gid: u32) -> io::Result<bool> {
+    let stat = root.stat()?;
+    let wanted = READ_WRITE | DIRECTORY;
+    Ok(stat.st_gid == gid && stat.st_mode & wanted == wanted)
+}
+
+fn set(inode: &Inode, gid: u32) -> davit_beneath::Result<()> {
+    let mode = match inode.kind()? {
+        FileType::Symlink => None,
+        FileType::Directory => Some(READ_WRITE | DIRECTORY),
+        _ => Some(READ_WRITE),
+    };
+    let held = inode.stat()?.st_mode & 0o7777;
+    inode.set(&Permissions {
+        gid: Some(gid),
+        mode: mode.map(|mode| held | mode),
+        ..Permissions::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    #[test]
+    fn items_058_and_060_the_tree_is_the_groups_and_its_root_comes_last() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: changing groups needs root");
+            return;
+        }
+        let tmp = tempfile::tempdir().unwrap();
+        let (volume, outside) = (tmp.path().join("volume"), tmp.path().join("outside"));
+        std::fs::create_dir_all(volume.join("a/b")).unwrap();
+        std::fs::write(volume.join("a/file"), "x").unwrap();
+        std::fs::write(&outside, "x").unwrap();
+        std::fs::set_permissions(&outside, std::fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(&outside, volume.join("a/link")).unwrap();
+        let done = AtomicU64::new(0);
+        give(&volume, 2000, true, &done).unwrap();
+        assert_eq!(done.load(Ordering::Relaxed), 4);
+        let of = |path: &str| {
+            let meta = std::fs::symlink_metadata(volume.join(path)).unwrap();
+            (meta.gid(), meta.mode() & 0o7777)
+        };
+        assert_eq!(of("a/b"), (2000, 0o2775));
+        assert_eq!(of("a/file"), (2000, 0o664));
+        assert_eq!(of("a/link").0, 2000);
+        let target = std::fs::metadata(&outside).unwrap();
+        assert_eq!((target.gid(), target.mode() & 0o777), (0, 0o600));
+
+        give(&volume, 2000, true, &done).unwrap();
+        assert_eq!(
+            done.load(Ordering::Relaxed),
+            4,
+            "a root that is right is not walked"
+        );
+        give(&volume, 2000, false, &done).unwrap();
+        assert_eq!(done.load(Ordering::Relaxed), 8);
+    }
+}

@@ -1,0 +1,96 @@
+//! Persistent volumes: which mechanism brings one to the pod.
+
+use super::claims::Claimed;
+use super::error::{Cause, Error};
+use super::{Ready, Volumes, host_path, local};
+use crate::env::NodeFacts;
+use crate::pod::PodExt;
+use davit_volume::matching::fits_node;
+use k8s_openapi::api::core::v1::{PersistentVolumeSpec, Pod};
+
+impl Volumes {
+    /// Brings a persistent volume to the pod.
+    ///
+    /// # Errors
+    /// It may not be used here, or its mechanism fails.
+    pub(super) async fn persistent(
+        &self,
+        pod: &Pod,
+        claimed: &Claimed,
+        facts: &NodeFacts,
+    ) -> Result<Ready, Error> {
+        let failed = |cause| {
+            let volume = claimed.name().to_owned();
+            if claimed.is_block() {
+                Error::Map { volume, cause }
+            } else {
+                Error::SetUp { volume, cause }
+            }
+        };
+        let Some(spec) = &claimed.volume.spec else {
+            return Err(failed(Cause::NotBuilt("unknown")));
+        };
+        check_node(claimed, facts)?;
+        // One operation at a time on a volume that several pods share.
+        let lock = self.volumes.of(claimed.name());
+        let _alone = lock.lock().await;
+        self.check_one_pod(pod, claimed).map_err(failed)?;
+        self.bring(pod, claimed, spec).await.map_err(failed)
+    }
+
+    async fn bring(
+        &self,
+        pod: &Pod,
+        claimed: &Claimed,
+        spec: &PersistentVolumeSpec,
+    ) -> Result<Ready, Cause> {
+        if let (Some(source), false) = (&spec.local, claimed.is_block()) {
+            return local::set_up(self, pod, claimed, source).await;
+        }
+        if let (Some(source), false) = (&spec.host_path, claimed.is_block()) {
+            return Ok(Ready::Directory {
+                path: host_path::set_up(source)?,
+                read_only: claimed.read_only,
+            });
+        }
+        Err(Cause::NotBuilt(kind_of(spec, claimed.is_block())))
+    }
+
+    /// `ReadWriteOncePod` holds also where pods were placed without the scheduler.
+    fn check_one_pod(&self, pod: &Pod, claimed: &Claimed) -> Result<(), Cause> {
+        let others = || self.others_with(pod.uid(), local::PLUGIN, claimed.name());
+        if claimed.is_for_one_pod() && !others().is_empty() {
+            let text =
+                "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
+            return Err(Cause::Claim(text.to_owned()));
+        }
+        Ok(())
+    }
+}
+
+/// The scheduler may not have placed the pod, or the node may be another by now.
+fn check_node(claimed: &Claimed, facts: &NodeFacts) -> Result<(), Error> {
+    if fits_node(&claimed.volume, &facts.labels) {
+        return Ok(());
+    }
+    Err(Error::Affinity {
+        volume: claimed.name().to_owned(),
+    })
+}
+
+fn kind_of(spec: &PersistentVolumeSpec, block: bool) -> &'static str {
+    let kinds = [
+        (spec.local.is_some() && block, "local with volumeMode Block"),
+        (
+            spec.host_path.is_some() && block,
+            "hostPath with volumeMode Block",
+        ),
+        (spec.csi.is_some(), "csi"),
+        (spec.flex_volume.is_some(), "flexVolume"),
+        (spec.nfs.is_some(), "nfs"),
+        (spec.iscsi.is_some(), "iscsi"),
+        (spec.fc.is_some(), "fc"),
+    ];
+    let found = kinds.into_iter().find(|(set, _)| *set);
+    found.map_or("unknown", |(_, name)| name)
+}

@@ -1,0 +1,98 @@
+//! Who may ask what, over the wire.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::scheduler::SchedulerOptions;
+
+/// An API server that knows the tokens `monitor`, who may see metrics, and `nobody`, who may not.
+fn api() -> kube::Client {
+    let service = tower::service_fn(|request: Request<Body>| async move {
+        let path = request.uri().path().to_owned();
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let mut review: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let spec = review["spec"].clone();
+        review["status"] = if path.ends_with("/tokenreviews") {
+            let known = ["monitor", "nobody"].iter().any(|t| spec["token"] == *t);
+            json!({"authenticated": known, "user": {"username": spec["token"], "groups": ["g"]}})
+        } else {
+            assert_eq!(spec["nonResourceAttributes"]["verb"], "get");
+            json!({"allowed": spec["user"] == "monitor"})
+        };
+        let body = Full::new(Bytes::from(review.to_string()));
+        let response = Response::builder().header("content-type", "application/json");
+        Ok::<_, Infallible>(response.body(body).unwrap())
+    });
+    davit_client::in_process(service, "default")
+}
+
+async fn serve() -> (SocketAddr, Scheduler, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let scheduler = Scheduler::new(api(), SchedulerOptions::default()).unwrap();
+    let options = ServingOptions {
+        certificate: None,
+        client_ca: None,
+        reviews: Reviews::new(api(), api(), [Duration::from_secs(10); 3]),
+        always_allow_paths: vec!["/healthz".to_owned(), "/readyz*".to_owned()],
+    };
+    let server = SchedulerServer::new(listener, scheduler.clone(), options).unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(server.run(CancellationToken::new()));
+    (address, scheduler, tasks)
+}
+
+#[tokio::test]
+async fn only_health_is_open() {
+    let _already = ring::default_provider().install_default();
+    let (address, scheduler, _tasks) = serve().await;
+    let mut config = kube::Config::new(format!("https://{address}").parse().unwrap());
+    config.accept_invalid_certs = true;
+    let client = kube::Client::try_from(config).unwrap();
+    let get = async |path: &str, token: Option<&str>| {
+        let mut request = Request::get(path);
+        if let Some(token) = token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let answer = client
+            .send(request.body(Body::empty()).unwrap())
+            .await
+            .unwrap();
+        let status = answer.status().as_u16();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    };
+    assert_eq!(get("/healthz", None).await, (200, "ok".to_owned()));
+    for (token, status) in [(None, 401), (Some("stranger"), 401), (Some("nobody"), 403)] {
+        assert_eq!(get("/metrics", token).await.0, status, "{token:?}");
+    }
+    let (status, metrics) = get("/metrics", Some("monitor")).await;
+    assert_eq!(status, 200);
+    assert!(
+        metrics.contains("scheduler_preemption_attempts_total"),
+        "{metrics}"
+    );
+    let (_, configz) = get("/configz", Some("monitor")).await;
+    let configz: Value = serde_json::from_str(&configz).unwrap();
+    assert_eq!(configz["componentconfig"], json!(scheduler.configuration()));
+    assert_eq!(get("/nowhere", Some("monitor")).await.0, 404);
+    // Nothing is to be known while another replica leads.
+    let verbose = "[+]ping ok\n[+]sched-handler-sync ok\nreadyz check passed\n";
+    assert_eq!(
+        get("/readyz?verbose", None).await,
+        (200, verbose.to_owned())
+    );
+    scheduler.progress.store(
+        crate::scheduler::SYNCING,
+        std::sync::atomic::Ordering::Relaxed,
+    );
+    let (status, why) = get("/readyz", None).await;
+    assert_eq!(status, 500);
+    assert!(why.contains("[-]sched-handler-sync failed"), "{why}");
+    assert_eq!(get("/livez", Some("monitor")).await.0, 200);
+}

@@ -1,0 +1,114 @@
+//! What the parts of davit's own provisioner say to one another: the controller that makes the objects, and the nodes
+//! that keep the directories (spec storage.md 8).
+
+use davit_api::selector::Labels;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+use crate::annotations::PROVISIONED_BY;
+use crate::binding::annotation;
+
+/// Name of the provisioner, and of its CSIDriver object.
+pub const PROVISIONER: &str = "local.davit.dev";
+/// Name of the class that every cluster begins with.
+pub const CLASS: &str = "standard";
+/// Label of a volume: the node that keeps it, as [`label_of_node`] writes it.
+pub const NODE_LABEL: &str = "local.davit.dev/node";
+/// Annotation of a volume: what its node has done, `Ready` or `Removed`.
+pub const STATE: &str = "local.davit.dev/state";
+/// Annotation of a node that keeps volumes: a [`NodeStorage`] in JSON.
+pub const STORAGE: &str = "local.davit.dev/storage";
+/// Directory of the data below a volume's own.
+pub const DATA: &str = "data";
+/// The most characters that a label's value has.
+const LABEL_VALUE: usize = 63;
+
+/// What a node has done for a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Its directory is there.
+    Ready,
+    /// Its data is not there any more.
+    Removed,
+}
+
+impl State {
+    /// As [`STATE`] says it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Ready => "Ready",
+            Self::Removed => "Removed",
+        }
+    }
+
+    /// What the volume says.
+    pub fn of(meta: &ObjectMeta) -> Option<Self> {
+        [Self::Ready, Self::Removed]
+            .into_iter()
+            .find(|state| annotation(meta, STATE) == Some(state.as_str()))
+    }
+}
+
+/// Where a node keeps volumes, and how much it may.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStorage {
+    /// The directory of all volumes.
+    pub path: String,
+    /// Bytes that all volumes may have together: the size of the file system without its reserve.
+    pub size: u64,
+    /// Bytes that are free beyond the reserve.
+    pub available: u64,
+}
+
+/// Whether the volume is one of this provisioner's.
+pub fn is_ours(volume: &PersistentVolume) -> bool {
+    annotation(&volume.metadata, PROVISIONED_BY) == Some(PROVISIONER)
+}
+
+/// The value of [`NODE_LABEL`] for a node. Names of nodes can be longer than labels.
+pub fn label_of_node(node: &str) -> String {
+    if node.len() <= LABEL_VALUE {
+        return node.to_owned();
+    }
+    digest(node)
+}
+
+/// The name of the CSIStorageCapacity of a class on a node. Both names together may be longer than a name.
+pub fn capacity_name(class: &str, node: &str) -> String {
+    format!("local-{}", digest(&format!("{class}/{node}")))
+}
+
+fn digest(text: &str) -> String {
+    let digest = Sha256::digest(text);
+    digest.iter().take(16).fold(String::new(), |mut out, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+/// The selector of the volumes that a node keeps.
+pub fn selector_of_node(node: &str) -> String {
+    format!("{NODE_LABEL}={}", label_of_node(node))
+}
+
+/// Whether labels say that the node keeps the volume.
+pub fn is_kept_by(labels: Option<&Labels>, node: &str) -> bool {
+    labels.and_then(|labels| labels.get(NODE_LABEL)) == Some(&label_of_node(node))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_of_nodes_are_short_and_differ() {
+        assert_eq!(label_of_node("edge-1"), "edge-1");
+        let long = |end: &str| label_of_node(&format!("{}{end}", "n".repeat(100)));
+        assert!(long("a").len() <= LABEL_VALUE && long("a") != long("b"));
+        assert_ne!(capacity_name("a", "b"), capacity_name("b", "a"));
+    }
+}

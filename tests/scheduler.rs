@@ -1,0 +1,183 @@
+//! A cluster whose scheduler has a configuration: two profiles, and an extender that has a say in both.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod harness;
+
+use harness::{Cluster, DAVIT, any_kubectl, eventually, kubectl_stdin, output, run, temp_dir};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// An extender that leaves of the nodes the one with the number in the pod's label `rack`.
+fn racks() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || answer(stream));
+        }
+    });
+    address
+}
+
+/// Answers requests until the connection ends.
+fn answer(stream: TcpStream) {
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut writer = stream;
+    loop {
+        let (mut length, mut line) = (0, String::new());
+        while reader.read_line(&mut line).is_ok_and(|n| n > 0) && line != "\r\n" {
+            let lower = line.to_ascii_lowercase();
+            if let Some(value) = lower.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            line.clear();
+        }
+        let mut body = vec![0; length];
+        if length == 0 || reader.read_exact(&mut body).is_err() {
+            return;
+        }
+        let answer = judge(&serde_json::from_slice(&body).unwrap()).to_string();
+        let head = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length:";
+        let sent = write!(writer, "{head} {}\r\n\r\n{answer}", answer.len());
+        if sent.is_err() {
+            return;
+        }
+    }
+}
+
+fn judge(question: &Value) -> Value {
+    let rack = question["Pod"]["metadata"]["labels"]["rack"].as_str();
+    let names = question["NodeNames"].as_array().unwrap().iter();
+    let fits = |name: &&Value| rack.is_none_or(|rack| **name == format!("sim-{rack}"));
+    let (left, out): (Vec<&Value>, Vec<&Value>) = names.partition(fits);
+    let failed = out
+        .iter()
+        .map(|n| (n.as_str().unwrap().to_owned(), json!("wrong rack")));
+    json!({"NodeNames": left, "FailedNodes": failed.collect::<serde_json::Map<_, _>>()})
+}
+
+fn pod(name: &str, scheduler: &str, rack: Option<&str>) -> Value {
+    let labels = rack.map_or(json!({}), |rack| json!({"rack": rack}));
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "labels": labels},
+        "spec": {"schedulerName": scheduler, "containers": [{"name": "c", "image": "example.test/none"}]},
+    })
+}
+
+fn configuration(extender: SocketAddr) -> String {
+    format!(
+        "apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: first
+  pluginConfig:
+  - name: NodeAffinity
+    args:
+      addedAffinity:
+        requiredDuringSchedulingIgnoredDuringExecution:
+          nodeSelectorTerms:
+          - matchFields: [{{key: metadata.name, operator: In, values: [sim-0]}}]
+extenders:
+- urlPrefix: http://{extender}/racks
+  filterVerb: filter
+  nodeCacheCapable: true
+"
+    )
+}
+
+fn apply(cluster: &Cluster, kubectl: &Path, objects: &[Value]) {
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    kubectl_stdin(cluster, kubectl, &["apply", "-f", "-"], &list.to_string());
+}
+
+#[test]
+fn pods_land_where_their_profile_and_the_extender_say() {
+    let Some(kubectl) = any_kubectl() else { return };
+    let extender = racks();
+    let dir = temp_dir();
+    let file = dir.path().join("scheduler.yaml");
+    std::fs::write(&file, configuration(extender)).unwrap();
+    let file = file.display().to_string();
+    let cluster = Cluster::up(&["--no-node", "--sim-nodes", "2", "--scheduler-config", &file]);
+    apply(
+        &cluster,
+        &kubectl,
+        &[
+            pod("any-rack-1", "default-scheduler", Some("1")),
+            pod("any-rack-0", "default-scheduler", Some("0")),
+            pod("first-a", "first", None),
+            pod("first-b", "first", None),
+            pod("first-rack-1", "first", Some("1")),
+            pod("foreign", "somebody-else", None),
+        ],
+    );
+    let get = |kind: &str, name: &str, path: &str| {
+        let path = format!("jsonpath={path}");
+        let found = output(
+            cluster
+                .kubectl(&kubectl)
+                .args(["get", kind, name, "-o", &path]),
+        );
+        String::from_utf8(found.stdout).unwrap()
+    };
+    let minute = Duration::from_secs(60);
+    for (name, node) in [
+        ("any-rack-1", "sim-1"),
+        ("any-rack-0", "sim-0"),
+        ("first-a", "sim-0"),
+        ("first-b", "sim-0"),
+    ] {
+        eventually(&format!("{name} is on {node}"), minute, || {
+            get("pod", name, "{.spec.nodeName}") == node
+        });
+    }
+    let both = "0/2 nodes are available: 1 node(s) didn't match scheduler-enforced node affinity, 1 wrong rack.";
+    eventually("the refusal names both", minute, || {
+        get("pod", "first-rack-1", "{.status.conditions[0].message}").starts_with(both)
+    });
+    eventually("the event is the profile's", minute, || {
+        let path = "{range .items[?(@.reason=='FailedScheduling')]}{.involvedObject.name}={.reportingComponent} {end}";
+        let listed = output(cluster.kubectl(&kubectl).args([
+            "get",
+            "events",
+            "-o",
+            &format!("jsonpath={path}"),
+        ]));
+        String::from_utf8_lossy(&listed.stdout).contains("first-rack-1=first ")
+    });
+    let explained = output(
+        Command::new(DAVIT)
+            .args(["explain", "pod", "first-rack-1"])
+            .env("KUBECONFIG", &cluster.kubeconfig),
+    );
+    let explained = String::from_utf8(explained.stdout).unwrap();
+    assert!(
+        explained.contains(&format!("http://{extender}/racks")),
+        "{explained}"
+    );
+    assert!(explained.contains("wrong rack"), "{explained}");
+    assert_eq!(
+        get("pod", "foreign", "{.spec.nodeName}{.status.conditions}"),
+        ""
+    );
+    // What is written is complete, and is read again.
+    let (once, twice) = (dir.path().join("once.yaml"), dir.path().join("twice.yaml"));
+    for (from, to) in [(file.as_ref(), &once), (once.as_path(), &twice)] {
+        run(Command::new(DAVIT)
+            .arg("kube-scheduler")
+            .arg("--config")
+            .arg(from)
+            .arg("--write-config-to")
+            .arg(to));
+    }
+    let written = std::fs::read_to_string(&once).unwrap();
+    assert!(written.contains("podMaxBackoffSeconds: 10"), "{written}");
+    assert_eq!(std::fs::read_to_string(&twice).unwrap(), written);
+}
