@@ -77,6 +77,7 @@ pub struct Snapshot {
     index: Arc<HashMap<Arc<str>, usize>>,
     with_affinity: BTreeSet<usize>,
     with_anti_affinity: BTreeSet<usize>,
+    with_claims: BTreeSet<usize>,
     namespaces: Arc<HashMap<String, Labels>>,
     images: Arc<HashMap<String, usize>>,
 }
@@ -107,6 +108,12 @@ impl Snapshot {
         self.with_anti_affinity.iter().map(|&i| &*self.nodes[i])
     }
 
+    /// How many pods use this claim.
+    pub fn claim_users(&self, claim: &str) -> u32 {
+        let nodes = self.with_claims.iter().map(|&i| &*self.nodes[i]);
+        nodes.map(|node| node.claim_users(claim)).sum()
+    }
+
     /// The labels of a namespace.
     pub fn namespace(&self, name: &str) -> Option<&Labels> {
         self.namespaces.get(name)
@@ -121,6 +128,7 @@ impl Snapshot {
         for (set, has) in [
             (&mut self.with_affinity, info.has_affinity()),
             (&mut self.with_anti_affinity, info.has_anti_affinity()),
+            (&mut self.with_claims, info.has_claims()),
         ] {
             if has {
                 set.insert(at);

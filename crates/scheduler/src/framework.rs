@@ -23,7 +23,7 @@ pub(crate) use events::{node_action, pod_action};
 pub(crate) use profile::MOST_PLUGINS;
 pub use profile::{Points, Profile};
 pub use state::{CycleState, StateData};
-pub use status::{Code, Reason, Shortage, Status};
+pub use status::{Code, Reason, Shortage, Status, VolumeRefusal};
 
 use crate::cache::Snapshot;
 use crate::extender::NodeVictims;

@@ -25,6 +25,7 @@ pub mod registry;
 pub mod resources;
 pub mod topology;
 pub mod verdict;
+pub mod volumes;
 pub mod workloads;
 
 use davit_api::selector;

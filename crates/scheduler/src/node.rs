@@ -39,6 +39,8 @@ pub struct NodeInfo {
     tainted: bool,
     with_affinity: usize,
     with_anti_affinity: usize,
+    /// How many of its pods use a claim.
+    claims: HashMap<Arc<str>, u32>,
 }
 
 impl NodeInfo {
@@ -58,6 +60,7 @@ impl NodeInfo {
             tainted: false,
             with_affinity: 0,
             with_anti_affinity: 0,
+            claims: HashMap::new(),
         }
     }
 
@@ -146,6 +149,16 @@ impl NodeInfo {
         self.with_anti_affinity > 0
     }
 
+    /// Whether a pod of the node uses a claim.
+    pub fn has_claims(&self) -> bool {
+        !self.claims.is_empty()
+    }
+
+    /// How many of the node's pods use this claim.
+    pub fn claim_users(&self, claim: &str) -> u32 {
+        self.claims.get(claim).copied().unwrap_or(0)
+    }
+
     /// Adds a pod.
     pub fn add_pod(&mut self, pod: Arc<PodInfo>) {
         self.requested.add(&pod.requests.requests);
@@ -153,6 +166,9 @@ impl NodeInfo {
         self.scored_memory += pod.requests.scored_memory;
         for port in &pod.host_ports {
             *self.ports.entry(port.clone()).or_default() += 1;
+        }
+        for claim in &pod.claims {
+            *self.claims.entry(claim.clone()).or_default() += 1;
         }
         self.with_affinity += usize::from(pod.has_affinity());
         self.with_anti_affinity += usize::from(!pod.anti_affinity.is_empty());
@@ -173,6 +189,14 @@ impl NodeInfo {
                 *users -= 1;
                 if *users == 0 {
                     self.ports.remove(port);
+                }
+            }
+        }
+        for claim in &pod.claims {
+            if let Some(users) = self.claims.get_mut(claim) {
+                *users -= 1;
+                if *users == 0 {
+                    self.claims.remove(claim);
                 }
             }
         }

@@ -14,10 +14,14 @@ mod node_ports;
 mod node_resource_topology;
 mod node_resources_fit;
 mod node_unschedulable;
+mod node_volume_limits;
 mod pod_topology_spread;
 mod priority_sort;
 mod scheduling_gates;
 mod taint_toleration;
+mod volume_binding;
+mod volume_restrictions;
+mod volume_zone;
 
 pub use balanced_allocation::BalancedAllocation;
 pub use classic_resources::ClassicResources;
@@ -34,10 +38,14 @@ pub use node_ports::NodePorts;
 pub use node_resource_topology::NodeResourceTopology;
 pub use node_resources_fit::{NodeResourcesFit, ScoringStrategy};
 pub use node_unschedulable::NodeUnschedulable;
+pub use node_volume_limits::NodeVolumeLimits;
 pub use pod_topology_spread::PodTopologySpread;
 pub use priority_sort::PrioritySort;
 pub use scheduling_gates::SchedulingGates;
 pub use taint_toleration::TaintToleration;
+pub use volume_binding::VolumeBinding;
+pub use volume_restrictions::VolumeRestrictions;
+pub use volume_zone::VolumeZone;
 
 use std::sync::Arc;
 
@@ -47,7 +55,7 @@ use crate::framework::{Plugin, Profile};
 use crate::registry::FrameworkHandle;
 
 /// The plugins in the tree.
-pub(crate) const BUILT_IN: [&str; 18] = [
+pub(crate) const BUILT_IN: [&str; 22] = [
     "SchedulingGates",
     "PrioritySort",
     "NodeUnschedulable",
@@ -56,6 +64,10 @@ pub(crate) const BUILT_IN: [&str; 18] = [
     "NodeAffinity",
     "NodePorts",
     "NodeResourcesFit",
+    "VolumeRestrictions",
+    "NodeVolumeLimits",
+    "VolumeBinding",
+    "VolumeZone",
     "PodTopologySpread",
     "InterPodAffinity",
     "DynamicResources",
@@ -87,6 +99,12 @@ pub(crate) fn built_in(
         ("NodeAffinity", Some(PluginArgs::NodeAffinity(args))) => Arc::new(NodeAffinity::new(args)),
         ("NodeResourcesFit", Some(PluginArgs::NodeResourcesFit(args))) => {
             Arc::new(NodeResourcesFit::new(args).with_devices(devices))
+        }
+        ("VolumeRestrictions", _) => Arc::new(VolumeRestrictions::new(handle.volumes.clone())),
+        ("NodeVolumeLimits", _) => Arc::new(NodeVolumeLimits::new(handle.volumes.clone())),
+        ("VolumeZone", _) => Arc::new(VolumeZone::new(handle.volumes.clone())),
+        ("VolumeBinding", Some(PluginArgs::VolumeBinding(args))) => {
+            Arc::new(VolumeBinding::new(client, handle.volumes.clone(), args))
         }
         ("PodTopologySpread", Some(PluginArgs::PodTopologySpread(args))) => {
             Arc::new(PodTopologySpread::new(args, handle.workloads.clone()))

@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::{
     WeightedPodAffinityTerm,
 };
 
+use davit_volume::pod::claims_of;
+
 use crate::resources::PodRequests;
 use crate::selector::{Labels, NodeTerm, Requirement, Selector};
 
@@ -170,6 +172,9 @@ pub struct PodInfo {
     pub preferred_affinity: Vec<(i64, AffinityTerm)>,
     /// Preferred pod anti-affinity with weights.
     pub preferred_anti_affinity: Vec<(i64, AffinityTerm)>,
+    /// The claims that the pod names: namespace and name, joined by a slash. Those of ephemeral volumes are not shared
+    /// and not among them.
+    pub claims: Vec<Arc<str>>,
     /// Topology spread constraints.
     pub spread: Vec<SpreadConstraint>,
 }
@@ -280,6 +285,7 @@ impl PodInfo {
                     .as_ref()
             })),
             spread: spread(spec, labels),
+            claims: claims(&pod, &namespace),
             namespace,
             pod,
         }
@@ -357,6 +363,17 @@ impl PodInfo {
     pub fn key(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+}
+
+/// The shared claims of a pod, each once.
+fn claims(pod: &Pod, namespace: &str) -> Vec<Arc<str>> {
+    let shared = claims_of(pod).filter(|claim| !claim.ephemeral);
+    let mut claims: Vec<Arc<str>> = shared
+        .map(|claim| Arc::from(format!("{namespace}/{}", claim.claim)))
+        .collect();
+    claims.sort_unstable();
+    claims.dedup();
+    claims
 }
 
 fn host_ports(spec: &PodSpec) -> Vec<HostPort> {

@@ -19,7 +19,7 @@ const OWN_PLUGINS: [(&str, &str); 2] = [
 ];
 
 /// Points that plugins of kube-scheduler have and those here do without: they can be named there, and are not called.
-const IDLE_POINTS: [(&str, &[ExtensionPoint]); 3] = [
+const IDLE_POINTS: [(&str, &[ExtensionPoint]); 4] = [
     (
         "NodeResourcesFit",
         &[
@@ -29,6 +29,11 @@ const IDLE_POINTS: [(&str, &[ExtensionPoint]); 3] = [
         ],
     ),
     ("TaintToleration", &[ExtensionPoint::PreScore]),
+    // these score only with the gate StorageCapacityScoring, which is off
+    (
+        "VolumeBinding",
+        &[ExtensionPoint::PreScore, ExtensionPoint::Score],
+    ),
     ("DefaultPreemption", &[ExtensionPoint::PreEnqueue]),
 ];
 

@@ -15,6 +15,7 @@ use crate::extender::Extenders;
 use crate::framework::Plugin;
 use crate::plugins::{self, Budgets};
 use crate::topology::Topologies;
+use crate::volumes::VolumeCache;
 use crate::waiting::WaitingPods;
 use crate::workloads::Workloads;
 
@@ -27,6 +28,8 @@ pub struct FrameworkHandle {
     pub client: Option<kube::Client>,
     /// What is known of devices.
     pub devices: Devices,
+    /// What is known of storage.
+    pub volumes: VolumeCache,
     /// The pods that wait at Permit.
     pub waiting: WaitingPods,
     /// The disruption budgets.
@@ -46,6 +49,7 @@ impl FrameworkHandle {
             profile: profile.into(),
             client,
             devices,
+            volumes: VolumeCache::default(),
             waiting: WaitingPods::default(),
             budgets: Budgets::default(),
             topologies: Topologies::default(),

@@ -7,6 +7,7 @@
 mod changes;
 mod consulting;
 mod engine;
+mod storage;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -40,6 +41,7 @@ use crate::reporter::Reporter;
 use crate::waiting::WaitingPods;
 use crate::workloads::WorkloadInformers;
 use engine::Engine;
+use storage::StorageChanges;
 
 /// Pods that have ended hold nothing and are not watched.
 const LIVING: &str = "status.phase!=Succeeded,status.phase!=Failed";
@@ -254,6 +256,7 @@ impl Scheduler {
         let classes = watch_all::<DeviceClass>(client, &mut tasks, &stop);
         let claims = watch_all::<ResourceClaim>(client, &mut tasks, &stop);
         let rules = watch_all::<DeviceTaintRule>(client, &mut tasks, &stop);
+        let mut storage_changes = StorageChanges::spawn(client, &mut tasks, &stop);
         let recorders = self.profiles.by_name.keys().map(|name| {
             let recorder = EventRecorder::spawn(client.clone(), name, "", &mut tasks, stop.clone());
             (name.clone(), recorder)
@@ -305,6 +308,9 @@ impl Scheduler {
             while let Some(change) = claim_changes.try_next() {
                 engine.claim(change);
             }
+            while let Some(change) = storage_changes.try_next() {
+                change.apply(&mut engine);
+            }
             while let Some(change) = classic.as_mut().and_then(ClassicChanges::try_next) {
                 change.apply(&mut engine);
             }
@@ -350,11 +356,13 @@ impl Scheduler {
                         engine.no_classic_claims();
                     }
                 }
+                change = storage_changes.next() => change.apply(&mut engine),
                 change = next_classic(&mut classic) => change.apply(&mut engine),
                 Some(_) = budget_changes.next() => {
                     while budget_changes.try_next().is_some() {}
                     self.handle.budgets.replace(budgets.list());
                 }
+                () = self.handle.volumes.wait_began() => {}
                 Ok(()) = topology_changes.changed() => engine.topologies(),
                 Some(done) = engine.work.join_next_with_id() => engine.done(done),
                 () = tokio::time::sleep_until(wake) => {}

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::Snapshot;
 use crate::cycle::Attempt;
-use crate::framework::{Code, Shortage, Status};
+use crate::framework::{Code, Shortage, Status, VolumeRefusal};
 
 /// Annotation of the FailedScheduling event that carries a [`Record`] as JSON.
 pub const VERDICT_ANNOTATION: &str = "davit.dev/verdict";
@@ -36,6 +36,9 @@ pub struct NodeVerdict {
     /// What rules out the node's devices, one by one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub devices: Option<Box<Refusal>>,
+    /// What rules out the pod's claims, one by one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<VolumeRefusal>,
 }
 
 /// What came of one attempt to schedule a pod: counts by reason and some of the nodes.
@@ -85,6 +88,7 @@ impl NodeVerdict {
             reasons: status.reasons.iter().map(ToString::to_string).collect(),
             shortages: status.shortages.clone(),
             devices: status.devices.clone().map(few),
+            volumes: status.volumes.clone(),
         }
     }
 }
@@ -187,6 +191,7 @@ mod tests {
             reasons: vec![format!("Insufficient example.com/{}", "x".repeat(50 * i))],
             shortages: Vec::new(),
             devices: None,
+            volumes: Vec::new(),
         };
         let shown: Vec<NodeVerdict> = (0..nodes.min(RECORD_NODES)).map(node).collect();
         let each = shown.iter().flat_map(|n| &n.reasons);

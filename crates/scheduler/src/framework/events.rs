@@ -4,8 +4,11 @@ use std::ops::BitOr;
 use std::sync::Arc;
 
 use davit_api::classic;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 
 use crate::pod::PodInfo;
 
@@ -24,8 +27,18 @@ pub enum EventResource {
     Namespace,
     /// A persistent volume claim.
     PersistentVolumeClaim,
+    /// A persistent volume.
+    PersistentVolume,
     /// A storage class.
     StorageClass,
+    /// What the storage drivers of a node say.
+    CsiNode,
+    /// The description of a storage driver.
+    CsiDriver,
+    /// How much storage there is somewhere.
+    CsiStorageCapacity,
+    /// A volume at a node.
+    VolumeAttachment,
     /// A resource claim.
     ResourceClaim,
     /// A resource slice.
@@ -159,6 +172,55 @@ pub enum EventObject {
         old: Option<Arc<classic::PodScheduling>>,
         /// After.
         new: Arc<classic::PodScheduling>,
+    },
+    /// A persistent volume claim.
+    VolumeClaim {
+        /// Before; `None` if it is new.
+        old: Option<Arc<PersistentVolumeClaim>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<PersistentVolumeClaim>>,
+    },
+    /// A persistent volume.
+    Volume {
+        /// Before; `None` if it is new.
+        old: Option<Arc<PersistentVolume>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<PersistentVolume>>,
+    },
+    /// A storage class.
+    StorageClass {
+        /// Before; `None` if it is new.
+        old: Option<Arc<StorageClass>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<StorageClass>>,
+    },
+    /// What the storage drivers of a node say.
+    CsiNode {
+        /// Before; `None` if it is new.
+        old: Option<Arc<CSINode>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<CSINode>>,
+    },
+    /// The description of a storage driver.
+    CsiDriver {
+        /// Before; `None` if it is new.
+        old: Option<Arc<CSIDriver>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<CSIDriver>>,
+    },
+    /// How much storage there is somewhere.
+    CsiStorageCapacity {
+        /// Before; `None` if it is new.
+        old: Option<Arc<CSIStorageCapacity>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<CSIStorageCapacity>>,
+    },
+    /// A volume at a node.
+    VolumeAttachment {
+        /// Before; `None` if it is new.
+        old: Option<Arc<VolumeAttachment>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<VolumeAttachment>>,
     },
     /// Any other object.
     Other,

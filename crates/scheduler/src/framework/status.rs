@@ -43,6 +43,15 @@ pub struct Shortage {
     pub capacity: i64,
 }
 
+/// Why a claim of the pod gets no volume on a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeRefusal {
+    /// The claim's name.
+    pub claim: String,
+    /// Why, in words.
+    pub why: String,
+}
+
 /// A plugin's answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
@@ -56,6 +65,8 @@ pub struct Status {
     pub shortages: Vec<Shortage>,
     /// What rules out the node's devices, one by one.
     pub devices: Option<Box<Refusal>>,
+    /// What rules out the pod's claims, one by one.
+    pub volumes: Vec<VolumeRefusal>,
 }
 
 impl Status {
@@ -67,6 +78,7 @@ impl Status {
             reasons: Vec::new(),
             shortages: Vec::new(),
             devices: None,
+            volumes: Vec::new(),
         }
     }
 

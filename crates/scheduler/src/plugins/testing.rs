@@ -7,6 +7,8 @@ use serde_json::{Value, json};
 use crate::cache::{Cache, Snapshot};
 use crate::framework::{Code, CycleState, Filter, NodeNames, PreFilter, Score, Status};
 use crate::pod::PodInfo;
+use crate::volumes::{StorageKind, VolumeCache};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 /// A pod of namespace `default` with this spec.
 pub(crate) fn pod(name: &str, spec: Value) -> Arc<PodInfo> {
@@ -43,6 +45,80 @@ pub(crate) fn known_devices() -> crate::devices::Devices {
     }
     devices.classic().set_absent();
     devices
+}
+
+/// Storage that is known.
+pub(crate) struct Shelf {
+    pub(crate) volumes: VolumeCache,
+}
+
+fn read<K: serde::de::DeserializeOwned>(value: Value) -> Option<Arc<K>> {
+    Some(Arc::new(serde_json::from_value(value).unwrap()))
+}
+
+impl Shelf {
+    pub(crate) fn new() -> Self {
+        let volumes = VolumeCache::default();
+        for what in StorageKind::ALL {
+            volumes.synced(what);
+        }
+        Self { volumes }
+    }
+
+    /// A claim of namespace `default` with this spec.
+    pub(crate) fn claim(&self, name: &str, spec: Value) {
+        self.whole_claim(name, json!({}), spec, json!({}));
+    }
+
+    pub(crate) fn whole_claim(&self, name: &str, meta: Value, spec: Value, status: Value) {
+        let mut claim = json!({"metadata": meta, "spec": spec, "status": status});
+        claim["metadata"]["name"] = json!(name);
+        claim["metadata"]["namespace"] = json!("default");
+        claim["metadata"]["uid"] = json!(name);
+        self.volumes.set_claim(None, read(claim));
+    }
+
+    pub(crate) fn volume(&self, name: &str, labels: &Value, spec: Value) {
+        let meta = json!({"name": name, "uid": name, "labels": labels});
+        let volume = json!({"metadata": meta, "spec": spec, "status": {"phase": "Available"}});
+        self.volumes.set_volume(None, read(volume));
+    }
+
+    pub(crate) fn class(&self, name: &str, mut class: Value) {
+        class["metadata"]["name"] = json!(name);
+        self.volumes.set_class(None, read(class));
+    }
+
+    pub(crate) fn csi_node(&self, name: &str, drivers: Value) {
+        let node = json!({"metadata": {"name": name}, "spec": {"drivers": drivers}});
+        self.volumes.set_csi_node(None, read(node));
+    }
+
+    pub(crate) fn driver(&self, name: &str, spec: Value) {
+        let driver = json!({"metadata": {"name": name}, "spec": spec});
+        self.volumes.set_driver(None, read(driver));
+    }
+
+    pub(crate) fn capacity(&self, name: &str, mut capacity: Value) {
+        capacity["metadata"] = json!({"name": name, "namespace": "default"});
+        self.volumes.set_capacity(None, read(capacity));
+    }
+
+    pub(crate) fn attachment(&self, name: &str, node: &str, driver: &str, volume: &str) {
+        let attachment = attachment(name, node, driver, volume);
+        self.volumes.set_attachment(None, attachment);
+    }
+
+    pub(crate) fn detach(&self, name: &str, node: &str, driver: &str, volume: &str) {
+        let attachment = attachment(name, node, driver, volume);
+        self.volumes.set_attachment(attachment.as_ref(), None);
+    }
+}
+
+fn attachment(name: &str, node: &str, driver: &str, volume: &str) -> Option<Arc<VolumeAttachment>> {
+    let spec =
+        json!({"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": volume}});
+    read(json!({"metadata": {"name": name}, "spec": spec}))
 }
 
 pub(crate) struct Bed {

@@ -27,6 +27,7 @@ impl Engine {
             Change::Synced => self.synced[NODES] = true,
             Change::Applied { old: None, new } => {
                 self.cache.set_node(new.clone());
+                self.know_node(&new, true);
                 let object = EventObject::Node {
                     old: None,
                     new: Some(new),
@@ -38,6 +39,7 @@ impl Engine {
                 new,
             } => {
                 self.cache.set_node(new.clone());
+                self.know_node(&new, true);
                 let action = node_action(&old, &new);
                 let object = EventObject::Node {
                     old: Some(old),
@@ -48,6 +50,7 @@ impl Engine {
             Change::Deleted(node) => {
                 self.cache
                     .remove_node(node.metadata.name.as_deref().unwrap_or_default());
+                self.know_node(&node, false);
                 let object = EventObject::Node {
                     old: Some(node),
                     new: None,
@@ -55,6 +58,12 @@ impl Engine {
                 self.event("NodeDelete", event(Action::DELETE), &object);
             }
         }
+    }
+
+    /// Bindings that wait for volumes look at their nodes.
+    fn know_node(&self, node: &Arc<Node>, there: bool) {
+        let name = node.metadata.name.as_deref().unwrap_or_default();
+        self.volumes.set_node(name, there.then(|| node.clone()));
     }
 
     pub(super) fn namespace(&mut self, change: Change<Namespace>) {
@@ -279,6 +288,7 @@ impl Engine {
         self.queue.remove(uid);
         self.reporter.retract(uid);
         self.waiting.reject(uid, "", "pod was deleted");
+        self.volumes.end_binding(uid);
         let held = self.cache.remove_pod(uid);
         // A nomination holds room as well.
         if held.is_some() || was_nominated {

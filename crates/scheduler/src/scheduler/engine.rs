@@ -25,6 +25,7 @@ use crate::pod::PodInfo;
 use crate::queue::{Failure, Queue, Taken};
 use crate::reporter::{Report, Reporter};
 use crate::verdict::Record;
+use crate::volumes::VolumeCache;
 use crate::waiting::{Ticket, WaitingPods};
 
 /// Bindings and preemptions under way at once; more decisions wait.
@@ -61,6 +62,7 @@ pub(super) struct Engine {
     pub(super) reporter: Reporter,
     pub(super) waiting: WaitingPods,
     pub(super) devices: Devices,
+    pub(super) volumes: VolumeCache,
     dynamic: Arc<DynamicResources>,
     classic: ClassicResources,
     /// Bound pods whose claims may not be reserved for them, and whether to look at them.
@@ -98,6 +100,7 @@ impl Engine {
             reporter,
             waiting: handle.waiting.clone(),
             devices: handle.devices.clone(),
+            volumes: handle.volumes.clone(),
             dynamic: Arc::new(DynamicResources::new(
                 Some(scheduler.client.clone()),
                 handle.devices.clone(),
@@ -121,7 +124,12 @@ impl Engine {
 
     /// Whether a decision can be made now.
     pub(super) fn is_ready(&self) -> bool {
-        self.is_synced() && self.work.len() < MOST_WORK && self.queue.is_ready(now())
+        self.is_synced() && self.has_room() && self.queue.is_ready(now())
+    }
+
+    /// Whether more may be started. Bindings that only wait for volumes, which may take minutes, take no room from others.
+    fn has_room(&self) -> bool {
+        self.work.len().saturating_sub(self.volumes.waiting()) < MOST_WORK
     }
 
     /// Whether all nodes, pods and namespaces are known.
@@ -132,7 +140,7 @@ impl Engine {
     /// When there is something to do without any change.
     pub(super) fn next_wake(&self) -> Option<Instant> {
         // With all places taken only the end of a binding helps.
-        let free = self.work.len() < MOST_WORK;
+        let free = self.has_room();
         self.queue
             .next_wake()
             .filter(|_| free)

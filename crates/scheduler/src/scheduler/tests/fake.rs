@@ -213,6 +213,7 @@ impl Fake {
             (&Method::PUT, ["namespaces", namespace, plural, name, sub @ ..]) => {
                 self.replace(plural, namespace, name, sub == ["status"], &body)
             }
+            (&Method::PUT, [plural, name]) => self.replace(plural, "", name, false, &body),
             (&Method::PATCH, ["namespaces", namespace, plural, name, ..]) => {
                 self.patch(plural, namespace, name, &body)
             }
