@@ -12,6 +12,7 @@
     )
 )]
 
+mod attach_detach;
 mod bootstrap_tokens;
 mod certificates;
 mod cluster_dns;
@@ -154,6 +155,7 @@ impl Controllers {
         ephemeral_volume::spawn(&mut spawner);
         volume_expand::spawn(&mut spawner);
         volume_protection::spawn(&mut spawner);
+        attach_detach::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);

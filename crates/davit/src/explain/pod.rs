@@ -265,6 +265,15 @@ fn scheduling_text(record: &Record) -> String {
     let devices = record.nodes.iter();
     let devices = devices.filter_map(|n| Some((&n.node, n.devices.as_deref()?)));
     out.push_str(&super::claim::devices_text(devices));
+    let claims = record.nodes.iter();
+    let claims = claims.flat_map(|n| n.volumes.iter().map(move |v| (&n.node, v)));
+    let rows: Vec<Vec<String>> = claims
+        .map(|(node, refusal)| vec![node.clone(), refusal.claim.clone(), refusal.why.clone()])
+        .collect();
+    if !rows.is_empty() {
+        out.push_str("\nWhat the pod's claims lack there:\n");
+        out.push_str(&table::render(&["NODE", "CLAIM", "WHY NOT"], &rows));
+    }
     if record.more_nodes > 0 {
         let _infallible = writeln!(out, "… and {} more nodes; all reasons:", record.more_nodes);
         for (reason, count) in &record.reasons {
@@ -431,6 +440,22 @@ mod tests {
         assert_eq!(explanation.state, State::Pending);
         let expected = "Pod ns/p: pending, Unschedulable: 0/1 nodes are available: 1 Insufficient x.example/foo.\n";
         assert_eq!(explanation.text(), expected);
+    }
+
+    #[test]
+    fn claims_that_get_no_volume_are_listed_by_node() {
+        let why = "its volume \"pv\" cannot be reached from the node";
+        let record: Record = serde_json::from_value(serde_json::json!({
+            "at": "1970-01-01T00:00:00Z", "attempt": 1, "totalNodes": 1, "reasons": {}, "moreNodes": 0,
+            "nodes": [{ "node": "a", "plugin": "VolumeBinding", "code": "UnschedulableAndUnresolvable",
+                "reasons": ["node(s) didn't match PersistentVolume's node affinity"],
+                "volumes": [{ "claim": "data", "why": why }] }] }))
+        .unwrap();
+        let text = scheduling_text(&record);
+        let line = text.lines().last().unwrap_or_default();
+        let row: Vec<&str> = line.splitn(3, "  ").map(str::trim).collect();
+        assert_eq!(row.first(), Some(&"a"), "{text}");
+        assert!(line.contains("data") && line.ends_with(why), "{text}");
     }
 
     #[test]
