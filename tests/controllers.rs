@@ -6,6 +6,8 @@
 mod harness;
 #[path = "controllers/jobs.rs"]
 mod jobs;
+#[path = "controllers/volumes.rs"]
+mod volumes;
 
 use harness::{Cluster, any_kubectl, eventually, kubectl, kubectl_stdin, output};
 use std::path::Path;

@@ -24,6 +24,7 @@ use davit_api::kinds;
 use serde_json::Value;
 
 mod access;
+mod claims;
 mod cluster;
 mod config;
 mod containers;
@@ -35,6 +36,7 @@ mod meta;
 mod namespaces;
 mod network;
 mod nodes;
+mod persistent_volumes;
 mod pod_defaults;
 mod pod_spec;
 mod pods;
@@ -243,7 +245,8 @@ fn core_kinds(info: KindInfo) -> Box<dyn Strategy> {
         "Secret" => Box::new(config::Secret(info)),
         "Event" => Box::new(events::Event(info)),
         "Service" | "Endpoints" => network::build(info),
-        "PersistentVolume" | "PersistentVolumeClaim" => storage::build(info),
+        "PersistentVolume" => Box::new(persistent_volumes::PersistentVolume(info)),
+        "PersistentVolumeClaim" => Box::new(claims::PersistentVolumeClaim(info)),
         "ReplicationController" | "PodTemplate" => workloads::build(info),
         _ => config::build(info),
     }

@@ -184,3 +184,21 @@ impl Validating for PersistentVolumeClaimResize {
         Err(forbidden(attributes, object, why))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_default_wins_then_the_name() {
+        let class = |name: &str, created: &str| json!({"metadata": {"name": name, "creationTimestamp": created}});
+        let classes = vec![
+            class("old", "2026-01-01T00:00:00Z"),
+            class("b", "2026-02-02T00:00:00Z"),
+            class("a", "2026-02-02T00:00:00Z"),
+        ];
+        let found = newest(classes).unwrap();
+        assert_eq!(crate::object::name(&found), "a");
+        assert_eq!(newest(Vec::new()), None);
+    }
+}

@@ -213,3 +213,10 @@ pub(super) fn status_writes_metadata(kind: &KindInfo) -> bool {
         ),
     }
 }
+
+/// Now, to the second, as it stands in objects.
+pub(super) fn now() -> String {
+    jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string()
+}

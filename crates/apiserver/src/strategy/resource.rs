@@ -245,13 +245,6 @@ impl TaintRule {
     }
 }
 
-/// Now, to the second, as it stands in objects.
-fn now() -> String {
-    jiff::Timestamp::now()
-        .strftime("%Y-%m-%dT%H:%M:%SZ")
-        .to_string()
-}
-
 impl Strategy for TaintRule {
     fn kind(&self) -> &KindInfo {
         &self.0
@@ -261,7 +254,7 @@ impl Strategy for TaintRule {
         access::reset_status(&self.0, obj);
         access::first_generation(&self.0, obj);
         if let Some(taint) = at_mut(obj, &["spec", "taint"]) {
-            default(taint, "timeAdded", now());
+            default(taint, "timeAdded", access::now());
         }
     }
 
@@ -272,7 +265,7 @@ impl Strategy for TaintRule {
             && str_at(taint, &["effect"]) != str_at(before, &["effect"])
             && (!has(taint, &["timeAdded"]) || taint["timeAdded"] == before["timeAdded"])
         {
-            set(taint, "timeAdded", now());
+            set(taint, "timeAdded", access::now());
         }
         access::keep_status(&self.0, new, old);
         access::next_generation(&self.0, new, old);

@@ -1,30 +1,17 @@
-//! Persistent volumes, claims and storage.k8s.io.
+//! The kinds of storage.k8s.io.
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::names;
-use davit_api::quantity::Quantity;
 use serde_json::{Value, json};
 
-use super::containers::{choice, optional_choice, required};
+use super::containers::{choice, required};
 use super::json::{
-    at, at_mut, default, default_unset, has, is_empty, list_at, object_mut, remove, same, set,
-    str_at,
+    at, at_mut, default, default_unset, int_at, is_empty, list_at, remove, same, set, str_at,
 };
-use super::{
-    Generic, KindInfo, Strategy, access, meta, pod_defaults, resources, selectors, volumes,
-};
-
-const ACCESS_MODES: [&str; 4] = [
-    "ReadOnlyMany",
-    "ReadWriteMany",
-    "ReadWriteOnce",
-    "ReadWriteOncePod",
-];
+use super::{Generic, KindInfo, Strategy, access, meta};
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
     match &*info.kind {
-        "PersistentVolume" => Box::new(PersistentVolume(info)),
-        "PersistentVolumeClaim" => Box::new(PersistentVolumeClaim(info)),
         "StorageClass" => Box::new(StorageClass(info)),
         "CSIDriver" => Box::new(CsiDriver(info)),
         "CSINode" => Box::new(CsiNode(info)),
@@ -32,10 +19,7 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
             info,
             paths: &[&["spec"]],
         }),
-        "VolumeAttributesClass" => Box::new(Fixed {
-            info,
-            paths: &[&["driverName"], &["parameters"]],
-        }),
+        "VolumeAttributesClass" => Box::new(VolumeAttributesClass(info)),
         "CSIStorageCapacity" => Box::new(Fixed {
             info,
             paths: &[&["nodeTopology"], &["storageClassName"]],
@@ -43,6 +27,9 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         _ => Box::new(Generic::new(info)),
     }
 }
+
+/// How long a driver's name for a node may be.
+const NODE_ID_MAX: usize = 256;
 
 /// A kind whose only rule is that parts of it never change.
 pub(super) struct Fixed {
@@ -61,259 +48,6 @@ impl Strategy for Fixed {
             meta::immutable_at(new, old, path, &mut errors);
         }
         errors
-    }
-}
-
-struct PersistentVolume(KindInfo);
-
-impl Strategy for PersistentVolume {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        if let Some(spec) = at_mut(obj, &["spec"]) {
-            default(spec, "persistentVolumeReclaimPolicy", "Retain");
-            default(spec, "volumeMode", "Filesystem");
-            if let Some(host) = at_mut(spec, &["hostPath"]) {
-                default_unset(host, "type", "");
-            }
-            pod_defaults::legacy_volume(spec);
-        }
-        if let Some(status) = object_mut(obj, "status") {
-            status.entry("phase").or_insert_with(|| json!("Pending"));
-        }
-    }
-
-    fn prepare_for_create(&self, obj: &mut Value) {
-        set(obj, "status", json!({"phase": "Pending"}));
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        persistent_volume(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        persistent_volume(new, &mut errors);
-        let changed = |(kind, source): (&str, &Value)| !same(source, at(old, &["spec", kind]));
-        if volume_sources(new).into_iter().any(changed) {
-            let path = Path::new("spec").child("persistentvolumesource");
-            let why = "spec.persistentvolumesource is immutable after creation";
-            errors.push(FieldError::forbidden(&path, why));
-        }
-        meta::immutable_at(new, old, &["spec", "volumeMode"], &mut errors);
-        errors
-    }
-}
-
-/// The members of a volume's spec that are no source of a volume.
-const NO_SOURCE: [&str; 9] = [
-    "capacity",
-    "accessModes",
-    "claimRef",
-    "persistentVolumeReclaimPolicy",
-    "storageClassName",
-    "mountOptions",
-    "volumeMode",
-    "nodeAffinity",
-    "volumeAttributesClassName",
-];
-
-fn volume_sources(volume: &Value) -> Vec<(&str, &Value)> {
-    super::json::entries_at(volume, &["spec"])
-        .map(|(key, value)| (key.as_str(), value))
-        .filter(|(key, value)| !NO_SOURCE.contains(key) && !value.is_null())
-        .collect()
-}
-
-fn persistent_volume(obj: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let spec = at(obj, &["spec"]);
-    access_modes(spec, &path, errors);
-    let capacity = at(spec, &["capacity"]);
-    let at_capacity = path.child("capacity");
-    if is_empty(capacity) {
-        errors.push(FieldError::required(&at_capacity, ""));
-    } else if !has(capacity, &["storage"]) {
-        let supported = ["storage"];
-        let given = capacity
-            .as_object()
-            .map(|c| c.keys().cloned().collect::<Vec<_>>());
-        let given = json!(given.unwrap_or_default());
-        errors.push(FieldError::not_supported(&at_capacity, given, &supported));
-    }
-    for (name, value) in super::json::entries_at(capacity, &[]) {
-        let path = at_capacity.key(name);
-        resources::amount(name, value, &path, errors);
-        if Quantity::from_json(value).is_ok_and(Quantity::is_zero) {
-            let amount = value.as_str().unwrap_or_default();
-            errors.push(FieldError::invalid(
-                &path,
-                amount,
-                "must be greater than zero",
-            ));
-        }
-    }
-    let policies = ["Delete", "Recycle", "Retain"];
-    optional_choice(
-        spec,
-        "persistentVolumeReclaimPolicy",
-        &policies,
-        &path,
-        errors,
-    );
-    let sources = volume_sources(obj);
-    match sources.as_slice() {
-        [] => errors.push(FieldError::required(&path, "must specify a volume type")),
-        [("hostPath", host)] => volumes::host_path(host, &path.child("hostPath"), errors),
-        [("csi", csi)] => {
-            for key in ["driver", "volumeHandle"] {
-                required(csi, key, &path.child("csi"), errors);
-            }
-        }
-        [("local", local)] => {
-            required(local, "path", &path.child("local"), errors);
-            if !has(spec, &["nodeAffinity"]) {
-                let why = "Local volume requires node affinity";
-                errors.push(FieldError::required(&path.child("nodeAffinity"), why));
-            }
-        }
-        [_] => {}
-        [_, rest @ ..] => {
-            for (kind, _) in rest {
-                let why = "may not specify more than 1 volume type";
-                errors.push(FieldError::forbidden(&path.child(kind), why));
-            }
-        }
-    }
-    let affinity = at(spec, &["nodeAffinity", "required"]);
-    if !affinity.is_null() {
-        let path = path.child("nodeAffinity").child("required");
-        selectors::node_selector(affinity, &path, errors);
-    }
-    volumes::volume_mode(spec, &path, errors);
-}
-
-fn access_modes(spec: &Value, path: &Path, errors: &mut ErrorList) {
-    let modes = list_at(spec, &["accessModes"]);
-    let path = path.child("accessModes");
-    if modes.is_empty() {
-        errors.push(FieldError::required(
-            &path,
-            "at least 1 access mode is required",
-        ));
-    }
-    for mode in modes.iter().filter_map(Value::as_str) {
-        if !ACCESS_MODES.contains(&mode) {
-            errors.push(FieldError::not_supported(&path, mode, &ACCESS_MODES));
-        }
-    }
-    if modes.len() > 1 && modes.iter().any(|m| m == "ReadWriteOncePod") {
-        let why = "may not use ReadWriteOncePod with other access modes";
-        errors.push(FieldError::forbidden(&path, why));
-    }
-}
-
-struct PersistentVolumeClaim(KindInfo);
-
-impl Strategy for PersistentVolumeClaim {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        claim_defaults(obj);
-    }
-
-    fn prepare_for_create(&self, obj: &mut Value) {
-        set(obj, "status", json!({"phase": "Pending"}));
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        claim_spec(at(obj, &["spec"]), &Path::new("spec"), &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        claim_spec(at(new, &["spec"]), &Path::new("spec"), &mut errors);
-        claim_update(new, old, &mut errors);
-        errors
-    }
-}
-
-/// Defaults of a claim, also of the templates in stateful sets.
-pub(super) fn claim_defaults(claim: &mut Value) {
-    if let Some(spec) = at_mut(claim, &["spec"]) {
-        default(spec, "volumeMode", "Filesystem");
-    }
-    if let Some(status) = object_mut(claim, "status") {
-        status.entry("phase").or_insert_with(|| json!("Pending"));
-    }
-}
-
-/// Faults of the spec of a claim.
-pub(super) fn claim_spec(spec: &Value, path: &Path, errors: &mut ErrorList) {
-    access_modes(spec, path, errors);
-    let selector = at(spec, &["selector"]);
-    selectors::label_selector(selector, &path.child("selector"), errors);
-    let wanted = at(spec, &["resources", "requests", "storage"]);
-    let at_resources = path.child("resources");
-    if wanted.is_null() {
-        errors.push(FieldError::required(&at_resources.key("storage"), ""));
-    } else if Quantity::from_json(wanted).is_ok_and(|q| q.signum() <= 0) {
-        let path = at_resources.child("requests").key("storage");
-        let wanted = wanted.as_str().unwrap_or_default();
-        errors.push(FieldError::invalid(
-            &path,
-            wanted,
-            "must be greater than zero",
-        ));
-    }
-    resources::volume(at(spec, &["resources"]), &at_resources, errors);
-    let class = str_at(spec, &["storageClassName"]);
-    if !class.is_empty() {
-        let faults = names::check_dns1123_subdomain(class);
-        errors.extend(invalid_each(&path.child("storageClassName"), class, faults));
-    }
-    volumes::volume_mode(spec, path, errors);
-}
-
-fn claim_update(new: &Value, old: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let stored = at(old, &["spec"]);
-    let mut rest = at(new, &["spec"]).clone();
-    let bound = str_at(old, &["status", "phase"]) == "Bound";
-    if str_at(stored, &["volumeName"]).is_empty() {
-        super::json::keep(&mut rest, stored, "volumeName");
-    }
-    if bound {
-        super::json::keep(&mut rest, stored, "volumeAttributesClassName");
-        if let Some(r) = at_mut(&mut rest, &["resources"]) {
-            super::json::keep(r, at(stored, &["resources"]), "requests");
-        }
-    }
-    if !has(stored, &["storageClassName"]) {
-        remove(&mut rest, "storageClassName");
-    }
-    if !same(&rest, stored) {
-        let why = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
-        errors.push(FieldError::forbidden(&path, why));
-    }
-    let wanted =
-        |claim| Quantity::from_json(at(claim, &["spec", "resources", "requests", "storage"]));
-    let has_now = Quantity::from_json(at(old, &["status", "capacity", "storage"])).ok();
-    if let (Ok(now), Ok(before)) = (wanted(new), wanted(old))
-        && now < before
-        && has_now.is_some_and(|capacity| now <= capacity)
-    {
-        let path = path.child("resources").child("requests").child("storage");
-        let why = "field can not be less than status.capacity";
-        errors.push(FieldError::forbidden(&path, why));
     }
 }
 
@@ -337,12 +71,12 @@ impl Strategy for StorageClass {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
-        for key in ["parameters", "provisioner", "reclaimPolicy"] {
-            if !same(at(new, &[key]), at(old, &[key])) {
-                let why = format!("updates to {key} are forbidden.");
-                errors.push(FieldError::forbidden(&Path::new(key), why));
-            }
-        }
+        fixed(
+            &["parameters", "provisioner", "reclaimPolicy"],
+            new,
+            old,
+            &mut errors,
+        );
         meta::immutable_at(new, old, &["volumeBindingMode"], &mut errors);
         storage_class(new, &mut errors);
         errors
@@ -351,14 +85,8 @@ impl Strategy for StorageClass {
 
 fn storage_class(obj: &Value, errors: &mut ErrorList) {
     let root = Path::root();
-    let provisioner = str_at(obj, &["provisioner"]);
-    let path = Path::new("provisioner");
-    if provisioner.is_empty() {
-        errors.push(FieldError::required(&path, ""));
-    } else {
-        let faults = names::check_qualified_name(&provisioner.to_lowercase());
-        errors.extend(invalid_each(&path, provisioner, faults));
-    }
+    provisioner(obj, "provisioner", errors);
+    parameters(obj, errors);
     choice(obj, "reclaimPolicy", &["Delete", "Retain"], &root, errors);
     choice(
         obj,
@@ -367,6 +95,76 @@ fn storage_class(obj: &Value, errors: &mut ErrorList) {
         &root,
         errors,
     );
+}
+
+/// Members of which a change is refused with a sentence of its own.
+fn fixed(keys: &[&str], new: &Value, old: &Value, errors: &mut ErrorList) {
+    for key in keys {
+        if !same(at(new, &[key]), at(old, &[key])) {
+            let why = format!("updates to {key} are forbidden.");
+            errors.push(FieldError::forbidden(&Path::new(key), why));
+        }
+    }
+}
+
+fn provisioner(obj: &Value, key: &str, errors: &mut ErrorList) {
+    let name = str_at(obj, &[key]);
+    let path = Path::new(key);
+    if name.is_empty() {
+        errors.push(FieldError::required(&path, ""));
+    } else {
+        let faults = names::check_qualified_name(&name.to_lowercase());
+        errors.extend(invalid_each(&path, name, faults));
+    }
+}
+
+fn parameters(obj: &Value, errors: &mut ErrorList) {
+    const ENTRIES: usize = 512;
+    const BYTES: usize = 256 << 10;
+    let path = Path::new("parameters");
+    let (mut entries, mut bytes) = (0, 0);
+    for (key, value) in super::json::entries_at(obj, &["parameters"]) {
+        entries += 1;
+        bytes += key.len() + value.as_str().unwrap_or_default().len();
+        if key.is_empty() && entries <= ENTRIES {
+            errors.push(FieldError::invalid(&path, "", "field can not be empty."));
+        }
+    }
+    if entries > ENTRIES {
+        errors.push(FieldError::too_long(&path, ENTRIES));
+    } else if bytes > BYTES {
+        errors.push(FieldError::too_long(&path, BYTES));
+    }
+}
+
+struct VolumeAttributesClass(KindInfo);
+
+impl Strategy for VolumeAttributesClass {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        attributes_class(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        fixed(&["driverName", "parameters"], new, old, &mut errors);
+        attributes_class(new, &mut errors);
+        errors
+    }
+}
+
+fn attributes_class(obj: &Value, errors: &mut ErrorList) {
+    provisioner(obj, "driverName", errors);
+    parameters(obj, errors);
+    if is_empty(at(obj, &["parameters"])) {
+        let why = "must contain at least one key/value pair";
+        errors.push(FieldError::required(&Path::new("parameters"), why));
+    }
 }
 
 struct CsiDriver(KindInfo);
@@ -429,6 +227,7 @@ impl Strategy for CsiNode {
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
         csi_node(new, &mut errors);
+        drivers_stay(new, old, &mut errors);
         errors
     }
 
@@ -444,10 +243,37 @@ fn csi_node(obj: &Value, errors: &mut ErrorList) {
         for key in ["name", "nodeID"] {
             required(driver, key, &path, errors);
         }
+        let id = str_at(driver, &["nodeID"]);
+        if id.len() > NODE_ID_MAX {
+            let why = format!("must be {NODE_ID_MAX} characters or less");
+            errors.push(FieldError::invalid(&path.child("nodeID"), id, why));
+        }
+        if let Some(count) = int_at(driver, &["allocatable", "count"]).filter(|count| *count < 0) {
+            let path = path.child("allocatable").child("count");
+            let why = "must be greater than or equal to 0";
+            errors.push(FieldError::invalid(&path, count, why));
+        }
         let name = str_at(driver, &["name"]);
         if seen.contains(&name) {
             errors.push(FieldError::duplicate(&path.child("name"), name));
         }
         seen.push(name);
+    }
+}
+
+/// Of a driver that stays, only how many volumes it takes may change.
+fn drivers_stay(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec").child("drivers");
+    let fixed = |driver: &Value| {
+        let mut driver = driver.clone();
+        remove(&mut driver, "allocatable");
+        driver
+    };
+    for driver in list_at(new, &["spec", "drivers"]) {
+        let before = list_at(old, &["spec", "drivers"]).iter();
+        let mut before = before.filter(|d| str_at(d, &["name"]) == str_at(driver, &["name"]));
+        if let Some(before) = before.next() {
+            meta::immutable(&fixed(driver), &fixed(before), &path, errors);
+        }
     }
 }

@@ -110,7 +110,7 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
                 errors.push(FieldError::required(&path.child("volumeClaimTemplate"), ""));
             } else {
                 let path = path.child("volumeClaimTemplate").child("spec");
-                super::storage::claim_spec(
+                super::claims::claim_spec(
                     at(source, &["volumeClaimTemplate", "spec"]),
                     &path,
                     errors,

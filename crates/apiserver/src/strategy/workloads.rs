@@ -10,8 +10,8 @@ use super::json::{
     same, set, str_at,
 };
 use super::{
-    Generic, KindInfo, Propagation, Strategy, meta, pod_defaults, pod_spec, pods, selectors,
-    storage,
+    Generic, KindInfo, Propagation, Strategy, claims, meta, pod_defaults, pod_spec, pods,
+    selectors, storage,
 };
 
 mod cron_jobs;
@@ -430,7 +430,7 @@ impl Strategy for StatefulSet {
         for claim in list_mut(spec, &["volumeClaimTemplates"]) {
             set(claim, "apiVersion", "v1");
             set(claim, "kind", "PersistentVolumeClaim");
-            storage::claim_defaults(claim);
+            claims::claim_defaults(claim);
         }
     }
 
