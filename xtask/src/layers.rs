@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-streaming",
             "davit-net",
             "davit-dns",
+            "davit-csi",
             "davit-oci",
         ],
     ),

@@ -143,6 +143,15 @@ pub(crate) enum RuntimeKind {
     None,
 }
 
+/// The class of storage that a cluster begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum DefaultStorageClass {
+    /// `standard`: directories of nodes.
+    Local,
+    /// No class.
+    None,
+}
+
 impl FromStr for RuntimeKind {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -163,6 +172,10 @@ pub(crate) struct Up {
     pub(crate) server: ServerOptions,
     #[command(flatten)]
     pub(crate) node: NodeOptions,
+    /// The storage class that the cluster begins with: `local` makes class `standard`, whose volumes are directories of
+    /// nodes, once in the cluster's life
+    #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::Local)]
+    pub(crate) default_storage_class: DefaultStorageClass,
     /// Only the control plane; needs no privileges
     #[arg(long)]
     pub(crate) no_node: bool,
@@ -286,6 +299,9 @@ pub(crate) struct NodeOptions {
     /// Answer pods' questions for names, where davit connects them. Without it names are somebody else's matter (CoreDNS)
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) dns: bool,
+    /// Where the volumes of class `standard` are kept on this node [default: `volumes` below the data dir]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) volumes_dir: Option<PathBuf>,
     /// Directory of CNI network configurations for the embedded runtime; its first file counts, and pods wait as long as
     /// there is none
     #[arg(long, value_name = "DIR")]
@@ -350,6 +366,10 @@ pub(crate) struct Controllers {
     /// Bits of the part of a node
     #[arg(long, value_name = "BITS", default_value_t = 24)]
     pub(crate) node_cidr_mask_size: u8,
+    /// The storage class that the cluster begins with: `local` makes class `standard`, whose volumes are directories of
+    /// nodes, once in the cluster's life
+    #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::None)]
+    pub(crate) default_storage_class: DefaultStorageClass,
     /// Make the Service kube-dns when nodes answer questions for names
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) dns: bool,

@@ -382,6 +382,10 @@ pub(crate) async fn run_node(
     let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), none);
     node.log_dir = node_paths.pod_logs();
     node.static_pod_dir = Some(node_paths.static_pods());
+    if node.mounts {
+        let given = options.volumes_dir.clone();
+        node.local_volumes = Some(given.unwrap_or_else(|| data_dir.join("volumes")));
+    }
     node.port = options.node_port;
     node.node_ips = vec![address];
     node.client_ca = client_ca.map(String::into_bytes);

@@ -39,7 +39,12 @@ fn main() -> ExitCode {
     init_log(&args);
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
-        .thread_stack_size(1 << 20)
+        // Frames of debug builds are several times as large.
+        .thread_stack_size(if cfg!(debug_assertions) {
+            4 << 20
+        } else {
+            1 << 20
+        })
         .build()
     {
         Ok(runtime) => runtime,

@@ -1,6 +1,6 @@
 //! The components alone: `davit server`, `scheduler`, `controllers`, `node`.
 
-use crate::args::{Attached, Controllers, Node, Server};
+use crate::args::{Attached, Controllers, DefaultStorageClass, Node, Server};
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::shutdown::{Received, STOPPING, Signals};
@@ -98,6 +98,7 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
             .then(|| pod_network::ranges(args.cluster_cidr, args.node_cidr_mask_size))
             .transpose()?,
         dns_address: args.dns.then_some(pod_network::DNS),
+        default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
     };
     attached(
         &args.attached,

@@ -1,6 +1,6 @@
 //! `davit up`: a whole cluster in one process.
 
-use crate::args::Up;
+use crate::args::{DefaultStorageClass, Up};
 use crate::components::{
     CONTROLLERS, NodeStart, RunningServer, SCHEDULER, Stop, lacks_privileges, node_name, run_node,
     start_server,
@@ -94,6 +94,7 @@ impl Cluster {
                     token_signer: Some(server.token_signer()?),
                     node_ranges: Some(pod_network::cluster_ranges(args, data_dir)?),
                     dns_address: args.node.dns.then_some(pod_network::DNS),
+                    default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
                 },
             );
             let cancel = stop_components.clone();

@@ -142,7 +142,7 @@ impl Volumes {
         })?;
         let made = wanted
             .iter()
-            .map(|(volume, usage)| self.one(pod, volume, *usage, facts));
+            .map(|(volume, usage)| Box::pin(self.one(pod, volume, *usage, facts)));
         let made = join_all(made).await;
         let names = || wanted.iter().map(|(volume, _)| volume.name.clone());
         let failed: Vec<String> = names()
@@ -180,16 +180,16 @@ impl Volumes {
         usage: Use,
         facts: &NodeFacts,
     ) -> Result<Ready, Error> {
-        let claimed = claims::resolve(pod, volume, usage, &*self.objects).await;
+        let claimed = Box::pin(claims::resolve(pod, volume, usage, &*self.objects)).await;
         let claimed = claimed.map_err(|cause| Error::Unprocessed {
             volume: volume.name.clone(),
             unmounted: Vec::new(),
             cause,
         })?;
         if let Some(claimed) = claimed {
-            return self.persistent(pod, &claimed, facts).await;
+            return Box::pin(self.persistent(pod, &claimed, facts)).await;
         }
-        let made = self.of_the_pod(pod, volume, facts).await;
+        let made = Box::pin(self.of_the_pod(pod, volume, facts)).await;
         let path = made.map_err(|cause| Error::SetUp {
             volume: volume.name.clone(),
             cause,

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod csi;
 pub mod unix;
 
 /// Device plugin API: `Registration` is served by the node agent, `DevicePlugin` by plugins.

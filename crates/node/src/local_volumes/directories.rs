@@ -86,12 +86,13 @@ impl Directories {
         Ok(Self { root })
     }
 
-    pub(super) fn root(&self) -> &Path {
+    #[cfg(test)]
+    fn root(&self) -> &Path {
         &self.root
     }
 
-    /// The directory of a volume's data.
-    pub(super) fn data(&self, pv: &str) -> PathBuf {
+    #[cfg(test)]
+    fn data(&self, pv: &str) -> PathBuf {
         self.root.join(pv).join(DATA)
     }
 

@@ -9,6 +9,7 @@ use crate::status::{Verdict, Waiting};
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use std::time::{Duration, Instant};
+use tokio_util::task::AbortOnDropHandle;
 
 impl Worker {
     pub(super) async fn sync(&mut self) -> Next {
@@ -211,10 +212,20 @@ impl Worker {
         }
         let facts = self.ctx.facts(&self.pod, runtime.ips());
         let (ctx, pod, input) = (self.ctx.clone(), self.pod.clone(), self.input.clone());
+        // A task of its own, which ends with this wait: drivers and the API server lie deep below it.
+        let (of, wanted) = (ctx.clone(), pod.clone());
+        let setup = tokio::spawn(async move { of.volumes.setup(&wanted, &facts).await });
         let made = tokio::select! {
-            made = ctx.volumes.setup(&pod, &facts) => made,
+            made = AbortOnDropHandle::new(setup) => made,
             // A driver that hangs does not hold up the pod's end.
             () = input.ending() => return Err(Next::Again),
+        };
+        let made = match made {
+            Ok(made) => made,
+            Err(error) => {
+                tracing::error!(pod = %pod.format(), %error, "the pod's volumes were not made");
+                return Err(self.retry_later());
+            }
         };
         let errors = match made {
             Ok(mounted) => {
