@@ -6,6 +6,7 @@
 mod actions;
 mod changes;
 mod nodes;
+mod objects;
 mod operations;
 mod state;
 mod wanted;
@@ -23,10 +24,11 @@ use changes::{AttachChange, AttachChanges, states};
 use davit_client::{Change, EventRecorder, Informer, ObjectKey};
 use davit_volume::binding::claim_ref;
 use davit_volume::names::{attachment_name, split_csi_volume_name};
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::runtime::watcher;
 use nodes::{facts_of, is_managed};
+use objects::StorageInformers;
 use operations::{AttachError, Operations};
 use state::AttachState;
 use std::collections::{BTreeSet, HashMap};
@@ -74,7 +76,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
 }
 
 struct AttachDetach {
-    objects: Objects,
+    objects: StorageInformers,
     nodes: Informer<Node>,
     pods: Informer<Pod>,
     attachments: Informer<VolumeAttachment>,
@@ -109,28 +111,6 @@ enum Ended {
     },
 }
 
-/// What volumes are looked up in.
-struct Objects {
-    claims: Informer<PersistentVolumeClaim>,
-    volumes: Informer<PersistentVolume>,
-    drivers: Informer<CSIDriver>,
-}
-
-impl StorageObjects for Objects {
-    fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>> {
-        self.claims.get(Some(&key.namespace), &key.name)
-    }
-
-    fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>> {
-        self.volumes.get(None, name)
-    }
-
-    fn is_attachable(&self, driver: &str) -> bool {
-        let driver = self.drivers.get(None, driver);
-        driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
-    }
-}
-
 impl AttachDetach {
     fn new(
         client: kube::Client,
@@ -140,7 +120,7 @@ impl AttachDetach {
         events: EventRecorder,
     ) -> Self {
         Self {
-            objects: Objects {
+            objects: StorageInformers {
                 claims: informers.claims,
                 volumes: informers.volumes,
                 drivers,

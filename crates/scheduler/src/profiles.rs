@@ -134,27 +134,6 @@ fn leave_to_extenders(config: &mut KubeSchedulerProfile, ignored: &[String]) {
     }
 }
 
-/// A sentence for each plugin of a configuration that is not built here though it is set up there in a way of its own.
-pub(crate) fn not_built(configuration: &KubeSchedulerConfiguration) -> Vec<String> {
-    let mut sentences = Vec::new();
-    for profile in &configuration.profiles {
-        let missing = DEFAULT_PLUGINS.iter().map(|(name, _)| *name);
-        for plugin in missing.filter(|name| !crate::plugins::BUILT_IN.contains(name)) {
-            let sets = profile.plugins.named();
-            let mut points = sets.iter().filter(|(point, _)| *point != "multiPoint");
-            let named = points.any(|(_, set)| set.enables(plugin));
-            let args = profile.args(plugin).cloned();
-            if named || args.is_some_and(|args| Some(args) != PluginArgs::default_of(plugin)) {
-                sentences.push(format!(
-                    "profile {}: plugin {plugin} is not built (docs/status.md) and takes no part",
-                    profile.name()
-                ));
-            }
-        }
-    }
-    sentences
-}
-
 /// The sets that are called: with the own plugins, without those that are not built.
 fn completed(config: &KubeSchedulerProfile, plugins: &[&str]) -> PluginSets {
     let mut sets = config.plugins.clone();

@@ -161,11 +161,7 @@ impl Scheduler {
     /// When profiles or extenders cannot be made of the configuration.
     pub fn new(client: kube::Client, options: SchedulerOptions) -> Result<Self, SchedulerError> {
         let configuration = &options.configuration;
-        let warnings = configuration.without_effect();
-        for warning in warnings
-            .into_iter()
-            .chain(profiles::not_built(configuration))
-        {
+        for warning in configuration.without_effect() {
             tracing::warn!("scheduler configuration: {warning}");
         }
         let metrics = Metrics::default();

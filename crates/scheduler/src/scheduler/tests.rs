@@ -5,6 +5,7 @@ mod devices;
 mod extenders;
 mod fake;
 mod profiles;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
