@@ -1,6 +1,7 @@
 //! The node agent: puts the parts together and runs them.
 
 mod cpu_sets;
+mod csi_drivers;
 mod dispatch;
 mod image_gc;
 mod lease;
@@ -19,6 +20,7 @@ use crate::containermanager::{
     Config as DeviceConfig, ContainerManager, FoundContainer, StartError,
 };
 use crate::context::Context;
+use crate::csi::Registrar;
 use crate::devices::UnhealthyPolicies;
 use crate::dns::ClusterDns;
 use crate::dra::{self, ApiClaims};
@@ -45,6 +47,7 @@ use crate::users::UserRanges;
 use crate::volumes::Volumes;
 use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
 use davit_client::{EventRecorder, Informer};
+use davit_csi::Drivers;
 use davit_oci::runtime::Runtime;
 use davit_topology::Hardware;
 use k8s_openapi::api::core::v1::{Node, Pod, Service, Taint};
@@ -275,6 +278,9 @@ impl NodeAgent {
         if let Some(root) = ctx.options.local_volumes.clone() {
             tasks.spawn(local_volumes::run(ctx.clone(), root, cancel.clone()));
         }
+        if ctx.options.mounts {
+            tasks.spawn(csi_drivers::run(ctx.clone(), cancel.clone()));
+        }
         tasks.spawn(image_gc::run(ctx.clone(), cancel.clone()));
         tasks.spawn(cpu_sets::run(ctx.clone(), cancel.clone()));
         tasks.spawn(topology_report::run(ctx.clone(), cancel.clone()));
@@ -363,11 +369,15 @@ impl NodeAgent {
         );
         let objects: Arc<dyn ObjectSource> = Arc::new(ApiObjects::new(client.clone()));
         let pods = Arc::new(PodTable::default());
+        let drivers = Arc::new(Drivers::default());
+        let registrar = Registrar::new(client.clone(), options.node_name.clone(), drivers.clone());
+        let registrar = Arc::new(registrar);
         let config = DeviceConfig {
             plugin_wait: options.plugin_wait,
             podresources_rate: options.podresources_rate,
             resources,
             dra: Some(dra_options(&client, &options)),
+            csi: options.mounts.then(|| registrar.clone()),
             ..DeviceConfig::new(&root)
         };
         let devices = ContainerManager::start(config, pods.clone()).await?;
@@ -407,7 +417,14 @@ impl NodeAgent {
             host_dns,
             status,
             volumes: Volumes::new(paths.clone(), mounter, objects.clone())
-                .with_events(recorder.clone()),
+                .with_events(recorder.clone())
+                .with_drivers(
+                    drivers,
+                    &options.node_name,
+                    node.clone(),
+                    options.look.clone(),
+                ),
+            registrar,
             users: UserRanges::new(paths.clone()),
             images: ImageManager::new(
                 options.runtime.clone(),

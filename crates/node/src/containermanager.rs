@@ -28,6 +28,7 @@ use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::compute::{ComputeOptions, Misfit, Settings, SettingsError, StateError};
+use crate::csi::Registrar;
 use crate::devices::Manager;
 use crate::{allocation, compute, devices, dra, plugins, podresources};
 
@@ -71,6 +72,8 @@ pub struct Config {
     pub resources: Settings,
     /// Dynamic resource allocation; without it drivers and claims are refused.
     pub dra: Option<dra::Options>,
+    /// Takes CSI drivers in; without it they are refused.
+    pub csi: Option<Arc<Registrar>>,
     /// How many calls the podresources socket takes.
     pub podresources_rate: podresources::Rate,
 }
@@ -89,6 +92,7 @@ impl Config {
             pre_start_timeout: Duration::from_secs(30),
             resources: Settings::default(),
             dra: None,
+            csi: None,
             podresources_rate: podresources::Rate::default(),
         }
     }
@@ -200,7 +204,7 @@ impl ContainerManager {
             dra::Manager::serve(dra, &mut tasks);
         }
         devices::serve(&inner, &mut tasks)?;
-        plugins::serve(&inner, dra.as_ref(), &mut tasks)?;
+        plugins::serve(&inner, dra.as_ref(), inner.config.csi.as_ref(), &mut tasks)?;
         podresources::serve(&inner, &mut tasks)?;
         Ok(Self {
             inner,

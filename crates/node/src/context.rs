@@ -2,6 +2,7 @@
 
 use crate::agent::NodeOptions;
 use crate::containermanager::ContainerManager;
+use crate::csi::Registrar;
 use crate::env::NodeFacts;
 use crate::eviction::Condition;
 use crate::images::ImageManager;
@@ -49,6 +50,8 @@ pub struct Context {
     pub status: StatusManager,
     /// Volumes.
     pub volumes: Volumes,
+    /// CSI drivers of this node.
+    pub registrar: Arc<Registrar>,
     /// Users of pods that are not the host's.
     pub users: UserRanges,
     /// Images.

@@ -10,6 +10,7 @@ pub mod compute;
 pub mod container_config;
 pub mod containermanager;
 pub mod context;
+mod csi;
 pub mod devices;
 pub mod dial;
 pub mod dns;

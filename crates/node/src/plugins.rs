@@ -2,8 +2,8 @@
 //!
 //! The folder is looked through twice a second, subfolders included; each socket found is
 //! asked who it is (pluginregistration v1) and registered or told why not. A socket that is
-//! made anew at the same path is a new plugin. Device plugins and DRA drivers are served;
-//! CSI drivers are told that they are not built yet.
+//! made anew at the same path is a new plugin. Device plugins, DRA drivers and CSI drivers
+//! are served.
 
 mod register;
 mod scan;
@@ -17,6 +17,7 @@ use davit_proto::unix;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use crate::csi::Registrar;
 use crate::devices::Manager;
 use crate::dra;
 use scan::Generation;
@@ -37,6 +38,7 @@ const MAX_RUNNING: usize = 64;
 pub(crate) fn serve(
     manager: &Arc<Manager>,
     dra: Option<&Arc<dra::Manager>>,
+    csi: Option<&Arc<Registrar>>,
     tasks: &mut JoinSet<()>,
 ) -> Result<(), unix::Error> {
     let dir = manager.config.root_dir.join(PLUGINS_REGISTRY);
@@ -44,6 +46,7 @@ pub(crate) fn serve(
     let handlers = Handlers {
         devices: manager.clone(),
         dra: dra.cloned(),
+        csi: csi.cloned(),
     };
     tasks.spawn(watch(handlers, dir));
     Ok(())
@@ -54,6 +57,7 @@ pub(crate) fn serve(
 struct Handlers {
     devices: Arc<Manager>,
     dra: Option<Arc<dra::Manager>>,
+    csi: Option<Arc<Registrar>>,
 }
 
 impl Handlers {
@@ -62,6 +66,9 @@ impl Handlers {
         self.devices.disconnect_registry(registry_socket);
         if let Some(dra) = &self.dra {
             dra.disconnect_registry(registry_socket);
+        }
+        if let Some(csi) = &self.csi {
+            csi.disconnect(registry_socket);
         }
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod atomic;
 mod claims;
+mod csi;
 mod empty_dir;
 mod error;
 mod fs_group;
@@ -26,17 +27,20 @@ use crate::paths::{PRIVATE_DIR, Paths};
 use crate::pod::PodExt;
 use claims::Use;
 use davit_beneath::{Links, Root, private_dir};
-use davit_client::EventRecorder;
+use davit_client::{EventRecorder, Informer};
+use davit_csi::Drivers;
 use error::io_error;
 use futures::future::join_all;
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::{Node, Pod, Volume};
 use locks::Locks;
 use mounts::Mounter;
-use std::collections::BTreeMap;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokens::Tokens;
+use tokio::sync::Notify;
 
 /// A volume that containers can be given.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,6 +84,18 @@ pub struct Volumes {
     pods: Locks<tokio::sync::RwLock<()>>,
     /// By name of the persistent volume.
     volumes: Locks<tokio::sync::Mutex<()>>,
+    drivers: Arc<Drivers>,
+    node_name: String,
+    /// This node's object.
+    node: Option<Informer<Node>>,
+    /// Has the node's status computed: what it says to be in use has changed.
+    look: Arc<Notify>,
+    /// Volumes that drivers have published since this process began, by pod UID and name.
+    published: Mutex<BTreeSet<(String, String)>>,
+    /// Attachable volumes that pods wait for, by pod UID and unique name.
+    wanted: Mutex<BTreeSet<(String, String)>>,
+    /// Some staged volume may be used no more.
+    unstage: Notify,
 }
 
 impl Volumes {
@@ -93,7 +109,29 @@ impl Volumes {
             recorder: None,
             pods: Locks::default(),
             volumes: Locks::default(),
+            drivers: Arc::default(),
+            node_name: String::new(),
+            node: None,
+            look: Arc::default(),
+            published: Mutex::default(),
+            wanted: Mutex::default(),
+            unstage: Notify::new(),
         }
+    }
+
+    /// Volumes of the CSI drivers that register on this node. `look` has the node's status computed.
+    #[must_use]
+    pub fn with_drivers(
+        mut self,
+        drivers: Arc<Drivers>,
+        node_name: &str,
+        node: Informer<Node>,
+        look: Arc<Notify>,
+    ) -> Self {
+        (self.drivers, self.look) = (drivers, look);
+        node_name.clone_into(&mut self.node_name);
+        self.node = Some(node);
+        self
     }
 
     /// Tells what takes long or looks wrong by events on the pods.
@@ -188,6 +226,9 @@ impl Volumes {
         })?;
         if let Some(claimed) = claimed {
             return Box::pin(self.persistent(pod, &claimed, facts)).await;
+        }
+        if let Some(source) = &volume.csi {
+            return Box::pin(self.inline_csi(pod, &volume.name, source)).await;
         }
         let made = Box::pin(self.of_the_pod(pod, volume, facts)).await;
         let path = made.map_err(|cause| Error::SetUp {
@@ -293,6 +334,7 @@ impl Volumes {
         let lock = self.pods.of(uid);
         let _alone = lock.write().await;
         self.tokens.forget(uid);
+        self.unpublish(uid).await?;
         let path = self.paths.pod(uid);
         let mounter = self.mounter.clone();
         let done = tokio::task::spawn_blocking(move || {
@@ -358,8 +400,7 @@ fn group_of(pod: &Pod) -> Option<u32> {
 }
 
 fn kind_of(volume: &Volume) -> &'static str {
-    let kinds: [(bool, &'static str); 10] = [
-        (volume.csi.is_some(), "csi"),
+    let kinds: [(bool, &'static str); 9] = [
         (volume.flex_volume.is_some(), "flexVolume"),
         (volume.nfs.is_some(), "nfs"),
         (volume.iscsi.is_some(), "iscsi"),

@@ -208,6 +208,7 @@ async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) ->
         conditions: Some(conditions),
         node_info: Some(ctx.machine.info.clone()),
         images: images(ctx).await.or_else(|| old.images.clone()),
+        volumes_in_use: volumes_in_use(ctx, old),
         declared_features: Some(DECLARED.map(str::to_owned).to_vec()),
         runtime_handlers: match runtime {
             Ok(status) => handlers(status),
@@ -215,6 +216,16 @@ async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) ->
         },
         ..fixed
     }
+}
+
+/// What may not be detached. An empty list is only told where there was another.
+fn volumes_in_use(ctx: &Context, old: &NodeStatus) -> Option<Vec<String>> {
+    let names = ctx.volumes.in_use();
+    let told = old
+        .volumes_in_use
+        .as_ref()
+        .is_some_and(|old| !old.is_empty());
+    (told || !names.is_empty()).then_some(names)
 }
 
 /// A name of the form `domain/name` that is not Kubernetes' own is an extended resource.
@@ -383,6 +394,7 @@ fn diff(old: &NodeStatus, new: &NodeStatus) -> Option<Value> {
         "conditions",
         "runtimeHandlers",
         "declaredFeatures",
+        "volumesInUse",
     ] {
         if let Some(value) = new.get(name).filter(|v| old.get(name) != Some(v)) {
             patch.insert(name.to_owned(), value.clone());

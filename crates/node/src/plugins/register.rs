@@ -81,9 +81,17 @@ async fn serve(handlers: &Handlers, socket: &Path, info: &pb::PluginInfo) -> Res
             let registered = dra::Manager::register(dra, name, endpoint, socket, offer);
             registered.await.map_err(failed)
         }
-        kind @ pb::CSI_PLUGIN => Err(format!(
-            "plugin registration failed with err: plugins of type {kind} are not built into this agent yet"
-        )),
+        pb::CSI_PLUGIN => {
+            let csi = handlers.csi.as_ref().ok_or_else(|| {
+                "plugin registration failed with err: CSI volumes are off on this node".to_owned()
+            })?;
+            let (endpoint, name) = (endpoint(socket, info), &info.name);
+            csi.validate(name, &endpoint, socket, &info.supported_versions)
+                .map_err(|e| format!("plugin validation failed with err: {e}"))?;
+            let registered = csi.register(name, endpoint, socket, &info.supported_versions);
+            let registered = Box::pin(registered).await;
+            registered.map_err(|e| format!("plugin registration failed with err: {e}"))
+        }
         kind => Err(format!(
             "no handler registered for plugin type: {kind} at socket {}",
             socket.display()

@@ -101,6 +101,9 @@ pub enum Cause {
     /// What is said about the claim or the volume does not allow to use it.
     #[error("{0}")]
     Claim(String),
+    /// A CSI driver.
+    #[error(transparent)]
+    Csi(#[from] davit_csi::Error),
     /// A kind of volume that this node cannot mount.
     #[error("volumes of kind {0} are not built into this node")]
     NotBuilt(&'static str),

@@ -2,7 +2,7 @@
 
 use super::claims::Claimed;
 use super::error::{Cause, Error};
-use super::{Ready, Volumes, host_path, local};
+use super::{Ready, Volumes, csi, host_path, local};
 use crate::env::NodeFacts;
 use crate::pod::PodExt;
 use davit_volume::matching::fits_node;
@@ -53,13 +53,20 @@ impl Volumes {
                 read_only: claimed.read_only,
             });
         }
+        if spec.csi.is_some() {
+            return self.persistent_csi(pod, claimed).await;
+        }
         Err(Cause::NotBuilt(kind_of(spec, claimed.is_block())))
     }
 
     /// `ReadWriteOncePod` holds also where pods were placed without the scheduler.
     fn check_one_pod(&self, pod: &Pod, claimed: &Claimed) -> Result<(), Cause> {
-        let others = || self.others_with(pod.uid(), local::PLUGIN, claimed.name());
-        if claimed.is_for_one_pod() && !others().is_empty() {
+        let others = |plugin| {
+            !self
+                .others_with(pod.uid(), plugin, claimed.name())
+                .is_empty()
+        };
+        if claimed.is_for_one_pod() && [local::PLUGIN, csi::PLUGIN].into_iter().any(others) {
             let text =
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
             return Err(Cause::Claim(text.to_owned()));
@@ -85,7 +92,6 @@ fn kind_of(spec: &PersistentVolumeSpec, block: bool) -> &'static str {
             spec.host_path.is_some() && block,
             "hostPath with volumeMode Block",
         ),
-        (spec.csi.is_some(), "csi"),
         (spec.flex_volume.is_some(), "flexVolume"),
         (spec.nfs.is_some(), "nfs"),
         (spec.iscsi.is_some(), "iscsi"),
