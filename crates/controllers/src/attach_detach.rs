@@ -82,7 +82,7 @@ struct AttachDetach {
     attachments: Informer<VolumeAttachment>,
     events: EventRecorder,
     operations: Operations,
-    running: JoinSet<Ended>,
+    running: JoinSet<EndedOperation>,
     state: AttachState,
     /// Nodes whose pods are to be looked at.
     dirty: BTreeSet<String>,
@@ -95,7 +95,7 @@ struct AttachDetach {
 }
 
 /// An operation that has ended.
-enum Ended {
+enum EndedOperation {
     Attach {
         at: VolumeOnNode,
         volume: String,
@@ -344,7 +344,7 @@ impl AttachDetach {
                     let ended = attempt(OPERATION_DEADLINE, work).await;
                     let result = ended.map_err(AttachError::from).flatten();
                     let volume = source.persistent_volume;
-                    Ended::Attach { at, volume, result }
+                    EndedOperation::Attach { at, volume, result }
                 });
             }
             AttachAction::Detach { at, source, force } => {
@@ -360,7 +360,7 @@ impl AttachDetach {
                     let work = async { Ok(operations.detach(&at, &source, force.is_none()).await) };
                     let ended = attempt(OPERATION_DEADLINE, work).await;
                     let result = ended.map_err(AttachError::from).flatten();
-                    Ended::Detach { at, result }
+                    EndedOperation::Detach { at, result }
                 });
             }
             AttachAction::List { node, volumes } => {
@@ -368,17 +368,17 @@ impl AttachDetach {
                     let work = async { Ok(operations.list(&node, volumes).await) };
                     let ended = attempt(OPERATION_DEADLINE, work).await;
                     let result = ended.map_err(AttachError::from).flatten();
-                    Ended::List { node, result }
+                    EndedOperation::List { node, result }
                 });
             }
         }
     }
 
     /// Takes in what became of an operation.
-    fn end(&mut self, ended: Ended) {
+    fn end(&mut self, ended: EndedOperation) {
         let now = Instant::now();
         match ended {
-            Ended::Attach { at, volume, result } => {
+            EndedOperation::Attach { at, volume, result } => {
                 self.state.attached(&at, result.is_ok(), now);
                 for pod in self.state.pods(&at) {
                     let about = format!("for volume \"{volume}\" ");
@@ -394,7 +394,7 @@ impl AttachDetach {
                     }
                 }
             }
-            Ended::Detach { at, result } => {
+            EndedOperation::Detach { at, result } => {
                 let result = match result {
                     Ok(()) => DetachResult::Detached,
                     Err(error) => {
@@ -408,7 +408,7 @@ impl AttachDetach {
                 };
                 self.state.detached(&at, result, now);
             }
-            Ended::List { node, result } => {
+            EndedOperation::List { node, result } => {
                 if let Err(error) = &result {
                     tracing::warn!(node, %error, "attached volumes not reported");
                 }

@@ -344,7 +344,7 @@ impl VolumeCache {
 
     /// Looks at every change of claims, volumes and pods until there is an answer. The caller sets a deadline. Cancel-safe.
     pub(crate) async fn wait<T>(&self, mut look: impl FnMut() -> Option<T>) -> T {
-        let _counted = Waiting::begin(self);
+        let _counted = WaitingBinding::begin(self);
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());
             // from here on no change is missed
@@ -358,9 +358,9 @@ impl VolumeCache {
 }
 
 /// Counts a binding as waiting for as long as it lives.
-struct Waiting(Arc<AtomicUsize>);
+struct WaitingBinding(Arc<AtomicUsize>);
 
-impl Waiting {
+impl WaitingBinding {
     fn begin(cache: &VolumeCache) -> Self {
         cache.waiting.fetch_add(1, Ordering::Relaxed);
         cache.began.notify_one();
@@ -368,7 +368,7 @@ impl Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingBinding {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -15,7 +15,7 @@ pub(super) struct VolumeOnNode {
 
 /// What a Node tells.
 #[derive(Debug, Clone, Default)]
-pub(super) struct NodeFacts {
+pub(super) struct AttachNode {
     pub(super) ready: bool,
     /// Whether an administrator has said that the node is off and will not come back with the volumes mounted.
     pub(super) out_of_service: bool,

@@ -1,6 +1,6 @@
 //! What Nodes tell of themselves.
 
-use super::actions::{NodeFacts, NodeListing};
+use super::actions::{AttachNode, NodeListing};
 use k8s_openapi::api::core::v1::Node;
 use std::collections::BTreeMap;
 
@@ -29,13 +29,13 @@ pub(crate) fn is_ready(node: &Node) -> bool {
 }
 
 /// What the state has to know of a node.
-pub(super) fn facts_of(node: &Node) -> NodeFacts {
+pub(super) fn facts_of(node: &Node) -> AttachNode {
     let status = node.status.as_ref();
     let in_use = status.and_then(|s| s.volumes_in_use.clone());
     let attached = status.and_then(|s| s.volumes_attached.clone());
     let attached = attached.into_iter().flatten();
     let volumes: BTreeMap<String, String> = attached.map(|v| (v.name, v.device_path)).collect();
-    NodeFacts {
+    AttachNode {
         ready: is_ready(node),
         out_of_service: is_out_of_service(node),
         in_use: in_use.into_iter().flatten().collect(),

@@ -5,7 +5,7 @@
 //! mount it again. When that is written the detachment itself runs. Only when it has ended is the volume nowhere.
 
 use super::actions::{
-    AttachAction, DetachResult, ForceReason, NodeFacts, NodeListing, VolumeOnNode,
+    AttachAction, AttachNode, DetachResult, ForceReason, NodeListing, VolumeOnNode,
     multi_attach_reason,
 };
 use super::wanted::{CsiSource, WantedVolume};
@@ -21,7 +21,7 @@ pub(super) const UNMOUNT_DEADLINE: Duration = Duration::from_secs(6 * 60);
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(122));
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum AttachStep {
     Idle,
     Attaching,
     Withdrawn(Option<ForceReason>),
@@ -29,12 +29,12 @@ enum Step {
 }
 
 #[derive(Debug, Default)]
-struct Backoff {
+struct AttachBackoff {
     failures: u32,
     until: Option<Instant>,
 }
 
-impl Backoff {
+impl AttachBackoff {
     fn fail(&mut self, now: Instant) {
         let factor = 1u32.checked_shl(self.failures).unwrap_or(u32::MAX);
         self.until = Some(now + BACKOFF.0.saturating_mul(factor).min(BACKOFF.1));
@@ -52,23 +52,23 @@ struct AttachEntry {
     source: CsiSource,
     /// Whether it is known to be attached; otherwise an attachment may have happened.
     confirmed: bool,
-    step: Step,
+    step: AttachStep,
     /// The number of the node's news when the volume was attached. Until there is more news it may be mounted.
     news: u64,
     /// Since when nobody on the node wants it.
     unwanted_since: Option<Instant>,
-    backoff: Backoff,
+    backoff: AttachBackoff,
 }
 
 #[derive(Debug, Default)]
 struct KnownNode {
     exists: bool,
-    facts: NodeFacts,
+    facts: AttachNode,
     /// How often the node was heard of.
     news: u64,
     /// Whether a write of its status is under way.
     writing: bool,
-    backoff: Backoff,
+    backoff: AttachBackoff,
 }
 
 /// The state of all attachments.
@@ -84,7 +84,7 @@ pub(super) struct AttachState {
 
 impl AttachState {
     /// A node is there and tells this.
-    pub(super) fn set_node(&mut self, name: &str, facts: NodeFacts) {
+    pub(super) fn set_node(&mut self, name: &str, facts: AttachNode) {
         let node = self.nodes.entry(name.to_owned()).or_default();
         node.exists = true;
         node.news += 1;
@@ -131,24 +131,28 @@ impl AttachState {
         let entry = self.entries.entry(at).or_insert_with(|| AttachEntry {
             source: source.clone(),
             confirmed,
-            step: Step::Idle,
+            step: AttachStep::Idle,
             news: 0,
             unwanted_since: None,
-            backoff: Backoff::default(),
+            backoff: AttachBackoff::default(),
         });
         entry.source = source;
     }
 
     /// The volumes that are attached as far as is known and that nothing is being done about.
     pub(super) fn settled(&self) -> impl Iterator<Item = (&VolumeOnNode, &CsiSource)> {
-        let settled = |e: &AttachEntry| e.confirmed && e.step == Step::Idle;
+        let settled = |e: &AttachEntry| e.confirmed && e.step == AttachStep::Idle;
         let entries = self.entries.iter().filter(move |(_, e)| settled(e));
         entries.map(|(at, e)| (at, &e.source))
     }
 
     /// A settled volume turned out not to be attached.
     pub(super) fn lost(&mut self, at: &VolumeOnNode) {
-        if self.entries.get(at).is_some_and(|e| e.step == Step::Idle) {
+        if self
+            .entries
+            .get(at)
+            .is_some_and(|e| e.step == AttachStep::Idle)
+        {
             self.entries.remove(at);
         }
     }
@@ -159,12 +163,12 @@ impl AttachState {
         let Some(entry) = self.entries.get_mut(at) else {
             return;
         };
-        entry.step = Step::Idle;
+        entry.step = AttachStep::Idle;
         if succeeded {
             entry.confirmed = true;
             entry.news = news;
             entry.unwanted_since = None;
-            entry.backoff = Backoff::default();
+            entry.backoff = AttachBackoff::default();
         } else {
             entry.backoff.fail(now);
         }
@@ -175,7 +179,7 @@ impl AttachState {
         if result == DetachResult::Detached {
             self.entries.remove(at);
         } else if let Some(entry) = self.entries.get_mut(at) {
-            entry.step = Step::Idle;
+            entry.step = AttachStep::Idle;
             // a detachment that was begun may have happened
             entry.confirmed &= result == DetachResult::InUse;
             entry.backoff.fail(now);
@@ -190,17 +194,17 @@ impl AttachState {
         known.writing = false;
         if let Some(written) = written {
             known.facts.listing = written;
-            known.backoff = Backoff::default();
+            known.backoff = AttachBackoff::default();
             return;
         }
         known.backoff.fail(now);
         let withdrawn = self.entries.iter_mut().filter(|(at, e)| {
             at.node == node
-                && matches!(e.step, Step::Withdrawn(_))
+                && matches!(e.step, AttachStep::Withdrawn(_))
                 && known.facts.listing.volumes.contains_key(&at.volume)
         });
         for (_, entry) in withdrawn {
-            entry.step = Step::Idle;
+            entry.step = AttachStep::Idle;
             entry.backoff.fail(now);
         }
     }
@@ -246,14 +250,14 @@ impl AttachState {
     }
 
     fn is_busy_elsewhere(&self, at: &VolumeOnNode) -> bool {
-        self.elsewhere(at).any(|(_, e)| e.step != Step::Idle)
+        self.elsewhere(at).any(|(_, e)| e.step != AttachStep::Idle)
     }
 
     /// Marks volumes for detachment that nobody wants, as far as their nodes let go of them.
     fn withdraw(&mut self, now: Instant) {
         let mut unwanted = Vec::new();
         for (at, entry) in &self.entries {
-            let idle = entry.step == Step::Idle && !self.is_wanted(at);
+            let idle = entry.step == AttachStep::Idle && !self.is_wanted(at);
             if idle && !(entry.source.exclusive && self.is_busy_elsewhere(at)) {
                 unwanted.push(at.clone());
             }
@@ -278,7 +282,7 @@ impl AttachState {
                 (!ready && overdue).then_some(ForceReason::Timeout)
             };
             if !in_use || force.is_some() {
-                entry.step = Step::Withdrawn(force);
+                entry.step = AttachStep::Withdrawn(force);
             }
         }
     }
@@ -286,12 +290,12 @@ impl AttachState {
     /// Detaches what no node's status lists any more.
     fn detach(&mut self, actions: &mut Vec<AttachAction>) {
         for (at, entry) in &mut self.entries {
-            let Step::Withdrawn(force) = entry.step else {
+            let AttachStep::Withdrawn(force) = entry.step else {
                 continue;
             };
             let wanted = self.wanted.get(&at.node);
             if wanted.is_some_and(|w| w.contains_key(&at.volume)) {
-                entry.step = Step::Idle;
+                entry.step = AttachStep::Idle;
                 continue;
             }
             let listed = self.nodes.get(&at.node).is_some_and(|node| {
@@ -299,7 +303,7 @@ impl AttachState {
                 node.exists && (node.writing || listing.contains_key(&at.volume))
             });
             if !listed {
-                entry.step = Step::Detaching;
+                entry.step = AttachStep::Detaching;
                 actions.push(AttachAction::Detach {
                     at: at.clone(),
                     source: entry.source.clone(),
@@ -318,7 +322,7 @@ impl AttachState {
                     node: node.clone(),
                 };
                 match self.entries.get_mut(&at) {
-                    Some(entry) if entry.step != Step::Idle => {}
+                    Some(entry) if entry.step != AttachStep::Idle => {}
                     Some(entry) if entry.confirmed => {
                         entry.unwanted_since = None;
                         entry.source = wanted.source.clone();
@@ -343,7 +347,7 @@ impl AttachState {
             }
             self.restore(at.clone(), source.clone(), false);
             if let Some(entry) = self.entries.get_mut(&at) {
-                entry.step = Step::Attaching;
+                entry.step = AttachStep::Attaching;
             }
             actions.push(AttachAction::Attach { at, source });
         }
@@ -375,7 +379,7 @@ impl AttachState {
     fn list(&mut self, now: Instant, actions: &mut Vec<AttachAction>) {
         let mut attached: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for (at, entry) in &self.entries {
-            if entry.confirmed && matches!(entry.step, Step::Idle | Step::Attaching) {
+            if entry.confirmed && matches!(entry.step, AttachStep::Idle | AttachStep::Attaching) {
                 attached.entry(&at.node).or_default().push(&at.volume);
             }
         }

@@ -37,7 +37,7 @@ pub struct VolumeZone {
 
 /// A label that nodes must have, with one of these values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct VolumePlace {
+struct ZoneLabel {
     label: &'static str,
     /// What the label is called today.
     current: &'static str,
@@ -46,16 +46,16 @@ struct VolumePlace {
 
 /// What the pod's volumes ask of nodes.
 #[derive(Clone)]
-struct VolumePlaces(Arc<Vec<VolumePlace>>);
+struct VolumeZones(Arc<Vec<ZoneLabel>>);
 
 /// Where a volume is. A label that cannot be read says nothing.
-fn places_of(volume: &PersistentVolume) -> Vec<VolumePlace> {
+fn places_of(volume: &PersistentVolume) -> Vec<ZoneLabel> {
     let labels = volume.metadata.labels.as_ref();
     let place = |(label, current): (&'static str, &'static str)| {
         let value = labels?.get(label)?;
         let values = value.split(SEPARATOR).map(|v| v.trim().to_owned());
         let values: BTreeSet<String> = values.collect();
-        (!values.contains("")).then_some(VolumePlace {
+        (!values.contains("")).then_some(ZoneLabel {
             label,
             current,
             values,
@@ -70,7 +70,7 @@ impl VolumeZone {
         Self { volumes }
     }
 
-    fn places(&self, pod: &PodInfo) -> Result<Vec<VolumePlace>, Status> {
+    fn places(&self, pod: &PodInfo) -> Result<Vec<ZoneLabel>, Status> {
         let mut places = Vec::new();
         for key in &pod.claims {
             let name = key.split_once('/').map_or(&**key, |(_, name)| name);
@@ -151,7 +151,7 @@ impl PreFilter for VolumeZone {
             Err(refusal) => (refusal, None),
             Ok(places) if places.is_empty() => (Status::skip(), None),
             Ok(places) => {
-                state.put(VolumePlaces(Arc::new(places)));
+                state.put(VolumeZones(Arc::new(places)));
                 (Status::success(), None)
             }
         }
@@ -164,8 +164,8 @@ impl Filter for VolumeZone {
         if LABELS.iter().all(|(label, _)| node.label(label).is_none()) {
             return Status::success();
         }
-        let places = state.get::<VolumePlaces>().map(|places| &**places.0);
-        let reaches = |place: &VolumePlace| {
+        let places = state.get::<VolumeZones>().map(|places| &**places.0);
+        let reaches = |place: &ZoneLabel| {
             let value = node
                 .label(place.label)
                 .or_else(|| node.label(place.current));

@@ -33,7 +33,7 @@ struct Bench {
     state: AttachState,
     now: Instant,
     version: u64,
-    facts: BTreeMap<String, NodeFacts>,
+    facts: BTreeMap<String, AttachNode>,
 }
 
 impl Bench {
@@ -51,7 +51,7 @@ impl Bench {
     }
 
     /// The node tells something new.
-    fn change(&mut self, node: &str, change: impl FnOnce(&mut NodeFacts)) {
+    fn change(&mut self, node: &str, change: impl FnOnce(&mut AttachNode)) {
         self.version += 1;
         let facts = self.facts.entry(node.to_owned()).or_default();
         change(facts);
@@ -401,10 +401,10 @@ fn after_a_restart_nothing_is_done_twice() {
         ]),
         version: 1,
     };
-    let facts = NodeFacts {
+    let facts = AttachNode {
         ready: true,
         listing,
-        ..NodeFacts::default()
+        ..AttachNode::default()
     };
     bench.change("a", |known| *known = facts);
     bench.change("b", |known| known.ready = true);
