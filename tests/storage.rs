@@ -1,8 +1,10 @@
-//! Claims and volumes with real containers: the class that a cluster begins with, and volumes of administrators.
+//! Claims and volumes with real containers: the class that a cluster begins with, volumes of administrators and of CSI
+//! drivers.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[allow(dead_code, reason = "each test program uses a part of the harness")]
+#[path = "storage/csi.rs"]
+mod csi;
 mod harness;
 
 use harness::{Cluster, any_kubectl, kubectl_stdin, root};

@@ -168,6 +168,10 @@ const MAY: &[(&str, &str)] = &[
         "credential providers and their configuration",
     ),
     ("node/src/kubelet_config", "the kubelet's configuration"),
+    (
+        "node/src/local_volumes/",
+        "the directory of the node's local volumes; what pods write is removed through `beneath`",
+    ),
     ("node/src/machine", "/proc and /sys of the host"),
     ("node/src/plugins", "sockets of plugins"),
     ("node/src/resize/", "the record of resizes"),

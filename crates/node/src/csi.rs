@@ -119,7 +119,7 @@ impl Registrar {
             let new = topology_labels(&labels, &segments)?;
             let held = annotation(node);
             let change = annotation_with(held, driver, &info.node_id)?;
-            Ok(patch(node, change, json!(new)))
+            Ok(patch(node, change, &json!(new)))
         })
         .await?;
         self.write_csi_node(|drivers| with_driver(drivers, &entry))
@@ -153,7 +153,7 @@ impl Registrar {
     async fn withdraw(&self, driver: &str) -> Result<(), Error> {
         self.write(|node| {
             let change = annotation_without(annotation(node), driver)?;
-            Ok(patch(node, change, json!({})))
+            Ok(patch(node, change, &json!({})))
         })
         .await?;
         // It may have come back meanwhile.
@@ -277,7 +277,7 @@ fn annotation(node: &Node) -> Option<&str> {
 }
 
 /// The merge patch of a Node; none when nothing changes.
-fn patch(node: &Node, change: AnnotationChange, labels: Value) -> Option<Value> {
+fn patch(node: &Node, change: AnnotationChange, labels: &Value) -> Option<Value> {
     let value = match change {
         AnnotationChange::Keep => None,
         AnnotationChange::Set(text) => Some(json!(text)),

@@ -92,6 +92,8 @@ pub struct Volumes {
     look: Arc<Notify>,
     /// Volumes that drivers have published since this process began, by pod UID and name.
     published: Mutex<BTreeSet<(String, String)>>,
+    /// Volumes that drivers have staged since this process began, by driver and handle.
+    staged: Mutex<BTreeSet<(String, String)>>,
     /// Attachable volumes that pods wait for, by pod UID and unique name.
     wanted: Mutex<BTreeSet<(String, String)>>,
     /// Some staged volume may be used no more.
@@ -114,6 +116,7 @@ impl Volumes {
             node: None,
             look: Arc::default(),
             published: Mutex::default(),
+            staged: Mutex::default(),
             wanted: Mutex::default(),
             unstage: Notify::new(),
         }

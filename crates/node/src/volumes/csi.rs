@@ -139,8 +139,11 @@ impl Job<'_> {
         let root = self.volumes.paths.root();
         let staging = paths::global_mount(root, &self.volume.driver, &self.volume.handle);
         let persistent = self.volume.lifecycle == LifecycleMode::Persistent;
-        if persistent && self.capabilities.stage_unstage && !known {
+        let key = (self.volume.driver.clone(), self.volume.handle.clone());
+        let staged = self.volumes.staged.lock().contains(&key);
+        if persistent && self.capabilities.stage_unstage && !known && !staged {
             self.stage(&staging).await?;
+            self.volumes.staged.lock().insert(key);
         }
         self.publish(&staging, target, known).await?;
         if let FsGroup::Agent(_) = self.fs_group

@@ -30,7 +30,12 @@ impl Volumes {
         let Some(spec) = &claimed.volume.spec else {
             return Err(failed(Cause::NotBuilt("unknown")));
         };
-        check_node(claimed, facts)?;
+        // The scheduler may not have placed the pod, or the node may be another by now.
+        if !fits_node(&claimed.volume, &facts.labels) {
+            return Err(Error::Affinity {
+                volume: claimed.name().to_owned(),
+            });
+        }
         // One operation at a time on a volume that several pods share.
         let lock = self.volumes.of(claimed.name());
         let _alone = lock.lock().await;
@@ -73,16 +78,6 @@ impl Volumes {
         }
         Ok(())
     }
-}
-
-/// The scheduler may not have placed the pod, or the node may be another by now.
-fn check_node(claimed: &Claimed, facts: &NodeFacts) -> Result<(), Error> {
-    if fits_node(&claimed.volume, &facts.labels) {
-        return Ok(());
-    }
-    Err(Error::Affinity {
-        volume: claimed.name().to_owned(),
-    })
 }
 
 fn kind_of(spec: &PersistentVolumeSpec, block: bool) -> &'static str {

@@ -99,6 +99,8 @@ impl Volumes {
             volume_id: record.volume_handle.clone(),
             staging_target_path: staging.to_string_lossy().into_owned(),
         };
+        let key = (record.driver_name.clone(), record.volume_handle.clone());
+        self.staged.lock().remove(&key);
         driver.unstage(request).await?;
         remove_records(dir.to_owned()).await;
         self.look.notify_one();
