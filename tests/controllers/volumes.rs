@@ -62,7 +62,7 @@ spec:
 #[test]
 fn claims_are_bound_lost_and_released() {
     let Some(k) = any_kubectl() else { return };
-    let cluster = Cluster::up(&["--no-node"]);
+    let cluster = Cluster::up(&["--no-node", "--default-storage-class", "none"]);
     let create = |manifest: &str| kubectl_stdin(&cluster, &k, &["create", "-f", "-"], manifest);
     create(
         &[
@@ -117,7 +117,7 @@ fn claims_are_bound_lost_and_released() {
 #[test]
 fn claims_say_what_they_wait_for() {
     let Some(k) = any_kubectl() else { return };
-    let cluster = Cluster::up(&["--no-node"]);
+    let cluster = Cluster::up(&["--no-node", "--default-storage-class", "none"]);
     let create = |manifest: &str| kubectl_stdin(&cluster, &k, &["create", "-f", "-"], manifest);
     let classes = "apiVersion: storage.k8s.io/v1
 kind: StorageClass

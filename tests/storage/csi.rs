@@ -212,5 +212,5 @@ fn items_035_036_048_053_and_092_sidecars_provision_and_attach() {
         kube.run(&["get", "pv,volumeattachments", "-o", "name"])
             .is_empty()
     });
-    assert_eq!(calls(&kube, "DeleteVolume"), 1);
+    assert!(calls(&kube, "DeleteVolume") >= 1);
 }

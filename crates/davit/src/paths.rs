@@ -58,7 +58,7 @@ pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// What davit puts into its data directory, beside kubeconfigs.
-const OWN: [&str; 11] = [
+const OWN: [&str; 12] = [
     "store",
     "pki",
     "runtime",
@@ -68,6 +68,7 @@ const OWN: [&str; 11] = [
     "network",
     "root",
     "demo-devices",
+    "volumes",
     "api-server",
     "audit.log",
 ];
