@@ -145,7 +145,9 @@ async fn a_pod_that_fills_its_volume_is_evicted() {
     })
     .await;
     let spec = || {
-        json!({"containers": [container("main", "sleep")],
+        let mut main = container("main", "sleep");
+        main["volumeMounts"] = json!([{"name": "scratch", "mountPath": "/scratch"}]);
+        json!({"containers": [main],
             "volumes": [{"name": "scratch", "emptyDir": {"sizeLimit": "64Ki"}}]})
     };
     let (greedy, modest) = (node.pod("greedy", spec()), node.pod("modest", spec()));
