@@ -16,9 +16,10 @@ const TRASH: &str = ".trash";
 const RECORD_LIMIT: u64 = 64 << 10;
 /// Entries of the trash that are looked at in one go.
 const TRASH_LIMIT: usize = 10_000;
-/// What stays free of the file system: a twentieth of it, and at least a gibibyte.
+/// What stays free of the file system: a twentieth of it, and at most a gibibyte, since a large disk that is nearly full
+/// has room for a volume too.
 const RESERVE_PART: u64 = 20;
-const RESERVE: u64 = 1 << 30;
+const RESERVE_MOST: u64 = 1 << 30;
 
 /// Why a volume's directory is not as it should be.
 #[derive(Debug, thiserror::Error)]
@@ -180,8 +181,10 @@ impl Directories {
         let stat = rustix::fs::statvfs(&self.root)
             .map_err(|e| io_error("measure", &self.root, e.into()))?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        let size = bytes(stat.f_blocks);
-        let reserve = RESERVE.max(size / RESERVE_PART);
+        // What is kept for root is nobody's room.
+        let kept_for_root = stat.f_bfree.saturating_sub(stat.f_bavail);
+        let size = bytes(stat.f_blocks.saturating_sub(kept_for_root));
+        let reserve = reserve(size);
         Ok(NodeStorage {
             path: self.root.to_string_lossy().into_owned(),
             size: size.saturating_sub(reserve),
@@ -244,10 +247,23 @@ fn io_error(what: &'static str, path: &Path, source: io::Error) -> Error {
     }
 }
 
+/// Bytes of a file system of `size` bytes that volumes leave alone.
+fn reserve(size: u64) -> u64 {
+    (size / RESERVE_PART).min(RESERVE_MOST)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn the_reserve_leaves_room_on_small_and_on_large_disks() {
+        assert_eq!(reserve(0), 0);
+        assert_eq!(reserve(8 << 30), (8 << 30) / 20);
+        // 12 GiB free of 252: a twentieth would be more than all of it.
+        assert_eq!(reserve(252 << 30), 1 << 30);
+    }
 
     fn record(uid: &str) -> Record {
         Record {
