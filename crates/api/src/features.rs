@@ -1,22 +1,27 @@
 //! Feature gates, by the names of API level 1.36 and, where a gate has been removed since, of the level that had it.
 //!
-//! Those of the API can be switched with a few exceptions; those of other features that are built in are known, so that
-//! command lines for Kubernetes work, and cannot be switched off. A gate that is not in the table is refused.
+//! Every name is taken by every command, so that command lines for Kubernetes work. What setting a gate does here is its
+//! [`Effect`]: a few can be switched, most are always on, and who sets one that is not built, or that governs nothing here,
+//! is refused or told so ([`Features::remarks`]). A name that is not in the table is refused.
 //!
 //! Fields of kinds name the gates they belong to ([`crate::kinds::Validation::feature_gates`]); the API server drops what
 //! belongs to a gate that is off. Gates this table does not know govern nothing here and count as on.
 
+mod table;
+
 use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
+use table::GATES;
 
 /// A gate of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Gate {
     name: &'static str,
     stage: Stage,
+    /// As Kubernetes has it when nothing is said, or as it always is here.
     on: bool,
-    /// It cannot be switched.
-    locked: bool,
+    effect: Effect,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,29 +29,21 @@ enum Stage {
     Alpha,
     Beta,
     Ga,
+    Deprecated,
 }
 
-const fn gate(name: &'static str, stage: Stage, on: bool) -> Gate {
-    Gate {
-        name,
-        stage,
-        on,
-        locked: false,
-    }
-}
-
-const fn locked(name: &'static str, stage: Stage, on: bool) -> Gate {
-    Gate {
-        name,
-        stage,
-        on,
-        locked: true,
-    }
-}
-
-/// What is always there: its gate takes `true` only.
-const fn built_in(name: &'static str, stage: Stage) -> Gate {
-    locked(name, stage, true)
+/// What setting a gate does here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Effect {
+    /// It switches the feature.
+    Switched,
+    /// None: the feature is always there, and it cannot be switched off.
+    Always,
+    /// The feature is not built. Switching it on is refused, or remarked upon where Kubernetes has it on anyway.
+    NotBuilt,
+    /// None: it governs how Kubernetes' own programs work inside.
+    None,
 }
 
 /// Lists of values as attributes of devices, and `includes` in selectors.
@@ -56,66 +53,20 @@ pub const GRANULAR_STATUS: &str = "DRAResourceClaimGranularStatusAuthorization";
 /// Extended resources that are served by device classes.
 pub const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
 
-const GATES: [Gate; 43] = [
-    built_in("CPUManager", Stage::Ga),
-    built_in("CPUManagerPolicyOptions", Stage::Ga),
-    built_in("CRDValidationRatcheting", Stage::Ga),
-    built_in("CustomResourceFieldSelectors", Stage::Ga),
-    locked("DRAAdminAccess", Stage::Ga, true),
-    gate("DRAConsumableCapacity", Stage::Beta, true),
-    gate("DRADeviceBindingConditions", Stage::Beta, true),
-    // served without a switch, as is the status of pools
-    locked("DRADeviceTaintRules", Stage::Beta, true),
-    gate("DRADeviceTaints", Stage::Beta, true),
-    gate(EXTENDED_RESOURCE, Stage::Beta, true),
-    gate(LIST_ATTRIBUTES, Stage::Alpha, false),
-    // not built: what they would keep nobody would act on
-    locked("DRANodeAllocatableResources", Stage::Alpha, false),
-    gate("DRAPartitionableDevices", Stage::Beta, true),
-    gate("DRAPrioritizedList", Stage::Ga, true),
-    gate("DRAResourceClaimDeviceStatus", Stage::Beta, true),
-    gate(GRANULAR_STATUS, Stage::Beta, true),
-    locked("DRAResourcePoolStatus", Stage::Alpha, true),
-    locked("DRASchedulerFilterTimeout", Stage::Beta, true),
-    locked("DRAWorkloadResourceClaims", Stage::Alpha, false),
-    built_in("DevicePluginCDIDevices", Stage::Ga),
-    built_in("DevicePlugins", Stage::Ga),
-    locked("DynamicResourceAllocation", Stage::Ga, true),
-    built_in("GracefulNodeShutdown", Stage::Beta),
-    built_in("GracefulNodeShutdownBasedOnPodPriority", Stage::Beta),
-    built_in("InPlacePodVerticalScaling", Stage::Ga),
-    built_in("KubeletCredentialProviders", Stage::Ga),
-    built_in("KubeletPodResources", Stage::Ga),
-    built_in("KubeletPodResourcesDynamicResources", Stage::Ga),
-    built_in("KubeletPodResourcesGet", Stage::Ga),
-    built_in("KubeletPodResourcesGetAllocatable", Stage::Ga),
-    built_in("MemoryManager", Stage::Ga),
-    built_in("MutatingAdmissionPolicy", Stage::Ga),
-    built_in("PodLevelResources", Stage::Beta),
-    built_in("PodSchedulingReadiness", Stage::Ga),
-    built_in("ResourceHealthStatus", Stage::Beta),
-    built_in("RotateKubeletServerCertificate", Stage::Beta),
-    built_in("SidecarContainers", Stage::Ga),
-    built_in("StructuredAuthenticationConfiguration", Stage::Ga),
-    built_in("StructuredAuthorizationConfiguration", Stage::Ga),
-    built_in("TopologyManager", Stage::Ga),
-    built_in("TopologyManagerPolicyOptions", Stage::Ga),
-    built_in("UserNamespacesSupport", Stage::Ga),
-    built_in("ValidatingAdmissionPolicy", Stage::Ga),
-];
-
 /// A gate as people are told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct GateInfo {
     /// The name, as in `--feature-gates`.
     pub name: &'static str,
-    /// `ALPHA`, `BETA` or `GA`, as in the descriptions of flags.
+    /// `ALPHA`, `BETA`, `GA` or `DEPRECATED`, as in the descriptions of flags.
     pub stage: &'static str,
     /// Whether it is on when nothing is said.
     pub default: bool,
     /// It cannot be switched.
     pub locked: bool,
+    /// What setting it does.
+    pub effect: Effect,
 }
 
 /// All gates that are known, by name.
@@ -126,9 +77,11 @@ pub fn gates() -> impl Iterator<Item = GateInfo> {
             Stage::Alpha => "ALPHA",
             Stage::Beta => "BETA",
             Stage::Ga => "GA",
+            Stage::Deprecated => "DEPRECATED",
         },
-        default: gate.on,
-        locked: gate.locked,
+        default: gate.on && gate.effect != Effect::NotBuilt,
+        locked: gate.effect != Effect::Switched,
+        effect: gate.effect,
     })
 }
 
@@ -157,12 +110,17 @@ pub enum FeatureError {
         /// What it was to be set to.
         to: bool,
     },
+    /// The gate's feature is not built.
+    #[error("cannot set feature gate {0} to true, the feature is not built")]
+    NotBuilt(String),
 }
 
 /// Which gates are on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Features {
     off: BTreeSet<&'static str>,
+    /// What was set and does nothing.
+    without_effect: BTreeSet<&'static str>,
 }
 
 impl Default for Features {
@@ -170,6 +128,7 @@ impl Default for Features {
         let off = GATES.iter().filter(|gate| !gate.on);
         Self {
             off: off.map(|gate| gate.name).collect(),
+            without_effect: BTreeSet::new(),
         }
     }
 }
@@ -181,6 +140,17 @@ impl fmt::Display for Features {
             write!(f, "{comma}{}={}", gate.name, self.is_on(gate.name))?;
         }
         Ok(())
+    }
+}
+
+impl FromStr for Features {
+    type Err = FeatureError;
+
+    /// The defaults, with what a list like `--feature-gates` has.
+    fn from_str(list: &str) -> Result<Self, FeatureError> {
+        let mut features = Self::default();
+        features.set_all(list)?;
+        Ok(features)
     }
 }
 
@@ -197,44 +167,68 @@ impl Features {
         self.off.is_empty()
     }
 
-    /// Whether a gate has this name; `AllAlpha` and `AllBeta` are names, too.
-    #[must_use]
-    pub fn knows(name: &str) -> bool {
-        matches!(name, "AllAlpha" | "AllBeta") || GATES.iter().any(|gate| gate.name == name)
+    /// What to tell whoever set the gates: one sentence for each that does nothing.
+    pub fn remarks(&self) -> impl Iterator<Item = String> {
+        let gates = GATES
+            .iter()
+            .filter(|g| self.without_effect.contains(g.name));
+        gates.map(|gate| match gate.effect {
+            Effect::NotBuilt => format!("feature gate {}: the feature is not built", gate.name),
+            _ => format!("feature gate {} has no effect here", gate.name),
+        })
     }
 
     /// Switches a gate, or with `AllAlpha` or `AllBeta` those of a stage that can be switched.
     ///
     /// # Errors
-    /// When the name is unknown or the gate locked.
+    /// When the name is unknown, the feature always there, or not built.
     pub fn set(&mut self, name: &str, on: bool) -> Result<(), FeatureError> {
         let stage = match name {
-            "AllAlpha" => Some(Stage::Alpha),
-            "AllBeta" => Some(Stage::Beta),
-            _ => None,
+            "AllAlpha" => Stage::Alpha,
+            "AllBeta" => Stage::Beta,
+            _ => return self.set_one(name, on),
         };
-        if stage.is_none() {
-            let gate = GATES.iter().find(|gate| gate.name == name);
-            let gate = gate.ok_or_else(|| FeatureError::Unknown(name.to_owned()))?;
-            if gate.locked && gate.on != on {
+        let meant = |gate: &&Gate| gate.stage == stage && gate.effect == Effect::Switched;
+        for gate in GATES.iter().filter(meant) {
+            self.switch(gate, on);
+        }
+        Ok(())
+    }
+
+    fn set_one(&mut self, name: &str, on: bool) -> Result<(), FeatureError> {
+        let gate = GATES.iter().find(|gate| gate.name == name);
+        let gate = gate.ok_or_else(|| FeatureError::Unknown(name.to_owned()))?;
+        match gate.effect {
+            Effect::Switched => self.switch(gate, on),
+            Effect::Always if !on => {
                 return Err(FeatureError::Locked {
                     name: name.to_owned(),
                     to: on,
                 });
             }
-        }
-        let meant = |gate: &&Gate| match stage {
-            Some(stage) => gate.stage == stage && !gate.locked,
-            None => gate.name == name,
-        };
-        for gate in GATES.iter().filter(meant) {
-            if on {
-                self.off.remove(gate.name);
-            } else {
-                self.off.insert(gate.name);
+            Effect::NotBuilt if on && !gate.on => {
+                return Err(FeatureError::NotBuilt(name.to_owned()));
             }
+            Effect::NotBuilt => {
+                self.switch(gate, on);
+                if on {
+                    self.without_effect.insert(gate.name);
+                }
+            }
+            Effect::None if on != gate.on => {
+                self.without_effect.insert(gate.name);
+            }
+            Effect::Always | Effect::None => {}
         }
         Ok(())
+    }
+
+    fn switch(&mut self, gate: &Gate, on: bool) {
+        if on {
+            self.off.remove(gate.name);
+        } else {
+            self.off.insert(gate.name);
+        }
     }
 
     /// Switches the gates of a list like `--feature-gates` has: `NAME=BOOL,…`. Single names win over `AllAlpha` and
@@ -261,6 +255,18 @@ impl Features {
             };
             entries.push((name, on));
         }
+        self.set_each(entries)
+    }
+
+    /// Switches gates. Single names win over `AllAlpha` and `AllBeta`, whatever their order.
+    ///
+    /// # Errors
+    /// As [`Features::set`].
+    pub fn set_each<'n>(
+        &mut self,
+        entries: impl IntoIterator<Item = (&'n str, bool)>,
+    ) -> Result<(), FeatureError> {
+        let mut entries: Vec<_> = entries.into_iter().collect();
         entries.sort_by_key(|(name, _)| !matches!(*name, "AllAlpha" | "AllBeta"));
         for (name, on) in entries {
             self.set(name, on)?;
@@ -319,5 +325,39 @@ mod tests {
             "cannot set feature gate DRAAdminAccess to false, feature is locked to true"
         );
         Features::default().set_all("DRAAdminAccess=true").unwrap();
+        assert_eq!(
+            fault("HPAScaleToZero=true"),
+            "cannot set feature gate HPAScaleToZero to true, the feature is not built"
+        );
+    }
+
+    #[test]
+    fn who_sets_what_does_nothing_is_told() {
+        let list = "ImageVolume=true,WinDSR=false,SchedulerAsyncAPICalls=true,GangScheduling=false";
+        let features: Features = list.parse().unwrap();
+        let remarks: Vec<_> = features.remarks().collect();
+        assert_eq!(
+            remarks,
+            [
+                "feature gate ImageVolume: the feature is not built",
+                "feature gate SchedulerAsyncAPICalls has no effect here",
+                "feature gate WinDSR has no effect here",
+            ]
+        );
+        // What is said that is so anyway is nothing to tell of.
+        let usual: Features = "WinDSR=true,DevicePlugins=true".parse().unwrap();
+        assert_eq!(usual.remarks().count(), 0);
+    }
+
+    #[test]
+    fn fields_of_what_is_not_built_stay_where_kubernetes_has_them() {
+        let features = Features::default();
+        assert!(features.is_on("EnvFiles") && !features.is_on("ContainerStopSignals"));
+        assert!(gates().any(|gate| gate.name == "EnvFiles" && !gate.default));
+        assert!(
+            !Features::from_str("EnvFiles=false")
+                .unwrap()
+                .is_on("EnvFiles")
+        );
     }
 }

@@ -5,6 +5,7 @@ use crate::kubelet_flags::KubeletFlags;
 use crate::scheduler_flags::SchedulerFlags;
 use anyhow::{Result, anyhow};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use davit_api::features::Features;
 use davit_netplan::Network;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -325,9 +326,14 @@ pub(crate) struct NodeOptions {
 pub(crate) struct Server {
     #[command(flatten)]
     pub(crate) options: ServerOptions,
-    /// Feature gates of the API: DRAListTypeAttributes=true
-    #[arg(long, value_name = "K=V,...", default_value = "")]
-    pub(crate) feature_gates: String,
+    /// Feature gates, by Kubernetes' names (`davit features` lists them): DRAListTypeAttributes=true
+    #[arg(
+        long,
+        value_name = "K=V,...",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) feature_gates: Features,
 }
 
 /// A component that runs against an API server elsewhere.
@@ -339,6 +345,14 @@ pub(crate) struct Attached {
     /// Take part in leader election, so that of several replicas one works at a time
     #[arg(long)]
     pub(crate) leader_elect: bool,
+    /// Feature gates, by Kubernetes' names (`davit features` lists them). Those of fields are the API server's
+    #[arg(
+        long,
+        value_name = "K=V,...",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) feature_gates: Features,
 }
 
 #[derive(Debug, Clone, clap::Args)]

@@ -1,6 +1,7 @@
 //! The parts of a cluster, made from command-line options and wired by clients only.
 
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
+use crate::features;
 use crate::paths::{self, NodePaths};
 use crate::pod_network::{self, Opened};
 use anyhow::{Context, Result, bail};
@@ -391,6 +392,7 @@ pub(crate) async fn run_node(
     node.client_ca = client_ca.map(String::into_bytes);
     node.address = listen;
     options.kubelet.apply(&mut node)?;
+    features::remark(&node.features);
     node.address = options.node_address.unwrap_or(node.address);
     adjust(&mut node)?;
     let opened = pod_network::open(options, &node_paths, data_dir, &mut node).await?;

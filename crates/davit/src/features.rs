@@ -1,8 +1,8 @@
-//! `davit features`: which feature gates there are.
+//! `davit features`: which feature gates there are; and what is said of those that were set.
 
 use std::io::Write as _;
 
-use davit_api::features::{GateInfo, gates};
+use davit_api::features::{Effect, Features, GateInfo, gates};
 
 use crate::args::{FeaturesArgs, Output};
 use crate::table;
@@ -14,7 +14,7 @@ pub(crate) fn run(args: &FeaturesArgs) -> anyhow::Result<()> {
         Some(Output::Yaml) => serde_saphyr::to_string(&all)?,
         Some(Output::Wide) | None => {
             let rows: Vec<Vec<String>> = all.iter().map(row).collect();
-            table::render(&["NAME", "STAGE", "DEFAULT", "CAN BE SWITCHED"], &rows)
+            table::render(&["NAME", "STAGE", "DEFAULT", "EFFECT"], &rows)
         }
     };
     std::io::stdout().write_all(text.as_bytes())?;
@@ -22,12 +22,24 @@ pub(crate) fn run(args: &FeaturesArgs) -> anyhow::Result<()> {
 }
 
 fn row(gate: &GateInfo) -> Vec<String> {
-    let switched = if gate.locked { "no" } else { "yes" };
+    let effect = match gate.effect {
+        Effect::Switched => "switches the feature",
+        Effect::Always => "always on",
+        Effect::NotBuilt => "not built",
+        Effect::None => "none here",
+    };
     let default = gate.default.to_string();
     vec![
         gate.name.to_owned(),
         gate.stage.to_owned(),
         default,
-        switched.to_owned(),
+        effect.to_owned(),
     ]
+}
+
+/// Tells of the gates that were set and do nothing.
+pub(crate) fn remark(features: &Features) {
+    for remark in features.remarks() {
+        tracing::warn!("{remark}");
+    }
 }

@@ -181,17 +181,10 @@ impl KubeletFlags {
         Ok(())
     }
 
-    /// The gates of the API among those of the flag.
+    /// The gates of the flag.
     pub(crate) fn features(&self) -> Result<Features> {
-        let mut features = Features::default();
         let list = self.feature_gates.as_deref().unwrap_or_default();
-        let of_api = list.split(',').filter(|entry| {
-            let name = entry.split('=').next().unwrap_or_default();
-            Features::knows(name.trim())
-        });
-        let of_api = of_api.collect::<Vec<_>>().join(",");
-        features.set_all(&of_api).context("--feature-gates")?;
-        Ok(features)
+        list.parse().context("--feature-gates")
     }
 
     /// Whether [`apply`](Self::apply) would work.

@@ -1,6 +1,7 @@
 //! `davit scheduler`: the scheduler alone, against any Kubernetes API server; and what `davit up` takes of its
 //! configuration.
 
+use crate::features;
 use crate::scheduler_flags::{self, SchedulerFlags};
 use crate::shutdown::Signals;
 use crate::single::{Candidate, connect, finish, lead};
@@ -36,6 +37,7 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
         return std::fs::write(file, configuration.to_yaml()?)
             .with_context(|| format!("--write-config-to {}", file.display()));
     }
+    features::remark(&flags.feature_gates);
     let kubeconfig = flags.kubeconfig(&configuration)?;
     let mut signals = Signals::new()?;
     let Some(client) = connect(&mut signals, &kubeconfig).await? else {

@@ -4,9 +4,8 @@ use crate::args::{Attached, Controllers, DefaultStorageClass, Node, Server};
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::shutdown::{Received, STOPPING, Signals};
-use crate::{paths, pod_network};
+use crate::{features, paths, pod_network};
 use anyhow::{Context, Result, bail};
-use davit_api::features::Features;
 use davit_apiserver::KubeletAuthority;
 use davit_client::LeaderElector;
 use davit_controllers::{Authority, TokenSigner};
@@ -22,13 +21,10 @@ pub(crate) async fn server(args: Server) -> Result<()> {
     let data_dir = paths::data_dir(args.options.data_dir.as_deref())?;
     paths::protect_data_dir(&data_dir)?;
     let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
-    let mut features = Features::default();
-    features
-        .set_all(&args.feature_gates)
-        .context("--feature-gates")?;
+    features::remark(&args.feature_gates);
     let starting = start_server(
         &args.options,
-        features,
+        args.feature_gates.clone(),
         KubeletAuthority::Any,
         &data_dir,
         &mut tasks,
@@ -141,6 +137,7 @@ async fn attached<F>(
 where
     F: Future<Output = Result<()>>,
 {
+    features::remark(&args.feature_gates);
     let mut signals = Signals::new()?;
     let Some(client) = connect(&mut signals, &args.kubeconfig).await? else {
         return Ok(());

@@ -46,6 +46,7 @@ use crate::sysctls::Allowlist;
 use crate::users::UserRanges;
 use crate::volumes::Volumes;
 use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
+use davit_api::features::Features;
 use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
 use davit_oci::runtime::Runtime;
@@ -142,6 +143,8 @@ pub struct NodeOptions {
     pub look: Arc<Notify>,
     /// What is kept for the system and the agent, by resource name (`kubeReserved`, `systemReserved`, eviction).
     pub reserved: Amounts,
+    /// Which feature gates are on.
+    pub features: Features,
 }
 
 impl NodeOptions {
@@ -194,6 +197,7 @@ impl NodeOptions {
             going_down: CancellationToken::new(),
             look: Arc::default(),
             reserved: Amounts::new(),
+            features: Features::default(),
         }
     }
 }

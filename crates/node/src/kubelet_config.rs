@@ -201,7 +201,7 @@ impl KubeletConfig {
         hardware: Option<Hardware>,
         options: &mut NodeOptions,
     ) -> Result<(), ConfigError> {
-        self.check_gates()?;
+        options.features = self.features()?;
         if let Some(address) = &self.address {
             options.address = value("address", address.parse())?;
         }
@@ -354,22 +354,12 @@ impl KubeletConfig {
         shutdown.ok_or_else(|| wrong(field, "a priority is named twice"))
     }
 
-    fn gate(&self, name: &str, default: bool) -> bool {
-        self.feature_gates.get(name).copied().unwrap_or(default)
-    }
-
-    fn check_gates(&self) -> Result<(), ConfigError> {
-        const KNOWN: [&str; 2] = [
-            "CPUManagerPolicyAlphaOptions",
-            "CPUManagerPolicyBetaOptions",
-        ];
-        let unknown = self
-            .feature_gates
-            .keys()
-            .find(|g| !KNOWN.contains(&g.as_str()) && !Features::knows(g));
-        unknown.map_or(Ok(()), |gate| {
-            Err(ConfigError::NotBuilt(format!("featureGates.{gate}")))
-        })
+    fn features(&self) -> Result<Features, ConfigError> {
+        let mut features = Features::default();
+        let gates = self.feature_gates.iter();
+        let set = features.set_each(gates.map(|(name, on)| (name.as_str(), *on)));
+        set.map_err(|e| wrong("featureGates", e.to_string()))?;
+        Ok(features)
     }
 
     fn reconcile_period(&self) -> Result<Duration, ConfigError> {
@@ -474,8 +464,9 @@ impl KubeletConfig {
                 ));
             }
         }
-        let alpha = self.gate("CPUManagerPolicyAlphaOptions", false);
-        let beta = self.gate("CPUManagerPolicyBetaOptions", true);
+        let features = self.features()?;
+        let alpha = features.is_on("CPUManagerPolicyAlphaOptions");
+        let beta = features.is_on("CPUManagerPolicyBetaOptions");
         let mut options = CpuOptions::default();
         for (name, text) in &self.cpu_manager_policy_options {
             let (slot, level) = match name.as_str() {

@@ -7,7 +7,7 @@ const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConf
 
 fn settings(text: &str) -> Result<(Settings, Amounts), ConfigError> {
     let config = KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new())?;
-    config.check_gates()?;
+    config.features()?;
     config.settings(Some(Hardware::grid(2, 1, 8, 2, 8 << 30)))
 }
 
