@@ -92,7 +92,7 @@ impl KindTable {
             "APIGroupList",
             "APIVersions",
         ];
-        let partial = group == "meta.k8s.io" && version == "v1";
+        let partial = group == "meta.k8s.io" && matches!(version, "v1" | "v1beta1");
         (partial || META.contains(&kind))
             .then(|| self.types.id(&format!("meta/v1.{kind}")))
             .flatten()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use davit_api::kinds;
 use davit_api::status::Status;
+use davit_schema::ordered::Ordered;
 use davit_schema::protobuf::{ProtobufError, encode_object};
 use http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY,
@@ -230,13 +231,9 @@ fn list_bytes(resource: &ResourceInfo, items: &[Item], meta: &ListMeta) -> Vec<u
         })
         .sum();
     let mut body = Vec::with_capacity(size + 256);
-    let (kind, version) = (resource.list_kind(), resource.api_version());
-    let meta = meta.to_value();
-    // writing to a Vec cannot fail
-    let _ = write!(
-        body,
-        "{{\"kind\":\"{kind}\",\"apiVersion\":\"{version}\",\"metadata\":{meta},\"items\":["
-    );
+    let frame = ordered(&list_value(resource, &[], meta)).to_json();
+    let (head, tail) = around_items(&frame);
+    body.extend_from_slice(head.as_bytes());
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
             body.push(b',');
@@ -244,11 +241,12 @@ fn list_bytes(resource: &ResourceInfo, items: &[Item], meta: &ListMeta) -> Vec<u
         match item {
             Item::Cached(object) => body.extend_from_slice(object.json()),
             Item::Value(value) => {
-                let _ = serde_json::to_writer(&mut body, value);
+                let _ = serde_json::to_writer(&mut body, &ordered(value));
             }
         }
     }
-    body.extend_from_slice(b"]}\n");
+    body.extend_from_slice(tail.as_bytes());
+    body.push(b'\n');
     body
 }
 
@@ -263,45 +261,65 @@ pub(crate) fn partial(value: &Value, version: &str) -> Value {
 
 /// Writes what [`partial`] makes of an item.
 fn write_partial(body: &mut Vec<u8>, item: &Item, version: &str) {
-    // writing to a Vec cannot fail
+    let json = match item {
+        Item::Cached(object) => object.json(),
+        // writing to a Vec cannot fail
+        Item::Value(value) => {
+            let _ = serde_json::to_writer(body, &ordered(&partial(value, version)));
+            return;
+        }
+    };
+    if !is_ordered(json) {
+        let value = serde_json::from_slice(json).unwrap_or(Value::Null);
+        let _ = serde_json::to_writer(body, &ordered(&partial(&value, version)));
+        return;
+    }
     let _ = write!(
         body,
-        "{{\"apiVersion\":\"meta.k8s.io/{version}\",\"kind\":\"PartialObjectMetadata\",\"metadata\":"
+        "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":"
     );
-    match item {
-        Item::Cached(object) => {
-            body.extend_from_slice(metadata_of(object.json()).unwrap_or(b"{}"));
-        }
-        Item::Value(value) => match value.get("metadata") {
-            Some(metadata) => {
-                let _ = write!(body, "{metadata}");
-            }
-            None => body.extend_from_slice(b"{}"),
-        },
-    }
+    body.extend_from_slice(metadata_of(json).unwrap_or(b"{}"));
     body.push(b'}');
+}
+
+/// Whether the text of an object has its fields in declared order: those of custom kinds are sorted.
+fn is_ordered(json: &[u8]) -> bool {
+    json.starts_with(b"{\"kind\"")
 }
 
 /// A list of what [`partial`] makes of the items.
 fn partial_list_bytes(items: &[Item], version: &str, meta: &ListMeta) -> Vec<u8> {
     let mut body = Vec::with_capacity(items.len() * 1024 + 256);
-    // writing to a Vec cannot fail
-    let _ = write!(
-        body,
-        "{{\"apiVersion\":\"meta.k8s.io/{version}\",\"items\":["
-    );
+    let frame = ordered(&json!({
+        "kind": "PartialObjectMetadataList",
+        "apiVersion": format!("meta.k8s.io/{version}"),
+        "metadata": meta.to_value(),
+        "items": [],
+    }))
+    .to_json();
+    let (head, tail) = around_items(&frame);
+    body.extend_from_slice(head.as_bytes());
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
             body.push(b',');
         }
         write_partial(&mut body, item, version);
     }
-    let meta = meta.to_value();
-    let _ = writeln!(
-        body,
-        "],\"kind\":\"PartialObjectMetadataList\",\"metadata\":{meta}}}"
-    );
+    body.extend_from_slice(tail.as_bytes());
+    body.push(b'\n');
     body
+}
+
+/// An object that is written as the original writes it.
+pub(crate) fn ordered(value: &Value) -> Ordered<'_> {
+    Ordered::new(kinds::builtin(), value)
+}
+
+/// The JSON of an empty list, cut where its items go.
+fn around_items(frame: &str) -> (&str, &str) {
+    // Nothing before the items is a string that a client chooses.
+    let at = frame.find("\"items\":[").map_or(frame.len(), |at| at + 9);
+    frame.split_at(at)
 }
 
 /// Answers with a document that is no object of a resource.
@@ -354,10 +372,11 @@ fn yaml(value: &Value) -> String {
 }
 
 fn json_bytes(value: &Value, pretty: bool) -> Vec<u8> {
+    let value = ordered(value);
     let result = if pretty {
-        serde_json::to_vec_pretty(value)
+        serde_json::to_vec_pretty(&value)
     } else {
-        serde_json::to_vec(value)
+        serde_json::to_vec(&value)
     };
     // a Value has string keys only, which always serialize
     let mut body = result.unwrap_or_default();

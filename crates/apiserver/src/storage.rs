@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use crate::cache::{Cache, Decode};
 use crate::codec::Shape;
 use crate::crd::View;
+use crate::respond::ordered;
 use crate::selection;
 use crate::strategy::Strategy;
 
@@ -379,16 +380,16 @@ impl Storage {
     }
 }
 
-/// The stored bytes of an object.
+/// The stored bytes of an object: its JSON as clients get it, without resourceVersion.
 pub(crate) fn encode(value: &Value) -> Bytes {
     let bytes = if value.pointer("/metadata/resourceVersion").is_some() {
         let mut value = value.clone();
         if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.remove("resourceVersion");
         }
-        value.to_string()
+        ordered(&value).to_json()
     } else {
-        value.to_string()
+        ordered(value).to_json()
     };
     Bytes::from(bytes)
 }

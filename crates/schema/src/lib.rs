@@ -7,6 +7,7 @@ pub mod defaults;
 pub mod gates;
 pub mod jsonpath;
 pub mod openapi;
+pub mod ordered;
 pub mod patch;
 pub mod protobuf;
 

@@ -8,14 +8,26 @@ use std::ops::Range;
 
 const FIELD: &str = "resourceVersion";
 
-/// The object with its `metadata.resourceVersion` set; other bytes are unchanged. In
-/// an object whose keys are sorted they stay sorted. `None` if the text is not a JSON
-/// object or its metadata is not one.
+/// What stands before it in metadata of built-in kinds.
+const BEFORE: [&[u8]; 5] = [
+    b"\"name\"",
+    b"\"generateName\"",
+    b"\"namespace\"",
+    b"\"selfLink\"",
+    b"\"uid\"",
+];
+
+/// The object with its `metadata.resourceVersion` set; other bytes are unchanged. Built-in kinds have their fields as
+/// they are declared, beginning with `kind`: it goes after `uid`. In an object whose keys are sorted they stay sorted.
+/// `None` if the text is not a JSON object or its metadata is not one.
 pub(crate) fn with_resource_version(json: &[u8], revision: u64) -> Option<Vec<u8>> {
     let mut outer = Fields::of(json, 0)?;
+    let mut declared = None;
     while let Some(field) = outer.next_field()? {
-        if &json[field.key.clone()] == b"\"metadata\"" {
-            return in_metadata(json, field.value.start, revision);
+        let key = &json[field.key.clone()];
+        let declared = *declared.get_or_insert(key == b"\"kind\"");
+        if key == b"\"metadata\"" {
+            return in_metadata(json, field.value.start, revision, declared);
         }
     }
     let empty = json
@@ -38,18 +50,23 @@ pub(crate) fn metadata_of(json: &[u8]) -> Option<&[u8]> {
     None
 }
 
-fn in_metadata(json: &[u8], start: usize, revision: u64) -> Option<Vec<u8>> {
+fn in_metadata(json: &[u8], start: usize, revision: u64, declared: bool) -> Option<Vec<u8>> {
     let quoted = format!("\"{FIELD}\"");
     let mut fields = Fields::of(json, start)?;
     let mut last = None;
-    // Where the field belongs: before the first key that sorts after it.
+    // Where the field belongs: before the first key that comes after it.
     let mut place = None;
     while let Some(field) = fields.next_field()? {
         let key = &json[field.key.clone()];
         if key == quoted.as_bytes() {
             return Some(splice(json, field.value, &format!("\"{revision}\"")));
         }
-        if place.is_none() && key > quoted.as_bytes() {
+        let after = if declared {
+            !BEFORE.contains(&key)
+        } else {
+            key > quoted.as_bytes()
+        };
+        if place.is_none() && after {
             place = Some(field.key.start);
         }
         last = Some(field.value.end);
@@ -207,6 +224,14 @@ mod tests {
             (
                 r#"{"metadata":{"resourceVersion":"7","uid":"u"}}"#,
                 r#"{"metadata":{"resourceVersion":"42","uid":"u"}}"#,
+            ),
+            (
+                r#"{"kind":"Pod","metadata":{"name":"a","uid":"u","generation":1}}"#,
+                r#"{"kind":"Pod","metadata":{"name":"a","uid":"u","resourceVersion":"42","generation":1}}"#,
+            ),
+            (
+                r#"{"kind":"Pod","metadata":{"labels":{}}}"#,
+                r#"{"kind":"Pod","metadata":{"resourceVersion":"42","labels":{}}}"#,
             ),
             (
                 r#"{ "metadata" : { "annotations" : {"resourceVersion":"1"} , "uid" : 1 } }"#,

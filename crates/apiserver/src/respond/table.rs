@@ -3,11 +3,13 @@
 
 use std::io::Write as _;
 
+use davit_api::kinds;
 use davit_api::status::Status;
+use davit_schema::ordered::Ordered;
 use davit_schema::table;
 use serde_json::{Value, json};
 
-use super::{Item, ListMeta, partial, write_partial};
+use super::{Item, ListMeta, ordered, partial, write_partial};
 use crate::query::Query;
 use crate::registry::ResourceInfo;
 
@@ -94,8 +96,9 @@ pub(super) fn table_bytes(
     items: &[Item],
     meta: &ListMeta,
 ) -> Result<Vec<u8>, Status> {
-    let frame = table_frame(resource, version, &meta.to_value()).to_string();
-    // keys are sorted, so that the rows are the last of it
+    let frame = table_frame(resource, version, &meta.to_value());
+    let frame = ordered(&frame).to_json();
+    // the rows are the last of it
     let head = frame
         .strip_suffix("]}")
         .ok_or_else(|| Status::internal("a table does not end with its rows"))?;
@@ -142,7 +145,12 @@ fn write_row(
     let _ = serde_json::to_writer(&mut *body, &cells);
     if !conditions.is_empty() {
         body.extend_from_slice(b",\"conditions\":");
-        let _ = serde_json::to_writer(&mut *body, &conditions);
+        for (index, condition) in conditions.iter().enumerate() {
+            body.push(if index == 0 { b'[' } else { b',' });
+            let typed = Ordered::of_type(kinds::builtin(), "meta/v1.TableRowCondition", condition);
+            let _ = serde_json::to_writer(&mut *body, &typed);
+        }
+        body.push(b']');
     }
     body.extend_from_slice(b",\"object\":");
     match include {
@@ -151,7 +159,7 @@ fn write_row(
         Include::Object => {
             let _ = match item {
                 Item::Cached(object) => body.write_all(object.json()),
-                Item::Value(value) => write!(body, "{value}"),
+                Item::Value(value) => body.write_all(ordered(value).to_json().as_bytes()),
             };
         }
     }

@@ -232,5 +232,6 @@ fn version_number(resource: &ResourceInfo) -> u32 {
 }
 
 fn json_frame(kind: &str, object: &Value) -> Bytes {
+    let object = respond::ordered(object).to_json();
     Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }
