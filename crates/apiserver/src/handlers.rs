@@ -58,7 +58,12 @@ pub(crate) async fn resource(
     let verb = info.verb.as_str();
     let everywhere = resource.row.namespaced && info.namespace.is_none();
     if everywhere && !matches!(verb, "list" | "watch") {
-        return Err(not_allowed(resource, verb));
+        // There is no such path; what there is of built-in kinds is the list, which has no other verbs.
+        return if resource.custom.is_some() || !info.name.is_empty() {
+            Ok(respond::page_not_found())
+        } else {
+            Err(not_allowed(resource, verb))
+        };
     }
     if resource.is_virtual() || resource.row.plural == "componentstatuses" {
         return virtuals::handle(server, context, resource, request).await;

@@ -97,14 +97,17 @@ struct State {
 struct Kind {
     info: Arc<ResourceInfo>,
     schema: Value,
+    selectable: Vec<&'static str>,
 }
 
 fn custom_kinds(infos: &[Arc<ResourceInfo>]) -> Vec<Kind> {
     let kind = |info: &Arc<ResourceInfo>| {
         let schema = info.custom.as_ref().and_then(|custom| custom.raw_schema());
+        let selectable = info.custom.iter().flat_map(|custom| &custom.selectable);
         Kind {
             info: Arc::clone(info),
             schema: schema.unwrap_or_default(),
+            selectable: selectable.map(|(path, _)| *path).collect(),
         }
     };
     infos.iter().map(kind).collect()
@@ -112,12 +115,17 @@ fn custom_kinds(infos: &[Arc<ResourceInfo>]) -> Vec<Kind> {
 
 fn documents(kinds: &[Kind]) -> Vec<CustomDocument<'_>> {
     fn document(kind: &Kind) -> CustomDocument<'_> {
-        let Kind { info, schema } = kind;
+        let Kind {
+            info,
+            schema,
+            selectable,
+        } = kind;
         let list_kind = info.custom.as_ref().map(|c| c.definition.list_kind);
         CustomDocument {
             row: &info.row,
             list_kind: list_kind.unwrap_or_default(),
             schema,
+            selectable,
         }
     }
     kinds.iter().map(document).collect()

@@ -110,8 +110,19 @@ async fn item_142_a_definition_is_served_at_once_and_discovered() {
         schema["properties"]["spec"]["properties"]["count"]["default"],
         1
     );
+    let selectable = json!([{"fieldPath": "spec.color"}]);
+    assert_eq!(schema["x-kubernetes-selectable-fields"], selectable);
     let v2 = c.get("/openapi/v2").await.ok(200);
-    assert!(v2["definitions"]["com.example.stable.v1.ShirtList"].is_object());
+    let list = &v2["definitions"]["com.example.stable.v1.ShirtList"];
+    assert_eq!(list["x-kubernetes-selectable-fields"], selectable);
+    // Without a namespace there are lists and watches, and no other path.
+    let all = "/apis/stable.example.com/v1/shirts";
+    c.get(all).await.ok(200);
+    for path in [format!("{all}/a"), format!("{all}/a/status")] {
+        assert_eq!(c.get(&path).await.code, 404, "{path}");
+    }
+    let posted = c.post(all, &shirt("a", json!({}))).await;
+    assert_eq!(posted.code, 404);
 }
 
 #[tokio::test]

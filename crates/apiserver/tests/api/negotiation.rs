@@ -1,6 +1,6 @@
 //! Items 11–19: forms of answers.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cluster::*;
 use crate::crds::{establish, shirt};

@@ -16,6 +16,8 @@ pub struct CustomDocument<'a> {
     pub list_kind: &'a str,
     /// Its `openAPIV3Schema`.
     pub schema: &'a Value,
+    /// Paths of its selectable fields (`spec.color`).
+    pub selectable: &'a [&'a str],
 }
 
 impl CustomDocument<'_> {
@@ -58,6 +60,7 @@ impl CustomDocument<'_> {
                 "x-kubernetes-group-version-kind".to_owned(),
                 gvk(self.row.kind),
             );
+            schema.extend(self.selectable_fields());
         }
         let name = self.name(self.row.kind);
         let mut properties = Map::new();
@@ -68,14 +71,25 @@ impl CustomDocument<'_> {
             "items": { "$ref": dialect.reference(&name) },
         });
         properties.insert("items".to_owned(), items);
-        let list = json!({
+        let mut list = json!({
             "type": "object",
             "description": format!("{} is a list of {}", self.list_kind, self.row.kind),
             "required": ["items"],
             "properties": properties,
             "x-kubernetes-group-version-kind": gvk(self.list_kind),
         });
+        if let Some(list) = list.as_object_mut() {
+            list.extend(self.selectable_fields());
+        }
         [(name, schema), (self.name(self.list_kind), list)]
+    }
+
+    /// `x-kubernetes-selectable-fields`, where there are any (KEP-4358).
+    fn selectable_fields(&self) -> Option<(String, Value)> {
+        let field = |path: &&str| json!({ "fieldPath": path });
+        let fields: Vec<Value> = self.selectable.iter().map(field).collect();
+        let name = "x-kubernetes-selectable-fields";
+        (!fields.is_empty()).then(|| (name.to_owned(), Value::Array(fields)))
     }
 }
 
