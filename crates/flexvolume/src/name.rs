@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 /// The vendor whose directories are those of volumes that are built in.
 const RESERVED_VENDOR: &str = "kubernetes.io";
+/// Parts the names of drivers from those of volumes where volumes are mounted for all pods.
+pub(crate) const MOUNTS: &str = "mounts";
 /// Longest name of a directory.
 const LONGEST: usize = 255;
 
@@ -42,6 +44,9 @@ impl DriverName {
             .any(|p| p.is_empty() || p == "." || p == "..")
         {
             return Err(refused("it has an empty part, \".\" or \"..\""));
+        }
+        if name.split('/').any(|p| p == MOUNTS) {
+            return Err(refused("it has a part \"mounts\""));
         }
         if name.contains(|c: char| c == '~' || c.is_control()) {
             return Err(refused("it contains \"~\" or a control character"));
@@ -110,6 +115,7 @@ mod tests {
             "a~b",
             "a\0b",
             "kubernetes.io/csi",
+            "a/mounts",
         ] {
             assert!(DriverName::new(name).is_err(), "{name:?}");
         }

@@ -1,10 +1,8 @@
 //! Where volumes are mounted, below the agent's root directory.
 
 use crate::DriverName;
+use crate::name::MOUNTS;
 use std::path::{Path, PathBuf};
-
-/// Name of the directory, below that of a driver, in which its volumes are mounted for all pods.
-const MOUNTS: &str = "mounts";
 
 /// The directory of all drivers' volumes that are mounted for all pods.
 pub fn plugin_dir(root: &Path) -> PathBuf {
@@ -29,6 +27,23 @@ pub fn split_global_mount(root: &Path, path: &Path) -> Option<(DriverName, Strin
     Some((driver, volume.to_owned()))
 }
 
+/// All directories that [`global_mount`] made and that are there, with driver and volume. Blocks.
+pub fn global_mounts(root: &Path) -> Vec<(PathBuf, DriverName, String)> {
+    let mut out = Vec::new();
+    // Looks at names only: what is mounted may hang.
+    let mut left = vec![plugin_dir(root)];
+    while let Some(dir) = left.pop() {
+        let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
+        for path in entries.map(|entry| entry.path()) {
+            match split_global_mount(root, &path) {
+                Some((driver, volume)) => out.push((path, driver, volume)),
+                None => left.push(path),
+            }
+        }
+    }
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -40,6 +55,14 @@ mod tests {
         assert_eq!(
             path,
             Path::new("/r/plugins/kubernetes.io/flexvolume/acme/mem/mounts/pv")
+        );
+        let tmp = tempfile::tempdir().unwrap();
+        assert!(global_mounts(tmp.path()).is_empty());
+        let there = global_mount(tmp.path(), &driver, "pv");
+        std::fs::create_dir_all(there.join("content/mounts/x")).unwrap();
+        assert_eq!(
+            global_mounts(tmp.path()),
+            [(there, driver.clone(), "pv".to_owned())]
         );
         assert_eq!(
             split_global_mount(root, &path),
