@@ -5,6 +5,8 @@
 
 #[path = "storage/csi.rs"]
 mod csi;
+#[path = "storage/flex.rs"]
+mod flex;
 mod harness;
 
 use harness::{Cluster, any_kubectl, kubectl_stdin, root};

@@ -29,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-net",
             "davit-dns",
             "davit-csi",
+            "davit-flexvolume",
             "davit-oci",
         ],
     ),

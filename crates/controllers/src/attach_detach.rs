@@ -1,10 +1,13 @@
-//! Volumes of CSI drivers are attached to the nodes whose pods need them, and detached when these let go of them.
+//! Volumes of CSI and FlexVolume drivers are attached to the nodes whose pods need them, and detached when these let go of
+//! them.
 //!
-//! An attachment is a VolumeAttachment object, which the driver's external attacher answers. [`wanted`] says what pods
+//! An attachment of a CSI volume is a VolumeAttachment object, which the driver's external attacher answers; FlexVolume
+//! drivers are executables that are called here. [`wanted`] says what pods
 //! need, [`state`] decides, [`operations`] asks drivers and nodes; this file connects the three with the informers.
 
 mod actions;
 mod changes;
+mod flex;
 mod nodes;
 mod objects;
 mod operations;
@@ -22,6 +25,7 @@ use crate::pod_control::node_of;
 use actions::{AttachAction, DetachResult, NodeListing, VolumeOnNode};
 use changes::{AttachChange, AttachChanges, states};
 use davit_client::{Change, EventRecorder, Informer, ObjectKey};
+use davit_flexvolume::FlexDrivers;
 use davit_volume::binding::claim_ref;
 use davit_volume::names::{attachment_name, split_csi_volume_name};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -31,13 +35,13 @@ use nodes::{facts_of, is_managed};
 use objects::StorageInformers;
 use operations::{AttachError, Operations};
 use state::AttachState;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use wanted::{CsiSource, StorageObjects, wanted_volumes};
+use wanted::{AttachSource, CsiSource, StorageObjects, wanted_volumes};
 
 /// Changes are gathered for this long before they are acted on.
 const GATHERING: Duration = Duration::from_millis(100);
@@ -49,7 +53,7 @@ const OPERATION_DEADLINE: Duration = Duration::from_secs(150);
 const SYNC_WARNING: Duration = Duration::from_secs(30);
 
 /// Starts the controller.
-pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: FlexDrivers) {
     let all = watcher::Config::default;
     let (client, cancel) = (spawner.client.clone(), spawner.cancel.clone());
     let attachments: Informer<VolumeAttachment> = Informer::spawn(
@@ -70,6 +74,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         spawner.informers.clone(),
         attachments,
         drivers,
+        flex_drivers,
         events,
     );
     spawner.task(controller.run());
@@ -92,6 +97,7 @@ struct AttachDetach {
     by_claim: HashMap<ObjectKey, BTreeSet<String>>,
     /// The claims that the pods of a node name.
     claims: HashMap<String, BTreeSet<ObjectKey>>,
+    probes: flex::FlexProbes,
 }
 
 /// An operation that has ended.
@@ -99,7 +105,7 @@ enum EndedOperation {
     Attach {
         at: VolumeOnNode,
         volume: String,
-        result: Result<(), AttachError>,
+        result: Result<String, AttachError>,
     },
     Detach {
         at: VolumeOnNode,
@@ -109,6 +115,15 @@ enum EndedOperation {
         node: String,
         result: Result<NodeListing, AttachError>,
     },
+    Verify {
+        at: VolumeOnNode,
+        result: Result<bool, AttachError>,
+    },
+    Probe {
+        driver: String,
+        /// Whether it attaches.
+        result: Result<bool, AttachError>,
+    },
 }
 
 impl AttachDetach {
@@ -117,6 +132,7 @@ impl AttachDetach {
         informers: Informers,
         attachments: Informer<VolumeAttachment>,
         drivers: Informer<CSIDriver>,
+        flex_drivers: FlexDrivers,
         events: EventRecorder,
     ) -> Self {
         Self {
@@ -124,6 +140,7 @@ impl AttachDetach {
                 claims: informers.claims,
                 volumes: informers.volumes,
                 drivers,
+                flex_drivers: BTreeMap::new(),
             },
             nodes: informers.nodes,
             pods: informers.pods,
@@ -131,6 +148,7 @@ impl AttachDetach {
                 client,
                 attachments: attachments.clone(),
                 changed: Arc::new(Notify::new()),
+                flex_drivers: Arc::new(flex_drivers),
             },
             attachments,
             events,
@@ -140,6 +158,7 @@ impl AttachDetach {
             managed: BTreeSet::new(),
             by_claim: HashMap::new(),
             claims: HashMap::new(),
+            probes: flex::FlexProbes::default(),
         }
     }
 
@@ -168,6 +187,7 @@ impl AttachDetach {
             }
             self.look_at_nodes();
             let now = Instant::now();
+            let next_probe = self.probe(now);
             if now >= next_verification {
                 self.verify();
                 next_verification = now + VERIFY_PERIOD;
@@ -176,7 +196,8 @@ impl AttachDetach {
                 self.start(action);
             }
             let due = self.state.next_due(now);
-            let due = due.map_or(next_verification, |due| due.min(next_verification));
+            let times = due.into_iter().chain(next_probe);
+            let due = times.fold(next_verification, Instant::min);
             tokio::select! {
                 change = changes.next() => self.note(change),
                 Some(Ok(ended)) = self.running.join_next() => self.end(ended),
@@ -207,7 +228,7 @@ impl AttachDetach {
                     handle: handle.to_owned(),
                     exclusive: false,
                 };
-                let node = name.to_owned();
+                let (node, source) = (name.to_owned(), AttachSource::Csi(source));
                 self.state
                     .restore(VolumeOnNode { volume, node }, source, true);
             }
@@ -225,6 +246,7 @@ impl AttachDetach {
             if self.nodes.get(None, &node).is_some() && !self.managed.contains(&node) {
                 continue;
             }
+            let source = AttachSource::Csi(source);
             let volume = source.name();
             self.state
                 .restore(VolumeOnNode { volume, node }, source, false);
@@ -292,6 +314,7 @@ impl AttachDetach {
             let pods = if managed { &*pods } else { &[] };
             let wanted = wanted_volumes(pods, &self.objects);
             self.index(&node, wanted.claims);
+            self.probes.set(&node, wanted.flex_drivers);
             self.state.set_wanted(&node, wanted.volumes);
         }
     }
@@ -317,7 +340,10 @@ impl AttachDetach {
 
     /// Finds attachments that somebody else has taken away.
     fn verify(&mut self) {
-        let is_lost = |(at, source): &(&VolumeOnNode, &CsiSource)| {
+        let is_lost = |(at, source): &(&VolumeOnNode, &AttachSource)| {
+            let AttachSource::Csi(source) = source else {
+                return false;
+            };
             let name = attachment_name(&source.handle, &source.driver, &at.node);
             let attachment = self.attachments.get(None, &name);
             let attached = attachment.and_then(|a| Some(a.status.as_ref()?.attached));
@@ -329,6 +355,7 @@ impl AttachDetach {
             tracing::warn!(volume = at.volume, node = at.node, "no longer attached");
             self.state.lost(&at);
         }
+        self.verify_flex();
     }
 
     /// Starts an operation, or tells of what was found.
@@ -343,7 +370,7 @@ impl AttachDetach {
                     let work = async { Ok(operations.attach(&source, &at.node).await) };
                     let ended = attempt(OPERATION_DEADLINE, work).await;
                     let result = ended.map_err(AttachError::from).flatten();
-                    let volume = source.persistent_volume;
+                    let volume = source.volume().to_owned();
                     EndedOperation::Attach { at, volume, result }
                 });
             }
@@ -379,11 +406,12 @@ impl AttachDetach {
         let now = Instant::now();
         match ended {
             EndedOperation::Attach { at, volume, result } => {
-                self.state.attached(&at, result.is_ok(), now);
+                let device = result.as_ref().ok().map(String::as_str);
+                self.state.attached(&at, device, now);
                 for pod in self.state.pods(&at) {
                     let about = format!("for volume \"{volume}\" ");
                     match &result {
-                        Ok(()) => {
+                        Ok(_) => {
                             let text = format!("AttachVolume.Attach succeeded {about}");
                             self.events.normal(pod, "SuccessfulAttachVolume", text);
                         }
@@ -414,6 +442,8 @@ impl AttachDetach {
                 }
                 self.state.listed(&node, result.ok(), now);
             }
+            EndedOperation::Verify { at, result } => self.end_verification(&at, result),
+            EndedOperation::Probe { driver, result } => self.end_probe(driver, result),
         }
     }
 }

@@ -59,8 +59,10 @@ mod volume_expand;
 mod volume_protection;
 
 use controller::Spawner;
+use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use informers::Informers;
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -87,6 +89,8 @@ pub struct Options {
     /// Makes the class `standard` of davit's own provisioner, the default where there is no other, once in the cluster's
     /// life.
     pub default_storage_class: bool,
+    /// Where the executables of FlexVolume drivers are; the kubelet's default directory without.
+    pub flex_volume_plugin_dir: Option<PathBuf>,
 }
 
 /// All controllers over one set of informers.
@@ -155,7 +159,9 @@ impl Controllers {
         ephemeral_volume::spawn(&mut spawner);
         volume_expand::spawn(&mut spawner);
         volume_protection::spawn(&mut spawner);
-        attach_detach::spawn(&mut spawner);
+        let flex_drivers = self.options.flex_volume_plugin_dir;
+        let flex_drivers = flex_drivers.unwrap_or_else(|| DEFAULT_PLUGIN_DIR.into());
+        attach_detach::spawn(&mut spawner, FlexDrivers::new(flex_drivers));
         resource_quota::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);

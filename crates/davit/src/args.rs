@@ -177,6 +177,9 @@ pub(crate) struct Up {
     /// nodes, once in the cluster's life
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::Local)]
     pub(crate) default_storage_class: DefaultStorageClass,
+    /// Directory of the executables of FlexVolume drivers that attach volumes [default: that of --volume-plugin-dir]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) flex_volume_plugin_dir: Option<PathBuf>,
     /// Only the control plane; needs no privileges
     #[arg(long)]
     pub(crate) no_node: bool,
@@ -384,6 +387,10 @@ pub(crate) struct Controllers {
     /// nodes, once in the cluster's life
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::None)]
     pub(crate) default_storage_class: DefaultStorageClass,
+    /// Directory of the executables of FlexVolume drivers that attach volumes
+    /// [default: /usr/libexec/kubernetes/kubelet-plugins/volume/exec/]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) flex_volume_plugin_dir: Option<PathBuf>,
     /// Make the Service kube-dns when nodes answer questions for names
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) dns: bool,

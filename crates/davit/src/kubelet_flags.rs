@@ -141,6 +141,10 @@ pub(crate) struct KubeletFlags {
     /// How long the end of a pod waits for a DRA driver that is gone, in seconds; its claims are undone when it is back
     #[arg(long, value_name = "SECONDS")]
     dra_driver_wait: Option<u64>,
+    /// Directory of the executables of FlexVolume drivers, `VENDOR~DRIVER/DRIVER`
+    /// [default: /usr/libexec/kubernetes/kubelet-plugins/volume/exec/]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) volume_plugin_dir: Option<PathBuf>,
 }
 
 impl KubeletFlags {
@@ -177,6 +181,9 @@ impl KubeletFlags {
         }
         if let Some(seconds) = self.dra_driver_wait {
             options.driver_patience = Duration::from_secs(seconds);
+        }
+        if let Some(dir) = &self.volume_plugin_dir {
+            options.volume_plugin_dir.clone_from(dir);
         }
         Ok(())
     }

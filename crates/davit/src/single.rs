@@ -95,6 +95,7 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
             .transpose()?,
         dns_address: args.dns.then_some(pod_network::DNS),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
+        flex_volume_plugin_dir: args.flex_volume_plugin_dir.clone(),
     };
     attached(
         &args.attached,

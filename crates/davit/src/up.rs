@@ -95,6 +95,7 @@ impl Cluster {
                     node_ranges: Some(pod_network::cluster_ranges(args, data_dir)?),
                     dns_address: args.node.dns.then_some(pod_network::DNS),
                     default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
+                    flex_volume_plugin_dir: flex_volume_plugin_dir(args),
                 },
             );
             let cancel = stop_components.clone();
@@ -308,4 +309,10 @@ async fn wait_for_node(server: &RunningServer, name: &str, started: Instant) -> 
         "node {name} did not become ready within {} s: {last_seen}",
         NODE_READY.as_secs()
     )
+}
+
+/// Where the controllers look for FlexVolume drivers: where the node of the same process does, unless told otherwise.
+fn flex_volume_plugin_dir(args: &Up) -> Option<PathBuf> {
+    let of_node = args.node.kubelet.volume_plugin_dir.as_ref();
+    args.flex_volume_plugin_dir.as_ref().or(of_node).cloned()
 }

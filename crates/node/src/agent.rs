@@ -49,6 +49,7 @@ use crate::volumes::mounts::{Mounter, NoMounter, SystemMounter};
 use davit_api::features::Features;
 use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
+use davit_flexvolume::FlexDrivers;
 use davit_oci::runtime::Runtime;
 use davit_topology::Hardware;
 use k8s_openapi::api::core::v1::{Node, Pod, Service, Taint};
@@ -113,6 +114,8 @@ pub struct NodeOptions {
     pub cgroup_driver: CgroupDriver,
     /// Whether the agent may mount (needs root).
     pub mounts: bool,
+    /// Where the executables of FlexVolume drivers are.
+    pub volume_plugin_dir: PathBuf,
     /// Where the volumes of davit's own provisioner are kept; the node keeps none without.
     pub local_volumes: Option<PathBuf>,
     /// When logs are rotated.
@@ -182,6 +185,7 @@ impl NodeOptions {
             cgroup_root: String::new(),
             cgroup_driver: CgroupDriver::default(),
             mounts: rustix::process::geteuid().is_root(),
+            volume_plugin_dir: PathBuf::from(davit_flexvolume::DEFAULT_PLUGIN_DIR),
             local_volumes: None,
             log_rotation: LogRotation::default(),
             plugin_wait: Duration::from_secs(5 * 60),
@@ -422,6 +426,7 @@ impl NodeAgent {
             status,
             volumes: Volumes::new(paths.clone(), mounter, objects.clone())
                 .with_events(recorder.clone())
+                .with_flex_drivers(flex_drivers(&options))
                 .with_drivers(
                     drivers,
                     &options.node_name,
@@ -461,6 +466,17 @@ fn dra_options(client: &kube::Client, options: &NodeOptions) -> dra::Options {
         patience: options.driver_patience,
         ..dra::Options::new(Arc::new(api), node_name)
     }
+}
+
+/// The FlexVolume drivers of the machine, whose directory is made for those who install them.
+fn flex_drivers(options: &NodeOptions) -> FlexDrivers {
+    let drivers = FlexDrivers::new(options.volume_plugin_dir.clone());
+    if options.mounts
+        && let Err(error) = drivers.make_dir()
+    {
+        tracing::warn!(%error, "FlexVolume drivers have no directory");
+    }
+    drivers
 }
 
 /// Makes a directory and returns its path without links.

@@ -128,6 +128,7 @@ pub struct KubeletConfig {
     topology_manager_policy: Option<String>,
     topology_manager_policy_options: BTreeMap<String, String>,
     topology_manager_scope: Option<String>,
+    volume_plugin_dir: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -219,6 +220,9 @@ impl KubeletConfig {
         };
         set(&mut options.resolv_conf, &self.resolv_conf);
         set(&mut options.log_dir, &self.pod_logs_dir);
+        let drivers = self.volume_plugin_dir.clone();
+        let drivers = drivers.filter(|dir| !dir.as_os_str().is_empty());
+        set(&mut options.volume_plugin_dir, &drivers);
         if self.static_pod_path.is_some() {
             options.static_pod_dir.clone_from(&self.static_pod_path);
         }

@@ -6,8 +6,10 @@
 pub mod atomic;
 mod claims;
 mod csi;
+mod device_mount;
 mod empty_dir;
 mod error;
+mod flex;
 mod fs_group;
 mod host_path;
 mod local;
@@ -29,6 +31,7 @@ use claims::Use;
 use davit_beneath::{Links, Root, private_dir};
 use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
+use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use error::io_error;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, Pod, Volume};
@@ -85,12 +88,13 @@ pub struct Volumes {
     /// By name of the persistent volume.
     volumes: Locks<tokio::sync::Mutex<()>>,
     drivers: Arc<Drivers>,
+    flex_drivers: FlexDrivers,
     node_name: String,
     /// This node's object.
     node: Option<Informer<Node>>,
     /// Has the node's status computed: what it says to be in use has changed.
     look: Arc<Notify>,
-    /// Volumes that drivers have published since this process began, by pod UID and name.
+    /// Volumes that drivers have published or mounted since this process began, by pod UID and name.
     published: Mutex<BTreeSet<(String, String)>>,
     /// Volumes that drivers have staged since this process began, by driver and handle.
     staged: Mutex<BTreeSet<(String, String)>>,
@@ -112,6 +116,7 @@ impl Volumes {
             pods: Locks::default(),
             volumes: Locks::default(),
             drivers: Arc::default(),
+            flex_drivers: FlexDrivers::new(PathBuf::from(DEFAULT_PLUGIN_DIR)),
             node_name: String::new(),
             node: None,
             look: Arc::default(),
@@ -134,6 +139,13 @@ impl Volumes {
         (self.drivers, self.look) = (drivers, look);
         node_name.clone_into(&mut self.node_name);
         self.node = Some(node);
+        self
+    }
+
+    /// Volumes of these FlexVolume drivers.
+    #[must_use]
+    pub fn with_flex_drivers(mut self, drivers: FlexDrivers) -> Self {
+        self.flex_drivers = drivers;
         self
     }
 
@@ -232,6 +244,9 @@ impl Volumes {
         }
         if let Some(source) = &volume.csi {
             return Box::pin(self.inline_csi(pod, &volume.name, source)).await;
+        }
+        if let Some(source) = &volume.flex_volume {
+            return Box::pin(self.inline_flex(pod, &volume.name, source)).await;
         }
         let made = Box::pin(self.of_the_pod(pod, volume, facts)).await;
         let path = made.map_err(|cause| Error::SetUp {
@@ -337,6 +352,7 @@ impl Volumes {
         let lock = self.pods.of(uid);
         let _alone = lock.write().await;
         self.tokens.forget(uid);
+        self.unmount_flex(uid).await?;
         self.unpublish(uid).await?;
         let path = self.paths.pod(uid);
         let mounter = self.mounter.clone();
@@ -403,8 +419,7 @@ fn group_of(pod: &Pod) -> Option<u32> {
 }
 
 fn kind_of(volume: &Volume) -> &'static str {
-    let kinds: [(bool, &'static str); 9] = [
-        (volume.flex_volume.is_some(), "flexVolume"),
+    let kinds: [(bool, &'static str); 8] = [
         (volume.nfs.is_some(), "nfs"),
         (volume.iscsi.is_some(), "iscsi"),
         (volume.fc.is_some(), "fc"),

@@ -172,6 +172,7 @@ fn persistent_volume(obj: &Value, errors: &mut ErrorList) {
                 required(csi, key, &path.child("csi"), errors);
             }
         }
+        [("flexVolume", flex)] => volumes::flex_volume(flex, &path.child("flexVolume"), errors),
         [("local", local)] => {
             required(local, "path", &path.child("local"), errors);
             if !has(spec, &["nodeAffinity"]) {

@@ -80,7 +80,7 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
         "projected" => projected(source, path, errors),
         "persistentVolumeClaim" => required(source, "claimName", path, errors),
         "csi" => required(source, "driver", path, errors),
-        "flexVolume" => required(source, "driver", path, errors),
+        "flexVolume" => flex_volume(source, path, errors),
         "nfs" => {
             required(source, "server", path, errors);
             required(source, "path", path, errors);
@@ -118,6 +118,24 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
             }
         }
         _ => {}
+    }
+}
+
+/// Faults of a volume of a FlexVolume driver.
+pub(super) fn flex_volume(source: &Value, path: &Path, errors: &mut ErrorList) {
+    required(source, "driver", path, errors);
+    let options = at(source, &["options"]).as_object();
+    for (key, _) in options.into_iter().flatten() {
+        let namespace = key.split('/').next().unwrap_or_default().to_lowercase();
+        let is_of = |domain| {
+            let rest = namespace.strip_suffix(domain);
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        if is_of("kubernetes.io") || is_of("k8s.io") {
+            let path = path.child("options").key(key);
+            let why = "kubernetes.io and k8s.io namespaces are reserved";
+            errors.push(FieldError::invalid(&path, key.as_str(), why));
+        }
     }
 }
 
@@ -346,4 +364,32 @@ fn token(of: &Value, path: &Path, errors: &mut ErrorList) {
 /// Faults of the mode of a volume (file system or block device).
 pub(super) fn volume_mode(of: &Value, path: &Path, errors: &mut ErrorList) {
     optional_choice(of, "volumeMode", &["Block", "Filesystem"], path, errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn flex_volumes_have_drivers_and_options_of_their_own() {
+        let faults = |source: Value| {
+            let mut errors = ErrorList::new();
+            flex_volume(&source, &Path::new("flexVolume"), &mut errors);
+            let texts = errors.iter().map(|e| format!("{}: {}", e.field, e.body()));
+            texts.collect::<Vec<_>>()
+        };
+        let good = json!({"driver": "a/b", "options": {"size": "1", "example.com/k8s.io": "x", "my-k8s.io/x": ""}});
+        assert!(faults(good).is_empty());
+        let bad = json!({"options": {"a.Kubernetes.io/x": "", "k8s.io": ""}});
+        assert_eq!(
+            faults(bad),
+            [
+                "flexVolume.driver: Required value",
+                "flexVolume.options[a.Kubernetes.io/x]: Invalid value: \"a.Kubernetes.io/x\": kubernetes.io and k8s.io \
+                 namespaces are reserved",
+                "flexVolume.options[k8s.io]: Invalid value: \"k8s.io\": kubernetes.io and k8s.io namespaces are reserved",
+            ]
+        );
+    }
 }

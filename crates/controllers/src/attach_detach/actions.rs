@@ -2,7 +2,7 @@
 
 #[cfg(doc)]
 use super::state::AttachState;
-use super::wanted::CsiSource;
+use super::wanted::AttachSource;
 use k8s_openapi::api::core::v1::ObjectReference;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,11 +46,14 @@ pub(super) enum ForceReason {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum AttachAction {
     /// Ends with [`AttachState::attached`].
-    Attach { at: VolumeOnNode, source: CsiSource },
+    Attach {
+        at: VolumeOnNode,
+        source: AttachSource,
+    },
     /// Ends with [`AttachState::detached`].
     Detach {
         at: VolumeOnNode,
-        source: CsiSource,
+        source: AttachSource,
         force: Option<ForceReason>,
     },
     /// Write `status.volumesAttached`; ends with [`AttachState::listed`].

@@ -4,6 +4,7 @@ use super::wanted::StorageObjects;
 use davit_client::{Informer, ObjectKey};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIDriver;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What volumes are looked up in.
@@ -11,6 +12,8 @@ pub(super) struct StorageInformers {
     pub(super) claims: Informer<PersistentVolumeClaim>,
     pub(super) volumes: Informer<PersistentVolume>,
     pub(super) drivers: Informer<CSIDriver>,
+    /// Whether volumes of FlexVolume drivers are attached, as far as these have been found.
+    pub(super) flex_drivers: BTreeMap<String, bool>,
 }
 
 impl StorageObjects for StorageInformers {
@@ -25,5 +28,9 @@ impl StorageObjects for StorageInformers {
     fn is_attachable(&self, driver: &str) -> bool {
         let driver = self.drivers.get(None, driver);
         driver.is_none_or(|driver| driver.spec.attach_required != Some(false))
+    }
+
+    fn is_flex_attachable(&self, driver: &str) -> bool {
+        self.flex_drivers.get(driver) == Some(&true)
     }
 }

@@ -1,10 +1,11 @@
 //! What is asked of drivers and nodes: VolumeAttachments are made and deleted, and the external attacher's answer is
-//! waited for.
+//! waited for. FlexVolume drivers are called here.
 
 use super::actions::{NodeListing, VolumeOnNode};
 use super::nodes::version_of;
-use super::wanted::CsiSource;
+use super::wanted::{AttachSource, CsiSource, FlexSource};
 use davit_client::Informer;
+use davit_flexvolume::FlexDrivers;
 use davit_volume::names::attachment_name;
 use k8s_openapi::api::core::v1::{AttachedVolume, Node};
 use k8s_openapi::api::storage::v1::{
@@ -45,6 +46,9 @@ pub(super) enum AttachError {
     /// The driver's own words.
     #[error("{0}")]
     Driver(String),
+    /// A FlexVolume driver.
+    #[error(transparent)]
+    Flex(#[from] davit_flexvolume::Error),
     #[error("volume is still in use by node, according to Node status")]
     InUse,
     /// The operation did not end in an answer.
@@ -71,11 +75,43 @@ pub(super) struct Operations {
     pub(super) attachments: Informer<VolumeAttachment>,
     /// Told of every change of a VolumeAttachment.
     pub(super) changed: Arc<Notify>,
+    pub(super) flex_drivers: Arc<FlexDrivers>,
 }
 
 impl Operations {
-    /// Attaches a volume to a node; ends when the driver says that it has, or that it cannot.
-    pub(super) async fn attach(&self, source: &CsiSource, node: &str) -> Result<(), AttachError> {
+    /// Attaches a volume to a node; ends when the driver says that it has, or that it cannot. Answers its device, which may
+    /// be empty.
+    pub(super) async fn attach(
+        &self,
+        source: &AttachSource,
+        node: &str,
+    ) -> Result<String, AttachError> {
+        match source {
+            AttachSource::Csi(source) => {
+                self.attach_csi(source, node).await?;
+                Ok(String::new())
+            }
+            AttachSource::Flex(source) => {
+                let driver = self.flex_drivers.get(&source.driver).await?;
+                driver.get_volume_name(&source.options).await?;
+                let device = driver.attach(&source.options, node).await?;
+                Ok(device.unwrap_or_default())
+            }
+        }
+    }
+
+    /// Whether the driver says that the volume is attached; one that does not tell is believed.
+    pub(super) async fn is_attached(
+        &self,
+        source: &FlexSource,
+        node: &str,
+    ) -> Result<bool, AttachError> {
+        let driver = self.flex_drivers.get(&source.driver).await?;
+        let attached = driver.is_attached(&source.options, node).await?;
+        Ok(attached.unwrap_or(true))
+    }
+
+    async fn attach_csi(&self, source: &CsiSource, node: &str) -> Result<(), AttachError> {
         let name = attachment_name(&source.handle, &source.driver, node);
         let mut seen = self.attachments.get(None, &name).is_some();
         if !seen {
@@ -118,12 +154,23 @@ impl Operations {
     pub(super) async fn detach(
         &self,
         at: &VolumeOnNode,
-        source: &CsiSource,
+        source: &AttachSource,
         ask_node: bool,
     ) -> Result<(), AttachError> {
         if ask_node && self.is_in_use(at).await? {
             return Err(AttachError::InUse);
         }
+        match source {
+            AttachSource::Csi(source) => self.detach_csi(at, source).await,
+            AttachSource::Flex(source) => {
+                let driver = self.flex_drivers.get(&source.driver).await?;
+                driver.detach(&source.volume, &at.node).await?;
+                Ok(())
+            }
+        }
+    }
+
+    async fn detach_csi(&self, at: &VolumeOnNode, source: &CsiSource) -> Result<(), AttachError> {
         let name = attachment_name(&source.handle, &source.driver, &at.node);
         let api: kube::Api<VolumeAttachment> = kube::Api::all(self.client.clone());
         match api.delete(&name, &DeleteParams::default()).await {

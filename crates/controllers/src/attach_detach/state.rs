@@ -8,7 +8,7 @@ use super::actions::{
     AttachAction, AttachNode, DetachResult, ForceReason, NodeListing, VolumeOnNode,
     multi_attach_reason,
 };
-use super::wanted::{CsiSource, WantedVolume};
+use super::wanted::{AttachSource, WantedVolume};
 use davit_volume::names::split_csi_volume_name;
 use k8s_openapi::api::core::v1::ObjectReference;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +26,8 @@ enum AttachStep {
     Attaching,
     Withdrawn(Option<ForceReason>),
     Detaching,
+    /// The driver is asked whether it still is.
+    Verifying,
 }
 
 #[derive(Debug, Default)]
@@ -49,9 +51,11 @@ impl AttachBackoff {
 /// A volume that is on a node, or may be.
 #[derive(Debug)]
 struct AttachEntry {
-    source: CsiSource,
+    source: AttachSource,
     /// Whether it is known to be attached; otherwise an attachment may have happened.
     confirmed: bool,
+    /// Its device on the node, if the driver told one.
+    device: Option<String>,
     step: AttachStep,
     /// The number of the node's news when the volume was attached. Until there is more news it may be mounted.
     news: u64,
@@ -127,10 +131,11 @@ impl AttachState {
     }
 
     /// A volume that an earlier run attached, or may have. That a volume is attached is not forgotten by this.
-    pub(super) fn restore(&mut self, at: VolumeOnNode, source: CsiSource, confirmed: bool) {
+    pub(super) fn restore(&mut self, at: VolumeOnNode, source: AttachSource, confirmed: bool) {
         let entry = self.entries.entry(at).or_insert_with(|| AttachEntry {
             source: source.clone(),
             confirmed,
+            device: None,
             step: AttachStep::Idle,
             news: 0,
             unwanted_since: None,
@@ -140,7 +145,7 @@ impl AttachState {
     }
 
     /// The volumes that are attached as far as is known and that nothing is being done about.
-    pub(super) fn settled(&self) -> impl Iterator<Item = (&VolumeOnNode, &CsiSource)> {
+    pub(super) fn settled(&self) -> impl Iterator<Item = (&VolumeOnNode, &AttachSource)> {
         let settled = |e: &AttachEntry| e.confirmed && e.step == AttachStep::Idle;
         let entries = self.entries.iter().filter(move |(_, e)| settled(e));
         entries.map(|(at, e)| (at, &e.source))
@@ -157,15 +162,48 @@ impl AttachState {
         }
     }
 
-    /// An [`AttachAction::Attach`] has ended.
-    pub(super) fn attached(&mut self, at: &VolumeOnNode, succeeded: bool, now: Instant) {
+    /// Begins to ask the driver of a settled volume; ends with [`verified`](Self::verified).
+    pub(super) fn verify(&mut self, at: &VolumeOnNode) {
+        if let Some(entry) = self.entries.get_mut(at) {
+            entry.step = AttachStep::Verifying;
+        }
+    }
+
+    /// The driver of a volume was asked whether it is attached.
+    pub(super) fn verified(&mut self, at: &VolumeOnNode, attached: bool) {
+        if let Some(entry) = self.entries.get_mut(at) {
+            entry.step = AttachStep::Idle;
+        }
+        if !attached {
+            self.lost(at);
+        }
+    }
+
+    /// Volumes that nodes list and that nothing is known of; those of CSI drivers are never such.
+    pub(super) fn unknown_listed(&self) -> Vec<VolumeOnNode> {
+        let listed = self.nodes.iter().flat_map(|(name, node)| {
+            let volumes = node.facts.listing.volumes.keys();
+            volumes.map(|volume| VolumeOnNode {
+                volume: volume.clone(),
+                node: name.clone(),
+            })
+        });
+        let unknown = |at: &VolumeOnNode| {
+            split_csi_volume_name(&at.volume).is_none() && !self.entries.contains_key(at)
+        };
+        listed.filter(unknown).collect()
+    }
+
+    /// An [`AttachAction::Attach`] has ended: with the volume's device, which may be empty, or `None` if it failed.
+    pub(super) fn attached(&mut self, at: &VolumeOnNode, device: Option<&str>, now: Instant) {
         let news = self.nodes.get(&at.node).map_or(0, |node| node.news);
         let Some(entry) = self.entries.get_mut(at) else {
             return;
         };
         entry.step = AttachStep::Idle;
-        if succeeded {
+        if let Some(device) = device {
             entry.confirmed = true;
+            entry.device = Some(device.to_owned()).filter(|device| !device.is_empty());
             entry.news = news;
             entry.unwanted_since = None;
             entry.backoff = AttachBackoff::default();
@@ -258,7 +296,7 @@ impl AttachState {
         let mut unwanted = Vec::new();
         for (at, entry) in &self.entries {
             let idle = entry.step == AttachStep::Idle && !self.is_wanted(at);
-            if idle && !(entry.source.exclusive && self.is_busy_elsewhere(at)) {
+            if idle && !(entry.source.exclusive() && self.is_busy_elsewhere(at)) {
                 unwanted.push(at.clone());
             }
         }
@@ -333,7 +371,7 @@ impl AttachState {
             }
         }
         for (at, source) in missing {
-            if source.exclusive {
+            if source.exclusive() {
                 if self.is_busy_elsewhere(&at) {
                     continue;
                 }
@@ -354,7 +392,7 @@ impl AttachState {
     }
 
     /// Tells the pods of a node, once, that another node has their volume.
-    fn warn(&mut self, at: &VolumeOnNode, source: &CsiSource, actions: &mut Vec<AttachAction>) {
+    fn warn(&mut self, at: &VolumeOnNode, source: &AttachSource, actions: &mut Vec<AttachAction>) {
         if !self.warned.insert(at.clone()) {
             return;
         }
@@ -365,7 +403,7 @@ impl AttachState {
         for pod in self.pods(at) {
             let text = format!(
                 "Multi-Attach error for volume \"{}\" {}",
-                source.persistent_volume,
+                source.volume(),
                 multi_attach_reason(pod, &holders)
             );
             actions.push(AttachAction::Warn {
@@ -377,10 +415,17 @@ impl AttachState {
 
     /// Brings the statuses of nodes up to date.
     fn list(&mut self, now: Instant, actions: &mut Vec<AttachAction>) {
-        let mut attached: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        let mut attached: BTreeMap<&str, Vec<(&str, Option<&String>)>> = BTreeMap::new();
+        let mut known: BTreeSet<(&str, &str)> = BTreeSet::new();
         for (at, entry) in &self.entries {
-            if entry.confirmed && matches!(entry.step, AttachStep::Idle | AttachStep::Attaching) {
-                attached.entry(&at.node).or_default().push(&at.volume);
+            known.insert((&at.node, &at.volume));
+            let held = matches!(
+                entry.step,
+                AttachStep::Idle | AttachStep::Attaching | AttachStep::Verifying
+            );
+            if entry.confirmed && held {
+                let volume = (at.volume.as_str(), entry.device.as_ref());
+                attached.entry(&at.node).or_default().push(volume);
             }
         }
         for (name, node) in &mut self.nodes {
@@ -389,14 +434,14 @@ impl AttachState {
             }
             let listed = &node.facts.listing.volumes;
             // volumes of other plugins are not this controller's to judge
-            let others = listed
-                .iter()
-                .filter(|(volume, _)| split_csi_volume_name(volume).is_none());
+            let others = listed.iter().filter(|(volume, _)| {
+                split_csi_volume_name(volume).is_none() && !known.contains(&(name, volume))
+            });
             let mut volumes: BTreeMap<String, String> =
                 others.map(|(v, p)| (v.clone(), p.clone())).collect();
-            for volume in attached.remove(name.as_str()).into_iter().flatten() {
-                let path = listed.get(volume).cloned().unwrap_or_default();
-                volumes.insert(volume.to_owned(), path);
+            for (volume, device) in attached.remove(name.as_str()).into_iter().flatten() {
+                let path = device.or_else(|| listed.get(volume)).cloned();
+                volumes.insert(volume.to_owned(), path.unwrap_or_default());
             }
             if volumes != *listed {
                 node.writing = true;

@@ -26,7 +26,7 @@ struct Api {
 struct Inner {
     version: u64,
     /// By path.
-    objects: std::collections::BTreeMap<String, Value>,
+    objects: BTreeMap<String, Value>,
     /// Events by version and plural.
     history: Vec<(u64, String, Value)>,
     watchers: Vec<(String, mpsc::UnboundedSender<Value>)>,
@@ -259,7 +259,7 @@ impl Cluster {
             tasks: &mut self.tasks,
             cancel: self.cancel.clone(),
         };
-        spawn(&mut spawner);
+        spawn(&mut spawner, FlexDrivers::new("/nonexistent".into()));
     }
 
     /// Another process takes over.

@@ -1,9 +1,10 @@
-//! Which volumes are to be attached to a node: those of its pods that a CSI driver wants attached.
+//! Which volumes are to be attached to a node: those of its pods whose CSI or FlexVolume driver wants them attached.
 
 use crate::pod_control::is_terminal;
 use davit_client::{ObjectKey, object_ref};
+use davit_flexvolume::FlexVolume;
 use davit_volume::binding::{claim_ref, uid_of, volume_name};
-use davit_volume::names::csi_volume_name;
+use davit_volume::names::{csi_volume_name, unique_volume_name};
 use davit_volume::pod::{PodClaim, claims_of, is_made_for};
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,6 +12,71 @@ use std::sync::Arc;
 
 /// Access modes with which a volume may be on several nodes.
 const SHARED_MODES: [&str; 2] = ["ReadWriteMany", "ReadOnlyMany"];
+
+/// A volume as its object tells it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum AttachSource {
+    Csi(CsiSource),
+    Flex(FlexSource),
+}
+
+/// A volume of a FlexVolume driver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FlexSource {
+    pub(super) driver: String,
+    /// The name of the PersistentVolume, or of the volume in its pod.
+    pub(super) volume: String,
+    /// What the driver is told of it, as JSON; empty where only a node's status tells of the volume.
+    pub(super) options: String,
+    /// Whether it may be attached to one node only.
+    pub(super) exclusive: bool,
+}
+
+impl AttachSource {
+    /// `None` for volumes that are not attached; `read_only` is what the pod wants.
+    pub(super) fn of(volume: &PersistentVolume, read_only: bool) -> Option<Self> {
+        if let Some(source) = CsiSource::of(volume) {
+            return Some(Self::Csi(source));
+        }
+        let found = FlexVolume::persistent(volume, read_only)?.ok()?;
+        Some(Self::Flex(FlexSource::of(&found, is_exclusive(volume))))
+    }
+
+    /// The name of the PersistentVolume, or of the volume in its pod; empty where only a node's status tells of it.
+    pub(super) fn volume(&self) -> &str {
+        match self {
+            Self::Csi(source) => &source.persistent_volume,
+            Self::Flex(source) => &source.volume,
+        }
+    }
+
+    /// Whether it may be attached to one node only.
+    pub(super) fn exclusive(&self) -> bool {
+        match self {
+            Self::Csi(source) => source.exclusive,
+            Self::Flex(source) => source.exclusive,
+        }
+    }
+
+    /// The unique name of the volume.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Csi(source) => csi_volume_name(&source.driver, &source.handle),
+            Self::Flex(source) => unique_volume_name(&source.driver, &source.volume),
+        }
+    }
+}
+
+impl FlexSource {
+    fn of(volume: &FlexVolume, exclusive: bool) -> Self {
+        Self {
+            driver: volume.driver.to_string(),
+            volume: volume.name.clone(),
+            options: volume.options(),
+            exclusive,
+        }
+    }
+}
 
 /// A CSI volume as its PersistentVolume tells it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,28 +92,28 @@ pub(super) struct CsiSource {
 impl CsiSource {
     /// `None` for volumes of other kinds.
     pub(super) fn of(volume: &PersistentVolume) -> Option<Self> {
-        let spec = volume.spec.as_ref()?;
-        let csi = spec.csi.as_ref()?;
-        let modes = spec.access_modes.as_deref().unwrap_or_default();
-        let shared = |mode: &String| SHARED_MODES.contains(&mode.as_str());
+        let csi = volume.spec.as_ref()?.csi.as_ref()?;
         Some(Self {
             persistent_volume: volume.metadata.name.clone().unwrap_or_default(),
             driver: csi.driver.clone(),
             handle: csi.volume_handle.clone(),
-            exclusive: !modes.is_empty() && !modes.iter().any(shared),
+            exclusive: is_exclusive(volume),
         })
     }
+}
 
-    /// The unique name of the volume.
-    pub(super) fn name(&self) -> String {
-        csi_volume_name(&self.driver, &self.handle)
-    }
+/// Whether the access modes of a volume let it be on one node only.
+fn is_exclusive(volume: &PersistentVolume) -> bool {
+    let modes = volume.spec.as_ref().and_then(|s| s.access_modes.as_deref());
+    let modes = modes.unwrap_or_default();
+    let shared = |mode: &String| SHARED_MODES.contains(&mode.as_str());
+    !modes.is_empty() && !modes.iter().any(shared)
 }
 
 /// A volume that pods of a node need there.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct WantedVolume {
-    pub(super) source: CsiSource,
+    pub(super) source: AttachSource,
     pub(super) pods: Vec<ObjectReference>,
 }
 
@@ -58,14 +124,18 @@ pub(super) struct NodeVolumes {
     pub(super) volumes: BTreeMap<String, WantedVolume>,
     /// All claims that were looked at: a change of one of them changes the answer.
     pub(super) claims: BTreeSet<ObjectKey>,
+    /// All FlexVolume drivers of these pods: what they can do changes the answer.
+    pub(super) flex_drivers: BTreeSet<String>,
 }
 
 /// Where claims, volumes and drivers are looked up.
 pub(super) trait StorageObjects {
     fn claim(&self, key: &ObjectKey) -> Option<Arc<PersistentVolumeClaim>>;
     fn volume(&self, name: &str) -> Option<Arc<PersistentVolume>>;
-    /// Whether volumes of the driver are attached; those of a driver that is not described are.
+    /// Whether volumes of the CSI driver are attached; those of a driver that is not described are.
     fn is_attachable(&self, driver: &str) -> bool;
+    /// Whether volumes of the FlexVolume driver are attached; those of a driver that is not known yet are not.
+    fn is_flex_attachable(&self, driver: &str) -> bool;
 }
 
 /// What these pods, all of one node, need there.
@@ -79,21 +149,43 @@ pub(super) fn wanted_volumes(pods: &[Arc<Pod>], objects: &impl StorageObjects) -
             };
             let source = source_of(pod, &claim, &key, objects);
             wanted.claims.insert(key);
-            let Some(source) = source.filter(|s| objects.is_attachable(&s.driver)) else {
-                continue;
-            };
-            let volume = wanted.volumes.entry(source.name());
-            let volume = volume.or_insert_with(|| WantedVolume {
-                source,
-                pods: Vec::new(),
-            });
-            let pod = object_ref(&**pod);
-            if !volume.pods.contains(&pod) {
-                volume.pods.push(pod);
-            }
+            wanted.add(pod, source, objects);
+        }
+        let volumes = pod.spec.iter().flat_map(|spec| &spec.volumes).flatten();
+        for volume in volumes {
+            let inline = volume.flex_volume.as_ref();
+            let inline = inline.and_then(|source| FlexVolume::inline(&volume.name, source).ok());
+            let source = inline.map(|v| AttachSource::Flex(FlexSource::of(&v, false)));
+            wanted.add(pod, source, objects);
         }
     }
     wanted
+}
+
+impl NodeVolumes {
+    /// Enters a volume of a pod, if its driver wants it attached.
+    fn add(&mut self, pod: &Pod, source: Option<AttachSource>, objects: &impl StorageObjects) {
+        let Some(source) = source else { return };
+        let attachable = match &source {
+            AttachSource::Csi(source) => objects.is_attachable(&source.driver),
+            AttachSource::Flex(source) => {
+                self.flex_drivers.insert(source.driver.clone());
+                objects.is_flex_attachable(&source.driver)
+            }
+        };
+        if !attachable {
+            return;
+        }
+        let volume = self.volumes.entry(source.name());
+        let volume = volume.or_insert_with(|| WantedVolume {
+            source,
+            pods: Vec::new(),
+        });
+        let pod = object_ref(pod);
+        if !volume.pods.contains(&pod) {
+            volume.pods.push(pod);
+        }
+    }
 }
 
 /// Whether nothing of the pod runs any more, or ever will.
@@ -114,7 +206,7 @@ fn source_of(
     wanted: &PodClaim<'_>,
     key: &ObjectKey,
     objects: &impl StorageObjects,
-) -> Option<CsiSource> {
+) -> Option<AttachSource> {
     let claim = objects.claim(key)?;
     if wanted.ephemeral && !is_made_for(&claim, pod) {
         return None;
@@ -126,7 +218,7 @@ fn source_of(
     if uid.is_none() || uid != claim.metadata.uid.as_deref() {
         return None;
     }
-    CsiSource::of(&volume)
+    AttachSource::of(&volume, wanted.read_only)
 }
 
 #[cfg(test)]
@@ -151,6 +243,9 @@ mod tests {
         }
         fn is_attachable(&self, driver: &str) -> bool {
             !self.unattached.contains(driver)
+        }
+        fn is_flex_attachable(&self, driver: &str) -> bool {
+            driver == "acme/disk"
         }
     }
 
@@ -197,13 +292,46 @@ mod tests {
         assert_eq!(volume.pods.len(), 2);
         assert_eq!(
             volume.source,
-            CsiSource {
+            AttachSource::Csi(CsiSource {
                 persistent_volume: "pv".to_owned(),
                 driver: "csi.example.com".to_owned(),
                 handle: "a^b/c".to_owned(),
                 exclusive: true,
-            }
+            })
         );
+    }
+
+    #[test]
+    fn flex_volumes_are_attached_where_the_driver_can() {
+        let mut objects = bound();
+        let volume = json!({ "metadata": { "name": "pv" }, "spec": { "accessModes": ["ReadWriteOnce"],
+            "claimRef": { "namespace": "n", "name": "data", "uid": "c" },
+            "flexVolume": { "driver": "acme/disk", "options": { "a": "b" } } } });
+        let volume = serde_json::from_value(volume).unwrap();
+        objects.volumes.insert("pv".to_owned(), Arc::new(volume));
+        let mut with_inline = (*pod("a", json!({}))).clone();
+        let inline = json!([{ "name": "own", "flexVolume": { "driver": "acme/disk" } },
+            { "name": "plain", "flexVolume": { "driver": "acme/mem" } },
+            { "name": "odd", "flexVolume": { "driver": "../x" } }]);
+        let inline: Vec<k8s_openapi::api::core::v1::Volume> =
+            serde_json::from_value(inline).unwrap();
+        let volumes = &mut with_inline.spec.as_mut().unwrap().volumes;
+        volumes.as_mut().unwrap().extend(inline);
+        let wanted = wanted_volumes(&[Arc::new(with_inline)], &objects);
+        let names: Vec<&String> = wanted.volumes.keys().collect();
+        assert_eq!(names, ["acme/disk/own", "acme/disk/pv"]);
+        let own = &wanted.volumes["acme/disk/own"].source;
+        let bound = &wanted.volumes["acme/disk/pv"].source;
+        assert!(bound.exclusive() && !own.exclusive());
+        let AttachSource::Flex(source) = bound else {
+            panic!("{bound:?}");
+        };
+        assert_eq!(
+            source.options,
+            r#"{"a":"b","kubernetes.io/fsType":"","kubernetes.io/pvOrVolumeName":"pv","kubernetes.io/readwrite":"rw"}"#
+        );
+        let drivers: Vec<&String> = wanted.flex_drivers.iter().collect();
+        assert_eq!(drivers, ["acme/disk", "acme/mem"]);
     }
 
     #[test]

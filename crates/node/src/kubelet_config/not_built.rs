@@ -76,7 +76,6 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("tlsMinVersion", ""),
     ("tracing", ""),
     ("userNamespaces", ""),
-    ("volumePluginDir", ""),
     ("volumeStatsAggPeriod", ""),
 ];
 

@@ -106,6 +106,7 @@ shutdownGracePeriodCriticalPods: 0s
 staticPodPath: /etc/kubernetes/manifests
 streamingConnectionIdleTimeout: 0s
 syncFrequency: 0s
+volumePluginDir: /opt/volume-plugins
 volumeStatsAggPeriod: 0s
 registerWithTaints: [{{key: example.com/gpu, value: a, effect: NoSchedule}}]
 ",
@@ -118,6 +119,8 @@ registerWithTaints: [{{key: example.com/gpu, value: a, effect: NoSchedule}}]
     assert_eq!(options.cgroup_driver, CgroupDriver::Systemd);
     assert_eq!(options.healthz.unwrap().to_string(), "127.0.0.1:10248");
     assert_eq!(options.taints[0].key, "example.com/gpu");
+    let drivers = std::path::Path::new("/opt/volume-plugins");
+    assert_eq!(options.volume_plugin_dir, drivers);
     let config = KubeletConfig::parse(&text, Map::new()).unwrap();
     let endpoint = config.runtime_endpoint();
     assert_eq!(endpoint, Some("unix:///run/containerd/containerd.sock"));

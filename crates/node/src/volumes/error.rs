@@ -104,6 +104,12 @@ pub enum Cause {
     /// A CSI driver.
     #[error(transparent)]
     Csi(#[from] davit_csi::Error),
+    /// A FlexVolume driver.
+    #[error(transparent)]
+    Flex(#[from] davit_flexvolume::Error),
+    /// A device, or the file system on it.
+    #[error(transparent)]
+    Device(#[from] super::device_mount::DeviceError),
     /// A kind of volume that this node cannot mount.
     #[error("volumes of kind {0} are not built into this node")]
     NotBuilt(&'static str),

@@ -19,6 +19,14 @@ pub trait Mounter: Send + Sync {
     fn mount_hugepages(&self, path: &Path, page_size: u64) -> io::Result<()>;
     /// Binds what is open as `source` onto `target`.
     fn bind(&self, source: &OwnedFd, target: &Path) -> io::Result<()>;
+    /// Mounts the file system on a device.
+    fn mount_device(
+        &self,
+        device: &Path,
+        target: &Path,
+        fs_type: &str,
+        read_only: bool,
+    ) -> io::Result<()>;
     /// Restricts what is mounted on `target`.
     fn restrict(&self, target: &Path, options: &MountOptions) -> io::Result<()>;
     /// Takes everything mounted on `path` off. Success when there is nothing.
@@ -68,6 +76,21 @@ impl Mounter for SystemMounter {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let target = rustix::fs::openat(CWD, target, flags, Mode::empty())?;
         Ok(attach(clone_tree(source, false)?, target)?)
+    }
+
+    fn mount_device(
+        &self,
+        device: &Path,
+        target: &Path,
+        fs_type: &str,
+        read_only: bool,
+    ) -> io::Result<()> {
+        let flags = if read_only {
+            MountFlags::RDONLY
+        } else {
+            MountFlags::empty()
+        };
+        Ok(rustix::mount::mount(device, target, fs_type, flags, None)?)
     }
 
     fn restrict(&self, target: &Path, options: &MountOptions) -> io::Result<()> {
@@ -127,6 +150,9 @@ impl Mounter for NoMounter {
         ))
     }
     fn bind(&self, _: &OwnedFd, _: &Path) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    fn mount_device(&self, _: &Path, _: &Path, _: &str, _: bool) -> io::Result<()> {
         Err(io::ErrorKind::Unsupported.into())
     }
     fn restrict(&self, _: &Path, _: &MountOptions) -> io::Result<()> {

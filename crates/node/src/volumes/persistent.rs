@@ -2,7 +2,7 @@
 
 use super::claims::Claimed;
 use super::error::{Cause, Error};
-use super::{Ready, Volumes, csi, host_path, local};
+use super::{Ready, Volumes, csi, flex, host_path, local};
 use crate::env::NodeFacts;
 use crate::pod::PodExt;
 use davit_volume::matching::fits_node;
@@ -61,6 +61,9 @@ impl Volumes {
         if spec.csi.is_some() {
             return self.persistent_csi(pod, claimed).await;
         }
+        if spec.flex_volume.is_some() {
+            return self.persistent_flex(pod, claimed).await;
+        }
         Err(Cause::NotBuilt(kind_of(spec, claimed.is_block())))
     }
 
@@ -71,7 +74,11 @@ impl Volumes {
                 .others_with(pod.uid(), plugin, claimed.name())
                 .is_empty()
         };
-        if claimed.is_for_one_pod() && [local::PLUGIN, csi::PLUGIN].into_iter().any(others) {
+        let flex = flex::directory_of(&claimed.volume);
+        let mut plugins = [local::PLUGIN, csi::PLUGIN]
+            .into_iter()
+            .chain(flex.as_deref());
+        if claimed.is_for_one_pod() && plugins.any(others) {
             let text =
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
             return Err(Cause::Claim(text.to_owned()));
@@ -87,7 +94,6 @@ fn kind_of(spec: &PersistentVolumeSpec, block: bool) -> &'static str {
             spec.host_path.is_some() && block,
             "hostPath with volumeMode Block",
         ),
-        (spec.flex_volume.is_some(), "flexVolume"),
         (spec.nfs.is_some(), "nfs"),
         (spec.iscsi.is_some(), "iscsi"),
         (spec.fc.is_some(), "fc"),

@@ -1,16 +1,17 @@
+use super::super::wanted::{CsiSource, FlexSource};
 use super::*;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// A handle that has what parts driver and handle in the unique name.
 const NAME: &str = "kubernetes.io/csi/d^a^b/c";
 
-fn source(exclusive: bool) -> CsiSource {
-    CsiSource {
+fn source(exclusive: bool) -> AttachSource {
+    AttachSource::Csi(CsiSource {
         persistent_volume: "pv".to_owned(),
         driver: "d".to_owned(),
         handle: "a^b/c".to_owned(),
         exclusive,
-    }
+    })
 }
 
 fn at(node: &str) -> VolumeOnNode {
@@ -114,7 +115,7 @@ impl Bench {
         let mut bench = Self::new(&["a", "b"]);
         bench.want("a", exclusive, &[pod("n", "p")]);
         assert_eq!(bench.next(), ["attach a"]);
-        bench.state.attached(&at("a"), true, bench.now);
+        bench.state.attached(&at("a"), Some(""), bench.now);
         bench.in_use("a", true);
         assert!(bench.next().is_empty() && bench.lists("a"));
         bench.want("a", exclusive, &[]);
@@ -129,7 +130,7 @@ fn volumes_are_attached_listed_and_detached() {
     assert_eq!(bench.next(), ["attach a"]);
     assert!(bench.next().is_empty(), "one operation at a time");
     assert!(!bench.lists("a"));
-    bench.state.attached(&at("a"), true, bench.now);
+    bench.state.attached(&at("a"), Some(""), bench.now);
     assert!(bench.next().is_empty() && bench.lists("a"));
     bench.want("a", true, &[]);
     assert_eq!(bench.next(), ["detach a None"]);
@@ -145,7 +146,7 @@ fn a_volume_may_be_mounted_until_its_node_is_heard_of_again() {
     let mut bench = Bench::new(&["a"]);
     bench.want("a", true, &[pod("n", "p")]);
     bench.next();
-    bench.state.attached(&at("a"), true, bench.now);
+    bench.state.attached(&at("a"), Some(""), bench.now);
     bench.want("a", true, &[]);
     let actions = bench.state.next_actions(bench.now);
     assert!(
@@ -277,7 +278,7 @@ fn two_nodes_at_once_get_an_exclusive_volume_one_after_the_other() {
     bench.want("a", true, &[pod("n", "p")]);
     bench.want("b", true, &[pod("n", "q")]);
     assert_eq!(bench.next(), ["attach a"]);
-    bench.state.attached(&at("a"), true, bench.now);
+    bench.state.attached(&at("a"), Some(""), bench.now);
     let words = bench.next();
     assert!(
         matches!(&words[..], [w] if w.ends_with("used by pod(s) p")),
@@ -291,14 +292,14 @@ fn failed_attachments_are_tried_again_and_taken_back() {
     bench.want("a", true, &[pod("n", "p")]);
     assert_eq!(bench.next(), ["attach a"]);
     for wait in [500, 1000, 2000] {
-        bench.state.attached(&at("a"), false, bench.now);
+        bench.state.attached(&at("a"), None, bench.now);
         assert!(bench.next().is_empty());
         bench.now += Duration::from_millis(wait - 1);
         assert!(bench.next().is_empty(), "after {wait} ms");
         bench.now += Duration::from_millis(1);
         assert_eq!(bench.next(), ["attach a"]);
     }
-    bench.state.attached(&at("a"), false, bench.now);
+    bench.state.attached(&at("a"), None, bench.now);
     assert!(!bench.lists("a"));
     bench.want("a", true, &[]);
     bench.want("b", true, &[pod("n", "q")]);
@@ -426,6 +427,60 @@ fn after_a_restart_nothing_is_done_twice() {
 }
 
 #[test]
+fn volumes_of_flex_drivers_are_listed_with_their_devices() {
+    let mut bench = Bench::new(&["a"]);
+    let flex = VolumeOnNode {
+        volume: "acme/disk/pv".to_owned(),
+        node: "a".to_owned(),
+    };
+    let listing = NodeListing {
+        volumes: BTreeMap::from([(flex.volume.clone(), "/dev/sdb".to_owned())]),
+        version: 100,
+    };
+    let facts = AttachNode {
+        ready: true,
+        listing,
+        ..AttachNode::default()
+    };
+    bench.state.set_node("a", facts);
+    assert_eq!(bench.state.unknown_listed(), [flex.clone()]);
+    let source = AttachSource::Flex(FlexSource {
+        driver: "acme/disk".to_owned(),
+        volume: "pv".to_owned(),
+        options: "{}".to_owned(),
+        exclusive: true,
+    });
+    let wanted = WantedVolume {
+        source: source.clone(),
+        pods: Vec::new(),
+    };
+    let wanted = BTreeMap::from([(flex.volume.clone(), wanted)]);
+    bench.state.set_wanted("a", wanted);
+    bench.state.restore(flex.clone(), source, true);
+    assert!(bench.state.unknown_listed().is_empty());
+    assert_eq!(bench.state.next_actions(bench.now), [], "as it was");
+    bench.state.verify(&flex);
+    assert_eq!(bench.state.settled().count(), 0);
+    assert_eq!(bench.state.next_actions(bench.now), []);
+    bench.state.verified(&flex, false);
+    let actions = bench.state.next_actions(bench.now);
+    assert!(
+        actions
+            .iter()
+            .any(|a| matches!(a, AttachAction::Attach { at, .. } if *at == flex)),
+        "{actions:?}"
+    );
+    bench.state.attached(&flex, Some("/dev/sdc"), bench.now);
+    bench.state.listed("a", None, bench.now - BACKOFF.1);
+    let actions = bench.state.next_actions(bench.now);
+    let listed = actions.iter().find_map(|action| match action {
+        AttachAction::List { volumes, .. } => volumes.get(&flex.volume),
+        _ => None,
+    });
+    assert_eq!(listed.map(String::as_str), Some("/dev/sdc"));
+}
+
+#[test]
 fn after_a_restart_uncertain_attachments_are_settled() {
     let mut bench = Bench::new(&["a", "b"]);
     bench.state.restore(at("a"), source(true), false);
@@ -449,7 +504,7 @@ fn an_attachment_that_was_taken_away_is_made_again() {
     let mut bench = Bench::new(&["a"]);
     bench.want("a", true, &[pod("n", "p")]);
     bench.next();
-    bench.state.attached(&at("a"), true, bench.now);
+    bench.state.attached(&at("a"), Some(""), bench.now);
     bench.next();
     assert_eq!(bench.state.settled().count(), 1);
     bench.state.lost(&at("a"));

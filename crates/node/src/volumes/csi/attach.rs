@@ -23,17 +23,9 @@ impl Volumes {
         volume: &CsiVolume,
     ) -> Result<BTreeMap<String, String>, Cause> {
         let name = csi_volume_name(&volume.driver, &volume.handle);
-        let key = (pod.uid().to_owned(), name.clone());
-        if self.wanted.lock().insert(key) {
-            self.look.notify_one();
-        }
         let wait = async {
             loop {
-                let node = self
-                    .node
-                    .as_ref()
-                    .and_then(|n| n.get(None, &self.node_name));
-                if node.is_some_and(|node| is_in_place(&node, &name)) {
+                if self.device_in_place(pod, &name).is_some() {
                     let object = attachment_name(&volume.handle, &volume.driver, &self.node_name);
                     let found = self.objects.attachment(&object).await?;
                     let status = found.and_then(|attachment| attachment.status);
@@ -46,10 +38,36 @@ impl Volumes {
         };
         match tokio::time::timeout(LIMIT, wait).await {
             Ok(attached) => attached,
-            Err(_) => Err(Cause::Claim(format!(
-                "timed out waiting for volume {name} to be attached"
-            ))),
+            Err(_) => Err(not_attached(&name)),
         }
+    }
+
+    /// Waits until the volume is attached, where no VolumeAttachment tells of it. Answers its device, which may be empty.
+    pub(in crate::volumes) async fn attached_device(
+        &self,
+        pod: &Pod,
+        name: &str,
+    ) -> Result<String, Cause> {
+        let wait = async {
+            loop {
+                if let Some(device) = self.device_in_place(pod, name) {
+                    return device;
+                }
+                tokio::time::sleep(POLL).await;
+            }
+        };
+        let waited = tokio::time::timeout(LIMIT, wait).await;
+        waited.map_err(|_| not_attached(name))
+    }
+
+    /// Says that the pod wants a volume; the device once the node has been told that it is attached.
+    fn device_in_place(&self, pod: &Pod, name: &str) -> Option<String> {
+        let key = (pod.uid().to_owned(), name.to_owned());
+        if self.wanted.lock().insert(key) {
+            self.look.notify_one();
+        }
+        let node = self.node.as_ref()?.get(None, &self.node_name)?;
+        in_place(&node, name)
     }
 
     /// The volumes that may not be detached: those that pods want, have published, or had staged.
@@ -64,16 +82,23 @@ impl Volumes {
         for (_, record) in super::undo::staged_records(self.paths.root()) {
             names.insert(csi_volume_name(&record.driver_name, &record.volume_handle));
         }
+        names.extend(self.flex_in_use());
         names.into_iter().collect()
     }
 }
 
-/// The node has said that it uses the volume, and been told that it is attached.
-fn is_in_place(node: &Node, name: &str) -> bool {
-    let Some(status) = &node.status else {
-        return false;
-    };
+fn not_attached(name: &str) -> Cause {
+    Cause::Claim(format!(
+        "timed out waiting for volume {name} to be attached"
+    ))
+}
+
+/// The device of a volume that the node has said to use, and been told to be attached.
+fn in_place(node: &Node, name: &str) -> Option<String> {
+    let status = node.status.as_ref()?;
     let mut used = status.volumes_in_use.iter().flatten();
     let mut attached = status.volumes_attached.iter().flatten();
-    used.any(|n| n == name) && attached.any(|v| v.name == name)
+    let attached = attached.find(|volume| volume.name == name)?;
+    used.any(|used| used == name)
+        .then(|| attached.device_path.clone())
 }

@@ -69,7 +69,7 @@ impl Volumes {
         Ok(())
     }
 
-    /// Has drivers unstage what no pod uses, until it is dropped.
+    /// Has drivers unstage and unmount what no pod uses, until it is dropped.
     pub(crate) async fn keep_staged(&self) {
         loop {
             for (dir, record) in staged_records(self.paths.root()) {
@@ -77,6 +77,7 @@ impl Volumes {
                     tracing::warn!(driver = record.driver_name, volume = record.volume_handle, %error, "the volume is still staged");
                 }
             }
+            self.unmount_unused_flex().await;
             let _ = tokio::time::timeout(PERIOD, self.unstage.notified()).await;
         }
     }
