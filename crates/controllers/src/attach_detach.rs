@@ -443,7 +443,7 @@ impl AttachDetach {
                 self.state.listed(&node, result.ok(), now);
             }
             EndedOperation::Verify { at, result } => self.end_verification(&at, result),
-            EndedOperation::Probe { driver, result } => self.end_probe(driver, result),
+            EndedOperation::Probe { driver, result } => self.end_probe(&driver, result),
         }
     }
 }

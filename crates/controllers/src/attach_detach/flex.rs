@@ -99,24 +99,27 @@ impl AttachDetach {
     }
 
     /// What was found out is kept when a driver is gone later: its volumes are still attached.
-    pub(super) fn end_probe(&mut self, driver: String, result: Result<bool, AttachError>) {
-        self.probes.running.remove(&driver);
+    pub(super) fn end_probe(&mut self, driver: &str, result: Result<bool, AttachError>) {
+        self.probes.running.remove(driver);
         let attaches = match result {
             Ok(attaches) => attaches,
             Err(error) => {
-                if self.probes.missing.insert(driver.clone()) {
+                if self.probes.missing.insert(driver.to_owned()) {
                     tracing::warn!(driver, %error, "volumes of the driver are not attached");
                 }
                 return;
             }
         };
-        self.probes.missing.remove(&driver);
+        self.probes.missing.remove(driver);
         if attaches {
-            self.adopt(&driver);
+            self.adopt(driver);
         }
-        let known = self.objects.flex_drivers.insert(driver.clone(), attaches);
+        let known = self
+            .objects
+            .flex_drivers
+            .insert(driver.to_owned(), attaches);
         if known != Some(attaches) {
-            self.dirty.extend(self.probes.nodes(&driver).cloned());
+            self.dirty.extend(self.probes.nodes(driver).cloned());
         }
     }
 
@@ -170,9 +173,11 @@ impl AttachDetach {
     ) {
         match &result {
             Ok(true) => {}
-            Ok(false) => tracing::warn!(volume = at.volume, node = at.node, "no longer attached"),
+            Ok(false) => {
+                tracing::warn!(volume = at.volume, node = at.node, "no longer attached");
+            }
             Err(error) => {
-                tracing::warn!(volume = at.volume, node = at.node, %error, "not verified")
+                tracing::warn!(volume = at.volume, node = at.node, %error, "not verified");
             }
         }
         self.state.verified(at, result.unwrap_or(true));

@@ -443,7 +443,7 @@ fn volumes_of_flex_drivers_are_listed_with_their_devices() {
         ..AttachNode::default()
     };
     bench.state.set_node("a", facts);
-    assert_eq!(bench.state.unknown_listed(), [flex.clone()]);
+    assert_eq!(bench.state.unknown_listed().first(), Some(&flex));
     let source = AttachSource::Flex(FlexSource {
         driver: "acme/disk".to_owned(),
         volume: "pv".to_owned(),

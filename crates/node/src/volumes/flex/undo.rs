@@ -2,14 +2,14 @@
 
 use super::super::{Volumes, unmount_below};
 use super::unique_name;
-use davit_flexvolume::{DriverName, FlexDriver, paths};
+use davit_flexvolume::{DriverName, paths};
 use davit_volume::names::unique_volume_name;
 use std::io;
 use std::path::{Path, PathBuf};
 
 impl Volumes {
     /// Has the drivers unmount the volumes of a pod, by the directories that are there. Those of a driver that is not
-    /// installed wait for it.
+    /// installed wait for it. What is remembered of the pod is forgotten with its CSI volumes, which come next.
     pub(in crate::volumes) async fn unmount_flex(&self, uid: &str) -> io::Result<()> {
         let pod = self.paths.pod(uid);
         let volumes = volumes_of_pod(&pod);
@@ -28,11 +28,6 @@ impl Volumes {
                 ))
             })?;
         }
-        let directory = |name: &str| name.contains('/');
-        self.published
-            .lock()
-            .retain(|(pod, name)| pod != uid || !directory(name));
-        self.unstage.notify_one();
         Ok(())
     }
 
@@ -77,7 +72,7 @@ impl Volumes {
             return Ok(());
         }
         if self.mounter.is_mount_point(dir) {
-            let driver: std::sync::Arc<FlexDriver> = self.flex_drivers.get(name.as_str()).await?;
+            let driver = self.flex_drivers.get(name.as_str()).await?;
             if !driver.unmount_device(dir).await? {
                 self.unmount_plainly(dir).await?;
             }
