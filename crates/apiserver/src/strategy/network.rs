@@ -11,7 +11,7 @@ use super::containers::{choice, optional_choice, port_number, port_or_name, requ
 use super::json::{
     at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, remove, set, str_at,
 };
-use super::{Generic, KindInfo, Strategy, access, meta, selectors};
+use super::{Generic, KindInfo, Strategy, access, meta};
 
 mod policies;
 
