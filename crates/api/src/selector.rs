@@ -12,13 +12,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 pub type Labels = BTreeMap<String, String>;
 
 /// One condition on one label.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Requirement {
     key: String,
     operator: Operator,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Operator {
     In(Vec<String>),
     NotIn(Vec<String>),
@@ -84,7 +84,7 @@ impl Requirement {
 
 /// A label selector: all requirements must hold. An absent selector selects nothing, an empty one
 /// everything.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Selector {
     nothing: bool,
     requirements: Vec<Requirement>,
@@ -109,6 +109,11 @@ impl Selector {
             nothing: false,
             requirements,
         }
+    }
+
+    /// Selects every object.
+    pub fn everything() -> Self {
+        Self::default()
     }
 
     /// Whether the selector selects every object.

@@ -27,6 +27,8 @@ const DELCHAIN: u16 = 5;
 const NEWRULE: u16 = 6;
 const DELRULE: u16 = 8;
 const NEWSET: u16 = 9;
+const GETSET: u16 = 10;
+const DELSET: u16 = 11;
 const NEWSETELEM: u16 = 12;
 const GETSETELEM: u16 = 13;
 const DELSETELEM: u16 = 14;
@@ -350,6 +352,14 @@ impl Transaction {
         }
     }
 
+    /// Removes a set or map, which no rule asks any more.
+    pub fn delete_set(&mut self, set: &str) {
+        let table = self.table.clone();
+        self.push(DELSET, SILENT)
+            .put_name(SET_TABLE, &table)
+            .put_name(SET_NAME, set);
+    }
+
     /// Enters elements. One that is there with the same data may be entered again; with other data the transaction fails.
     pub fn add_elements(&mut self, set: &str, elements: &[Element]) {
         self.elements(NEWSETELEM, SILENT | CREATE, set, elements);
@@ -450,12 +460,24 @@ impl Table {
     /// # Errors
     /// What the kernel says.
     pub fn chains(&self) -> io::Result<Vec<String>> {
-        let found = Self::open()?.ask(&message(GETCHAIN, DUMP))?;
+        self.names(GETCHAIN, CHAIN_TABLE, CHAIN_NAME)
+    }
+
+    /// The names of its sets and maps.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn sets(&self) -> io::Result<Vec<String>> {
+        self.names(GETSET, SET_TABLE, SET_NAME)
+    }
+
+    fn names(&self, kind: u16, of_table: u16, of_name: u16) -> io::Result<Vec<String>> {
+        let found = Self::open()?.ask(&message(kind, DUMP))?;
         let read = |body: &Vec<u8>| {
             let rest = body.get(4..)?;
-            let table = attribute(rest, CHAIN_TABLE).map(name)?;
-            let chain = attribute(rest, CHAIN_NAME).map(name)?;
-            (table == self.name).then_some(chain)
+            let table = attribute(rest, of_table).map(name)?;
+            let named = attribute(rest, of_name).map(name)?;
+            (table == self.name).then_some(named)
         };
         Ok(found.iter().filter_map(read).collect())
     }

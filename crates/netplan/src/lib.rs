@@ -1,4 +1,4 @@
-//! Services and their endpoints in, what should stand in the kernel's sets and maps out. No I/O and no clock.
+//! Services and network policies in, what should stand in the kernel's sets, maps and chains out. No I/O and no clock.
 //!
 //! A Service becomes elements, never chains of its own: the chains that elements lead to are shared by all Services with
 //! as many endpoints (spec network.md 3.9). The names of objects reach no rule.
@@ -16,11 +16,16 @@ mod endpoints;
 mod network;
 mod node;
 mod plan;
+mod policy;
 mod service;
 
 pub use chain::{Chain, Choice, Masquerade};
 pub use endpoints::{Node, Scope};
 pub use network::{Network, NetworkError};
 pub use node::{addresses_of, range_of};
-pub use plan::{Key, Map, Plan, Value};
+pub use plan::{Key, Map, Plan, Protocol, Value};
+pub use policy::{
+    Allowance, CompiledPolicy, Isolation, NamedPort, NamespaceScope, Peers, PodGroup, PodScope,
+    PolicyPod, PolicyWorld, PortRange,
+};
 pub use service::plan;

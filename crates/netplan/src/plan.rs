@@ -67,11 +67,14 @@ pub struct Datagrams {
     pub serving: Vec<(Ipv4Addr, u16)>,
 }
 
-/// A protocol above IP.
+/// A protocol above IP, with its number there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Protocol {
+pub enum Protocol {
+    /// TCP.
     Tcp = 6,
+    /// UDP.
     Udp = 17,
+    /// SCTP.
     Sctp = 132,
 }
 

@@ -19,6 +19,7 @@ mod node;
 #[cfg(test)]
 mod packets;
 mod pods;
+mod policy;
 mod proxy;
 mod ranges;
 mod rules;

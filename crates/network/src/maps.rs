@@ -34,12 +34,16 @@ pub(crate) enum Map {
     Inside,
     /// Ranges of Services: what is sent to an address that no Service has vanishes.
     ServiceRanges,
+    /// Address of a pod here: what becomes of connections to it.
+    Ingress,
+    /// Address of a pod here: what becomes of its connections.
+    Egress,
     /// Client, address, protocol, port: the endpoint that it keeps. Rules enter and the kernel ends these.
     Affinity,
 }
 
 impl Map {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Endpoints,
         Self::Hairpin,
         Self::Services,
@@ -53,6 +57,8 @@ impl Map {
         Self::NodeAddresses,
         Self::Inside,
         Self::ServiceRanges,
+        Self::Ingress,
+        Self::Egress,
         Self::Affinity,
     ];
 
@@ -72,6 +78,8 @@ impl Map {
             Self::NodeAddresses => "node-addresses",
             Self::Inside => "inside",
             Self::ServiceRanges => "service-ranges",
+            Self::Ingress => "ingress",
+            Self::Egress => "egress",
             Self::Affinity => "affinity",
         }
     }
@@ -88,6 +96,7 @@ impl Map {
             Self::ClusterAddresses | Self::NodeAddresses | Self::Inside | Self::ServiceRanges => {
                 (ONE, Values::None)
             }
+            Self::Ingress | Self::Egress => (ONE, Values::Verdicts),
             Self::Affinity => (CLIENT, ENDPOINT),
         };
         Set {
@@ -97,6 +106,17 @@ impl Map {
             intervals: matches!(self, Self::Inside | Self::ServiceRanges),
             dynamic: (self == Self::Affinity).then_some(CLIENTS),
         }
+    }
+}
+
+/// A set of addresses of pods that policies name.
+pub(crate) fn set_of_peers(name: &str) -> Set<'_> {
+    Set {
+        name,
+        keys: ONE,
+        values: Values::None,
+        intervals: false,
+        dynamic: None,
     }
 }
 

@@ -1,13 +1,16 @@
 //! Packets through the rules: a machine with pods, in network namespaces of the test's own. Without root nothing is
 //! tested.
 
+mod policy;
+
 use crate::maps::Map;
 use crate::node::{self, Seen};
 use crate::pods::PodLinks;
+use crate::policy::judgement;
 use crate::ruleset::{Ruleset, Update, Wanted};
 use crate::{links_of, rules};
 use davit_net::nft::{Data, Verdict};
-use davit_netplan::{Node, Value, plan};
+use davit_netplan::{CompiledPolicy, Node, PolicyPod, PolicyWorld, Value, plan};
 use davit_oci::network::PodNetwork;
 use davit_proto::cri::v1::PortMapping;
 use k8s_openapi::api::core::v1::Service;
@@ -120,6 +123,13 @@ impl Machine {
     }
 
     fn pod(&self, name: &str, ports: Vec<PortMapping>) -> Pod {
+        let pod = self.closed_pod(name, ports);
+        self.judge(&[]);
+        pod
+    }
+
+    /// A pod whose policies nobody has written yet.
+    fn closed_pod(&self, name: &str, ports: Vec<PortMapping>) -> Pod {
         let namespace = Namespace::new();
         let network = PodNetwork {
             sandbox_id: format!("{name}1"),
@@ -135,6 +145,30 @@ impl Machine {
             namespace,
             network,
         }
+    }
+
+    /// Has these policies stand, as (namespace `default`) specs; pods are labelled `app` with their names.
+    fn judge(&self, policies: &[Json]) {
+        let pods = self.links.pods().unwrap();
+        let mut world = PolicyWorld::default();
+        world.set_namespace("default", Some(BTreeMap::new()));
+        for (address, pod) in &pods {
+            let (namespace, name) = pod.split_once('/').unwrap();
+            let pod = PolicyPod {
+                labels: [("app".to_owned(), name.to_owned())].into(),
+                address: Some(*address),
+                ..PolicyPod::default()
+            };
+            world.set_pod(namespace, name, Some(pod));
+        }
+        for (number, spec) in policies.iter().enumerate() {
+            let policy = json!({ "metadata": { "namespace": "default" }, "spec": spec });
+            let policy = CompiledPolicy::new(&serde_json::from_value(policy).unwrap());
+            world.set_policy("default", &number.to_string(), Some(policy));
+        }
+        let as_of = self.ruleset.pods_changed();
+        let written = self.ruleset.judge(as_of, &judgement(&world, &pods));
+        assert!(written.unwrap(), "pods have not changed");
     }
 
     /// What the proxy would write.

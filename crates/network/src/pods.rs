@@ -11,7 +11,7 @@ use crate::maps::Map;
 use crate::ruleset::{Ruleset, Update, Wanted};
 use addresses::Addresses;
 use async_trait::async_trait;
-use davit_net::nft::Data;
+use davit_net::nft::{Data, Verdict};
 use davit_net::route::{Netlink, Pair, Route};
 use davit_netplan::{Network as Range, Value};
 use davit_oci::network::{Error, Network, PodNetwork};
@@ -25,7 +25,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, watch};
 
 /// The pod's device.
 const INSIDE: &str = "eth0";
@@ -33,6 +34,8 @@ const INSIDE: &str = "eth0";
 pub(crate) const PROTOCOL: u8 = 0xda;
 /// The largest packet when no interface says.
 const MTU: u32 = 1500;
+/// How long a new pod waits for its policies. After that it starts all the same, and is cut off until they are there.
+const JUDGED: Duration = Duration::from_secs(5);
 
 /// Connects pods with links of their own.
 #[derive(Debug, Clone)]
@@ -46,6 +49,10 @@ struct Inner {
     ruleset: Arc<Ruleset>,
     links: String,
     state: Mutex<State>,
+    /// Pods have come or gone.
+    changed: Notify,
+    /// Up to which of these changes policies stand in the table.
+    judged: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
@@ -68,6 +75,8 @@ impl PodLinks {
                 mtu: MTU,
                 fault: None,
             }),
+            changed: Notify::new(),
+            judged: watch::channel(0).0,
         };
         inner.enter_all()?;
         let inner = Arc::new(inner);
@@ -101,7 +110,7 @@ impl PodLinks {
     /// Connects a pod on this very thread, whose network namespace is the machine's.
     #[cfg(test)]
     pub(crate) fn attach_here(&self, pod: &PodNetwork) -> Result<Vec<String>, Error> {
-        self.inner.attach(pod)
+        self.inner.attach(pod).map(|(addresses, _)| addresses)
     }
 
     /// Disconnects a pod on this very thread.
@@ -114,6 +123,22 @@ impl PodLinks {
     #[cfg(test)]
     pub(crate) fn collect_here(&self, living: &BTreeSet<String>) -> Result<(), Error> {
         self.inner.collect(living)
+    }
+
+    /// The pods with links of ours: address, and namespace and name. Blocks.
+    pub(crate) fn pods(&self) -> io::Result<Vec<(Ipv4Addr, String)>> {
+        let records = self.inner.records.all()?.into_iter();
+        Ok(records.map(|record| (record.address, record.pod)).collect())
+    }
+
+    /// Waits until pods have come or gone.
+    pub(crate) async fn changed(&self) {
+        self.inner.changed.notified().await;
+    }
+
+    /// Policies stand in the table for the pods as they were after so many changes.
+    pub(crate) fn judged(&self, changes: u64) {
+        self.inner.judged.send_replace(changes);
     }
 
     /// Tells the kernel of all pods again, after its table was lost. Blocks.
@@ -132,6 +157,11 @@ fn elements(record: &Record, there: bool) -> Update {
         [address, address].concat(),
         wanted(Wanted::Member),
     );
+    // Until its policies are known nobody reaches the pod but this machine, and it reaches nobody.
+    for map in [Map::Ingress, Map::Egress] {
+        let closed = Wanted::Data(Data::Verdict(Verdict::Drop));
+        update.set(map, address.to_vec(), wanted(closed));
+    }
     for port in &record.ports {
         let (map, key) = place(port);
         let fields = Value::endpoint_fields(record.address, port.to);
@@ -190,9 +220,29 @@ impl Inner {
         let mut all = Update::default();
         for record in self.records.all()? {
             all.elements.extend(elements(&record, true).elements);
+            // What was found out about a pod before stays until it is found out anew.
+            for map in [Map::Ingress, Map::Egress] {
+                let key = record.address.octets();
+                if let Some(known) = self.ruleset.data(map, &key) {
+                    all.set(map, key.to_vec(), Wanted::Data(known));
+                }
+            }
         }
-        let own = [Map::Pods, Map::HostPorts, Map::HostPortsAt];
-        self.ruleset.replace(&own, all)
+        let own = [
+            Map::Pods,
+            Map::HostPorts,
+            Map::HostPortsAt,
+            Map::Ingress,
+            Map::Egress,
+        ];
+        self.enter(&self.ruleset.only(&own, all)).map(drop)
+    }
+
+    /// Enters what has changed of pods, and tells those who judge. Answers with the number of the change.
+    fn enter(&self, update: &Update) -> io::Result<u64> {
+        let change = self.ruleset.apply_pods(update)?;
+        self.changed.notify_one();
+        Ok(change)
     }
 
     /// The name of the pod's outer device: at most 15 characters, the same for the same sandbox.
@@ -202,7 +252,8 @@ impl Inner {
         format!("{}{:08x}", self.links, hash >> 32)
     }
 
-    fn attach(&self, pod: &PodNetwork) -> Result<Vec<String>, Error> {
+    /// Answers with the pod's addresses, and with the number of the change that it is among pods.
+    fn attach(&self, pod: &PodNetwork) -> Result<(Vec<String>, u64), Error> {
         let ports = host_ports(&pod.ports)?;
         let (address, range, mtu) = {
             let mut state = self.state.lock();
@@ -226,13 +277,13 @@ impl Inner {
             return Err(failed("record of the pod's network")(error));
         }
         // What fails from here on is undone by the record.
-        self.open_ports(&record)?;
+        let change = self.open_ports(&record)?;
         self.connect(pod, &record, range.gateway(), mtu)?;
-        Ok(vec![address.to_string()])
+        Ok((vec![address.to_string()], change))
     }
 
     /// Before the link is there, so that no packet of the pod goes unseen.
-    fn open_ports(&self, record: &Record) -> Result<(), Error> {
+    fn open_ports(&self, record: &Record) -> Result<u64, Error> {
         for port in &record.ports {
             let (map, key) = place(port);
             if self.ruleset.data(map, &key).is_some() {
@@ -240,8 +291,8 @@ impl Inner {
                 return Err(Error(format!("hostPort {number} is taken by another pod")));
             }
         }
-        let entered = self.ruleset.apply(&elements(record, true));
-        entered.map_err(failed("hostPorts"))
+        let entered = self.enter(&elements(record, true));
+        entered.map_err(failed("the pod's place in the table"))
     }
 
     fn connect(
@@ -302,10 +353,12 @@ impl Inner {
             };
             port.is_none_or(own)
         });
-        self.ruleset.apply(&update).map_err(failed("hostPorts"))?;
+        // The device first: as long as the pod can send, it is judged.
         let mut here = Netlink::open().map_err(failed("netlink"))?;
         let removed = here.remove_link(&record.link);
         removed.map_err(failed("removing the device"))?;
+        let entered = self.enter(&update);
+        entered.map_err(failed("the pod's place in the table"))?;
         let forgotten = self.records.remove(&record.sandbox);
         forgotten.map_err(failed("record of the pod's network"))?;
         self.free(record.address);
@@ -395,7 +448,14 @@ impl Network for PodLinks {
 
     async fn attach(&self, pod: &PodNetwork) -> Result<Vec<String>, Error> {
         let pod = pod.clone();
-        self.blocking(move |inner| inner.attach(&pod)).await
+        let name = format!("{}/{}", pod.namespace, pod.name);
+        let (addresses, change) = self.blocking(move |inner| inner.attach(&pod)).await?;
+        let mut judged = self.inner.judged.subscribe();
+        let judged = judged.wait_for(|judged| *judged >= change);
+        if tokio::time::timeout(JUDGED, judged).await.is_err() {
+            tracing::warn!(pod = %name, "the pod's network policies are not known yet: it is cut off until they are");
+        }
+        Ok(addresses)
     }
 
     async fn detach(&self, pod: &PodNetwork) -> Result<(), Error> {

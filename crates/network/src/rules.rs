@@ -3,6 +3,8 @@
 //! Several clusters may be on one machine. Each has a table of its own, and passes over what comes from the pods of the
 //! others: their links are known by the beginnings of their names.
 
+pub(crate) mod policy;
+
 use crate::maps::Map;
 use davit_net::nft::{Expression as Do, Hook, Point, Slot, Transaction, Verdict};
 use davit_netplan::{Chain, Choice, Masquerade, Network};
@@ -16,6 +18,7 @@ const MARK: u32 = 0x4000;
 const REDIRECTED: u32 = 0x20;
 /// `ct state`.
 const INVALID: u32 = 1;
+const ESTABLISHED_OR_RELATED: u32 = 2 | 4;
 const NEW: u32 = 8;
 /// `IPPROTO_TCP`.
 const TCP: u8 = 6;
@@ -23,6 +26,9 @@ const TCP: u8 = 6;
 const LOCAL: u32 = 2;
 /// The chain of pods' connections to the outside.
 const LEAVE: &str = "leave";
+/// The chains in which the pods here are judged, as receivers and as senders.
+const INGRESS: &str = "judge-ingress";
+const EGRESS: &str = "judge-egress";
 const REFUSE: &str = "refuse";
 
 const A: Slot = Slot(0);
@@ -33,7 +39,11 @@ const D: Slot = Slot(3);
 const FOUND: Slot = Slot(8);
 
 /// Where packets of a hook go: name, kind, point, priority.
-const HOOKS: [(&str, Hook); 6] = [
+const HOOKS: [(&str, Hook); 9] = [
+    // before anything is remembered of the connection
+    ("sources", hook("filter", Point::Prerouting, -300)),
+    ("policy-forward", hook("filter", Point::Forward, -5)),
+    ("policy-input", hook("filter", Point::Input, -5)),
     ("prerouting", hook("nat", Point::Prerouting, -100)),
     ("output", hook("nat", Point::Output, -100)),
     ("postrouting", hook("nat", Point::Postrouting, 100)),
@@ -60,6 +70,12 @@ fn bits(of: Slot, mask: u32) -> Do {
 
 fn has(of: Slot, mask: u32) -> [Do; 2] {
     [bits(of, mask), Do::NotEqual(of, vec![0; 4])]
+}
+
+/// The address that `load` puts into `A` is in the range.
+fn is_within(load: Do, range: Network) -> [Do; 3] {
+    let mask = bits(A, u32::from_ne_bytes(range.mask().octets()));
+    [load, mask, Do::Equal(A, range.first().octets().to_vec())]
 }
 
 fn is_in(map: Map, key: Slot) -> Do {
@@ -125,7 +141,7 @@ pub(crate) fn lay_out(to: &mut Transaction, links: &str) {
     for (name, hook) in HOOKS {
         to.add_chain(name, Some(hook));
     }
-    for name in ["destinations", "unserved", REFUSE, LEAVE] {
+    for name in ["destinations", "unserved", REFUSE, LEAVE, INGRESS, EGRESS] {
         to.add_chain(name, None);
     }
     to.add_rule("prerouting", &of_others(links));
@@ -134,6 +150,7 @@ pub(crate) fn lay_out(to: &mut Transaction, links: &str) {
     destinations(to);
     postrouting(to);
     filters(to, links);
+    judge(to, links);
 }
 
 fn destinations(to: &mut Transaction) {
@@ -250,6 +267,41 @@ fn filters(to: &mut Transaction, links: &str) {
     to.add_rule(REFUSE, &[Do::Reject]);
 }
 
+/// Where policies are asked. This machine itself is nobody's peer: what it sends to its pods is not asked about.
+fn judge(to: &mut Transaction, links: &str) {
+    let none = Do::Equal(B, vec![0; 4]);
+    let own = Do::Equal(A, links.into());
+    let end = Do::Verdict(Verdict::Drop);
+    // A pod that sends as somebody else would be judged as somebody else.
+    to.add_rule(
+        "sources",
+        &[Do::InputName(A), own, Do::WayBack(B), none, end],
+    );
+    for chain in ["policy-forward", "policy-input"] {
+        let [bit, set] = has(A, ESTABLISHED_OR_RELATED);
+        to.add_rule(
+            chain,
+            &[Do::State(A), bit, set, Do::Verdict(Verdict::Accept)],
+        );
+    }
+    // A pod reaches itself.
+    let itself = [
+        Do::SourceAddress(A),
+        Do::DestinationAddress(B),
+        is_in(Map::Pods, A),
+    ];
+    let itself = [&itself[..], &[Do::Verdict(Verdict::Accept)]].concat();
+    to.add_rule("policy-forward", &itself);
+    to.add_rule("policy-forward", &[jump(EGRESS)]);
+    to.add_rule("policy-forward", &[jump(INGRESS)]);
+    to.add_rule("policy-input", &[jump(EGRESS)]);
+    to.add_rule(EGRESS, &[Do::SourceAddress(A), dispatch(Map::Egress, A)]);
+    to.add_rule(
+        INGRESS,
+        &[Do::DestinationAddress(A), dispatch(Map::Ingress, A)],
+    );
+}
+
 /// What an element says whose packets are refused.
 pub(crate) fn refuse() -> Verdict {
     Verdict::Goto(REFUSE.to_owned())
@@ -259,16 +311,13 @@ pub(crate) fn refuse() -> Verdict {
 pub(crate) fn leave(to: &mut Transaction, pods: Option<Network>) {
     to.flush_chain(LEAVE);
     let Some(pods) = pods else { return };
+    let [load, mask, equal] = is_within(Do::SourceAddress(A), pods);
     to.add_rule(
         LEAVE,
         &[
-            Do::SourceAddress(A),
-            Do::Bits {
-                of: A,
-                mask: pods.mask().octets(),
-                change: [0; 4],
-            },
-            Do::Equal(A, pods.first().octets().to_vec()),
+            load,
+            mask,
+            equal,
             Do::DestinationAddress(A),
             is_not_in(Map::Inside, A),
             Do::DestinationKind(A),
@@ -288,14 +337,9 @@ pub(crate) fn chain(to: &mut Transaction, chain: &Chain, links: &str) {
         Chain::Split { inside, outside } => split(to, &name, [inside, outside], links),
         Chain::Guard { sources, then } => {
             for range in sources {
-                let mask = Do::Bits {
-                    of: A,
-                    mask: range.mask().octets(),
-                    change: [0; 4],
-                };
-                let equal = Do::Equal(A, range.first().octets().to_vec());
+                let [load, mask, equal] = is_within(Do::SourceAddress(A), *range);
                 let go = Do::Verdict(Verdict::Goto(then.name()));
-                to.add_rule(&name, &[Do::SourceAddress(A), mask, equal, go]);
+                to.add_rule(&name, &[load, mask, equal, go]);
             }
             to.add_rule(&name, &[Do::Verdict(Verdict::Drop)]);
         }

@@ -1,5 +1,9 @@
 //! davit's table in the kernel, and what stands in it.
 
+mod policy;
+
+pub(crate) use policy::Judgement;
+
 use crate::maps::Map;
 use crate::rules;
 use davit_net::nft::{Data, Element, Table, Transaction};
@@ -9,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 /// The rules of another layout are thrown away at start.
-const LAYOUT: &str = "davit 1 ";
+const LAYOUT: &str = "davit 2 ";
 /// Elements of one transaction, at most: the kernel works on nothing else meanwhile.
 const BATCH: usize = 4096;
 
@@ -41,6 +45,9 @@ struct State {
     maps: HashMap<Map, Elements>,
     chains: BTreeSet<String>,
     pods: Option<Network>,
+    policies: policy::Written,
+    /// How often pods here have come and gone.
+    pods_changed: u64,
 }
 
 /// The table. Calls block.
@@ -66,7 +73,7 @@ impl Ruleset {
             links: links.to_owned(),
             state: Mutex::default(),
         };
-        let state = ruleset.adopt()?;
+        let state = ruleset.adopt(0)?;
         *ruleset.state.lock() = state;
         Ok(ruleset)
     }
@@ -75,7 +82,8 @@ impl Ruleset {
         format!("{LAYOUT}{}", self.links).into_bytes()
     }
 
-    fn adopt(&self) -> io::Result<State> {
+    /// What stands in the table, which is made when it is not there. Numbers up to `numbered` are not given again.
+    fn adopt(&self, numbered: u64) -> io::Result<State> {
         let mut state = State::default();
         if self.table.mark()? == Some(self.mark()) {
             for map in Map::ALL.into_iter().filter(|map| *map != Map::Affinity) {
@@ -84,6 +92,8 @@ impl Ruleset {
                 state.maps.insert(map, placed.collect());
             }
             state.chains = self.table.chains()?.into_iter().collect();
+            let sets = self.table.sets()?;
+            state.policies = policy::Written::found(sets, &state.chains, numbered);
             return Ok(state);
         }
         let mut change = self.table.transaction();
@@ -103,7 +113,7 @@ impl Ruleset {
         }
         let mut state = self.state.lock();
         let pods = state.pods;
-        *state = self.adopt()?;
+        self.renew(&mut state)?;
         drop(state);
         self.set_pods(pods)?;
         Ok(true)
@@ -136,26 +146,56 @@ impl Ruleset {
     /// Does the changes; those of up to some thousand elements at once or not at all. When the kernel refuses, what
     /// stands in it is read anew.
     pub(crate) fn apply(&self, update: &Update) -> io::Result<()> {
-        let mut state = self.state.lock();
-        let done = self.write(&mut state, update);
+        self.try_write(&mut self.state.lock(), update)
+    }
+
+    fn try_write(&self, state: &mut State, update: &Update) -> io::Result<()> {
+        let done = self.write(state, update);
         if done.is_err() {
-            let pods = state.pods;
-            if let Ok(read) = self.adopt() {
-                *state = State { pods, ..read };
-            }
+            self.read_again(state);
         }
         done
     }
 
+    /// As [`Ruleset::apply`], for elements of pods here that come or go. Answers with how often that has happened.
+    pub(crate) fn apply_pods(&self, update: &Update) -> io::Result<u64> {
+        let mut state = self.state.lock();
+        state.pods_changed += 1;
+        self.try_write(&mut state, update)?;
+        Ok(state.pods_changed)
+    }
+
+    /// After the kernel has refused something. What cannot be read stays as it was thought to be.
+    fn read_again(&self, state: &mut State) {
+        if let Err(error) = self.renew(state) {
+            tracing::warn!(%error, "the network's table cannot be read");
+        }
+    }
+
+    fn renew(&self, state: &mut State) -> io::Result<()> {
+        let read = self.adopt(state.policies.last())?;
+        *state = State {
+            pods: state.pods,
+            pods_changed: state.pods_changed + 1,
+            ..read
+        };
+        Ok(())
+    }
+
     /// As [`Ruleset::apply`], and nothing else stays in these maps.
-    pub(crate) fn replace(&self, maps: &[Map], mut update: Update) -> io::Result<()> {
+    pub(crate) fn replace(&self, maps: &[Map], update: Update) -> io::Result<()> {
+        self.apply(&self.only(maps, update))
+    }
+
+    /// The change after which nothing else stays in these maps.
+    pub(crate) fn only(&self, maps: &[Map], mut update: Update) -> Update {
         for map in maps {
             for place in self.places(*map) {
                 let key = (*map, place);
                 update.elements.entry(key).or_insert(Wanted::Nothing);
             }
         }
-        self.apply(&update)
+        update
     }
 
     fn write(&self, state: &mut State, update: &Update) -> io::Result<()> {

@@ -5,7 +5,7 @@ use crate::pods::PodLinks;
 use crate::proxy::{Proxy, Services, service_of};
 use crate::ranges::{self, Claims};
 use crate::ruleset::Ruleset;
-use crate::{DnsOptions, Error, dns, failed, links_of, metric_of, sweep, table_of};
+use crate::{DnsOptions, Error, dns, failed, links_of, metric_of, policy, sweep, table_of};
 use davit_client::{Change, Informer, Object, ObjectKey, Subscription};
 use davit_netplan::{Network, Node as Here};
 use k8s_openapi::api::core::v1::{Node, Service};
@@ -48,6 +48,8 @@ pub struct NodeNetwork {
     ruleset: Arc<Ruleset>,
     links: PodLinks,
     gateway: watch::Sender<Option<Ipv4Addr>>,
+    /// Where nodes answer questions for names.
+    resolvers: watch::Sender<BTreeSet<Ipv4Addr>>,
 }
 
 impl NodeNetwork {
@@ -70,6 +72,7 @@ impl NodeNetwork {
             ruleset,
             links: links.map_err(failed("records of pods' networks"))?,
             gateway: watch::channel(None).0,
+            resolvers: watch::channel(BTreeSet::new()).0,
         })
     }
 
@@ -89,12 +92,27 @@ impl NodeNetwork {
     pub async fn run(self, client: kube::Client, cancel: CancellationToken) {
         let mut tasks = JoinSet::new();
         let (options, gateway) = (self.options.dns.clone(), self.gateway());
+        let namespaces = all(&client, &mut tasks, &cancel);
+        let sources = policy::Sources {
+            policies: all(&client, &mut tasks, &cancel),
+            pods: all(&client, &mut tasks, &cancel),
+            namespaces: namespaces.clone(),
+            resolvers: self.resolvers.subscribe(),
+        };
+        let judge = policy::run(sources, self.ruleset.clone(), self.links());
+        let cancelled = cancel.clone();
+        tasks.spawn(async move {
+            tokio::select! {
+                () = cancelled.cancelled() => {}
+                () = judge => {}
+            }
+        });
         let mut follower = Follower::start(self, &client, &mut tasks, &cancel);
         if let Some(options) = options {
             let sources = dns::Sources {
                 services: follower.services.services.clone(),
                 slices: follower.services.slices.clone(),
-                namespaces: all(&client, &mut tasks, &cancel),
+                namespaces,
             };
             tasks.spawn(dns::run(options, sources, gateway, cancel.clone()));
         }
@@ -364,6 +382,10 @@ impl NodeNetwork {
     /// Brings everything but Services to what is seen. Blocks.
     fn adjust(&self, seen: &Seen) -> Result<(), Error> {
         node::write_sets(&self.ruleset, seen).map_err(failed("sets of addresses"))?;
+        let own = seen.own.filter(|_| self.options.dns.is_some());
+        let resolvers = own.into_iter().chain(seen.others.keys().copied());
+        self.resolvers
+            .send_replace(resolvers.map(Network::gateway).collect());
         if let Some(range) = seen.own {
             let taken = self.take(range);
             self.links

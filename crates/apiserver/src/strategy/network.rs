@@ -1,4 +1,4 @@
-//! Services, endpoints, ingresses and network policies.
+//! Services, endpoints and ingresses; network policies below.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -11,7 +11,9 @@ use super::containers::{choice, optional_choice, port_number, port_or_name, requ
 use super::json::{
     at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, remove, set, str_at,
 };
-use super::{Generic, KindInfo, Strategy, access, meta, selectors};
+use super::{Generic, KindInfo, Strategy, access, meta};
+
+mod policies;
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
     match &*info.kind {
@@ -19,7 +21,7 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         "Endpoints" => Box::new(Endpoints(info)),
         "EndpointSlice" => Box::new(EndpointSlice(info)),
         "Ingress" => Box::new(Ingress(info)),
-        "NetworkPolicy" => Box::new(NetworkPolicy(info)),
+        "NetworkPolicy" => Box::new(policies::NetworkPolicy(info)),
         _ => Box::new(Generic::new(info)),
     }
 }
@@ -570,83 +572,6 @@ fn ingress_backend(backend: &Value, path: &Path, errors: &mut ErrorList) {
             } else {
                 let faults = names::check_port_name(name);
                 errors.extend(invalid_each(&path.child("name"), name, faults));
-            }
-        }
-    }
-}
-
-struct NetworkPolicy(KindInfo);
-
-impl Strategy for NetworkPolicy {
-    fn kind(&self) -> &KindInfo {
-        &self.0
-    }
-
-    fn default(&self, obj: &mut Value) {
-        let Some(spec) = at_mut(obj, &["spec"]) else {
-            return;
-        };
-        if list_at(spec, &["policyTypes"]).is_empty() {
-            let egress = !list_at(spec, &["egress"]).is_empty();
-            let types = if egress {
-                json!(["Ingress", "Egress"])
-            } else {
-                json!(["Ingress"])
-            };
-            set(spec, "policyTypes", types);
-        }
-        for direction in ["ingress", "egress"] {
-            for rule in list_mut(spec, &[direction]) {
-                for port in list_mut(rule, &["ports"]) {
-                    default(port, "protocol", "TCP");
-                }
-            }
-        }
-    }
-
-    fn validate(&self, obj: &Value) -> ErrorList {
-        let mut errors = meta::validate(&self.0, obj);
-        network_policy(obj, &mut errors);
-        errors
-    }
-
-    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
-        let mut errors = meta::validate_update(&self.0, new, old);
-        network_policy(new, &mut errors);
-        errors
-    }
-}
-
-fn network_policy(obj: &Value, errors: &mut ErrorList) {
-    let path = Path::new("spec");
-    let selector = at(obj, &["spec", "podSelector"]);
-    selectors::label_selector(selector, &path.child("podSelector"), errors);
-    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
-        for (i, rule) in list_at(obj, &["spec", direction]).iter().enumerate() {
-            let path = path.child(direction).index(i);
-            for (i, port) in list_at(rule, &["ports"]).iter().enumerate() {
-                let path = path.child("ports").index(i);
-                choice(port, "protocol", &PROTOCOLS, &path, errors);
-                if has(port, &["port"]) {
-                    port_or_name(at(port, &["port"]), &path.child("port"), errors);
-                }
-            }
-            for (i, peer) in list_at(rule, &[peers]).iter().enumerate() {
-                let path = path.child(peers).index(i);
-                for key in ["podSelector", "namespaceSelector"] {
-                    selectors::label_selector(at(peer, &[key]), &path.child(key), errors);
-                }
-                let selected = has(peer, &["podSelector"]) || has(peer, &["namespaceSelector"]);
-                match (selected, has(peer, &["ipBlock"])) {
-                    (false, false) => {
-                        errors.push(FieldError::required(&path, "must specify a peer"));
-                    }
-                    (true, true) => {
-                        let why = "may not specify both ipBlock and another peer";
-                        errors.push(FieldError::forbidden(&path, why));
-                    }
-                    _ => {}
-                }
             }
         }
     }

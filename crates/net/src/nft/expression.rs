@@ -73,6 +73,9 @@ pub enum Expression {
     DestinationKind(Slot),
     /// Loads the kind of the source address (`RTN_…`).
     SourceKind(Slot),
+    /// Loads the index of the device by which an answer to the source would leave, if that is the one that the packet came
+    /// by; 0 otherwise.
+    WayBack(Slot),
     /// Loads a random number from `offset` on, below `offset + modulus`.
     Random {
         /// Where to.
@@ -88,6 +91,10 @@ pub enum Expression {
     Equal(Slot, Vec<u8>),
     /// Goes on when it is not.
     NotEqual(Slot, Vec<u8>),
+    /// Goes on when the value, its first byte the highest, is not below these bytes.
+    AtLeast(Slot, Vec<u8>),
+    /// Goes on when it is not above them.
+    AtMost(Slot, Vec<u8>),
     /// Keeps the bits of `mask`, changes those of `change`; of four bytes.
     Bits {
         /// The value.
@@ -208,6 +215,10 @@ impl Expression {
             Self::SourceKind(slot) => {
                 numbers(to, "fib", &[(1, slot.number()), (2, 3), (3, 1)]);
             }
+            Self::WayBack(slot) => {
+                // the source's route, by the device that the packet came by: its index
+                numbers(to, "fib", &[(1, slot.number()), (2, 1), (3, 1 | 1 << 3)]);
+            }
             Self::Random {
                 to: slot,
                 modulus,
@@ -222,6 +233,8 @@ impl Expression {
             }),
             Self::Equal(slot, bytes) => compare(to, *slot, 0, bytes),
             Self::NotEqual(slot, bytes) => compare(to, *slot, 1, bytes),
+            Self::AtLeast(slot, bytes) => compare(to, *slot, 5, bytes),
+            Self::AtMost(slot, bytes) => compare(to, *slot, 3, bytes),
             Self::Bits { of, mask, change } => expression(to, "bitwise", |to| {
                 to.put_be32(1, of.number())
                     .put_be32(2, of.number())

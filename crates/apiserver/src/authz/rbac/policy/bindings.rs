@@ -49,6 +49,11 @@ pub(super) const CLUSTER_BINDINGS: &[(&str, &str, &[&str])] = &[
         "davit:node-network",
         &["g", "system:nodes"],
     ),
+    (
+        "davit:network-policy",
+        "davit:network-policy",
+        &["g", "system:nodes"],
+    ),
     ("davit:scheduler", "davit:scheduler", &["u", SCHEDULER]),
     (
         "system:volume-scheduler",

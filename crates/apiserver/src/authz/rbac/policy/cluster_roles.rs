@@ -264,6 +264,15 @@ pub(super) const CLUSTER_ROLES: &[(&str, &str, &[&str])] = &[
             "list,watch networking.k8s.io servicecidrs",
         ],
     ),
+    // and what network plugins do: whom a policy lets through depends on pods of all nodes
+    (
+        "davit:network-policy",
+        "",
+        &[
+            "list,watch - pods",
+            "list,watch networking.k8s.io networkpolicies",
+        ],
+    ),
     // davit's controllers run under one identity instead of one service account each
     (
         "davit:controllers",

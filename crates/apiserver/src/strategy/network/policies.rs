@@ -1,0 +1,261 @@
+//! Network policies.
+
+use std::net::IpAddr;
+
+use davit_api::field::{ErrorList, FieldError, Path};
+use serde_json::{Value, json};
+
+use super::super::containers::{choice, port_number, port_or_name, required};
+use super::super::json::{at, at_mut, default, has, int_at, list_at, list_mut, set, str_at};
+use super::super::{KindInfo, Strategy, meta, selectors};
+use super::PROTOCOLS;
+
+pub(super) struct NetworkPolicy(pub(super) KindInfo);
+
+impl Strategy for NetworkPolicy {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
+        if list_at(spec, &["policyTypes"]).is_empty() {
+            let egress = !list_at(spec, &["egress"]).is_empty();
+            let types = if egress {
+                json!(["Ingress", "Egress"])
+            } else {
+                json!(["Ingress"])
+            };
+            set(spec, "policyTypes", types);
+        }
+        for direction in ["ingress", "egress"] {
+            for rule in list_mut(spec, &[direction]) {
+                for port in list_mut(rule, &["ports"]) {
+                    default(port, "protocol", "TCP");
+                }
+            }
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        network_policy(obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        network_policy(new, &mut errors);
+        errors
+    }
+}
+
+fn network_policy(obj: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let selector = at(obj, &["spec", "podSelector"]);
+    selectors::label_selector(selector, &path.child("podSelector"), errors);
+    for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
+        for (i, rule) in list_at(obj, &["spec", direction]).iter().enumerate() {
+            let path = path.child(direction).index(i);
+            for (i, port) in list_at(rule, &["ports"]).iter().enumerate() {
+                policy_port(port, &path.child("ports").index(i), errors);
+            }
+            for (i, peer) in list_at(rule, &[peers]).iter().enumerate() {
+                policy_peer(peer, &path.child(peers).index(i), errors);
+            }
+        }
+    }
+    let types = list_at(obj, &["spec", "policyTypes"]);
+    let path = path.child("policyTypes");
+    if types.len() > 2 {
+        let why = "may not specify more than two policyTypes";
+        errors.push(FieldError::invalid(&path, json!(types), why));
+        return;
+    }
+    let known = ["Egress", "Ingress"];
+    for (i, given) in types.iter().enumerate() {
+        let given = given.as_str().unwrap_or_default();
+        if !known.contains(&given) {
+            errors.push(FieldError::not_supported(&path.index(i), given, &known));
+        }
+    }
+}
+
+fn policy_port(port: &Value, path: &Path, errors: &mut ErrorList) {
+    choice(port, "protocol", &PROTOCOLS, path, errors);
+    if has(port, &["port"]) {
+        port_or_name(at(port, &["port"]), &path.child("port"), errors);
+    }
+    let Some(end) = int_at(port, &["endPort"]) else {
+        return;
+    };
+    let path = path.child("endPort");
+    let why = match (has(port, &["port"]), int_at(port, &["port"])) {
+        (false, _) => "may not be specified when `port` is not specified",
+        (true, None) => "may not be specified when `port` is non-numeric",
+        (true, Some(first)) => {
+            if end < first {
+                let why = "must be greater than or equal to `port`";
+                errors.push(FieldError::invalid(&path, end, why));
+            }
+            port_number(end, &path, errors);
+            return;
+        }
+    };
+    errors.push(FieldError::invalid(&path, end, why));
+}
+
+fn policy_peer(peer: &Value, path: &Path, errors: &mut ErrorList) {
+    for key in ["podSelector", "namespaceSelector"] {
+        selectors::label_selector(at(peer, &[key]), &path.child(key), errors);
+    }
+    let selected = has(peer, &["podSelector"]) || has(peer, &["namespaceSelector"]);
+    let block = has(peer, &["ipBlock"]);
+    if block {
+        ip_block(at(peer, &["ipBlock"]), &path.child("ipBlock"), errors);
+    }
+    match (selected, block) {
+        (false, false) => errors.push(FieldError::required(path, "must specify a peer")),
+        (true, true) => {
+            let why = "may not specify both ipBlock and another peer";
+            errors.push(FieldError::forbidden(path, why));
+        }
+        _ => {}
+    }
+}
+
+/// A range of addresses: its first bits, and how many of them there are.
+fn range_of(text: &str) -> Option<(IpAddr, u32)> {
+    let (address, bits) = text.split_once('/')?;
+    let address: IpAddr = address.parse().ok()?;
+    let most = if address.is_ipv4() { 32 } else { 128 };
+    let digits = !bits.is_empty() && bits.bytes().all(|digit| digit.is_ascii_digit());
+    let bits = bits.parse().ok().filter(|bits| digits && *bits <= most)?;
+    Some((address, bits))
+}
+
+/// Whether the address is in the range.
+fn is_within(address: IpAddr, (first, bits): (IpAddr, u32)) -> bool {
+    match (address, first) {
+        (IpAddr::V4(address), IpAddr::V4(first)) => {
+            let differing = address.to_bits() ^ first.to_bits();
+            differing.leading_zeros() >= bits
+        }
+        (IpAddr::V6(address), IpAddr::V6(first)) => {
+            let differing = address.to_bits() ^ first.to_bits();
+            differing.leading_zeros() >= bits
+        }
+        _ => false,
+    }
+}
+
+fn ip_block(block: &Value, path: &Path, errors: &mut ErrorList) {
+    let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+    required(block, "cidr", path, errors);
+    let text = str_at(block, &["cidr"]);
+    let Some(range) = range_of(text) else {
+        if !text.is_empty() {
+            errors.push(FieldError::invalid(&path.child("cidr"), text, why));
+        }
+        return;
+    };
+    for (i, except) in list_at(block, &["except"]).iter().enumerate() {
+        let path = path.child("except").index(i);
+        let text = except.as_str().unwrap_or_default();
+        match range_of(text) {
+            None => errors.push(FieldError::invalid(&path, text, why)),
+            Some((address, bits)) if !is_within(address, range) || bits <= range.1 => {
+                let why = "must be a strict subset of `cidr`";
+                errors.push(FieldError::invalid(&path, text, why));
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn faults(rule: Value) -> Vec<String> {
+        let mut errors = ErrorList::new();
+        let policy = json!({ "spec": {
+            "podSelector": {}, "policyTypes": ["Egress"], "egress": [rule],
+        }});
+        network_policy(&policy, &mut errors);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn item_114_blocks_are_ranges_with_narrower_exceptions() {
+        let block = |cidr: &str, except: &[&str]| {
+            faults(json!({ "to": [{ "ipBlock": { "cidr": cidr, "except": except } }] }))
+        };
+        assert_eq!(
+            block("10.0.0.0/8", &["10.1.0.0/16", "10.1.2.3/32"]),
+            [""; 0]
+        );
+        assert_eq!(block("fd00::/8", &["fd00::/64"]), [""; 0]);
+        assert!(block("", &[])[0].contains("spec.egress[0].to[0].ipBlock.cidr: Required value"));
+        assert!(block("10.0.0.0", &[])[0].contains("must be a valid CIDR value"));
+        assert!(block("10.0.0.0/33", &[])[0].contains("must be a valid CIDR value"));
+        for except in ["10.0.0.0/8", "11.0.0.0/16", "fd00::/64"] {
+            let faults = block("10.0.0.0/8", &[except]);
+            assert!(
+                faults[0].contains("except[0]")
+                    && faults[0].contains("must be a strict subset of `cidr`")
+            );
+        }
+    }
+
+    #[test]
+    fn item_114_ports_end_where_they_can() {
+        let port = |port: Value| faults(json!({ "ports": [port] }));
+        assert_eq!(
+            port(json!({ "protocol": "TCP", "port": 80, "endPort": 80 })),
+            [""; 0]
+        );
+        for (given, why) in [
+            (
+                json!({ "protocol": "TCP", "port": 80, "endPort": 79 }),
+                "must be greater than or equal to `port`",
+            ),
+            (
+                json!({ "protocol": "TCP", "port": "http", "endPort": 80 }),
+                "may not be specified when `port` is non-numeric",
+            ),
+            (
+                json!({ "protocol": "TCP", "endPort": 80 }),
+                "may not be specified when `port` is not specified",
+            ),
+            (
+                json!({ "protocol": "TCP", "port": 80, "endPort": 70000 }),
+                "must be between 1 and 65535",
+            ),
+        ] {
+            let faults = port(given);
+            assert!(
+                faults[0].contains("endPort") && faults[0].contains(why),
+                "{faults:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn types_are_two_at_most_and_known() {
+        for (types, why) in [
+            (json!(["Both"]), "Unsupported value: \"Both\""),
+            (
+                json!(["Ingress", "Egress", "Egress"]),
+                "may not specify more than two policyTypes",
+            ),
+        ] {
+            let mut errors = ErrorList::new();
+            let policy = json!({ "spec": { "podSelector": {}, "policyTypes": types } });
+            network_policy(&policy, &mut errors);
+            assert!(errors[0].to_string().contains(why), "{}", errors[0]);
+        }
+    }
+}

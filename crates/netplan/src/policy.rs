@@ -1,0 +1,134 @@
+//! NetworkPolicies in, who may talk to the pods of a node out (spec network.md 7).
+//!
+//! [`PolicyWorld`] holds what counts of policies, namespaces and pods. [`PolicyWorld::isolation`] says for one pod what
+//! its policies let through; peers that are chosen by labels are [`PodGroup`]s there, so that a pod that comes or goes
+//! changes the members of a group and no decision.
+
+mod read;
+mod world;
+
+pub use read::{CompiledPolicy, NamedPort, PolicyPod};
+pub use world::PolicyWorld;
+
+use crate::{Network, Protocol};
+use davit_api::selector::Selector;
+use std::collections::BTreeSet;
+
+/// Pods chosen by the labels of themselves and of their namespaces.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodScope {
+    /// Of which namespaces.
+    pub namespaces: NamespaceScope,
+    /// Which of their pods.
+    pub pods: Selector,
+}
+
+/// Namespaces by name or by labels.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NamespaceScope {
+    /// This one: the policy's own.
+    Named(String),
+    /// Those with such labels.
+    Labelled(Selector),
+}
+
+/// Ports of one protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PortRange {
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The first port.
+    pub first: u16,
+    /// The last port.
+    pub last: u16,
+}
+
+impl PortRange {
+    /// One port.
+    pub(crate) fn one(protocol: Protocol, port: u16) -> Self {
+        Self {
+            protocol,
+            first: port,
+            last: port,
+        }
+    }
+
+    /// Whether a port is in it.
+    #[must_use]
+    pub fn contains(&self, protocol: Protocol, port: u16) -> bool {
+        self.protocol == protocol && (self.first..=self.last).contains(&port)
+    }
+}
+
+/// Addresses that change while the decision stays.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PodGroup {
+    /// All pods of the scope.
+    Scope(PodScope),
+    /// Those of them on which the port of this name has this number.
+    Offering {
+        /// The pods.
+        scope: PodScope,
+        /// The port.
+        port: NamedPort,
+    },
+    /// The cluster's name servers that are part of the nodes: for peers they are the pods labelled `k8s-app: kube-dns` in
+    /// `kube-system`.
+    Resolvers,
+}
+
+/// Whom something is allowed.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Peers {
+    /// Everybody.
+    Everybody,
+    /// The pods of a group.
+    Group(PodGroup),
+    /// A range of addresses.
+    Block {
+        /// The range.
+        range: Network,
+        /// What of it is left out.
+        except: Vec<Network>,
+    },
+}
+
+/// Something that a policy allows.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Allowance {
+    /// To whom, or from whom.
+    pub peers: Peers,
+    /// To which ports; every protocol when it does not say.
+    pub ports: Option<PortRange>,
+}
+
+impl Allowance {
+    /// Allows everything.
+    const EVERYTHING: Self = Self {
+        peers: Peers::Everybody,
+        ports: None,
+    };
+}
+
+/// What the policies of a pod let through. A direction in which it is not isolated says nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Isolation {
+    /// Connections to the pod.
+    pub ingress: Option<BTreeSet<Allowance>>,
+    /// Connections of the pod.
+    pub egress: Option<BTreeSet<Allowance>>,
+}
+
+impl Isolation {
+    /// The groups of peers that it names.
+    pub fn groups(&self) -> impl Iterator<Item = &PodGroup> {
+        let all = self.ingress.iter().chain(&self.egress).flatten();
+        all.filter_map(|allowance| match &allowance.peers {
+            Peers::Group(group) => Some(group),
+            Peers::Everybody | Peers::Block { .. } => None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

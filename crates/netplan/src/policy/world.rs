@@ -1,0 +1,326 @@
+//! All that decides, by name.
+
+use super::read::{PolicyPeer, PolicyPort, PolicyRule};
+use super::{
+    Allowance, CompiledPolicy, Isolation, NamedPort, NamespaceScope, Peers, PodGroup, PodScope,
+    PolicyPod, PortRange,
+};
+use crate::Protocol;
+use davit_api::selector::{Labels, Selector};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+/// Where the cluster's name servers are, for peers.
+const DNS_NAMESPACE: &str = "kube-system";
+const DNS_LABEL: (&str, &str) = ("k8s-app", "kube-dns");
+/// Their ports, and the names of these.
+const DNS_PORTS: [(&str, Protocol); 2] = [("dns", Protocol::Udp), ("dns-tcp", Protocol::Tcp)];
+const DNS_PORT: u16 = 53;
+
+/// Objects of one kind by namespace and name.
+type Named<T> = BTreeMap<String, BTreeMap<String, T>>;
+
+/// What counts of a cluster's policies, namespaces and pods.
+#[derive(Debug, Clone, Default)]
+pub struct PolicyWorld {
+    policies: Named<CompiledPolicy>,
+    namespaces: BTreeMap<String, Labels>,
+    pods: Named<PolicyPod>,
+    /// Who says to have an address: when made, namespace, name. The last one has it.
+    owners: BTreeMap<Ipv4Addr, BTreeSet<(i64, String, String)>>,
+    resolvers: BTreeSet<Ipv4Addr>,
+}
+
+/// Enters, changes or takes away an object; whether that was a change.
+fn put<T: PartialEq>(all: &mut Named<T>, namespace: &str, name: &str, object: Option<T>) -> bool {
+    let known = all.get(namespace).and_then(|named| named.get(name));
+    if known == object.as_ref() {
+        return false;
+    }
+    let named = all.entry(namespace.to_owned()).or_default();
+    match object {
+        Some(object) => drop(named.insert(name.to_owned(), object)),
+        None => drop(named.remove(name)),
+    }
+    if named.is_empty() {
+        all.remove(namespace);
+    }
+    true
+}
+
+impl PolicyWorld {
+    /// A policy as it is now, or that it is gone. Answers whether that changes anything.
+    pub fn set_policy(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        policy: Option<CompiledPolicy>,
+    ) -> bool {
+        put(&mut self.policies, namespace, name, policy)
+    }
+
+    /// The labels of a namespace, or that it is gone. Answers whether that changes anything.
+    pub fn set_namespace(&mut self, name: &str, labels: Option<Labels>) -> bool {
+        if self.namespaces.get(name) == labels.as_ref() {
+            return false;
+        }
+        match labels {
+            Some(labels) => drop(self.namespaces.insert(name.to_owned(), labels)),
+            None => drop(self.namespaces.remove(name)),
+        }
+        true
+    }
+
+    /// A pod as it is now, or that it is gone. Answers whether that changes anything.
+    pub fn set_pod(&mut self, namespace: &str, name: &str, pod: Option<PolicyPod>) -> bool {
+        let owner = |pod: &PolicyPod| (pod.created, namespace.to_owned(), name.to_owned());
+        let new = pod
+            .as_ref()
+            .and_then(|pod| Some((pod.address?, owner(pod))));
+        let old = self.pods.get(namespace).and_then(|named| named.get(name));
+        let old = old.and_then(|pod| Some((pod.address?, owner(pod))));
+        if !put(&mut self.pods, namespace, name, pod) {
+            return false;
+        }
+        if let Some((address, owner)) = old
+            && let Some(owners) = self.owners.get_mut(&address)
+        {
+            owners.remove(&owner);
+            if owners.is_empty() {
+                self.owners.remove(&address);
+            }
+        }
+        if let Some((address, owner)) = new {
+            self.owners.entry(address).or_default().insert(owner);
+        }
+        true
+    }
+
+    /// Where the nodes' own name servers are. Answers whether that changes anything.
+    pub fn set_resolvers(&mut self, resolvers: BTreeSet<Ipv4Addr>) -> bool {
+        let changed = self.resolvers != resolvers;
+        self.resolvers = resolvers;
+        changed
+    }
+
+    /// What the policies of a pod let through; `None` for a pod that is not known.
+    #[must_use]
+    pub fn isolation(&self, namespace: &str, name: &str) -> Option<Isolation> {
+        let pod = self.pods.get(namespace)?.get(name)?;
+        let mut isolation = Isolation::default();
+        let policies = self
+            .policies
+            .get(namespace)
+            .into_iter()
+            .flat_map(BTreeMap::values);
+        for policy in policies.filter(|policy| policy.pods.matches(&pod.labels)) {
+            if let Some(rules) = &policy.ingress {
+                let allowed = isolation.ingress.get_or_insert_default();
+                rules.iter().for_each(|rule| ingress(rule, pod, allowed));
+            }
+            if let Some(rules) = &policy.egress {
+                let allowed = isolation.egress.get_or_insert_default();
+                rules.iter().for_each(|rule| self.egress(rule, allowed));
+            }
+        }
+        for allowed in [&mut isolation.ingress, &mut isolation.egress]
+            .into_iter()
+            .flatten()
+        {
+            // so that those who allow everything say it the same way
+            if allowed.contains(&Allowance::EVERYTHING) {
+                *allowed = [Allowance::EVERYTHING].into();
+            }
+        }
+        Some(isolation)
+    }
+
+    /// The addresses of a group, as far as they are known.
+    #[must_use]
+    pub fn members(&self, group: &PodGroup) -> BTreeSet<Ipv4Addr> {
+        let addresses = |scope, of: &dyn Fn(&PolicyPod) -> bool| {
+            let pods = self.pods_of(scope).filter(|pod| of(pod));
+            pods.filter_map(|pod| pod.address).collect()
+        };
+        match group {
+            PodGroup::Scope(scope) => addresses(scope, &|_| true),
+            PodGroup::Offering { scope, port } => {
+                let offers =
+                    |pod: &PolicyPod| pod.port(&port.name, port.protocol) == Some(port.number);
+                addresses(scope, &offers)
+            }
+            PodGroup::Resolvers => self.resolvers.clone(),
+        }
+    }
+
+    /// The pods of a scope that have their addresses to themselves.
+    fn pods_of<'a>(&'a self, scope: &'a PodScope) -> impl Iterator<Item = &'a PolicyPod> {
+        let named = match &scope.namespaces {
+            NamespaceScope::Named(name) => self.pods.get_key_value(name).into_iter().collect(),
+            NamespaceScope::Labelled(selector) => {
+                let labelled = self
+                    .namespaces
+                    .iter()
+                    .filter(|(_, labels)| selector.matches(labels));
+                let pods = labelled.filter_map(|(name, _)| self.pods.get_key_value(name));
+                pods.collect::<Vec<_>>()
+            }
+        };
+        let pods = named.into_iter().flat_map(|(namespace, pods)| {
+            let of = move |(name, pod)| (namespace, name, pod);
+            pods.iter().map(of)
+        });
+        let own = |(namespace, name, pod): &(&String, &String, &PolicyPod)| {
+            let owners = pod.address.and_then(|address| self.owners.get(&address));
+            let newest = owners.and_then(BTreeSet::last);
+            newest.is_some_and(|(_, ns, n)| ns == *namespace && n == *name)
+        };
+        let matching = pods.filter(|(_, _, pod)| scope.pods.matches(&pod.labels));
+        matching.filter(own).map(|(_, _, pod)| pod)
+    }
+
+    /// What a rule allows a pod to reach.
+    fn egress(&self, rule: &PolicyRule, allowed: &mut BTreeSet<Allowance>) {
+        let peers = peers_of(rule);
+        for peers in &peers {
+            let Some(ports) = &rule.ports else {
+                allowed.insert(Allowance {
+                    peers: peers.clone(),
+                    ports: None,
+                });
+                continue;
+            };
+            for port in ports {
+                match port {
+                    PolicyPort::Range(range) => {
+                        allowed.insert(Allowance {
+                            peers: peers.clone(),
+                            ports: Some(*range),
+                        });
+                    }
+                    PolicyPort::Named(name, protocol) => {
+                        self.egress_named(peers, name, *protocol, allowed);
+                    }
+                }
+            }
+        }
+        if peers.iter().any(|peers| self.selects_resolvers(peers)) {
+            allowed.extend(resolvers(rule));
+        }
+    }
+
+    /// A name means what it means on the pod that is reached, and nothing for blocks of addresses.
+    fn egress_named(
+        &self,
+        peers: &Peers,
+        name: &str,
+        protocol: Protocol,
+        allowed: &mut BTreeSet<Allowance>,
+    ) {
+        let scope = match peers {
+            Peers::Everybody => PodScope {
+                namespaces: NamespaceScope::Labelled(Selector::everything()),
+                pods: Selector::everything(),
+            },
+            Peers::Group(PodGroup::Scope(scope)) => scope.clone(),
+            Peers::Group(_) | Peers::Block { .. } => return,
+        };
+        let numbers: BTreeSet<u16> = self
+            .pods_of(&scope)
+            .filter_map(|pod| pod.port(name, protocol))
+            .collect();
+        for number in numbers {
+            let port = NamedPort {
+                name: name.to_owned(),
+                protocol,
+                number,
+            };
+            let group = PodGroup::Offering {
+                scope: scope.clone(),
+                port,
+            };
+            allowed.insert(Allowance {
+                peers: Peers::Group(group),
+                ports: Some(PortRange::one(protocol, number)),
+            });
+        }
+    }
+
+    /// Whether peers comprise the pods as which the nodes' own name servers count.
+    fn selects_resolvers(&self, peers: &Peers) -> bool {
+        let scope = match peers {
+            Peers::Group(PodGroup::Scope(scope)) => scope,
+            // for names of ports, which mean nothing there otherwise
+            Peers::Everybody => return true,
+            Peers::Group(_) | Peers::Block { .. } => return false,
+        };
+        let namespace = match &scope.namespaces {
+            NamespaceScope::Named(name) => name == DNS_NAMESPACE,
+            NamespaceScope::Labelled(selector) => {
+                let labels = self.namespaces.get(DNS_NAMESPACE);
+                labels.is_some_and(|labels| selector.matches(labels))
+            }
+        };
+        let (key, value) = DNS_LABEL;
+        namespace
+            && scope
+                .pods
+                .matches(&[(key.to_owned(), value.to_owned())].into())
+    }
+}
+
+/// What a rule allows to reach a pod; names of ports mean what they mean on it.
+fn ingress(rule: &PolicyRule, pod: &PolicyPod, allowed: &mut BTreeSet<Allowance>) {
+    let resolve = |port: &PolicyPort| match port {
+        PolicyPort::Range(range) => Some(*range),
+        PolicyPort::Named(name, protocol) => {
+            let number = pod.port(name, *protocol)?;
+            Some(PortRange::one(*protocol, number))
+        }
+    };
+    let ports: Vec<Option<PortRange>> = match &rule.ports {
+        None => vec![None],
+        Some(ports) => ports.iter().filter_map(resolve).map(Some).collect(),
+    };
+    for peers in peers_of(rule) {
+        let all = ports.iter().map(|ports| Allowance {
+            peers: peers.clone(),
+            ports: *ports,
+        });
+        allowed.extend(all);
+    }
+}
+
+fn peers_of(rule: &PolicyRule) -> Vec<Peers> {
+    let Some(peers) = &rule.peers else {
+        return vec![Peers::Everybody];
+    };
+    let each = peers.iter().map(|peer| match peer {
+        PolicyPeer::Pods(scope) => Peers::Group(PodGroup::Scope(scope.clone())),
+        PolicyPeer::Block { range, except } => Peers::Block {
+            range: *range,
+            except: except.clone(),
+        },
+    });
+    each.collect()
+}
+
+/// What of the name servers' ports a rule allows: never more, because other things listen at their addresses.
+fn resolvers(rule: &PolicyRule) -> impl Iterator<Item = Allowance> {
+    let allows = |name: &str, protocol| {
+        let port = |port: &PolicyPort| match port {
+            PolicyPort::Range(range) => range.contains(protocol, DNS_PORT),
+            PolicyPort::Named(given, of) => given == name && *of == protocol,
+        };
+        rule.ports
+            .as_ref()
+            .is_none_or(|ports| ports.iter().any(port))
+    };
+    let allowed = DNS_PORTS
+        .into_iter()
+        .filter(move |(name, protocol)| allows(name, *protocol));
+    allowed.map(|(_, protocol)| Allowance {
+        peers: Peers::Group(PodGroup::Resolvers),
+        ports: Some(PortRange::one(protocol, DNS_PORT)),
+    })
+}

@@ -1,0 +1,217 @@
+//! Follows NetworkPolicies, pods and namespaces, and has what they say stand in the table (spec network.md 7).
+//!
+//! A pod is cut off from the moment its address is in the table, before its link is there, until its policies have been
+//! written ([`PodLinks`] waits for that). At a restart what was written before stays until everything is known again.
+
+use crate::pods::PodLinks;
+use crate::ruleset::{Judgement, Ruleset};
+use crate::{Error, failed};
+use davit_client::{Change, Informer, Object, ObjectKey, Subscription};
+use davit_netplan::{CompiledPolicy, Isolation, PolicyPod, PolicyWorld};
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// Changes that come within this time are written together.
+const PAUSE: Duration = Duration::from_millis(20);
+/// After a failure.
+const RETRY: Duration = Duration::from_secs(2);
+/// How long the API server may take to list everything before that is worth a warning.
+const SYNC_WARNING: Duration = Duration::from_secs(30);
+
+/// Where objects come from.
+pub(crate) struct Sources {
+    pub(crate) policies: Informer<NetworkPolicy>,
+    pub(crate) pods: Informer<Pod>,
+    pub(crate) namespaces: Informer<Namespace>,
+    pub(crate) resolvers: watch::Receiver<BTreeSet<Ipv4Addr>>,
+}
+
+/// What is to stand in the table for these pods: address, and namespace and name.
+pub(crate) fn judgement(world: &PolicyWorld, pods: &[(Ipv4Addr, String)]) -> Judgement {
+    let of = |pod: &str| {
+        let (namespace, name) = pod.split_once('/')?;
+        world.isolation(namespace, name)
+    };
+    let pods: BTreeMap<_, _> = pods
+        .iter()
+        .map(|(address, pod)| (*address, of(pod)))
+        .collect();
+    let groups = pods.values().flatten().flat_map(Isolation::groups);
+    let groups: BTreeSet<_> = groups.cloned().collect();
+    let members = groups.into_iter().map(|group| {
+        let members = world.members(&group);
+        (group, members)
+    });
+    Judgement {
+        groups: members.collect(),
+        pods,
+    }
+}
+
+/// What was said, and what was made of it.
+struct Judge {
+    ruleset: Arc<Ruleset>,
+    links: PodLinks,
+    world: Arc<Mutex<PolicyWorld>>,
+    /// Kinds of which not everything is known yet.
+    unknown: usize,
+    /// Something has changed that was not written.
+    dirty: bool,
+}
+
+struct Changes {
+    policies: Subscription<NetworkPolicy>,
+    pods: Subscription<Pod>,
+    namespaces: Subscription<Namespace>,
+    resolvers: watch::Receiver<BTreeSet<Ipv4Addr>>,
+}
+
+/// Follows the sources for good.
+pub(crate) async fn run(sources: Sources, ruleset: Arc<Ruleset>, links: PodLinks) {
+    let mut changes = Changes {
+        policies: sources.policies.subscribe(),
+        pods: sources.pods.subscribe(),
+        namespaces: sources.namespaces.subscribe(),
+        resolvers: sources.resolvers,
+    };
+    changes.resolvers.mark_changed();
+    let mut judge = Judge {
+        ruleset,
+        links,
+        world: Arc::default(),
+        unknown: 3,
+        dirty: true,
+    };
+    loop {
+        judge.gather(&mut changes);
+        if judge.unknown > 0 {
+            if tokio::time::timeout(SYNC_WARNING, judge.wait(&mut changes))
+                .await
+                .is_err()
+            {
+                tracing::warn!("network policies wait for the API server: new pods are cut off");
+            }
+            continue;
+        }
+        if judge.dirty {
+            match judge.write().await {
+                Ok(written) => judge.dirty = !written,
+                Err(error) => {
+                    tracing::error!(%error, "network policies");
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+            // Pods have come or gone meanwhile, or it did not work.
+            if judge.dirty {
+                continue;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        judge.wait(&mut changes).await;
+    }
+}
+
+/// The object of a change as it is, or that it is gone.
+fn now<K: Object>(change: Change<K>) -> Option<(ObjectKey, Option<Arc<K>>)> {
+    match change {
+        Change::Applied { new, .. } => Some((ObjectKey::of(new.as_ref()), Some(new))),
+        Change::Deleted(old) => Some((ObjectKey::of(old.as_ref()), None)),
+        Change::Synced => None,
+    }
+}
+
+impl Judge {
+    /// Waits for one change.
+    async fn wait(&mut self, changes: &mut Changes) {
+        tokio::select! {
+            change = changes.policies.next() => self.policy(change),
+            change = changes.pods.next() => self.pod(change),
+            change = changes.namespaces.next() => self.namespace(change),
+            () = self.links.changed() => self.dirty = true,
+            changed = changes.resolvers.changed() => match changed {
+                Ok(()) => self.resolvers(&mut changes.resolvers),
+                // The network ends, and this with it.
+                Err(_) => std::future::pending().await,
+            },
+        }
+    }
+
+    /// Takes what has changed meanwhile.
+    fn gather(&mut self, changes: &mut Changes) {
+        while let Some(change) = changes.policies.try_next() {
+            self.policy(Some(change));
+        }
+        while let Some(change) = changes.pods.try_next() {
+            self.pod(Some(change));
+        }
+        while let Some(change) = changes.namespaces.try_next() {
+            self.namespace(Some(change));
+        }
+        self.resolvers(&mut changes.resolvers);
+    }
+
+    fn enter<K: Object>(
+        &mut self,
+        change: Option<Change<K>>,
+        put: impl FnOnce(&mut PolicyWorld, &ObjectKey, Option<Arc<K>>) -> bool,
+    ) {
+        let Some(change) = change else { return };
+        match now(change) {
+            Some((key, object)) => self.dirty |= put(&mut self.world.lock(), &key, object),
+            None => self.unknown = self.unknown.saturating_sub(1),
+        }
+    }
+
+    fn policy(&mut self, change: Option<Change<NetworkPolicy>>) {
+        self.enter(change, |world, key, policy| {
+            let policy = policy.map(|policy| CompiledPolicy::new(&policy));
+            world.set_policy(&key.namespace, &key.name, policy)
+        });
+    }
+
+    fn pod(&mut self, change: Option<Change<Pod>>) {
+        self.enter(change, |world, key, pod| {
+            let pod = pod.map(|pod| PolicyPod::new(&pod));
+            world.set_pod(&key.namespace, &key.name, pod)
+        });
+    }
+
+    fn namespace(&mut self, change: Option<Change<Namespace>>) {
+        self.enter(change, |world, key, namespace| {
+            let labels = namespace.map(|n| n.metadata.labels.clone().unwrap_or_default());
+            world.set_namespace(&key.name, labels)
+        });
+    }
+
+    fn resolvers(&mut self, resolvers: &mut watch::Receiver<BTreeSet<Ipv4Addr>>) {
+        let resolvers = resolvers.borrow_and_update().clone();
+        self.dirty |= self.world.lock().set_resolvers(resolvers);
+    }
+
+    /// Brings the table to what is known. Answers with `false` when pods have come or gone meanwhile.
+    async fn write(&self) -> Result<bool, Error> {
+        let (ruleset, links, world) =
+            (self.ruleset.clone(), self.links.clone(), self.world.clone());
+        let work = move || {
+            let as_of = ruleset.pods_changed();
+            let pods = links.pods().map_err(failed("records of pods' networks"))?;
+            let judgement = judgement(&world.lock(), &pods);
+            let written = ruleset.judge(as_of, &judgement);
+            let written = written.map_err(failed("network policies"))?;
+            if written {
+                links.judged(as_of);
+            }
+            Ok(written)
+        };
+        match tokio::task::spawn_blocking(work).await {
+            Ok(done) => done,
+            Err(error) => Err(failed("network policies")(std::io::Error::other(error))),
+        }
+    }
+}

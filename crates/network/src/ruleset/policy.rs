@@ -1,0 +1,267 @@
+//! What policies let through, in the table: a set for each group of peers, a chain for each thing that is allowed, and
+//! for each pod here two elements that lead to its chains.
+//!
+//! Sets and chains are numbered, so that nothing of an object's reaches their names. What is new is written before what
+//! leads to it, and what is old goes after that: at no moment is less or more allowed than before or after.
+
+use super::{BATCH, Ruleset, State};
+use crate::maps::{Map, set_of_peers};
+use crate::rules::policy::{Side, allowed};
+use davit_net::nft::{Data, Element, Verdict};
+use davit_netplan::{Allowance, Isolation, PodGroup};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::net::Ipv4Addr;
+
+/// With what the names begin.
+const CHAIN: &str = "allow-";
+const SET: &str = "peers-";
+
+/// What of policies stands in the table.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// The last number given.
+    last: u64,
+    groups: BTreeMap<PodGroup, (u64, BTreeSet<Ipv4Addr>)>,
+    chains: BTreeMap<(Side, BTreeSet<Allowance>), u64>,
+    /// Of an earlier run: they stay until everything is written anew.
+    old_sets: Vec<String>,
+    old_chains: Vec<String>,
+}
+
+/// What is to stand in the table.
+#[derive(Debug, Default)]
+pub(crate) struct Judgement {
+    /// Of each pod here, by its address. One that is not known yet is cut off.
+    pub(crate) pods: BTreeMap<Ipv4Addr, Option<Isolation>>,
+    /// The groups that the pods' policies name.
+    pub(crate) groups: BTreeMap<PodGroup, BTreeSet<Ipv4Addr>>,
+}
+
+fn element(address: Ipv4Addr, data: Option<Data>) -> Element {
+    Element {
+        key: address.octets().to_vec(),
+        is_end: false,
+        data,
+    }
+}
+
+fn elements(addresses: &[Ipv4Addr]) -> Vec<Element> {
+    addresses
+        .iter()
+        .map(|address| element(*address, None))
+        .collect()
+}
+
+impl Written {
+    /// What an earlier run has left. `last` is at least what this one has counted to.
+    pub(super) fn found(sets: Vec<String>, chains: &BTreeSet<String>, last: u64) -> Self {
+        let old_sets: Vec<String> = sets
+            .into_iter()
+            .filter(|name| name.starts_with(SET))
+            .collect();
+        let old_chains = chains.iter().filter(|name| name.starts_with(CHAIN));
+        let old_chains: Vec<String> = old_chains.cloned().collect();
+        let number = |name: &String| name.rsplit_once('-')?.1.parse::<u64>().ok();
+        let numbers = old_sets.iter().chain(&old_chains).filter_map(number);
+        Self {
+            last: numbers.max().unwrap_or_default().max(last),
+            old_sets,
+            old_chains,
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn last(&self) -> u64 {
+        self.last
+    }
+
+    fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
+    }
+
+    fn set(&self, group: &PodGroup) -> Option<String> {
+        self.groups
+            .get(group)
+            .map(|(number, _)| format!("{SET}{number}"))
+    }
+}
+
+/// The chains that pods need.
+fn chains_of(judgement: &Judgement) -> BTreeSet<(Side, &BTreeSet<Allowance>)> {
+    let pods = judgement.pods.values().flatten();
+    let sides = pods.flat_map(|isolation| {
+        let ingress = isolation
+            .ingress
+            .iter()
+            .map(|allowed| (Side::Source, allowed));
+        let egress = isolation
+            .egress
+            .iter()
+            .map(|allowed| (Side::Destination, allowed));
+        ingress.chain(egress)
+    });
+    sides.collect()
+}
+
+impl Ruleset {
+    /// How often pods here have come and gone.
+    pub(crate) fn pods_changed(&self) -> u64 {
+        self.state.lock().pods_changed
+    }
+
+    /// Brings the table to what policies say. Answers with `false`, and does nothing, when pods have come or gone since
+    /// they had changed `as_of` times. When the kernel refuses, everything is written anew the next time.
+    pub(crate) fn judge(&self, as_of: u64, judgement: &Judgement) -> io::Result<bool> {
+        let mut state = self.state.lock();
+        if state.pods_changed != as_of {
+            return Ok(false);
+        }
+        let done = self.enter_peers(&mut state, judgement);
+        let done = done.and_then(|()| self.enter_chains(&mut state, judgement));
+        let done = done.and_then(|()| self.clear_peers(&mut state, judgement));
+        if done.is_err() {
+            self.read_again(&mut state);
+        }
+        done.map(|()| true)
+    }
+
+    /// New sets, and new members of those that are there.
+    fn enter_peers(&self, state: &mut State, judgement: &Judgement) -> io::Result<()> {
+        for (group, members) in &judgement.groups {
+            let written = &mut state.policies;
+            if !written.groups.contains_key(group) {
+                let number = written.number();
+                let mut change = self.table.transaction();
+                change.add_set(&set_of_peers(&format!("{SET}{number}")));
+                self.table.commit(change)?;
+                written
+                    .groups
+                    .insert(group.clone(), (number, BTreeSet::new()));
+            }
+            let Some((number, held)) = written.groups.get_mut(group) else {
+                continue;
+            };
+            let name = format!("{SET}{number}");
+            let new: Vec<Ipv4Addr> = members.difference(held).copied().collect();
+            for batch in new.chunks(BATCH) {
+                let mut change = self.table.transaction();
+                change.add_elements(&name, &elements(batch));
+                self.table.commit(change)?;
+                held.extend(batch);
+            }
+        }
+        Ok(())
+    }
+
+    /// New chains, and the elements that lead to them, at once.
+    fn enter_chains(&self, state: &mut State, judgement: &Judgement) -> io::Result<()> {
+        let mut change = self.table.transaction();
+        let mut new = BTreeMap::new();
+        for (side, rules) in chains_of(judgement) {
+            let key = (side, rules.clone());
+            if state.policies.chains.contains_key(&key) {
+                continue;
+            }
+            let number = state.policies.number();
+            let chain = format!("{CHAIN}{number}");
+            allowed(&mut change, &chain, side, rules, |group| {
+                state.policies.set(group)
+            });
+            new.insert(key, number);
+        }
+        let mut entered = Vec::new();
+        for (address, isolation) in &judgement.pods {
+            for (map, side) in [
+                (Map::Ingress, Side::Source),
+                (Map::Egress, Side::Destination),
+            ] {
+                let verdict = match isolation {
+                    None => Verdict::Drop,
+                    Some(isolation) => {
+                        let rules = match side {
+                            Side::Source => &isolation.ingress,
+                            Side::Destination => &isolation.egress,
+                        };
+                        let number = rules.as_ref().map(|rules| {
+                            let key = (side, rules.clone());
+                            state.policies.chains.get(&key).or_else(|| new.get(&key))
+                        });
+                        match number {
+                            None => Verdict::Return,
+                            Some(Some(number)) => Verdict::Goto(format!("{CHAIN}{number}")),
+                            Some(None) => Verdict::Drop,
+                        }
+                    }
+                };
+                let wanted = element(*address, Some(Data::Verdict(verdict)));
+                let place = (wanted.key.clone(), false);
+                let held = state.maps.get(&map).and_then(|held| held.get(&place));
+                // Only where a pod is now, and where something else is to stand.
+                let Some(held) = held.filter(|held| **held != wanted.data) else {
+                    continue;
+                };
+                let before = element(*address, held.clone());
+                change.delete_elements(map.name(), &[before]);
+                change.add_elements(map.name(), std::slice::from_ref(&wanted));
+                entered.push((map, place, wanted.data));
+            }
+        }
+        self.table.commit(change)?;
+        state.policies.chains.extend(new);
+        for (map, place, data) in entered {
+            state.maps.entry(map).or_default().insert(place, data);
+        }
+        Ok(())
+    }
+
+    /// Members, chains and sets that nothing needs any more.
+    fn clear_peers(&self, state: &mut State, judgement: &Judgement) -> io::Result<()> {
+        let needed = chains_of(judgement);
+        let unused = |key: &(Side, BTreeSet<Allowance>)| !needed.contains(&(key.0, &key.1));
+        let mut change = self.table.transaction();
+        let chains = state.policies.chains.iter().filter(|(key, _)| unused(key));
+        for (_, number) in chains {
+            change.delete_chain(&format!("{CHAIN}{number}"));
+        }
+        for chain in &state.policies.old_chains {
+            change.delete_chain(chain);
+        }
+        self.table.commit(change)?;
+        state.policies.chains.retain(|key, _| !unused(key));
+        for chain in std::mem::take(&mut state.policies.old_chains) {
+            state.chains.remove(&chain);
+        }
+
+        let mut change = self.table.transaction();
+        for set in &state.policies.old_sets {
+            change.delete_set(set);
+        }
+        for (group, (number, _)) in &state.policies.groups {
+            if !judgement.groups.contains_key(group) {
+                change.delete_set(&format!("{SET}{number}"));
+            }
+        }
+        self.table.commit(change)?;
+        state.policies.old_sets.clear();
+        state
+            .policies
+            .groups
+            .retain(|group, _| judgement.groups.contains_key(group));
+        for (group, (number, held)) in &mut state.policies.groups {
+            let members = judgement.groups.get(group);
+            let gone = held
+                .iter()
+                .filter(|address| members.is_none_or(|m| !m.contains(address)));
+            let gone: Vec<Ipv4Addr> = gone.copied().collect();
+            for batch in gone.chunks(BATCH) {
+                let mut change = self.table.transaction();
+                change.delete_elements(&format!("{SET}{number}"), &elements(batch));
+                self.table.commit(change)?;
+                held.retain(|address| !batch.contains(address));
+            }
+        }
+        Ok(())
+    }
+}
