@@ -5,6 +5,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
+#[path = "network/policy.rs"]
+mod policy;
 
 use harness::{Cluster, DAVIT, FULL_DISK, eventually, kubectl_binary, output, program, root, run};
 use nix::sched::{CloneFlags, unshare};
