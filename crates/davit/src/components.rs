@@ -1,6 +1,7 @@
 //! The parts of a cluster, made from command-line options and wired by clients only.
 
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
+use crate::open_files;
 use crate::paths::{self, NodePaths};
 use crate::pod_network::{self, Opened};
 use anyhow::{Context, Result, bail};
@@ -326,6 +327,7 @@ async fn runtime(
             };
             embedded.handlers = options.runtime_handlers.iter().cloned().collect();
             embedded.network = network.connects.clone();
+            embedded.open_files = open_files::given();
             Arc::new(Embedded::new(embedded).await.context("embedded runtime")?)
         }
         RuntimeKind::Cri(socket) => {
