@@ -17,3 +17,5 @@ mod node_harness;
 mod paths;
 #[path = "attacks/requests.rs"]
 mod requests;
+#[path = "attacks/sessions.rs"]
+mod sessions;

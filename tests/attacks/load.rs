@@ -26,7 +26,7 @@ const ENDED: Duration = Duration::from_secs(60);
 const SILENT: usize = 4200;
 const AT_ONCE: usize = 64;
 
-type Tls = TlsStream<TcpStream>;
+pub(crate) type Tls = TlsStream<TcpStream>;
 
 /// A cluster, and where its servers listen.
 struct Target {
@@ -139,7 +139,7 @@ impl ServerCertVerifier for Anybody {
     }
 }
 
-fn connector(protocol: &str) -> TlsConnector {
+pub(crate) fn connector(protocol: &str) -> TlsConnector {
     let config = rustls::ClientConfig::builder()
         .dangerous()
         .with_custom_certificate_verifier(Arc::new(Anybody));
@@ -154,7 +154,11 @@ async fn connect(from: [u8; 4], to: SocketAddr) -> std::io::Result<TcpStream> {
     socket.connect(to).await
 }
 
-async fn tls(from: [u8; 4], to: SocketAddr, connector: &TlsConnector) -> std::io::Result<Tls> {
+pub(crate) async fn tls(
+    from: [u8; 4],
+    to: SocketAddr,
+    connector: &TlsConnector,
+) -> std::io::Result<Tls> {
     let stream = connect(from, to).await?;
     let name = rustls::pki_types::ServerName::IpAddress(to.ip().into());
     connector.connect(name, stream).await
@@ -193,7 +197,7 @@ async fn silent(from: [u8; 4], to: SocketAddr, count: usize) -> Vec<Tls> {
 }
 
 /// Waits until the other end closes; what it has sent.
-async fn until_closed(stream: &mut (impl AsyncReadExt + Unpin), what: &str) -> Vec<u8> {
+pub(crate) async fn until_closed(stream: &mut (impl AsyncReadExt + Unpin), what: &str) -> Vec<u8> {
     let mut sent = Vec::new();
     let end = tokio::time::timeout(ENDED, stream.read_to_end(&mut sent)).await;
     assert!(end.is_ok(), "{what} was not closed");
@@ -206,7 +210,11 @@ async fn item_15_load_of_strangers_leaves_others_served() {
     target.serves_others("nothing").await;
     silent_connections(&target).await;
     let (slow, ()) = tokio::join!(slow_heads(&target), worn_out_by_frames(&target));
-    answers_that_nobody_takes(&target).await;
+    make_large(&target).await;
+    tokio::join!(
+        answers_that_nobody_takes(&target),
+        watches_that_nobody_reads(&target)
+    );
     for (mut stream, what) in slow {
         until_closed(&mut stream, what).await;
     }
@@ -353,7 +361,6 @@ async fn worn_out_by_frames(target: &Target) {
 
 /// Large lists that are asked for by the hundred, none of which is read.
 async fn answers_that_nobody_takes(target: &Target) {
-    make_large(target).await;
     let before = target.memory();
     let mut clients = Vec::new();
     for n in 0..4 {
@@ -400,6 +407,42 @@ async fn answers_that_nobody_takes(target: &Target) {
     assert!(grown < 600 << 20, "memory grew by {grown}");
     target.serves_others("lists that nobody reads").await;
     drop((answers, clients));
+}
+
+/// Watches that begin with more than the connection holds. What comes after would have to be kept for them.
+async fn watches_that_nobody_reads(target: &Target) {
+    const WATCH: &str = "/api/v1/namespaces/default/configmaps?watch=true";
+    let from = Ipv4Addr::new(127, 0, 15, 10);
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind(SocketAddr::from((from, 0))).unwrap();
+    let stream = socket.connect(target.api).await.unwrap();
+    let name = "davit".try_into().unwrap();
+    let mut plain = connector("http/1.1").connect(name, stream).await.unwrap();
+    let ask =
+        format!("GET {WATCH} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer reader-token\r\n\r\n");
+    plain.write_all(ask.as_bytes()).await.unwrap();
+
+    let stream = tls(from.octets(), target.api, &connector("h2")).await;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new())
+            .initial_stream_window_size(1)
+            .handshake::<_, Empty<bytes::Bytes>>(hyper_util::rt::TokioIo::new(stream.unwrap()))
+            .await
+            .unwrap();
+    let connection = tokio::spawn(connection);
+    let request = Request::get(format!("https://davit{WATCH}"))
+        .header("authorization", "Bearer reader-token")
+        .body(Empty::new())
+        .unwrap();
+    let response = sender.send_request(request).await.unwrap();
+    assert!(response.status().is_success(), "{response:?}");
+    let ended = tokio::time::timeout(2 * ENDED, connection).await;
+    assert!(ended.is_ok(), "a watch over HTTP/2 goes on");
+    // the other one began before
+    let got = until_closed(&mut plain, "a watch over HTTP/1.1").await;
+    assert!(got.starts_with(b"HTTP/1.1 200"));
+    assert!(got.len() < 8 << 20, "all {} bytes were kept", got.len());
 }
 
 /// Lists of about 8 MiB, and somebody who may read them.

@@ -43,6 +43,7 @@ async fn files_of_the_node() {
     sub_path_races(&node, &victims).await;
     links_for_logs(&node, &victims).await;
     deep_trees(&node).await;
+    sockets_behind_links(&node, &victims).await;
     strange_files_of_plugins(&node, &victims);
     // Ends and starts davit again.
     let node = local_accounts(node, &find).await;
@@ -292,6 +293,35 @@ fn nest(dir: &Path, depth: usize) {
         mkdirat(&at, "d", Mode::S_IRWXU).unwrap();
         at = openat(&at, "d", flags, Mode::empty()).unwrap();
     }
+}
+
+/// A plugin names a link for its socket, and puts links among those that ask to be registered: nobody is called behind them.
+async fn sockets_behind_links(node: &NodeCluster, victims: &Path) {
+    use davit_proto::deviceplugin::v1beta1 as pb;
+    let folder = node.kubelet_dir().join("device-plugins");
+    let registry = node.kubelet_dir().join("plugins_registry");
+    let victim = victims.join("of-the-host.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&victim).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    symlink(&victim, folder.join("link.sock")).unwrap();
+    symlink(&victim, registry.join("link.sock")).unwrap();
+    symlink(victims, registry.join("folder")).unwrap();
+    let kubelet = folder.join(pb::REGISTRATION_SOCKET);
+    let channel = davit_proto::unix::connect_once(&kubelet, Duration::from_secs(10));
+    let channel = channel.await.unwrap();
+    let mut client = pb::registration_client::RegistrationClient::new(channel);
+    for endpoint in ["link.sock", "../plugins_registry/link.sock", ".."] {
+        let request = pb::RegisterRequest {
+            version: pb::VERSION.to_owned(),
+            endpoint: endpoint.to_owned(),
+            resource_name: "example.com/attack".to_owned(),
+            options: None,
+        };
+        let refused = client.register(request).await.unwrap_err();
+        assert!(refused.message().contains("dial"), "{refused:?}");
+    }
+    let called = listener.accept().err().map(|error| error.kind());
+    assert_eq!(called, Some(std::io::ErrorKind::WouldBlock));
 }
 
 /// What a device plugin's container can put into the folders it shares with the node agent.

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -499,4 +499,32 @@ fn archives() {
         .collect();
     names.sort();
     assert_eq!(names, ["data", "victim", "x.tar"]);
+}
+
+/// Attributes and names stand before an entry and are kept in memory: an archive that asks for half a gigabyte of it, and
+/// takes two blocks of the disk.
+#[test]
+fn archives_that_cost_memory() {
+    const LARGE: u64 = 512 << 20;
+    let dir = harness::temp_dir();
+    for kind in [
+        EntryType::XHeader,
+        EntryType::GNULongName,
+        EntryType::GNULongLink,
+    ] {
+        let mut note = tar::Header::new_gnu();
+        note.set_entry_type(kind);
+        note.set_size(LARGE);
+        note.set_cksum();
+        let mut entry = Layer::new();
+        entry.put(EntryType::Regular, "file", "", b"x");
+        let path = dir.path().join("x.tar");
+        let file = fs::File::create(&path).unwrap();
+        file.write_all_at(note.as_bytes(), 0).unwrap();
+        file.write_all_at(&entry.end(), 512 + LARGE).unwrap();
+        let out = import(&path, &dir.path().join("data"));
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success(), "{kind:?}");
+        assert!(said.contains("stand before an entry"), "{kind:?}: {said}");
+    }
 }

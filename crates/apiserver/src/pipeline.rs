@@ -15,9 +15,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use davit_api::status::Status;
-use davit_listen::{Busy, Exchange};
+use davit_listen::{AnswerKind, Busy, Exchange};
 use futures::{FutureExt, StreamExt};
-use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, WARNING};
+use http::header::{CACHE_CONTROL, HeaderName, HeaderValue, UPGRADE, WARNING};
 use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt;
@@ -321,7 +321,7 @@ async fn inner(
     strip_claims(&mut parts.headers);
     let _place = admitted(server, context).await?;
     if let Some(exchange) = exchange {
-        let begun = exchange.may_begin(context.info.is_long_running());
+        let begun = exchange.may_begin(kind_of_answer(context));
         begun.map_err(too_busy)?;
     }
     authorize::request(server, context).await?;
@@ -339,6 +339,20 @@ async fn inner(
         handlers::resource(server, context, request).await
     } else {
         root::handle(server, context).await
+    }
+}
+
+/// How the answer will be given, as far as the request tells.
+fn kind_of_answer(context: &Context) -> AnswerKind {
+    let info = &context.info;
+    if info.is_resource && info.verb == "watch" {
+        AnswerKind::Watch
+    } else if context.headers.contains_key(UPGRADE) {
+        AnswerKind::Session
+    } else if info.is_long_running() {
+        AnswerKind::Stream
+    } else {
+        AnswerKind::Whole
     }
 }
 

@@ -72,6 +72,9 @@ const CONNECTIONS: ConnectionLimits = ConnectionLimits {
     // as kube-apiserver's
     idle: Duration::from_secs(90),
     long_running: 65_536,
+    sessions: 4096,
+    // as the kubelet's
+    session_idle: Duration::from_secs(4 * 3600),
     unsent: 256 << 20,
 };
 /// The part of the files for connections that the API server gets; the node's server has the rest.

@@ -1,5 +1,7 @@
 //! Answers over WebSocket that only tell: watches, one text message an event, and logs.
 
+use std::time::Duration;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -92,15 +94,16 @@ pub(crate) fn accept(
 
 impl Session {
     /// The answer to the request, and the work that sends a message for each piece once the connection is
-    /// upgraded.
+    /// upgraded. A client that takes longer than `patience` for one is left.
     pub(crate) fn start(
         self,
         pieces: impl Stream<Item = Bytes> + Send + 'static,
+        patience: Duration,
     ) -> (Response<ResponseBody>, impl Future<Output = ()> + Send) {
         let (upgrade, encoding) = (self.upgrade, self.encoding);
         let work = async move {
             match upgrade.await {
-                Ok(upgraded) => send(TokioIo::new(upgraded), encoding, pieces).await,
+                Ok(upgraded) => send(TokioIo::new(upgraded), encoding, pieces, patience).await,
                 Err(error) => tracing::debug!(%error, "upgrading to WebSocket"),
             }
         };
@@ -108,7 +111,7 @@ impl Session {
     }
 }
 
-async fn send<T>(io: T, encoding: Encoding, pieces: impl Stream<Item = Bytes>)
+async fn send<T>(io: T, encoding: Encoding, pieces: impl Stream<Item = Bytes>, patience: Duration)
 where
     T: tokio::io::AsyncRead + tokio::io::AsyncWrite,
 {
@@ -130,14 +133,17 @@ where
             Encoding::Binary => message(0x82, &piece),
             Encoding::Base64 => message(0x81, STANDARD.encode(&piece).as_bytes()),
         };
-        if writer.write_all(&message).await.is_err() {
+        let sent = tokio::time::timeout(patience, writer.write_all(&message)).await;
+        if !matches!(sent, Ok(Ok(()))) {
             return;
         }
     }
     let close = message(CLOSE, &NORMAL.to_be_bytes());
-    if writer.write_all(&close).await.is_ok() {
-        let _ = writer.shutdown().await;
-    }
+    let closed = async {
+        writer.write_all(&close).await?;
+        writer.shutdown().await
+    };
+    let _gone_already = tokio::time::timeout(patience, closed).await;
 }
 
 /// An unmasked, unfragmented message, as servers send them.

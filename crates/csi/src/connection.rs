@@ -2,8 +2,7 @@
 
 use crate::{Capabilities, Error};
 use davit_proto::csi::v1::node_client::NodeClient;
-use davit_proto::unix::{self, MAX_MESSAGE};
-use std::path::Path;
+use davit_proto::unix::{self, Address, MAX_MESSAGE};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Mutex, OnceCell};
@@ -51,7 +50,7 @@ impl Kept {
     ///
     /// # Errors
     /// Nobody accepts there: [`Code::Unavailable`].
-    pub(crate) async fn get(&self, endpoint: &Path) -> Result<Arc<Connection>, Error> {
+    pub(crate) async fn get(&self, endpoint: &Address) -> Result<Arc<Connection>, Error> {
         let asked = Instant::now();
         let mut state = self.0.lock().await;
         if let Some(connection) = &state.connection

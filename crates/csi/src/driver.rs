@@ -3,7 +3,8 @@
 use crate::connection::{Connection, Kept};
 use crate::{Capabilities, CsiVersion, Error, VolumeStats};
 use davit_proto::csi::v1 as pb;
-use std::path::{Path, PathBuf};
+use davit_proto::unix::Address;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Request, Response, Status};
@@ -18,14 +19,14 @@ const GRACE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub struct DriverClient {
     name: String,
-    endpoint: PathBuf,
+    endpoint: Address,
     version: CsiVersion,
     limit: Duration,
     kept: Kept,
 }
 
 impl DriverClient {
-    pub(crate) fn new(name: &str, endpoint: PathBuf, version: CsiVersion, limit: Duration) -> Self {
+    pub(crate) fn new(name: &str, endpoint: Address, version: CsiVersion, limit: Duration) -> Self {
         Self {
             name: name.to_owned(),
             endpoint,
@@ -42,7 +43,7 @@ impl DriverClient {
 
     /// The socket of its services.
     pub fn endpoint(&self) -> &Path {
-        &self.endpoint
+        self.endpoint.path()
     }
 
     /// The highest version it announced that is spoken here.

@@ -2,6 +2,7 @@
 
 use crate::driver::{CALL_LIMIT, DriverClient};
 use crate::{CsiVersion, NotRegistered, PLUGIN_NAME, VersionError};
+use davit_proto::unix::Address;
 use parking_lot::RwLock;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -65,6 +66,8 @@ struct Registered {
 #[derive(Debug)]
 pub struct Drivers {
     limit: Duration,
+    /// Below it drivers may write.
+    root: Option<PathBuf>,
     /// In the order in which they came.
     table: RwLock<Vec<Registered>>,
 }
@@ -80,8 +83,16 @@ impl Drivers {
     pub fn with_call_limit(limit: Duration) -> Self {
         Self {
             limit,
+            root: None,
             table: RwLock::default(),
         }
+    }
+
+    /// The directory below which drivers and others may write: endpoints in it are not reached through links.
+    #[must_use]
+    pub fn below(mut self, root: impl Into<PathBuf>) -> Self {
+        self.root = Some(root.into());
+        self
     }
 
     /// Whether a plugin may be registered.
@@ -119,6 +130,10 @@ impl Drivers {
     ) -> Result<Arc<DriverClient>, VersionsRefused> {
         let mut table = self.table.write();
         let version = usable(&table, "RegisterPlugin", name, &socket, versions)?;
+        let endpoint = match &self.root {
+            Some(root) => Address::below(root, endpoint),
+            None => endpoint.into(),
+        };
         let client = Arc::new(DriverClient::new(name, endpoint, version, self.limit));
         table.retain(|r| r.socket != socket || r.client.name() != name);
         table.push(Registered {

@@ -1,9 +1,9 @@
 //! The parts of a cluster, made from command-line options and wired by clients only.
 
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
-use crate::features;
 use crate::paths::{self, NodePaths};
 use crate::pod_network::{self, Opened};
+use crate::{features, open_files};
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, Pki, write_kubeconfig};
@@ -327,6 +327,7 @@ async fn runtime(
             };
             embedded.handlers = options.runtime_handlers.iter().cloned().collect();
             embedded.network = network.connects.clone();
+            embedded.open_files = open_files::given();
             Arc::new(Embedded::new(embedded).await.context("embedded runtime")?)
         }
         RuntimeKind::Cri(socket) => {

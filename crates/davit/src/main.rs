@@ -13,6 +13,7 @@ mod image;
 mod kubelet_flags;
 mod lab;
 mod node_identity;
+mod open_files;
 mod paths;
 mod pod_network;
 mod protection;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     // A container's monitor is this binary again; it must begin before any thread exists and never returns.
     davit_oci::monitor::main_if_invoked();
     let args = Args::of_process();
+    let few_files = open_files::raise().err();
     if rustls::crypto::ring::default_provider()
         .install_default()
         .is_err()
@@ -37,6 +39,9 @@ fn main() -> ExitCode {
         eprintln!("davit: another TLS provider is installed already");
     }
     init_log(&args);
+    if let Some(error) = few_files {
+        tracing::warn!(%error, "the limit of open files cannot be raised");
+    }
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         // Frames of debug builds are several times as large.

@@ -107,11 +107,15 @@ pub(crate) async fn open(
     match network {
         PodNetwork::None => return Ok(alone(Arc::new(Loopback))),
         PodNetwork::Cni(dir) => {
-            tracing::info!("pods are connected by CNI plugins: network policies are theirs to enforce");
+            tracing::info!(
+                "pods are connected by CNI plugins: network policies are theirs to enforce"
+            );
             return Ok(alone(Arc::new(Cni::new(cni(dir)))));
         }
         PodNetwork::Bridge(networks) => {
-            tracing::warn!("pods are connected by a bridge: nobody enforces network policies on this node");
+            tracing::warn!(
+                "pods are connected by a bridge: nobody enforces network policies on this node"
+            );
             let dir = bridge::write(&networks, &options.cni_bin_dir, data_dir)?;
             return Ok(alone(Arc::new(Cni::new(cni(dir)))));
         }

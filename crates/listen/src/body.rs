@@ -8,16 +8,18 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::connections::Exchange;
+use crate::exchange::{Exchange, Piece};
 
 pin_project! {
-    /// A body that is counted as under way until it is dropped; whole ones are counted by their bytes, too.
+    /// A body that is counted as under way until it is dropped; whole ones are counted by their bytes, too, and of others
+    /// each piece has to be taken in time.
     #[derive(Debug)]
     pub struct TrackedBody<B> {
         #[pin]
         inner: B,
         exchange: Arc<Exchange>,
         whole: bool,
+        piece: Option<Piece>,
     }
 }
 
@@ -29,6 +31,7 @@ impl<B: Body<Data = Bytes>> TrackedBody<B> {
             inner,
             exchange,
             whole,
+            piece: None,
         }
     }
 }
@@ -42,8 +45,13 @@ impl<B: Body<Data = Bytes>> Body for TrackedBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
+        *this.piece = None;
         let frame = this.inner.poll_frame(cx);
         if !*this.whole {
+            if let Poll::Ready(Some(Ok(frame))) = &frame {
+                let bytes = frame.data_ref().map_or(0, Bytes::len);
+                *this.piece = Some(this.exchange.piece(bytes));
+            }
             return frame;
         }
         frame.map(|next| {

@@ -2,18 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
+use crate::exchange::Exchange;
 use crate::pool::{Holder, Pool};
 use crate::shares::{Share, Shares};
 use crate::socket::Socket;
-use crate::unsent::{self, Deadlines};
+use crate::unsent::Deadlines;
 
 /// Files that must remain for what is no connection of the server, in parts of all.
 const OF_FILES: usize = 2;
@@ -35,6 +35,11 @@ pub struct ConnectionLimits {
     pub idle: Duration,
     /// Long-running requests (watches, logs) at once.
     pub long_running: usize,
+    /// Upgraded connections (exec, attach, port-forward) at once.
+    pub sessions: usize,
+    /// Until an upgraded connection on which nothing comes or goes is closed, and one whose client takes nothing of a
+    /// stream that is no watch.
+    pub session_idle: Duration,
     /// Bytes of answers that nobody has taken yet.
     pub unsent: usize,
 }
@@ -55,6 +60,8 @@ impl ConnectionLimits {
                 *count = (*count * have / wanted).max(1);
             }
         }
+        // each holds a second one, to where it leads
+        self.sessions = self.sessions.min(self.known);
         self
     }
 }
@@ -62,10 +69,11 @@ impl ConnectionLimits {
 /// The connections of a server.
 #[derive(Debug)]
 pub struct Connections {
-    limits: ConnectionLimits,
+    pub(crate) limits: ConnectionLimits,
     pools: Mutex<Pools>,
-    long_running: Arc<Shares>,
-    unsent: Arc<Shares>,
+    pub(crate) long_running: Arc<Shares>,
+    pub(crate) sessions: Arc<Shares>,
+    pub(crate) unsent: Arc<Shares>,
 }
 
 #[derive(Debug)]
@@ -118,6 +126,9 @@ pub(crate) struct Entry {
     closed: CancellationToken,
     /// Cancelled to end it when its requests are answered.
     draining: CancellationToken,
+    since: Instant,
+    /// When bytes last came or went, in milliseconds after `since`.
+    active: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -130,8 +141,8 @@ struct State {
     requested: bool,
     /// Requests under way.
     requests: usize,
-    /// The connection is none of HTTP any more.
-    upgraded: bool,
+    /// The connection is none of HTTP any more; what it counts for.
+    session: Option<Share>,
     idle_since: Instant,
     unsent: Deadlines,
 }
@@ -140,7 +151,7 @@ impl Entry {
     /// What would be lost with the connection: more is more.
     pub(crate) fn worth(&self) -> u8 {
         let state = self.state.lock();
-        if state.upgraded || state.requests > 0 {
+        if state.session.is_some() || state.requests > 0 {
             3
         } else if state.requested {
             2
@@ -155,7 +166,12 @@ impl Entry {
         if state.unsent.overdue(now) {
             return Some(Urgency::AtOnce);
         }
-        if state.upgraded || state.requests > 0 {
+        if state.session.is_some() {
+            let active = Duration::from_millis(self.active.load(Ordering::Relaxed));
+            let idle = now.saturating_duration_since(self.since + active);
+            return (idle >= limits.session_idle).then_some(Urgency::AtOnce);
+        }
+        if state.requests > 0 {
             return None;
         }
         let idle = now.saturating_duration_since(state.idle_since);
@@ -166,6 +182,13 @@ impl Entry {
             return Some(Urgency::AtOnce);
         }
         (idle >= limits.idle).then_some(Urgency::WhenDone)
+    }
+
+    /// Bytes have come or gone.
+    pub(crate) fn active(&self) {
+        let millis = self.since.elapsed().as_millis();
+        let millis = u64::try_from(millis).unwrap_or(u64::MAX);
+        self.active.store(millis, Ordering::Relaxed);
     }
 
     pub(crate) fn heard(&self) {
@@ -194,6 +217,7 @@ impl Connections {
                 known: Pool::new(limits.known),
             }),
             long_running: Shares::new(limits.long_running),
+            sessions: Shares::new(limits.sessions),
             unsent: Shares::new(limits.unsent),
         })
     }
@@ -207,12 +231,14 @@ impl Connections {
             id: pools.next,
             closed: CancellationToken::new(),
             draining: CancellationToken::new(),
+            since: Instant::now(),
+            active: AtomicU64::new(0),
             state: Mutex::new(State {
                 place: place.clone(),
                 heard: false,
                 requested: false,
                 requests: 0,
-                upgraded: false,
+                session: None,
                 idle_since: Instant::now(),
                 unsent: Deadlines::default(),
             }),
@@ -339,15 +365,27 @@ impl Lease {
         state.requests += 1;
         state.requested = true;
         drop(state);
-        Arc::new(Exchange {
-            lease: self.clone(),
-            long_running: Mutex::new(None),
-            reserved: Mutex::new(None),
-            exempt: AtomicBool::new(false),
-        })
+        Arc::new(Exchange::new(self.clone()))
     }
 
-    fn who(&self) -> String {
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
+    /// A request is answered.
+    pub(crate) fn answered(&self) {
+        let mut state = self.entry.state.lock();
+        state.requests = state.requests.saturating_sub(1);
+        state.idle_since = Instant::now();
+    }
+
+    /// The connection is none of HTTP from now on.
+    pub(crate) fn upgraded(&self, session: Share) {
+        self.entry.active();
+        self.entry.state.lock().session = Some(session);
+    }
+
+    pub(crate) fn who(&self) -> String {
         match &self.entry.state.lock().place {
             Place::Stranger(address) => address.to_string(),
             Place::Known(user) => user.clone(),
@@ -360,98 +398,13 @@ impl Lease {
         pools.remove(&place, self.entry.id);
     }
 
+    /// What is handed to the connection must be taken by then; until [`Lease::sent`].
+    pub(crate) fn handed(&self, deadline: Instant) -> u64 {
+        self.entry.state.lock().unsent.insert(deadline)
+    }
+
     pub(crate) fn sent(&self, id: u64) {
         self.entry.state.lock().unsent.remove(id);
-    }
-}
-
-/// Somebody has as much under way as they may.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("too many requests, please try again later.")]
-pub struct Busy;
-
-/// One request and its answer, from the request's head to the last byte handed to the connection.
-#[derive(Debug)]
-pub struct Exchange {
-    lease: Lease,
-    long_running: Mutex<Option<Share>>,
-    /// What the answer is going to hold.
-    reserved: Mutex<Option<Share>>,
-    exempt: AtomicBool,
-}
-
-impl Exchange {
-    /// The client has shown who it is.
-    pub fn identified(&self, user: &str) {
-        self.lease.identified(user);
-    }
-
-    /// The client is never refused; what it takes is counted all the same.
-    pub fn exempt(&self) {
-        self.exempt.store(true, Ordering::Relaxed);
-    }
-
-    fn share(&self, of: &Arc<Shares>, amount: usize) -> Result<Share, Busy> {
-        let who = self.lease.who();
-        if self.exempt.load(Ordering::Relaxed) {
-            return Ok(of.take(&who, amount));
-        }
-        of.try_take(&who, amount).ok_or(Busy)
-    }
-
-    /// Whether the request may be answered: its sender takes the answers to others, and has not too many that last.
-    ///
-    /// # Errors
-    /// [`Busy`].
-    pub fn may_begin(&self, long_running: bool) -> Result<(), Busy> {
-        let connections = &self.lease.connections;
-        if long_running {
-            *self.long_running.lock() = Some(self.share(&connections.long_running, 1)?);
-        } else {
-            self.share(&connections.unsent, 0)?;
-        }
-        Ok(())
-    }
-
-    /// Whether the client may have an answer of so many bytes, now that they are known: it may have asked for others at
-    /// the same time.
-    ///
-    /// # Errors
-    /// [`Busy`].
-    pub fn may_answer(&self, bytes: usize) -> Result<(), Busy> {
-        if bytes >= unsent::COUNTED {
-            let unsent = &self.lease.connections.unsent;
-            *self.reserved.lock() = Some(self.share(unsent, bytes)?);
-        }
-        Ok(())
-    }
-
-    /// Counts the bytes of an answer until the client has taken them, for which it has a while.
-    pub fn whole(&self, answer: Bytes) -> Bytes {
-        if answer.len() < unsent::COUNTED {
-            return answer;
-        }
-        let reserved = self.reserved.lock().take();
-        let share = reserved.unwrap_or_else(|| {
-            let unsent = &self.lease.connections.unsent;
-            unsent.take(&self.lease.who(), answer.len())
-        });
-        let deadline = unsent::deadline(Instant::now(), answer.len());
-        let id = self.lease.entry.state.lock().unsent.insert(deadline);
-        unsent::counted(answer, self.lease.clone(), share, id)
-    }
-
-    /// The connection is none of HTTP from now on; it is idle as long as it likes.
-    pub fn upgraded(&self) {
-        self.lease.entry.state.lock().upgraded = true;
-    }
-}
-
-impl Drop for Exchange {
-    fn drop(&mut self) {
-        let mut state = self.lease.entry.state.lock();
-        state.requests = state.requests.saturating_sub(1);
-        state.idle_since = Instant::now();
     }
 }
 

@@ -7,12 +7,14 @@
 //! must wait: the accept loop does not stop.
 //!
 //! A connection on which nothing is asked for is closed after a while, and so is one whose client asks and does not take
-//! the answer. What answers hold until they are taken is counted by user, in the same way as connections.
+//! the answer, piece by piece where it goes on. What answers hold until they are taken is counted by user, in the same way as
+//! connections; so are upgraded connections, which are closed when nothing has come or gone for long.
 #![forbid(unsafe_code)]
 
 mod accept;
 mod body;
 mod connections;
+mod exchange;
 mod http;
 mod pool;
 mod shares;
@@ -21,7 +23,8 @@ mod unsent;
 
 pub use accept::accept;
 pub use body::TrackedBody;
-pub use connections::{Busy, ConnectionLimits, Connections, Exchange, Lease};
+pub use connections::{ConnectionLimits, Connections, Lease};
+pub use exchange::{AnswerKind, Busy, Exchange};
 pub use http::{HttpLimits, http};
 pub use shares::{Share, Shares};
 pub use socket::Socket;

@@ -41,6 +41,13 @@ impl Socket {
             Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
         }
     }
+
+    fn sent(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if matches!(written, Poll::Ready(Ok(count)) if count > 0) {
+            self.lease.entry().active();
+        }
+        written
+    }
 }
 
 impl Drop for Socket {
@@ -58,9 +65,12 @@ impl AsyncRead for Socket {
         self.open(cx)?;
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
-        if !self.heard && buf.filled().len() > before {
-            self.heard = true;
-            self.lease.entry().heard();
+        if buf.filled().len() > before {
+            self.lease.entry().active();
+            if !self.heard {
+                self.heard = true;
+                self.lease.entry().heard();
+            }
         }
         read
     }
@@ -73,7 +83,8 @@ impl AsyncWrite for Socket {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         self.open(cx)?;
-        Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
+        self.sent(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -90,7 +101,8 @@ impl AsyncWrite for Socket {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         self.open(cx)?;
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
+        self.sent(written)
     }
 
     fn is_write_vectored(&self) -> bool {

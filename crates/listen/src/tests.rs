@@ -1,4 +1,6 @@
 use super::*;
+use crate::exchange::{AnswerKind, Busy};
+use bytes::Bytes;
 use std::net::Ipv4Addr;
 use tokio::net::TcpListener;
 
@@ -9,6 +11,8 @@ const LIMITS: ConnectionLimits = ConnectionLimits {
     first_request: Duration::from_secs(10),
     idle: Duration::from_secs(90),
     long_running: 8,
+    sessions: 8,
+    session_idle: Duration::from_secs(4 * 3600),
     unsent: 1 << 20,
 };
 
@@ -126,6 +130,92 @@ async fn time_runs_out() {
     for lasting in [&upgraded, &working] {
         assert_eq!(state(lasting), (false, false));
     }
+    connections.sweep(now + Duration::from_secs(4 * 3600 + 1));
+    assert_eq!(state(&upgraded), (false, true));
+    assert_eq!(state(&working), (false, false));
+}
+
+#[tokio::test]
+async fn bytes_keep_a_session() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let connections = Connections::new(LIMITS);
+    let (mut socket, used, mut far) = from(&connections, A).await;
+    let (_socket, idle, _far) = from(&connections, A).await;
+    for lease in [&used, &idle] {
+        lease.begin().upgraded();
+    }
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let before = Instant::now();
+    far.write_all(b"a").await.unwrap();
+    socket.read_u8().await.unwrap();
+    connections.sweep(before + LIMITS.session_idle - Duration::from_millis(2));
+    assert!(idle.entry.closed.is_cancelled());
+    assert!(!used.entry.closed.is_cancelled());
+}
+
+/// A stream of one piece after another, in no hurry to end.
+fn endless() -> impl http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Unpin {
+    let pieces =
+        futures::stream::repeat_with(|| Ok(http_body::Frame::data(Bytes::from_static(b"event"))));
+    http_body_util::StreamBody::new(pieces)
+}
+
+#[tokio::test]
+async fn streams_that_nobody_takes_end() {
+    use http_body_util::BodyExt;
+    let connections = Connections::new(LIMITS);
+    let mut opened = Vec::new();
+    for kind in [AnswerKind::Watch, AnswerKind::Stream] {
+        let (socket, lease, far) = from(&connections, A).await;
+        let exchange = lease.begin();
+        exchange.may_begin(kind).unwrap();
+        let mut body = crate::TrackedBody::new(endless(), exchange);
+        body.frame().await.unwrap().unwrap();
+        opened.push((lease, body, socket, far));
+    }
+    let closed = |n: usize, opened: &[(Lease, _, _, _)]| opened[n].0.entry.closed.is_cancelled();
+    let now = Instant::now();
+    connections.sweep(now + Duration::from_secs(59));
+    assert!(!closed(0, &opened));
+    opened[0].1.frame().await.unwrap().unwrap();
+    connections.sweep(now + Duration::from_secs(62));
+    assert!(closed(0, &opened), "nobody asked for the piece after");
+    assert!(!closed(1, &opened), "a pager may take its time");
+    connections.sweep(now + Duration::from_secs(4 * 3600 + 1));
+    assert!(closed(1, &opened));
+}
+
+#[tokio::test]
+async fn a_stream_without_events_is_waited_for() {
+    let connections = Connections::new(LIMITS);
+    let (_socket, lease, _far) = from(&connections, A).await;
+    let exchange = lease.begin();
+    exchange.may_begin(AnswerKind::Watch).unwrap();
+    let mut piece = Some(exchange.piece(5));
+    connections.sweep(Instant::now() + Duration::from_secs(59));
+    piece.take();
+    connections.sweep(Instant::now() + Duration::from_secs(3600));
+    assert!(!lease.entry.closed.is_cancelled());
+}
+
+#[tokio::test]
+async fn sessions_are_shared_as_long_as_they_last() {
+    let connections = Connections::new(LIMITS);
+    let mut open = Vec::new();
+    for _ in 0..4 {
+        let (socket, lease, far) = from(&connections, A).await;
+        lease.identified("typist");
+        let exchange = lease.begin();
+        exchange.may_begin(AnswerKind::Session).unwrap();
+        exchange.upgraded();
+        open.push((socket, far));
+    }
+    let (_socket, lease, _far) = from(&connections, A).await;
+    lease.identified("typist");
+    assert_eq!(lease.begin().may_begin(AnswerKind::Session), Err(Busy));
+    assert_eq!(lease.begin().may_begin(AnswerKind::Watch), Ok(()));
+    open.pop();
+    assert_eq!(lease.begin().may_begin(AnswerKind::Session), Ok(()));
 }
 
 #[tokio::test]
@@ -137,16 +227,16 @@ async fn answers_that_nobody_takes_are_counted_and_end() {
     innocent.identified("innocent");
     let exchange = lease.begin();
     let mut waiting = Vec::new();
-    while exchange.may_begin(false).is_ok() {
+    while exchange.may_begin(AnswerKind::Whole).is_ok() {
         waiting.push(exchange.whole(Bytes::from(vec![0; 128 * 1024])));
     }
     assert_eq!(waiting.len(), 4);
     assert_eq!(connections.unsent(), 512 * 1024);
-    assert_eq!(innocent.begin().may_begin(false), Ok(()));
+    assert_eq!(innocent.begin().may_begin(AnswerKind::Whole), Ok(()));
     let part = waiting.pop().map(|mut whole| whole.split_to(10));
     assert_eq!(connections.unsent(), 512 * 1024, "a part holds the whole");
     drop(part);
-    assert_eq!(exchange.may_begin(false), Ok(()));
+    assert_eq!(exchange.may_begin(AnswerKind::Whole), Ok(()));
     connections.sweep(Instant::now() + Duration::from_secs(61));
     assert!(!lease.entry.closed.is_cancelled());
     connections.sweep(Instant::now() + Duration::from_secs(63));
@@ -163,7 +253,7 @@ async fn answers_asked_for_at_once_are_counted_before_they_are_sent() {
     assert!(
         asked
             .iter()
-            .all(|exchange| exchange.may_begin(false).is_ok())
+            .all(|exchange| exchange.may_begin(AnswerKind::Whole).is_ok())
     );
     let large = 128 * 1024;
     let answered = asked
@@ -186,12 +276,15 @@ async fn requests_that_last_are_shared() {
     let (_socket, lease, _far) = from(&connections, A).await;
     lease.identified("watcher");
     let held: Vec<_> = (0..4).map(|_| lease.begin()).collect();
-    assert!(held.iter().all(|exchange| exchange.may_begin(true).is_ok()));
-    assert_eq!(lease.begin().may_begin(true), Err(Busy));
+    assert!(
+        held.iter()
+            .all(|exchange| exchange.may_begin(AnswerKind::Watch).is_ok())
+    );
+    assert_eq!(lease.begin().may_begin(AnswerKind::Watch), Err(Busy));
     let (_other, innocent, _far2) = from(&connections, B).await;
-    assert!(innocent.begin().may_begin(true).is_ok());
+    assert!(innocent.begin().may_begin(AnswerKind::Watch).is_ok());
     drop(held);
-    assert!(lease.begin().may_begin(true).is_ok());
+    assert!(lease.begin().may_begin(AnswerKind::Watch).is_ok());
 }
 
 #[tokio::test]

@@ -118,6 +118,10 @@ pub struct NodeOptions {
     pub volume_plugin_dir: PathBuf,
     /// Where the volumes of davit's own provisioner are kept; the node keeps none without.
     pub local_volumes: Option<PathBuf>,
+    /// How long nothing may come or go on a connection of exec, attach or port-forward (`streamingConnectionIdleTimeout`).
+    pub session_idle: Duration,
+    /// Containers that name no seccomp profile get the runtime's (`seccompDefault`).
+    pub seccomp_default: bool,
     /// When logs are rotated.
     pub log_rotation: LogRotation,
     /// How long admission waits for a device plugin that is coming back.
@@ -187,6 +191,8 @@ impl NodeOptions {
             mounts: rustix::process::geteuid().is_root(),
             volume_plugin_dir: PathBuf::from(davit_flexvolume::DEFAULT_PLUGIN_DIR),
             local_volumes: None,
+            session_idle: server::DEFAULT_SESSION_IDLE,
+            seccomp_default: false,
             log_rotation: LogRotation::default(),
             plugin_wait: Duration::from_secs(5 * 60),
             driver_patience: Duration::from_secs(60),
@@ -377,7 +383,7 @@ impl NodeAgent {
         );
         let objects: Arc<dyn ObjectSource> = Arc::new(ApiObjects::new(client.clone()));
         let pods = Arc::new(PodTable::default());
-        let drivers = Arc::new(Drivers::default());
+        let drivers = Arc::new(Drivers::default().below(&options.root_dir));
         let registrar = Registrar::new(client.clone(), options.node_name.clone(), drivers.clone());
         let registrar = Arc::new(registrar);
         let config = DeviceConfig {

@@ -244,7 +244,10 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
         container,
         &user,
         target,
-        &seccomp_root(ctx),
+        security::SeccompOptions {
+            root: &seccomp_root(ctx),
+            by_default: ctx.options.seccomp_default,
+        },
         users.as_ref(),
     )?;
     let mut annotations: HashMap<String, String> =

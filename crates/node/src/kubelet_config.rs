@@ -118,10 +118,12 @@ pub struct KubeletConfig {
     rotate_certificates: Option<bool>,
     #[serde(rename = "serverTLSBootstrap")]
     server_tls_bootstrap: Option<bool>,
+    seccomp_default: Option<bool>,
     shutdown_grace_period: Option<String>,
     shutdown_grace_period_by_pod_priority: Vec<PriorityGroup>,
     shutdown_grace_period_critical_pods: Option<String>,
     static_pod_path: Option<PathBuf>,
+    streaming_connection_idle_timeout: Option<String>,
     system_reserved: BTreeMap<String, String>,
     tls_cert_file: Option<PathBuf>,
     tls_private_key_file: Option<PathBuf>,
@@ -210,6 +212,13 @@ impl KubeletConfig {
         if let Some(dns) = &self.cluster_dns {
             options.cluster_dns.servers.clone_from(dns);
         }
+        if let Some(text) = &self.streaming_connection_idle_timeout {
+            let idle = value("streamingConnectionIdleTimeout", durations::parse(text))?;
+            // Zero stands for the default, as in the kubelet.
+            if !idle.is_zero() {
+                options.session_idle = idle;
+            }
+        }
         if let Some(size) = &self.container_log_max_size {
             options.log_rotation.max_bytes = bytes("containerLogMaxSize", size)?;
         }
@@ -229,6 +238,7 @@ impl KubeletConfig {
         options.port = self.port.unwrap_or(options.port);
         let bootstrap = self.server_tls_bootstrap;
         options.server_tls_bootstrap = bootstrap.unwrap_or(options.server_tls_bootstrap);
+        options.seccomp_default = self.seccomp_default.unwrap_or(false);
         options.max_pods = self.max_pods.unwrap_or(options.max_pods);
         let files = self.container_log_max_files;
         options.log_rotation.max_files = files.unwrap_or(options.log_rotation.max_files);

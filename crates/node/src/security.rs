@@ -209,6 +209,26 @@ pub struct ImageUser<'a> {
     pub name: &'a str,
 }
 
+/// What the node has for the seccomp profiles of containers.
+#[derive(Debug, Clone, Copy)]
+pub struct SeccompOptions<'a> {
+    /// Where profiles of files are.
+    pub root: &'a std::path::Path,
+    /// Containers that name no profile get the runtime's (`seccompDefault`).
+    pub by_default: bool,
+}
+
+impl SeccompOptions<'_> {
+    fn profile(self, own: Option<&SeccompProfile>) -> cri::SecurityProfile {
+        let of_runtime = SeccompProfile {
+            type_: "RuntimeDefault".to_owned(),
+            localhost_profile: None,
+        };
+        let fallback = self.by_default.then_some(&of_runtime);
+        seccomp_with_root(own.or(fallback), self.root)
+    }
+}
+
 /// Security context of a container.
 ///
 /// # Errors
@@ -218,7 +238,7 @@ pub fn container(
     container: &Container,
     image: &ImageUser<'_>,
     target: Option<String>,
-    seccomp_root: &std::path::Path,
+    seccomp_options: SeccompOptions<'_>,
     users: Option<&cri::UserNamespace>,
 ) -> Result<cri::LinuxContainerSecurityContext, Error> {
     let of_pod = pod.pod_spec().security_context.as_ref();
@@ -251,11 +271,12 @@ pub fn container(
         supplemental_groups: groups(of_pod),
         supplemental_groups_policy: groups_policy(of_pod),
         no_new_privs: own.and_then(|c| c.allow_privilege_escalation) == Some(false),
-        seccomp: Some(seccomp_with_root(
-            own.and_then(|c| c.seccomp_profile.as_ref())
-                .or(of_pod.and_then(|c| c.seccomp_profile.as_ref())),
-            seccomp_root,
-        )),
+        seccomp: Some(
+            seccomp_options.profile(
+                own.and_then(|c| c.seccomp_profile.as_ref())
+                    .or(of_pod.and_then(|c| c.seccomp_profile.as_ref())),
+            ),
+        ),
         apparmor: app_armor(
             own.and_then(|c| c.app_armor_profile.as_ref())
                 .or(of_pod.and_then(|c| c.app_armor_profile.as_ref())),
@@ -349,6 +370,15 @@ mod tests {
         own: serde_json::Value,
         uid: Option<i64>,
     ) -> Result<cri::LinuxContainerSecurityContext, Error> {
+        with_default(pod_context, own, uid, false)
+    }
+
+    fn with_default(
+        pod_context: serde_json::Value,
+        own: serde_json::Value,
+        uid: Option<i64>,
+        by_default: bool,
+    ) -> Result<cri::LinuxContainerSecurityContext, Error> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
             "spec": {"securityContext": pod_context, "containers": [{"name": "c", "securityContext": own}]},
@@ -359,9 +389,35 @@ mod tests {
             &pod.pod_spec().containers[0],
             &ImageUser { uid, name: "" },
             None,
-            Path::new("/seccomp"),
+            SeccompOptions {
+                root: Path::new("/seccomp"),
+                by_default,
+            },
             None,
         )
+    }
+
+    #[test]
+    fn a_profile_by_default() {
+        use cri::security_profile::ProfileType;
+        let kind = |of_pod, own, by_default| {
+            let context = with_default(of_pod, own, None, by_default).unwrap();
+            context.seccomp.unwrap().profile_type()
+        };
+        let named = |name: &str| json!({"seccompProfile": {"type": name}});
+        assert_eq!(
+            kind(json!({}), json!({}), true),
+            ProfileType::RuntimeDefault
+        );
+        assert_eq!(kind(json!({}), json!({}), false), ProfileType::Unconfined);
+        let unconfined = named("Unconfined");
+        assert_eq!(
+            kind(json!({}), unconfined.clone(), true),
+            ProfileType::Unconfined
+        );
+        assert_eq!(kind(unconfined, json!({}), true), ProfileType::Unconfined);
+        let privileged = json!({"privileged": true});
+        assert_eq!(kind(json!({}), privileged, true), ProfileType::Unconfined);
     }
 
     #[test]

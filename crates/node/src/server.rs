@@ -21,7 +21,7 @@ use auth::Access;
 pub use auth::{AccessOptions, Authorize};
 use bytes::Bytes;
 use davit_listen::{
-    ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
+    AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
 };
 use davit_streaming::Body;
 use http::{HeaderValue, Method, Request, Response, StatusCode, header};
@@ -41,6 +41,9 @@ use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
+/// `streamingConnectionIdleTimeout` unless it is configured, as the kubelet's.
+pub(crate) const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(4 * 3600);
+
 /// Connections of a server whose process may open enough files.
 const CONNECTIONS: ConnectionLimits = ConnectionLimits {
     strangers: 512,
@@ -49,6 +52,8 @@ const CONNECTIONS: ConnectionLimits = ConnectionLimits {
     first_request: Duration::from_secs(15),
     idle: Duration::from_secs(90),
     long_running: 2048,
+    sessions: 1024,
+    session_idle: DEFAULT_SESSION_IDLE,
     unsent: 64 << 20,
 };
 /// The part of the files for connections that the node's server gets; the API server has the rest.
@@ -158,7 +163,11 @@ impl Server {
             let renewal = serving::run(self.state.ctx.clone(), requested, cancel.clone());
             connections.spawn(renewal);
         }
-        let open = Connections::new(CONNECTIONS.within_files(FILES.0, FILES.1));
+        let limits = ConnectionLimits {
+            session_idle: self.state.ctx.options.session_idle,
+            ..CONNECTIONS
+        };
+        let open = Connections::new(limits.within_files(FILES.0, FILES.1));
         let serve =
             |socket, lease| serve_connection(self.state.clone(), self.tls.clone(), socket, lease);
         davit_listen::accept(&self.listener, &open, &mut connections, &cancel, serve).await;
@@ -238,10 +247,19 @@ async fn answer(
         );
         return text(StatusCode::FORBIDDEN, message);
     }
-    if let Err(busy) = exchange.may_begin(false) {
+    if let Err(busy) = exchange.may_begin(kind_of_answer(&path)) {
         return text(StatusCode::TOO_MANY_REQUESTS, busy.to_string());
     }
     route(state, request, &path).await
+}
+
+fn kind_of_answer(path: &str) -> AnswerKind {
+    let first = path.trim_start_matches('/').split('/').next();
+    match first {
+        Some("containerLogs") => AnswerKind::Stream,
+        Some("exec" | "attach" | "portForward") => AnswerKind::Session,
+        _ => AnswerKind::Whole,
+    }
 }
 
 async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> Response<Body> {

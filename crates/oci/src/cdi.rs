@@ -10,8 +10,10 @@
 pub(crate) mod edits;
 mod spec;
 
+use rustix::fs::{Mode, OFlags};
 use spec::{Edits, Spec};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -171,7 +173,7 @@ impl Registry {
                     Some(file) if file.stamp == stamp => file,
                     _ => File {
                         stamp,
-                        spec: read(&path, &metadata).map(Arc::new),
+                        spec: read(&path).map(Arc::new),
                     },
                 };
                 now.insert(path, file);
@@ -182,13 +184,26 @@ impl Registry {
     }
 }
 
-fn read(path: &Path, metadata: &std::fs::Metadata) -> Result<Spec, String> {
-    if metadata.len() > MAX_FILE {
-        return Err(format!("larger than {MAX_FILE} bytes"));
-    }
-    let text = std::fs::read_to_string(path).map_err(|e| e.to_string())?;
+fn read(path: &Path) -> Result<Spec, String> {
+    let text = content(path).map_err(|e| e.to_string())?;
     let json = path.extension().is_some_and(|e| e == "json");
     Spec::parse(&text, json)
+}
+
+/// The text of a file. What was looked at before may be something else by now: one without an end, or one that is waited
+/// for.
+fn content(path: &Path) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = std::fs::File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("not a regular file"));
+    }
+    let mut text = String::new();
+    file.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > MAX_FILE {
+        return Err(io::Error::other(format!("larger than {MAX_FILE} bytes")));
+    }
+    Ok(text)
 }
 
 /// Device names that annotations of a container give.

@@ -30,6 +30,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::task::JoinSet;
 
+/// How many files a process may open (`RLIMIT_NOFILE`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OpenFiles {
+    /// As long as it asks for no more.
+    pub soft: u64,
+    /// At most.
+    pub hard: u64,
+}
+
 /// Where the runtime keeps things and what it may do.
 #[derive(Debug, Clone)]
 pub struct EmbeddedOptions {
@@ -49,6 +58,8 @@ pub struct EmbeddedOptions {
     pub host_ip: String,
     /// Directories of CDI files, the one that wins last.
     pub cdi_dirs: Vec<PathBuf>,
+    /// How many files containers may open; as many as this process, without.
+    pub open_files: Option<OpenFiles>,
     /// Handlers of runtime classes that are taken besides the empty one. All of them run pods alike.
     pub handlers: BTreeSet<String>,
 }
@@ -67,6 +78,7 @@ impl EmbeddedOptions {
             network: Arc::new(Loopback),
             host_ip: "127.0.0.1".to_owned(),
             cdi_dirs: crate::cdi::DEFAULT_DIRS.map(PathBuf::from).to_vec(),
+            open_files: None,
             handlers: BTreeSet::new(),
         }
     }

@@ -4,6 +4,7 @@
 //! unpacked layer each, named after the digest of its content), `images/tmp` (cleared at start).
 
 mod archive;
+mod entries;
 mod pull;
 mod reference;
 mod registry;

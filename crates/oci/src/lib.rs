@@ -24,7 +24,7 @@ pub mod seccomp;
 mod sys;
 
 pub use cni::{Cni, CniOptions};
-pub use embedded::{Embedded, EmbeddedOptions};
+pub use embedded::{Embedded, EmbeddedOptions, OpenFiles};
 pub use hollow::Hollow;
 pub use image::Images;
 pub use runtime::Runtime;

@@ -6,12 +6,14 @@
 //! `localhost` in the place of an authority that does not parse. Clients made here always
 //! send `localhost`.
 
+mod address;
 mod authority;
 mod client;
 mod deadline;
 mod listener;
 mod stream;
 
+pub use address::Address;
 pub use authority::RepairError;
 pub use client::{connect, connect_lazy, connect_observed, connect_once};
 pub use deadline::{Deadline, DeadlineLayer};

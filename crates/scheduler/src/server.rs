@@ -9,7 +9,7 @@ use bytes::Bytes;
 use davit_client::subject::Subject;
 use davit_client::{AccessAttributes, Reviewed, Reviews};
 use davit_listen::{
-    ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
+    AnswerKind, ConnectionLimits, Connections, Exchange, HttpLimits, Lease, Socket, TrackedBody,
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
@@ -38,6 +38,8 @@ const CONNECTIONS: ConnectionLimits = ConnectionLimits {
     first_request: Duration::from_secs(15),
     idle: Duration::from_secs(90),
     long_running: 1,
+    sessions: 1,
+    session_idle: Duration::from_secs(90),
     unsent: 16 << 20,
 };
 /// The part of the files for connections.
@@ -242,7 +244,7 @@ impl State {
                 return text(StatusCode::FORBIDDEN, message);
             }
         }
-        if let Err(busy) = exchange.may_begin(false) {
+        if let Err(busy) = exchange.may_begin(AnswerKind::Whole) {
             return text(StatusCode::TOO_MANY_REQUESTS, busy.to_string());
         }
         if request.method() != Method::GET && request.method() != Method::HEAD {

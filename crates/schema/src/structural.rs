@@ -218,7 +218,7 @@ impl Pattern {
     /// match everything.
     pub fn matches(&self, text: &str) -> bool {
         self.regex
-            .get_or_init(|| compat::regex(&self.text).ok())
+            .get_or_init(|| compat::regex(&self.text, compat::LARGEST).ok())
             .as_ref()
             .is_none_or(|regex| regex.is_match(text))
     }

@@ -28,6 +28,9 @@ use crate::websocket::{self, Encoding};
 use crate::{errors, respond, selection};
 use frames::Frames;
 
+/// How long a client may take for an event that is told over a WebSocket; elsewhere the connection knows.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// `GET …?watch=true`.
 pub(super) async fn watch(
     server: &Arc<ApiServer>,
@@ -110,7 +113,7 @@ fn over_websocket(request: &mut Request<RequestBody>, source: Source) -> Handler
         let end = event.len() - usize::from(event.ends_with(b"\n"));
         Some((event.slice(..end), source))
     });
-    let (response, work) = session.start(events);
+    let (response, work) = session.start(events, PATIENCE);
     server.nodes().track(work);
     Ok(response)
 }

@@ -1,6 +1,8 @@
 //! `log`, `exec`, `attach`, `portforward`: forwarded to the pod's node under the paths of the
 //! kubelet.
 
+use std::time::Duration;
+
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::{Qualified, Reason, Status};
 use futures::StreamExt;
@@ -18,6 +20,8 @@ use crate::server::ApiServer;
 use crate::websocket::{self, Encoding};
 use crate::{admission, object, respond};
 
+/// How long somebody who reads a log over a WebSocket may take for a piece of it.
+const READING: Duration = Duration::from_secs(4 * 3600);
 const ERROR_BYTES: usize = 10_000;
 /// The protocols in which a log can be read over a WebSocket.
 const LOG_PROTOCOLS: [(&str, Encoding); 2] = [
@@ -102,7 +106,7 @@ pub(super) async fn handle(
     };
     let lines = response.into_body().into_data_stream();
     let lines = lines.filter_map(|piece| std::future::ready(piece.ok()));
-    let (response, work) = session.start(lines);
+    let (response, work) = session.start(lines, READING);
     server.nodes().track(work);
     Ok(response)
 }

@@ -104,10 +104,11 @@ fn translate(pattern: &str) -> String {
                     'b' if class.is_none() => result.push_str("(?-u:\\b)"),
                     'B' if class.is_none() => result.push_str("(?-u:\\B)"),
                     'Q' => {
-                        let rest: String = chars[n..].iter().collect();
-                        let end = rest.find("\\E").unwrap_or(rest.len());
-                        result.push_str(&regex::escape(&rest[..end]));
-                        n += rest[..end].chars().count() + 2;
+                        let rest = &chars[n..];
+                        let end = rest.windows(2).position(|pair| pair == ['\\', 'E']);
+                        let quoted = &rest[..end.unwrap_or(rest.len())];
+                        result.push_str(&regex::escape(&quoted.iter().collect::<String>()));
+                        n += quoted.len() + 2;
                     }
                     other => {
                         result.push('\\');

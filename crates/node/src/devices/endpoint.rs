@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use davit_proto::deviceplugin::v1beta1 as pb;
 use davit_proto::deviceplugin::v1beta1::device_plugin_client::DevicePluginClient;
-use davit_proto::unix::{self, MAX_MESSAGE};
+use davit_proto::unix::{self, Address, MAX_MESSAGE};
 use davit_topology::devices::{Ask, DeviceSet};
 use futures::FutureExt as _;
 use tonic::transport::Channel;
@@ -60,7 +60,9 @@ impl Endpoint {
         registry_socket: Option<PathBuf>,
         limits: &crate::containermanager::Config,
     ) -> Result<Self, ConnectError> {
-        let channel = unix::connect_once(socket, limits.dial_timeout)
+        // plugins run in containers that may write here
+        let address = Address::below(&limits.root_dir, socket);
+        let channel = unix::connect_once(address, limits.dial_timeout)
             .await
             .map_err(|e| ConnectError::Dial(e.to_string()))?;
         let mut client = DevicePluginClient::new(channel)

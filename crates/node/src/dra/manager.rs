@@ -11,7 +11,7 @@ use super::registry::Drivers;
 use super::{Error, Options, slices, state_file, view};
 use crate::allocation::{Change, ClaimHold, PreparedDevice};
 use crate::devices;
-use davit_proto::unix;
+use davit_proto::unix::{self, Address};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceStatus};
 use parking_lot::Mutex;
@@ -110,7 +110,7 @@ impl Manager {
             offer,
             this.metrics.clone(),
         ));
-        let connected = unix::connect_observed(&instance.endpoint, DIAL).await;
+        let connected = unix::connect_observed(this.address(&instance), DIAL).await;
         let (channel, lost) = connected
             .map_err(|e| format!("create gRPC connection to DRA driver {driver} plugin: {e}"))?;
         instance.set_channel(Some(channel));
@@ -124,6 +124,11 @@ impl Manager {
         }
         tracing::info!(driver, service = ?offer.service, "DRA driver registered");
         Ok(())
+    }
+
+    /// Where an instance serves. Drivers may write below the agent's directory.
+    fn address(&self, instance: &Instance) -> Address {
+        Address::below(self.devices.root_dir(), &instance.endpoint)
     }
 
     /// Ends the instances that came by a socket of the plugin registry.
@@ -346,7 +351,8 @@ async fn keep_connected(
         let mut pause = REDIAL.0;
         lost = loop {
             tokio::time::sleep(pause).await;
-            match unix::connect_observed(&instance.endpoint, Duration::from_secs(1)).await {
+            let address = manager.address(&instance);
+            match unix::connect_observed(address, Duration::from_secs(1)).await {
                 Ok((channel, lost)) => {
                     instance.set_channel(Some(channel));
                     break lost;

@@ -167,6 +167,23 @@ fn what_happens_anyway_may_be_said() {
 }
 
 #[test]
+fn idle_sessions_and_profiles_by_default() {
+    let of = |text: &str| options(&format!("{HEAD}{text}")).unwrap();
+    let hours = |hours: u64| std::time::Duration::from_secs(hours * 3600);
+    assert_eq!(of("").session_idle, hours(4));
+    assert_eq!(
+        of("streamingConnectionIdleTimeout: 0s\n").session_idle,
+        hours(4)
+    );
+    assert_eq!(
+        of("streamingConnectionIdleTimeout: 1h\n").session_idle,
+        hours(1)
+    );
+    assert!(!of("").seccomp_default);
+    assert!(of("seccompDefault: true\n").seccomp_default);
+}
+
+#[test]
 fn sysctls_beyond_the_safe_ones_are_listed() {
     let text = format!("{HEAD}allowedUnsafeSysctls: [vm.swappiness]\n");
     let config = KubeletConfig::parse(&text, Map::new()).unwrap();
@@ -184,8 +201,8 @@ fn what_is_unknown_or_not_built_is_refused() {
         "kubelet configuration: strict decoding error: unknown field \"noSuchField\""
     );
     assert_eq!(
-        refused("seccompDefault: true\n"),
-        "kubelet configuration: seccompDefault is not built in davit yet (docs/status.md); leave it out"
+        refused("podPidsLimit: 100\n"),
+        "kubelet configuration: podPidsLimit is not built in davit yet (docs/status.md); leave it out"
     );
     assert!(refused("cpuManagerPolicy: best\n").contains("unknown policy: \"best\""));
     assert!(refused("topologyManagerScope: node\n").contains("unknown scope: \"node\""));

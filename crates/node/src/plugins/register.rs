@@ -6,7 +6,7 @@ use std::time::Duration;
 use davit_proto::deviceplugin::v1beta1 as deviceplugin;
 use davit_proto::pluginregistration::v1 as pb;
 use davit_proto::pluginregistration::v1::registration_client::RegistrationClient;
-use davit_proto::unix;
+use davit_proto::unix::{self, Address};
 use tonic::transport::Channel;
 use tonic::{Request, Status};
 
@@ -35,7 +35,8 @@ pub(super) enum RegisterError {
 
 /// Asks the plugin behind `socket` who it is, takes it into service and tells it the result.
 pub(super) async fn register(handlers: &Handlers, socket: &Path) -> Result<(), RegisterError> {
-    let mut client = RegistrationClient::new(unix::connect_once(socket, DIAL).await?);
+    let address = Address::below(handlers.devices.root_dir(), socket);
+    let mut client = RegistrationClient::new(unix::connect_once(address, DIAL).await?);
     let info = limited("GetInfo", GET_INFO, pb::InfoRequest {}, |r| {
         client.get_info(r)
     })

@@ -1,7 +1,7 @@
 //! `/configz`: the configuration in force, in the form of a KubeletConfiguration (kubelet.config.k8s.io/v1beta1) under
 //! the key `kubeletconfig`, as monitors and checkers of nodes read it.
 //!
-//! What davit does not build has the value that says so: `podPidsLimit: -1`, `seccompDefault: false`. The parts of
+//! What davit does not build has the value that says so: `podPidsLimit: -1`. The parts of
 //! `kubeReserved` and `systemReserved` are known as their sum only and stand under `systemReserved`.
 
 use crate::agent::NodeOptions;
@@ -48,8 +48,8 @@ fn configuration(options: &NodeOptions) -> Value {
         "resolvConf": options.resolv_conf,
         "maxPods": options.max_pods,
         "podPidsLimit": -1,
-        "seccompDefault": false,
-        "streamingConnectionIdleTimeout": "0s",
+        "seccompDefault": options.seccomp_default,
+        "streamingConnectionIdleTimeout": shown(options.session_idle),
         "podLogsDir": options.log_dir,
         "containerLogMaxFiles": options.log_rotation.max_files,
         "containerLogMaxSize": options.log_rotation.max_bytes.to_string(),

@@ -36,6 +36,8 @@ const CONNECTIONS: ConnectionLimits = ConnectionLimits {
     first_request: Duration::from_secs(15),
     idle: Duration::from_secs(90),
     long_running: 1,
+    sessions: 1,
+    session_idle: Duration::from_secs(90),
     unsent: 1 << 20,
 };
 /// The part of the files for connections.

@@ -250,3 +250,31 @@ fn network_devices_and_cache_classes_become_the_runtimes() {
     let error = edits::apply(&wanted, &mut host, &mut Vec::new()).unwrap_err();
     assert!(error.to_string().contains("network of its own"), "{error}");
 }
+
+#[test]
+fn what_is_no_file_is_not_read() {
+    use std::os::unix::fs::symlink;
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        at("fifo.json"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    fs::write(at("text"), "{}").unwrap();
+    symlink(at("text"), at("link.json")).unwrap();
+    let large = fs::File::create(at("large.json")).unwrap();
+    large.set_len(MAX_FILE + 1).unwrap();
+    // a FIFO would be waited for, without an end
+    let refused = content(&at("fifo.json")).unwrap_err();
+    assert_eq!(refused.to_string(), "not a regular file");
+    assert!(content(&at("large.json")).is_err());
+    assert_eq!(
+        content(&at("link.json")).unwrap(),
+        "{}",
+        "links are for administrators"
+    );
+}

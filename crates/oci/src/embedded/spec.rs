@@ -1,5 +1,6 @@
 //! From a CRI container configuration to an OCI one.
 
+use super::OpenFiles;
 use super::record::{ContainerRecord, Namespaces, SandboxRecord};
 use super::user::User;
 use super::users::Mapping;
@@ -34,6 +35,8 @@ pub(super) struct Parts<'a> {
     pub(super) target_pid_namespace: Option<PathBuf>,
     /// CDI devices.
     pub(super) cdi: &'a crate::cdi::Registry,
+    /// How many files the container's processes may open.
+    pub(super) open_files: Option<OpenFiles>,
 }
 
 /// The results: configuration, seccomp programs, device rules and limits.
@@ -561,6 +564,9 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Built> {
             },
             "noNewPrivileges": context.no_new_privs,
             "oomScoreAdj": resources.oom_score_adj,
+            "rlimits": parts.open_files.map(|files| [
+                json!({"type": "RLIMIT_NOFILE", "soft": files.soft, "hard": files.hard}),
+            ]),
         },
         "mounts": mounts(parts, privileged, users.as_ref())?,
         "annotations": config.annotations,

@@ -13,6 +13,23 @@ pub(super) fn room(dir: &Path) -> io::Result<u64> {
     Ok(free - free / KEPT)
 }
 
+/// Files, directories and the like that may be made below a directory, as far as the file system counts them.
+pub(super) fn inodes(dir: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(dir)?;
+    if stat.f_files == 0 {
+        return Ok(u64::MAX);
+    }
+    Ok(stat.f_favail - stat.f_favail / KEPT)
+}
+
+/// What does not fit.
+pub(super) fn full() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::StorageFull,
+        "unpacked it is larger than the disk has room for",
+    )
+}
+
 /// Passes on so many bytes, and fails on the next.
 pub(super) struct Bounded<R> {
     inner: R,
@@ -28,12 +45,7 @@ impl<R: Read> Bounded<R> {
 impl<R: Read> Read for Bounded<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.inner.read(buffer)?;
-        self.left = self.left.checked_sub(count as u64).ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::StorageFull,
-                "unpacked it is larger than the disk has room for",
-            )
-        })?;
+        self.left = self.left.checked_sub(count as u64).ok_or_else(full)?;
         Ok(count)
     }
 }
@@ -50,5 +62,6 @@ mod tests {
         let mut fits = Bounded::new(io::repeat(0).take(1 << 20), 1 << 20);
         assert_eq!(io::copy(&mut fits, &mut io::sink()).unwrap(), 1 << 20);
         assert!(room(Path::new("/tmp")).unwrap() > 0);
+        assert!(inodes(Path::new("/tmp")).unwrap() > 0);
     }
 }

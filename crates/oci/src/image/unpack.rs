@@ -3,6 +3,7 @@
 //! Names, links and devices in the stream are the image's choice: each entry is put below the root by descriptor, with
 //! the links that earlier entries made followed inside the root only.
 
+use super::entries::{below, each};
 use super::room::{Bounded, room};
 use davit_beneath::{Inode, Links, Permissions, Root};
 use rustix::fs::{FileType, makedev};
@@ -11,7 +12,7 @@ use std::ffi::OsStr;
 use std::io::{self, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use tar::{Entry, EntryType};
 
 /// Hex of a sha256 state.
@@ -64,13 +65,10 @@ pub(super) fn layer(source: impl Read, target: &Path) -> io::Result<String> {
     let content = Bounded::new(decompress(source)?, room(target)?);
     let mut stream = Hashing::new(content);
     let root = Root::open(target, Links::Confined)?;
-    for entry in tar::Archive::new(&mut stream).entries()? {
-        let mut entry = entry?;
-        let path = inside(&entry.path_bytes())?;
-        let shown = path.display().to_string();
-        put(&root, &path, &mut entry)
-            .map_err(|e| io::Error::new(e.kind(), format!("entry {shown}: {e}")))?;
-    }
+    each(&mut stream, target, |path, entry| {
+        put(&root, path, entry)
+            .map_err(|e| io::Error::new(e.kind(), format!("entry {}: {e}", path.display())))
+    })?;
     // The digest covers what follows the last entry too.
     io::copy(&mut stream, &mut io::sink())?;
     Ok(format!("sha256:{}", hex(stream.digest)))
@@ -79,25 +77,23 @@ pub(super) fn layer(source: impl Read, target: &Path) -> io::Result<String> {
 /// Unpacks an archive of files for davit's own use: no owners, no devices, nothing that runs as somebody else.
 pub(super) fn plain(source: impl Read, target: &Path) -> io::Result<()> {
     let root = Root::open(target, Links::Inside)?;
-    for entry in tar::Archive::new(source).entries()? {
-        let mut entry = entry?;
-        let path = inside(&entry.path_bytes())?;
+    each(source, target, |path, entry| {
         let kind = entry.header().entry_type();
-        if is_root(&path) || is_note(kind) {
-            continue;
+        if is_root(path) || is_note(kind) {
+            return Ok(());
         }
-        make_parent(&root, &path)?;
+        make_parent(&root, path)?;
         if kind == EntryType::Directory {
-            root.mkdir_all(&path, 0o700)?;
-            continue;
+            root.mkdir_all(path, 0o700)?;
+            return Ok(());
         }
-        make_room(&root, &path)?;
+        make_room(&root, path)?;
         match kind {
             EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => {
-                io::copy(&mut entry, &mut root.create_new(&path, 0o600)?)?;
+                io::copy(entry, &mut root.create_new(path, 0o600)?)?;
             }
-            EntryType::Symlink => root.symlink(link(&entry)?, &path)?,
-            EntryType::Link => root.hard_link(inside(as_bytes(&link(&entry)?))?, &path)?,
+            EntryType::Symlink => root.symlink(link(entry)?, path)?,
+            EntryType::Link => root.hard_link(below(as_bytes(&link(entry)?))?, path)?,
             _ => {
                 return Err(io::Error::other(format!(
                     "entry {} is neither a file nor a directory",
@@ -105,31 +101,12 @@ pub(super) fn plain(source: impl Read, target: &Path) -> io::Result<()> {
                 )));
             }
         }
-    }
-    Ok(())
+        Ok(())
+    })
 }
 
 fn as_bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_bytes()
-}
-
-/// The path of an entry below the root. `..` in a name is never honest.
-fn inside(name: &[u8]) -> io::Result<PathBuf> {
-    let path = Path::new(OsStr::from_bytes(name));
-    let mut below = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::Normal(name) => below.push(name),
-            Component::ParentDir => {
-                return Err(io::Error::other(format!(
-                    "entry {} leaves the layer",
-                    path.display()
-                )));
-            }
-            _ => {}
-        }
-    }
-    Ok(below)
 }
 
 fn is_root(path: &Path) -> bool {
@@ -180,7 +157,7 @@ fn put<R: Read>(root: &Root, path: &Path, entry: &mut Entry<'_, R>) -> io::Resul
     make_parent(root, path)?;
     if kind.is_hard_link() {
         make_room(root, path)?;
-        return Ok(root.hard_link(inside(as_bytes(&link(entry)?))?, path)?);
+        return Ok(root.hard_link(below(as_bytes(&link(entry)?))?, path)?);
     }
     let made = make(root, path, entry)?;
     let header = entry.header();

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::{Channel, Endpoint, Uri};
 
-use super::Error;
+use super::{Address, Error};
 
 const RETRY: Duration = Duration::from_millis(50);
 
@@ -28,7 +28,7 @@ fn endpoint() -> Endpoint {
 /// starting is found. The channel dials anew, by path, when its connection is lost.
 pub async fn connect(path: impl AsRef<Path>, limit: Duration) -> Result<Channel, Error> {
     let path: Arc<Path> = Arc::from(path.as_ref());
-    dial(&path, limit).await?;
+    dial(&Address::from(&*path), limit).await?;
     Ok(connect_lazy(path))
 }
 
@@ -43,25 +43,26 @@ pub fn connect_lazy(path: impl AsRef<Path>) -> Channel {
 
 /// Like [`connect`], but the channel stands for this one connection: when it is lost every
 /// further call fails, so that answers never come from another process that took the path.
-pub async fn connect_once(path: impl AsRef<Path>, limit: Duration) -> Result<Channel, Error> {
-    let path: PathBuf = path.as_ref().to_owned();
-    let stream = dial(&path, limit).await?;
-    once(stream, path, limit).await
+pub async fn connect_once(socket: impl Into<Address>, limit: Duration) -> Result<Channel, Error> {
+    let address = socket.into();
+    let stream = dial(&address, limit).await?;
+    once(stream, address.path().to_owned(), limit).await
 }
 
 /// Like [`connect_once`]; the token is cancelled when the connection is gone, also when no call
 /// is under way.
 pub async fn connect_observed(
-    path: impl AsRef<Path>,
+    socket: impl Into<Address>,
     limit: Duration,
 ) -> Result<(Channel, CancellationToken), Error> {
-    let path: PathBuf = path.as_ref().to_owned();
+    let address = socket.into();
     let lost = CancellationToken::new();
     let stream = Observed {
-        stream: dial(&path, limit).await?,
+        stream: dial(&address, limit).await?,
         _lost: lost.clone().drop_guard(),
     };
-    Ok((once(stream, path, limit).await?, lost))
+    let channel = once(stream, address.path().to_owned(), limit).await?;
+    Ok((channel, lost))
 }
 
 async fn once<S>(stream: S, path: PathBuf, limit: Duration) -> Result<Channel, Error>
@@ -132,17 +133,17 @@ impl AsyncWrite for Observed {
     }
 }
 
-async fn dial(path: &Path, limit: Duration) -> Result<UnixStream, Error> {
+async fn dial(address: &Address, limit: Duration) -> Result<UnixStream, Error> {
     let deadline = Instant::now() + limit;
     loop {
-        let cause = match timeout(limit, UnixStream::connect(path)).await {
+        let cause = match timeout(limit, address.connect()).await {
             Ok(Ok(stream)) => return Ok(stream),
             Ok(Err(e)) => e.to_string(),
             Err(_) => "connection not accepted".to_owned(),
         };
         if Instant::now() + RETRY >= deadline {
             return Err(Error::Dial {
-                path: path.to_owned(),
+                path: address.path().to_owned(),
                 cause,
                 after: limit,
             });

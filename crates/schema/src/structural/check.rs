@@ -4,8 +4,9 @@ use davit_api::field::{ErrorList, FieldError, Path};
 use serde_json::{Map, Value};
 
 use super::parse::is_empty;
-use super::{Node, Structural, compat, meta, parse, prune, validate};
+use super::{Node, Structural, meta, parse, prune, validate};
 
+mod patterns;
 mod structure;
 
 /// What else bears on what a schema may say.
@@ -523,9 +524,4 @@ fn field_path(schema: &Value, field: &str, at: &Path, errors: &mut ErrorList) {
     if !declared {
         refuse("fieldPath must be a valid path");
     }
-}
-
-/// Whether a pattern is a regular expression; the reason why not.
-pub(super) fn pattern_fault(pattern: &str) -> Option<String> {
-    compat::regex(pattern).err()
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -267,13 +268,27 @@ impl CdiFiles {
     }
 }
 
+/// Makes a file that was not there: nothing is written through a link that somebody has put in its place. One that an earlier
+/// try has left goes. Containers of any user read what drivers write for them.
+fn create_new(path: &Path) -> io::Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o644);
+    match options.open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(path)?;
+            options.open(path)
+        }
+        opened => opened,
+    }
+}
+
 /// Runtimes read `.json` and `.yaml` only, so that they never see the half-written file.
 pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir)?;
     }
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
-    let written = std::fs::File::create(&temporary)
+    let written = create_new(&temporary)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
         .and_then(|()| std::fs::rename(&temporary, path));
     if written.is_err() {
@@ -287,6 +302,21 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
     use serde_json::{Value, json};
+
+    #[test]
+    fn nothing_is_written_through_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let (victim, path) = (dir.path().join("victim"), dir.path().join("a.json"));
+        std::fs::write(&victim, "kept").unwrap();
+        let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
+        for link in [&path, &temporary] {
+            std::os::unix::fs::symlink(&victim, link).unwrap();
+        }
+        write_atomically(&path, b"{}").unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"kept");
+        assert!(path.symlink_metadata().unwrap().is_file());
+        assert!(!temporary.exists());
+    }
 
     #[test]
     fn files_come_and_go_whole() {

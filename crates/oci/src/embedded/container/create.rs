@@ -97,6 +97,7 @@ pub(super) fn create(
         target_pid_namespace: joined
             .map(|process| PathBuf::from(format!("/proc/{}/ns/pid", process.pid))),
         cdi: &inner.cdi,
+        open_files: inner.options.open_files,
     })?;
     let target = dir.join("rootfs");
     let rootfs = if image.is_host() {

@@ -245,3 +245,39 @@ fn empty_numeric_fields_are_zero() {
     let says = fs::read_link(dir.path().join("link")).unwrap();
     assert_eq!(says, Path::new("target"));
 }
+
+#[test]
+fn what_stands_before_an_entry_is_not_kept_without_a_limit() {
+    let mut note = tar::Header::new_ustar();
+    note.set_entry_type(EntryType::XHeader);
+    note.set_size(2 << 20);
+    note.set_cksum();
+    let mut builder = tar::Builder::new(Vec::new());
+    let says = format!("{} comment={}\n", 2 << 20, "x".repeat((2 << 20) - 17));
+    builder.append(&note, says.as_bytes()).unwrap();
+    let bomb = joined(&[
+        builder.into_inner().unwrap(),
+        tarball(&[("file", b"content")]),
+    ]);
+    for unpack in [
+        |from: &[u8], to: &Path| layer(from, to).map(drop),
+        |from: &[u8], to: &Path| plain(from, to),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let error = unpack(&bomb, dir.path()).unwrap_err();
+        assert!(error.to_string().contains("before an entry"), "{error}");
+    }
+}
+
+#[test]
+fn a_large_file_is_no_head() {
+    let dir = tempfile::tempdir().unwrap();
+    let large = vec![7; 3 << 20];
+    layer(
+        &tarball(&[("large", &large), ("small", b"x")])[..],
+        dir.path(),
+    )
+    .unwrap();
+    assert_eq!(fs::read(dir.path().join("large")).unwrap(), large);
+    assert_eq!(fs::read(dir.path().join("small")).unwrap(), b"x");
+}

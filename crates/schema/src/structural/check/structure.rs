@@ -18,6 +18,7 @@ pub(super) fn errors(schema: &Value, path: &Path) -> ErrorList {
     let mut errors = ErrorList::new();
     invariants(schema, Level::Root, path, &mut errors);
     values_complete(schema, Some(schema), path, path, &mut errors);
+    super::patterns::check(schema, path, &mut errors);
     errors.sort_by_key(|error| format!("{}: {}", error.field, error.body()));
     errors
 }
@@ -210,11 +211,6 @@ fn values_of(
     }
     if schema["not"].is_object() {
         restriction(&schema["not"], false, &path.child("not"), errors);
-    }
-    let pattern = text(schema, "pattern");
-    if let Some(fault) = super::pattern_fault(pattern) {
-        let why = format!("must be a valid regular expression, but isn't: {fault}");
-        errors.push(FieldError::invalid(&path.child("pattern"), pattern, why));
     }
 }
 
