@@ -6,7 +6,7 @@ mod target;
 use davit_api::status::Status;
 use http::header::{LOCATION, UPGRADE};
 use http::uri::PathAndQuery;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri};
 
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::{Context, HandlerResult};
@@ -26,7 +26,8 @@ pub(crate) async fn handle(
     let info = &context.info;
     crate::admission::connected(server, context, resource).await?;
     let backend = target::of_proxy(server, context, resource).await?;
-    if info.rest.is_empty() && !request.headers().contains_key(UPGRADE) {
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if info.rest.is_empty() && reads && !request.headers().contains_key(UPGRADE) {
         return to_the_root(request.uri());
     }
     let path = if info.rest.is_empty() {
@@ -49,7 +50,7 @@ pub(crate) async fn handle(
     server.nodes().forward(server, forward, request).await
 }
 
-/// Leads a client that asks for `…/proxy` to `…/proxy/`, so that relative links on the page lead
+/// Leads a client that reads `…/proxy` to `…/proxy/`, so that relative links on the page lead
 /// below it.
 fn to_the_root(asked: &Uri) -> HandlerResult {
     let query = asked.query().filter(|query| !query.is_empty());

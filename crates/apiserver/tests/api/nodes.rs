@@ -253,6 +253,12 @@ async fn item_128_pods_are_reached_through_the_server() {
         assert_eq!(answer.code, 301);
         assert_eq!(answer.header("location"), format!("{base}/?x=y"));
         assert!(asked.lock().unwrap().is_empty());
+        // what is no page has no links: it goes to the root as it is
+        for method in ["DELETE", "POST"] {
+            let answer = c.request(method, &format!("{base}?x=y"), &[], "").await;
+            assert_eq!(answer.code, 200, "{method}");
+            assert_eq!(asked.lock().unwrap().pop().unwrap(), "/?x=y");
+        }
     }
     let served = crate::serve::Served::new(&c).await;
     for name in ["pods/p", "pods/p:web"] {

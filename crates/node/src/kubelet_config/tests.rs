@@ -169,7 +169,7 @@ fn what_happens_anyway_may_be_said() {
 #[test]
 fn idle_sessions_and_profiles_by_default() {
     let of = |text: &str| options(&format!("{HEAD}{text}")).unwrap();
-    let hours = |hours: u64| std::time::Duration::from_secs(hours * 3600);
+    let hours = |hours: u64| Duration::from_secs(hours * 3600);
     assert_eq!(of("").session_idle, hours(4));
     assert_eq!(
         of("streamingConnectionIdleTimeout: 0s\n").session_idle,

@@ -260,7 +260,7 @@ fn what_is_no_file_is_not_read() {
         rustix::fs::CWD,
         at("fifo.json"),
         rustix::fs::FileType::Fifo,
-        rustix::fs::Mode::RWXU,
+        Mode::RWXU,
         0,
     )
     .unwrap();
