@@ -113,7 +113,9 @@ impl Cluster {
         }
         if !args.no_node {
             let name = node_name(&args.node)?;
-            let client = server.client(&format!("system:node:{name}"), &["system:nodes"]);
+            // It is on the machine that holds the store: nothing is given away by letting it see all pods.
+            let groups = ["system:nodes", "davit:network-policy"];
+            let client = server.client(&format!("system:node:{name}"), &groups);
             let (options, data_dir, ca) = (args.node.clone(), PathBuf::from(data_dir), server.ca());
             let (demo, cancel) = (args.demo, stop_components.clone());
             let (running, listen) = (server.clone(), args.server.bind_address);

@@ -2,20 +2,31 @@
 //!
 //! A pod is cut off from the moment its address is in the table, before its link is there, until its policies have been
 //! written ([`PodLinks`] waits for that). At a restart what was written before stays until everything is known again.
+//!
+//! Whom a policy lets through depends on the pods of all nodes, which not every node may see. On one that may not, nobody is
+//! isolated, and the log says so.
 
 use crate::pods::PodLinks;
 use crate::ruleset::{Judgement, Ruleset};
+use crate::watch::all;
 use crate::{Error, failed};
 use davit_client::{Change, Informer, Object, ObjectKey, Subscription};
 use davit_netplan::{CompiledPolicy, Isolation, PolicyPod, PolicyWorld};
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
+use kube::Api;
+use kube::api::PostParams;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 /// Changes that come within this time are written together.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -24,12 +35,20 @@ const RETRY: Duration = Duration::from_secs(2);
 /// How long the API server may take to list everything before that is worth a warning.
 const SYNC_WARNING: Duration = Duration::from_secs(30);
 
-/// Where objects come from.
-pub(crate) struct Sources {
-    pub(crate) policies: Informer<NetworkPolicy>,
-    pub(crate) pods: Informer<Pod>,
+/// Until a node that may not see policies asks again.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+/// What the node follows anyway.
+pub(crate) struct Known {
     pub(crate) namespaces: Informer<Namespace>,
     pub(crate) resolvers: watch::Receiver<BTreeSet<Ipv4Addr>>,
+}
+
+/// Where what is found stands, and for whom.
+#[derive(Clone)]
+pub(crate) struct Table {
+    pub(crate) ruleset: Arc<Ruleset>,
+    pub(crate) links: PodLinks,
 }
 
 /// What is to stand in the table for these pods: address, and namespace and name.
@@ -56,8 +75,7 @@ pub(crate) fn judgement(world: &PolicyWorld, pods: &[(Ipv4Addr, String)]) -> Jud
 
 /// What was said, and what was made of it.
 struct Judge {
-    ruleset: Arc<Ruleset>,
-    links: PodLinks,
+    table: Table,
     world: Arc<Mutex<PolicyWorld>>,
     /// Kinds of which not everything is known yet.
     unknown: usize,
@@ -72,18 +90,116 @@ struct Changes {
     resolvers: watch::Receiver<BTreeSet<Ipv4Addr>>,
 }
 
-/// Follows the sources for good.
-pub(crate) async fn run(sources: Sources, ruleset: Arc<Ruleset>, links: PodLinks) {
-    let mut changes = Changes {
-        policies: sources.policies.subscribe(),
-        pods: sources.pods.subscribe(),
-        namespaces: sources.namespaces.subscribe(),
-        resolvers: sources.resolvers,
+/// Enforces policies until `cancel` is cancelled.
+pub(crate) async fn run(
+    client: kube::Client,
+    known: Known,
+    table: Table,
+    cancel: CancellationToken,
+) {
+    let mut tasks = JoinSet::new();
+    let enforcing = async {
+        until_permitted(&client, &table).await;
+        let policies: Informer<NetworkPolicy> = all(&client, &mut tasks, &cancel);
+        let pods: Informer<Pod> = all(&client, &mut tasks, &cancel);
+        let changes = Changes {
+            policies: policies.subscribe(),
+            pods: pods.subscribe(),
+            namespaces: known.namespaces.subscribe(),
+            resolvers: known.resolvers,
+        };
+        follow(changes, table).await;
     };
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = enforcing => {}
+    }
+    tasks.shutdown().await;
+}
+
+/// Keeps pods open as long as this node may not see what policies are about.
+async fn until_permitted(client: &kube::Client, table: &Table) {
+    let mut told = false;
+    loop {
+        match is_permitted(client).await {
+            Ok(true) => return,
+            Ok(false) if !told => {
+                told = true;
+                tracing::warn!(
+                    "this node enforces no network policies: it may not see the pods of other nodes \
+                     (cluster role davit:network-policy)"
+                );
+            }
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(%error, "network policies wait for the API server: new pods are cut off");
+                tokio::time::sleep(RETRY).await;
+                continue;
+            }
+        }
+        let asking_again = tokio::time::sleep(ASK_AGAIN);
+        tokio::pin!(asking_again);
+        loop {
+            match table.write(open).await {
+                Ok(true) => {}
+                // Pods have come or gone meanwhile.
+                Ok(false) => continue,
+                Err(error) => {
+                    tracing::error!(%error, "network policies");
+                    tokio::time::sleep(RETRY).await;
+                    continue;
+                }
+            }
+            tokio::select! {
+                () = table.links.changed() => {}
+                () = &mut asking_again => break,
+            }
+        }
+    }
+}
+
+/// Nobody is isolated.
+fn open(pods: &[(Ipv4Addr, String)]) -> Judgement {
+    let pods = pods.iter().map(|(address, _)| *address);
+    Judgement {
+        pods: pods
+            .map(|address| (address, Some(Isolation::default())))
+            .collect(),
+        groups: BTreeMap::new(),
+    }
+}
+
+/// Whether this node may see policies and the pods of all nodes.
+async fn is_permitted(client: &kube::Client) -> Result<bool, kube::Error> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    for (group, resource) in [("", "pods"), ("networking.k8s.io", "networkpolicies")] {
+        for verb in ["list", "watch"] {
+            let review = SelfSubjectAccessReview {
+                spec: SelfSubjectAccessReviewSpec {
+                    resource_attributes: Some(ResourceAttributes {
+                        group: Some(group.to_owned()),
+                        resource: Some(resource.to_owned()),
+                        verb: Some(verb.to_owned()),
+                        ..ResourceAttributes::default()
+                    }),
+                    ..SelfSubjectAccessReviewSpec::default()
+                },
+                ..SelfSubjectAccessReview::default()
+            };
+            let review = reviews.create(&PostParams::default(), &review).await?;
+            if !review.status.is_some_and(|status| status.allowed) {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Follows what changes for good.
+async fn follow(mut changes: Changes, table: Table) {
     changes.resolvers.mark_changed();
     let mut judge = Judge {
-        ruleset,
-        links,
+        table,
         world: Arc::default(),
         unknown: 3,
         dirty: true,
@@ -133,7 +249,7 @@ impl Judge {
             change = changes.policies.next() => self.policy(change),
             change = changes.pods.next() => self.pod(change),
             change = changes.namespaces.next() => self.namespace(change),
-            () = self.links.changed() => self.dirty = true,
+            () = self.table.links.changed() => self.dirty = true,
             changed = changes.resolvers.changed() => match changed {
                 Ok(()) => self.resolvers(&mut changes.resolvers),
                 // The network ends, and this with it.
@@ -196,13 +312,24 @@ impl Judge {
 
     /// Brings the table to what is known. Answers with `false` when pods have come or gone meanwhile.
     async fn write(&self) -> Result<bool, Error> {
-        let (ruleset, links, world) =
-            (self.ruleset.clone(), self.links.clone(), self.world.clone());
+        let world = self.world.clone();
+        self.table
+            .write(move |pods| judgement(&world.lock(), pods))
+            .await
+    }
+}
+
+impl Table {
+    /// Writes what is found of the pods here. Answers with `false` when pods have come or gone meanwhile.
+    async fn write(
+        &self,
+        find: impl FnOnce(&[(Ipv4Addr, String)]) -> Judgement + Send + 'static,
+    ) -> Result<bool, Error> {
+        let Self { ruleset, links } = self.clone();
         let work = move || {
             let as_of = ruleset.pods_changed();
             let pods = links.pods().map_err(failed("records of pods' networks"))?;
-            let judgement = judgement(&world.lock(), &pods);
-            let written = ruleset.judge(as_of, &judgement);
+            let written = ruleset.judge(as_of, &find(&pods));
             let written = written.map_err(failed("network policies"))?;
             if written {
                 links.judged(as_of);

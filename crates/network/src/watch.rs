@@ -93,20 +93,15 @@ impl NodeNetwork {
         let mut tasks = JoinSet::new();
         let (options, gateway) = (self.options.dns.clone(), self.gateway());
         let namespaces = all(&client, &mut tasks, &cancel);
-        let sources = policy::Sources {
-            policies: all(&client, &mut tasks, &cancel),
-            pods: all(&client, &mut tasks, &cancel),
+        let known = policy::Known {
             namespaces: namespaces.clone(),
             resolvers: self.resolvers.subscribe(),
         };
-        let judge = policy::run(sources, self.ruleset.clone(), self.links());
-        let cancelled = cancel.clone();
-        tasks.spawn(async move {
-            tokio::select! {
-                () = cancelled.cancelled() => {}
-                () = judge => {}
-            }
-        });
+        let table = policy::Table {
+            ruleset: self.ruleset.clone(),
+            links: self.links(),
+        };
+        tasks.spawn(policy::run(client.clone(), known, table, cancel.clone()));
         let mut follower = Follower::start(self, &client, &mut tasks, &cancel);
         if let Some(options) = options {
             let sources = dns::Sources {
@@ -126,7 +121,7 @@ impl NodeNetwork {
 }
 
 /// Follows all objects of a kind.
-fn all<K: Object>(
+pub(crate) fn all<K: Object>(
     client: &kube::Client,
     tasks: &mut JoinSet<()>,
     cancel: &CancellationToken,

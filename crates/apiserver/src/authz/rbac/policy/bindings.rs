@@ -52,7 +52,7 @@ pub(super) const CLUSTER_BINDINGS: &[(&str, &str, &[&str])] = &[
     (
         "davit:network-policy",
         "davit:network-policy",
-        &["g", "system:nodes"],
+        &["g", "davit:network-policy"],
     ),
     ("davit:scheduler", "davit:scheduler", &["u", SCHEDULER]),
     (

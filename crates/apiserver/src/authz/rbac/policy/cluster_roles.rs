@@ -264,7 +264,8 @@ pub(super) const CLUSTER_ROLES: &[(&str, &str, &[&str])] = &[
             "list,watch networking.k8s.io servicecidrs",
         ],
     ),
-    // and what network plugins do: whom a policy lets through depends on pods of all nodes
+    // and what network plugins do: whom a policy lets through depends on pods of all nodes. Nodes have it by no group of
+    // theirs, since who holds one node is not to see the pods of all others; the node inside `davit up` has
     (
         "davit:network-policy",
         "",
