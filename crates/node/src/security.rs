@@ -370,12 +370,12 @@ mod tests {
         own: serde_json::Value,
         uid: Option<i64>,
     ) -> Result<cri::LinuxContainerSecurityContext, Error> {
-        with_default(pod_context, own, uid, false)
+        with_default(&pod_context, &own, uid, false)
     }
 
     fn with_default(
-        pod_context: serde_json::Value,
-        own: serde_json::Value,
+        pod_context: &serde_json::Value,
+        own: &serde_json::Value,
         uid: Option<i64>,
         by_default: bool,
     ) -> Result<cri::LinuxContainerSecurityContext, Error> {
@@ -401,7 +401,7 @@ mod tests {
     fn a_profile_by_default() {
         use cri::security_profile::ProfileType;
         let kind = |of_pod, own, by_default| {
-            let context = with_default(of_pod, own, None, by_default).unwrap();
+            let context = with_default(&of_pod, &own, None, by_default).unwrap();
             context.seccomp.unwrap().profile_type()
         };
         let named = |name: &str| json!({"seccompProfile": {"type": name}});

@@ -34,9 +34,9 @@ impl<'a> Ordered<'a> {
 
     /// The JSON text.
     #[must_use]
-    pub fn to_json(&self) -> String {
+    pub fn to_json(self) -> String {
         // a Value has string keys only, which always serialize
-        serde_json::to_string(self).unwrap_or_else(|_| self.value.to_string())
+        serde_json::to_string(&self).unwrap_or_else(|_| self.value.to_string())
     }
 }
 
