@@ -161,12 +161,6 @@ impl Features {
         !self.off.contains(name)
     }
 
-    /// Whether every known gate is on.
-    #[must_use]
-    pub fn all_on(&self) -> bool {
-        self.off.is_empty()
-    }
-
     /// What to tell whoever set the gates: one sentence for each that does nothing.
     pub fn remarks(&self) -> impl Iterator<Item = String> {
         let gates = GATES
@@ -285,7 +279,6 @@ mod tests {
         assert!(features.is_on("DRAConsumableCapacity"));
         assert!(!features.is_on(LIST_ATTRIBUTES));
         assert!(features.is_on("SomethingElse"));
-        assert!(!features.all_on());
         assert!(GATES.is_sorted_by_key(|gate| gate.name));
         assert!(gates().any(|gate| gate.name == LIST_ATTRIBUTES && !gate.default && !gate.locked));
     }

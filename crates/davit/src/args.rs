@@ -325,11 +325,10 @@ pub(crate) struct NodeOptions {
     pub(crate) kubelet: KubeletFlags,
 }
 
+/// The gates of a command that has no configuration file for them.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Server {
-    #[command(flatten)]
-    pub(crate) options: ServerOptions,
-    /// Feature gates, by Kubernetes' names (`davit features` lists them): DRAListTypeAttributes=true
+pub(crate) struct GateFlags {
+    /// Feature gates, by Kubernetes' names (`davit features` lists them); those of fields are the API server's
     #[arg(
         long,
         value_name = "K=V,...",
@@ -337,6 +336,14 @@ pub(crate) struct Server {
         hide_default_value = true
     )]
     pub(crate) feature_gates: Features,
+}
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Server {
+    #[command(flatten)]
+    pub(crate) options: ServerOptions,
+    #[command(flatten)]
+    pub(crate) gates: GateFlags,
 }
 
 /// A component that runs against an API server elsewhere.
@@ -348,14 +355,8 @@ pub(crate) struct Attached {
     /// Take part in leader election, so that of several replicas one works at a time
     #[arg(long)]
     pub(crate) leader_elect: bool,
-    /// Feature gates, by Kubernetes' names (`davit features` lists them). Those of fields are the API server's
-    #[arg(
-        long,
-        value_name = "K=V,...",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub(crate) feature_gates: Features,
+    #[command(flatten)]
+    pub(crate) gates: GateFlags,
 }
 
 #[derive(Debug, Clone, clap::Args)]

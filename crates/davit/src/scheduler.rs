@@ -37,7 +37,7 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
         return std::fs::write(file, configuration.to_yaml()?)
             .with_context(|| format!("--write-config-to {}", file.display()));
     }
-    features::remark(&flags.feature_gates);
+    features::remark(&flags.gates.feature_gates);
     let kubeconfig = flags.kubeconfig(&configuration)?;
     let mut signals = Signals::new()?;
     let Some(client) = connect(&mut signals, &kubeconfig).await? else {

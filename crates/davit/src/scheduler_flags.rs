@@ -1,9 +1,9 @@
 //! The scheduler on the command line, under kube-scheduler's flag names.
 
+use crate::args::GateFlags;
 use crate::protection::duration;
 use crate::single::cluster_ca;
 use anyhow::{Context, Result, bail};
-use davit_api::features::Features;
 use davit_client::Reviews;
 use davit_scheduler::config::{KubeSchedulerConfiguration, LeaderElectionConfiguration};
 use davit_scheduler::{Scheduler, SchedulerServer, ServingOptions};
@@ -26,14 +26,8 @@ pub(crate) struct SchedulerFlags {
     /// How long a pod stays unschedulable at most before it is tried again without a reason
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
     pub(crate) pod_max_in_unschedulable_pods_duration: Duration,
-    /// Feature gates, by Kubernetes' names (`davit features` lists them). Those of fields are the API server's
-    #[arg(
-        long,
-        value_name = "K=V,...",
-        default_value = "",
-        hide_default_value = true
-    )]
-    pub(crate) feature_gates: Features,
+    #[command(flatten)]
+    pub(crate) gates: GateFlags,
     #[command(flatten)]
     election: ElectionFlags,
     #[command(flatten)]

@@ -21,10 +21,10 @@ pub(crate) async fn server(args: Server) -> Result<()> {
     let data_dir = paths::data_dir(args.options.data_dir.as_deref())?;
     paths::protect_data_dir(&data_dir)?;
     let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
-    features::remark(&args.feature_gates);
+    features::remark(&args.gates.feature_gates);
     let starting = start_server(
         &args.options,
-        args.feature_gates.clone(),
+        args.gates.feature_gates.clone(),
         KubeletAuthority::Any,
         &data_dir,
         &mut tasks,
@@ -138,7 +138,7 @@ async fn attached<F>(
 where
     F: Future<Output = Result<()>>,
 {
-    features::remark(&args.feature_gates);
+    features::remark(&args.gates.feature_gates);
     let mut signals = Signals::new()?;
     let Some(client) = connect(&mut signals, &args.kubeconfig).await? else {
         return Ok(());
