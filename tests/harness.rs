@@ -30,6 +30,13 @@ pub const FULL_DISK: [&str; 4] = [
     "100",
 ];
 
+/// Whether a test's own kubelet configuration says when a disk is full.
+fn configures_disk(args: &[&str]) -> bool {
+    let file = args.iter().skip_while(|a| **a != "--config").nth(1);
+    let text = file.map(|file| std::fs::read_to_string(file).unwrap_or_default());
+    text.is_some_and(|text| text.contains("evictionHard"))
+}
+
 /// The folder of these tests.
 pub fn tests_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests")
@@ -144,7 +151,7 @@ impl Cluster {
             dir.path().join("root").display().to_string(),
         ]);
         all.extend(args.iter().map(|a| (*a).to_owned()));
-        if !args.contains(&"--config") {
+        if !configures_disk(args) {
             all.extend(FULL_DISK.map(str::to_owned));
         }
         let (child, ready) = start(&all, dir.path());
