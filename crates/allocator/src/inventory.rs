@@ -26,6 +26,14 @@ pub struct Inventory {
     by_node: HashMap<Arc<str>, BTreeSet<PoolId>>,
     shared: BTreeSet<PoolId>,
     names: HashMap<Arc<str>, PoolId>,
+    /// How many slices select nodes by labels.
+    selecting: usize,
+}
+
+/// Whether it depends on a node's labels what it sees of the slice.
+fn selects_nodes(slice: &Slice) -> bool {
+    let by_labels = |reach: &Reach| matches!(reach, Reach::Selector(..));
+    by_labels(&slice.reach) || slice.devices.iter().any(|d| by_labels(&d.reach))
 }
 
 impl Inventory {
@@ -43,6 +51,7 @@ impl Inventory {
                 self.shared.insert(id.clone());
             }
         }
+        self.selecting += usize::from(selects_nodes(&slice));
         let none = || Arc::new(PoolSlices { slices: Vec::new() });
         let pool = Arc::make_mut(self.pools.entry(id).or_insert_with(none));
         let at = pool.slices.partition_point(|s| s.name < slice.name);
@@ -62,6 +71,7 @@ impl Inventory {
             return;
         };
         let gone = pool.slices.remove(at);
+        self.selecting -= usize::from(selects_nodes(&gone));
         let same = |s: &Arc<Slice>| match (&s.reach, &gone.reach) {
             (Reach::Node(a), Reach::Node(b)) => a == b,
             (Reach::Node(_), _) | (_, Reach::Node(_)) => false,
@@ -99,6 +109,22 @@ impl Inventory {
         let own = |s: &&Arc<Slice>| matches!(&s.reach, Reach::Node(of) if **of == *node);
         let slices = slices.flat_map(|pool| &pool.slices).filter(own);
         slices.map(|s| &*s.name)
+    }
+
+    /// Whether some slice, or device, is for nodes with certain labels.
+    pub fn selects_nodes(&self) -> bool {
+        self.selecting > 0
+    }
+
+    /// The pool of the slice of this name.
+    pub fn pool_of(&self, slice: &str) -> Option<&PoolId> {
+        self.names.get(slice)
+    }
+
+    /// Which nodes the slices of a pool are for.
+    pub(crate) fn reaches(&self, pool: &PoolId) -> impl Iterator<Item = &Reach> {
+        let slices = self.pools.get(pool).into_iter().flat_map(|p| &p.slices);
+        slices.map(|s| &s.reach)
     }
 
     /// How many slices there are.

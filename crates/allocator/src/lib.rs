@@ -8,10 +8,12 @@
 //! - [`Inventory`] holds the slices, indexed by pool and node.
 //! - [`Usage`] holds what allocated claims hold.
 //! - [`Allocator`] looks for devices for the claims of a pod on one node after the other.
+//! - [`Answers`] keeps what nodes answered, for as long as it holds.
 //! - [`explain`](Allocator::explain) says for every device why it was not chosen.
 #![forbid(unsafe_code)]
 
 mod allocate;
+mod answers;
 mod capacity;
 mod cel;
 mod classes;
@@ -29,6 +31,7 @@ mod taint;
 mod usage;
 
 pub use allocate::{AllocateError, Allocation, Allocator, Call, Features, Stop};
+pub use answers::{Answer, Answers, Moment, Picture, Question};
 pub use cel::{COST_LIMIT, EXPRESSION_LIMIT, Selector, check_selector};
 pub use classes::{Class, Classes};
 pub use device::{

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
-use davit_allocator::{Class, Classes, Inventory, Selectors, Slice, TaintRule, Usage};
+use davit_allocator::{
+    Answers, Class, Classes, Inventory, Picture, Selectors, Slice, TaintRule, Usage,
+};
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use parking_lot::Mutex;
@@ -16,6 +18,7 @@ use crate::classic::Classic;
 #[derive(Clone)]
 pub struct Devices {
     inner: Arc<Mutex<Inner>>,
+    answers: Arc<Answers>,
     selectors: Arc<Selectors>,
     classic: Classic,
 }
@@ -47,6 +50,8 @@ struct Inner {
     booked: HashMap<String, AllocationResult>,
     /// Allocations that are decided and not yet written, by claim UID.
     in_flight: HashMap<String, AllocationResult>,
+    /// What nodes answered; told of every change of inventory, usage and classes.
+    answers: Arc<Answers>,
 }
 
 /// What is watched for the plugin.
@@ -64,13 +69,21 @@ pub(crate) struct View {
     pub(crate) inventory: Arc<Inventory>,
     pub(crate) usage: Usage,
     pub(crate) classes: Classes,
+    /// When that was, for what nodes answered.
+    pub(crate) picture: Picture,
 }
 
 impl Devices {
     /// Nothing yet; selectors are compiled by `selectors`.
     pub fn new(selectors: Arc<Selectors>) -> Self {
+        let answers = Arc::<Answers>::default();
+        let inner = Inner {
+            answers: answers.clone(),
+            ..Inner::default()
+        };
         Self {
-            inner: Arc::default(),
+            inner: Arc::new(Mutex::new(inner)),
+            answers,
             selectors,
             classic: Classic::default(),
         }
@@ -79,6 +92,11 @@ impl Devices {
     /// What is known of the classic API's claims.
     pub fn classic(&self) -> &Classic {
         &self.classic
+    }
+
+    /// What nodes answered to claims, for as long as it holds.
+    pub(crate) fn answers(&self) -> &Answers {
+        &self.answers
     }
 
     pub(crate) fn selectors(&self) -> &Arc<Selectors> {
@@ -105,7 +123,7 @@ impl Devices {
             }
             None => {
                 inner.slices.remove(name);
-                Arc::make_mut(&mut inner.inventory).remove(name);
+                inner.change_inventory(name, |inventory| inventory.remove(name));
             }
         }
     }
@@ -133,6 +151,7 @@ impl Devices {
     pub(crate) fn set_class(&self, name: &str, class: Option<Arc<DeviceClass>>) {
         let mut inner = self.inner.lock();
         inner.compiled_classes = None;
+        inner.answers.all_changed();
         match class {
             Some(class) => inner.classes.insert(name.to_owned(), class),
             None => inner.classes.remove(name),
@@ -213,6 +232,10 @@ impl Devices {
             inventory: inner.inventory.clone(),
             usage: inner.usage.clone(),
             classes: inner.classes(),
+            picture: Picture {
+                at: inner.answers.now(),
+                selects_nodes: inner.inventory.selects_nodes(),
+            },
         }
     }
 
@@ -254,13 +277,23 @@ impl Inner {
             return;
         };
         let rules: Vec<TaintRule> = self.rules.values().cloned().collect();
-        let inventory = Arc::make_mut(&mut self.inventory);
         match Slice::new(slice, &rules) {
-            Ok(slice) => inventory.set(Arc::new(slice)),
+            Ok(slice) => self.change_inventory(name, |inventory| inventory.set(Arc::new(slice))),
             Err(error) => {
                 tracing::warn!(%error, "slice left out");
-                inventory.remove(name);
+                self.change_inventory(name, |inventory| inventory.remove(name));
             }
+        }
+    }
+
+    /// Changes what there is of a slice: nodes that saw its pool, or see it now, answer anew.
+    fn change_inventory(&mut self, slice: &str, change: impl FnOnce(&mut Inventory)) {
+        if let Some(before) = self.inventory.pool_of(slice) {
+            self.answers.pool_changed(&self.inventory, before);
+        }
+        change(Arc::make_mut(&mut self.inventory));
+        if let Some(after) = self.inventory.pool_of(slice) {
+            self.answers.pool_changed(&self.inventory, after);
         }
     }
 
@@ -274,9 +307,11 @@ impl Inner {
         }
         if let Some(old) = self.booked.remove(uid) {
             self.usage.remove(&old);
+            self.answers.allocation_changed(&self.inventory, &old);
         }
         if let Some(new) = wanted {
             self.usage.add(&new);
+            self.answers.allocation_changed(&self.inventory, &new);
             self.booked.insert(uid.to_owned(), new);
         }
     }

@@ -6,6 +6,7 @@
     reason = "tests hand over what they write in place"
 )]
 
+mod answers;
 mod basics;
 mod bed;
 mod hostile;

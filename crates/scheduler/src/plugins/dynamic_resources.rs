@@ -14,7 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use davit_allocator::{Allocation, Allocator, Features, NodeMatcher, Plan};
+use davit_allocator::{
+    Allocation, Allocator, Call, Features, NodeMatcher, NodeView, Picture, Plan, Question,
+};
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -115,6 +118,8 @@ struct Cycle {
 /// The allocator with the claims made ready for it.
 struct Searcher {
     allocator: Allocator,
+    /// When what the allocator works on was read.
+    picture: Picture,
     /// By the extended resources that are to come from devices.
     plans: Mutex<BTreeMap<Vec<String>, Arc<Planned>>>,
     deadline: Option<Instant>,
@@ -123,6 +128,8 @@ struct Searcher {
 /// Claims to be allocated together.
 struct Planned {
     plan: Plan,
+    /// Under which answers of nodes are kept.
+    question: Option<Question>,
     /// The claim for extended resources, as it would be created; last in the plan.
     extended: Option<extended::Claim>,
 }
@@ -130,7 +137,7 @@ struct Planned {
 /// What the points of a cycle tell each other.
 #[derive(Default)]
 struct Notes {
-    found: BTreeMap<Arc<str>, (Allocation, Arc<Planned>)>,
+    found: BTreeMap<Arc<str>, Found>,
     /// Allocated claims that ruled out a node.
     unavailable: BTreeSet<usize>,
     /// What Reserve has decided: by claim UID.
@@ -139,6 +146,43 @@ struct Notes {
     written: Vec<Arc<ResourceClaim>>,
     /// The extended-resource claim PreBind has created.
     created: Option<Arc<ResourceClaim>>,
+}
+
+/// A node on which there are devices.
+#[derive(Clone)]
+struct Found {
+    planned: Arc<Planned>,
+    /// For each request with alternatives the index of the one that is taken.
+    chosen: Arc<[usize]>,
+    node: Option<Arc<Node>>,
+    /// Which devices. A node that answered before is asked again only if somebody wants to know.
+    allocation: Option<Allocation>,
+}
+
+impl Cycle {
+    /// Which devices a node has for the pod; `None` if it was not found to have any.
+    fn allocation_on(&self, name: &str) -> Option<(Allocation, Arc<Planned>)> {
+        let found = self.notes.lock().found.get(name).cloned()?;
+        if let Some(known) = found.allocation {
+            return Some((known, found.planned));
+        }
+        let none = BTreeMap::new();
+        let labels = found.node.as_ref().and_then(|n| n.metadata.labels.as_ref());
+        let call = Call {
+            node: NodeView {
+                name,
+                labels: labels.unwrap_or(&none),
+            },
+            released: None,
+            stop: &|| false,
+            share_id: &points::uuid,
+        };
+        let allocator = &self.search.as_ref()?.allocator;
+        let answer = allocator.allocate(&found.planned.plan, call);
+        // What it found before it finds again, for it looks at the same.
+        let allocation = answer.ok().flatten()?;
+        Some((allocation, found.planned))
+    }
 }
 
 /// A decided allocation.

@@ -107,8 +107,7 @@ impl Chosen {
             return Self::default();
         };
         let cycle = &data.cycle;
-        let notes = cycle.notes.lock();
-        let Some((found, planned)) = notes.found.get(node) else {
+        let Some((found, planned)) = cycle.allocation_on(node) else {
             return Self::default();
         };
         let pending = cycle.pending.iter().map(|&i| uid(&cycle.claims[i]));

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
-use davit_allocator::{AllocateError, Allocator, Call, NodeMatcher, NodeView, Plan, Usage};
+use davit_allocator::{
+    AllocateError, Allocator, Answer, Call, NodeMatcher, NodeView, Plan, Question, Usage,
+};
 use futures::FutureExt;
 use jiff::Timestamp;
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -15,7 +17,7 @@ use tokio::time::Instant;
 
 use super::conditions::{self, Readiness};
 use super::{
-    Cycle, Data, DynamicResources, EXPLAINED_NODES, NAME, Notes, Planned, Reserved, Searcher,
+    Cycle, Data, DynamicResources, EXPLAINED_NODES, Found, NAME, Notes, Planned, Reserved, Searcher,
 };
 use super::{bind, claims, extended};
 use crate::cache::Snapshot;
@@ -165,6 +167,7 @@ impl DynamicResources {
                     view.usage,
                     self.devices.selectors().clone(),
                 ),
+                picture: view.picture,
                 plans: Mutex::new(BTreeMap::new()),
                 deadline: (!timeout.is_zero()).then(|| Instant::now() + timeout),
             });
@@ -252,7 +255,11 @@ impl DynamicResources {
         let classes = self.devices.view().classes;
         let selectors = self.devices.selectors();
         let plan = Plan::new(&list, self.args.features, &classes, selectors)?;
-        let planned = Arc::new(Planned { plan, extended });
+        let planned = Arc::new(Planned {
+            plan,
+            question: Question::new(&list, self.args.features),
+            extended,
+        });
         search.plans.lock().insert(resources, planned.clone());
         Ok(planned)
     }
@@ -294,23 +301,52 @@ impl DynamicResources {
         };
         // A claim made for this pod before may still fit: then it is among what is allocated.
         let released = Self::released(data);
-        let share_id = || uuid();
+        let view = NodeView {
+            name: &node.name,
+            labels: node.labels(),
+        };
         let call = Call {
-            node: NodeView {
-                name: &node.name,
-                labels: node.labels(),
-            },
+            node: view,
             released: released.as_ref(),
             stop: &|| search.deadline.is_some_and(|d| Instant::now() >= d),
-            share_id: &share_id,
+            share_id: &uuid,
         };
-        let refusal = match search.allocator.allocate(&planned.plan, call) {
-            Ok(Some(found)) => {
-                let mut notes = cycle.notes.lock();
-                notes.found.insert(node.name.clone(), (found, planned));
-                return Status::success();
+        // What is imagined is not kept.
+        let question = planned.question.as_ref().filter(|_| released.is_none());
+        let (answers, picture) = (self.devices.answers(), &search.picture);
+        let found = |chosen, allocation| {
+            let found = Found {
+                planned: planned.clone(),
+                chosen,
+                node: node.node.clone(),
+                allocation,
+            };
+            cycle.notes.lock().found.insert(node.name.clone(), found);
+            Status::success()
+        };
+        let known = question.and_then(|q| answers.get(q, view, picture));
+        if let Some(Answer::Found(chosen)) = known {
+            return found(chosen, None);
+        }
+        let answer = match known {
+            Some(_) => Ok(None),
+            None => search.allocator.allocate(&planned.plan, call),
+        };
+        let keep = |answer| {
+            if let Some(question) = question {
+                answers.keep(question, view, picture, answer);
             }
-            Ok(None) => refuse(pod, node, "cannot allocate all claims".to_owned()),
+        };
+        let refusal = match answer {
+            Ok(Some(allocation)) => {
+                let chosen: Arc<[usize]> = allocation.chosen.as_slice().into();
+                keep(Answer::Found(chosen.clone()));
+                return found(chosen, Some(allocation));
+            }
+            Ok(None) => {
+                keep(Answer::Missing);
+                refuse(pod, node, "cannot allocate all claims".to_owned())
+            }
             Err(AllocateError::Node(text)) => refuse(pod, node, text),
             Err(error) => return Status::error(error.to_string()),
         };
@@ -340,7 +376,7 @@ fn refuse(pod: &PodInfo, node: &NodeInfo, text: String) -> Status {
 }
 
 /// A random UUID (version 4).
-fn uuid() -> String {
+pub(super) fn uuid() -> String {
     let bytes: u128 = rand::random();
     let bytes = (bytes & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
     let hex = format!("{bytes:032x}");
@@ -486,7 +522,7 @@ impl PreScore for DynamicResources {
         let alternatives = state.get::<Data>().is_some_and(|data| {
             let notes = data.cycle.notes.lock();
             let mut found = notes.found.values();
-            found.any(|(_, planned)| planned.plan.has_alternatives())
+            found.any(|found| found.planned.plan.has_alternatives())
         });
         if alternatives {
             Status::success()
@@ -503,7 +539,7 @@ impl Score for DynamicResources {
         };
         let notes = data.cycle.notes.lock();
         let found = notes.found.get(&node.name);
-        let chosen = found.into_iter().flat_map(|(a, _)| &a.chosen);
+        let chosen = found.into_iter().flat_map(|f| &*f.chosen);
         let scores = chosen.map(|&i| MOST_ALTERNATIVES - i64::try_from(i).unwrap_or(0));
         scores.sum()
     }
@@ -526,8 +562,8 @@ impl Reserve for DynamicResources {
             return Status::success();
         };
         let cycle = &data.cycle;
+        let found = cycle.allocation_on(node);
         let mut notes = cycle.notes.lock();
-        let found = notes.found.remove(node);
         // The others are not needed any more, and they are many.
         notes.found.clear();
         let Some((found, planned)) = found else {

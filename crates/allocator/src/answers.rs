@@ -1,0 +1,234 @@
+//! What was found out about nodes, kept from one attempt to the next.
+//!
+//! Whether a node has devices for claims depends on what the claims and their classes say, on the
+//! pools the node sees, on what is held of these, and, where slices select nodes by labels, on the
+//! node's labels. Pods from one template ask the same again and again while between two of them a
+//! node or two change, so an answer is kept until something it depends on changes. Nothing else
+//! about it is guessed: an answer that is kept is the one the search gave.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
+use parking_lot::Mutex;
+
+use crate::allocate::Features;
+use crate::device::{PoolId, Reach};
+use crate::inventory::Inventory;
+use crate::node::NodeView;
+
+/// For how many different sets of claims answers are kept; those asked for least recently go first.
+const MOST_PLANS: usize = 32;
+
+/// A node's answer to claims.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// There are devices. For each request with alternatives the index of the one that would be
+    /// taken, as in [`Allocation::chosen`](crate::Allocation).
+    Found(Arc<[usize]>),
+    /// There are not enough devices.
+    Missing,
+}
+
+/// What claims ask for, without what tells one claim from another: claims with equal questions get
+/// equal answers.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Question(Arc<[u8]>);
+
+impl Question {
+    /// The question of claims that are to be allocated together, in their order. `None` if it
+    /// cannot be put into words; nothing is remembered then.
+    pub fn new(claims: &[Arc<ResourceClaim>], features: Features) -> Option<Self> {
+        let specs: Vec<_> = claims.iter().map(|c| &c.spec).collect();
+        let mut words = serde_json::to_vec(&specs).ok()?;
+        words.extend(format!("{features:?}").into_bytes());
+        Some(Self(words.into()))
+    }
+}
+
+/// A moment in the order of changes: what was read no later than this is as old as this.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Moment(u64);
+
+/// What an attempt has read.
+#[derive(Debug, Clone, Copy)]
+pub struct Picture {
+    /// When.
+    pub at: Moment,
+    /// Whether some slice selects nodes by their labels
+    /// ([`Inventory::selects_nodes`]).
+    pub selects_nodes: bool,
+}
+
+impl Picture {
+    /// What an answer depends on of a node's labels.
+    fn labels(&self, node: NodeView<'_>) -> u64 {
+        if !self.selects_nodes {
+            return 0;
+        }
+        let mut hasher = DefaultHasher::new();
+        node.labels.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// An answer, and what it holds for.
+#[derive(Debug, Clone)]
+struct Kept {
+    /// What it was found in is not older than this.
+    at: Moment,
+    labels: u64,
+    answer: Answer,
+}
+
+#[derive(Debug)]
+struct Plan {
+    used: u64,
+    /// By place of the node.
+    nodes: Vec<Option<Kept>>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    now: Moment,
+    /// The places of nodes in the lists below.
+    places: HashMap<Arc<str>, usize>,
+    /// When something changed that this node sees, by place.
+    changed: Vec<Moment>,
+    /// When something changed that any node may see.
+    changed_for_all: Moment,
+    plans: HashMap<Question, Plan>,
+    /// Counts what was kept, for the age of plans.
+    uses: u64,
+    asked: u64,
+    hits: u64,
+}
+
+/// Answers of nodes, for as long as they hold.
+///
+/// Who changes inventory or usage says so, at once and under the same lock; who reads them takes
+/// the [`Moment`] under that lock as well. Then an attempt that still works on an older picture
+/// neither gets newer answers nor leaves older ones behind.
+#[derive(Debug, Default)]
+pub struct Answers {
+    inner: Mutex<Inner>,
+}
+
+impl Inner {
+    fn place(&mut self, node: &Arc<str>) -> usize {
+        if let Some(place) = self.places.get(node) {
+            return *place;
+        }
+        let place = self.changed.len();
+        self.places.insert(node.clone(), place);
+        self.changed.push(Moment::default());
+        place
+    }
+}
+
+impl Answers {
+    /// How many answers were asked for, and how many of them were known.
+    pub fn counts(&self) -> (u64, u64) {
+        let inner = self.inner.lock();
+        (inner.asked, inner.hits)
+    }
+
+    /// The moment of what is read now.
+    pub fn now(&self) -> Moment {
+        self.inner.lock().now
+    }
+
+    /// The slices of a pool, or what is held of its devices, have changed. To be called with the
+    /// inventory in which the nodes that see the pool can be found: when slices come or go, before
+    /// and after.
+    pub fn pool_changed(&self, inventory: &Inventory, pool: &PoolId) {
+        let mut inner = self.inner.lock();
+        inner.now.0 += 1;
+        let now = inner.now;
+        for reach in inventory.reaches(pool) {
+            match reach {
+                Reach::Node(node) => {
+                    let place = inner.place(node);
+                    inner.changed[place] = now;
+                }
+                _ => inner.changed_for_all = now,
+            }
+        }
+    }
+
+    /// The same for all pools in which an allocation has devices.
+    pub fn allocation_changed(&self, inventory: &Inventory, allocation: &AllocationResult) {
+        let results = allocation.devices.iter().flat_map(|d| &d.results).flatten();
+        let mut last: Option<PoolId> = None;
+        for result in results {
+            let pool = PoolId {
+                driver: result.driver.as_str().into(),
+                pool: result.pool.as_str().into(),
+            };
+            if last.as_ref() != Some(&pool) {
+                self.pool_changed(inventory, &pool);
+            }
+            last = Some(pool);
+        }
+    }
+
+    /// Everything may have changed: classes say something else.
+    pub fn all_changed(&self) {
+        let mut inner = self.inner.lock();
+        inner.now.0 += 1;
+        inner.changed_for_all = inner.now;
+        inner.plans.clear();
+    }
+
+    /// The answer of a node, if it is known and holds for what was read at `read`.
+    pub fn get(
+        &self,
+        question: &Question,
+        node: NodeView<'_>,
+        read: &Picture,
+    ) -> Option<Answer> {
+        let mut inner = self.inner.lock();
+        inner.asked += 1;
+        let place = *inner.places.get(node.name)?;
+        let changed = inner.changed.get(place).copied().unwrap_or_default();
+        let changed = changed.max(inner.changed_for_all);
+        let kept = inner.plans.get(question)?.nodes.get(place)?.as_ref()?;
+        let holds = changed <= kept.at && changed <= read.at && kept.labels == read.labels(node);
+        let answer = holds.then(|| kept.answer.clone())?;
+        inner.hits += 1;
+        Some(answer)
+    }
+
+    /// Keeps what was found in what was read at `read`.
+    pub fn keep(&self, question: &Question, node: NodeView<'_>, read: &Picture, answer: Answer) {
+        let labels = read.labels(node);
+        let mut inner = self.inner.lock();
+        let place = inner.place(&Arc::from(node.name));
+        if inner.changed[place].max(inner.changed_for_all) > read.at {
+            return;
+        }
+        inner.uses += 1;
+        let used = inner.uses;
+        if !inner.plans.contains_key(question) && inner.plans.len() >= MOST_PLANS {
+            let oldest = inner.plans.iter().min_by_key(|(_, plan)| plan.used);
+            if let Some(oldest) = oldest.map(|(question, _)| question.clone()) {
+                inner.plans.remove(&oldest);
+            }
+        }
+        let plan = inner.plans.entry(question.clone());
+        let plan = plan.or_insert_with(|| Plan {
+            used,
+            nodes: Vec::new(),
+        });
+        plan.used = used;
+        if plan.nodes.len() <= place {
+            plan.nodes.resize(place + 1, None);
+        }
+        plan.nodes[place] = Some(Kept {
+            at: read.at,
+            labels,
+            answer,
+        });
+    }
+}
