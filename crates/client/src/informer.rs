@@ -224,6 +224,16 @@ impl<K: Object> Informer<K> {
         self.shared.state.read().objects.values().cloned().collect()
     }
 
+    /// How many objects there are.
+    pub fn len(&self) -> usize {
+        self.shared.state.read().objects.len()
+    }
+
+    /// Whether there is no object.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The objects of one namespace, ordered by name.
     pub fn list_namespace(&self, namespace: &str) -> Vec<Arc<K>> {
         let from = ObjectKey {

@@ -39,7 +39,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     // heartbeats change nothing here
     let matters = |old: &Node, new: &Node| old.metadata.annotations != new.metadata.annotations;
     spawner.feed_changes(&informers.nodes, &queue, matters, move |node: &Node| {
-        let count = all.list().len();
+        let count = all.len();
         if STEPS
             .iter()
             .any(|(low, high, _)| count == *low || count == high.saturating_add(1))
@@ -75,7 +75,7 @@ impl Reconcile for Ttl {
         };
         let seconds = {
             let mut held = self.step.lock();
-            *held = step(*held, self.informers.nodes.list().len());
+            *held = step(*held, self.informers.nodes.len());
             STEPS[*held].2
         };
         let annotations = node.metadata.annotations.as_ref();

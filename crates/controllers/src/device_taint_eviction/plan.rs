@@ -2,7 +2,7 @@
 
 use davit_allocator::{Effect, Taint, TaintRule, Toleration};
 use k8s_openapi::api::resource::v1::{
-    DeviceRequestAllocationResult, DeviceTaint, ResourceClaim, ResourceSlice,
+    DeviceRequestAllocationResult, DeviceTaint, ResourceClaim, ResourceSlice, ResourceSliceSpec,
 };
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
@@ -28,30 +28,26 @@ struct Cause {
     rule: Option<String>,
 }
 
-type DeviceKey = (String, String, String);
+/// Driver, pool, device.
+type DeviceKey<'a> = (&'a str, &'a str, &'a str);
 
-/// The devices of the newest generation of each pool.
-fn devices(slices: &[Arc<ResourceSlice>]) -> HashMap<DeviceKey, Vec<DeviceTaint>> {
+/// The devices of the newest generation of each pool, with their taints.
+fn devices(slices: &[Arc<ResourceSlice>]) -> impl Iterator<Item = (DeviceKey<'_>, &[DeviceTaint])> {
     let mut newest: HashMap<(&str, &str), i64> = HashMap::new();
     for spec in slices.iter().map(|s| &s.spec) {
         let generation = newest.entry((&spec.driver, &spec.pool.name)).or_default();
         *generation = spec.pool.generation.max(*generation);
     }
-    let mut devices = HashMap::new();
-    for spec in slices.iter().map(|s| &s.spec) {
-        if newest[&(&*spec.driver, &*spec.pool.name)] != spec.pool.generation {
-            continue;
-        }
-        for device in spec.devices.iter().flatten() {
-            let key = (
-                spec.driver.clone(),
-                spec.pool.name.clone(),
-                device.name.clone(),
-            );
-            devices.insert(key, device.taints.clone().unwrap_or_default());
-        }
-    }
-    devices
+    let specs = slices.iter().map(|s| &s.spec);
+    let current = move |spec: &&ResourceSliceSpec| {
+        newest[&(&*spec.driver, &*spec.pool.name)] == spec.pool.generation
+    };
+    specs.filter(current).flat_map(|spec| {
+        spec.devices.iter().flatten().map(move |device| {
+            let key = (&*spec.driver, &*spec.pool.name, &*device.name);
+            (key, device.taints.as_deref().unwrap_or_default())
+        })
+    })
 }
 
 fn results(claim: &ResourceClaim) -> impl Iterator<Item = &DeviceRequestAllocationResult> {
@@ -96,21 +92,22 @@ pub(super) fn evictions(
     slices: &[Arc<ResourceSlice>],
     rules: &[Arc<DeviceTaintRule>],
 ) -> Vec<Eviction> {
-    let devices = devices(slices);
+    // Looked at again and again in large clusters, of whose devices few are tainted.
+    let tainted = devices(slices).filter(|(_, taints)| !taints.is_empty());
+    let tainted: HashMap<_, _> = tainted.collect();
     let compiled: Vec<(&Arc<DeviceTaintRule>, TaintRule)> = rules
         .iter()
         .filter_map(|r| Some((r, TaintRule::new(r)?)))
         .filter(|(_, r)| r.taint.effect == Effect::NoExecute)
         .collect();
     let mut out: BTreeMap<String, Eviction> = BTreeMap::new();
+    if tainted.is_empty() && compiled.is_empty() {
+        return Vec::new();
+    }
     for claim in claims {
         for result in results(claim) {
-            let key = (
-                result.driver.clone(),
-                result.pool.clone(),
-                result.device.clone(),
-            );
-            let own = devices.get(&key).into_iter().flatten();
+            let key = (&*result.driver, &*result.pool, &*result.device);
+            let own = tainted.get(&key).copied().unwrap_or_default().iter();
             let mut causes: Vec<Cause> = own
                 .map(|t| (Taint::from(t), t.time_added.as_ref()))
                 .filter(|(t, _)| t.effect == Effect::NoExecute)
@@ -219,8 +216,8 @@ fn hits(
     let Some(compiled) = TaintRule::new(rule) else {
         return (0, 0);
     };
-    let known = devices(slices);
-    let selected = known.keys().filter(|(d, p, n)| compiled.covers(d, p, n));
+    let known: BTreeSet<_> = devices(slices).map(|(key, _)| key).collect();
+    let selected = known.iter().filter(|(d, p, n)| compiled.covers(d, p, n));
     let mut evicting = rule.clone();
     "NoExecute".clone_into(&mut evicting.spec.taint.effect);
     let none: Vec<Arc<ResourceSlice>> = Vec::new();
