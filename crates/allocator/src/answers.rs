@@ -182,12 +182,7 @@ impl Answers {
     }
 
     /// The answer of a node, if it is known and holds for what was read at `read`.
-    pub fn get(
-        &self,
-        question: &Question,
-        node: NodeView<'_>,
-        read: &Picture,
-    ) -> Option<Answer> {
+    pub fn get(&self, question: &Question, node: NodeView<'_>, read: &Picture) -> Option<Answer> {
         let mut inner = self.inner.lock();
         inner.asked += 1;
         let place = *inner.places.get(node.name)?;

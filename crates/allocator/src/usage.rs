@@ -1,6 +1,7 @@
 //! What allocated claims hold.
 
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use davit_api::quantity::Quantity;
@@ -33,10 +34,30 @@ impl DeviceUse {
 /// The uses of the devices of one pool, by device.
 pub(crate) type PoolUse = HashMap<Arc<str>, DeviceUse>;
 
-/// What allocated claims hold, admin access left out. Cheap to clone.
-#[derive(Debug, Clone, Default)]
+/// Into how many parts the pools are divided: a change while a clone is about copies the one part it is in.
+const PARTS: usize = 64;
+
+type Part = HashMap<PoolId, Arc<PoolUse>>;
+
+/// What allocated claims hold, admin access left out. Cheap to clone, and to change afterwards.
+#[derive(Debug, Clone)]
 pub struct Usage {
-    pools: Arc<HashMap<PoolId, Arc<PoolUse>>>,
+    parts: Arc<[Arc<Part>; PARTS]>,
+}
+
+impl Default for Usage {
+    fn default() -> Self {
+        Self {
+            parts: Arc::new(std::array::from_fn(|_| Arc::default())),
+        }
+    }
+}
+
+/// In which part a pool is.
+fn part(pool: &PoolId) -> usize {
+    let mut hasher = DefaultHasher::new();
+    pool.hash(&mut hasher);
+    usize::try_from(hasher.finish() % PARTS as u64).unwrap_or(0)
 }
 
 impl Usage {
@@ -87,7 +108,7 @@ impl Usage {
             driver: result.driver.as_str().into(),
             pool: result.pool.as_str().into(),
         };
-        let pools = Arc::make_mut(&mut self.pools);
+        let pools = Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[part(&id)]);
         let pool = Arc::make_mut(pools.entry(id.clone()).or_default());
         let used = pool.entry(result.device.as_str().into()).or_default();
         how(used, result);
@@ -101,21 +122,25 @@ impl Usage {
 
     /// What is held of a device.
     pub fn of(&self, pool: &PoolId, device: &str) -> Option<&DeviceUse> {
-        self.pools.get(pool)?.get(device)
+        self.pool(pool)?.get(device)
     }
 
     pub(crate) fn pool(&self, pool: &PoolId) -> Option<&Arc<PoolUse>> {
-        self.pools.get(pool)
+        self.parts[part(pool)].get(pool)
     }
 
     /// How many devices are held.
     pub fn len(&self) -> usize {
-        self.pools.values().map(|p| p.len()).sum()
+        self.parts
+            .iter()
+            .flat_map(|part| part.values())
+            .map(|pool| pool.len())
+            .sum()
     }
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.pools.is_empty()
+        self.parts.iter().all(|part| part.is_empty())
     }
 }
 

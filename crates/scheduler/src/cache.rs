@@ -45,7 +45,11 @@ struct Placed {
 #[derive(Default)]
 pub struct Cache {
     nodes: HashMap<Arc<str>, Slot>,
+    /// How many of them have an object.
+    known_nodes: usize,
     pods: HashMap<Arc<str>, Placed>,
+    /// How many of them are assumed.
+    assumed: usize,
     namespaces: Arc<HashMap<String, Labels>>,
     images: HashMap<String, usize>,
     dirty: BTreeSet<Arc<str>>,
@@ -148,10 +152,7 @@ impl Cache {
 
     /// How many nodes have an object.
     pub fn node_count(&self) -> usize {
-        self.nodes
-            .values()
-            .filter(|s| s.info.node.is_some())
-            .count()
+        self.known_nodes
     }
 
     /// How many pods are on nodes, assumed ones included.
@@ -161,7 +162,7 @@ impl Cache {
 
     /// How many pods are assumed.
     pub fn assumed_count(&self) -> usize {
-        self.pods.values().filter(|p| p.assumed).count()
+        self.assumed
     }
 
     /// Adds a node or takes over its new state.
@@ -175,6 +176,7 @@ impl Cache {
         let moved = info.zone() != (zone.0.as_str(), zone.1.as_str());
         let new_images = info.images.clone();
         self.order_changed |= !known || moved;
+        self.known_nodes += usize::from(!known);
         self.replace_images(&images, &new_images);
     }
 
@@ -185,9 +187,10 @@ impl Cache {
         };
         let images = slot.info.images.clone();
         let info = Arc::make_mut(&mut slot.info);
-        info.node = None;
+        let known = info.node.take().is_some();
         info.images = Arc::default();
         let empty = info.pods.is_empty();
+        self.known_nodes -= usize::from(known);
         self.replace_images(&images, &Arc::default());
         self.order_changed = true;
         if empty {
@@ -277,6 +280,7 @@ impl Cache {
     /// Removes a pod; returns it if it was there.
     pub fn remove_pod(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
         let placed = self.pods.remove(uid)?;
+        self.assumed -= usize::from(placed.assumed);
         let info = self.slot(&placed.node);
         info.remove_pod(uid);
         let unused = info.pods.is_empty() && info.node.is_none();
@@ -300,15 +304,15 @@ impl Cache {
 
     fn place(&mut self, pod: Arc<PodInfo>, node: Arc<str>, assumed: bool) {
         self.slot(&node).add_pod(pod.clone());
-        self.pods.insert(
-            pod.uid.clone(),
-            Placed {
-                pod,
-                node,
-                assumed,
-                expires: None,
-            },
-        );
+        let placed = Placed {
+            pod,
+            node,
+            assumed,
+            expires: None,
+        };
+        let before = self.pods.insert(placed.pod.uid.clone(), placed);
+        self.assumed += usize::from(assumed);
+        self.assumed -= usize::from(before.is_some_and(|p| p.assumed));
     }
 
     /// The node's record for a change.

@@ -75,12 +75,16 @@ fn slice(pool: usize, part: usize, place: usize, models: [u8; DEVICES]) -> Arc<S
 
 fn claim(kind: usize) -> Arc<ResourceClaim> {
     let model = |m| json!([{"cel": {"expression": format!("device.attributes[\"driver-a\"].model == \"m{m}\"")}}]);
-    let exactly = |count: u8, selectors: Value| json!({"name": "r", "exactly": {
-        "deviceClassName": "class-a", "allocationMode": "ExactCount", "count": count, "selectors": selectors}});
+    let exactly = |count: u8, selectors: Value| {
+        json!({"name": "r", "exactly": {
+        "deviceClassName": "class-a", "allocationMode": "ExactCount", "count": count, "selectors": selectors}})
+    };
     let devices = match kind {
         0 => json!({"requests": [exactly(1, json!([]))]}),
         1 => json!({"requests": [exactly(2, model(1))]}),
-        2 => json!({"requests": [exactly(2, json!([]))], "constraints": [{"matchAttribute": "driver-a/root"}]}),
+        2 => {
+            json!({"requests": [exactly(2, json!([]))], "constraints": [{"matchAttribute": "driver-a/root"}]})
+        }
         _ => json!({"requests": [{"name": "r", "firstAvailable": [
             {"name": "two", "deviceClassName": "class-a", "allocationMode": "ExactCount", "count": 2, "selectors": model(0)},
             {"name": "all", "deviceClassName": "class-a", "allocationMode": "All"}]}]}),
@@ -253,7 +257,11 @@ fn an_answer_is_kept_until_something_it_depends_on_changes() {
     world.ask(1, &view);
     assert_eq!((world.hits, ask(&mut world)), (3, 3));
     // One node's devices are held, or come anew.
-    for step in [Step::Hold(0, 1, 0), Step::Slice(1, 0, 1, [1; DEVICES]), Step::Free(0)] {
+    for step in [
+        Step::Hold(0, 1, 0),
+        Step::Slice(1, 0, 1, [1; DEVICES]),
+        Step::Free(0),
+    ] {
         world.step(&step, &world.view());
         assert_eq!((ask(&mut world), ask(&mut world)), (2, 3), "{step:?}");
     }
@@ -263,7 +271,10 @@ fn an_answer_is_kept_until_something_it_depends_on_changes() {
     // Labels matter once slices select by them, and what all may see concerns all.
     world.step(&Step::Zone(0, 1), &world.view());
     assert_eq!(ask(&mut world), 3);
-    world.step(&Step::Slice(2, 0, NODES.len() + 2, [0; DEVICES]), &world.view());
+    world.step(
+        &Step::Slice(2, 0, NODES.len() + 2, [0; DEVICES]),
+        &world.view(),
+    );
     assert_eq!((ask(&mut world), ask(&mut world)), (0, 3));
     world.step(&Step::Zone(1, 1), &world.view());
     assert_eq!((ask(&mut world), ask(&mut world)), (2, 3));

@@ -187,6 +187,8 @@ proptest! {
         }
         cache.update(&mut snapshot);
         prop_assert_eq!(snapshot.nodes().len(), cache.node_count());
+        let assumed = cache.pods.values().filter(|p| p.assumed).count();
+        prop_assert_eq!(assumed, cache.assumed_count());
         for (at, info) in snapshot.nodes().iter().enumerate() {
             prop_assert_eq!(snapshot.position(&info.name), Some(at));
             let mut sum = crate::resources::Resources::default();

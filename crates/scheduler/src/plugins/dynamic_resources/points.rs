@@ -25,7 +25,7 @@ use crate::devices::{allocation, reserved_for, uid};
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, NodeNames, Plugin,
     Points, PostFilter, PostFilterContext, PostFilterResult, PreBind, PreEnqueue, PreFilter,
-    PreScore, Reserve, Score, Status, default_normalize,
+    PreScore, Reason, Reserve, Score, Status, default_normalize,
 };
 use crate::node::NodeInfo;
 use crate::pod::PodInfo;
@@ -345,7 +345,7 @@ impl DynamicResources {
             }
             Ok(None) => {
                 keep(Answer::Missing);
-                refuse(pod, node, "cannot allocate all claims".to_owned())
+                refuse(pod, node, "cannot allocate all claims")
             }
             Err(AllocateError::Node(text)) => refuse(pod, node, text),
             Err(error) => return Status::error(error.to_string()),
@@ -361,7 +361,7 @@ impl DynamicResources {
 
 /// A refusal; removing pods of lower priority that have claims of their own may help (ours: see
 /// docs/differences.md).
-fn refuse(pod: &PodInfo, node: &NodeInfo, text: String) -> Status {
+fn refuse(pod: &PodInfo, node: &NodeInfo, text: impl Into<Reason>) -> Status {
     let holds = |p: &PodInfo| {
         let status = p.pod.status.as_ref();
         let extended = status.and_then(|s| s.extended_resource_claim_status.as_ref());
