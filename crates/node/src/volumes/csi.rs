@@ -6,6 +6,8 @@
 mod attach;
 mod undo;
 
+pub(super) use undo::Staged;
+
 use super::claims::Claimed;
 use super::error::{Cause, Error, io_error};
 use super::{Ready, Volumes, fs_group, group_of};
@@ -306,3 +308,6 @@ fn published_records(pods: &Path) -> Vec<(PathBuf, PublishData)> {
         )
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,13 +4,25 @@ use super::super::Volumes;
 use crate::volumes::mounts;
 use davit_csi::paths::{self, MOUNT};
 use davit_csi::vol_data::{self, Loaded, PublishData, StageData, VOL_DATA};
+use davit_flexvolume::DriverName;
 use davit_proto::csi::v1::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
+use futures::StreamExt;
+use futures::future::join_all;
+use futures::stream::FuturesUnordered;
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How often staged volumes are compared with what pods have.
 const PERIOD: Duration = Duration::from_secs(10);
+
+/// A volume that is on the node for all pods.
+pub(in crate::volumes) enum Staged {
+    Csi(StageData),
+    /// By driver and name.
+    Flex(DriverName, String),
+}
 
 impl Volumes {
     /// Has the drivers unpublish the volumes of a pod, by the records that are on disk.
@@ -20,9 +32,9 @@ impl Volumes {
             Ok(entries) => entries.flatten().map(|entry| entry.path()).collect(),
             Err(_) => Vec::new(),
         };
-        for volume in volumes {
-            self.unpublish_one(&volume).await?;
-        }
+        // A driver that hangs or is gone does not keep what others have published.
+        let undone = join_all(volumes.iter().map(|volume| self.unpublish_one(volume))).await;
+        undone.into_iter().collect::<io::Result<()>>()?;
         self.published.lock().retain(|(pod, _)| pod != uid);
         self.wanted.lock().retain(|(pod, _)| pod != uid);
         self.unstage.notify_one();
@@ -69,17 +81,43 @@ impl Volumes {
         Ok(())
     }
 
-    /// Has drivers unstage and unmount what no pod uses, until it is dropped.
+    /// Has drivers unstage and unmount what no pod uses, until it is dropped. Volumes are undone side by side, and one
+    /// that is still under way is not begun anew: a driver that hangs holds up its own volumes only.
     pub(crate) async fn keep_staged(&self) {
+        let mut busy = BTreeSet::new();
+        let mut under_way = FuturesUnordered::new();
         loop {
-            for (dir, record) in staged_records(self.paths.root()) {
+            let csi = staged_records(self.paths.root()).into_iter();
+            let csi = csi.map(|(dir, record)| (dir, Staged::Csi(record)));
+            for (dir, volume) in csi.chain(self.flex_mounts().await) {
+                if busy.insert(dir.clone()) {
+                    under_way.push(self.undo_unused(dir, volume));
+                }
+            }
+            let round = tokio::time::timeout(PERIOD, self.unstage.notified());
+            tokio::pin!(round);
+            loop {
+                tokio::select! {
+                    _ = &mut round => break,
+                    Some(dir) = under_way.next() => drop(busy.remove(&dir)),
+                }
+            }
+        }
+    }
+
+    /// Undoes one volume if no pod uses it. Answers with its directory.
+    async fn undo_unused(&self, dir: PathBuf, volume: Staged) -> PathBuf {
+        match volume {
+            Staged::Csi(record) => {
                 if let Err(error) = self.unstage_unused(&dir, &record).await {
                     tracing::warn!(driver = record.driver_name, volume = record.volume_handle, %error, "the volume is still staged");
                 }
             }
-            self.unmount_unused_flex().await;
-            let _ = tokio::time::timeout(PERIOD, self.unstage.notified()).await;
+            Staged::Flex(driver, volume) => {
+                self.unmount_unused_flex(&dir, &driver, &volume).await;
+            }
         }
+        dir
     }
 
     async fn unstage_unused(&self, dir: &Path, record: &StageData) -> Result<(), davit_csi::Error> {

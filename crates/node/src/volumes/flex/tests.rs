@@ -203,10 +203,10 @@ async fn what_no_pod_uses_is_let_go() {
     std::fs::create_dir_all(&dir).unwrap();
     let of_pod = volumes.paths.volume("u1", "acme~mem", "pv");
     std::fs::create_dir_all(&of_pod).unwrap();
-    volumes.unmount_unused_flex().await;
+    volumes.unmount_unused_flex(&dir, &driver, "pv").await;
     assert_eq!(volumes.in_use(), ["acme/mem/pv"]);
     std::fs::remove_dir(&of_pod).unwrap();
-    volumes.unmount_unused_flex().await;
+    volumes.unmount_unused_flex(&dir, &driver, "pv").await;
     assert!(volumes.in_use().is_empty() && !dir.exists());
     assert!(machine.commands().is_empty(), "nothing was mounted");
 }

@@ -1,5 +1,6 @@
 //! Undoing what drivers have mounted: for a pod with the pod, for all pods when none is left.
 
+use super::super::csi::Staged;
 use super::super::{Volumes, unmount_below};
 use super::unique_name;
 use davit_flexvolume::{DriverName, paths};
@@ -47,14 +48,25 @@ impl Volumes {
         Ok(remove_dir(dir).await?)
     }
 
-    /// Has drivers unmount the volumes that no pod uses any more.
-    pub(in crate::volumes) async fn unmount_unused_flex(&self) {
+    /// What is mounted for all pods, by directory.
+    pub(in crate::volumes) async fn flex_mounts(&self) -> Vec<(PathBuf, Staged)> {
         let root = self.paths.root().to_owned();
         let mounts = tokio::task::spawn_blocking(move || paths::global_mounts(&root)).await;
-        for (dir, driver, volume) in mounts.unwrap_or_default() {
-            if let Err(error) = self.unmount_if_unused(&dir, &driver, &volume).await {
-                tracing::warn!(%driver, volume, %error, "the volume is still mounted");
-            }
+        let mounts = mounts.unwrap_or_default().into_iter();
+        mounts
+            .map(|(dir, driver, volume)| (dir, Staged::Flex(driver, volume)))
+            .collect()
+    }
+
+    /// Has the driver unmount a volume if no pod uses it any more.
+    pub(in crate::volumes) async fn unmount_unused_flex(
+        &self,
+        dir: &Path,
+        driver: &DriverName,
+        volume: &str,
+    ) {
+        if let Err(error) = self.unmount_if_unused(dir, driver, volume).await {
+            tracing::warn!(%driver, volume, %error, "the volume is still mounted");
         }
     }
 

@@ -1,0 +1,92 @@
+//! Undoing, where drivers hang or are gone. A lock that is held is a call under way.
+
+use super::*;
+use crate::objects::FixedObjects;
+use crate::paths::Paths;
+use crate::volumes::mounts::NoMounter;
+use davit_flexvolume::DriverName;
+use davit_volume::names::unique_volume_name;
+use serde_json::json;
+use std::time::Duration;
+
+fn volumes(root: &Path) -> Volumes {
+    Volumes::new(
+        Paths::new(root.join("kubelet"), root.join("log/pods")),
+        Arc::new(NoMounter),
+        Arc::new(FixedObjects::from_json(&[])),
+    )
+}
+
+fn volume_of_a_missing_driver() -> CsiVolume {
+    let source = serde_json::from_value(json!({"driver": "gone.example.com"})).unwrap();
+    CsiVolume::inline(&source, "m", "ns", "u1")
+}
+
+#[tokio::test]
+async fn a_driver_that_is_gone_keeps_no_other_volume_of_the_pod() {
+    let tmp = tempfile::tempdir().unwrap();
+    let volumes = volumes(tmp.path());
+    let dir = |name| paths::pod_volume_dir(volumes.paths.root(), "u1", name);
+    // The middle one of many: in whatever order the directory is read, some come after it.
+    let others = ["a", "b", "c", "d", "e", "f", "g", "h", "x", "y", "z"];
+    for name in others.iter().chain(&["m"]) {
+        std::fs::create_dir_all(dir(name).join("mount")).unwrap();
+    }
+    let record = PublishData::of(&volume_of_a_missing_driver(), "n");
+    vol_data::write(&dir("m").join(VOL_DATA), &record).unwrap();
+    let error = volumes.unpublish("u1").await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("UnmountVolume.TearDown failed for volume \"m\" : "),
+        "{error}"
+    );
+    assert!(dir("m").join(VOL_DATA).exists());
+    let left = others.iter().filter(|name| dir(name).exists());
+    assert_eq!(left.count(), 0);
+}
+
+#[tokio::test]
+async fn a_driver_that_hangs_holds_up_its_own_volumes_only() {
+    let tmp = tempfile::tempdir().unwrap();
+    let volumes = volumes(tmp.path());
+    let root = volumes.paths.root();
+    let staging = paths::staging_dir(root, "hangs.example.com", "h");
+    std::fs::create_dir_all(&staging).unwrap();
+    let mut hanging = volume_of_a_missing_driver();
+    hanging.driver = "hangs.example.com".to_owned();
+    hanging.handle = "h".to_owned();
+    vol_data::write(&staging.join(VOL_DATA), &StageData::of(&hanging)).unwrap();
+    let flex = DriverName::new("acme/mem").unwrap();
+    let [held, free] = ["held", "free"].map(|volume| {
+        let dir = davit_flexvolume::paths::global_mount(root, &flex, volume);
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    });
+    let lock = |name: &str| volumes.volumes.of(name);
+    let (csi, flex) = (
+        lock("hangs.example.com/h"),
+        lock(&unique_volume_name("acme/mem", "held")),
+    );
+    let _csi = csi.lock().await;
+    let held_up = flex.lock().await;
+    let gone = async |dir: &Path| {
+        while dir.exists() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let look = async {
+        gone(&free).await;
+        assert!(held.exists());
+        drop(held_up);
+        gone(&held).await;
+    };
+    let both = async {
+        tokio::select! {
+            () = volumes.keep_staged() => {}
+            () = look => {}
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), both)
+        .await
+        .expect("other volumes are undone");
+    assert!(staging.join(VOL_DATA).exists());
+}
