@@ -352,8 +352,9 @@ impl Volumes {
         let lock = self.pods.of(uid);
         let _alone = lock.write().await;
         self.tokens.forget(uid);
-        self.unmount_flex(uid).await?;
-        self.unpublish(uid).await?;
+        // A driver of one kind that hangs or is gone does not keep what those of the other have mounted.
+        let (flex, csi) = tokio::join!(self.unmount_flex(uid), self.unpublish(uid));
+        flex.and(csi)?;
         let path = self.paths.pod(uid);
         let mounter = self.mounter.clone();
         let done = tokio::task::spawn_blocking(move || {

@@ -45,6 +45,24 @@ async fn a_driver_that_is_gone_keeps_no_other_volume_of_the_pod() {
 }
 
 #[tokio::test]
+async fn a_flexvolume_driver_that_is_gone_keeps_no_csi_volume() {
+    let tmp = tempfile::tempdir().unwrap();
+    let volumes = volumes(tmp.path());
+    let root = volumes.paths.root();
+    let csi = paths::pod_volume_dir(root, "u1", "a");
+    let flex = root.join("pods/u1/volumes/acme~mem/f");
+    for dir in [&csi.join("mount"), &flex] {
+        std::fs::create_dir_all(dir).unwrap();
+    }
+    let error = volumes.teardown("u1").await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("UnmountVolume.TearDown failed for volume \"f\" : "),
+        "{error}"
+    );
+    assert_eq!((csi.exists(), flex.exists()), (false, true));
+}
+
+#[tokio::test]
 async fn a_driver_that_hangs_holds_up_its_own_volumes_only() {
     let tmp = tempfile::tempdir().unwrap();
     let volumes = volumes(tmp.path());

@@ -5,12 +5,13 @@ use super::super::{Volumes, unmount_below};
 use super::unique_name;
 use davit_flexvolume::{DriverName, paths};
 use davit_volume::names::unique_volume_name;
+use futures::future::join_all;
 use std::io;
 use std::path::{Path, PathBuf};
 
 impl Volumes {
     /// Has the drivers unmount the volumes of a pod, by the directories that are there. Those of a driver that is not
-    /// installed wait for it. What is remembered of the pod is forgotten with its CSI volumes, which come next.
+    /// installed wait for it. What is remembered of the pod is forgotten with its CSI volumes.
     pub(in crate::volumes) async fn unmount_flex(&self, uid: &str) -> io::Result<()> {
         let pod = self.paths.pod(uid);
         let volumes = volumes_of_pod(&pod);
@@ -21,15 +22,18 @@ impl Volumes {
         let (mounter, subpaths) = (self.mounter.clone(), pod.join("volume-subpaths"));
         let unmounted = tokio::task::spawn_blocking(move || unmount_below(&*mounter, &subpaths));
         unmounted.await.map_err(io::Error::other)??;
-        for (dir, driver, volume) in volumes {
-            let unmounted = self.unmount_for_pod(uid, &dir, &driver, &volume).await;
+        let unmount = async |(dir, driver, volume): &(PathBuf, DriverName, String)| {
+            let unmounted = self.unmount_for_pod(uid, dir, driver, volume).await;
             unmounted.map_err(|cause| {
                 io::Error::other(format!(
                     "UnmountVolume.TearDown failed for volume {volume:?} : {cause}"
                 ))
-            })?;
-        }
-        Ok(())
+            })
+        };
+        join_all(volumes.iter().map(unmount))
+            .await
+            .into_iter()
+            .collect()
     }
 
     async fn unmount_for_pod(
