@@ -1,5 +1,6 @@
 //! One claim on 5 000 nodes with 8 devices each: cold (nothing evaluated yet) and warm, with and
-//! without a constraint; and looking at every node of a cluster whose devices are all in use.
+//! without a constraint; looking at every node of a cluster whose devices are all in use; and asking all nodes
+//! again after the devices of one have changed, as the scheduler does.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -7,8 +8,8 @@ use std::sync::Arc;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use davit_allocator::{
-    Allocator, Call, Classes, CompileSelector, DeviceView, EvaluateSelector, Features, Inventory,
-    NodeView, Plan, Selectors, Slice, Usage,
+    Allocator, Answer, Answers, Call, Classes, CompileSelector, DeviceView, EvaluateSelector,
+    Features, Inventory, NodeView, Picture, Plan, PoolId, Question, Selectors, Slice, Usage,
 };
 use serde_json::json;
 
@@ -101,6 +102,42 @@ fn every_node(
     found
 }
 
+/// All nodes once more, of which one has to be asked and the others have answered.
+fn asked_again(c: &mut Criterion) {
+    let inventory = inventory();
+    let claim = json!({"metadata": {"name": "c", "namespace": "d"}, "spec": {"devices": {"requests": [
+        {"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}]}}});
+    let claim = Arc::new(serde_json::from_value(claim).expect("a claim"));
+    let names: Vec<String> = (0..NODES).map(|n| format!("node-{n}")).collect();
+    let (answers, labels) = (Answers::default(), BTreeMap::new());
+    let question = Question::new(&[claim], Features::default()).expect("a question");
+    let changed = PoolId {
+        driver: "gpu.example.com".into(),
+        pool: "node-7".into(),
+    };
+    c.bench_function("5000_nodes_asked_again", |b| {
+        b.iter(|| {
+            answers.pool_changed(&inventory, &changed);
+            let picture = Picture {
+                at: answers.now(),
+                selects_nodes: inventory.selects_nodes(),
+            };
+            let mut missing = 0;
+            for name in &names {
+                let node = NodeView {
+                    name,
+                    labels: &labels,
+                };
+                if answers.get(&question, node, &picture).is_none() {
+                    answers.keep(&question, node, &picture, Answer::Missing);
+                    missing += 1;
+                }
+            }
+            black_box(missing)
+        });
+    });
+}
+
 fn benchmarks(c: &mut Criterion) {
     let mut group = c.benchmark_group("claim_on_5000_nodes_x_8");
     group.sample_size(10);
@@ -151,5 +188,5 @@ fn benchmarks(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, benchmarks);
+criterion_group!(benches, benchmarks, asked_again);
 criterion_main!(benches);

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use k8s_openapi::api::resource::v1::{AllocationResult, ResourceClaim};
 use parking_lot::Mutex;
 
@@ -33,8 +34,18 @@ pub enum Answer {
 
 /// What claims ask for, without what tells one claim from another: claims with equal questions get
 /// equal answers.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Question(Arc<[u8]>);
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Question {
+    /// Of the words, which are long, taken once: every node is asked.
+    digest: u64,
+    words: Arc<[u8]>,
+}
+
+impl Hash for Question {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.digest.hash(state);
+    }
+}
 
 impl Question {
     /// The question of claims that are to be allocated together, in their order. `None` if it
@@ -43,7 +54,12 @@ impl Question {
         let specs: Vec<_> = claims.iter().map(|c| &c.spec).collect();
         let mut words = serde_json::to_vec(&specs).ok()?;
         words.extend(format!("{features:?}").into_bytes());
-        Some(Self(words.into()))
+        let mut hasher = DefaultHasher::new();
+        words.hash(&mut hasher);
+        Some(Self {
+            digest: hasher.finish(),
+            words: words.into(),
+        })
     }
 }
 
@@ -93,12 +109,12 @@ struct Plan {
 struct Inner {
     now: Moment,
     /// The places of nodes in the lists below.
-    places: HashMap<Arc<str>, usize>,
+    places: HashMap<Arc<str>, usize, RandomState>,
     /// When something changed that this node sees, by place.
     changed: Vec<Moment>,
     /// When something changed that any node may see.
     changed_for_all: Moment,
-    plans: HashMap<Question, Plan>,
+    plans: HashMap<Question, Plan, RandomState>,
     /// Counts what was kept, for the age of plans.
     uses: u64,
     asked: u64,
