@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "pods/cgroups.rs"]
+mod cgroups;
 #[path = "pods/credentials.rs"]
 mod credentials;
 mod harness;
@@ -270,6 +272,11 @@ fn pods_are_told_when_the_machine_goes_down() {
 #[test]
 fn extended_resource_by_hand() {
     limits::extended_resource();
+}
+
+#[test]
+fn a_pod_as_a_whole_has_weight_and_limits() {
+    cgroups::scenario();
 }
 
 #[test]

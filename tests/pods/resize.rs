@@ -1,5 +1,6 @@
 //! Containers get another size while they run, asked for as kubectl does.
 
+use crate::cgroups::PodGroup;
 use crate::{Kube, pod};
 
 const SCRIPT: &str = "exec sleep 1000";
@@ -76,6 +77,9 @@ pub(crate) fn scenario() {
     settled(&kube, "calm", "500m");
     let wanted = ("50000".to_owned(), (96 << 20).to_string());
     assert_eq!(limits(&kube, "calm"), wanted);
+    let group = PodGroup::of(&kube, "calm", "Guaranteed");
+    let of_pod = || (group.quota(), group.memory());
+    assert_eq!(of_pod(), (Some(50_000), Some(96 << 20)));
     let restarts = ".status.containerStatuses[0].restartCount";
     assert_eq!(kube.field("calm", restarts), "0");
     let events = kube.run(["get", "events", "-o", "jsonpath={.items[*].reason}"]);
@@ -110,6 +114,7 @@ pub(crate) fn scenario() {
     resize(&kube, "calm", "400m", "96Mi");
     settled(&kube, "calm", "400m");
     assert_eq!(limits(&kube, "calm").0, "40000");
+    assert_eq!(of_pod(), (Some(40_000), Some(96 << 20)));
     assert_eq!(kube.field("calm", restarts), "0");
 
     // The class of a pod is for life.

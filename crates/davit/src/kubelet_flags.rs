@@ -41,6 +41,12 @@ pub(crate) struct KubeletFlags {
     /// Most pods on the node
     #[arg(long, value_name = "N")]
     max_pods: Option<u32>,
+    /// Most processes and threads of a pod; no limit without (or -1)
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pod_max_pids: Option<i64>,
+    /// What is held to what the node leaves it: `pods` (the default) or `none`
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    enforce_node_allocatable: Option<Vec<String>>,
     /// Sysctls beyond the safe ones that pods may set, and beginnings of such with a `*`: kernel.msg*,net.core.somaxconn
     #[arg(long, value_name = "SYSCTL,...", value_delimiter = ',')]
     allowed_unsafe_sysctls: Vec<String>,
@@ -353,6 +359,13 @@ impl KubeletFlags {
         if !self.allowed_unsafe_sysctls.is_empty() {
             let sysctls = json!(self.allowed_unsafe_sysctls);
             fields.insert("allowedUnsafeSysctls".to_owned(), sysctls);
+        }
+        if let Some(names) = &self.enforce_node_allocatable {
+            let names: Vec<&String> = names.iter().filter(|n| !n.is_empty()).collect();
+            fields.insert("enforceNodeAllocatable".to_owned(), json!(names));
+        }
+        if let Some(max) = self.pod_max_pids {
+            fields.insert("podPidsLimit".to_owned(), json!(max));
         }
         if let Some(max) = self.max_pods {
             fields.insert("maxPods".to_owned(), json!(max));

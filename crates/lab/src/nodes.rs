@@ -124,6 +124,7 @@ pub async fn run(
         node.log_dir = dir.join("logs");
         node.address = ADDRESS;
         node.mounts = false;
+        node.cgroups = None;
         node.labels
             .insert(SIMULATED_LABEL.to_owned(), "true".to_owned());
         adjust(&mut node);

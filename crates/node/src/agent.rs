@@ -7,6 +7,7 @@ mod image_gc;
 mod lease;
 mod node_status;
 mod orphans;
+mod qos;
 mod relist;
 mod static_pods;
 mod topology_report;
@@ -14,7 +15,7 @@ mod topology_report;
 pub(crate) use dispatch::Inputs;
 pub use topology_report::define as define_topologies;
 
-use crate::cgroups::CgroupDriver;
+use crate::cgroups::{CgroupDriver, CgroupOptions, PodCgroups};
 use crate::compute::{PinnedContainer, Settings};
 use crate::containermanager::{
     Config as DeviceConfig, ContainerManager, FoundContainer, StartError,
@@ -112,6 +113,8 @@ pub struct NodeOptions {
     pub cgroup_root: String,
     /// How cgroups are named, if the runtime does not say.
     pub cgroup_driver: CgroupDriver,
+    /// The cgroups above containers; the agent leaves them alone without (they need root).
+    pub cgroups: Option<CgroupOptions>,
     /// Whether the agent may mount (needs root).
     pub mounts: bool,
     /// Where the executables of FlexVolume drivers are.
@@ -162,6 +165,7 @@ impl NodeOptions {
         runtime: Arc<dyn Runtime>,
     ) -> Self {
         let root_dir = root_dir.into();
+        let is_root = rustix::process::geteuid().is_root();
         Self {
             node_name: node_name.into(),
             root_dir: root_dir.clone(),
@@ -188,7 +192,8 @@ impl NodeOptions {
             resolv_conf: PathBuf::from("/etc/resolv.conf"),
             cgroup_root: String::new(),
             cgroup_driver: CgroupDriver::default(),
-            mounts: rustix::process::geteuid().is_root(),
+            cgroups: is_root.then(CgroupOptions::default),
+            mounts: is_root,
             volume_plugin_dir: PathBuf::from(davit_flexvolume::DEFAULT_PLUGIN_DIR),
             local_volumes: None,
             session_idle: server::DEFAULT_SESSION_IDLE,
@@ -229,6 +234,11 @@ pub enum Error {
     /// The device side.
     #[error("container manager does not start")]
     Devices(#[from] StartError),
+    /// The cgroups above containers.
+    #[error(
+        "podPidsLimit is not built with the systemd cgroup driver (docs/status.md); use the driver cgroupfs, or leave the field out"
+    )]
+    PodPids,
     /// The pods API.
     #[error("pods API does not start")]
     PodsApi(#[from] davit_proto::unix::Error),
@@ -297,6 +307,7 @@ impl NodeAgent {
         }
         tasks.spawn(image_gc::run(ctx.clone(), cancel.clone()));
         tasks.spawn(cpu_sets::run(ctx.clone(), cancel.clone()));
+        tasks.spawn(qos::run(ctx.clone(), cancel.clone()));
         tasks.spawn(topology_report::run(ctx.clone(), cancel.clone()));
         tasks.spawn(relist::rotate_logs(ctx.clone(), cancel.clone()));
         dispatcher.run().await;
@@ -352,6 +363,9 @@ impl NodeAgent {
         machine.reserved.clone_from(&options.reserved);
         let version = runtime_version(&*options.runtime).await?;
         options.cgroup_driver = options.cgroup_driver.of_runtime(&*options.runtime).await;
+        // A machine that is only described has less than the pods may use.
+        let is_real = options.resources.hardware == Hardware::default();
+        let cgroups = cgroups(&options, &machine, is_real)?;
         let listeners = Listeners {
             node: server::bind(SocketAddr::new(options.address, options.port)).await?,
             healthz: match options.healthz {
@@ -454,6 +468,7 @@ impl NodeAgent {
             options,
             paths,
             devices,
+            cgroups,
             pods,
             objects,
             recorder,
@@ -462,6 +477,39 @@ impl NodeAgent {
             metrics,
         };
         Ok((Arc::new(ctx), listeners))
+    }
+}
+
+/// The cgroups above containers, made where the agent may.
+fn cgroups(
+    options: &NodeOptions,
+    machine: &Machine,
+    is_real: bool,
+) -> Result<Option<PodCgroups>, Error> {
+    let Some(mut wanted) = options.cgroups.clone() else {
+        return Ok(None);
+    };
+    if options.cgroup_driver == CgroupDriver::Systemd {
+        if wanted.pod_pids.is_some() {
+            return Err(Error::PodPids);
+        }
+        tracing::warn!(
+            "with the systemd cgroup driver only containers have weights and limits, not pods and their classes"
+        );
+        return Ok(None);
+    }
+    wanted.enforce_pods &= is_real;
+    match PodCgroups::new(&options.cgroup_root, wanted) {
+        Ok(groups) => {
+            if let Err(error) = groups.set_up(machine.milli_cpus(), machine.memory) {
+                tracing::warn!(%error, "cannot limit all pods together; tried again every minute");
+            }
+            Ok(Some(groups))
+        }
+        Err(error) => {
+            tracing::warn!(%error, "no cgroups: neither containers nor pods have limits");
+            Ok(None)
+        }
     }
 }
 

@@ -1,6 +1,11 @@
-//! Where a pod's containers are in the cgroup tree.
+//! Where a pod's containers are in the cgroup tree, and what the groups above them are limited to.
 //!
 //! <https://kubernetes.io/docs/concepts/architecture/cgroups/>; KEP-4033 for asking the runtime for its driver.
+
+mod limits;
+mod pods;
+
+pub use pods::{CgroupOptions, PodCgroups};
 
 use crate::pod::PodExt;
 use crate::resources::Qos;
@@ -43,7 +48,13 @@ impl CgroupDriver {
 
     /// The cgroup that the runtime puts a pod's containers into, below `root`.
     pub fn pod_cgroup(self, root: &str, pod: &Pod) -> String {
-        let class = match Qos::of(pod) {
+        self.path(root, Qos::of(pod), Some(pod.uid()))
+    }
+
+    /// The cgroup of a pod of this class, or of all pods of the class; guaranteed pods have no group between them and
+    /// that of all pods.
+    fn path(self, root: &str, class: Qos, uid: Option<&str>) -> String {
+        let class = match class {
             Qos::Guaranteed => None,
             class => Some(class.as_str().to_ascii_lowercase()),
         };
@@ -51,7 +62,7 @@ impl CgroupDriver {
         let mut parts: Vec<String> = above.collect();
         parts.push("kubepods".to_owned());
         parts.extend(class);
-        parts.push(format!("pod{}", pod.uid()));
+        parts.extend(uid.map(|uid| format!("pod{uid}")));
         match self {
             Self::Cgroupfs => parts.iter().fold(String::new(), |path, p| path + "/" + p),
             Self::Systemd => slices(&parts),

@@ -1,7 +1,8 @@
 //! What all parts of the node share.
 
 use crate::agent::NodeOptions;
-use crate::containermanager::ContainerManager;
+use crate::cgroups::PodCgroups;
+use crate::containermanager::{ActivePods, ContainerManager};
 use crate::csi::Registrar;
 use crate::env::NodeFacts;
 use crate::eviction::Condition;
@@ -14,6 +15,7 @@ use crate::paths::Paths;
 use crate::pod::PodExt;
 use crate::pod_table::PodTable;
 use crate::probes::Results;
+use crate::resources::Qos;
 use crate::status_manager::StatusManager;
 use crate::users::UserRanges;
 use crate::volumes::Volumes;
@@ -42,6 +44,8 @@ pub struct Context {
     pub host_ips: Vec<String>,
     /// The host's name resolution.
     pub host_dns: cri::DnsConfig,
+    /// The cgroups above containers, where the agent keeps them.
+    pub cgroups: Option<PodCgroups>,
     /// Devices.
     pub devices: ContainerManager,
     /// The pods.
@@ -84,6 +88,29 @@ impl Context {
     pub fn pod_cgroup(&self, pod: &Pod) -> String {
         let options = &self.options;
         options.cgroup_driver.pod_cgroup(&options.cgroup_root, pod)
+    }
+
+    /// Brings the weights and limits of a pod's cgroup to what the pod has now, and those of its class to what all pods
+    /// of it have.
+    ///
+    /// # Errors
+    /// The cgroup that cannot be made or limited.
+    pub fn limit_pod(&self, pod: &Pod) -> Result<(), davit_oci::cgroup::Error> {
+        let Some(groups) = &self.cgroups else {
+            return Ok(());
+        };
+        if Qos::of(pod) == Qos::Burstable {
+            groups.weigh(self.pods.active_pods().iter().map(|pod| &**pod))?;
+        }
+        groups.ensure(pod, self.is_unthrottled(pod))
+    }
+
+    /// Whether a container of the pod has CPUs to itself.
+    pub fn is_unthrottled(&self, pod: &Pod) -> bool {
+        let holds = |name: &str| self.devices.compute_options(pod.uid(), name).exclusive;
+        pod.all_containers()
+            .iter()
+            .any(|(_, container)| holds(&container.name))
     }
 
     /// This node as the API has it.

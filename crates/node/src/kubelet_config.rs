@@ -2,6 +2,7 @@
 //! it knows but has not built, and fields nobody knows, are errors that say which of the two.
 
 mod not_built;
+mod reserved;
 mod server;
 
 use std::collections::BTreeMap;
@@ -12,11 +13,12 @@ use davit_api::features::Features;
 use davit_api::quantity::Quantity;
 use davit_topology::cpu::CpuOptions;
 use davit_topology::memory::{MEMORY, MemoryAmounts};
-use davit_topology::{CpuSet, Hardware, Policy, PolicyKind};
+use davit_topology::{Hardware, Policy, PolicyKind};
 use k8s_openapi::api::core::v1::Taint;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use self::reserved::Reserved;
 use crate::agent::NodeOptions;
 use crate::cgroups::CgroupDriver;
 use crate::compute::{DEFAULT_MAX_NUMA_NODES, Settings, SettingsError, option};
@@ -24,7 +26,6 @@ use crate::durations;
 use crate::eviction;
 use crate::eviction::signals::Fields;
 use crate::images::collector::Policy as ImagePolicy;
-use crate::resources::Amounts;
 use crate::shutdown::{Group, Shutdown};
 use crate::sysctls::Allowlist;
 
@@ -86,6 +87,7 @@ pub struct KubeletConfig {
     cpu_manager_policy: Option<String>,
     cpu_manager_policy_options: BTreeMap<String, String>,
     cpu_manager_reconcile_period: Option<String>,
+    enforce_node_allocatable: Option<Vec<String>>,
     eviction_hard: Option<BTreeMap<String, String>>,
     eviction_max_pod_grace_period: Option<i64>,
     eviction_minimum_reclaim: BTreeMap<String, String>,
@@ -109,6 +111,7 @@ pub struct KubeletConfig {
     memory_manager_policy: Option<String>,
     merge_default_eviction_settings: Option<bool>,
     pod_logs_dir: Option<PathBuf>,
+    pod_pids_limit: Option<i64>,
     port: Option<u16>,
     register_with_taints: Vec<Taint>,
     reserved_memory: Vec<MemoryReservation>,
@@ -260,7 +263,8 @@ impl KubeletConfig {
         options.shutdown = self.shutdown()?;
         let (settings, reserved) = self.settings(hardware)?;
         options.resources = settings;
-        options.reserved = reserved;
+        self.cgroups(&reserved, options)?;
+        options.reserved = reserved.all;
         Ok(())
     }
 
@@ -389,37 +393,11 @@ impl KubeletConfig {
     }
 
     /// The settings of the resource managers, and what is not allocatable.
-    fn settings(&self, hardware: Option<Hardware>) -> Result<(Settings, Amounts), ConfigError> {
-        let mut reserved = Amounts::new();
-        for (field, list) in [
-            ("kubeReserved", &self.kube_reserved),
-            ("systemReserved", &self.system_reserved),
-        ] {
-            for (name, text) in list {
-                let quantity: Quantity = value(field, text.parse())?;
-                let amount = if name == "cpu" {
-                    quantity.milli_value()
-                } else {
-                    quantity.value()
-                };
-                *reserved.entry(name.clone()).or_default() += amount;
-            }
-        }
-        let cpus: Option<CpuSet> = match &self.reserved_system_cpus {
-            Some(text) if !text.is_empty() => {
-                let set: CpuSet = value("reservedSystemCPUs", text.parse())?;
-                // It stands in the place of what the other two reserve.
-                reserved.insert("cpu".to_owned(), set.len() as i64 * 1000);
-                Some(set)
-            }
-            _ => None,
-        };
+    fn settings(&self, hardware: Option<Hardware>) -> Result<(Settings, Reserved), ConfigError> {
+        let reserved = self.reserved()?;
+        let Reserved { cpus, all, .. } = &reserved;
         let memory = self.memory_static()?;
-        if let Some(bytes) = self.eviction_memory(memory.is_some())? {
-            *reserved.entry(MEMORY.to_owned()).or_default() +=
-                i64::try_from(bytes).unwrap_or(i64::MAX);
-        }
-        let node_reserved = reserved
+        let node_reserved = all
             .iter()
             .filter(|(name, _)| *name == MEMORY || name.starts_with("hugepages-"))
             .map(|(name, n)| (name.clone(), u64::try_from(*n).unwrap_or(0)))
@@ -428,8 +406,8 @@ impl KubeletConfig {
         let settings = Settings {
             hardware: hardware.unwrap_or_default(),
             cpu: self.cpu_options()?,
-            reserved_cpus: cpus,
-            reserved_cpu_millis: reserved
+            reserved_cpus: cpus.clone(),
+            reserved_cpu_millis: all
                 .get("cpu")
                 .and_then(|n| u64::try_from(*n).ok())
                 .unwrap_or(0),
@@ -531,20 +509,6 @@ impl KubeletConfig {
             }
         }
         Ok(Some(nodes))
-    }
-
-    /// The hard eviction threshold for memory, which is not allocatable. The kubelet's default of
-    /// 100 MiB counts where memory is divided, so that its configurations add up here too.
-    fn eviction_memory(&self, divided: bool) -> Result<Option<u64>, ConfigError> {
-        let Some(signals) = &self.eviction_hard else {
-            return Ok(divided.then_some(100 << 20));
-        };
-        let threshold = signals.get("memory.available");
-        // A part of the memory is known only where the machine is.
-        threshold
-            .filter(|text| !text.trim().ends_with('%'))
-            .map(|text| bytes("evictionHard", text))
-            .transpose()
     }
 
     fn topology(&self) -> Result<(Policy, usize), ConfigError> {

@@ -35,6 +35,11 @@ pub const VERSION: &str = "v1.36.0+davit";
 const CGROUP2_MAGIC: u64 = 0x6367_7270;
 
 impl Machine {
+    /// The CPUs in thousandths.
+    pub fn milli_cpus(&self) -> i64 {
+        i64::try_from(self.cpus).unwrap_or(i64::MAX / 1000) * 1000
+    }
+
     /// Reads the machine; `root` is the node's directory, whose file system is reported as ephemeral storage.
     pub fn discover(root: &Path) -> Self {
         let read = |path: &str| {

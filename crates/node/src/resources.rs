@@ -141,6 +141,19 @@ pub fn pod_requests(pod: &Pod) -> Amounts {
     all
 }
 
+/// What a pod is limited to as a whole; its overhead is added to limits that are there. A container without a limit
+/// adds nothing, so that the sum means something only where all have one.
+pub fn pod_limits(pod: &Pod) -> Amounts {
+    let limit = |(name, q): (&String, &Quantity)| (name.clone(), amount(name, q));
+    let mut all = total(pod, |r| r.limits.iter().flatten().map(limit).collect());
+    for (name, q) in pod.pod_spec().overhead.iter().flatten() {
+        if let Some(limit) = all.get_mut(name).filter(|l| **l > 0) {
+            *limit += amount(name, q);
+        }
+    }
+    all
+}
+
 /// Requests and limits of a pod as a whole, its overhead included, as its status tells them.
 pub fn pod_resources(pod: &Pod) -> ResourceRequirements {
     let exact = |_: &str, q: &Quantity| q.0.parse::<Exact>().unwrap_or_default();
@@ -348,19 +361,7 @@ pub fn sandbox_resources(pod: &Pod) -> cri::LinuxContainerResources {
         spec.overhead = None;
     }
     let requests = pod_requests(&bare);
-    // Limits add up as requests do.
-    for container in bare.spec.iter_mut().flat_map(|s| {
-        let init = s.init_containers.iter_mut().flatten();
-        s.containers.iter_mut().chain(init)
-    }) {
-        if let Some(resources) = &mut container.resources {
-            resources.requests = resources.limits.clone();
-        }
-    }
-    if let Some(level) = bare.spec.as_mut().and_then(|s| s.resources.as_mut()) {
-        level.requests = None;
-    }
-    let limits = pod_requests(&bare);
+    let limits = pod_limits(&bare);
     let get = |list: &Amounts, name: &str| list.get(name).copied().unwrap_or_default();
     plain_resources(
         get(&requests, "cpu"),

@@ -57,6 +57,7 @@ impl Node {
         options.static_pod_dir = Some(self.dir.path().join("manifests"));
         options.address = IpAddr::V4(Ipv4Addr::LOCALHOST);
         options.mounts = false;
+        options.cgroups = None;
         // How full the disk of the machine is that runs the tests is not their subject.
         options.eviction.thresholds.clear();
         (self.change)(&mut options);

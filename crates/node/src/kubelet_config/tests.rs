@@ -1,6 +1,7 @@
 //! Files as people and kubeadm write them.
 
 use super::*;
+use crate::resources::Amounts;
 use crate::server::Authorize;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
@@ -8,7 +9,8 @@ const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConf
 fn settings(text: &str) -> Result<(Settings, Amounts), ConfigError> {
     let config = KubeletConfig::parse(&format!("{HEAD}{text}"), Map::new())?;
     config.features()?;
-    config.settings(Some(Hardware::grid(2, 1, 8, 2, 8 << 30)))
+    let made = config.settings(Some(Hardware::grid(2, 1, 8, 2, 8 << 30)))?;
+    Ok((made.0, made.1.all))
 }
 
 #[test]
@@ -201,8 +203,8 @@ fn what_is_unknown_or_not_built_is_refused() {
         "kubelet configuration: strict decoding error: unknown field \"noSuchField\""
     );
     assert_eq!(
-        refused("podPidsLimit: 100\n"),
-        "kubelet configuration: podPidsLimit is not built in davit yet (docs/status.md); leave it out"
+        refused("oomScoreAdj: -5\n"),
+        "kubelet configuration: oomScoreAdj is not built in davit yet (docs/status.md); leave it out"
     );
     assert!(refused("cpuManagerPolicy: best\n").contains("unknown policy: \"best\""));
     assert!(refused("topologyManagerScope: node\n").contains("unknown scope: \"node\""));
@@ -268,4 +270,38 @@ fn flags_win_over_the_file() {
     let config = KubeletConfig::parse(&format!("{HEAD}maxPods: 9\n"), flags.clone()).unwrap();
     assert_eq!(config.max_pods, Some(7));
     assert_eq!(KubeletConfig::parse("", flags).unwrap().max_pods, Some(7));
+}
+
+#[test]
+fn pods_as_a_whole_are_limited() {
+    let is_root = rustix::process::geteuid().is_root();
+    let of = |text: &str| options(&format!("{HEAD}{text}\n")).map(|o| o.cgroups);
+    let why = |text: &str| of(text).unwrap_err().to_string();
+    assert!(of("podPidsLimit: -1").is_ok());
+    for (text, wrong) in [
+        ("enforceNodeAllocatable: [pods, kube-reserved]", "not built"),
+        ("enforceNodeAllocatable: [none, pods]", "none stands alone"),
+        ("enforceNodeAllocatable: [all]", "unknown value \"all\""),
+    ] {
+        assert!(why(text).contains(wrong), "{}", why(text));
+    }
+    if !is_root {
+        assert!(why("podPidsLimit: 100").contains("need root"));
+        return;
+    }
+    let reserved =
+        "systemReserved: {memory: 1Gi, cpu: 500m}\nevictionHard: {memory.available: 2Gi}";
+    let groups = of(&format!("{reserved}\npodPidsLimit: 100"))
+        .unwrap()
+        .unwrap();
+    assert_eq!(groups.pod_pids, Some(100));
+    assert!(groups.enforce_pods);
+    let kept = [("memory".to_owned(), 1 << 30), ("cpu".to_owned(), 500)];
+    assert_eq!(
+        groups.reserved,
+        Amounts::from(kept),
+        "eviction is not reserved"
+    );
+    let none = of("enforceNodeAllocatable: [none]").unwrap().unwrap();
+    assert!(!none.enforce_pods);
 }

@@ -47,7 +47,8 @@ fn configuration(options: &NodeOptions) -> Value {
         "clusterDomain": options.cluster_dns.domain,
         "resolvConf": options.resolv_conf,
         "maxPods": options.max_pods,
-        "podPidsLimit": -1,
+        "podPidsLimit": options.cgroups.as_ref().and_then(|c| c.pod_pids).unwrap_or(-1),
+        "enforceNodeAllocatable": enforced(options),
         "seccompDefault": options.seccomp_default,
         "streamingConnectionIdleTimeout": shown(options.session_idle),
         "podLogsDir": options.log_dir,
@@ -68,6 +69,14 @@ fn configuration(options: &NodeOptions) -> Value {
     }
     managers(options, &mut config);
     config
+}
+
+/// Which groups of processes are held to what they are left. `none` is how the kubelet writes that none is.
+fn enforced(options: &NodeOptions) -> [&'static str; 1] {
+    match &options.cgroups {
+        Some(groups) if groups.enforce_pods => ["pods"],
+        _ => ["none"],
+    }
 }
 
 /// The authority of client certificates is known by its contents, whichever file they came from.

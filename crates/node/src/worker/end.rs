@@ -260,7 +260,20 @@ pub(crate) async fn remove_all(ctx: &Context, uid: &str) -> Result<(), String> {
         .teardown(uid)
         .await
         .map_err(|e| format!("volumes: {e}"))?;
+    remove_cgroup(ctx, uid).await;
     remove_logs(ctx, uid).map_err(|e| format!("logs: {e}"))
+}
+
+/// The pod's own cgroup, where the runtime has left it. Something that is still in it is no reason to keep the pod.
+async fn remove_cgroup(ctx: &Context, uid: &str) {
+    let Some(groups) = ctx.cgroups.clone() else {
+        return;
+    };
+    let uid = uid.to_owned();
+    let removed = tokio::task::spawn_blocking(move || groups.remove(&uid)).await;
+    if let Ok(Err(error)) = removed {
+        tracing::warn!(%error, "the pod's cgroup stays");
+    }
 }
 
 /// Log directories end with the pod's UID; links point into them.

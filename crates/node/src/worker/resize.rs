@@ -171,6 +171,13 @@ impl Worker {
             ..Record::default()
         }));
         self.pod = self.sizing.view(wanted);
+        // The agent may have been started with other limits; a resize that was under way comes to its end by itself.
+        let resizing = self.sizing.record.as_ref().and_then(|r| r.in_progress);
+        if resizing.is_none()
+            && let Err(error) = self.ctx.limit_pod(&self.pod)
+        {
+            tracing::warn!(pod = %self.pod.format(), %error, "cannot limit the running pod");
+        }
     }
 
     /// Grants the size the pod asks for if that can be, and brings what is granted into its containers. True when a
@@ -320,10 +327,40 @@ impl Worker {
         steps
     }
 
+    /// The pod with what its running containers have.
+    fn as_it_runs(&self) -> Option<Pod> {
+        let record = self.sizing.record.as_ref()?;
+        let mut sizes = record.granted.clone();
+        for (name, actual) in &record.actual {
+            sizes.containers.insert(name.clone(), actual.size.clone());
+            sizes.pod.clone_from(&actual.pod);
+        }
+        let mut pod = (*self.pod).clone();
+        sizes.put_into(&mut pod);
+        Some(pod)
+    }
+
+    /// Makes room for what containers get while others still have what they had.
+    fn widen(&self) -> Result<(), String> {
+        let (Some(groups), Some(before)) = (&self.ctx.cgroups, self.as_it_runs()) else {
+            return Ok(());
+        };
+        let unthrottled = self.ctx.is_unthrottled(&self.pod);
+        let widened = groups.widen(&before, &self.pod, unthrottled);
+        widened.map_err(|error| error.to_string())
+    }
+
     async fn bring_in(&mut self, runtime: &PodRuntime) -> bool {
         let known = self.sizing.error.take();
         let mut killed = false;
-        for step in self.resize_steps(runtime) {
+        let steps = self.resize_steps(runtime);
+        if !steps.is_empty()
+            && let Err(error) = self.widen()
+        {
+            self.note_resize_error(error, known.as_deref());
+            return false;
+        }
+        for step in steps {
             let Some((role, container)) = self.pod.container(&step.name) else {
                 continue;
             };
@@ -431,14 +468,19 @@ impl Worker {
 
     /// The resize is over when all running containers have what is granted.
     fn complete(&mut self, runtime: &PodRuntime) {
+        let in_progress = |sizing: &Sizing| sizing.record.as_ref()?.in_progress;
         let done = self.sizing.error.is_none() && self.resize_steps(runtime).is_empty();
-        let Some(record) = &mut self.sizing.record else {
-            return;
-        };
-        if !done || record.in_progress.is_none() {
+        if !done || in_progress(&self.sizing).is_none() {
             return;
         }
-        record.in_progress = None;
+        // Last, so that no container has more than its pod for a moment.
+        if let Err(error) = self.ctx.limit_pod(&self.pod) {
+            self.note_resize_error(error.to_string(), None);
+            return;
+        }
+        if let Some(record) = &mut self.sizing.record {
+            record.in_progress = None;
+        }
         let text = format!("Pod resize completed: {}", details(&self.pod, None));
         let reference = self.pod.reference();
         self.ctx

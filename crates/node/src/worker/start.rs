@@ -43,6 +43,15 @@ impl Worker {
                 .warning(&reference, "NetworkNotReady", message);
             return Err(());
         }
+        if let Err(error) = self.ctx.limit_pod(&self.pod) {
+            tracing::warn!(pod = %self.pod.format(), %error, "failed to make the pod's cgroup");
+            let message = format!("unable to ensure pod container exists: {error}");
+            let reference = self.pod.reference();
+            self.ctx
+                .recorder
+                .warning(&reference, "FailedCreatePodContainer", message);
+            return Err(());
+        }
         let made = match container_config::sandbox(&self.ctx, &self.pod, attempt) {
             Ok(config) => self.try_sandbox(config).await,
             Err(error) => Err(error.to_string()),

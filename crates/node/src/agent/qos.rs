@@ -1,0 +1,46 @@
+//! Keeps the cgroups of all pods and of the classes of service what they should be.
+
+use crate::containermanager::ActivePods;
+use crate::context::Context;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// How often the weights are set although no pod came: others may have written to the cgroups.
+const PERIOD: Duration = Duration::from_secs(60);
+
+/// Looks every minute until `cancel`, and says once on the node how limiting all pods went.
+pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
+    let Some(groups) = ctx.cgroups.clone() else {
+        return;
+    };
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut said = None;
+    loop {
+        tokio::select! {
+            () = cancel.cancelled() => return,
+            _ = ticks.tick() => {}
+        }
+        let set = groups.set_up(ctx.machine.milli_cpus(), ctx.machine.memory);
+        if groups.enforces() && said != Some(set.is_ok()) {
+            said = Some(set.is_ok());
+            let node = ctx.node_reference();
+            match &set {
+                Ok(()) => {
+                    let text = "Updated Node Allocatable limit across pods";
+                    ctx.recorder.normal(&node, "NodeAllocatableEnforced", text);
+                }
+                Err(error) => {
+                    let text = format!("Failed to update Node Allocatable Limits: {error}");
+                    let reason = "FailedNodeAllocatableEnforcement";
+                    ctx.recorder.warning(&node, reason, text);
+                }
+            }
+        }
+        let pods = ctx.pods.active_pods();
+        if let Err(error) = set.and_then(|()| groups.weigh(pods.iter().map(|pod| &**pod))) {
+            tracing::warn!(%error, "cannot set the weights of all pods");
+        }
+    }
+}

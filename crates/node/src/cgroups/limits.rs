@@ -1,0 +1,193 @@
+//! What cgroups above containers are limited to, as the kubelet computes it.
+//!
+//! A pod's weight is what it requests, so that containers of different pods share a busy machine by their requests. It
+//! is held to its limits as a whole only where all of it has limits, or the pod as such has one (KEP-2837).
+
+use crate::pod::{PodExt, Role};
+use crate::resources::{
+    Amounts, Qos, container_limit, cpu_quota, cpu_shares, pod_limits as limits_of, pod_requests,
+};
+use davit_oci::cgroup::Limits;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+/// The period of CPU quotas in microseconds.
+const PERIOD: u64 = 100_000;
+/// No limit.
+const NONE: i64 = -1;
+
+fn shares(milli: i64) -> Option<u64> {
+    u64::try_from(cpu_shares(milli)).ok()
+}
+
+/// The limits of a pod as a whole. `unthrottled`: a container has CPUs to itself, and nobody takes time on them away.
+/// `pids`: how many processes and threads it may have.
+pub(super) fn of_pod(pod: &Pod, unthrottled: bool, pids: Option<i64>) -> Limits {
+    let limits = limits_of(pod);
+    let limit = |name: &str| {
+        let limit = limits.get(name).copied().filter(|n| *n > 0);
+        limit.filter(|_| is_declared(pod, name))
+    };
+    let requested = pod_requests(pod).get("cpu").copied().unwrap_or(0);
+    let best_effort = Qos::of(pod) == Qos::BestEffort;
+    let quota = limit("cpu").filter(|_| !unthrottled);
+    Limits {
+        cpu_shares: shares(if best_effort { 0 } else { requested }),
+        cpu_quota: Some(quota.map_or(NONE, cpu_quota)),
+        cpu_period: Some(PERIOD),
+        memory: Some(limit("memory").unwrap_or(NONE)),
+        pids,
+        ..Limits::default()
+    }
+}
+
+/// Whether the pod has such a limit, or every container that shares its life with others.
+fn is_declared(pod: &Pod, name: &str) -> bool {
+    let is_limited = |c: &Container| container_limit(c, name).is_some_and(|n| n > 0);
+    let level = pod.pod_spec().resources.clone().map(|r| Container {
+        resources: Some(r),
+        ..Container::default()
+    });
+    level.as_ref().is_some_and(is_limited)
+        || pod
+            .all_containers()
+            .iter()
+            .filter(|(role, _)| *role != Role::Ephemeral)
+            .all(|(_, container)| is_limited(container))
+}
+
+/// Limits under which both what has the one and what has the other can live, for the time in which containers change.
+pub(super) fn either(one: &Limits, other: &Limits) -> Limits {
+    let more = |a: Option<i64>, b: Option<i64>| match (a, b) {
+        (Some(a), Some(b)) if a >= 0 && b >= 0 => Some(a.max(b)),
+        (None, None) => None,
+        _ => Some(NONE),
+    };
+    Limits {
+        cpu_shares: one.cpu_shares.max(other.cpu_shares),
+        cpu_quota: more(one.cpu_quota, other.cpu_quota),
+        memory: more(one.memory, other.memory),
+        ..other.clone()
+    }
+}
+
+/// The weight of all burstable pods together.
+pub(super) fn of_burstable<'a>(pods: impl Iterator<Item = &'a Pod>) -> Limits {
+    let burstable = pods.filter(|pod| Qos::of(pod) == Qos::Burstable);
+    let requested = burstable.map(|pod| pod_requests(pod).get("cpu").copied().unwrap_or(0));
+    Limits {
+        cpu_shares: shares(requested.sum()),
+        ..Limits::default()
+    }
+}
+
+/// The weight of all pods that request nothing together.
+pub(super) fn of_best_effort() -> Limits {
+    Limits {
+        cpu_shares: shares(0),
+        ..Limits::default()
+    }
+}
+
+/// What all pods may use together: the machine, less what is reserved for the system.
+pub(super) fn of_all_pods(cpus: i64, memory: i64, reserved: &Amounts) -> Limits {
+    let left = |name: &str, all: i64| (all - reserved.get(name).copied().unwrap_or(0)).max(0);
+    Limits {
+        cpu_shares: shares(left("cpu", cpus)),
+        memory: Some(left("memory", memory)).filter(|n| *n > 0),
+        ..Limits::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(spec: &Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
+    }
+
+    fn container(requests: &Value, limits: &Value) -> Value {
+        json!({"name": "c", "resources": {"requests": requests, "limits": limits}})
+    }
+
+    fn shape(limits: &Limits) -> (u64, i64, i64) {
+        let of = |n: Option<i64>| n.unwrap_or(0);
+        (
+            limits.cpu_shares.unwrap_or(0),
+            of(limits.cpu_quota),
+            of(limits.memory),
+        )
+    }
+
+    #[test]
+    fn a_pod_weighs_what_it_requests_and_is_limited_where_all_of_it_is() {
+        let both = json!({"cpu": "500m", "memory": "64Mi"});
+        let one = container(&both, &both);
+        let none = json!({"name": "d"});
+        let all_limited = pod(&json!({"containers": [one, one]}));
+        assert_eq!(
+            shape(&of_pod(&all_limited, false, None)),
+            (1024, 100_000, 128 << 20)
+        );
+        assert_eq!(
+            shape(&of_pod(&all_limited, true, None)),
+            (1024, -1, 128 << 20)
+        );
+        let partly = pod(&json!({"containers": [one, none]}));
+        assert_eq!(shape(&of_pod(&partly, false, None)), (512, -1, -1));
+        let open_init = pod(&json!({"containers": [one], "initContainers": [none]}));
+        assert_eq!(shape(&of_pod(&open_init, false, None)), (512, -1, -1));
+        let nothing = pod(&json!({"containers": [none]}));
+        assert_eq!(shape(&of_pod(&nothing, false, None)), (2, -1, -1));
+    }
+
+    #[test]
+    fn a_limit_of_the_pod_counts_whatever_its_containers_have() {
+        let p = pod(&json!({
+            "containers": [{"name": "a"}, {"name": "b"}],
+            "resources": {"requests": {"cpu": "1"}, "limits": {"memory": "1Gi"}},
+        }));
+        assert_eq!(shape(&of_pod(&p, false, Some(100))), (1024, -1, 1 << 30));
+        assert_eq!(of_pod(&p, false, Some(100)).pids, Some(100));
+    }
+
+    #[test]
+    fn the_overhead_comes_on_top() {
+        let both = json!({"cpu": "500m", "memory": "64Mi"});
+        let p = pod(&json!({
+            "containers": [container(&both, &both)],
+            "overhead": {"cpu": "500m", "memory": "64Mi"},
+        }));
+        assert_eq!(shape(&of_pod(&p, false, None)), (1024, 100_000, 128 << 20));
+    }
+
+    #[test]
+    fn while_containers_change_the_larger_counts() {
+        let of = |shares, quota, memory| Limits {
+            cpu_shares: Some(shares),
+            cpu_quota: Some(quota),
+            memory: Some(memory),
+            ..Limits::default()
+        };
+        let both = either(&of(2, 50_000, -1), &of(512, 20_000, 1 << 20));
+        assert_eq!(shape(&both), (512, 50_000, -1));
+    }
+
+    #[test]
+    fn classes_and_the_machine() {
+        let request =
+            |cpu: &str| pod(&json!({"containers": [container(&json!({"cpu": cpu}), &json!({}))]}));
+        let pods = [
+            request("1"),
+            request("250m"),
+            pod(&json!({"containers": [{"name": "x"}]})),
+        ];
+        assert_eq!(of_burstable(pods.iter()).cpu_shares, Some(1280));
+        assert_eq!(of_burstable(pods[2..].iter()).cpu_shares, Some(2));
+        assert_eq!(of_best_effort().cpu_shares, Some(2));
+        let reserved = Amounts::from([("cpu".to_owned(), 500), ("memory".to_owned(), 1 << 30)]);
+        let all = of_all_pods(4000, 8 << 30, &reserved);
+        assert_eq!(shape(&all), (3584, 0, 7 << 30));
+    }
+}

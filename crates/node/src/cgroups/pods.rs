@@ -1,0 +1,130 @@
+//! The cgroups above containers: all pods, the classes of service, each pod.
+
+use super::{CgroupDriver, limits};
+use crate::resources::{Amounts, Qos};
+use davit_oci::cgroup::{Cgroup, Error, Hierarchies, Limits};
+use k8s_openapi::api::core::v1::Pod;
+use std::time::Duration;
+
+/// How long the end of a pod's last processes is waited for before its cgroup goes.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What an agent does with the cgroups above containers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CgroupOptions {
+    /// Whether all pods together are held to what the system leaves (`enforceNodeAllocatable`).
+    pub enforce_pods: bool,
+    /// What the system is left, by resource name (`systemReserved`, `kubeReserved`).
+    pub reserved: Amounts,
+    /// Processes and threads a pod may have (`podPidsLimit`).
+    pub pod_pids: Option<i64>,
+}
+
+impl Default for CgroupOptions {
+    fn default() -> Self {
+        Self {
+            enforce_pods: true,
+            reserved: Amounts::new(),
+            pod_pids: None,
+        }
+    }
+}
+
+/// Sets the limits of the cgroups above containers. Names and values are the kubelet's.
+#[derive(Debug, Clone)]
+pub struct PodCgroups {
+    hierarchies: Hierarchies,
+    root: String,
+    options: CgroupOptions,
+}
+
+impl PodCgroups {
+    /// The groups below `root`.
+    ///
+    /// # Errors
+    /// The machine has no cgroups.
+    pub fn new(root: &str, options: CgroupOptions) -> Result<Self, Error> {
+        Ok(Self {
+            hierarchies: Hierarchies::detect()?,
+            root: root.to_owned(),
+            options,
+        })
+    }
+
+    /// Whether all pods together are limited.
+    pub fn enforces(&self) -> bool {
+        self.options.enforce_pods
+    }
+
+    fn group(&self, class: Qos, uid: Option<&str>) -> Cgroup {
+        // With systemd the groups are its own, and set by asking it.
+        let path = CgroupDriver::Cgroupfs.path(&self.root, class, uid);
+        self.hierarchies.cgroup(&path)
+    }
+
+    fn set(group: &Cgroup, limits: &Limits) -> Result<(), Error> {
+        group.create()?;
+        group.apply(limits)
+    }
+
+    /// Makes the groups of all pods and of the classes on a machine with these many thousandths of CPUs and bytes.
+    ///
+    /// # Errors
+    /// A group cannot be made or limited.
+    pub fn set_up(&self, cpus: i64, memory: i64) -> Result<(), Error> {
+        let all = self.group(Qos::Guaranteed, None);
+        all.create()?;
+        if self.options.enforce_pods {
+            all.apply(&limits::of_all_pods(cpus, memory, &self.options.reserved))?;
+        }
+        Self::set(
+            &self.group(Qos::BestEffort, None),
+            &limits::of_best_effort(),
+        )?;
+        self.group(Qos::Burstable, None).create()
+    }
+
+    /// Gives the burstable pods together the weight of their requests.
+    ///
+    /// # Errors
+    /// The group cannot be made or limited.
+    pub fn weigh<'a>(&self, pods: impl Iterator<Item = &'a Pod>) -> Result<(), Error> {
+        let weight = limits::of_burstable(pods);
+        Self::set(&self.group(Qos::Burstable, None), &weight)
+    }
+
+    /// Makes a pod's group, or brings its limits to what the pod has now. `unthrottled` as a container of it has CPUs
+    /// to itself.
+    ///
+    /// # Errors
+    /// The group cannot be made or limited.
+    pub fn ensure(&self, pod: &Pod, unthrottled: bool) -> Result<(), Error> {
+        let limits = limits::of_pod(pod, unthrottled, self.options.pod_pids);
+        Self::set(&self.group_of(pod), &limits)
+    }
+
+    /// Gives a pod room for containers of the one size and of the other.
+    ///
+    /// # Errors
+    /// The group cannot be made or limited.
+    pub fn widen(&self, from: &Pod, to: &Pod, unthrottled: bool) -> Result<(), Error> {
+        let of = |pod| limits::of_pod(pod, unthrottled, self.options.pod_pids);
+        Self::set(&self.group_of(to), &limits::either(&of(from), &of(to)))
+    }
+
+    fn group_of(&self, pod: &Pod) -> Cgroup {
+        let path = CgroupDriver::Cgroupfs.pod_cgroup(&self.root, pod);
+        self.hierarchies.cgroup(&path)
+    }
+
+    /// Removes the group of a pod that has ended, of whichever class it was.
+    ///
+    /// # Errors
+    /// Something is still in it.
+    pub fn remove(&self, uid: &str) -> Result<(), Error> {
+        for class in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
+            self.group(class, Some(uid)).remove(PATIENCE)?;
+        }
+        Ok(())
+    }
+}
