@@ -23,6 +23,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "davit-beneath",
             "davit-store",
+            "davit-etcd",
             "davit-client",
             "davit-listen",
             "davit-streaming",

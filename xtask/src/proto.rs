@@ -30,6 +30,7 @@ const SETS: &[(&str, &[&str])] = &[
     ),
     ("kms", &["kms/v2.proto", "kms/stored.proto"]),
     ("cri", &["cri/runtime.proto", "cri/image.proto"]),
+    ("etcd", &["etcd/rpc.proto"]),
     (
         "csi",
         &[
@@ -40,8 +41,13 @@ const SETS: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Packages whose values are taken from the connection's buffer without a copy: a list of them is as large as the cluster.
+const SHARED: &[&str] = &[".mvccpb", ".etcdserverpb"];
+
 /// Messages that hold secrets: their debug print is written by hand, without them.
 const SECRET: &[&str] = &[
+    "mvccpb.KeyValue",
+    "etcdserverpb.PutRequest",
     "runtime.v1.AuthConfig",
     "csi.v1.VolumeCapability.MountVolume",
     "csi.v1.CreateVolumeRequest",
@@ -77,8 +83,12 @@ fn generate(protos: &Path, out: &Path) -> Result<()> {
     for (set, files) in SETS {
         let dir = out.join(set);
         std::fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        let builder = SHARED.iter().fold(
+            tonic_prost_build::configure(),
+            tonic_prost_build::Builder::bytes,
+        );
         let fds = protox::compile(*files, [protos]).with_context(|| format!("compile {set}"))?;
-        tonic_prost_build::configure()
+        builder
             .build_client(true)
             .build_server(true)
             .build_transport(false)

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use davit_apiserver::pki::{Kubeconfig, write_kubeconfig};
 use davit_apiserver::{ApiServer, Options, StaticToken};
-use davit_store::{Backend, open};
+use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
 use tokio_util::sync::CancellationToken;
 
 #[tokio::main]
@@ -15,9 +15,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let dir = PathBuf::from(arguments.next().ok_or("usage: serve DIR [PORT]")?);
     let port: u16 = arguments.next().map_or(Ok(0), |port| port.parse())?;
-    let store = open(&Backend::Embedded, &dir.join("store")).await?;
+    let store = EmbeddedStore::open(dir.join("store"), EmbeddedOptions::default()).await?;
     let opened = started.elapsed();
-    let mut options = Options::new(store);
+    let mut options = Options::new(std::sync::Arc::new(store));
     options.data_dir = Some(dir.clone());
     options.static_tokens = vec![StaticToken {
         token: "secret".to_owned(),

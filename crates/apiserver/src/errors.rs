@@ -60,6 +60,8 @@ pub(crate) fn store(error: StoreError, resource: &ResourceInfo) -> Status {
         // The store has said so in the log, once.
         StoreError::Full => Status::internal(error),
         StoreError::OutcomeUnknown { .. } => Status::timeout(error, 0),
+        // In etcd's words, which administrators know.
+        StoreError::Refused(_) | StoreError::Unavailable(_) => Status::internal(error),
         StoreError::Closed => {
             Status::service_unavailable("apiserver is shutting down").with_retry_after(1)
         }

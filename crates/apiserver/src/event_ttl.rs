@@ -97,8 +97,9 @@ mod tests {
     #[tokio::test]
     async fn only_expired_events_go() {
         let dir = tempfile::tempdir().unwrap();
-        let backend = davit_store::Backend::Embedded;
-        let store = davit_store::open(&backend, dir.path()).await.unwrap();
+        let options = davit_store::embedded::EmbeddedOptions::default();
+        let store = davit_store::embedded::EmbeddedStore::open(dir.path(), options).await;
+        let store = Arc::new(store.unwrap());
         let registry = crate::registry::Registry::built_in(store);
         let snapshot = registry.snapshot();
         let storage = &snapshot.by_group_resource("", "events").unwrap().storage;

@@ -119,7 +119,7 @@ pub(crate) enum StoreKind {
     /// In the data directory.
     Embedded,
     /// An etcd cluster, by its URLs.
-    Etcd(String),
+    Etcd(Vec<davit_etcd::EndpointUrl>),
 }
 
 impl FromStr for StoreKind {
@@ -127,7 +127,11 @@ impl FromStr for StoreKind {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
             None if text == "embedded" => Ok(Self::Embedded),
-            Some(("etcd", urls)) if !urls.is_empty() => Ok(Self::Etcd(urls.to_owned())),
+            Some(("etcd", urls)) => {
+                let urls: Result<_, _> = urls.split(',').map(str::parse).collect();
+                urls.map(Self::Etcd)
+                    .map_err(|error: davit_etcd::EndpointError| error.to_string())
+            }
             _ => Err("expected `embedded` or `etcd=URL[,URL...]`".to_owned()),
         }
     }
@@ -231,9 +235,8 @@ pub(crate) struct ServerOptions {
     /// Where to write the administrator's kubeconfig [default: DATA-DIR/admin.kubeconfig]
     #[arg(long, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// `embedded` or `etcd=URL[,URL...]`
-    #[arg(long, value_name = "STORE", default_value = "embedded")]
-    pub(crate) store: StoreKind,
+    #[command(flatten)]
+    pub(crate) store: crate::etcd::StoreFlags,
     /// File of static bearer tokens, as kube-apiserver takes it: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     pub(crate) token_auth_file: Option<PathBuf>,
@@ -597,8 +600,8 @@ mod tests {
             RuntimeKind::Cri("/run/c.sock".into())
         );
         assert_eq!(
-            up.server.store,
-            StoreKind::Etcd("http://a:1,http://b:1".into())
+            up.server.store.store,
+            "etcd=http://a:1,http://b:1".parse().unwrap()
         );
         assert!(Args::try_parse_from(["davit", "up", "--runtime", "docker"]).is_err());
         assert!(Args::try_parse_from(["davit", "up", "--store", "etcd="]).is_err());

@@ -1,10 +1,10 @@
 //! The parts of a cluster, made from command-line options and wired by clients only.
 
-use crate::args::{NodeOptions, RuntimeKind, ServerOptions, StoreKind};
+use crate::args::{NodeOptions, RuntimeKind, ServerOptions};
 use crate::paths::{self, NodePaths};
 use crate::pod_network::{self, Opened};
 use crate::{features, open_files};
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, Pki, write_kubeconfig};
 use davit_apiserver::{
@@ -12,8 +12,6 @@ use davit_apiserver::{
 };
 use davit_controllers::{Authority, TokenSigner};
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
-use davit_store::Store;
-use davit_store::embedded::{EmbeddedOptions as StoreOptions, EmbeddedStore};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -139,7 +137,7 @@ pub(crate) async fn start_server(
             "cannot listen on {address}; another port can be named with --port N (0 = any free one)"
         )
     })?;
-    let store = open_store(&options.store, data_dir).await?;
+    let store = options.store.open(data_dir).await?;
     let mut server_options = Options::new(store);
     server_options.features = features;
     server_options.kubelet_authority = nodes;
@@ -276,23 +274,6 @@ fn reachable(bound: IpAddr) -> IpAddr {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
         other => other,
-    }
-}
-
-async fn open_store(kind: &StoreKind, data_dir: &Path) -> Result<Arc<dyn Store>> {
-    match kind {
-        StoreKind::Embedded => {
-            let dir = data_dir.join("store");
-            let store = EmbeddedStore::open(&dir, StoreOptions::default()).await;
-            Ok(Arc::new(
-                store.with_context(|| format!("store in {}", dir.display()))?,
-            ))
-        }
-        StoreKind::Etcd(urls) => {
-            bail!(
-                "the etcd store ({urls}) is not built yet; use --store embedded (see docs/status.md)"
-            )
-        }
     }
 }
 

@@ -6,6 +6,7 @@ mod args;
 mod components;
 mod demo;
 mod devices;
+mod etcd;
 mod explain;
 mod exporter;
 mod features;

@@ -60,6 +60,48 @@ pub mod podresources {
     }
 }
 
+/// The API of etcd, as far as the store uses it.
+///
+/// See <https://etcd.io/docs/v3.6/dev-guide/api_reference_v3/>.
+pub mod etcd {
+    /// Keys, values and what happens to them.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod mvccpb {
+        include!("generated/etcd/mvccpb.rs");
+    }
+
+    /// The calls.
+    #[allow(missing_docs, unreachable_pub, unused_qualifications, clippy::all)]
+    pub mod etcdserverpb {
+        include!("generated/etcd/etcdserverpb.rs");
+    }
+
+    /// Shows a pair without its value, which may be anybody's secret.
+    fn shown(
+        f: &mut std::fmt::Formatter<'_>,
+        name: &str,
+        key: &[u8],
+        value: &[u8],
+    ) -> std::fmt::Result {
+        f.debug_struct(name)
+            .field("key", &String::from_utf8_lossy(key))
+            .field("value", &format_args!("{} bytes", value.len()))
+            .finish_non_exhaustive()
+    }
+
+    impl std::fmt::Debug for mvccpb::KeyValue {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            shown(f, "KeyValue", &self.key, &self.value)
+        }
+    }
+
+    impl std::fmt::Debug for etcdserverpb::PutRequest {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            shown(f, "PutRequest", &self.key, &self.value)
+        }
+    }
+}
+
 /// Pods API: the pods of a node from its agent (KEP-4188).
 pub mod pods {
     /// Version `v1alpha1`.

@@ -134,11 +134,19 @@ pub enum Error {
     #[error("store is closed")]
     Closed,
 
-    /// The engine asked for is not part of this build.
-    #[error("store engine {engine} is not built into this version")]
-    NotBuilt {
-        /// The engine.
-        engine: &'static str,
+    /// A remote engine does not answer; the write was not made. In its words.
+    #[error("{0}")]
+    Unavailable(String),
+
+    /// A remote engine has refused the request. In its words.
+    #[error("{0}")]
+    Refused(String),
+
+    /// Another server owns the store.
+    #[error("the store is owned by {holder}: one API server uses it at a time")]
+    Owned {
+        /// How it names itself.
+        holder: String,
     },
 }
 

@@ -6,14 +6,12 @@
 //! Reads can ask for the state at an older revision and watches can resume from
 //! one, until it is compacted.
 //!
-//! [`open`] returns the engine a specification names. The embedded engine is
-//! [`embedded::EmbeddedStore`]; the place of the etcd engine is kept in [`Backend`].
+//! The embedded engine is [`embedded::EmbeddedStore`]; that on etcd is the crate `davit-etcd`.
 //! What every engine owes is written as tests in `contract` (feature
 //! `test-support`).
 
 #![forbid(unsafe_code)]
 
-mod backend;
 #[cfg(feature = "test-support")]
 pub mod contract;
 pub mod embedded;
@@ -23,7 +21,6 @@ mod watch;
 
 use async_trait::async_trait;
 
-pub use backend::{Backend, BackendParseError, open};
 pub use error::{Error, Result};
 pub use types::{
     Change, Committed, Expect, KeyValue, ListOptions, Listing, Operation, Write, prefix_end,

@@ -31,7 +31,8 @@ pub struct Change {
     pub key: Arc<str>,
     /// The pair after the write; `None` if it was a delete.
     pub current: Option<KeyValue>,
-    /// The pair before the write; `None` if the key did not exist.
+    /// The pair before the write; `None` if the key did not exist. A remote engine may lack it when history was compacted
+    /// while the watch was behind.
     pub previous: Option<KeyValue>,
 }
 

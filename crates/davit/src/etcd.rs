@@ -1,0 +1,125 @@
+//! Which store the API server has: the embedded one, or etcd by kube-apiserver's flags.
+
+use crate::args::StoreKind;
+use anyhow::{Context, Result, bail};
+use davit_etcd::{EndpointUrl, EtcdOptions, EtcdStore, TlsFiles};
+use davit_store::Store;
+use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The store and how etcd is reached.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct StoreFlags {
+    /// `embedded` or `etcd=URL[,URL...]`
+    #[arg(long, value_name = "STORE", default_value = "embedded")]
+    pub(crate) store: StoreKind,
+    /// Keep objects in this etcd (3.5.13 or newer); the same as `--store etcd=URL,...`
+    #[arg(long, value_name = "URL,...", value_delimiter = ',')]
+    etcd_servers: Vec<EndpointUrl>,
+    /// What the keys in etcd begin with
+    #[arg(long, value_name = "PREFIX", default_value = "/davit")]
+    etcd_prefix: String,
+    /// Authorities of etcd's certificates [default: those of the system]
+    #[arg(long, value_name = "FILE")]
+    etcd_cafile: Option<PathBuf>,
+    /// Certificate that is shown to etcd
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    etcd_certfile: Option<PathBuf>,
+    /// Key of that certificate
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    etcd_keyfile: Option<PathBuf>,
+    /// How often history is compacted in etcd (0 = never)
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::protection::duration)]
+    etcd_compaction_interval: Duration,
+}
+
+impl StoreFlags {
+    fn servers(&self) -> Result<Vec<EndpointUrl>> {
+        match (&self.store, self.etcd_servers.as_slice()) {
+            (StoreKind::Embedded, servers) => Ok(servers.to_vec()),
+            (StoreKind::Etcd(servers), []) => Ok(servers.clone()),
+            (StoreKind::Etcd(_), _) => {
+                bail!("--store etcd=... and --etcd-servers are the same; give one of them")
+            }
+        }
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// It cannot be opened, or another process has it.
+    pub(crate) async fn open(&self, data_dir: &Path) -> Result<Arc<dyn Store>> {
+        let servers = self.servers()?;
+        if servers.is_empty() {
+            if self.etcd_cafile.is_some() || self.etcd_certfile.is_some() {
+                bail!("--etcd-cafile and --etcd-certfile need --etcd-servers");
+            }
+            let dir = data_dir.join("store");
+            let store = EmbeddedStore::open(&dir, EmbeddedOptions::default()).await;
+            let store = store.with_context(|| format!("store in {}", dir.display()))?;
+            return Ok(Arc::new(store));
+        }
+        let shown: Vec<String> = servers.iter().map(ToString::to_string).collect();
+        let identity = self.etcd_certfile.clone().zip(self.etcd_keyfile.clone());
+        let options = EtcdOptions {
+            tls: TlsFiles {
+                ca: self.etcd_cafile.clone(),
+                identity,
+            },
+            prefix: self.etcd_prefix.clone(),
+            compaction_interval: self.etcd_compaction_interval,
+            ..EtcdOptions::new(servers, owner(data_dir)?)
+        };
+        let store = EtcdStore::open(options).await;
+        let store = store.with_context(|| format!("store in etcd ({})", shown.join(",")))?;
+        Ok(Arc::new(store))
+    }
+}
+
+/// How this server names itself as the owner of a store: the same after a restart, another on any other machine or
+/// directory.
+fn owner(data_dir: &Path) -> Result<String> {
+    let name = nix::unistd::gethostname().context("host name")?;
+    let dir = std::path::absolute(data_dir).context("data directory")?;
+    Ok(format!("{}:{}", name.to_string_lossy(), dir.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        flags: StoreFlags,
+    }
+
+    fn servers(line: &str) -> Result<usize, String> {
+        let words = std::iter::once("davit").chain(line.split_whitespace());
+        let line = Line::try_parse_from(words).map_err(|error| error.to_string())?;
+        let servers = line.flags.servers().map_err(|error| error.to_string())?;
+        Ok(servers.len())
+    }
+
+    #[test]
+    fn both_ways_name_etcd() {
+        assert_eq!(servers(""), Ok(0));
+        assert_eq!(servers("--store etcd=http://a,https://b:1"), Ok(2));
+        assert_eq!(
+            servers("--etcd-servers http://a --etcd-servers http://b"),
+            Ok(2)
+        );
+        for wrong in [
+            "--store etcd=http://a --etcd-servers http://b",
+            "--store etcd=a:1",
+            "--etcd-servers a",
+            "--etcd-certfile x",
+            "--store redis",
+        ] {
+            assert!(servers(wrong).is_err(), "{wrong}");
+        }
+    }
+}

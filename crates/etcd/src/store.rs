@@ -1,0 +1,585 @@
+//! The store's calls as etcd's.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use davit_proto::etcd::etcdserverpb::{
+    DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseOp, TxnRequest,
+    TxnResponse, request_op, response_op,
+};
+use davit_proto::etcd::mvccpb;
+use davit_store::{
+    Committed, Error, Expect, KeyValue, ListOptions, Listing, Operation, Result, Store,
+    WatchStream, Write,
+};
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::calls::{CallError, Cluster};
+use crate::endpoint::{EndpointUrl, Member};
+use crate::layout::{Layout, exists, written_at};
+use crate::owner::Owner;
+use crate::tls::TlsFiles;
+use crate::{compactor, watch};
+
+/// The oldest releases whose answers about the progress of a watch are true.
+const OLDEST: [(u32, u32, u32); 2] = [(3, 5, 13), (3, 6, 0)];
+/// What etcd takes in one request, less what surrounds the value.
+const MAX_VALUE: usize = 1_572_864;
+/// How many revisions before its start a server reads, so that clients can go on from before it.
+const HISTORY: u64 = 5000;
+/// How long etcd may take to say that it is well.
+const HEALTH: Duration = Duration::from_secs(2);
+/// How long the tasks of a store have to end.
+const END: Duration = Duration::from_secs(5);
+
+/// How etcd is used.
+#[derive(Debug, Clone)]
+pub struct EtcdOptions {
+    /// The members' client addresses (`--etcd-servers`).
+    pub servers: Vec<EndpointUrl>,
+    /// TLS (`--etcd-cafile`, `--etcd-certfile`, `--etcd-keyfile`).
+    pub tls: TlsFiles,
+    /// What all keys begin with (`--etcd-prefix`).
+    pub prefix: String,
+    /// How often history is forgotten (`--etcd-compaction-interval`); zero for never.
+    pub compaction_interval: Duration,
+    /// How many changes may wait for one watcher before it is dropped.
+    pub watch_buffer: usize,
+    /// How long a start waits for etcd.
+    pub patience: Duration,
+    /// Names this server as the store's owner; the same name after a restart takes the store over at once.
+    pub identity: String,
+}
+
+impl EtcdOptions {
+    /// The defaults for these members.
+    pub fn new(servers: Vec<EndpointUrl>, identity: impl Into<String>) -> Self {
+        Self {
+            servers,
+            tls: TlsFiles::default(),
+            prefix: "/davit".to_owned(),
+            compaction_interval: Duration::from_secs(300),
+            watch_buffer: 8192,
+            patience: Duration::from_secs(10),
+            identity: identity.into(),
+        }
+    }
+}
+
+/// What the store, its watches and its tasks share.
+pub(crate) struct Parts {
+    pub(crate) cluster: Cluster,
+    pub(crate) layout: Layout,
+    pub(crate) watch_buffer: usize,
+    pub(crate) closed: CancellationToken,
+    /// The oldest revision that is known to be readable.
+    oldest: AtomicU64,
+    /// Where histories are read from: some time before the store was opened.
+    begin: AtomicU64,
+}
+
+impl Parts {
+    pub(crate) fn oldest(&self) -> u64 {
+        self.oldest.load(Ordering::Acquire)
+    }
+
+    /// History before `revision` is gone.
+    pub(crate) fn forget_before(&self, revision: u64) {
+        self.oldest.fetch_max(revision, Ordering::AcqRel);
+    }
+
+    pub(crate) async fn compact(&self, revision: u64) -> Result<()> {
+        match self.cluster.compact(revision).await {
+            Ok(()) => {}
+            Err(error) if error.is_compacted() => {}
+            Err(error) if error.is_future() => return Err(self.future(revision).await?),
+            Err(error) => return Err(error.into()),
+        }
+        self.forget_before(revision);
+        Ok(())
+    }
+
+    pub(crate) async fn current_revision(&self) -> Result<u64> {
+        let request = RangeRequest {
+            key: self.layout.empty(),
+            count_only: true,
+            ..RangeRequest::default()
+        };
+        let (_, revision) = self.cluster.range(request).await?;
+        Ok(revision)
+    }
+
+    /// Finds out how much of history there is, and from where on it is read.
+    async fn look_back(&self) -> Result<()> {
+        let asked = RangeRequest {
+            revision: self.oldest().cast_signed(),
+            ..one(self.layout.empty())
+        };
+        match self.read(asked).await {
+            Ok(_) | Err(Error::Compacted { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let current = self.current_revision().await?;
+        let begin = current.saturating_sub(HISTORY);
+        self.begin.store(begin, Ordering::Release);
+        Ok(())
+    }
+
+    async fn future(&self, requested: u64) -> Result<Error> {
+        let current = self.current_revision().await?;
+        Ok(Error::FutureRevision { requested, current })
+    }
+
+    /// Reads at a revision, in the store's words for what is not there.
+    async fn read(&self, request: RangeRequest) -> Result<(RangeResponse, u64)> {
+        let asked = request.revision.cast_unsigned();
+        let compacted = |oldest| Error::Compacted {
+            requested: asked,
+            oldest,
+        };
+        if asked != 0 && asked < self.oldest() {
+            return Err(compacted(self.oldest()));
+        }
+        match self.cluster.range(request).await {
+            Ok((answer, revision)) => Ok((answer, revision)),
+            Err(error) if error.is_compacted() => {
+                // How far is not said here. The present is readable in any case.
+                let oldest = match watch::oldest(self).await {
+                    Some(oldest) => oldest,
+                    None => self.current_revision().await?,
+                };
+                self.forget_before(oldest);
+                Err(compacted(self.oldest()))
+            }
+            Err(error) if error.is_future() => Err(self.future(asked).await?),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A store in an etcd cluster.
+pub struct EtcdStore {
+    parts: Arc<Parts>,
+    owner: Arc<Owner>,
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl EtcdStore {
+    /// Opens the store: finds a member that is new enough, and takes the ownership of what is below the prefix.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when no member answers, [`Error::Refused`] for a release that is too old, [`Error::Owned`]
+    /// when another server has the store.
+    pub async fn open(options: EtcdOptions) -> Result<Self> {
+        if options.tls != TlsFiles::default() {
+            // Files that cannot be used are better named here than in each attempt to connect.
+            let read = options.tls.read();
+            read.map_err(|error| Error::Unavailable(error.to_string()))?;
+        }
+        let members: std::result::Result<Vec<Member>, _> = options
+            .servers
+            .into_iter()
+            .map(|url| Member::new(url, &options.tls))
+            .collect();
+        let members = members.map_err(|error| Error::Unavailable(error.to_string()))?;
+        if members.is_empty() {
+            return Err(Error::Unavailable("no address of etcd is given".to_owned()));
+        }
+        let parts = Arc::new(Parts {
+            cluster: Cluster::new(present(members, options.patience).await?),
+            layout: Layout::new(&options.prefix),
+            watch_buffer: options.watch_buffer,
+            closed: CancellationToken::new(),
+            oldest: AtomicU64::new(1),
+            begin: AtomicU64::new(0),
+        });
+        compactor::learn(&parts).await?;
+        parts.look_back().await?;
+        let (owner, lease) = Owner::take(Arc::clone(&parts), options.identity).await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(Arc::clone(&owner).keep(lease, parts.closed.clone()));
+        if !options.compaction_interval.is_zero() {
+            tasks.spawn(compactor::run(
+                Arc::clone(&parts),
+                options.compaction_interval,
+                parts.closed.clone(),
+            ));
+        }
+        Ok(Self {
+            parts,
+            owner,
+            tasks: Mutex::new(tasks),
+        })
+    }
+}
+
+/// Waits for a member that answers, and leaves out those that only learn.
+async fn present(members: Vec<Member>, patience: Duration) -> Result<Vec<Member>> {
+    let deadline = Instant::now() + patience;
+    loop {
+        let mut faults = Vec::new();
+        let mut usable = Vec::new();
+        let mut answered = false;
+        for member in &members {
+            match Cluster::status(member).await {
+                Ok(status) if status.is_learner => answered = true,
+                Ok(status) => {
+                    check_version(&status.version).map_err(Error::Refused)?;
+                    answered = true;
+                    usable.push(member.clone());
+                }
+                Err(why) => {
+                    faults.push(format!("{}: {why}", member.url));
+                    usable.push(member.clone());
+                }
+            }
+        }
+        if answered && !usable.is_empty() {
+            return Ok(usable);
+        }
+        if Instant::now() >= deadline {
+            let text = format!("etcd cannot be reached: {}", faults.join("; "));
+            return Err(Error::Unavailable(text));
+        }
+        sleep(Duration::from_millis(200)).await;
+    }
+}
+
+fn check_version(version: &str) -> std::result::Result<(), String> {
+    let mut numbers = version
+        .split(['.', '-', '+'])
+        .map(|part| part.parse::<u32>().unwrap_or(0));
+    let mut next = || numbers.next().unwrap_or(0);
+    let (major, minor, patch) = (next(), next(), next());
+    let is_enough = OLDEST
+        .iter()
+        .any(|oldest| (oldest.0, oldest.1) == (major, minor) && patch >= oldest.2)
+        || (major, minor) > (3, 6);
+    if is_enough {
+        return Ok(());
+    }
+    Err(format!(
+        "etcd {version} is too old: its answers about the progress of watches are not true; 3.5.13 or newer is needed"
+    ))
+}
+
+fn operation(request: request_op::Request) -> RequestOp {
+    RequestOp {
+        request: Some(request),
+    }
+}
+
+fn one(key: Bytes) -> RangeRequest {
+    RangeRequest {
+        key,
+        ..RangeRequest::default()
+    }
+}
+
+/// The pair that a range of one key found.
+fn found(response: Option<ResponseOp>) -> Option<mvccpb::KeyValue> {
+    match response?.response? {
+        response_op::Response::ResponseRange(range) => range.kvs.into_iter().next(),
+        _ => None,
+    }
+}
+
+/// The pair that a write replaced.
+fn replaced(response: Option<ResponseOp>) -> Option<mvccpb::KeyValue> {
+    match response?.response? {
+        response_op::Response::ResponsePut(put) => put.prev_kv,
+        response_op::Response::ResponseDeleteRange(delete) => delete.prev_kvs.into_iter().next(),
+        response_op::Response::ResponseRange(_) => None,
+    }
+}
+
+impl EtcdStore {
+    fn request(&self, write: &Write, key: &Bytes) -> TxnRequest {
+        let compare = match (write.expect, &write.op) {
+            (Expect::Absent, _) => Some(written_at(key.clone(), 0)),
+            (Expect::Revision(revision), _) => Some(written_at(key.clone(), revision)),
+            (Expect::Any, Operation::Delete) => Some(exists(key.clone())),
+            (Expect::Any, Operation::Put(_)) => None,
+        };
+        let act = match &write.op {
+            Operation::Put(value) => request_op::Request::RequestPut(PutRequest {
+                key: key.clone(),
+                value: value.clone(),
+                prev_kv: true,
+                ..PutRequest::default()
+            }),
+            Operation::Delete => request_op::Request::RequestDeleteRange(DeleteRangeRequest {
+                key: key.clone(),
+                prev_kv: true,
+                ..DeleteRangeRequest::default()
+            }),
+        };
+        TxnRequest {
+            compare: compare.into_iter().collect(),
+            success: vec![operation(act)],
+            failure: vec![
+                operation(request_op::Request::RequestRange(one(key.clone()))),
+                self.owner.look(),
+            ],
+        }
+    }
+
+    fn done(&self, write: Write, answer: TxnResponse, revision: u64) -> Result<Committed> {
+        let previous = replaced(answer.responses.into_iter().next());
+        let previous = previous.and_then(|pair| self.parts.layout.pair(pair));
+        // Deleting what is to be absent writes nothing.
+        if write.op == Operation::Delete && previous.is_none() {
+            return Err(Error::NotFound { key: write.key });
+        }
+        Ok(committed(write, previous, revision))
+    }
+
+    /// Finds out what became of a write whose answer was lost.
+    async fn resolve(&self, write: Write, key: Bytes) -> Result<Committed> {
+        let unknown = Error::OutcomeUnknown {
+            key: write.key.clone(),
+        };
+        let Ok((answer, _)) = self.parts.cluster.range(one(key)).await else {
+            return Err(unknown);
+        };
+        let current = answer.kvs.into_iter().next();
+        let current = current.and_then(|pair| self.parts.layout.pair(pair));
+        let at = current.as_ref().map_or(0, |pair| pair.mod_revision);
+        let expected = match write.expect {
+            Expect::Absent => 0,
+            Expect::Revision(revision) => revision,
+            Expect::Any => return Err(unknown),
+        };
+        // Still as expected: it may be applied later.
+        if at == expected {
+            return Err(unknown);
+        }
+        match (&write.op, current) {
+            (Operation::Put(value), Some(pair)) if pair.value == *value => {
+                let previous = self.get_at(&write.key, at - 1).await?;
+                Ok(committed(write, previous, at))
+            }
+            (Operation::Delete, None) => Err(unknown),
+            (_, current) => Err(Error::Conflict {
+                key: write.key,
+                current: current.map(Box::new),
+            }),
+        }
+    }
+}
+
+fn committed(write: Write, previous: Option<KeyValue>, revision: u64) -> Committed {
+    let current = match write.op {
+        Operation::Delete => None,
+        Operation::Put(value) => Some(KeyValue {
+            key: Arc::from(write.key),
+            value,
+            mod_revision: revision,
+            create_revision: previous.as_ref().map_or(revision, |p| p.create_revision),
+        }),
+    };
+    Committed {
+        revision,
+        current,
+        previous,
+    }
+}
+
+#[async_trait]
+impl Store for EtcdStore {
+    fn revision(&self) -> u64 {
+        self.parts.cluster.seen()
+    }
+
+    async fn current_revision(&self) -> Result<u64> {
+        self.parts.current_revision().await
+    }
+
+    async fn oldest_revision(&self) -> Result<u64> {
+        Ok(self
+            .parts
+            .oldest()
+            .max(self.parts.begin.load(Ordering::Acquire)))
+    }
+
+    async fn get(&self, key: &str) -> Result<Option<KeyValue>> {
+        let (answer, _) = self.parts.read(one(self.parts.layout.key(key))).await?;
+        let pair = answer.kvs.into_iter().next();
+        Ok(pair.and_then(|pair| self.parts.layout.pair(pair)))
+    }
+
+    async fn get_at(&self, key: &str, revision: u64) -> Result<Option<KeyValue>> {
+        let request = RangeRequest {
+            revision: revision.cast_signed(),
+            ..one(self.parts.layout.key(key))
+        };
+        let (answer, _) = self.parts.read(request).await?;
+        let pair = answer.kvs.into_iter().next();
+        Ok(pair.and_then(|pair| self.parts.layout.pair(pair)))
+    }
+
+    async fn list(&self, prefix: &str, opts: ListOptions) -> Result<Listing> {
+        let layout = &self.parts.layout;
+        let (key, range_end) = layout.range(prefix, opts.start.as_deref());
+        let request = RangeRequest {
+            key,
+            range_end,
+            limit: opts.limit.and_then(|n| i64::try_from(n).ok()).unwrap_or(0),
+            revision: opts.revision.unwrap_or(0).cast_signed(),
+            ..RangeRequest::default()
+        };
+        // A page of nothing is no page without a limit.
+        if opts.limit == Some(0) {
+            let counted = RangeRequest {
+                count_only: true,
+                ..request
+            };
+            let (answer, revision) = self.parts.read(counted).await?;
+            let remaining = usize::try_from(answer.count).unwrap_or(0);
+            return Ok(Listing {
+                items: Vec::new(),
+                revision: opts.revision.unwrap_or(revision),
+                more: remaining > 0,
+                remaining,
+            });
+        }
+        let (answer, revision) = self.parts.read(request).await?;
+        let count = usize::try_from(answer.count).unwrap_or(0);
+        let remaining = count.saturating_sub(answer.kvs.len());
+        let items = answer.kvs.into_iter();
+        Ok(Listing {
+            items: items.filter_map(|pair| layout.pair(pair)).collect(),
+            revision: opts.revision.unwrap_or(revision),
+            more: answer.more,
+            remaining,
+        })
+    }
+
+    async fn commit(&self, write: Write) -> Result<Committed> {
+        write.check(MAX_VALUE)?;
+        if !Layout::takes(&write.key) {
+            return Err(Error::InvalidKey {
+                key: write.key,
+                reason: "it does not begin with a slash",
+            });
+        }
+        let key = self.parts.layout.key(&write.key);
+        loop {
+            if self.parts.closed.is_cancelled() {
+                return Err(Error::Closed);
+            }
+            let (claim, claimed) = self.owner.claim().await?;
+            let mut request = self.request(&write, &key);
+            request.compare.push(claim);
+            let (answer, revision) = match self.parts.cluster.txn(request).await {
+                Ok(answered) => answered,
+                Err(CallError::Lost(why)) => {
+                    tracing::debug!(key = write.key, why, "the answer to a write is lost");
+                    return self.resolve(write, key).await;
+                }
+                Err(error) if error.is_too_large() => {
+                    let size = match &write.op {
+                        Operation::Put(value) => value.len(),
+                        Operation::Delete => 0,
+                    };
+                    return Err(Error::TooLarge {
+                        key: write.key,
+                        size,
+                        limit: MAX_VALUE,
+                    });
+                }
+                Err(error) => return Err(error.into()),
+            };
+            if answer.succeeded {
+                return self.done(write, answer, revision);
+            }
+            let mut responses = answer.responses.into_iter();
+            let current = found(responses.next());
+            if self
+                .owner
+                .is_lost(claimed, found(responses.next()).as_ref())
+            {
+                continue;
+            }
+            let current = current.and_then(|pair| self.parts.layout.pair(pair));
+            if write.expect == Expect::Any {
+                return Err(Error::NotFound { key: write.key });
+            }
+            return Err(Error::Conflict {
+                key: write.key,
+                current: current.map(Box::new),
+            });
+        }
+    }
+
+    async fn watch(&self, prefix: &str, after: u64) -> Result<WatchStream> {
+        watch::open(&self.parts, prefix, after)
+    }
+
+    async fn compact(&self, revision: u64) -> Result<()> {
+        if self.parts.closed.is_cancelled() {
+            return Err(Error::Closed);
+        }
+        self.parts.compact(revision).await
+    }
+
+    async fn health(&self) -> Result<()> {
+        if self.parts.closed.is_cancelled() {
+            return Err(Error::Closed);
+        }
+        self.owner.check()?;
+        self.parts.cluster.check()?;
+        let member = self.parts.cluster.member().clone();
+        let asked = async {
+            self.parts.current_revision().await?;
+            Cluster::status(&member).await.map_err(Error::Unavailable)
+        };
+        let Ok(status) = timeout(HEALTH, asked).await else {
+            return Err(Error::Unavailable("etcd does not answer".to_owned()));
+        };
+        let faults = status?.errors;
+        if faults.is_empty() {
+            return Ok(());
+        }
+        Err(Error::Unavailable(format!("etcd: {}", faults.join("; "))))
+    }
+
+    async fn size(&self) -> Option<u64> {
+        let status = Cluster::status(self.parts.cluster.member()).await.ok()?;
+        u64::try_from(status.db_size).ok()
+    }
+
+    async fn close(&self) {
+        self.parts.closed.cancel();
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        let ended = async { while tasks.join_next().await.is_some() {} };
+        let _late = timeout(END, ended).await;
+    }
+}
+
+impl Drop for EtcdStore {
+    fn drop(&mut self) {
+        self.parts.closed.cancel();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases() {
+        for good in ["3.5.13", "3.5.21", "3.6.0", "3.6.0-rc.1", "3.7.1", "4.0.0"] {
+            assert!(check_version(good).is_ok(), "{good}");
+        }
+        for bad in ["3.4.31", "3.5.12", "", "2.3.8"] {
+            assert!(check_version(bad).is_err(), "{bad}");
+        }
+    }
+}

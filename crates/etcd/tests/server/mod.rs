@@ -1,0 +1,127 @@
+//! A real etcd of one member, built by .ci/run from its public module.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use davit_etcd::EndpointUrl;
+use tempfile::TempDir;
+
+const START: Duration = Duration::from_secs(20);
+
+/// One member; killed and removed with the value.
+pub(crate) struct Server {
+    child: Option<Child>,
+    dir: TempDir,
+    client: SocketAddr,
+    peer: SocketAddr,
+    /// Certificate, key and the authority of clients, where it speaks TLS.
+    tls: Option<[PathBuf; 3]>,
+}
+
+/// The binary; without one a printed skip, or a failure where the part may not be missing.
+fn binary() -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let path = root.join("tests/.cache/etcd-3.6");
+    if path.is_file() {
+        return Some(path);
+    }
+    let required = std::env::var("DAVIT_REQUIRED_PARTS").unwrap_or_default();
+    assert!(
+        !required.split_whitespace().any(|part| part == "etcd-3.6"),
+        "etcd-3.6 is missing"
+    );
+    eprintln!("skipped: etcd-3.6 is missing");
+    None
+}
+
+fn free() -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    listener.local_addr().unwrap()
+}
+
+impl Server {
+    pub(crate) fn start() -> Option<Self> {
+        Self::with(None)
+    }
+
+    /// One that speaks TLS and asks for certificates.
+    pub(crate) fn with_tls(certificate: &Path, key: &Path, clients: &Path) -> Option<Self> {
+        let files = [certificate, key, clients];
+        Self::with(Some(files.map(Path::to_owned)))
+    }
+
+    fn with(tls: Option<[PathBuf; 3]>) -> Option<Self> {
+        binary()?;
+        let mut server = Self {
+            child: None,
+            dir: tempfile::tempdir().unwrap(),
+            client: free(),
+            peer: free(),
+            tls,
+        };
+        server.run();
+        Some(server)
+    }
+
+    /// Starts the member on what is in its directory.
+    pub(crate) fn run(&mut self) {
+        let (client, peer) = (self.client, self.peer);
+        let log = std::fs::File::create(self.dir.path().join("log")).unwrap();
+        let scheme = self.scheme();
+        let mut command = Command::new(binary().unwrap());
+        if let Some([certificate, key, clients]) = &self.tls {
+            command.arg("--cert-file").arg(certificate);
+            command.arg("--key-file").arg(key);
+            command.arg("--trusted-ca-file").arg(clients);
+            command.arg("--client-cert-auth");
+        }
+        let child = command
+            .arg("--data-dir")
+            .arg(self.dir.path().join("data"))
+            .args(["--name", "one", "--unsafe-no-fsync", "--log-level", "error"])
+            .arg(format!("--listen-client-urls={scheme}://{client}"))
+            .arg(format!("--advertise-client-urls={scheme}://{client}"))
+            .arg(format!("--listen-peer-urls=http://{peer}"))
+            .arg(format!("--initial-advertise-peer-urls=http://{peer}"))
+            .arg(format!("--initial-cluster=one=http://{peer}"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        self.child = Some(child);
+        let deadline = Instant::now() + START;
+        while TcpStream::connect(client).is_err() {
+            assert!(Instant::now() < deadline, "etcd does not start");
+            sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends the member as a power cut does.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _gone = child.kill();
+            let _reaped = child.wait();
+        }
+    }
+
+    pub(crate) fn url(&self) -> EndpointUrl {
+        let text = format!("{}://{}", self.scheme(), self.client);
+        text.parse().unwrap()
+    }
+
+    fn scheme(&self) -> &'static str {
+        if self.tls.is_some() { "https" } else { "http" }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
