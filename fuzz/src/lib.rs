@@ -28,6 +28,11 @@ pub const TARGETS: &[Target] = &[
         make: make::apply,
     },
     Target {
+        name: "backup",
+        run: targets::wire::backup,
+        make: make::wire::backup,
+    },
+    Target {
         name: "cel",
         run: targets::cel,
         make: make::cel,

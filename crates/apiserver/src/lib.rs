@@ -22,6 +22,7 @@ mod aggregation;
 pub mod audit;
 mod authn;
 pub mod authz;
+mod backup;
 mod body;
 mod cache;
 mod cel_conditions;

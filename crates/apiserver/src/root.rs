@@ -11,10 +11,13 @@ use crate::context::{Context, HandlerResult};
 use crate::discovery::{self, AggregatedVersion, Tagged};
 use crate::negotiate::clauses;
 use crate::server::ApiServer;
-use crate::{health, openapi, respond, version};
+use crate::{backup, health, openapi, respond, version};
 
 /// Answers a request whose path names no resource.
 pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResult {
+    if context.method == Method::POST && context.info.path.trim_matches('/') == backup::PATH {
+        return backup::answer(server).await;
+    }
     if !matches!(context.method, Method::GET | Method::HEAD) {
         return Ok(match known(server, &context.info.path) {
             true => respond::text(StatusCode::METHOD_NOT_ALLOWED, "405 method not allowed\n"),

@@ -637,6 +637,14 @@ impl ApiServer {
         self.auditor.as_ref()
     }
 
+    /// The store with values as they are kept, encrypted or not.
+    pub(crate) fn raw_store(&self) -> Arc<dyn Store> {
+        match &self.encrypted {
+            Some(encrypted) => encrypted.inner(),
+            None => Arc::clone(&self.store),
+        }
+    }
+
     /// The store, where values are encrypted.
     pub(crate) fn encrypted_store(&self) -> Option<&EncryptedStore> {
         self.encrypted.as_deref()

@@ -96,6 +96,10 @@ pub(crate) enum Command {
     Explain(Explain),
     /// Manage the images of the embedded runtime
     Image(Image),
+    /// Save all objects of a running cluster to a file
+    Backup(crate::backup::Backup),
+    /// Make a store of a backup, embedded or in etcd
+    Restore(crate::backup::Restore),
     /// List the feature gates that are known, their stages and defaults
     Features(FeaturesArgs),
     /// Serve Prometheus metrics of a node's devices, davit's or a kubelet's

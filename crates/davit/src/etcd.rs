@@ -35,6 +35,14 @@ pub(crate) struct StoreFlags {
     etcd_compaction_interval: Duration,
 }
 
+/// Where objects are kept.
+pub(crate) enum Place {
+    /// In this directory.
+    Embedded(PathBuf),
+    /// In etcd.
+    Etcd(Box<EtcdOptions>),
+}
+
 impl StoreFlags {
     fn servers(&self) -> Result<Vec<EndpointUrl>> {
         match (&self.store, self.etcd_servers.as_slice()) {
@@ -46,35 +54,49 @@ impl StoreFlags {
         }
     }
 
-    /// Opens the store.
+    /// Where the store is.
     ///
     /// # Errors
-    /// It cannot be opened, or another process has it.
-    pub(crate) async fn open(&self, data_dir: &Path) -> Result<Arc<dyn Store>> {
+    /// The flags contradict one another.
+    pub(crate) fn place(&self, data_dir: &Path) -> Result<Place> {
         let servers = self.servers()?;
         if servers.is_empty() {
             if self.etcd_cafile.is_some() || self.etcd_certfile.is_some() {
                 bail!("--etcd-cafile and --etcd-certfile need --etcd-servers");
             }
-            let dir = data_dir.join("store");
-            let store = EmbeddedStore::open(&dir, EmbeddedOptions::default()).await;
-            let store = store.with_context(|| format!("store in {}", dir.display()))?;
-            return Ok(Arc::new(store));
+            return Ok(Place::Embedded(data_dir.join("store")));
         }
-        let shown: Vec<String> = servers.iter().map(ToString::to_string).collect();
-        let identity = self.etcd_certfile.clone().zip(self.etcd_keyfile.clone());
         let options = EtcdOptions {
             tls: TlsFiles {
                 ca: self.etcd_cafile.clone(),
-                identity,
+                identity: self.etcd_certfile.clone().zip(self.etcd_keyfile.clone()),
             },
             prefix: self.etcd_prefix.clone(),
             compaction_interval: self.etcd_compaction_interval,
             ..EtcdOptions::new(servers, owner(data_dir)?)
         };
-        let store = EtcdStore::open(options).await;
-        let store = store.with_context(|| format!("store in etcd ({})", shown.join(",")))?;
-        Ok(Arc::new(store))
+        Ok(Place::Etcd(Box::new(options)))
+    }
+
+    /// Opens the store.
+    ///
+    /// # Errors
+    /// It cannot be opened, or another process has it.
+    pub(crate) async fn open(&self, data_dir: &Path) -> Result<Arc<dyn Store>> {
+        match self.place(data_dir)? {
+            Place::Embedded(dir) => {
+                let store = EmbeddedStore::open(&dir, EmbeddedOptions::default()).await;
+                let store = store.with_context(|| format!("store in {}", dir.display()))?;
+                Ok(Arc::new(store))
+            }
+            Place::Etcd(options) => {
+                let shown: Vec<String> = options.servers.iter().map(ToString::to_string).collect();
+                let store = EtcdStore::open(*options).await;
+                let store =
+                    store.with_context(|| format!("store in etcd ({})", shown.join(",")))?;
+                Ok(Arc::new(store))
+            }
+        }
     }
 }
 

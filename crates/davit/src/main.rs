@@ -3,6 +3,7 @@
 
 mod access;
 mod args;
+mod backup;
 mod components;
 mod demo;
 mod devices;
@@ -75,6 +76,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Devices(devices) => devices::run(devices).await,
         Command::Explain(explain) => explain::run(explain).await,
         Command::Image(image) => image::run(image).await,
+        Command::Backup(args) => backup::backup(args).await,
+        Command::Restore(args) => backup::restore(args).await,
         Command::Features(features) => features::run(&features),
         Command::Exporter(options) => exporter::run(options).await,
         Command::Lab(lab) => lab::run(lab).await,

@@ -30,6 +30,7 @@ use self::mvcc::Mvcc;
 use self::queue::{Queue, Request};
 use self::watchers::Watchers;
 use self::writer::Writer;
+use crate::backup::{BackupReader, REVISION_BUMP};
 use crate::{Committed, Error, KeyValue, ListOptions, Listing, Result, Store, WatchStream, Write};
 
 /// Limits of the embedded engine. The default suits a cluster of one process.
@@ -113,6 +114,23 @@ impl EmbeddedStore {
                 action: "open the store",
                 detail: error.to_string(),
             })?
+    }
+
+    /// Makes a store of a backup, in a directory that has none. Pairs keep their revisions; the store's own is
+    /// [`backup::REVISION_BUMP`](crate::backup::REVISION_BUMP) above the backup's and all history is compacted, so that
+    /// whoever watches begins anew. For threads that may block.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], or what is wrong with the backup or the disk; there is no store then.
+    pub fn restore<R: std::io::Read>(dir: &Path, backup: BackupReader<R>) -> Result<()> {
+        let revision = backup.revision() + REVISION_BUMP;
+        let pairs = backup.map(|pair| {
+            pair.map_err(|error| Error::Io {
+                action: "read the backup",
+                detail: error.to_string(),
+            })
+        });
+        disk::FjallDisk::create_from(dir, revision, pairs)
     }
 
     /// Like [`EmbeddedStore::open`], for threads that may block.

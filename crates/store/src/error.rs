@@ -142,6 +142,13 @@ pub enum Error {
     #[error("{0}")]
     Refused(String),
 
+    /// A restore is refused: there is something that it would replace.
+    #[error("the store at {path} is not empty; a backup is restored into an empty one", path = path.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
+
     /// Another server owns the store.
     #[error("the store is owned by {holder}: one API server uses it at a time")]
     Owned {

@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backup;
 #[cfg(feature = "test-support")]
 pub mod contract;
 pub mod embedded;

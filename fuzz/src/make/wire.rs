@@ -1,5 +1,7 @@
 //! Inputs for what comes over sockets.
 
+use davit_store::KeyValue;
+use davit_store::backup::BackupEncoder;
 use std::io::Write as _;
 
 use serde_json::json;
@@ -286,4 +288,35 @@ fn entry(
     header.set_mtime(0);
     header.set_cksum();
     let _appended = out.append(&header, content);
+}
+
+/// A backup of a few pairs, often damaged in one place.
+pub(crate) fn backup(n: &mut Numbers) -> Vec<u8> {
+    let revision = n.next_u64();
+    let (mut encoder, first) = BackupEncoder::begin(revision);
+    let mut out = first.to_vec();
+    for _ in 0..n.below(6) {
+        let mod_revision = n.next_u64() % revision.max(1);
+        let pair = KeyValue {
+            key: n
+                .one(&["", "/a", "/registry/core/pods/default/a", "é"])
+                .to_string()
+                .into(),
+            value: vec![n.byte(); n.below(300)].into(),
+            mod_revision,
+            create_revision: mod_revision / 2,
+        };
+        out.extend_from_slice(&encoder.pairs(&[pair]));
+    }
+    out.extend_from_slice(&encoder.end());
+    match n.below(4) {
+        0 => {}
+        1 => out.truncate(n.below(out.len())),
+        2 => out.push(n.byte()),
+        _ => {
+            let at = n.below(out.len());
+            out[at] = n.byte();
+        }
+    }
+    out
 }

@@ -1,5 +1,6 @@
 //! What comes over sockets: streams, images, answers of plugins.
 
+use davit_store::backup::{BackupEncoder, BackupReader};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -188,4 +189,19 @@ pub fn image(data: &[u8]) {
         }
         place.check();
     });
+}
+
+/// Any file as a backup: one that is whole is written again byte by byte from what was read of it.
+pub fn backup(data: &[u8]) {
+    let Ok(reader) = BackupReader::new(data) else {
+        return;
+    };
+    let (mut encoder, first) = BackupEncoder::begin(reader.revision());
+    let mut written = first.to_vec();
+    for pair in reader {
+        let Ok(pair) = pair else { return };
+        written.extend_from_slice(&encoder.pairs(&[pair]));
+    }
+    written.extend_from_slice(&encoder.end());
+    assert_eq!(written, data);
 }

@@ -63,6 +63,11 @@ impl EncryptedStore {
         Self { inner, encryption }
     }
 
+    /// The store behind, where values are encrypted.
+    pub(crate) fn inner(&self) -> Arc<dyn Store> {
+        Arc::clone(&self.inner)
+    }
+
     /// Whether the value of a key would be stored otherwise if it were written now.
     ///
     /// # Errors

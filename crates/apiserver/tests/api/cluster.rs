@@ -7,7 +7,8 @@ use bytes::Bytes;
 use davit_apiserver::{
     ApiServer, Authorization, BoxError, Loopback, Options, ResponseBody, UserInfo,
 };
-use davit_store::{Backend, Store, open};
+use davit_store::Store;
+use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
 use futures::StreamExt;
 use http::{HeaderMap, Request, StatusCode};
 use http_body_util::{BodyExt, Full};
@@ -135,9 +136,10 @@ impl Cluster {
     }
 
     pub(crate) async fn below(dir: tempfile::TempDir, change: impl FnOnce(&mut Options)) -> Self {
-        let store = open(&Backend::Embedded, &dir.path().join("store"))
+        let store = EmbeddedStore::open(dir.path().join("store"), EmbeddedOptions::default())
             .await
             .unwrap();
+        let store: Arc<dyn Store> = Arc::new(store);
         let mut options = Options::new(Arc::clone(&store));
         // most of these tests are about what happens to those who may
         options.authorization = Authorization::Authenticated;

@@ -5,6 +5,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -39,9 +40,17 @@ fn binary() -> Option<PathBuf> {
     None
 }
 
+/// A port that nobody has, below those that the kernel gives out by itself: the member comes back to it.
 fn free() -> SocketAddr {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.local_addr().unwrap()
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let own = u16::try_from(std::process::id() % 900).unwrap_or(0) * 13;
+        let address = SocketAddr::from(([127, 0, 0, 1], 20_000 + (own + step) % 12_000));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
 }
 
 impl Server {
@@ -94,10 +103,11 @@ impl Server {
             .stderr(log)
             .spawn()
             .unwrap();
-        self.child = Some(child);
+        let child = self.child.insert(child);
         let deadline = Instant::now() + START;
         while TcpStream::connect(client).is_err() {
             assert!(Instant::now() < deadline, "etcd does not start");
+            assert_eq!(child.try_wait().unwrap(), None, "etcd ended");
             sleep(Duration::from_millis(20));
         }
     }
@@ -122,6 +132,14 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default();
+            let tail: Vec<&str> = log.lines().rev().take(10).collect();
+            eprintln!("--- end of etcd's log");
+            for line in tail.iter().rev() {
+                eprintln!("{line}");
+            }
+        }
         self.kill();
     }
 }

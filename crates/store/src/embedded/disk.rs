@@ -7,6 +7,7 @@
 //! which is checked when it is opened; below it only the current version of each
 //! key is left. The database checksums its journal and its tables.
 
+use std::collections::HashSet;
 use std::fs::{File, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write as _};
 use std::os::unix::fs::MetadataExt as _;
@@ -145,6 +146,48 @@ impl FjallDisk {
             _lock: lock,
         };
         Ok((disk, state))
+    }
+
+    /// Makes a log of a backup: its pairs with their revisions, their history compacted up to `revision`. Until all of it
+    /// is on the disk there is no store in the directory.
+    pub(super) fn create_from(
+        dir: &Path,
+        revision: u64,
+        pairs: impl Iterator<Item = Result<KeyValue>>,
+    ) -> Result<()> {
+        davit_beneath::private_dir(dir, 0o700)
+            .map_err(|error| io("create the store directory", &error.into()))?;
+        let _lock = lock(dir)?;
+        let (path, complete) = (dir.join("db"), dir.join("complete"));
+        if complete.exists() {
+            return Err(Error::NotEmpty {
+                path: dir.to_owned(),
+            });
+        }
+        clear_unfinished(&path)?;
+        let failed = |error: &dyn std::fmt::Display| Error::Io {
+            action: "restore the store",
+            detail: error.to_string(),
+        };
+        let log = Log::open(&path)?;
+        let mut seen = HashSet::new();
+        let mut batch = log.batch();
+        for pair in pairs {
+            let pair = pair?;
+            if !seen.insert(pair.mod_revision) || pair.mod_revision > revision {
+                let fault = format!("revision {} is not its own", pair.mod_revision);
+                return Err(failed(&fault));
+            }
+            let key = record_key(pair.mod_revision, pair.create_revision, false, &pair.key);
+            batch.insert(&log.records, key, pair.value);
+            if seen.len() % FORGET_BATCH == 0 {
+                let full = std::mem::replace(&mut batch, log.batch());
+                full.commit().map_err(|error| failed(&error))?;
+            }
+        }
+        batch.commit().map_err(|error| failed(&error))?;
+        log.write_header(revision).map_err(|error| failed(&error))?;
+        create_marker(dir, &complete).map_err(|error| io("restore the store", &error))
     }
 
     fn log(&self) -> Result<&Log, DiskError> {

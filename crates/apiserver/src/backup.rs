@@ -1,0 +1,97 @@
+//! `POST /davit.dev/backup`: all objects at one revision, while the server goes on.
+//!
+//! It is a POST because roles that may read all paths that are no resources (`nonResourceURLs: ["*"]`, verb get) are
+//! given to monitors: here are the Secrets, too.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use davit_api::status::Status;
+use davit_store::backup::BackupEncoder;
+use davit_store::{Error, ListOptions, Store};
+use futures::Stream;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use http::{Response, StatusCode};
+
+use crate::body::ResponseBody;
+use crate::context::HandlerResult;
+use crate::server::ApiServer;
+
+/// The path, without slashes at its ends.
+pub(crate) const PATH: &str = "davit.dev/backup";
+
+/// Pairs in one piece.
+const PAGE: usize = 500;
+
+/// Where the next piece begins.
+enum Next {
+    Beginning,
+    Pairs {
+        encoder: BackupEncoder,
+        start: Option<String>,
+    },
+    Over,
+}
+
+/// Answers with a backup. Values that are encrypted at rest stay so.
+pub(crate) async fn answer(server: &ApiServer) -> HandlerResult {
+    let store = server.raw_store();
+    let revision = store.current_revision().await.map_err(Status::internal)?;
+    let mut response = Response::new(ResponseBody::stream(pieces(store, revision)));
+    *response.status_mut() = StatusCode::OK;
+    let kind = HeaderValue::from_static("application/octet-stream");
+    response.headers_mut().insert(CONTENT_TYPE, kind);
+    Ok(response)
+}
+
+type Piece = Result<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+
+fn pieces(store: Arc<dyn Store>, revision: u64) -> impl Stream<Item = Piece> + Send + 'static {
+    futures::stream::unfold(Next::Beginning, move |next| {
+        let store = Arc::clone(&store);
+        async move {
+            match next {
+                Next::Beginning => {
+                    let (encoder, first) = BackupEncoder::begin(revision);
+                    let pairs = Next::Pairs {
+                        encoder,
+                        start: None,
+                    };
+                    Some((Ok(first), pairs))
+                }
+                Next::Pairs { encoder, start } => {
+                    Some(match page(&*store, revision, encoder, start).await {
+                        Ok(piece) => (Ok(piece.0), piece.1),
+                        // The client sees a file that is cut short, and says so.
+                        Err(error) => {
+                            tracing::warn!(%error, "a backup was broken off");
+                            (Err(error.into()), Next::Over)
+                        }
+                    })
+                }
+                Next::Over => None,
+            }
+        }
+    })
+}
+
+async fn page(
+    store: &dyn Store,
+    revision: u64,
+    mut encoder: BackupEncoder,
+    start: Option<String>,
+) -> Result<(Bytes, Next), Error> {
+    let options = ListOptions {
+        start,
+        limit: Some(PAGE),
+        revision: Some(revision),
+    };
+    let listing = store.list("", options).await?;
+    let pairs = encoder.pairs(&listing.items);
+    let last = listing.items.last().filter(|_| listing.more);
+    let Some(last) = last else {
+        return Ok(([pairs, encoder.end()].concat().into(), Next::Over));
+    };
+    let start = Some(format!("{}\0", last.key));
+    Ok((pairs, Next::Pairs { encoder, start }))
+}

@@ -1,0 +1,171 @@
+//! `davit backup` and `davit restore`: all objects in a file, and a store made of it.
+
+use crate::args::Cluster;
+use crate::etcd::{Place, StoreFlags};
+use crate::paths;
+use anyhow::{Context, Result, bail, ensure};
+use davit_etcd::EtcdStore;
+use davit_store::backup::{BackupReader, REVISION_BUMP};
+use davit_store::embedded::EmbeddedStore;
+use davit_store::{ListOptions, Store, Write};
+use futures::{AsyncReadExt, TryStreamExt};
+use std::fs::File;
+use std::io::{BufReader, Seek, Write as _};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// `davit backup`
+#[derive(Debug, clap::Args)]
+pub(crate) struct Backup {
+    /// The file; one that is there is replaced when the backup is whole
+    file: PathBuf,
+    #[command(flatten)]
+    cluster: Cluster,
+}
+
+/// `davit restore`
+#[derive(Debug, clap::Args)]
+pub(crate) struct Restore {
+    /// The file
+    file: PathBuf,
+    /// Where state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    store: StoreFlags,
+}
+
+/// How much is read at once.
+const PIECE: usize = 64 << 10;
+/// Writes to etcd at one time.
+const WRITES: usize = 64;
+
+/// Takes a backup of the cluster of the kubeconfig.
+///
+/// # Errors
+/// The cluster does not answer, is none of davit, or does not let this user; or the file cannot be written.
+pub(crate) async fn backup(args: Backup) -> Result<()> {
+    let kubeconfig = paths::find_kubeconfig(args.cluster.kubeconfig.as_deref())?;
+    let client = davit_client::from_kubeconfig(&kubeconfig).await?;
+    let request = http::Request::post("/davit.dev/backup").body(Vec::new())?;
+    let answer = client.request_stream(request).await;
+    let mut answer = Box::pin(answer.context("the API server gives no backup")?);
+    let part = partial(&args.file);
+    let mut file = File::options()
+        .create(true)
+        .truncate(true)
+        .write(true)
+        // Secrets are in it.
+        .mode(0o600)
+        .open(&part)
+        .with_context(|| part.display().to_string())?;
+    let mut piece = vec![0; PIECE];
+    let mut bytes = 0;
+    loop {
+        let read = answer.read(&mut piece).await;
+        let read = read.context("the API server broke the backup off")?;
+        if read == 0 {
+            break;
+        }
+        file.write_all(&piece[..read])
+            .with_context(|| part.display().to_string())?;
+        bytes += read;
+    }
+    file.sync_all()
+        .with_context(|| part.display().to_string())?;
+    let (revision, count) = verified(&mut open(&part)?, &part)?;
+    std::fs::rename(&part, &args.file).with_context(|| args.file.display().to_string())?;
+    println!(
+        "{count} objects at revision {revision} are in {} ({bytes} bytes); keys and certificates are not: keep a copy of pki/ in the data directory, too",
+        args.file.display()
+    );
+    Ok(())
+}
+
+/// Beside the file, so that it can take its place.
+fn partial(file: &Path) -> PathBuf {
+    let mut name = file.file_name().unwrap_or_default().to_owned();
+    name.push(".part");
+    file.with_file_name(name)
+}
+
+fn open(path: &Path) -> Result<File> {
+    File::open(path).with_context(|| path.display().to_string())
+}
+
+/// Reads all of the file; its revision and the number of objects.
+fn verified(file: &mut File, path: &Path) -> Result<(u64, u64)> {
+    let reader = BackupReader::new(BufReader::new(&mut *file));
+    let reader = reader.with_context(|| path.display().to_string())?;
+    let revision = reader.revision();
+    let count = reader.verify();
+    let count = count.with_context(|| path.display().to_string())?;
+    file.rewind()?;
+    Ok((revision, count))
+}
+
+/// Makes a store of a backup.
+///
+/// # Errors
+/// The file is damaged, or the store is not empty; nothing is changed then.
+pub(crate) async fn restore(args: Restore) -> Result<()> {
+    let data_dir = paths::data_dir(args.data_dir.as_deref())?;
+    let mut file = open(&args.file)?;
+    let (revision, count) = verified(&mut file, &args.file)?;
+    match args.store.place(&data_dir)? {
+        Place::Embedded(dir) => {
+            std::fs::create_dir_all(&data_dir).with_context(|| data_dir.display().to_string())?;
+            paths::protect_data_dir(&data_dir)?;
+            let restored = tokio::task::spawn_blocking(move || {
+                let reader = BackupReader::new(BufReader::new(file))?;
+                EmbeddedStore::restore(&dir, reader).map_err(anyhow::Error::from)
+            });
+            restored.await??;
+            println!(
+                "{count} objects are restored to {}; revisions go on from {}",
+                data_dir.display(),
+                revision + REVISION_BUMP
+            );
+        }
+        Place::Etcd(options) => {
+            let store = EtcdStore::open(*options).await.context("etcd")?;
+            let restored = into_etcd(&store, file, revision).await;
+            store.close().await;
+            restored?;
+            println!("{count} objects are restored to etcd");
+        }
+    }
+    Ok(())
+}
+
+/// Writes the objects. Their revisions are etcd's own, which may not lie behind those that clients have seen.
+async fn into_etcd(store: &EtcdStore, file: File, revision: u64) -> Result<()> {
+    let one = ListOptions {
+        limit: Some(1),
+        ..ListOptions::default()
+    };
+    let found = store.list("", one).await?;
+    ensure!(
+        found.items.is_empty(),
+        "there are objects in that etcd already; a backup is restored into an empty one (--etcd-prefix names another place)"
+    );
+    if found.revision < revision {
+        bail!(
+            "etcd is at revision {}, the backup at {revision}: programs that go on running would wait for revisions that never come. \
+             Move etcd on first: etcdctl snapshot save FILE; etcdutl snapshot restore FILE --bump-revision {} --mark-compacted",
+            found.revision,
+            revision + REVISION_BUMP
+        );
+    }
+    let reader = BackupReader::new(BufReader::new(file))?;
+    let pairs = futures::stream::iter(reader).map_err(anyhow::Error::from);
+    let writes = pairs.map_ok(|pair| async move {
+        let write = Write::create(&*pair.key, pair.value);
+        store.commit(write).await.map_err(anyhow::Error::from)
+    });
+    writes
+        .try_buffer_unordered(WRITES)
+        .try_for_each(|_| async { Ok(()) })
+        .await
+        .context("the restore was broken off; what is below the prefix is a part of the backup")
+}
