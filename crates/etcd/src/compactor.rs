@@ -11,7 +11,7 @@ use davit_proto::etcd::etcdserverpb::{
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::store::Parts;
+use crate::parts::Parts;
 
 /// The key, of all servers whatever their prefix.
 const KEY: &[u8] = b"compact_rev_key";

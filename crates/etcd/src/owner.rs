@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::layout::written_at;
-use crate::store::Parts;
+use crate::parts::Parts;
 
 /// How long the ownership outlives its server.
 const TTL: Duration = Duration::from_secs(15);

@@ -1,14 +1,13 @@
 //! The store's calls as etcd's.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use davit_proto::etcd::etcdserverpb::{
-    DeleteRangeRequest, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseOp, TxnRequest,
-    TxnResponse, request_op, response_op,
+    DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, ResponseOp, TxnRequest, TxnResponse,
+    request_op, response_op,
 };
 use davit_proto::etcd::mvccpb;
 use davit_store::{
@@ -17,22 +16,19 @@ use davit_store::{
 };
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
-use tokio_util::sync::CancellationToken;
+use tokio::time::timeout;
 
 use crate::calls::{CallError, Cluster};
 use crate::endpoint::{EndpointUrl, Member};
 use crate::layout::{Layout, exists, written_at};
+use crate::members::present;
 use crate::owner::Owner;
+use crate::parts::{Parts, one};
 use crate::tls::TlsFiles;
 use crate::{compactor, watch};
 
-/// The oldest releases whose answers about the progress of a watch are true.
-const OLDEST: [(u32, u32, u32); 2] = [(3, 5, 13), (3, 6, 0)];
 /// What etcd takes in one request, less what surrounds the value.
 const MAX_VALUE: usize = 1_572_864;
-/// How many revisions before its start a server reads, so that clients can go on from before it.
-const HISTORY: u64 = 5000;
 /// How long etcd may take to say that it is well.
 const HEALTH: Duration = Duration::from_secs(2);
 /// How long the tasks of a store have to end.
@@ -72,97 +68,6 @@ impl EtcdOptions {
     }
 }
 
-/// What the store, its watches and its tasks share.
-pub(crate) struct Parts {
-    pub(crate) cluster: Cluster,
-    pub(crate) layout: Layout,
-    pub(crate) watch_buffer: usize,
-    pub(crate) closed: CancellationToken,
-    /// The oldest revision that is known to be readable.
-    oldest: AtomicU64,
-    /// Where histories are read from: some time before the store was opened.
-    begin: AtomicU64,
-}
-
-impl Parts {
-    pub(crate) fn oldest(&self) -> u64 {
-        self.oldest.load(Ordering::Acquire)
-    }
-
-    /// History before `revision` is gone.
-    pub(crate) fn forget_before(&self, revision: u64) {
-        self.oldest.fetch_max(revision, Ordering::AcqRel);
-    }
-
-    pub(crate) async fn compact(&self, revision: u64) -> Result<()> {
-        match self.cluster.compact(revision).await {
-            Ok(()) => {}
-            Err(error) if error.is_compacted() => {}
-            Err(error) if error.is_future() => return Err(self.future(revision).await?),
-            Err(error) => return Err(error.into()),
-        }
-        self.forget_before(revision);
-        Ok(())
-    }
-
-    pub(crate) async fn current_revision(&self) -> Result<u64> {
-        let request = RangeRequest {
-            key: self.layout.empty(),
-            count_only: true,
-            ..RangeRequest::default()
-        };
-        let (_, revision) = self.cluster.range(request).await?;
-        Ok(revision)
-    }
-
-    /// Finds out how much of history there is, and from where on it is read.
-    async fn look_back(&self) -> Result<()> {
-        let asked = RangeRequest {
-            revision: self.oldest().cast_signed(),
-            ..one(self.layout.empty())
-        };
-        match self.read(asked).await {
-            Ok(_) | Err(Error::Compacted { .. }) => {}
-            Err(error) => return Err(error),
-        }
-        let current = self.current_revision().await?;
-        let begin = current.saturating_sub(HISTORY);
-        self.begin.store(begin, Ordering::Release);
-        Ok(())
-    }
-
-    async fn future(&self, requested: u64) -> Result<Error> {
-        let current = self.current_revision().await?;
-        Ok(Error::FutureRevision { requested, current })
-    }
-
-    /// Reads at a revision, in the store's words for what is not there.
-    async fn read(&self, request: RangeRequest) -> Result<(RangeResponse, u64)> {
-        let asked = request.revision.cast_unsigned();
-        let compacted = |oldest| Error::Compacted {
-            requested: asked,
-            oldest,
-        };
-        if asked != 0 && asked < self.oldest() {
-            return Err(compacted(self.oldest()));
-        }
-        match self.cluster.range(request).await {
-            Ok((answer, revision)) => Ok((answer, revision)),
-            Err(error) if error.is_compacted() => {
-                // How far is not said here. The present is readable in any case.
-                let oldest = match watch::oldest(self).await {
-                    Some(oldest) => oldest,
-                    None => self.current_revision().await?,
-                };
-                self.forget_before(oldest);
-                Err(compacted(self.oldest()))
-            }
-            Err(error) if error.is_future() => Err(self.future(asked).await?),
-            Err(error) => Err(error.into()),
-        }
-    }
-}
-
 /// A store in an etcd cluster.
 pub struct EtcdStore {
     parts: Arc<Parts>,
@@ -191,14 +96,9 @@ impl EtcdStore {
         if members.is_empty() {
             return Err(Error::Unavailable("no address of etcd is given".to_owned()));
         }
-        let parts = Arc::new(Parts {
-            cluster: Cluster::new(present(members, options.patience).await?),
-            layout: Layout::new(&options.prefix),
-            watch_buffer: options.watch_buffer,
-            closed: CancellationToken::new(),
-            oldest: AtomicU64::new(1),
-            begin: AtomicU64::new(0),
-        });
+        let cluster = Cluster::new(present(members, options.patience).await?);
+        let layout = Layout::new(&options.prefix);
+        let parts = Arc::new(Parts::new(cluster, layout, options.watch_buffer));
         compactor::learn(&parts).await?;
         parts.look_back().await?;
         let (owner, lease) = Owner::take(Arc::clone(&parts), options.identity).await?;
@@ -219,66 +119,9 @@ impl EtcdStore {
     }
 }
 
-/// Waits for a member that answers, and leaves out those that only learn.
-async fn present(members: Vec<Member>, patience: Duration) -> Result<Vec<Member>> {
-    let deadline = Instant::now() + patience;
-    loop {
-        let mut faults = Vec::new();
-        let mut usable = Vec::new();
-        let mut answered = false;
-        for member in &members {
-            match Cluster::status(member).await {
-                Ok(status) if status.is_learner => answered = true,
-                Ok(status) => {
-                    check_version(&status.version).map_err(Error::Refused)?;
-                    answered = true;
-                    usable.push(member.clone());
-                }
-                Err(why) => {
-                    faults.push(format!("{}: {why}", member.url));
-                    usable.push(member.clone());
-                }
-            }
-        }
-        if answered && !usable.is_empty() {
-            return Ok(usable);
-        }
-        if Instant::now() >= deadline {
-            let text = format!("etcd cannot be reached: {}", faults.join("; "));
-            return Err(Error::Unavailable(text));
-        }
-        sleep(Duration::from_millis(200)).await;
-    }
-}
-
-fn check_version(version: &str) -> std::result::Result<(), String> {
-    let mut numbers = version
-        .split(['.', '-', '+'])
-        .map(|part| part.parse::<u32>().unwrap_or(0));
-    let mut next = || numbers.next().unwrap_or(0);
-    let (major, minor, patch) = (next(), next(), next());
-    let is_enough = OLDEST
-        .iter()
-        .any(|oldest| (oldest.0, oldest.1) == (major, minor) && patch >= oldest.2)
-        || (major, minor) > (3, 6);
-    if is_enough {
-        return Ok(());
-    }
-    Err(format!(
-        "etcd {version} is too old: its answers about the progress of watches are not true; 3.5.13 or newer is needed"
-    ))
-}
-
 fn operation(request: request_op::Request) -> RequestOp {
     RequestOp {
         request: Some(request),
-    }
-}
-
-fn one(key: Bytes) -> RangeRequest {
-    RangeRequest {
-        key,
-        ..RangeRequest::default()
     }
 }
 
@@ -362,8 +205,13 @@ impl EtcdStore {
         }
         match (&write.op, current) {
             (Operation::Put(value), Some(pair)) if pair.value == *value => {
-                let previous = self.get_at(&write.key, at - 1).await?;
-                Ok(committed(write, previous, at))
+                // The write is done, whether what it replaced can be read or not.
+                let previous = self.get_at(&write.key, at - 1).await.unwrap_or(None);
+                Ok(Committed {
+                    revision: at,
+                    current: Some(pair),
+                    previous,
+                })
             }
             (Operation::Delete, None) => Err(unknown),
             (_, current) => Err(Error::Conflict {
@@ -402,10 +250,7 @@ impl Store for EtcdStore {
     }
 
     async fn oldest_revision(&self) -> Result<u64> {
-        Ok(self
-            .parts
-            .oldest()
-            .max(self.parts.begin.load(Ordering::Acquire)))
+        Ok(self.parts.begin())
     }
 
     async fn get(&self, key: &str) -> Result<Option<KeyValue>> {
@@ -535,10 +380,11 @@ impl Store for EtcdStore {
         }
         self.owner.check()?;
         self.parts.cluster.check()?;
-        let member = self.parts.cluster.member().clone();
         let asked = async {
             self.parts.current_revision().await?;
-            Cluster::status(&member).await.map_err(Error::Unavailable)
+            // The one that has just answered.
+            let status = Cluster::status(self.parts.cluster.member()).await;
+            status.map_err(Error::Unavailable)
         };
         let Ok(status) = timeout(HEALTH, asked).await else {
             return Err(Error::Unavailable("etcd does not answer".to_owned()));
@@ -566,20 +412,5 @@ impl Store for EtcdStore {
 impl Drop for EtcdStore {
     fn drop(&mut self) {
         self.parts.closed.cancel();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn releases() {
-        for good in ["3.5.13", "3.5.21", "3.6.0", "3.6.0-rc.1", "3.7.1", "4.0.0"] {
-            assert!(check_version(good).is_ok(), "{good}");
-        }
-        for bad in ["3.4.31", "3.5.12", "", "2.3.8"] {
-            assert!(check_version(bad).is_err(), "{bad}");
-        }
     }
 }

@@ -1,5 +1,6 @@
 //! Watches. A task reads what etcd sends, and opens the watch again where it was when the stream breaks.
 
+use std::convert::Infallible;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use davit_proto::etcd::etcdserverpb::watch_client::WatchClient;
 use davit_proto::etcd::etcdserverpb::{
     WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, watch_request,
 };
@@ -17,10 +19,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
 use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
 use tonic::metadata::MetadataValue;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::transport::Channel;
+use tonic::{Request, Status, Streaming};
 
-use crate::store::Parts;
+use crate::parts::Parts;
 
 /// A member that says nothing of how far a watch is is asked again after this time: it is silent while history is read.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
@@ -45,6 +49,21 @@ struct Source {
     changes: mpsc::Receiver<WatchEvent>,
     link: Arc<Link>,
     parts: Arc<Parts>,
+    /// Reads the stream; ends with the watch.
+    _reader: AbortOnDropHandle<()>,
+}
+
+impl Source {
+    /// What comes when nobody reads the stream any more: why, once. A closed store needs no reason.
+    fn last_word(&self) -> Option<Error> {
+        let word = self.link.last_word.lock().replace(Error::Closed);
+        match word {
+            Some(Error::Closed) => None,
+            None if self.parts.closed.is_cancelled() => None,
+            None => Some(Error::Unavailable("a watch of etcd ended".to_owned())),
+            word => word,
+        }
+    }
 }
 
 impl Stream for Source {
@@ -53,7 +72,7 @@ impl Stream for Source {
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         match self.changes.poll_recv(cx) {
             Poll::Ready(Some(event)) => Poll::Ready(Some(Ok(event))),
-            Poll::Ready(None) => Poll::Ready(self.link.last_word.lock().take().map(Err)),
+            Poll::Ready(None) => Poll::Ready(self.last_word().map(Err)),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -92,7 +111,7 @@ pub(crate) fn open(parts: &Arc<Parts>, prefix: &str, after: u64) -> Result<Watch
         sender,
     };
     let closed = parts.closed.clone();
-    tokio::spawn(async move {
+    let reader = tokio::spawn(async move {
         tokio::select! {
             () = closed.cancelled() => {}
             () = reader.run() => {}
@@ -102,6 +121,7 @@ pub(crate) fn open(parts: &Arc<Parts>, prefix: &str, after: u64) -> Result<Watch
         changes,
         link,
         parts: Arc::clone(parts),
+        _reader: AbortOnDropHandle::new(reader),
     }))
 }
 
@@ -137,8 +157,6 @@ enum End {
     Broken(String),
     /// The watch is over, with this word to its consumer.
     Over(Error),
-    /// Nobody listens any more.
-    Dropped,
 }
 
 struct Reader {
@@ -147,7 +165,7 @@ struct Reader {
     prefix: String,
     key: Bytes,
     range_end: Bytes,
-    /// Revision of the last change that was passed on.
+    /// All changes up to this revision were passed on.
     last: u64,
     sender: mpsc::Sender<WatchEvent>,
 }
@@ -156,7 +174,8 @@ impl Reader {
     async fn run(mut self) {
         loop {
             let member = self.parts.cluster.member().clone();
-            match self.read(member.watch()).await {
+            let Err(end) = self.read(member.watch()).await;
+            match end {
                 End::Broken(why) => {
                     tracing::debug!(prefix = self.prefix, member = %member.url, why, "a watch of etcd is opened again");
                     self.parts.cluster.pass_over(&member);
@@ -166,17 +185,13 @@ impl Reader {
                     *self.link.last_word.lock() = Some(error);
                     return;
                 }
-                End::Dropped => return,
             }
         }
     }
 
-    async fn read(
-        &mut self,
-        client: davit_proto::etcd::etcdserverpb::watch_client::WatchClient<
-            tonic::transport::Channel,
-        >,
-    ) -> End {
+    /// Reads one stream until it ends.
+    async fn read(&mut self, client: WatchClient<Channel>) -> std::result::Result<Infallible, End> {
+        let broken = |why: &str| End::Broken(why.to_owned());
         let (requests, outgoing) = mpsc::channel(REQUESTS);
         let create = WatchCreateRequest {
             key: self.key.clone(),
@@ -189,25 +204,18 @@ impl Reader {
         let first = requests.try_send(WatchRequest {
             request_union: Some(create),
         });
-        if first.is_err() {
-            return End::Broken("no room for the request".to_owned());
-        }
-        let mut stream = match timeout(OPEN, opened(client, outgoing)).await {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(status)) => return End::Broken(status.message().to_owned()),
-            Err(_) => return End::Broken("no answer in time".to_owned()),
-        };
+        first.map_err(|_| broken("no room for the request"))?;
+        let opening = timeout(OPEN, opened(client, outgoing)).await;
+        let opening = opening.map_err(|_| broken("no answer in time"))?;
+        let mut stream = opening.map_err(|status| broken(status.message()))?;
         let mut is_created = false;
         loop {
             // A member answers only for watches that it has made.
-            let wants = match is_created && self.link.wanted.load(Ordering::Acquire) != 0 {
-                true => match self.answer_here() {
-                    Ok(answered) => !answered,
-                    Err(end) => return end,
-                },
-                false => false,
-            };
-            if wants {
+            let mut asks = is_created && self.link.wanted.load(Ordering::Acquire) != 0;
+            if asks {
+                asks = !self.answer_here()?;
+            }
+            if asks {
                 let ask = watch_request::RequestUnion::ProgressRequest(WatchProgressRequest {});
                 // One that waits there is as good.
                 let _asked = requests.try_send(WatchRequest {
@@ -217,21 +225,12 @@ impl Reader {
             let answer = tokio::select! {
                 answer = stream.message() => answer,
                 () = self.link.asked.notified() => continue,
-                () = sleep(ASK_AGAIN), if wants => continue,
-                () = self.sender.closed() => return End::Dropped,
+                () = sleep(ASK_AGAIN), if asks => continue,
             };
-            let answer = match answer {
-                Ok(Some(answer)) => answer,
-                Ok(None) => return End::Broken("the stream ended".to_owned()),
-                Err(status) if status.code() == Code::Cancelled && self.sender.is_closed() => {
-                    return End::Dropped;
-                }
-                Err(status) => return End::Broken(status.message().to_owned()),
-            };
+            let answer = answer.map_err(|status| broken(status.message()))?;
+            let answer = answer.ok_or_else(|| broken("the stream ended"))?;
             is_created |= answer.created;
-            if let Err(end) = self.take(answer) {
-                return end;
-            }
+            self.take(answer)?;
         }
     }
 
@@ -259,6 +258,8 @@ impl Reader {
             }
         }
         if is_progress {
+            // A stream that breaks is opened again from here, however long ago the last change was.
+            self.last = self.last.max(revision);
             self.progress(revision)?;
         }
         Ok(())
@@ -289,14 +290,15 @@ impl Reader {
     }
 
     fn pass_on(&mut self, event: WatchEvent) -> std::result::Result<(), End> {
-        match self.sender.try_send(event) {
-            Ok(()) => Ok(()),
-            Err(mpsc::error::TrySendError::Closed(_)) => Err(End::Dropped),
-            Err(mpsc::error::TrySendError::Full(_)) => Err(End::Over(Error::Overflow {
-                prefix: self.prefix.clone(),
-                limit: self.parts.watch_buffer,
-            })),
-        }
+        self.sender.try_send(event).map_err(|error| {
+            End::Over(match error {
+                mpsc::error::TrySendError::Closed(_) => Error::Closed,
+                mpsc::error::TrySendError::Full(_) => Error::Overflow {
+                    prefix: self.prefix.clone(),
+                    limit: self.parts.watch_buffer,
+                },
+            })
+        })
     }
 
     fn change(&self, event: Event) -> Option<Change> {
@@ -313,9 +315,7 @@ impl Reader {
 }
 
 async fn opened(
-    mut client: davit_proto::etcd::etcdserverpb::watch_client::WatchClient<
-        tonic::transport::Channel,
-    >,
+    mut client: WatchClient<Channel>,
     outgoing: mpsc::Receiver<WatchRequest>,
 ) -> std::result::Result<Streaming<WatchResponse>, Status> {
     let mut request = Request::new(ReceiverStream::new(outgoing));

@@ -365,7 +365,7 @@ impl NodeAgent {
         options.cgroup_driver = options.cgroup_driver.of_runtime(&*options.runtime).await;
         // A machine that is only described has less than the pods may use.
         let is_real = options.resources.hardware == Hardware::default();
-        let cgroups = cgroups(&options, &machine, is_real)?;
+        let cgroups = cgroups(&options, is_real)?;
         let listeners = Listeners {
             node: server::bind(SocketAddr::new(options.address, options.port)).await?,
             healthz: match options.healthz {
@@ -480,12 +480,8 @@ impl NodeAgent {
     }
 }
 
-/// The cgroups above containers, made where the agent may.
-fn cgroups(
-    options: &NodeOptions,
-    machine: &Machine,
-    is_real: bool,
-) -> Result<Option<PodCgroups>, Error> {
+/// The cgroups above containers, where the agent may set them.
+fn cgroups(options: &NodeOptions, is_real: bool) -> Result<Option<PodCgroups>, Error> {
     let Some(mut wanted) = options.cgroups.clone() else {
         return Ok(None);
     };
@@ -500,12 +496,7 @@ fn cgroups(
     }
     wanted.enforce_pods &= is_real;
     match PodCgroups::new(&options.cgroup_root, wanted) {
-        Ok(groups) => {
-            if let Err(error) = groups.set_up(machine.milli_cpus(), machine.memory) {
-                tracing::warn!(%error, "cannot limit all pods together; tried again every minute");
-            }
-            Ok(Some(groups))
-        }
+        Ok(groups) => Ok(Some(groups)),
         Err(error) => {
             tracing::warn!(%error, "no cgroups: neither containers nor pods have limits");
             Ok(None)

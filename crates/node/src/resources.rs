@@ -17,7 +17,8 @@ pub type Quantities = BTreeMap<String, Quantity>;
 
 const MIN_SHARES: i64 = 2;
 const MAX_SHARES: i64 = 262_144;
-const QUOTA_PERIOD: i64 = 100_000;
+/// The period of CPU quotas in microseconds.
+pub const QUOTA_PERIOD: i64 = 100_000;
 const MIN_QUOTA: i64 = 1000;
 
 /// A quantity rounded up to whole units; zero when it cannot be read (the API server refuses such values).
@@ -144,14 +145,22 @@ pub fn pod_requests(pod: &Pod) -> Amounts {
 /// What a pod is limited to as a whole; its overhead is added to limits that are there. A container without a limit
 /// adds nothing, so that the sum means something only where all have one.
 pub fn pod_limits(pod: &Pod) -> Amounts {
-    let limit = |(name, q): (&String, &Quantity)| (name.clone(), amount(name, q));
-    let mut all = total(pod, |r| r.limits.iter().flatten().map(limit).collect());
-    for (name, q) in pod.pod_spec().overhead.iter().flatten() {
-        if let Some(limit) = all.get_mut(name).filter(|l| **l > 0) {
-            *limit += amount(name, q);
-        }
-    }
-    all
+    let limits = pod_resources(pod).limits.into_iter().flatten();
+    limits
+        .map(|(name, q)| {
+            let amount = amount(&name, &q);
+            (name, amount)
+        })
+        .collect()
+}
+
+/// The resources of the pod as such, as if they were a container's.
+pub fn pod_level(pod: &Pod) -> Option<Container> {
+    let resources = pod.pod_spec().resources.clone()?;
+    Some(Container {
+        resources: Some(resources),
+        ..Container::default()
+    })
 }
 
 /// Requests and limits of a pod as a whole, its overhead included, as its status tells them.
@@ -208,12 +217,8 @@ impl Qos {
             Some("BestEffort") => return Self::BestEffort,
             _ => {}
         }
-        if let Some(level) = &pod.pod_spec().resources {
-            let as_container = Container {
-                resources: Some(level.clone()),
-                ..Container::default()
-            };
-            return Self::of_containers(&[&as_container]);
+        if let Some(level) = pod_level(pod) {
+            return Self::of_containers(&[&level]);
         }
         let spec = pod.pod_spec();
         let all: Vec<&Container> = spec
@@ -305,10 +310,7 @@ pub fn linux_resources(
     hugepage_sizes: &[u64],
     unified: bool,
 ) -> cri::LinuxContainerResources {
-    let level = pod.pod_spec().resources.clone().map(|r| Container {
-        resources: Some(r),
-        ..Container::default()
-    });
+    let level = pod_level(pod);
     let pod_limit = |name: &str| level.as_ref().and_then(|l| container_limit(l, name));
     let cpu_request = container_request(container, "cpu");
     let cpu_limit = container_limit(container, "cpu")

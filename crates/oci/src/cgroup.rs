@@ -343,12 +343,12 @@ impl Cgroup {
                 Some(period) => format!("{quota} {period}"),
                 None => quota,
             };
-            write(&dir.join("cpu.max"), &value)?;
+            write_limit(&dir.join("cpu.max"), &value)?;
         }
         write_nonempty(&dir.join("cpuset.cpus"), limits.cpus.as_deref())?;
         write_nonempty(&dir.join("cpuset.mems"), limits.mems.as_deref())?;
         if let Some(memory) = limits.memory.filter(|v| *v != 0) {
-            write(&dir.join("memory.max"), &max_or(memory))?;
+            write_limit(&dir.join("memory.max"), &max_or(memory))?;
         }
         if let Some(swap) = limits.memory_swap.filter(|v| *v != 0) {
             // CRI and OCI give memory plus swap, v2 counts swap alone. No file without swap accounting.
@@ -544,6 +544,14 @@ fn remove_children(dir: &Path) {
     }
 }
 
+/// No limit is what a group without the controller has anyway.
+fn write_limit(file: &Path, value: &str) -> Result<()> {
+    if value.starts_with("max") && !file.exists() {
+        return Ok(());
+    }
+    write(file, value)
+}
+
 fn max_or(value: i64) -> String {
     if value < 0 {
         "max".to_owned()
@@ -687,6 +695,13 @@ mod tests {
         assert_eq!(read("pids.max"), "max");
         assert_eq!(read("hugetlb.2MB.max"), "4194304");
         assert_eq!(read("memory.oom.group"), "1");
+        fs::remove_file(group.join("memory.max")).unwrap();
+        let memory = |bytes| Limits {
+            memory: Some(bytes),
+            ..Limits::default()
+        };
+        cgroup.apply(&memory(-1)).unwrap();
+        assert!(cgroup.apply(&memory(1 << 20)).is_err());
         let missing = Limits {
             hugepages: vec![("1GB".into(), 1 << 30)],
             ..Limits::default()

@@ -1,4 +1,4 @@
-module davit.dev/tests/etcd
+module davit.dev/tests/peers/etcd
 
 go 1.24.0
 

@@ -5,13 +5,12 @@
 
 use crate::pod::{PodExt, Role};
 use crate::resources::{
-    Amounts, Qos, container_limit, cpu_quota, cpu_shares, pod_limits as limits_of, pod_requests,
+    Amounts, QUOTA_PERIOD, Qos, container_limit, cpu_quota, cpu_shares, pod_level,
+    pod_limits as limits_of, pod_requests,
 };
 use davit_oci::cgroup::Limits;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-/// The period of CPU quotas in microseconds.
-const PERIOD: u64 = 100_000;
 /// No limit.
 const NONE: i64 = -1;
 
@@ -33,7 +32,7 @@ pub(super) fn of_pod(pod: &Pod, unthrottled: bool, pids: Option<i64>) -> Limits 
     Limits {
         cpu_shares: shares(if best_effort { 0 } else { requested }),
         cpu_quota: Some(quota.map_or(NONE, cpu_quota)),
-        cpu_period: Some(PERIOD),
+        cpu_period: Some(QUOTA_PERIOD.cast_unsigned()),
         memory: Some(limit("memory").unwrap_or(NONE)),
         pids,
         ..Limits::default()
@@ -43,11 +42,7 @@ pub(super) fn of_pod(pod: &Pod, unthrottled: bool, pids: Option<i64>) -> Limits 
 /// Whether the pod has such a limit, or every container that shares its life with others.
 fn is_declared(pod: &Pod, name: &str) -> bool {
     let is_limited = |c: &Container| container_limit(c, name).is_some_and(|n| n > 0);
-    let level = pod.pod_spec().resources.clone().map(|r| Container {
-        resources: Some(r),
-        ..Container::default()
-    });
-    level.as_ref().is_some_and(is_limited)
+    pod_level(pod).as_ref().is_some_and(is_limited)
         || pod
             .all_containers()
             .iter()
