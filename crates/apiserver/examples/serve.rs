@@ -36,6 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let pki = server.pki().ok_or("the server has a data directory")?;
     let identity = pki.admin()?;
     let config = Kubeconfig {
+        server_name: None,
         cluster: "davit",
         user: "admin",
         server: &url,

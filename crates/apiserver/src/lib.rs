@@ -81,9 +81,9 @@ pub use reach::Loopback;
 pub use request_info::RequestInfo;
 pub use server::{
     ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority,
-    MIN_REQUEST_TIMEOUT, Options,
+    MIN_REQUEST_TIMEOUT, Options, ServingFiles,
 };
-pub use service_addresses::KUBERNETES_SERVICE_IP;
+pub use service_addresses::{NodePorts, ServiceRange, ServiceRangeError};
 pub use tls::TlsError;
 pub use tokens::{TokenError, TokenLife};
 pub use user::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};

@@ -322,6 +322,10 @@ fn serves(certificate: &X509Certificate<'_>, names: &[String]) -> bool {
     names.iter().all(|name| held.contains(name))
 }
 
+/// The name by which davit's own clients reach an API server that shows others a certificate of its administrator's
+/// (as kube-apiserver's own client does).
+pub const LOOPBACK_NAME: &str = "apiserver-loopback-client";
+
 /// The names an API server's certificate must carry for clients on the machine, in pods and
 /// through the service address.
 pub fn api_server_names(service_ip: &str, extra: &[String]) -> Vec<String> {
@@ -333,6 +337,7 @@ pub fn api_server_names(service_ip: &str, extra: &[String]) -> Vec<String> {
         "kubernetes.default",
         "kubernetes.default.svc",
         "kubernetes.default.svc.cluster.local",
+        LOOPBACK_NAME,
         service_ip,
     ]
     .into_iter()

@@ -48,13 +48,14 @@ use crate::proxy::NodeClient;
 use crate::reach::Loopback;
 use crate::registry::Registry;
 use crate::request_info::RequestInfo;
-use crate::service_addresses::{KUBERNETES_SERVICE_IP, ServiceAddresses};
+use crate::service_addresses::{NodePorts, ServiceAddresses, ServiceRange};
 use crate::tls::{self, TlsError};
 use crate::tokens::{TokenError, TokenKeys, TokenLife};
 use crate::user::UserInfo;
 use crate::webhook::Webhooks;
 use crate::{admission, crd, errors, event_ttl};
 use identities::OwnIdentities;
+pub use identities::ServingFiles;
 
 /// The issuer of service account tokens unless configured otherwise.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -95,6 +96,14 @@ pub struct Options {
     pub advertise_address: Option<IpAddr>,
     /// Further names and addresses for the serving certificate.
     pub extra_names: Vec<String>,
+    /// Certificate and key (PEM files) that clients are shown instead of one of the cluster's own authority
+    /// (`--tls-cert-file`, `--tls-private-key-file`); read again when they change. Clients that ask for
+    /// [`LOOPBACK_NAME`](crate::pki::LOOPBACK_NAME) are shown the cluster's own all the same.
+    pub serving_files: Option<ServingFiles>,
+    /// The addresses of Services.
+    pub service_range: ServiceRange,
+    /// The ports of Services on nodes.
+    pub node_ports: NodePorts,
     /// Static bearer tokens.
     pub static_tokens: Vec<StaticToken>,
     /// Further ways to authenticate.
@@ -165,6 +174,9 @@ impl Options {
             data_dir: None,
             advertise_address: None,
             extra_names: Vec::new(),
+            serving_files: None,
+            service_range: ServiceRange::default(),
+            node_ports: NodePorts::default(),
             static_tokens: Vec::new(),
             authentication: Authentication::default(),
             former_issuers: Vec::new(),
@@ -224,6 +236,24 @@ pub enum Error {
         what: String,
         /// Why it failed.
         status: Box<Status>,
+    },
+    /// The store has Services of another range.
+    #[error(
+        "this cluster's Services have addresses of {held} for life: start it with --service-cluster-ip-range={held}, not {asked}"
+    )]
+    ServiceRange {
+        /// The range of the store.
+        held: String,
+        /// The range asked for.
+        asked: ServiceRange,
+    },
+    /// A certificate's file cannot be read.
+    #[error("reading {}: {error}", .path.display())]
+    ServingFile {
+        /// Which file.
+        path: PathBuf,
+        /// Why.
+        error: std::io::Error,
     },
     /// Serving needs keys, which need a data directory.
     #[error("serving needs a data directory for keys and certificates")]
@@ -317,10 +347,11 @@ impl ApiServer {
         keys.set_life(options.token_life);
         let mut names = options.extra_names.clone();
         names.extend(options.advertise_address.map(|address| address.to_string()));
-        let names = api_server_names(&KUBERNETES_SERVICE_IP.to_string(), &names);
+        let names = api_server_names(&options.service_range.kubernetes().to_string(), &names);
         let identities = OwnIdentities::new(
             pki.as_ref(),
             names,
+            options.serving_files.as_ref(),
             options.kubelet_client.as_ref(),
             options.proxy_client.as_ref(),
         )?;
@@ -387,7 +418,7 @@ impl ApiServer {
             in_flight: InFlight::new(options.flow_control),
             aggregated: AggregatedCache::default(),
             openapi: OpenApiCache::default(),
-            service_addresses: ServiceAddresses::default(),
+            service_addresses: ServiceAddresses::new(options.service_range, options.node_ports),
             nodes,
             nodes_here: parking_lot::RwLock::default(),
             webhooks,

@@ -5,7 +5,10 @@
 //! Kubernetes, which the ServiceCIDR work brings.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use davit_api::field::{FieldError, Path};
@@ -18,19 +21,126 @@ use tokio::sync::OnceCell;
 use crate::storage::Storage;
 use crate::writes::Writer;
 
-/// The address range of Services, 10.96.0.0/16.
-const FIRST: u32 = u32::from_be_bytes([10, 96, 0, 0]);
-const PREFIX: u32 = 16;
-const SIZE: u32 = 1 << (32 - PREFIX);
-/// The address of the `kubernetes` Service.
-pub const KUBERNETES_SERVICE_IP: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 1);
-/// Low addresses are left to those who ask for a particular one.
-const RANDOM_FROM: u32 = 256;
-const PORTS: std::ops::RangeInclusive<u16> = 30000..=32767;
+/// The addresses of Services (`--service-cluster-ip-range` of kube-apiserver), an IPv4 range of 8 to 2²⁰ addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ServiceRange {
+    first: u32,
+    bits: u8,
+}
 
-/// The address range of Services, as people write it.
-pub(crate) fn service_cidr() -> String {
-    format!("{}/{PREFIX}", Ipv4Addr::from(FIRST))
+impl Default for ServiceRange {
+    /// 10.96.0.0/16
+    fn default() -> Self {
+        Self {
+            first: u32::from_be_bytes([10, 96, 0, 0]),
+            bits: 16,
+        }
+    }
+}
+
+impl ServiceRange {
+    /// The address of the Service `kubernetes`.
+    pub fn kubernetes(self) -> Ipv4Addr {
+        Ipv4Addr::from(self.first + 1)
+    }
+
+    /// The address that the Service `kube-dns` has by convention: the tenth, or the last one of a small range.
+    pub fn dns(self) -> Ipv4Addr {
+        Ipv4Addr::from(self.first + 10.min(self.size() - 2))
+    }
+
+    fn size(self) -> u32 {
+        1 << (32 - self.bits)
+    }
+
+    /// Lower addresses are left to those who ask for a particular one (KEP-3070).
+    fn random_from(self) -> u32 {
+        match self.size() / 16 {
+            0..16 => 2,
+            part => part.min(256),
+        }
+    }
+
+    fn contains(self, address: u32) -> bool {
+        (self.first + 1..self.first + self.size() - 1).contains(&address)
+    }
+}
+
+impl fmt::Display for ServiceRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", Ipv4Addr::from(self.first), self.bits)
+    }
+}
+
+/// The text is no range of Services' addresses or ports.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ServiceRangeError {
+    /// Addresses.
+    #[error("expected an IPv4 range such as 10.96.0.0/16 (davit gives Services no IPv6 addresses)")]
+    Addresses,
+    /// The range has too many addresses or too few.
+    #[error("a range of Services has 12 to 29 bits, this one has {0}")]
+    Size(u8),
+    /// Ports.
+    #[error("expected a range of ports such as 30000-32767 or 30000+2767")]
+    Ports,
+}
+
+impl FromStr for ServiceRange {
+    type Err = ServiceRangeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (address, bits) = text.split_once('/').ok_or(ServiceRangeError::Addresses)?;
+        let address: Ipv4Addr = address.parse().map_err(|_| ServiceRangeError::Addresses)?;
+        let bits: u8 = bits.parse().map_err(|_| ServiceRangeError::Addresses)?;
+        if !(12..=29).contains(&bits) {
+            return Err(ServiceRangeError::Size(bits));
+        }
+        let first = u32::from(address) & (u32::MAX << (32 - bits));
+        Ok(Self { first, bits })
+    }
+}
+
+/// The ports of Services on nodes (`--service-node-port-range`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodePorts(RangeInclusive<u16>);
+
+impl Default for NodePorts {
+    /// 30000-32767
+    fn default() -> Self {
+        Self(30000..=32767)
+    }
+}
+
+impl fmt::Display for NodePorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.0.start(), self.0.end())
+    }
+}
+
+impl FromStr for NodePorts {
+    type Err = ServiceRangeError;
+
+    /// `FIRST-LAST`, `FIRST+MORE` or one port.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
+        let (first, last) = match (text.split_once('-'), text.split_once('+')) {
+            (Some((first, last)), _) => (port(first), port(last)),
+            (None, Some((first, more))) => {
+                let first = port(first);
+                let last = first.zip(more.parse().ok());
+                (
+                    first,
+                    last.and_then(|(first, more)| first.checked_add(more)),
+                )
+            }
+            (None, None) => (port(text), port(text)),
+        };
+        match first.zip(last) {
+            Some((first, last)) if first <= last => Ok(Self(first..=last)),
+            _ => Err(ServiceRangeError::Ports),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -39,9 +149,11 @@ struct Taken {
     ports: BTreeSet<(u16, bool)>,
 }
 
-/// What is taken.
-#[derive(Debug, Default)]
+/// What there is, and what of it is taken.
+#[derive(Debug)]
 pub(crate) struct ServiceAddresses {
+    range: ServiceRange,
+    ports: NodePorts,
     taken: Arc<Mutex<Taken>>,
     loaded: OnceCell<()>,
 }
@@ -80,6 +192,20 @@ fn is_service(storage: &Storage) -> bool {
 }
 
 impl ServiceAddresses {
+    pub(crate) fn new(range: ServiceRange, ports: NodePorts) -> Self {
+        Self {
+            range,
+            ports,
+            taken: Arc::default(),
+            loaded: OnceCell::new(),
+        }
+    }
+
+    /// Where cluster IPs are from.
+    pub(crate) fn range(&self) -> ServiceRange {
+        self.range
+    }
+
     /// Fills in what a Service leaves to the cluster: its IP and node ports.
     pub(crate) async fn reserve(
         &self,
@@ -166,12 +292,13 @@ impl ServiceAddresses {
 
     fn any_address(&self, reservation: &mut Reservation) -> Result<String, String> {
         let mut taken = self.taken.lock();
-        let start = rand::rng().random_range(RANDOM_FROM..SIZE - 1);
-        let low = 2..RANDOM_FROM;
-        let free = (start..SIZE - 1)
-            .chain(RANDOM_FROM..start)
+        let (from, end) = (self.range.random_from(), self.range.size() - 1);
+        let start = rand::rng().random_range(from..end);
+        let low = 2..from;
+        let free = (start..end)
+            .chain(from..start)
             .chain(low)
-            .map(|offset| FIRST + offset)
+            .map(|offset| self.range.first + offset)
             .find(|address| !taken.addresses.contains(address));
         let Some(address) = free else {
             return Err("failed to allocate a serviceIP: range is full".to_owned());
@@ -194,11 +321,11 @@ impl ServiceAddresses {
         if held.addresses.contains(&address) {
             return Ok(text.to_owned());
         }
-        if !(FIRST + 1..FIRST + SIZE - 1).contains(&address) {
+        if !self.range.contains(address) {
             return Err(format!(
                 "failed to allocate IP {text}: the provided IP ({text}) is not in the valid range. \
                  The range of valid IPs is {}",
-                service_cidr()
+                self.range
             ));
         }
         let mut taken = self.taken.lock();
@@ -264,18 +391,19 @@ impl ServiceAddresses {
     ) -> Result<u16, String> {
         let mut taken = self.taken.lock();
         let port = if asked == 0 {
-            let start = rand::rng().random_range(PORTS);
-            (start..=*PORTS.end())
-                .chain(*PORTS.start()..start)
+            let ports = &self.ports.0;
+            let start = rand::rng().random_range(ports.clone());
+            (start..=*ports.end())
+                .chain(*ports.start()..start)
                 .find(|port| !taken.ports.contains(&(*port, udp)))
                 .ok_or_else(|| "failed to allocate a nodePort: range is full".to_owned())?
-        } else if PORTS.contains(&asked) {
+        } else if self.ports.0.contains(&asked) {
             asked
         } else {
-            return Err(
-                "provided port is not in the valid range. The range of valid ports is 30000-32767"
-                    .to_owned(),
-            );
+            return Err(format!(
+                "provided port is not in the valid range. The range of valid ports is {}",
+                self.ports
+            ));
         };
         if !taken.ports.insert((port, udp)) {
             return Err("provided port is already allocated".to_owned());
@@ -349,4 +477,45 @@ fn ports_of(service: &Value) -> Vec<(u16, bool)> {
             (number != 0).then(|| (number, port["protocol"] == "UDP"))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_addresses() {
+        let range = |text: &str| text.parse::<ServiceRange>();
+        let usual = ServiceRange::default();
+        assert_eq!(range(&usual.to_string()), Ok(usual));
+        assert_eq!(usual.kubernetes().to_string(), "10.96.0.1");
+        assert_eq!(usual.dns().to_string(), "10.96.0.10");
+        let small = range("192.168.7.9/29").unwrap();
+        assert_eq!(small.to_string(), "192.168.7.8/29");
+        assert_eq!(small.dns().to_string(), "192.168.7.14");
+        assert!(small.random_from() < small.size() - 1);
+        assert_eq!(range("10.0.0.0/24").unwrap().random_from(), 16);
+        assert_eq!(range("10.0.0.0/30"), Err(ServiceRangeError::Size(30)));
+        for wrong in [
+            "",
+            "10.0.0.0",
+            "fd00::/112",
+            "10.0.0.0/24,fd00::/112",
+            "x/16",
+            "1.2.3.4/-1",
+        ] {
+            assert_eq!(range(wrong), Err(ServiceRangeError::Addresses), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_ports() {
+        let ports = |text: &str| text.parse::<NodePorts>().map(|ports| ports.to_string());
+        assert_eq!(ports("80-90").as_deref(), Ok("80-90"));
+        assert_eq!(ports("80+10").as_deref(), Ok("80-90"));
+        assert_eq!(ports("80").as_deref(), Ok("80-80"));
+        for wrong in ["", "0-3", "9-8", "65535+1", "a-b", "1-70000"] {
+            assert_eq!(ports(wrong), Err(ServiceRangeError::Ports), "{wrong}");
+        }
+    }
 }

@@ -25,7 +25,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::user::UserInfo;
 
 pub(crate) use client::{Trust, client_config};
-pub(crate) use shown::ShownIdentity;
+pub(crate) use shown::{ServingIdentity, ShownIdentity};
 
 /// Keys or certificates that TLS cannot use.
 #[derive(Debug, thiserror::Error)]
@@ -157,7 +157,7 @@ impl ClientCertVerifier for AnyCertificate {
 
 /// The server's TLS configuration: HTTP/2 and HTTP/1.1 by ALPN, client certificates asked for.
 pub(crate) fn server_config(
-    identity: Arc<ShownIdentity>,
+    identity: ServingIdentity,
     ca_pem: &str,
 ) -> Result<ServerConfig, TlsError> {
     let provider = provider();
@@ -175,7 +175,7 @@ pub(crate) fn server_config(
         .with_safe_default_protocol_versions()
         .map_err(|e| TlsError::Config(e.to_string()))?
         .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(identity);
+        .with_cert_resolver(Arc::new(identity));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(config)
 }

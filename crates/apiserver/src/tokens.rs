@@ -165,7 +165,13 @@ impl CheckingKey {
         } else {
             let (_, block) =
                 x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|error| wrong(&error))?;
-            block.contents
+            match block.label.as_str() {
+                "CERTIFICATE" => {
+                    let certificate = block.parse_x509().map_err(|error| wrong(&error))?;
+                    certificate.public_key().raw.to_vec()
+                }
+                _ => block.contents,
+            }
         };
         let (_, parsed) = SubjectPublicKeyInfo::from_der(&info).map_err(|error| wrong(&error))?;
         let id = URL_SAFE_NO_PAD.encode(Sha256::digest(&info));

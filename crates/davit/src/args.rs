@@ -40,6 +40,9 @@ pub(crate) fn is_plugin() -> bool {
 impl Args {
     /// The command line of this process; ends the process when it cannot be understood.
     pub(crate) fn of_process() -> Self {
+        if let Some(line) = crate::test_assets::command_line() {
+            return Self::parse_from(line);
+        }
         if !is_plugin() {
             return Self::parse();
         }
@@ -82,6 +85,7 @@ pub(crate) enum Command {
     /// Run a whole cluster: API server, scheduler, controllers and a node
     Up(Up),
     /// Run the API server alone
+    #[command(visible_alias = "kube-apiserver")]
     Server(Server),
     /// Run the scheduler alone, against any Kubernetes API server
     #[command(visible_alias = "kube-scheduler")]
@@ -100,6 +104,11 @@ pub(crate) enum Command {
     Backup(crate::backup::Backup),
     /// Make a store of a backup, embedded or in etcd
     Restore(crate::backup::Restore),
+    /// Make the folder that envtest starts its programs from, with davit in their place (docs/envtest.md)
+    TestAssets(crate::test_assets::TestAssets),
+    /// Stand in for etcd in a test: own the directory in which `davit server` keeps its objects
+    #[command(hide = true)]
+    Etcd(crate::test_assets::Etcd),
     /// List the feature gates that are known, their stages and defaults
     Features(FeaturesArgs),
     /// Serve Prometheus metrics of a node's devices, davit's or a kubelet's
@@ -227,7 +236,12 @@ pub(crate) struct ServerOptions {
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
     /// Port of the API server (0 = any)
-    #[arg(long, value_name = "N", default_value_t = 6443)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 6443,
+        visible_alias = "secure-port"
+    )]
     pub(crate) port: u16,
     /// Address the API server listens on
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
@@ -257,6 +271,8 @@ pub(crate) struct ServerOptions {
     pub(crate) protection: crate::protection::ProtectionOptions,
     #[command(flatten)]
     pub(crate) access: AccessOptions,
+    #[command(flatten)]
+    pub(crate) services: crate::serving::ServiceFlags,
     /// Further names and addresses for the serving certificate
     #[arg(long, value_name = "NAME")]
     pub(crate) tls_san: Vec<String>,
@@ -346,9 +362,12 @@ pub(crate) struct GateFlags {
 }
 
 #[derive(Debug, Clone, clap::Args)]
+#[command(args_override_self = true)]
 pub(crate) struct Server {
     #[command(flatten)]
     pub(crate) options: ServerOptions,
+    #[command(flatten)]
+    pub(crate) serving: crate::serving::ServingFlags,
     #[command(flatten)]
     pub(crate) gates: GateFlags,
 }
@@ -391,6 +410,9 @@ pub(crate) struct Controllers {
     /// Bits of the part of a node
     #[arg(long, value_name = "BITS", default_value_t = 24)]
     pub(crate) node_cidr_mask_size: u8,
+    /// Addresses of Services, which no pod gets
+    #[arg(long, value_name = "CIDR", default_value_t)]
+    pub(crate) service_cluster_ip_range: davit_apiserver::ServiceRange,
     /// The storage class that the cluster begins with: `local` makes class `standard`, whose volumes are directories of
     /// nodes, once in the cluster's life
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::None)]

@@ -6,9 +6,10 @@ use crate::pod_network::{self, Opened};
 use crate::{features, open_files};
 use anyhow::{Context, Result};
 use davit_api::features::Features;
-use davit_apiserver::pki::{Identity, Kubeconfig, Pki, write_kubeconfig};
+use davit_apiserver::pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
 use davit_apiserver::{
-    ApiServer, KubeletAuthority, Loopback, Options, UserInfo, admission, parse_token_file,
+    ApiServer, KubeletAuthority, Loopback, Options, ServiceRange, ServingFiles, UserInfo,
+    admission, parse_token_file,
 };
 use davit_controllers::{Authority, TokenSigner};
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
@@ -122,11 +123,12 @@ impl RunningServer {
 }
 
 /// Opens the store, makes the API server and serves it in a task of `tasks` until `cancel`. `nodes`: whose certificates
-/// of nodes' servers are believed unless the options say.
+/// of nodes' servers are believed unless the options say; `shown`: a serving certificate that is given.
 pub(crate) async fn start_server(
     options: &ServerOptions,
     features: Features,
     nodes: KubeletAuthority,
+    shown: Option<ServingFiles>,
     data_dir: &Path,
     tasks: &mut JoinSet<Result<()>>,
     cancel: CancellationToken,
@@ -144,6 +146,11 @@ pub(crate) async fn start_server(
     server_options.data_dir = Some(data_dir.to_owned());
     server_options.extra_names.clone_from(&options.tls_san);
     server_options.advertise_address = options.advertise_address;
+    // Its own clients are shown its own certificate: they believe no other authority.
+    let server_name = shown.as_ref().map(|_| LOOPBACK_NAME);
+    server_options.serving_files = shown;
+    server_options.service_range = options.services.service_cluster_ip_range;
+    server_options.node_ports = options.services.service_node_port_range.clone();
     // A server that only this machine reaches, or one without a network, has its nodes here.
     server_options.loopback = Loopback {
         endpoints: options.allow_loopback_endpoints,
@@ -173,6 +180,7 @@ pub(crate) async fn start_server(
     let mut files = Kubeconfigs {
         server: server.clone(),
         url: url.clone(),
+        server_name,
         admin: kubeconfig.clone(),
         data_dir: data_dir.to_owned(),
         written: BTreeMap::new(),
@@ -192,6 +200,8 @@ pub(crate) async fn start_server(
 struct Kubeconfigs {
     server: Arc<ApiServer>,
     url: String,
+    /// What is asked for in handshakes, unless the URL's.
+    server_name: Option<&'static str>,
     /// The administrator's file.
     admin: PathBuf,
     data_dir: PathBuf,
@@ -233,6 +243,7 @@ impl Kubeconfigs {
             cluster: "davit",
             user,
             server: &self.url,
+            server_name: self.server_name,
             ca: pki.ca_certificate(),
             identity,
         };
@@ -340,6 +351,8 @@ pub(crate) struct NodeStart<'a> {
     pub(crate) client_ca: Option<String>,
     /// Where the node's server listens unless flags or configuration say.
     pub(crate) listen: IpAddr,
+    /// Addresses of Services; that of the DNS server among them, unless flags or configuration say.
+    pub(crate) services: ServiceRange,
     pub(crate) demo: bool,
 }
 
@@ -356,6 +369,7 @@ pub(crate) async fn run_node(
         data_dir,
         client_ca,
         listen,
+        services,
         demo,
     } = start;
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
@@ -377,7 +391,7 @@ pub(crate) async fn run_node(
     features::remark(&node.features);
     node.address = options.node_address.unwrap_or(node.address);
     adjust(&mut node)?;
-    let opened = pod_network::open(options, &node_paths, data_dir, &mut node).await?;
+    let opened = pod_network::open(options, &node_paths, data_dir, services, &mut node).await?;
     let connecting = runtime(options, data_dir, &node_paths, address, demo, &opened);
     node.runtime = tokio::select! {
         () = stop.cancel.cancelled() => return Ok(()),

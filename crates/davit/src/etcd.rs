@@ -1,6 +1,7 @@
 //! Which store the API server has: the embedded one, or etcd by kube-apiserver's flags.
 
 use crate::args::StoreKind;
+use crate::test_assets;
 use anyhow::{Context, Result, bail};
 use davit_etcd::{EndpointUrl, EtcdOptions, EtcdStore, TlsFiles};
 use davit_store::Store;
@@ -83,12 +84,17 @@ impl StoreFlags {
     /// # Errors
     /// It cannot be opened, or another process has it.
     pub(crate) async fn open(&self, data_dir: &Path) -> Result<Arc<dyn Store>> {
+        if test_assets::is_kube_apiserver()
+            && let Some(place) = test_assets::store_of(&self.servers()?).await
+        {
+            let options = EmbeddedOptions {
+                sync: place.fsync,
+                ..EmbeddedOptions::default()
+            };
+            return embedded(&place.directory, options).await;
+        }
         match self.place(data_dir)? {
-            Place::Embedded(dir) => {
-                let store = EmbeddedStore::open(&dir, EmbeddedOptions::default()).await;
-                let store = store.with_context(|| format!("store in {}", dir.display()))?;
-                Ok(Arc::new(store))
-            }
+            Place::Embedded(dir) => embedded(&dir, EmbeddedOptions::default()).await,
             Place::Etcd(options) => {
                 let shown: Vec<String> = options.servers.iter().map(ToString::to_string).collect();
                 let store = EtcdStore::open(*options).await;
@@ -98,6 +104,12 @@ impl StoreFlags {
             }
         }
     }
+}
+
+async fn embedded(dir: &Path, options: EmbeddedOptions) -> Result<Arc<dyn Store>> {
+    let store = EmbeddedStore::open(dir, options).await;
+    let store = store.with_context(|| format!("store in {}", dir.display()))?;
+    Ok(Arc::new(store))
 }
 
 /// How this server names itself as the owner of a store: the same after a restart, another on any other machine or

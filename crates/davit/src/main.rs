@@ -21,9 +21,11 @@ mod pod_network;
 mod protection;
 mod scheduler;
 mod scheduler_flags;
+mod serving;
 mod shutdown;
 mod single;
 mod table;
+mod test_assets;
 mod up;
 
 use args::{Args, Command};
@@ -78,6 +80,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Image(image) => image::run(image).await,
         Command::Backup(args) => backup::backup(args).await,
         Command::Restore(args) => backup::restore(args).await,
+        Command::TestAssets(args) => test_assets::run(&args),
+        Command::Etcd(args) => test_assets::etcd(args).await,
         Command::Features(features) => features::run(&features),
         Command::Exporter(options) => exporter::run(options).await,
         Command::Lab(lab) => lab::run(lab).await,

@@ -4,7 +4,9 @@ mod bridge;
 
 use crate::args::{NodeOptions, PodNetwork, Up};
 use crate::paths::{self, NodePaths};
+use crate::serving;
 use anyhow::{Context, Result, bail};
+use davit_apiserver::ServiceRange;
 use davit_controllers::NodeRanges;
 use davit_netplan::Network;
 use davit_network::{Claims, CniOrOwn, DnsOptions, NodeNetwork, RangeError};
@@ -20,10 +22,6 @@ use tokio_util::sync::CancellationToken;
 const FIRST: &str = "10.244.0.0/16";
 /// Where the others are that it tries.
 const PRIVATE: &str = "10.0.0.0/8";
-/// Addresses of Services; see `davit_apiserver`.
-const SERVICES: &str = "10.96.0.0/16";
-/// The address of the Service `kube-dns`.
-pub(crate) const DNS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 10);
 /// Says that the node answers pods' questions for names; the controllers look for it.
 const SERVES_DNS: &str = "davit.dev/cluster-dns";
 /// Below the data directory: which range was chosen.
@@ -36,11 +34,10 @@ pub(crate) struct Opened {
 }
 
 /// The ranges of nodes' pods.
-pub(crate) fn ranges(cluster: Network, bits: u8) -> Result<NodeRanges> {
+pub(crate) fn ranges(cluster: Network, bits: u8, services: Network) -> Result<NodeRanges> {
     if bits <= cluster.bits() || bits > 30 {
         bail!("--node-cidr-mask-size: {cluster} has no parts of {bits} bits that pods fit into");
     }
-    let services: Network = SERVICES.parse()?;
     if services.overlaps(cluster) {
         bail!("--cluster-cidr: {cluster} overlaps {services}, the addresses of Services");
     }
@@ -63,14 +60,15 @@ pub(crate) fn cluster_ranges(args: &Up, data_dir: &Path) -> Result<NodeRanges> {
         .cluster_cidr
         .or(before.and_then(|text| text.trim().parse().ok()));
     let first = wanted.unwrap_or(FIRST.parse()?);
-    let usual = ranges(first, args.node_cidr_mask_size)?;
+    let services = serving::network(args.server.services.service_cluster_ip_range)?;
+    let usual = ranges(first, args.node_cidr_mask_size, services)?;
     if !has_links {
         return Ok(usual);
     }
     let claims = Claims::of_clusters();
     let claimed = match wanted {
         Some(range) => claims.claim(data_dir, range).map(|()| range),
-        None => claims.choose(data_dir, first, PRIVATE.parse()?, SERVICES.parse()?),
+        None => claims.choose(data_dir, first, PRIVATE.parse()?, services),
     };
     let cluster = match claimed {
         Ok(range) => range,
@@ -92,6 +90,7 @@ pub(crate) async fn open(
     options: &NodeOptions,
     node_paths: &NodePaths,
     data_dir: &Path,
+    services: ServiceRange,
     node: &mut davit_node::NodeOptions,
 ) -> Result<Opened> {
     let cni = |conf_dir: PathBuf| CniOptions {
@@ -143,7 +142,7 @@ pub(crate) async fn open(
     let annotation = (SERVES_DNS.to_owned(), serves.to_owned());
     node.annotations.extend([annotation]);
     if options.dns && node.cluster_dns.servers.is_empty() {
-        node.cluster_dns.servers = vec![DNS.to_string()];
+        node.cluster_dns.servers = vec![services.dns().to_string()];
     }
     let links = own.links();
     let connects: Arc<dyn Connects> = if usual {

@@ -4,9 +4,9 @@ use crate::args::{Attached, Controllers, DefaultStorageClass, Node, Server};
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::shutdown::{Received, STOPPING, Signals};
-use crate::{features, paths, pod_network};
+use crate::{features, paths, pod_network, serving};
 use anyhow::{Context, Result, bail};
-use davit_apiserver::KubeletAuthority;
+use davit_apiserver::{KubeletAuthority, ServiceRange};
 use davit_client::LeaderElector;
 use davit_controllers::{Authority, TokenSigner};
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) async fn server(args: Server) -> Result<()> {
     let started = std::time::Instant::now();
     let mut signals = Signals::new()?;
-    let data_dir = paths::data_dir(args.options.data_dir.as_deref())?;
+    let data_dir = paths::data_dir(args.serving.data_dir(args.options.data_dir.as_deref()))?;
     paths::protect_data_dir(&data_dir)?;
     let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
     features::remark(&args.gates.feature_gates);
@@ -26,6 +26,7 @@ pub(crate) async fn server(args: Server) -> Result<()> {
         &args.options,
         args.gates.feature_gates.clone(),
         KubeletAuthority::Any,
+        args.serving.files()?,
         &data_dir,
         &mut tasks,
         cancel.clone(),
@@ -85,15 +86,16 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
         }
         None => None,
     };
+    let services = serving::network(args.service_cluster_ip_range)?;
     let options = davit_controllers::Options {
         root_ca: cluster_ca(&args.attached.kubeconfig)?,
         authority,
         token_signer,
         node_ranges: args
             .allocate_node_cidrs
-            .then(|| pod_network::ranges(args.cluster_cidr, args.node_cidr_mask_size))
+            .then(|| pod_network::ranges(args.cluster_cidr, args.node_cidr_mask_size, services))
             .transpose()?,
-        dns_address: args.dns.then_some(pod_network::DNS),
+        dns_address: args.dns.then_some(args.service_cluster_ip_range.dns()),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: args.flex_volume_plugin_dir.clone(),
     };
@@ -236,6 +238,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
         data_dir: &data_dir,
         client_ca: ca,
         listen: Ipv4Addr::UNSPECIFIED.into(),
+        services: ServiceRange::default(),
         demo: false,
     };
     let agent = run_node(start, |_| Ok(()), stop);

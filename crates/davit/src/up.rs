@@ -68,6 +68,7 @@ impl Cluster {
             &args.server,
             args.node.kubelet.features()?,
             KubeletAuthority::Cluster,
+            None,
             data_dir,
             &mut serving,
             stop_serving.clone(),
@@ -93,7 +94,10 @@ impl Cluster {
                     authority: server.authority()?,
                     token_signer: Some(server.token_signer()?),
                     node_ranges: Some(pod_network::cluster_ranges(args, data_dir)?),
-                    dns_address: args.node.dns.then_some(pod_network::DNS),
+                    dns_address: args
+                        .node
+                        .dns
+                        .then_some(args.server.services.service_cluster_ip_range.dns()),
                     default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
                     flex_volume_plugin_dir: flex_volume_plugin_dir(args),
                 },
@@ -119,6 +123,7 @@ impl Cluster {
             let (options, data_dir, ca) = (args.node.clone(), PathBuf::from(data_dir), server.ca());
             let (demo, cancel) = (args.demo, stop_components.clone());
             let (running, listen) = (server.clone(), args.server.bind_address);
+            let services = args.server.services.service_cluster_ip_range;
             let stop = Stop {
                 cancel: cancel.clone(),
                 terminated: terminated.clone(),
@@ -159,6 +164,7 @@ impl Cluster {
                     data_dir: &data_dir,
                     client_ca: ca,
                     listen,
+                    services,
                     demo,
                 };
                 let node = run_node(start, |node| running.attach_node(node), stop);

@@ -56,6 +56,8 @@ pub struct EmbeddedOptions {
     /// How long a commit waits for a place in the queue, and then again for its
     /// confirmation.
     pub commit_timeout: Duration,
+    /// A commit waits for the disk. Without it a crash of the machine, not of the process, loses what came last.
+    pub sync: bool,
 }
 
 impl Default for EmbeddedOptions {
@@ -70,6 +72,7 @@ impl Default for EmbeddedOptions {
             history_entries: 200_000,
             history_bytes: 32 << 20,
             commit_timeout: Duration::from_secs(30),
+            sync: true,
         }
     }
 }
@@ -135,7 +138,7 @@ impl EmbeddedStore {
 
     /// Like [`EmbeddedStore::open`], for threads that may block.
     pub fn open_blocking(dir: &Path, options: EmbeddedOptions) -> Result<Self> {
-        let (disk, state) = disk::FjallDisk::open(dir)?;
+        let (disk, state) = disk::FjallDisk::open(dir, options.sync)?;
         Self::start(dir, options, Box::new(disk), state)
     }
 

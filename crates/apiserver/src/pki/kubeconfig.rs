@@ -17,6 +17,8 @@ pub struct Kubeconfig<'a> {
     pub user: &'a str,
     /// The server's URL.
     pub server: &'a str,
+    /// The name to ask for in the handshake, where it is not that of the URL.
+    pub server_name: Option<&'a str>,
     /// The authority's certificate, PEM.
     pub ca: &'a str,
     /// The client certificate and key.
@@ -30,12 +32,17 @@ impl Kubeconfig<'_> {
             cluster,
             user,
             server,
+            server_name,
             ca,
             identity,
         } = self;
+        let server_name = match server_name {
+            Some(name) => format!("    tls-server-name: {name}\n"),
+            None => String::new(),
+        };
         format!(
             "apiVersion: v1\nkind: Config\ncurrent-context: {cluster}\nclusters:\n- name: {cluster}\n  \
-             cluster:\n    server: \"{server}\"\n    certificate-authority-data: {ca}\ncontexts:\n- name: \
+             cluster:\n    server: \"{server}\"\n{server_name}    certificate-authority-data: {ca}\ncontexts:\n- name: \
              {cluster}\n  context:\n    cluster: {cluster}\n    user: {user}\nusers:\n- name: {user}\n  \
              user:\n    client-certificate-data: {certificate}\n    client-key-data: {key}\n",
             ca = STANDARD.encode(ca),

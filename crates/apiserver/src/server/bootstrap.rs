@@ -13,7 +13,6 @@ use crate::authn::RequestHeader;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::pki::FRONT_PROXY_CLIENT;
-use crate::service_addresses::{KUBERNETES_SERVICE_IP, service_cidr};
 use crate::user::ANONYMOUS;
 use crate::writes::Author;
 
@@ -24,6 +23,8 @@ const MANAGER: &str = "kube-apiserver";
 const TOKEN_TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 const RBAC: &str = "rbac.authorization.k8s.io";
 const PUBLIC: &str = "kube-public";
+const NETWORKING: &str = "networking.k8s.io";
+const RANGES: &str = "servicecidrs";
 const CLUSTER_INFO: &str = "cluster-info";
 const CLUSTER_INFO_ROLE: &str = "davit:cluster-info";
 /// Marks what is published here, so that it may be written again.
@@ -33,6 +34,7 @@ const DOCUMENTATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// Namespaces, system priority classes, what aggregated API servers need to know.
 pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
+    same_range(server).await?;
     for name in NAMESPACES {
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace",
@@ -194,7 +196,7 @@ impl Believed {
 /// The Service `default/kubernetes` and the addresses behind it.
 pub(super) async fn endpoints(server: &Arc<ApiServer>, listens: SocketAddr) -> Result<(), Error> {
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
-    let ip = KUBERNETES_SERVICE_IP.to_string();
+    let ip = server.service_addresses().range().kubernetes().to_string();
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": { "name": KUBERNETES, "namespace": "default", "labels": labels },
@@ -268,23 +270,42 @@ fn outgoing_address() -> Option<IpAddr> {
         .filter(|ip| !ip.is_loopback())
 }
 
+/// Services have their addresses for life: a server with another range would leave them where nobody looks.
+async fn same_range(server: &ApiServer) -> Result<(), Error> {
+    let held = server.object(NETWORKING, RANGES, "", KUBERNETES).await;
+    let held = held.map_err(|status| Error::Bootstrap {
+        what: format!("{RANGES} {KUBERNETES}"),
+        status: Box::new(status),
+    })?;
+    let asked = server.service_addresses().range();
+    let first = held
+        .as_ref()
+        .and_then(|range| range.pointer("/spec/cidrs/0")?.as_str());
+    match first {
+        Some(held) if held.parse() != Ok(asked) => Err(Error::ServiceRange {
+            held: held.to_owned(),
+            asked,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The range of cluster IPs as the object `kubernetes` of kind ServiceCIDR, and the address of the
 /// Service of that name as an IPAddress (KEP-1880). Other Services have no such object yet.
 async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
-    const NETWORKING: &str = "networking.k8s.io";
-    const RANGES: &str = "servicecidrs";
+    let addresses = server.service_addresses().range();
     let range = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
         "metadata": {
             "name": KUBERNETES, "finalizers": ["networking.k8s.io/service-cidr-finalizer"],
         },
-        "spec": { "cidrs": [service_cidr()] },
+        "spec": { "cidrs": [addresses.to_string()] },
     });
     ensure(server, NETWORKING, RANGES, "", range, false).await?;
     let address = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
         "metadata": {
-            "name": KUBERNETES_SERVICE_IP.to_string(),
+            "name": addresses.kubernetes().to_string(),
             "labels": {
                 "ipaddress.kubernetes.io/ip-family": "IPv4",
                 "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",

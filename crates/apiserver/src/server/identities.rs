@@ -1,6 +1,7 @@
 //! The certificates that this server shows: as a server, to nodes, and to aggregated servers. Its own are renewed while
 //! it runs; those given by configuration stay as they are.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ApiServer, Error};
 use crate::pki::{Identity, Pki, PkiError};
-use crate::tls::ShownIdentity;
+use crate::tls::{ServingIdentity, ShownIdentity};
 
 /// How often certificates are looked at. They are renewed a year before their end, and clocks of devices jump.
 const INTERVAL: Duration = Duration::from_secs(3600);
@@ -22,11 +23,22 @@ struct OwnIdentity {
     source: Option<Source>,
 }
 
+/// A serving certificate that is given, in PEM files.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServingFiles {
+    /// The certificate and those of its issuers.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
 /// What this server shows.
 pub(super) struct OwnIdentities {
     /// The names by which this server is reached.
     names: Vec<String>,
     serving: Option<OwnIdentity>,
+    /// Shown instead, and where it is read from.
+    given: Option<(Arc<ShownIdentity>, ServingFiles)>,
     kubelet_client: Option<OwnIdentity>,
     front_proxy: Option<OwnIdentity>,
 }
@@ -35,6 +47,7 @@ impl OwnIdentities {
     pub(super) fn new(
         pki: Option<&Pki>,
         names: Vec<String>,
+        serving: Option<&ServingFiles>,
         kubelet_client: Option<&Identity>,
         front_proxy: Option<&Identity>,
     ) -> Result<Self, Error> {
@@ -47,7 +60,12 @@ impl OwnIdentities {
             let shown = ShownIdentity::new(&identity)?;
             Ok(Some(OwnIdentity { shown, source }))
         };
+        let given = match serving {
+            None => None,
+            Some(files) => Some((ShownIdentity::new(&read(files)?)?, files.clone())),
+        };
         Ok(Self {
+            given,
             serving: own(None, |pki, names| {
                 pki.serving("apiserver", "kube-apiserver", names)
             })?,
@@ -57,8 +75,25 @@ impl OwnIdentities {
         })
     }
 
-    pub(super) fn serving(&self) -> Option<Arc<ShownIdentity>> {
-        shown(self.serving.as_ref())
+    pub(super) fn serving(&self) -> Option<ServingIdentity> {
+        let given = self.given.as_ref().map(|(shown, _)| Arc::clone(shown));
+        let own = shown(self.serving.as_ref())?;
+        Some(ServingIdentity { own, given })
+    }
+
+    /// The file of the serving certificate that is given.
+    pub(super) fn given_file(&self) -> Option<&Path> {
+        self.given
+            .as_ref()
+            .map(|(_, files)| files.certificate.as_path())
+    }
+
+    /// Shows what the files hold now; whether that is another certificate than before.
+    pub(super) fn read_given(&self) -> Result<bool, Error> {
+        match &self.given {
+            None => Ok(false),
+            Some((shown, files)) => Ok(shown.renew(&read(files)?)?),
+        }
     }
 
     pub(super) fn kubelet_client(&self) -> Option<Arc<ShownIdentity>> {
@@ -82,6 +117,19 @@ impl OwnIdentities {
         }
         Ok(renewed)
     }
+}
+
+fn read(files: &ServingFiles) -> Result<Identity, Error> {
+    let read = |path: &Path| {
+        std::fs::read_to_string(path).map_err(|error| Error::ServingFile {
+            path: path.to_owned(),
+            error,
+        })
+    };
+    Ok(Identity {
+        certificate: read(&files.certificate)?,
+        key: read(&files.key)?,
+    })
 }
 
 fn shown(own: Option<&OwnIdentity>) -> Option<Arc<ShownIdentity>> {

@@ -22,6 +22,12 @@ pub(super) async fn follow(server: &Arc<ApiServer>, cancel: &CancellationToken) 
         one(server.authenticator().config_file(), cancel, || {
             server.authenticator().reload();
         }),
+        one(server.identities.given_file(), cancel, || {
+            match server.identities.read_given() {
+                Ok(_) => tracing::info!("the serving certificate was read again"),
+                Err(error) => tracing::error!(%error, "the serving certificate stays as it was"),
+            }
+        }),
         one(server.authorization_file(), cancel, || {
             server.reload_authorization();
         }),

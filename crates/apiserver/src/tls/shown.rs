@@ -9,7 +9,7 @@ use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
 use super::{TlsError, certificates, private_key, provider};
-use crate::pki::Identity;
+use crate::pki::{Identity, LOOPBACK_NAME};
 
 /// What is shown at handshakes, of servers and of clients. Handshakes from the moment of a renewal on show the new
 /// certificate; connections that are open go on.
@@ -48,9 +48,18 @@ fn certified(identity: &Identity) -> Result<CertifiedKey, TlsError> {
         .map_err(|error| TlsError::Config(error.to_string()))
 }
 
-impl ResolvesServerCert for ShownIdentity {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.current.load_full())
+/// What the API server shows: a given certificate, and its own to those who ask for [`LOOPBACK_NAME`].
+#[derive(Debug)]
+pub(crate) struct ServingIdentity {
+    pub(crate) own: Arc<ShownIdentity>,
+    pub(crate) given: Option<Arc<ShownIdentity>>,
+}
+
+impl ResolvesServerCert for ServingIdentity {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let given = self.given.as_ref();
+        let given = given.filter(|_| hello.server_name() != Some(LOOPBACK_NAME));
+        Some(given.unwrap_or(&self.own).current.load_full())
     }
 }
 

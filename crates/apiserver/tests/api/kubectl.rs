@@ -26,6 +26,7 @@ impl Kubectl {
         let home = cluster.dir.path().join("home");
         let pki = served.server.pki().unwrap();
         let config = Kubeconfig {
+            server_name: None,
             cluster: "davit",
             user: "admin",
             server: &format!("https://{}", served.address),

@@ -229,9 +229,17 @@ async fn own_server(
         bail!("the command line of the API server is not that of the API server");
     };
     let (features, nodes) = (Features::default(), KubeletAuthority::Cluster);
-    start_server(&server.options, features, nodes, &data_dir, tasks, stop)
-        .await
-        .context("API server of the check")
+    start_server(
+        &server.options,
+        features,
+        nodes,
+        None,
+        &data_dir,
+        tasks,
+        stop,
+    )
+    .await
+    .context("API server of the check")
 }
 
 async fn podresources_client(args: PodresourcesClient) -> Result<()> {

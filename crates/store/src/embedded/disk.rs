@@ -100,19 +100,27 @@ pub(super) struct FjallDisk {
     space: Space,
     /// `None` while there is no space to open it.
     log: Option<Log>,
+    /// What a commit waits for.
+    durability: PersistMode,
     /// Held, and with it the lock, until the database is closed.
     _lock: File,
 }
 
 /// The open database.
 struct Log {
+    durability: PersistMode,
     database: Database,
     records: Keyspace,
 }
 
 impl FjallDisk {
     /// Opens or creates the log in `dir` and reads the state from it.
-    pub(super) fn open(dir: &Path) -> Result<(Self, Mvcc)> {
+    pub(super) fn open(dir: &Path, sync: bool) -> Result<(Self, Mvcc)> {
+        let durability = if sync {
+            PersistMode::SyncData
+        } else {
+            PersistMode::Buffer
+        };
         // Objects are in here as they are, Secrets too.
         davit_beneath::private_dir(dir, 0o700)
             .map_err(|error| io("create the store directory", &error.into()))?;
@@ -129,7 +137,7 @@ impl FjallDisk {
         } else {
             clear_unfinished(&path)?;
         }
-        let log = Log::open(&path)?;
+        let log = Log::open(&path, durability)?;
         if !complete.exists() {
             log.write_header(FIRST_REVISION)
                 .map_err(|error| Error::Io {
@@ -143,6 +151,7 @@ impl FjallDisk {
             path,
             space,
             log: Some(log),
+            durability,
             _lock: lock,
         };
         Ok((disk, state))
@@ -169,7 +178,7 @@ impl FjallDisk {
             action: "restore the store",
             detail: error.to_string(),
         };
-        let log = Log::open(&path)?;
+        let log = Log::open(&path, PersistMode::SyncData)?;
         let mut seen = HashSet::new();
         let mut batch = log.batch();
         for pair in pairs {
@@ -197,7 +206,7 @@ impl FjallDisk {
 }
 
 impl Log {
-    fn open(path: &Path) -> Result<Self> {
+    fn open(path: &Path, durability: PersistMode) -> Result<Self> {
         let database = Database::builder(path)
             .cache_size(CACHE_BYTES)
             .max_journaling_size(JOURNAL_BYTES)
@@ -214,7 +223,11 @@ impl Log {
         let records = database
             .keyspace(KEYSPACE, options)
             .map_err(|error| database_error(path, "open the store", &error))?;
-        Ok(Self { database, records })
+        Ok(Self {
+            durability,
+            database,
+            records,
+        })
     }
 
     /// Reads the state, and removes what an interrupted compaction left.
@@ -230,11 +243,9 @@ impl Log {
         Ok(state)
     }
 
-    /// A batch that is durable when it is committed.
+    /// A batch that is durable when it is committed, as far as asked for.
     fn batch(&self) -> OwnedWriteBatch {
-        self.database
-            .batch()
-            .durability(Some(PersistMode::SyncData))
+        self.database.batch().durability(Some(self.durability))
     }
 
     fn write_header(&self, compacted: u64) -> Result<(), DiskError> {
@@ -346,7 +357,7 @@ impl Disk for FjallDisk {
     fn reopen(&mut self) -> Result<Mvcc> {
         self.log = None;
         check_journal(&self.path)?;
-        let log = Log::open(&self.path)?;
+        let log = Log::open(&self.path, self.durability)?;
         let state = log.load(&self.path)?;
         self.log = Some(log);
         Ok(state)

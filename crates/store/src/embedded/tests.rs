@@ -261,7 +261,7 @@ impl Disk for Stopping {
 #[tokio::test]
 async fn a_stopped_disk_is_opened_again_and_what_it_holds_has_happened() {
     let dir = tempfile::tempdir().unwrap();
-    let (inner, state) = super::disk::FjallDisk::open(dir.path()).unwrap();
+    let (inner, state) = super::disk::FjallDisk::open(dir.path(), true).unwrap();
     let disk = Box::new(Stopping { inner, appends: 0 });
     let store = EmbeddedStore::start(dir.path(), EmbeddedOptions::default(), disk, state).unwrap();
     let mut watch = store.watch("", FIRST_REVISION).await.unwrap();
