@@ -296,6 +296,91 @@ fn get(address: SocketAddr, path: &str) -> String {
     body.to_owned()
 }
 
+/// kubeadm's keys: RSA in PKCS#1, and its authority in a file of its own.
+#[test]
+fn tokens_are_signed_with_a_key_of_kubeadm() {
+    let Some(kubectl) = any_kubectl() else { return };
+    let dir = temp_dir();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let key = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../client/src/signing/rsa-pkcs1.pem"
+    );
+    let flags = [
+        "--data-dir",
+        &path("server"),
+        "--port",
+        "0",
+        "--service-account-signing-key-file",
+        key,
+    ];
+    let mut server = component(dir.path(), "server", &flags).spawn().unwrap();
+    let mut ready = String::new();
+    let stdout = server.stdout.take().unwrap();
+    BufReader::new(stdout).read_line(&mut ready).unwrap();
+    let mut processes = Processes(vec![server]);
+    let (admin, authority) = (path("server/admin.kubeconfig"), path("server/pki/ca.crt"));
+    let controllers = |authority: &str| {
+        let flags = [
+            "--kubeconfig",
+            &admin,
+            "--service-account-private-key-file",
+            key,
+            "--root-ca-file",
+            authority,
+        ];
+        component(dir.path(), "controllers", &flags)
+    };
+    assert!(
+        !controllers(key).status().unwrap().success(),
+        "a key is no authority"
+    );
+    processes.0.push(controllers(&authority).spawn().unwrap());
+    let kubectl = |args: &[&str]| {
+        let mut command = Command::new(&kubectl);
+        command.env("KUBECONFIG", &admin).env("HOME", dir.path());
+        command.args(args);
+        command
+    };
+    let secret = dir.path().join("secret.json");
+    let text = r#"{"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/service-account-token",
+        "metadata": {"name": "robot", "annotations": {"kubernetes.io/service-account.name": "robot"}}}"#;
+    std::fs::write(&secret, text).unwrap();
+    run(&mut kubectl(&["create", "serviceaccount", "robot"]));
+    run(&mut kubectl(&[
+        "apply",
+        "-f",
+        &secret.display().to_string(),
+    ]));
+    let requested = run(&mut kubectl(&["create", "token", "robot"]));
+    let template = "go-template={{with .data.token}}{{. | base64decode}}{{end}}";
+    let mut kept = String::new();
+    eventually("the Secret's token", Duration::from_secs(30), || {
+        kept = run(&mut kubectl(&["get", "secret", "robot", "-o", template]));
+        !kept.is_empty()
+    });
+    for token in [requested.trim(), &kept] {
+        // {"alg":"RS256"…
+        assert!(token.starts_with("eyJhbGciOiJSUzI1NiI"), "{token}");
+        let bearer = path("bearer.kubeconfig");
+        std::fs::copy(&admin, &bearer).unwrap();
+        let set = format!("--token={token}");
+        let config = ["config", "--kubeconfig", &bearer];
+        run(&mut kubectl(
+            &[&config[..], &["set-credentials", "robot", &set]].concat(),
+        ));
+        run(&mut kubectl(
+            &[&config[..], &["set-context", "--current", "--user=robot"]].concat(),
+        ));
+        let said = output(kubectl(&["get", "nodes"]).env("KUBECONFIG", &bearer));
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(
+            said.contains("system:serviceaccount:default:robot"),
+            "{said}"
+        );
+    }
+}
+
 /// docs/access.md, word for word: a node joins with a token only, and renews its certificate.
 #[test]
 fn a_node_joins_with_a_bootstrap_token_and_renews_its_certificate() {

@@ -1,11 +1,11 @@
-//! Service account tokens: signed and checked by the cluster's own key (ES256).
+//! Service account tokens: signed and checked by the cluster's own key (ES256, or RS256).
 
 use std::collections::HashSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
-use rcgen::{KeyPair, PublicKeyData};
+use davit_client::signing::{SigningKey, SigningKeyError};
+use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -63,12 +63,15 @@ impl TokenLife {
 /// The signing key could not be used, or signing failed.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
-    /// The key is not a P-256 key in PKCS#8 PEM.
+    /// The key is neither a P-256 nor an RSA key.
     #[error("service account signing key: {0}")]
     Key(String),
     /// A token could not be signed.
     #[error("signing a service account token: {0}")]
-    Sign(jsonwebtoken::errors::Error),
+    Sign(SigningKeyError),
+    /// The claims of a token have no JSON form.
+    #[error("signing a service account token: {0}")]
+    Claims(serde_json::Error),
     /// The token is malformed, expired, for another audience, or not ours.
     #[error("invalid bearer token: {0}")]
     Invalid(String),
@@ -160,8 +163,8 @@ impl CheckingKey {
     fn new(pem: &str) -> Result<Self, TokenError> {
         let wrong = |error: &dyn std::fmt::Display| TokenError::Key(error.to_string());
         let info = if pem.contains("PRIVATE KEY") {
-            let pair = KeyPair::from_pem(pem).map_err(|error| wrong(&error))?;
-            pair.subject_public_key_info()
+            let key = SigningKey::from_pem(pem).map_err(|error| wrong(&error))?;
+            key.public_key()
         } else {
             let (_, block) =
                 x509_parser::pem::parse_x509_pem(pem.as_bytes()).map_err(|error| wrong(&error))?;
@@ -219,21 +222,17 @@ pub(crate) struct TokenKeys {
     /// The first one signs.
     issuers: Vec<String>,
     audiences: Vec<String>,
-    signing: EncodingKey,
+    signing: SigningKey,
     life: TokenLife,
     /// The first one belongs to the signing key.
     checking: Vec<CheckingKey>,
 }
 
 impl TokenKeys {
-    /// `pem`: a P-256 private key in PKCS#8; `audiences`: what tokens for this server must name.
+    /// `pem`: a private key, P-256 or RSA; `audiences`: what tokens for this server must name.
     pub(crate) fn new(pem: &str, issuer: &str, audiences: Vec<String>) -> Result<Self, TokenError> {
-        let pair = KeyPair::from_pem(pem).map_err(|e| TokenError::Key(e.to_string()))?;
-        let signing = EncodingKey::from_ec_der(pair.serialized_der());
+        let signing = SigningKey::from_pem(pem).map_err(|e| TokenError::Key(e.to_string()))?;
         let own = CheckingKey::new(pem)?;
-        if own.algorithm != Algorithm::ES256 {
-            return Err(TokenError::Key("not a P-256 key".to_owned()));
-        }
         Ok(Self {
             issuers: vec![issuer.to_owned()],
             audiences,
@@ -297,10 +296,17 @@ impl TokenKeys {
     }
 
     pub(crate) fn sign(&self, claims: &Claims) -> Result<String, TokenError> {
-        let mut header = Header::new(Algorithm::ES256);
-        header.kid = self.checking.first().map(|key| key.id.clone());
-        header.typ = None;
-        jsonwebtoken::encode(&header, claims, &self.signing).map_err(TokenError::Sign)
+        let id = self.checking.first().map(|key| key.id.as_str());
+        let header = json!({ "alg": self.signing.algorithm(), "kid": id });
+        let claims = serde_json::to_vec(claims).map_err(TokenError::Claims)?;
+        let (header, claims) = (
+            URL_SAFE_NO_PAD.encode(header.to_string()),
+            URL_SAFE_NO_PAD.encode(claims),
+        );
+        let signed = format!("{header}.{claims}");
+        let signature = self.signing.sign(signed.as_bytes());
+        let signature = signature.map_err(TokenError::Sign)?;
+        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 
     /// Whether the token claims to be one of ours.
@@ -379,6 +385,7 @@ fn claimed_issuer(token: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rcgen::KeyPair;
 
     fn claims(audience: &str, expires_in: i64) -> Claims {
         let now = jiff::Timestamp::now().as_second();
@@ -423,6 +430,40 @@ mod tests {
         let other = KeyPair::generate().unwrap().serialize_pem();
         let other = TokenKeys::new(&other, "https://issuer", vec!["api".to_owned()]).unwrap();
         assert!(other.verify(&token, other.audiences()).is_err());
+    }
+
+    /// kubeadm's key is one of RSA in PKCS#1.
+    #[test]
+    fn an_rsa_key_signs_too() {
+        let pem = include_str!("../../client/src/signing/rsa-pkcs1.pem");
+        let keys = TokenKeys::new(pem, "https://issuer", vec!["api".to_owned()]).unwrap();
+        assert_eq!(keys.algorithms(), ["RS256"]);
+        let token = keys.sign(&claims("api", 600)).unwrap();
+        keys.verify(&token, keys.audiences()).unwrap();
+        let public = include_str!("../../client/src/signing/rsa-public.pem").to_owned();
+        let own = KeyPair::generate().unwrap();
+        let mut others = TokenKeys::new(
+            &own.serialize_pem(),
+            "https://issuer",
+            vec!["api".to_owned()],
+        )
+        .unwrap();
+        assert!(others.verify(&token, others.audiences()).is_err());
+        others.also_accept(&[], &[public]).unwrap();
+        others.verify(&token, others.audiences()).unwrap();
+        assert_eq!(others.algorithms(), ["ES256", "RS256"]);
+    }
+
+    #[test]
+    fn the_key_of_a_certificate_checks() {
+        let key = KeyPair::generate().unwrap();
+        let certificate = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        let certificate = certificate.self_signed(&key).unwrap();
+        let of_certificate = CheckingKey::new(&certificate.pem()).unwrap();
+        assert_eq!(
+            of_certificate.id,
+            CheckingKey::new(&key.serialize_pem()).unwrap().id
+        );
     }
 
     #[test]

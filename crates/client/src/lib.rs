@@ -2,7 +2,8 @@
 //!
 //! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
 //! watch into an indexed store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`],
-//! [`Reviews`] of callers by the API server, [`certificate`]s by request, and the one reader of who they are about ([`subject`]).
+//! [`Reviews`] of callers by the API server, [`certificate`]s by request, the one reader of who they are about ([`subject`]), and the key
+//! that signs tokens ([`signing`]).
 #![forbid(unsafe_code)]
 
 pub mod certificate;
@@ -12,6 +13,7 @@ mod informer;
 mod leader;
 mod queue;
 mod reviews;
+pub mod signing;
 pub mod subject;
 
 pub use connect::{Rotation, from_kubeconfig, in_process, kubeconfig, rotating};

@@ -70,7 +70,7 @@ use tokio_util::sync::CancellationToken;
 pub use certificates::{Authority, AuthorityError};
 pub use controller::Error;
 pub use node_ipam::NodeRanges;
-pub use token_secrets::{TokenSigner, TokenSignerError};
+pub use token_secrets::TokenSigner;
 
 /// What the controllers need to know beyond what the API tells them.
 #[derive(Debug, Default)]

@@ -18,7 +18,8 @@ use kube::runtime::watcher;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use signer::{TokenSigner, TokenSignerError};
+use davit_client::signing::SigningKeyError;
+pub use signer::TokenSigner;
 
 const TYPE: &str = "kubernetes.io/service-account-token";
 const ACCOUNT: &str = "kubernetes.io/service-account.name";
@@ -98,8 +99,8 @@ fn plan(
     secret: &Secret,
     account: Option<&ServiceAccount>,
     ca: Option<&str>,
-    sign: impl FnOnce(&Secret, &ServiceAccount) -> Result<String, TokenSignerError>,
-) -> Result<Plan, TokenSignerError> {
+    sign: impl FnOnce(&Secret, &ServiceAccount) -> Result<String, SigningKeyError>,
+) -> Result<Plan, SigningKeyError> {
     let Some(account) = account.filter(|account| is_meant(secret, Some(account))) else {
         return Ok(Plan::Delete);
     };
@@ -222,7 +223,7 @@ mod tests {
         secret
     }
 
-    fn signed(_: &Secret, _: &ServiceAccount) -> Result<String, TokenSignerError> {
+    fn signed(_: &Secret, _: &ServiceAccount) -> Result<String, SigningKeyError> {
         Ok("t".to_owned())
     }
 

@@ -155,7 +155,7 @@ pub(crate) struct AccessOptions {
     /// Issuer of service account tokens; further ones are former issuers whose tokens are still good
     #[arg(long, value_name = "URL")]
     service_account_issuer: Vec<String>,
-    /// The key that signs service account tokens (P-256) [default: one made at the first start]
+    /// The key that signs service account tokens, P-256 or RSA [default: one made at the first start]
     #[arg(long, value_name = "FILE")]
     service_account_signing_key_file: Option<PathBuf>,
     /// Further keys by which service account tokens are checked

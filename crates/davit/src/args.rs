@@ -398,6 +398,9 @@ pub(crate) struct Controllers {
     /// How long certificates are valid that are signed on request, unless they ask for less (`8760h`)
     #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = crate::protection::duration)]
     pub(crate) cluster_signing_duration: std::time::Duration,
+    /// Authority of the API server, for pods (`kube-root-ca.crt`) [default: that of the kubeconfig]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) root_ca_file: Option<PathBuf>,
     /// The key that signs service account tokens, to fill Secrets with them (pki/sa.key of the server's data directory)
     #[arg(long, value_name = "FILE")]
     pub(crate) service_account_private_key_file: Option<PathBuf>,

@@ -86,9 +86,25 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
         }
         None => None,
     };
+    let root_ca = match &args.root_ca_file {
+        Some(file) => {
+            let name = || format!("--root-ca-file {}", file.display());
+            let pem = std::fs::read_to_string(file).with_context(name)?;
+            if !pem.contains("BEGIN CERTIFICATE") {
+                bail!("{}: no certificate is in it", name());
+            }
+            Some(pem)
+        }
+        None => cluster_ca(&args.attached.kubeconfig)?,
+    };
+    if root_ca.is_none() {
+        tracing::warn!(
+            "the kubeconfig names no authority: pods get no kube-root-ca.crt; --root-ca-file FILE gives them one"
+        );
+    }
     let services = serving::network(args.service_cluster_ip_range)?;
     let options = davit_controllers::Options {
-        root_ca: cluster_ca(&args.attached.kubeconfig)?,
+        root_ca,
         authority,
         token_signer,
         node_ranges: args

@@ -2,57 +2,21 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use davit_client::signing::{SigningKey, SigningKeyError};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
-use rcgen::{KeyPair, PublicKeyData};
-use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair};
 use serde_json::json;
 
-/// A key that cannot sign tokens.
-#[derive(Debug, thiserror::Error)]
-pub enum TokenSignerError {
-    /// The key is not a P-256 key in PKCS#8 PEM.
-    #[error("service account key: {0}")]
-    Key(String),
-    /// The random number generator failed.
-    #[error("signing failed")]
-    Sign,
-}
-
-/// Signs service account tokens as the API server does (ES256).
-pub struct TokenSigner {
-    key: EcdsaKeyPair,
-    id: String,
-    random: SystemRandom,
-}
-
-impl std::fmt::Debug for TokenSigner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // no secrets in logs
-        write!(f, "TokenSigner({})", self.id)
-    }
-}
+/// Signs service account tokens as the API server does.
+#[derive(Debug)]
+pub struct TokenSigner(SigningKey);
 
 impl TokenSigner {
-    /// `pem`: the key that signs service account tokens, P-256 in PKCS#8.
+    /// `pem`: the key that signs service account tokens, P-256 or RSA.
     ///
     /// # Errors
     /// When it is something else.
-    pub fn new(pem: &str) -> Result<Self, TokenSignerError> {
-        let pair = KeyPair::from_pem(pem).map_err(|e| TokenSignerError::Key(e.to_string()))?;
-        let random = SystemRandom::new();
-        let key = EcdsaKeyPair::from_pkcs8(
-            &ECDSA_P256_SHA256_FIXED_SIGNING,
-            pair.serialized_der(),
-            &random,
-        )
-        .map_err(|error| TokenSignerError::Key(error.to_string()))?;
-        let digest = ring::digest::digest(&ring::digest::SHA256, &pair.subject_public_key_info());
-        Ok(Self {
-            key,
-            id: URL_SAFE_NO_PAD.encode(digest.as_ref()),
-            random,
-        })
+    pub fn new(pem: &str) -> Result<Self, SigningKeyError> {
+        SigningKey::from_pem(pem).map(Self)
     }
 
     /// A token of the account that is good as long as the Secret holds it.
@@ -63,10 +27,11 @@ impl TokenSigner {
         &self,
         secret: &Secret,
         account: &ServiceAccount,
-    ) -> Result<String, TokenSignerError> {
+    ) -> Result<String, SigningKeyError> {
         let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
         let name = account.metadata.name.as_deref().unwrap_or_default();
-        let header = json!({ "alg": "ES256", "kid": self.id });
+        let header =
+            json!({ "alg": self.0.algorithm(), "kid": URL_SAFE_NO_PAD.encode(self.0.id()) });
         let claims = json!({
             "iss": "kubernetes/serviceaccount",
             "kubernetes.io/serviceaccount/namespace": namespace,
@@ -77,18 +42,15 @@ impl TokenSigner {
         });
         let encoded = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
         let signed = format!("{}.{}", encoded(header), encoded(claims));
-        let signature = self.key.sign(&self.random, signed.as_bytes());
-        let signature = signature.map_err(|_| TokenSignerError::Sign)?;
-        Ok(format!(
-            "{signed}.{}",
-            URL_SAFE_NO_PAD.encode(signature.as_ref())
-        ))
+        let signature = self.0.sign(signed.as_bytes())?;
+        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rcgen::{KeyPair, PublicKeyData as _};
     use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 
     #[test]

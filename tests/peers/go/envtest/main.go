@@ -62,13 +62,17 @@ func suite(ctx context.Context) (err error) {
 	if err := serveWebhook(ctx, config, environment.WebhookInstallOptions); err != nil {
 		return err
 	}
-	for name, check := range map[string]func(context.Context, *envtest.Environment, *rest.Config) error{
-		"objects": objects, "webhook": refused, "users": users, "tokens": tokens, "services": services,
+	// In this order: what is new is looked at before anything is made.
+	for _, step := range []struct {
+		name  string
+		check func(context.Context, *envtest.Environment, *rest.Config) error
+	}{
+		{"objects", objects}, {"webhook", refused}, {"users", users}, {"tokens", tokens}, {"services", services},
 	} {
-		if err := check(ctx, environment, config); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+		if err := step.check(ctx, environment, config); err != nil {
+			return fmt.Errorf("%s: %w", step.name, err)
 		}
-		fmt.Println("ok", name)
+		fmt.Println("ok", step.name)
 	}
 	return nil
 }
