@@ -105,8 +105,12 @@ fn objects_are_where_etcd_says_and_a_new_certificate_is_shown() {
         let key = rcgen::KeyPair::generate().unwrap();
         let params = rcgen::CertificateParams::new(vec![name.to_owned(), "127.0.0.1".to_owned()]);
         let certificate = params.unwrap().self_signed(&key).unwrap();
-        std::fs::write(certs.join("apiserver.key"), key.serialize_pem()).unwrap();
         std::fs::write(certs.join("apiserver.crt"), certificate.pem()).unwrap();
+        // Long enough that the certificate is seen without its key.
+        if certs.join("apiserver.key").exists() {
+            std::thread::sleep(Duration::from_millis(1500));
+        }
+        std::fs::write(certs.join("apiserver.key"), key.serialize_pem()).unwrap();
     };
     certify("first.test");
     let etcd = format!("http://127.0.0.1:{}", free_port());

@@ -4,11 +4,10 @@ use std::collections::HashSet;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use davit_client::signing::{SigningKey, SigningKeyError};
+use davit_client::signing::{SigningKey, SigningKeyError, key_id};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use x509_parser::prelude::FromDer;
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::SubjectPublicKeyInfo;
@@ -69,9 +68,6 @@ pub enum TokenError {
     /// A token could not be signed.
     #[error("signing a service account token: {0}")]
     Sign(SigningKeyError),
-    /// The claims of a token have no JSON form.
-    #[error("signing a service account token: {0}")]
-    Claims(serde_json::Error),
     /// The token is malformed, expired, for another audience, or not ours.
     #[error("invalid bearer token: {0}")]
     Invalid(String),
@@ -176,8 +172,14 @@ impl CheckingKey {
                 _ => block.contents,
             }
         };
-        let (_, parsed) = SubjectPublicKeyInfo::from_der(&info).map_err(|error| wrong(&error))?;
-        let id = URL_SAFE_NO_PAD.encode(Sha256::digest(&info));
+        Self::of_public_key(&info)
+    }
+
+    /// `info`: DER of SubjectPublicKeyInfo.
+    fn of_public_key(info: &[u8]) -> Result<Self, TokenError> {
+        let wrong = |error: &dyn std::fmt::Display| TokenError::Key(error.to_string());
+        let (_, parsed) = SubjectPublicKeyInfo::from_der(info).map_err(|error| wrong(&error))?;
+        let id = key_id(info);
         match parsed.parsed().map_err(|error| wrong(&error))? {
             // an uncompressed point of P-256: 4, x, y
             PublicKey::EC(point) if point.data().len() == 65 => {
@@ -232,7 +234,7 @@ impl TokenKeys {
     /// `pem`: a private key, P-256 or RSA; `audiences`: what tokens for this server must name.
     pub(crate) fn new(pem: &str, issuer: &str, audiences: Vec<String>) -> Result<Self, TokenError> {
         let signing = SigningKey::from_pem(pem).map_err(|e| TokenError::Key(e.to_string()))?;
-        let own = CheckingKey::new(pem)?;
+        let own = CheckingKey::of_public_key(&signing.public_key())?;
         Ok(Self {
             issuers: vec![issuer.to_owned()],
             audiences,
@@ -296,17 +298,7 @@ impl TokenKeys {
     }
 
     pub(crate) fn sign(&self, claims: &Claims) -> Result<String, TokenError> {
-        let id = self.checking.first().map(|key| key.id.as_str());
-        let header = json!({ "alg": self.signing.algorithm(), "kid": id });
-        let claims = serde_json::to_vec(claims).map_err(TokenError::Claims)?;
-        let (header, claims) = (
-            URL_SAFE_NO_PAD.encode(header.to_string()),
-            URL_SAFE_NO_PAD.encode(claims),
-        );
-        let signed = format!("{header}.{claims}");
-        let signature = self.signing.sign(signed.as_bytes());
-        let signature = signature.map_err(TokenError::Sign)?;
-        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+        self.signing.token(claims).map_err(TokenError::Sign)
     }
 
     /// Whether the token claims to be one of ours.

@@ -1,6 +1,8 @@
 //! The key that signs service account tokens, in the forms in which kube-apiserver and kubeadm have it: P-256 (ES256) or
 //! RSA (RS256), in PKCS#8, SEC 1 or PKCS#1 PEM.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring::digest::{SHA256, digest};
 use ring::rand::SystemRandom;
 use ring::signature::{
@@ -8,6 +10,8 @@ use ring::signature::{
 };
 use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
+use serde::Serialize;
+use serde_json::json;
 
 /// OID 1.2.840.10045.2.1 with 1.2.840.10045.3.1.7: a key on P-256.
 const P256: &[u8] = &[
@@ -23,7 +27,7 @@ const BIT_STRING: u8 = 0x03;
 const OCTET_STRING: u8 = 0x04;
 
 /// A key that cannot sign tokens, or did not.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum SigningKeyError {
     /// The text holds no private key.
     #[error("no private key in PEM: {0}")]
@@ -31,6 +35,9 @@ pub enum SigningKeyError {
     /// The key is of another kind.
     #[error("neither a P-256 key nor an RSA key of 2048 to 4096 bits: {0}")]
     Kind(String),
+    /// The claims of a token have no JSON form.
+    #[error("claims: {0}")]
+    Claims(#[from] serde_json::Error),
     /// The random number generator failed.
     #[error("signing failed")]
     Sign,
@@ -100,16 +107,20 @@ impl SigningKey {
         der(SEQUENCE, &content)
     }
 
-    /// What tokens call the key (`kid`): the digest of [`SigningKey::public_key`], as raw bytes.
-    pub fn id(&self) -> Vec<u8> {
-        digest(&SHA256, &self.public_key()).as_ref().to_vec()
-    }
-
-    /// The signature of a token's first two parts, as JWS has it (RFC 7518).
+    /// A signed token in JWS's compact form (RFC 7515).
     ///
     /// # Errors
-    /// When the random number generator fails.
-    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, SigningKeyError> {
+    /// When the claims have no JSON form, or the random number generator fails.
+    pub fn token(&self, claims: &impl Serialize) -> Result<String, SigningKeyError> {
+        let header = json!({ "alg": self.algorithm(), "kid": key_id(&self.public_key()) });
+        let part = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+        let (header, claims) = (header.to_string(), serde_json::to_vec(claims)?);
+        let signed = format!("{}.{}", part(header.as_bytes()), part(&claims));
+        let signature = self.sign(signed.as_bytes())?;
+        Ok(format!("{signed}.{}", part(&signature)))
+    }
+
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, SigningKeyError> {
         match &self.pair {
             Pair::P256(pair) => pair
                 .sign(&self.random, message)
@@ -123,6 +134,11 @@ impl SigningKey {
             }
         }
     }
+}
+
+/// What tokens call a key (`kid`), by its [`SigningKey::public_key`], as kube-apiserver does.
+pub fn key_id(public_key: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(digest(&SHA256, public_key))
 }
 
 /// A private key in the envelope of PKCS#8 (RFC 5208).

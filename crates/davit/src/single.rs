@@ -9,6 +9,8 @@ use anyhow::{Context, Result, bail};
 use davit_apiserver::{KubeletAuthority, ServiceRange};
 use davit_client::LeaderElector;
 use davit_controllers::{Authority, TokenSigner};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject as _;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::time::Duration;
@@ -90,9 +92,8 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
         Some(file) => {
             let name = || format!("--root-ca-file {}", file.display());
             let pem = std::fs::read_to_string(file).with_context(name)?;
-            if !pem.contains("BEGIN CERTIFICATE") {
-                bail!("{}: no certificate is in it", name());
-            }
+            let first = CertificateDer::from_pem_slice(pem.as_bytes());
+            first.map_err(anyhow::Error::new).with_context(name)?;
             Some(pem)
         }
         None => cluster_ca(&args.attached.kubeconfig)?,

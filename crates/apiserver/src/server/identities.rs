@@ -81,11 +81,12 @@ impl OwnIdentities {
         Some(ServingIdentity { own, given })
     }
 
-    /// The file of the serving certificate that is given.
-    pub(super) fn given_file(&self) -> Option<&Path> {
-        self.given
-            .as_ref()
-            .map(|(_, files)| files.certificate.as_path())
+    /// The files of the serving certificate that is given.
+    pub(super) fn given_files(&self) -> [Option<PathBuf>; 2] {
+        let files = self.given.as_ref().map(|(_, files)| files.clone());
+        files.map_or([None, None], |files| {
+            [Some(files.certificate), Some(files.key)]
+        })
     }
 
     /// Shows what the files hold now; whether that is another certificate than before.

@@ -19,18 +19,26 @@ const PUBLISH: Duration = Duration::from_secs(60);
 pub(super) async fn follow(server: &Arc<ApiServer>, cancel: &CancellationToken) {
     tokio::join!(
         authorities(server, cancel),
-        one(server.authenticator().config_file(), cancel, || {
-            server.authenticator().reload();
-        }),
-        one(server.identities.given_file(), cancel, || {
+        any(
+            [server.authenticator().config_file().map(Path::to_owned)],
+            cancel,
+            || {
+                server.authenticator().reload();
+            }
+        ),
+        any(server.identities.given_files(), cancel, || {
             match server.identities.read_given() {
                 Ok(_) => tracing::info!("the serving certificate was read again"),
                 Err(error) => tracing::error!(%error, "the serving certificate stays as it was"),
             }
         }),
-        one(server.authorization_file(), cancel, || {
-            server.reload_authorization();
-        }),
+        any(
+            [server.authorization_file().map(Path::to_owned)],
+            cancel,
+            || {
+                server.reload_authorization();
+            }
+        ),
     );
 }
 
@@ -67,16 +75,23 @@ async fn contents(files: &[Option<PathBuf>]) -> Vec<Option<Vec<u8>>> {
     all
 }
 
-async fn one(path: Option<&Path>, cancel: &CancellationToken, changed: impl Fn()) {
-    let Some(path) = path else { return };
-    let mut known = content(path).await;
+/// Follows files that belong together. A file that is away for a moment is no change.
+async fn any<const N: usize>(
+    files: [Option<PathBuf>; N],
+    cancel: &CancellationToken,
+    changed: impl Fn(),
+) {
+    if files.iter().all(Option::is_none) {
+        return;
+    }
+    let mut known = contents(&files).await;
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
             () = tokio::time::sleep(INTERVAL) => {}
         }
-        let now = content(path).await;
-        if now.is_some() && now != known {
+        let now = contents(&files).await;
+        if now.iter().all(Option::is_some) && now != known {
             known = now;
             changed();
         }

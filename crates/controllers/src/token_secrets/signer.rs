@@ -1,7 +1,5 @@
 //! Signing of tokens that have no end.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use davit_client::signing::{SigningKey, SigningKeyError};
 use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
 use serde_json::json;
@@ -30,8 +28,6 @@ impl TokenSigner {
     ) -> Result<String, SigningKeyError> {
         let namespace = secret.metadata.namespace.as_deref().unwrap_or_default();
         let name = account.metadata.name.as_deref().unwrap_or_default();
-        let header =
-            json!({ "alg": self.0.algorithm(), "kid": URL_SAFE_NO_PAD.encode(self.0.id()) });
         let claims = json!({
             "iss": "kubernetes/serviceaccount",
             "kubernetes.io/serviceaccount/namespace": namespace,
@@ -40,16 +36,15 @@ impl TokenSigner {
             "kubernetes.io/serviceaccount/service-account.uid": account.metadata.uid,
             "sub": format!("system:serviceaccount:{namespace}:{name}"),
         });
-        let encoded = |value: serde_json::Value| URL_SAFE_NO_PAD.encode(value.to_string());
-        let signed = format!("{}.{}", encoded(header), encoded(claims));
-        let signature = self.0.sign(signed.as_bytes())?;
-        Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(signature)))
+        self.0.token(&claims)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::Engine as _;
+    use base64::engine::general_purpose::URL_SAFE_NO_PAD;
     use rcgen::{KeyPair, PublicKeyData as _};
     use ring::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 
