@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "storage/block.rs"]
+mod block;
 #[path = "storage/csi.rs"]
 mod csi;
 #[path = "storage/flex.rs"]
@@ -61,15 +63,19 @@ impl Kube {
     }
 
     fn eventually(&self, what: &str, holds: impl FnMut() -> bool) {
+        self.within(STEP, what, holds);
+    }
+
+    fn within(&self, limit: Duration, what: &str, holds: impl FnMut() -> bool) {
         let mut holds = holds;
-        let end = std::time::Instant::now() + STEP;
+        let end = std::time::Instant::now() + limit;
         while !holds() {
             if std::time::Instant::now() >= end {
                 let state = ["pods", "pvc", "pv", "events"].map(|kind| {
                     self.try_run(&["get", kind, "-o", "wide"])
                         .unwrap_or_else(|e| e)
                 });
-                panic!("not within {STEP:?}: {what}\n{}", state.join("\n"));
+                panic!("not within {limit:?}: {what}\n{}", state.join("\n"));
             }
             std::thread::sleep(Duration::from_millis(50));
         }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 
 /// A program of others, killed with the test.
-struct Program(Child);
+pub(crate) struct Program(Child);
 
 impl Drop for Program {
     fn drop(&mut self) {
@@ -15,7 +15,7 @@ impl Drop for Program {
     }
 }
 
-fn program(name: &str) -> Option<PathBuf> {
+pub(crate) fn program(name: &str) -> Option<PathBuf> {
     let path = tests_dir().join(".cache").join(name);
     part(name, path.is_file().then_some(path))
 }
@@ -36,21 +36,25 @@ fn start(kube: &Kube, program: &PathBuf, args: &[String]) -> Program {
 }
 
 fn driver(kube: &Kube, program: &PathBuf) -> Program {
+    driver_with(kube, program, &["--attach", "--stage"])
+}
+
+pub(crate) fn driver_with(kube: &Kube, program: &PathBuf, switches: &[&str]) -> Program {
     let dir = kube.dir().display();
     let args = [
-        "--attach".to_owned(),
-        "--stage".to_owned(),
         format!("--endpoint={dir}/csi.sock"),
         "--node-id=n1".to_owned(),
         format!("--data-dir={dir}/csi"),
         format!("--registration-socket={dir}/root/var/lib/kubelet/plugins_registry/dir-reg.sock"),
         format!("--record={dir}/calls.jsonl"),
     ];
+    let switches = switches.iter().map(|switch| (*switch).to_owned());
+    let args: Vec<String> = args.into_iter().chain(switches).collect();
     start(kube, program, &args)
 }
 
 /// How often the driver was called.
-fn calls(kube: &Kube, name: &str) -> usize {
+pub(crate) fn calls(kube: &Kube, name: &str) -> usize {
     let text = std::fs::read_to_string(kube.dir().join("calls.jsonl")).unwrap_or_default();
     text.lines()
         .filter(|line| line.contains(&format!("\"call\":\"{name}\"")))

@@ -6,11 +6,10 @@
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::informers::Informers;
 use async_trait::async_trait;
-use davit_api::quantity::Quantity;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use davit_volume::annotations::PRE_RESIZE_CAPACITY;
 use davit_volume::binding::{annotation, claim_ref, uid_of, volume_name};
-use davit_volume::matching::{capacity_of, request_of};
+use davit_volume::matching::{capacity_of, request_of, size_of};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::{Patch, PatchParams};
 
@@ -39,14 +38,6 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         },
         |claim: &PersistentVolumeClaim| vec![ObjectKey::of(claim)],
     );
-}
-
-/// The size that the claim has now.
-fn size_of(claim: &PersistentVolumeClaim) -> Quantity {
-    let status = claim.status.as_ref();
-    let size = status.and_then(|s| s.capacity.as_ref()?.get("storage"));
-    let size = size.and_then(|text| Quantity::parse(&text.0).ok());
-    size.unwrap_or(Quantity::ZERO)
 }
 
 /// What is to be done about a bound claim.

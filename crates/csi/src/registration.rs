@@ -64,6 +64,16 @@ pub fn csi_node_driver(
     let keys: Vec<String> = topology
         .map(|t| t.segments.keys().cloned().collect())
         .unwrap_or_default();
+    Ok(CSINodeDriver {
+        name: driver.to_owned(),
+        node_id: info.node_id.clone(),
+        topology_keys: (!keys.is_empty()).then_some(keys),
+        allocatable: allocatable(driver, info),
+    })
+}
+
+/// How many volumes of a driver the node takes; nothing where the driver sets no limit.
+fn allocatable(driver: &str, info: &NodeGetInfoResponse) -> Option<VolumeNodeResources> {
     let count = match info.max_volumes_per_node {
         0 => None,
         limit if limit < 0 => {
@@ -72,12 +82,24 @@ pub fn csi_node_driver(
         }
         limit => Some(i32::try_from(limit).unwrap_or(i32::MAX)),
     };
-    Ok(CSINodeDriver {
-        name: driver.to_owned(),
-        node_id: info.node_id.clone(),
-        topology_keys: (!keys.is_empty()).then_some(keys),
-        allocatable: count.map(|count| VolumeNodeResources { count: Some(count) }),
-    })
+    count.map(|count| VolumeNodeResources { count: Some(count) })
+}
+
+/// The list of CSINode with the number of volumes that a driver says now; nothing when it says the same already, or the
+/// driver is not in it.
+pub fn with_allocatable(
+    drivers: &[CSINodeDriver],
+    driver: &str,
+    info: &NodeGetInfoResponse,
+) -> Option<Vec<CSINodeDriver>> {
+    let allocatable = allocatable(driver, info);
+    let mut all = drivers.to_vec();
+    let entry = all.iter_mut().find(|entry| entry.name == driver)?;
+    if entry.allocatable == allocatable {
+        return None;
+    }
+    entry.allocatable = allocatable;
+    Some(all)
 }
 
 /// The list of CSINode with this entry in it; nothing when it says the same already.

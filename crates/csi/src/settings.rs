@@ -3,6 +3,7 @@
 use crate::LifecycleMode;
 use crate::fs_group::FsGroupPolicy;
 use k8s_openapi::api::storage::v1::{CSIDriver, TokenRequest};
+use std::time::Duration;
 
 /// The fields of a CSIDriver that a node goes by, with the defaults that also hold without an object.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,6 +71,12 @@ impl DriverSettings {
                     .unwrap_or_else(persistent),
             ),
         }
+    }
+
+    /// How long after one question for the number of volumes the next one comes, if it does.
+    pub fn allocatable_update_period(&self) -> Option<Duration> {
+        let seconds = u64::try_from(self.allocatable_update_period_seconds?).ok()?;
+        (seconds > 0).then(|| Duration::from_secs(seconds))
     }
 
     /// Whether the driver serves such volumes; drivers without an object serve PersistentVolumes.

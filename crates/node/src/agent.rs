@@ -1,7 +1,7 @@
 //! The node agent: puts the parts together and runs them.
 
 mod cpu_sets;
-mod csi_drivers;
+pub(crate) mod csi_drivers;
 mod dispatch;
 mod image_gc;
 mod lease;
@@ -11,6 +11,7 @@ mod qos;
 mod relist;
 mod static_pods;
 mod topology_report;
+mod volume_stats;
 
 pub(crate) use dispatch::Inputs;
 pub use topology_report::define as define_topologies;
@@ -121,6 +122,8 @@ pub struct NodeOptions {
     pub volume_plugin_dir: PathBuf,
     /// Where the volumes of davit's own provisioner are kept; the node keeps none without.
     pub local_volumes: Option<PathBuf>,
+    /// How often the volumes of pods are measured (`volumeStatsAggPeriod`); they are not without.
+    pub volume_stats_period: Option<Duration>,
     /// How long nothing may come or go on a connection of exec, attach or port-forward (`streamingConnectionIdleTimeout`).
     pub session_idle: Duration,
     /// Containers that name no seccomp profile get the runtime's (`seccompDefault`).
@@ -196,6 +199,7 @@ impl NodeOptions {
             mounts: is_root,
             volume_plugin_dir: PathBuf::from(davit_flexvolume::DEFAULT_PLUGIN_DIR),
             local_volumes: None,
+            volume_stats_period: Some(Duration::from_secs(60)),
             session_idle: server::DEFAULT_SESSION_IDLE,
             seccomp_default: false,
             log_rotation: LogRotation::default(),
@@ -304,6 +308,9 @@ impl NodeAgent {
         }
         if ctx.options.mounts {
             tasks.spawn(csi_drivers::run(ctx.clone(), cancel.clone()));
+        }
+        if let Some(period) = ctx.options.volume_stats_period {
+            tasks.spawn(volume_stats::run(ctx.clone(), period, cancel.clone()));
         }
         tasks.spawn(image_gc::run(ctx.clone(), cancel.clone()));
         tasks.spawn(cpu_sets::run(ctx.clone(), cancel.clone()));
@@ -437,6 +444,16 @@ impl NodeAgent {
         let host_dns = crate::dns::parse_resolv_conf(
             &std::fs::read_to_string(&options.resolv_conf).unwrap_or_default(),
         );
+        let volumes = Volumes::new(paths.clone(), mounter, objects.clone())
+            .with_events(recorder.clone())
+            .with_flex_drivers(flex_drivers(&options))
+            .with_drivers(
+                drivers,
+                &options.node_name,
+                node.clone(),
+                options.look.clone(),
+            );
+        metrics.add_collector(volumes.collector());
         let ctx = Context {
             runtime: options.runtime.clone(),
             runtime_name: version.runtime_name.clone(),
@@ -444,15 +461,7 @@ impl NodeAgent {
             host_ips: node_ips(&options).iter().map(ToString::to_string).collect(),
             host_dns,
             status,
-            volumes: Volumes::new(paths.clone(), mounter, objects.clone())
-                .with_events(recorder.clone())
-                .with_flex_drivers(flex_drivers(&options))
-                .with_drivers(
-                    drivers,
-                    &options.node_name,
-                    node.clone(),
-                    options.look.clone(),
-                ),
+            volumes,
             registrar,
             users: UserRanges::new(paths.clone()),
             images: ImageManager::new(

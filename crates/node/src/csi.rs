@@ -3,7 +3,7 @@
 use davit_csi::Drivers;
 use davit_csi::registration::{
     AnnotationChange, NODE_ID_ANNOTATION, RegistrationError, annotation_with, annotation_without,
-    csi_node_driver, topology_labels, with_driver, without_driver,
+    csi_node_driver, topology_labels, with_allocatable, with_driver, without_driver,
 };
 use davit_proto::csi::v1::NodeGetInfoResponse;
 use k8s_openapi::api::core::v1::Node;
@@ -62,6 +62,11 @@ pub struct Registrar {
 }
 
 impl Registrar {
+    /// The drivers that are registered now.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.drivers.names()
+    }
+
     /// A registrar of the drivers of this node.
     pub fn new(client: kube::Client, node: String, drivers: Arc<Drivers>) -> Self {
         Self {
@@ -124,6 +129,17 @@ impl Registrar {
         .await?;
         self.write_csi_node(|drivers| with_driver(drivers, &entry))
             .await
+    }
+
+    /// Has a driver say anew how many volumes the node takes, and writes that down.
+    pub(crate) async fn refresh(&self, name: &str) -> Result<(), Error> {
+        let driver = self.drivers.get(name).map_err(davit_csi::Error::from)?;
+        let info = driver.node_get_info().await?;
+        let written = self.write_csi_node(|drivers| with_allocatable(drivers, name, &info));
+        match tokio::time::timeout(DEADLINE, written).await {
+            Ok(written) => written,
+            Err(_) => Err(Error::Late),
+        }
     }
 
     /// Takes out what registered with this socket.

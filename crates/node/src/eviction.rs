@@ -4,7 +4,7 @@
 //! [`signals`] are what is measured, [`state`] decides what is short for how long, [`rank`] who goes first; here is the
 //! loop around them. Specified by the page "Node-pressure Eviction" of Kubernetes' documentation.
 
-mod measure;
+pub(crate) mod measure;
 pub mod rank;
 pub mod signals;
 pub mod state;

@@ -127,6 +127,7 @@ pub struct KubeletConfig {
     shutdown_grace_period_critical_pods: Option<String>,
     static_pod_path: Option<PathBuf>,
     streaming_connection_idle_timeout: Option<String>,
+    volume_stats_agg_period: Option<String>,
     system_reserved: BTreeMap<String, String>,
     tls_cert_file: Option<PathBuf>,
     tls_private_key_file: Option<PathBuf>,
@@ -214,6 +215,9 @@ impl KubeletConfig {
         options.sysctls = self.sysctls()?;
         if let Some(dns) = &self.cluster_dns {
             options.cluster_dns.servers.clone_from(dns);
+        }
+        if let Some(text) = &self.volume_stats_agg_period {
+            options.volume_stats_period = stats_period(text, options.volume_stats_period)?;
         }
         if let Some(text) = &self.streaming_connection_idle_timeout {
             let idle = value("streamingConnectionIdleTimeout", durations::parse(text))?;
@@ -554,6 +558,20 @@ fn value<T, E: std::fmt::Display>(
     parsed: Result<T, E>,
 ) -> Result<T, ConfigError> {
     parsed.map_err(|e| wrong(field, e.to_string()))
+}
+
+/// Zero stands for the default and a negative duration for never, as in the kubelet.
+fn stats_period(text: &str, default: Option<Duration>) -> Result<Option<Duration>, ConfigError> {
+    let field = "volumeStatsAggPeriod";
+    if let Some(positive) = text.strip_prefix('-') {
+        return value(field, durations::parse(positive)).map(|_| None);
+    }
+    let period = value(field, durations::parse(text))?;
+    Ok(if period.is_zero() {
+        default
+    } else {
+        Some(period)
+    })
 }
 
 fn bytes(field: &'static str, text: &str) -> Result<u64, ConfigError> {

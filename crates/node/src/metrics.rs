@@ -1,6 +1,7 @@
 //! Metrics of the node under the original's names.
 
 use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -163,6 +164,11 @@ impl Metrics {
         plain(&mut root);
         *out.registry.lock() = root;
         out
+    }
+
+    /// Adds metrics that are made when they are asked for, under their whole names.
+    pub fn add_collector(&self, collector: Box<dyn Collector>) {
+        self.registry.lock().register_collector(collector);
     }
 
     /// The metrics as text.

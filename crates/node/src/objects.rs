@@ -1,4 +1,5 @@
 //! What pods refer to: ConfigMaps, Secrets, trust bundles, claims and their volumes, service account tokens.
+//! All is read; the status of claims is also written, when a volume has grown.
 
 use async_trait::async_trait;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
@@ -8,7 +9,9 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
 use kube::Api;
-use kube::api::{ListParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use parking_lot::Mutex;
+use serde_json::Value;
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -76,6 +79,13 @@ pub trait ObjectSource: Send + Sync {
     ) -> Result<Option<PersistentVolumeClaim>, Error>;
     /// A PersistentVolume.
     async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, Error>;
+    /// Changes the status of a PersistentVolumeClaim by a merge patch; the claim as it is then.
+    async fn patch_claim_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Result<PersistentVolumeClaim, Error>;
     /// A VolumeAttachment.
     async fn attachment(&self, name: &str) -> Result<Option<VolumeAttachment>, Error>;
     /// A CSIDriver.
@@ -181,6 +191,18 @@ impl ObjectSource for ApiObjects {
         self.get_cluster("persistentvolume", name).await
     }
 
+    async fn patch_claim_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Result<PersistentVolumeClaim, Error> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
+        let call = api.patch_status(name, &params, &patch);
+        within("persistentvolumeclaim", namespace, name, call).await
+    }
+
     async fn attachment(&self, name: &str) -> Result<Option<VolumeAttachment>, Error> {
         self.get_cluster("volumeattachment", name).await
     }
@@ -244,7 +266,7 @@ pub struct FixedObjects {
     secrets: HashMap<(String, String), Secret>,
     accounts: HashMap<(String, String), ServiceAccount>,
     bundles: Vec<ClusterTrustBundle>,
-    claims: HashMap<(String, String), PersistentVolumeClaim>,
+    claims: Mutex<HashMap<(String, String), PersistentVolumeClaim>>,
     volumes: HashMap<String, PersistentVolume>,
     attachments: HashMap<String, VolumeAttachment>,
     csi_drivers: HashMap<String, CSIDriver>,
@@ -252,7 +274,7 @@ pub struct FixedObjects {
 
 impl FixedObjects {
     /// Takes those among `objects` that can be asked for; others are ignored.
-    pub fn from_json(objects: &[serde_json::Value]) -> Self {
+    pub fn from_json(objects: &[Value]) -> Self {
         let mut out = Self::default();
         for object in objects {
             let text = |path: &str| {
@@ -267,7 +289,7 @@ impl FixedObjects {
                 "ConfigMap" => insert(&mut out.config_maps, key, object),
                 "ServiceAccount" => insert(&mut out.accounts, key, object),
                 "Secret" => insert(&mut out.secrets, key, object),
-                "PersistentVolumeClaim" => insert(&mut out.claims, key, object),
+                "PersistentVolumeClaim" => insert(out.claims.get_mut(), key, object),
                 "PersistentVolume" => insert(&mut out.volumes, key.1, object),
                 "VolumeAttachment" => insert(&mut out.attachments, key.1, object),
                 "CSIDriver" => insert(&mut out.csi_drivers, key.1, object),
@@ -285,7 +307,7 @@ impl FixedObjects {
 fn insert<K: std::hash::Hash + Eq, V: serde::de::DeserializeOwned>(
     into: &mut HashMap<K, V>,
     key: K,
-    object: &serde_json::Value,
+    object: &Value,
 ) {
     if let Ok(parsed) = serde_json::from_value(object.clone()) {
         into.insert(key, parsed);
@@ -325,7 +347,29 @@ impl ObjectSource for FixedObjects {
         name: &str,
     ) -> Result<Option<PersistentVolumeClaim>, Error> {
         let key = (namespace.to_owned(), name.to_owned());
-        Ok(self.claims.get(&key).cloned())
+        Ok(self.claims.lock().get(&key).cloned())
+    }
+
+    async fn patch_claim_status(
+        &self,
+        namespace: &str,
+        name: &str,
+        patch: &Value,
+    ) -> Result<PersistentVolumeClaim, Error> {
+        let key = (namespace.to_owned(), name.to_owned());
+        let failed = |source: kube::Error| Error::Api {
+            kind: "persistentvolumeclaim",
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            source: Box::new(source),
+        };
+        let mut claims = self.claims.lock();
+        let held = claims.entry(key).or_default();
+        let mut value =
+            serde_json::to_value(&*held).map_err(|e| failed(kube::Error::SerdeError(e)))?;
+        json_patch::merge(&mut value, patch);
+        *held = serde_json::from_value(value).map_err(|e| failed(kube::Error::SerdeError(e)))?;
+        Ok(held.clone())
     }
 
     async fn volume(&self, name: &str) -> Result<Option<PersistentVolume>, Error> {

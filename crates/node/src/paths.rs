@@ -78,6 +78,11 @@ impl Paths {
         self.pod(uid).join("volumes").join(plugin).join(name)
     }
 
+    /// Link to the device of one volume; `plugin` in the escaped form (`kubernetes.io~csi`).
+    pub fn volume_device(&self, uid: &str, plugin: &str, name: &str) -> PathBuf {
+        self.pod(uid).join("volumeDevices").join(plugin).join(name)
+    }
+
     /// Bind mount that stands for one `subPath` of one container.
     pub fn subpath(&self, uid: &str, volume: &str, container: &str, index: usize) -> PathBuf {
         self.pod(uid)

@@ -4,6 +4,7 @@
 //! are not built are refused with an error that says so.
 
 pub mod atomic;
+mod block;
 mod claims;
 mod csi;
 mod device_mount;
@@ -16,12 +17,16 @@ mod local;
 mod locks;
 pub mod mount_options;
 pub mod mounts;
+mod node_expand;
 mod persistent;
 mod projection;
+mod stats;
 mod tokens;
 mod trust_bundle;
 
 pub use error::{Cause, Error};
+pub(crate) use stats::file_system;
+pub use stats::{ClaimName, VolumeFigures};
 
 use crate::env::NodeFacts;
 use crate::objects::ObjectSource;
@@ -37,9 +42,13 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, Pod, Volume};
 use locks::Locks;
 use mounts::Mounter;
+use node_expand::Known;
 use parking_lot::Mutex;
+use prometheus_client::collector::Collector;
+use stats::PlacedVolumes;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokens::Tokens;
@@ -100,6 +109,11 @@ pub struct Volumes {
     staged: Mutex<BTreeSet<(String, String)>>,
     /// Attachable volumes that pods wait for, by pod UID and unique name.
     wanted: Mutex<BTreeSet<(String, String)>>,
+    /// Devices that pods have, opened, by pod UID and name of the persistent volume.
+    held: Mutex<BTreeMap<(String, String), OwnedFd>>,
+    /// Sizes of persistent volumes, by name.
+    sizes: Mutex<BTreeMap<String, Known>>,
+    placed: PlacedVolumes,
     /// Some staged volume may be used no more.
     unstage: Notify,
 }
@@ -123,6 +137,9 @@ impl Volumes {
             published: Mutex::default(),
             staged: Mutex::default(),
             wanted: Mutex::default(),
+            held: Mutex::default(),
+            sizes: Mutex::default(),
+            placed: PlacedVolumes::default(),
             unstage: Notify::new(),
         }
     }
@@ -156,9 +173,21 @@ impl Volumes {
         self
     }
 
+    /// The metrics of claims.
+    pub(crate) fn collector(&self) -> Box<dyn Collector> {
+        Box::new(self.placed.clone())
+    }
+
     /// The mounter, for sub-paths.
     pub fn mounter(&self) -> &Arc<dyn Mounter> {
         &self.mounter
+    }
+
+    fn tell(&self, pod: &Pod, reason: &'static str, message: String) {
+        match &self.recorder {
+            Some(recorder) => recorder.normal(&pod.reference(), reason, message),
+            None => tracing::info!(pod = %pod.format(), reason, message),
+        }
     }
 
     fn warn(&self, pod: &Pod, reason: &'static str, message: String) {
@@ -239,9 +268,21 @@ impl Volumes {
             unmounted: Vec::new(),
             cause,
         })?;
-        if let Some(claimed) = claimed {
-            return Box::pin(self.persistent(pod, &claimed, facts)).await;
-        }
+        let ready = match &claimed {
+            Some(claimed) => Box::pin(self.persistent(pod, claimed, facts)).await?,
+            None => Box::pin(self.unclaimed(pod, volume, facts)).await?,
+        };
+        self.place(pod, volume, claimed.as_ref(), &ready);
+        Ok(ready)
+    }
+
+    /// A volume that the pod describes itself.
+    async fn unclaimed(
+        &self,
+        pod: &Pod,
+        volume: &Volume,
+        facts: &NodeFacts,
+    ) -> Result<Ready, Error> {
         if let Some(source) = &volume.csi {
             return Box::pin(self.inline_csi(pod, &volume.name, source)).await;
         }
@@ -337,7 +378,8 @@ impl Volumes {
     /// # Errors
     /// Mounts that stay, or files that cannot be removed. Nothing behind a mount that stays is removed.
     pub async fn unmount(&self, uid: &str) -> io::Result<()> {
-        self.take_down(uid, &["volumes", "volume-subpaths"]).await
+        let parts = &["volumes", "volume-subpaths", "volumeDevices"];
+        self.take_down(uid, parts).await
     }
 
     /// Takes down everything of a pod and removes its directory.
@@ -352,9 +394,11 @@ impl Volumes {
         let lock = self.pods.of(uid);
         let _alone = lock.write().await;
         self.tokens.forget(uid);
+        self.displace(uid);
         // A driver of one kind that hangs or is gone does not keep what those of the other have mounted.
         let (flex, csi) = tokio::join!(self.unmount_flex(uid), self.unpublish(uid));
         flex.and(csi)?;
+        self.unmap_local(uid).await?;
         let path = self.paths.pod(uid);
         let mounter = self.mounter.clone();
         let done = tokio::task::spawn_blocking(move || {

@@ -15,6 +15,8 @@ pub const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-pr
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// On claims: who resizes.
 pub const STORAGE_RESIZER: &str = "volume.kubernetes.io/storage-resizer";
+/// On claims of volumes that several nodes have: what they are on a node need not grow.
+pub const NODE_EXPANSION_NOT_REQUIRED: &str = "volume.kubernetes.io/node-expansion-not-required";
 /// On volumes: their size before a growth that the file system has not followed yet.
 pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 /// On claims and volumes: the class, from before there was a field for it; it wins over the field.

@@ -59,6 +59,16 @@ pub fn request_of(claim: &PersistentVolumeClaim) -> Quantity {
 }
 
 /// Texts that are no quantities do not pass the API server.
+/// The size that a bound claim has now; zero where it does not say.
+pub fn size_of(claim: &PersistentVolumeClaim) -> Quantity {
+    storage_in(
+        claim
+            .status
+            .as_ref()
+            .and_then(|status| status.capacity.as_ref()),
+    )
+}
+
 fn storage_in(amounts: Option<&BTreeMap<String, Text>>) -> Quantity {
     let text = amounts.and_then(|amounts| amounts.get(STORAGE));
     let parsed = text.and_then(|text| Quantity::parse(&text.0).ok());

@@ -113,3 +113,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn item_038_the_number_of_volumes_is_told_anew() {
+    let info = |limit| NodeGetInfoResponse {
+        node_id: "n".to_owned(),
+        max_volumes_per_node: limit,
+        accessible_topology: None,
+    };
+    let first = with_driver(&[], &csi_node_driver("d", &info(5)).unwrap()).unwrap();
+    assert_eq!(with_allocatable(&first, "d", &info(5)), None);
+    assert_eq!(with_allocatable(&first, "other", &info(3)), None);
+    let changed = with_allocatable(&first, "d", &info(3)).unwrap();
+    let count = |drivers: &[CSINodeDriver]| drivers[0].allocatable.as_ref().and_then(|a| a.count);
+    assert_eq!(count(&changed), Some(3));
+    let unlimited = with_allocatable(&changed, "d", &info(0)).unwrap();
+    assert_eq!(unlimited[0].allocatable, None);
+}

@@ -72,7 +72,6 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("tlsMinVersion", ""),
     ("tracing", ""),
     ("userNamespaces", ""),
-    ("volumeStatsAggPeriod", ""),
 ];
 
 /// Whether a field is one of those and asks for something else than what happens anyway. What is zero stands for the

@@ -181,6 +181,15 @@ fn idle_sessions_and_profiles_by_default() {
         of("streamingConnectionIdleTimeout: 1h\n").session_idle,
         hours(1)
     );
+    for (text, period) in [
+        ("", Some(60)),
+        ("volumeStatsAggPeriod: 0s\n", Some(60)),
+        ("volumeStatsAggPeriod: 5m\n", Some(300)),
+        ("volumeStatsAggPeriod: -1s\n", None),
+    ] {
+        let period = period.map(Duration::from_secs);
+        assert_eq!(of(text).volume_stats_period, period, "{text}");
+    }
     assert!(!of("").seccomp_default);
     assert!(of("seccompDefault: true\n").seccomp_default);
 }

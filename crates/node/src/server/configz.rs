@@ -51,6 +51,7 @@ fn configuration(options: &NodeOptions) -> Value {
         "enforceNodeAllocatable": enforced(options),
         "seccompDefault": options.seccomp_default,
         "streamingConnectionIdleTimeout": shown(options.session_idle),
+        "volumeStatsAggPeriod": options.volume_stats_period.map_or_else(|| "-1s".to_owned(), shown),
         "podLogsDir": options.log_dir,
         "containerLogMaxFiles": options.log_rotation.max_files,
         "containerLogMaxSize": options.log_rotation.max_bytes.to_string(),

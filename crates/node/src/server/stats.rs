@@ -1,8 +1,10 @@
-//! `/stats/summary`: use of processor and memory by node, pod and container, as the runtime reports it.
+//! `/stats/summary`: use of processor, memory and disks by node, pod, container and volume.
 
 use super::usage::{self, ContainerUsage, NodeUsage, PodUsage};
 use super::{json, text};
 use crate::context::Context;
+use crate::volumes::{VolumeFigures, file_system};
+use davit_csi::VolumeStats;
 use davit_proto::cri::v1 as cri;
 use davit_streaming::Body;
 use http::{Response, StatusCode};
@@ -17,10 +19,45 @@ pub(super) async fn summary(ctx: &Context) -> Response<Body> {
             return text(StatusCode::INTERNAL_SERVER_ERROR, message);
         }
     };
-    let pods: Vec<Value> = usage.pods.iter().map(pod).collect();
+    let pods = usage.pods.iter().map(|used| {
+        let mut shown = pod(used);
+        let volumes: Vec<Value> = ctx.volumes.figures(&used.uid).iter().map(volume).collect();
+        if !volumes.is_empty() {
+            shown["volume"] = volumes.into();
+        }
+        shown
+    });
+    let pods: Vec<Value> = pods.collect();
     let mut node = node(&usage.node);
     node.insert("nodeName".to_owned(), ctx.options.node_name.clone().into());
+    let root = ctx.paths.root().to_owned();
+    if let Ok(Ok(used)) = tokio::task::spawn_blocking(move || file_system(&root)).await {
+        node.insert("fs".to_owned(), space(Timestamp::now(), &used));
+    }
     json(&object!({"node": node, "pods": pods}))
+}
+
+fn volume((name, figures): (&String, &VolumeFigures)) -> Value {
+    let mut shown = space(figures.time, &figures.numbers);
+    shown["name"] = name.clone().into();
+    if let Some(claim) = &figures.claim {
+        shown["pvcRef"] =
+            object!({"name": claim.persistentvolumeclaim, "namespace": claim.namespace});
+    }
+    shown
+}
+
+/// The numbers of a file system.
+fn space(at: Timestamp, used: &VolumeStats) -> Value {
+    object!({
+        "time": at.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        "availableBytes": used.available_bytes,
+        "capacityBytes": used.capacity_bytes,
+        "usedBytes": used.used_bytes,
+        "inodesFree": used.inodes_free,
+        "inodes": used.inodes,
+        "inodesUsed": used.inodes_used,
+    })
 }
 
 fn time(nanos: i64) -> Value {

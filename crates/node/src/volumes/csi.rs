@@ -4,12 +4,16 @@
 //! records say what there is to undo.
 
 mod attach;
+mod device;
+mod expand;
 mod undo;
 
+pub(super) use device::map_of;
 pub(super) use undo::Staged;
 
 use super::claims::Claimed;
 use super::error::{Cause, Error, io_error};
+use super::node_expand::When;
 use super::{Ready, Volumes, fs_group, group_of};
 use crate::paths::PRIVATE_DIR;
 use crate::pod::PodExt;
@@ -68,26 +72,30 @@ impl Volumes {
         pod: &Pod,
         claimed: &Claimed,
     ) -> Result<Ready, Cause> {
-        if claimed.is_block() {
-            return Err(Cause::NotBuilt("csi with volumeMode Block"));
-        }
         let mut volume = CsiVolume::persistent(&claimed.volume)
             .ok_or(Cause::NotBuilt("csi without a driver"))?;
         volume.mount_options = claimed.mount_options();
-        self.csi(pod, &volume, claimed.read_only).await
+        let key = (pod.uid().to_owned(), volume.name.clone());
+        let when = When::of(self.published.lock().contains(&key));
+        let ready = self.csi(pod, &volume, claimed.read_only).await?;
+        self.expand_csi(pod, claimed, &volume, ready.path(), when)
+            .await?;
+        Ok(ready)
     }
 
     async fn csi(&self, pod: &Pod, volume: &CsiVolume, read_only: bool) -> Result<Ready, Cause> {
         let object = self.objects.csi_driver(&volume.driver).await?;
         let settings = DriverSettings::of(object.as_ref());
         let key = (pod.uid().to_owned(), volume.name.clone());
-        let target = paths::pod_mount(self.paths.root(), pod.uid(), &volume.name);
-        let ready = Ready::Directory {
-            path: target.clone(),
-            read_only,
+        let ready = if volume.block {
+            let path = self.paths.volume_device(pod.uid(), PLUGIN, &volume.name);
+            Ready::Device { path, read_only }
+        } else {
+            let path = paths::pod_mount(self.paths.root(), pod.uid(), &volume.name);
+            Ready::Directory { path, read_only }
         };
         let known = self.published.lock().contains(&key);
-        if known && !settings.requires_republish {
+        if known && (volume.block || !settings.requires_republish) {
             return Ok(ready);
         }
         settings
@@ -95,7 +103,7 @@ impl Volumes {
             .map_err(|error| Cause::Claim(error.to_string()))?;
         let persistent = volume.lifecycle == LifecycleMode::Persistent;
         let publish_context = if persistent && settings.attach_required {
-            self.attached(pod, volume).await?
+            self.attached(pod, volume, &settings).await?
         } else {
             BTreeMap::new()
         };
@@ -119,7 +127,12 @@ impl Volumes {
             .volumes
             .of(&format!("{}/{}", volume.driver, volume.handle));
         let _alone = lock.lock().await;
-        match job.run(&target, known).await {
+        let done = if volume.block {
+            job.run_device().await
+        } else {
+            job.run(ready.path(), known).await
+        };
+        match done {
             Ok(()) => {}
             // What was published before stays as it was.
             Err(error) if known => {
@@ -168,9 +181,19 @@ impl Job<'_> {
             Ok(fresh)
         })
         .await?;
-        let secrets = self
-            .secrets(SecretField::Stage, self.volume.stage_secret.as_ref())
-            .await?;
+        let staged = self.ask_to_stage(staging).await;
+        if let Err(Cause::Csi(error)) = &staged
+            && error.class() == Class::Final
+            && fresh
+        {
+            undo::remove_records(dir).await;
+        }
+        staged
+    }
+
+    async fn ask_to_stage(&self, staging: &Path) -> Result<(), Cause> {
+        let secret = self.volume.stage_secret.as_ref();
+        let secrets = self.volumes.csi_secrets(SecretField::Stage, secret).await?;
         let request = StageVolume {
             volume: self.volume,
             capabilities: self.capabilities,
@@ -180,12 +203,6 @@ impl Job<'_> {
             fs_group: self.fs_group,
         };
         let staged = self.driver.stage(request.request()).await;
-        if let Err(error) = &staged
-            && error.class() == Class::Final
-            && fresh
-        {
-            undo::remove_records(dir).await;
-        }
         staged.map_err(csi_cause)
     }
 
@@ -202,8 +219,21 @@ impl Job<'_> {
             })
             .await?;
         }
+        let published = self.ask_to_publish(staging, target).await;
+        if let Err(Cause::Csi(error)) = &published
+            && error.class() == Class::Final
+            && !known
+        {
+            undo::remove_records(dir).await;
+        }
+        published
+    }
+
+    async fn ask_to_publish(&self, staging: &Path, target: &Path) -> Result<(), Cause> {
+        let secret = self.volume.publish_secret.as_ref();
         let secrets = self
-            .secrets(SecretField::Publish, self.volume.publish_secret.as_ref())
+            .volumes
+            .csi_secrets(SecretField::Publish, secret)
             .await?;
         let tokens = self.tokens().await?;
         let pod = self.pod;
@@ -231,40 +261,7 @@ impl Job<'_> {
             .request()
             .map_err(|error| Cause::Claim(format!("cannot write tokens: {error}")))?;
         let published = self.driver.publish(request).await;
-        if let Err(error) = &published
-            && error.class() == Class::Final
-            && !known
-        {
-            undo::remove_records(dir).await;
-        }
         published.map_err(csi_cause)
-    }
-
-    async fn secrets(
-        &self,
-        field: SecretField,
-        name: Option<&SecretName>,
-    ) -> Result<BTreeMap<String, String>, Cause> {
-        let Some(name) = name else {
-            return Ok(BTreeMap::new());
-        };
-        let failed = |cause: String| {
-            let secret = name.clone();
-            let error = SecretError {
-                field,
-                secret,
-                cause,
-            };
-            Cause::Claim(error.to_string())
-        };
-        let found = self
-            .volumes
-            .objects
-            .secret(&name.namespace, &name.name)
-            .await;
-        let found = found.map_err(|e| failed(e.to_string()))?;
-        let found = found.ok_or_else(|| failed(format!("secrets \"{}\" not found", name.name)))?;
-        secrets::data(field, name, &found).map_err(|e| Cause::Claim(e.to_string()))
     }
 
     /// The tokens that the driver wants, by audience.
@@ -285,6 +282,32 @@ impl Job<'_> {
             out.insert(wanted.audience.clone(), status);
         }
         Ok(out)
+    }
+}
+
+impl Volumes {
+    /// The data of a secret that a volume names.
+    async fn csi_secrets(
+        &self,
+        field: SecretField,
+        name: Option<&SecretName>,
+    ) -> Result<BTreeMap<String, String>, Cause> {
+        let Some(name) = name else {
+            return Ok(BTreeMap::new());
+        };
+        let failed = |cause: String| {
+            let secret = name.clone();
+            let error = SecretError {
+                field,
+                secret,
+                cause,
+            };
+            Cause::Claim(error.to_string())
+        };
+        let found = self.objects.secret(&name.namespace, &name.name).await;
+        let found = found.map_err(|e| failed(e.to_string()))?;
+        let found = found.ok_or_else(|| failed(format!("secrets \"{}\" not found", name.name)))?;
+        secrets::data(field, name, &found).map_err(|e| Cause::Claim(e.to_string()))
     }
 }
 

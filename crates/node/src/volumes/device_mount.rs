@@ -58,6 +58,14 @@ pub enum DeviceError {
         /// What fsck wrote.
         output: String,
     },
+    /// The file system does not grow with its device.
+    #[error("failed to resize the file system on disk {}: {cause}", device.display())]
+    Resize {
+        /// The device.
+        device: PathBuf,
+        /// Why.
+        cause: String,
+    },
     /// The kernel does not mount it.
     #[error("failed to mount disk {} as {fs_type}, which has {found}: {source}", device.display())]
     Mount {
@@ -190,6 +198,33 @@ async fn make(device: &Path, fs_type: &str) -> Result<(), DeviceError> {
         _ => &[],
     };
     let output = run(&program, arguments, device, WORK_LIMIT).await;
+    let output = output.map_err(|e| failed(format!("{program}: {e}")))?;
+    if output.status.success() {
+        Ok(())
+    } else {
+        Err(failed(written(&output)))
+    }
+}
+
+/// Makes a mounted file system as large as its device.
+///
+/// # Errors
+/// [`DeviceError::Unknown`], [`DeviceError::Resize`].
+pub(super) async fn grow(device: &Path, mount: &Path) -> Result<(), DeviceError> {
+    let failed = |cause: String| DeviceError::Resize {
+        device: device.into(),
+        cause,
+    };
+    let (program, arguments, at): (_, &[&str], _) = match look(device).await? {
+        Format::FileSystem(found) => match found.as_str() {
+            "ext2" | "ext3" | "ext4" => ("resize2fs", &[], device),
+            "xfs" => ("xfs_growfs", &["-d"], mount),
+            "btrfs" => ("btrfs", &["filesystem", "resize", "max"], mount),
+            other => return Err(failed(format!("nothing here grows {other}"))),
+        },
+        Format::Blank | Format::Other => return Err(failed("no file system is on it".to_owned())),
+    };
+    let output = run(program, arguments, at, WORK_LIMIT).await;
     let output = output.map_err(|e| failed(format!("{program}: {e}")))?;
     if output.status.success() {
         Ok(())

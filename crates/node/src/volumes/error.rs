@@ -21,6 +21,14 @@ pub enum Error {
         /// What failed.
         cause: Cause,
     },
+    /// What it has on this node does not grow with it.
+    #[error("MountVolume.NodeExpandVolume failed for volume \"{volume}\" : {cause}")]
+    Expand {
+        /// Name of the persistent volume.
+        volume: String,
+        /// What failed.
+        cause: Box<Cause>,
+    },
     /// The volume is not to be had on this node.
     #[error(
         "MountVolume.NodeAffinity check failed for volume \"{volume}\" : no matching NodeSelectorTerms"
@@ -45,10 +53,24 @@ pub enum Error {
 }
 
 impl Error {
+    /// The CSI driver that takes no more volumes on this node, if that is it.
+    pub fn full_driver(&self) -> Option<&str> {
+        match self {
+            Self::SetUp { cause, .. } | Self::Map { cause, .. } => match cause {
+                Cause::AttachLimit { driver, .. } => Some(driver),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// The reason of the event that tells it.
     pub fn reason(&self) -> &'static str {
         match self {
-            Self::SetUp { .. } | Self::Affinity { .. } | Self::Unprocessed { .. } => "FailedMount",
+            Self::SetUp { .. }
+            | Self::Expand { .. }
+            | Self::Affinity { .. }
+            | Self::Unprocessed { .. } => "FailedMount",
             Self::Map { .. } => "FailedMapVolume",
         }
     }
@@ -110,6 +132,20 @@ pub enum Cause {
     /// A device, or the file system on it.
     #[error(transparent)]
     Device(#[from] super::device_mount::DeviceError),
+    /// The node takes no more volumes of this driver.
+    #[error("{message}")]
+    AttachLimit {
+        /// The CSI driver.
+        driver: String,
+        /// What the attacher said.
+        message: String,
+    },
+    /// The node's part in growing the volume.
+    #[error(transparent)]
+    Expand(Box<Cause>),
+    /// Nobody here can grow what the volume is on this node.
+    #[error("{0}")]
+    CannotExpand(String),
     /// A kind of volume that this node cannot mount.
     #[error("volumes of kind {0} are not built into this node")]
     NotBuilt(&'static str),

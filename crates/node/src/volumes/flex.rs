@@ -4,10 +4,12 @@
 //! A directory says that a driver may have mounted something on it: it is made before the driver is asked, and removed when
 //! the driver says that nothing is there. After a restart directories and mounts say what there is to undo.
 
+mod expand;
 mod undo;
 
 use super::claims::Claimed;
 use super::error::{Cause, Error, io_error};
+use super::node_expand::When;
 use super::{Ready, Volumes, blocking, device_mount, fs_group, group_of};
 use crate::paths::PRIVATE_DIR;
 use crate::pod::PodExt;
@@ -90,7 +92,12 @@ impl Volumes {
         let volume = FlexVolume::persistent(&claimed.volume, claimed.read_only)
             .ok_or(Cause::NotBuilt("flexVolume without a driver"))?;
         let volume = volume.map_err(|error| Cause::Flex(error.into()))?;
-        self.flex(pod, &volume).await
+        let key = key(pod.uid(), &volume.driver.directory(), &volume.name);
+        let when = When::of(self.published.lock().contains(&key));
+        let ready = self.flex(pod, &volume).await?;
+        self.expand_flex(pod, claimed, &volume, ready.path(), when)
+            .await?;
+        Ok(ready)
     }
 
     async fn flex(&self, pod: &Pod, volume: &FlexVolume) -> Result<Ready, Cause> {

@@ -21,10 +21,10 @@ impl Volumes {
     ) -> Result<Ready, Error> {
         let failed = |cause| {
             let volume = claimed.name().to_owned();
-            if claimed.is_block() {
-                Error::Map { volume, cause }
-            } else {
-                Error::SetUp { volume, cause }
+            match cause {
+                Cause::Expand(cause) => Error::Expand { volume, cause },
+                cause if claimed.is_block() => Error::Map { volume, cause },
+                cause => Error::SetUp { volume, cause },
             }
         };
         let Some(spec) = &claimed.volume.spec else {
@@ -49,7 +49,7 @@ impl Volumes {
         claimed: &Claimed,
         spec: &PersistentVolumeSpec,
     ) -> Result<Ready, Cause> {
-        if let (Some(source), false) = (&spec.local, claimed.is_block()) {
+        if let Some(source) = &spec.local {
             return local::set_up(self, pod, claimed, source).await;
         }
         if let (Some(source), false) = (&spec.host_path, claimed.is_block()) {
@@ -69,16 +69,21 @@ impl Volumes {
 
     /// `ReadWriteOncePod` holds also where pods were placed without the scheduler.
     fn check_one_pod(&self, pod: &Pod, claimed: &Claimed) -> Result<(), Cause> {
-        let others = |plugin| {
-            !self
-                .others_with(pod.uid(), plugin, claimed.name())
-                .is_empty()
-        };
+        if !claimed.is_for_one_pod() {
+            return Ok(());
+        }
+        let (uid, name) = (pod.uid(), claimed.name());
         let flex = flex::directory_of(&claimed.volume);
-        let mut plugins = [local::PLUGIN, csi::PLUGIN]
+        let plugins = [local::PLUGIN, csi::PLUGIN]
             .into_iter()
             .chain(flex.as_deref());
-        if claimed.is_for_one_pod() && plugins.any(others) {
+        let mut others: Vec<String> = plugins
+            .flat_map(|plugin| self.others_with(uid, plugin, name))
+            .collect();
+        for map in [csi::map_of(self.paths.root(), name), self.local_map(name)] {
+            others.extend(map.pods().into_iter().filter(|other| other != uid));
+        }
+        if !others.is_empty() {
             let text =
                 "volume uses the ReadWriteOncePod access mode and is already in use by another pod";
             return Err(Cause::Claim(text.to_owned()));
@@ -89,7 +94,6 @@ impl Volumes {
 
 fn kind_of(spec: &PersistentVolumeSpec, block: bool) -> &'static str {
     let kinds = [
-        (spec.local.is_some() && block, "local with volumeMode Block"),
         (
             spec.host_path.is_some() && block,
             "hostPath with volumeMode Block",

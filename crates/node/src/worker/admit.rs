@@ -149,7 +149,7 @@ impl Worker {
             .collect()
     }
 
-    fn refuse(&mut self, runtime: &PodRuntime, refusal: Refusal) {
+    pub(super) fn refuse(&mut self, runtime: &PodRuntime, refusal: Refusal) {
         let Refusal {
             reason,
             message,

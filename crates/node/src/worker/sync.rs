@@ -2,6 +2,8 @@
 
 use super::devices::Outcome;
 use super::{Next, RESYNC, Stage, Worker};
+use crate::admission::Refusal;
+use crate::agent::csi_drivers;
 use crate::plan::{self, Kill, KillReason, Plan, Sandbox};
 use crate::pod::PodExt;
 use crate::runtime_state::PodRuntime;
@@ -10,6 +12,9 @@ use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use std::time::{Duration, Instant};
 use tokio_util::task::AbortOnDropHandle;
+
+/// How long one attempt waits for the node's own object.
+const NODE: Duration = Duration::from_secs(10);
 
 impl Worker {
     pub(super) async fn sync(&mut self) -> Next {
@@ -210,11 +215,20 @@ impl Worker {
         if fresh {
             return Ok(());
         }
-        let facts = self.ctx.facts(&self.pod, runtime.ips());
         let (ctx, pod, input) = (self.ctx.clone(), self.pod.clone(), self.input.clone());
         // A task of its own, which ends with this wait: drivers and the API server lie deep below it.
-        let (of, wanted) = (ctx.clone(), pod.clone());
-        let setup = tokio::spawn(async move { of.volumes.setup(&wanted, &facts).await });
+        let (of, wanted, ips) = (ctx.clone(), pod.clone(), runtime.ips().to_vec());
+        let setup = tokio::spawn(async move {
+            // In the first moments of an agent its node's labels, by which volumes say where they are, are not known. Static
+            // pods need no API server.
+            if !wanted.is_static()
+                && let Err(error) = of.node.wait_synced(NODE).await
+            {
+                tracing::warn!(pod = %wanted.format(), %error, "volumes are not told of the node's labels");
+            }
+            let facts = of.facts(&wanted, &ips);
+            of.volumes.setup(&wanted, &facts).await
+        });
         let made = tokio::select! {
             made = AbortOnDropHandle::new(setup) => made,
             // A driver that hangs does not hold up the pod's end.
@@ -235,6 +249,12 @@ impl Worker {
             }
             Err(errors) => errors,
         };
+        let full = errors
+            .iter()
+            .find_map(|e| Some((e.full_driver()?.to_owned(), e.to_string())));
+        if let Some((driver, why)) = full {
+            return Err(self.reject_for_volumes(runtime, &driver, &why).await);
+        }
         let reference = pod.reference();
         for error in errors {
             tracing::warn!(pod = %pod.format(), %error, "volumes are not ready");
@@ -247,6 +267,19 @@ impl Worker {
             return Ok(());
         }
         Err(self.retry_later())
+    }
+
+    /// Ends a pod whose volumes the node does not take, so that another is made elsewhere, and has the driver say how many
+    /// it takes.
+    async fn reject_for_volumes(&mut self, runtime: &PodRuntime, driver: &str, why: &str) -> Next {
+        csi_drivers::refresh(&self.ctx, driver).await;
+        let refusal = Refusal {
+            reason: "VolumeAttachmentLimitExceeded".to_owned(),
+            message: format!("Node has reached its volume attachment limit, rejecting pod. {why}"),
+            misfit: None,
+        };
+        self.refuse(runtime, refusal);
+        Next::Again
     }
 
     /// Has the drivers of the pod's resource claims prepare them. A driver that hangs does not hold up the pod's end.

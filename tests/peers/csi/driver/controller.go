@@ -111,10 +111,10 @@ func (c *controller) volume(r *record) *csi.Volume {
 	return volume
 }
 
-// usable says why a volume cannot be used so: it is a directory.
+// usable says why a volume cannot be used so.
 func usable(capability *csi.VolumeCapability) error {
-	if capability.GetMount() == nil {
-		return status.Error(codes.InvalidArgument, "only volumes with a file system")
+	if capability.GetMount() == nil && capability.GetBlock() == nil {
+		return status.Error(codes.InvalidArgument, "a file system or a device is needed")
 	}
 	if capability.GetAccessMode() == nil {
 		return status.Error(codes.InvalidArgument, "an access mode is needed")

@@ -1,6 +1,6 @@
 // Command driver is a small CSI driver on the official Go module of the specification: all services in one program, which
-// also registers with the kubelet. Its volumes are directories of one machine, published by bind mounts, so it has no
-// sizes to keep: capacities are remembered and answered.
+// also registers with the kubelet. Its volumes are directories of one machine, published by bind mounts, so these have no
+// sizes to keep: capacities are remembered and answered. Asked for devices (with --stage) it gives loop devices, which have.
 //
 // Switches make calls fail or hang, and have every request written down:
 //

@@ -62,6 +62,9 @@ func (n *node) check(id string, capability *csi.VolumeCapability, publishContext
 	if err := usable(capability); err != nil {
 		return err
 	}
+	if capability.GetBlock() != nil && !n.stage {
+		return status.Error(codes.InvalidArgument, "devices are made when they are staged")
+	}
 	if n.attach && publishContext[attachedTo] != n.node {
 		return status.Errorf(codes.FailedPrecondition, "attached to %q, this is %q", publishContext[attachedTo], n.node)
 	}
@@ -78,6 +81,9 @@ func (n *node) NodeStageVolume(_ context.Context, request *csi.NodeStageVolumeRe
 	if err := n.check(request.VolumeId, request.VolumeCapability, request.PublishContext); err != nil {
 		return nil, err
 	}
+	if request.VolumeCapability.GetBlock() != nil {
+		return &csi.NodeStageVolumeResponse{}, n.disk.connect(request.VolumeId)
+	}
 	data, err := n.disk.data(volumes, request.VolumeId)
 	if err != nil {
 		return nil, err
@@ -91,6 +97,9 @@ func (n *node) NodeStageVolume(_ context.Context, request *csi.NodeStageVolumeRe
 func (n *node) NodeUnstageVolume(_ context.Context, request *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	if request.VolumeId == "" || request.StagingTargetPath == "" {
 		return nil, status.Error(codes.InvalidArgument, "a volume and a place are needed")
+	}
+	if err := n.disk.disconnect(request.VolumeId); err != nil {
+		return nil, err
 	}
 	return &csi.NodeUnstageVolumeResponse{}, unbind(request.StagingTargetPath)
 }
@@ -111,6 +120,9 @@ func (n *node) NodePublishVolume(_ context.Context, request *csi.NodePublishVolu
 		if err := n.make(request.VolumeId); err != nil {
 			return nil, err
 		}
+	}
+	if request.VolumeCapability.GetBlock() != nil {
+		return &csi.NodePublishVolumeResponse{}, n.disk.publishDevice(request.VolumeId, request.TargetPath, request.Readonly)
 	}
 	from, err := n.disk.data(volumes, request.VolumeId)
 	if err != nil {
@@ -208,6 +220,9 @@ func (n *node) NodeExpandVolume(_ context.Context, request *csi.NodeExpandVolume
 	}
 	if mounted, err := isMounted(request.VolumePath); err != nil || !mounted {
 		return nil, status.Errorf(codes.NotFound, "not published at %q (%v)", request.VolumePath, err)
+	}
+	if err := n.disk.expandDevice(there.ID, request.CapacityRange.GetRequiredBytes()); err != nil {
+		return nil, err
 	}
 	return &csi.NodeExpandVolumeResponse{CapacityBytes: max(there.Capacity, request.CapacityRange.GetRequiredBytes())}, nil
 }

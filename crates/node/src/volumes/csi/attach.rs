@@ -4,8 +4,8 @@
 use super::super::Volumes;
 use super::super::error::Cause;
 use crate::pod::PodExt;
-use davit_csi::CsiVolume;
 use davit_csi::names::attachment_name;
+use davit_csi::{CsiVolume, DriverSettings};
 use davit_volume::names::csi_volume_name;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// How long one attempt waits.
 const LIMIT: Duration = Duration::from_secs(123);
+/// What attachers say with the code of gRPC when a node takes no more volumes.
+const RESOURCE_EXHAUSTED: i32 = 8;
 const POLL: Duration = Duration::from_millis(100);
 
 impl Volumes {
@@ -21,6 +23,7 @@ impl Volumes {
         &self,
         pod: &Pod,
         volume: &CsiVolume,
+        settings: &DriverSettings,
     ) -> Result<BTreeMap<String, String>, Cause> {
         let name = csi_volume_name(&volume.driver, &volume.handle);
         let wait = async {
@@ -38,8 +41,31 @@ impl Volumes {
         };
         match tokio::time::timeout(LIMIT, wait).await {
             Ok(attached) => attached,
-            Err(_) => Err(not_attached(&name)),
+            Err(_) => Err(self.why_not_attached(volume, settings, &name).await),
         }
+    }
+
+    /// A driver that lets its limit be asked for anew may have less room than the scheduler was told.
+    async fn why_not_attached(
+        &self,
+        volume: &CsiVolume,
+        settings: &DriverSettings,
+        name: &str,
+    ) -> Cause {
+        if settings.allocatable_update_period().is_some() {
+            let object = attachment_name(&volume.handle, &volume.driver, &self.node_name);
+            let found = self.objects.attachment(&object).await.ok().flatten();
+            let error = found.and_then(|attachment| attachment.status?.attach_error);
+            if let Some(error) = error
+                && error.error_code == Some(RESOURCE_EXHAUSTED)
+            {
+                return Cause::AttachLimit {
+                    driver: volume.driver.clone(),
+                    message: error.message.unwrap_or_default(),
+                };
+            }
+        }
+        not_attached(name)
     }
 
     /// Waits until the volume is attached, where no VolumeAttachment tells of it. Answers its device, which may be empty.
@@ -80,6 +106,9 @@ impl Volumes {
             }
         }
         for (_, record) in super::undo::staged_records(self.paths.root()) {
+            names.insert(csi_volume_name(&record.driver_name, &record.volume_handle));
+        }
+        for (_, record) in super::device::device_records(self.paths.root()) {
             names.insert(csi_volume_name(&record.driver_name, &record.volume_handle));
         }
         names.extend(self.flex_in_use());

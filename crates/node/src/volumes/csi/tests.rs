@@ -108,3 +108,37 @@ async fn a_driver_that_hangs_holds_up_its_own_volumes_only() {
         .expect("other volumes are undone");
     assert!(staging.join(VOL_DATA).exists());
 }
+
+#[tokio::test(start_paused = true)]
+async fn item_038_a_node_that_takes_no_more_volumes_says_so() {
+    let tmp = tempfile::tempdir().unwrap();
+    let volume = volume_of_a_missing_driver();
+    let name = davit_csi::names::attachment_name(&volume.handle, &volume.driver, "");
+    let attachment = |code: i32| {
+        json!({"kind": "VolumeAttachment", "metadata": {"name": name},
+            "spec": {"attacher": volume.driver, "nodeName": "n", "source": {}},
+            "status": {"attached": false, "attachError": {"message": "full", "errorCode": code}}})
+    };
+    let object = |period: Option<i64>| {
+        let spec = json!({"nodeAllocatableUpdatePeriodSeconds": period});
+        let driver = json!({"metadata": {"name": volume.driver}, "spec": spec});
+        DriverSettings::of(Some(&serde_json::from_value(driver).unwrap()))
+    };
+    let pod: Pod =
+        serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"containers": []}}))
+            .unwrap();
+    for (code, period, full) in [(8, Some(10), true), (13, Some(10), false), (8, None, false)] {
+        let volumes = Volumes::new(
+            Paths::new(tmp.path().join("kubelet"), tmp.path().join("log/pods")),
+            Arc::new(NoMounter),
+            Arc::new(FixedObjects::from_json(&[attachment(code)])),
+        );
+        let cause = volumes.attached(&pod, &volume, &object(period)).await;
+        let error = Error::SetUp {
+            volume: "v".to_owned(),
+            cause: cause.unwrap_err(),
+        };
+        let driver = full.then_some("gone.example.com");
+        assert_eq!(error.full_driver(), driver, "{error}");
+    }
+}

@@ -1,9 +1,10 @@
 //! Undoing what drivers have done: unpublished with the pod, unstaged when no pod is left.
 
 use super::super::Volumes;
+use super::device::device_records;
 use crate::volumes::mounts;
 use davit_csi::paths::{self, MOUNT};
-use davit_csi::vol_data::{self, Loaded, PublishData, StageData, VOL_DATA};
+use davit_csi::vol_data::{self, DeviceData, Loaded, PublishData, StageData, VOL_DATA};
 use davit_flexvolume::DriverName;
 use davit_proto::csi::v1::{NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest};
 use futures::StreamExt;
@@ -20,6 +21,10 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// A volume that is on the node for all pods.
 pub(in crate::volumes) enum Staged {
     Csi(StageData),
+    /// A device, by name of the persistent volume.
+    Device(String, DeviceData),
+    /// The file system on a device of the node, by name of the persistent volume.
+    Local(String),
     /// By driver and name.
     Flex(DriverName, String),
 }
@@ -33,8 +38,10 @@ impl Volumes {
             Err(_) => Vec::new(),
         };
         // A driver that hangs or is gone does not keep what others have published.
-        let undone = join_all(volumes.iter().map(|volume| self.unpublish_one(volume))).await;
+        let undone = join_all(volumes.iter().map(|volume| self.unpublish_one(volume)));
+        let (undone, devices) = tokio::join!(undone, self.unpublish_devices(uid));
         undone.into_iter().collect::<io::Result<()>>()?;
+        devices?;
         self.published.lock().retain(|(pod, _)| pod != uid);
         self.wanted.lock().retain(|(pod, _)| pod != uid);
         self.unstage.notify_one();
@@ -89,7 +96,15 @@ impl Volumes {
         loop {
             let csi = staged_records(self.paths.root()).into_iter();
             let csi = csi.map(|(dir, record)| (dir, Staged::Csi(record)));
-            for (dir, volume) in csi.chain(self.flex_mounts().await) {
+            let devices = device_records(self.paths.root()).into_iter();
+            let devices = devices.map(|(name, record)| {
+                let dir = paths::device_data(self.paths.root(), &name);
+                (dir, Staged::Device(name, record))
+            });
+            let local = self.local_mounts();
+            let local = local.map(|(dir, name)| (dir, Staged::Local(name)));
+            let flex = self.flex_mounts().await;
+            for (dir, volume) in csi.chain(devices).chain(local).chain(flex) {
                 if busy.insert(dir.clone()) {
                     under_way.push(self.undo_unused(dir, volume));
                 }
@@ -113,6 +128,12 @@ impl Volumes {
                     tracing::warn!(driver = record.driver_name, volume = record.volume_handle, %error, "the volume is still staged");
                 }
             }
+            Staged::Device(volume, record) => {
+                if let Err(error) = self.unstage_unused_device(&volume, &record).await {
+                    tracing::warn!(driver = record.driver_name, volume, %error, "the device is still staged");
+                }
+            }
+            Staged::Local(volume) => self.unmount_unused_local(&dir, &volume).await,
             Staged::Flex(driver, volume) => {
                 self.unmount_unused_flex(&dir, &driver, &volume).await;
             }
@@ -162,6 +183,14 @@ pub(super) fn staged_records(root: &Path) -> Vec<(PathBuf, StageData)> {
         .collect()
 }
 
+/// What is not there need not be removed.
+pub(super) fn missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 fn is_mounted(path: &Path) -> io::Result<bool> {
     let points = mounts::mount_points()?;
     Ok(points.iter().any(|point| Path::new(point) == path))
@@ -170,15 +199,11 @@ fn is_mounted(path: &Path) -> io::Result<bool> {
 /// Removes the directories of a volume with its record. Only empty directories go: what a driver has left stays.
 pub(super) async fn remove_records(dir: PathBuf) {
     let removed = tokio::task::spawn_blocking(move || {
-        let missing = |e: io::Error| match e.kind() {
-            io::ErrorKind::NotFound => Ok(()),
-            _ => Err(e),
-        };
         for name in [MOUNT, "globalmount"] {
-            std::fs::remove_dir(dir.join(name)).or_else(missing)?;
+            missing(std::fs::remove_dir(dir.join(name)))?;
         }
-        std::fs::remove_file(dir.join(VOL_DATA)).or_else(missing)?;
-        std::fs::remove_dir(&dir).or_else(missing)
+        missing(std::fs::remove_file(dir.join(VOL_DATA)))?;
+        missing(std::fs::remove_dir(&dir))
     });
     match removed.await {
         Ok(Ok(())) => {}
