@@ -155,6 +155,22 @@ fn items_065_066_068_and_090_devices_of_a_csi_driver() {
         );
     }
 
+    // a container that comes later gets it, too
+    let ephemeral = r#"{"spec":{"ephemeralContainers":[{"name":"late","image":"davit.local/host","command":["/bin/sh","-c","exec sleep 1000"],"volumeDevices":[{"name":"raw","devicePath":"/dev/own"}]}]}}"#;
+    let edit = [
+        "patch",
+        "pod",
+        "one",
+        "--subresource=ephemeralcontainers",
+        "-p",
+        ephemeral,
+    ];
+    kube.run(&edit);
+    let late = ["exec", "one", "-c", "late", "--", "/bin/sh", "-c", READ];
+    kube.eventually("the late container reads", || {
+        kube.try_run(&late).is_ok_and(|said| said == "rows!\n")
+    });
+
     // it grows under the pods, once a resizer says that the node has to do its part
     kube.run(&[
         "patch",

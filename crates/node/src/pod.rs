@@ -245,6 +245,7 @@ pub fn ephemeral_as_container(c: &EphemeralContainer) -> Container {
         termination_message_path: c.termination_message_path.clone(),
         termination_message_policy: c.termination_message_policy.clone(),
         tty: c.tty,
+        volume_devices: c.volume_devices.clone(),
         volume_mounts: c.volume_mounts.clone(),
         working_dir: c.working_dir.clone(),
         ..Container::default()

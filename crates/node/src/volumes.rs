@@ -425,6 +425,13 @@ impl Volumes {
     }
 }
 
+/// Whether these are all volumes that the pod's containers use.
+pub fn are_all(pod: &Pod, mounted: &Mounted) -> bool {
+    claims::used(pod)
+        .keys()
+        .all(|name| mounted.contains_key(name))
+}
+
 /// Unmounts everything below `root`, the deepest first.
 fn unmount_below(mounter: &dyn Mounter, root: &Path) -> io::Result<()> {
     let mut below: Vec<String> = mounts::mount_points()?

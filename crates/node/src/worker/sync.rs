@@ -8,6 +8,7 @@ use crate::plan::{self, Kill, KillReason, Plan, Sandbox};
 use crate::pod::PodExt;
 use crate::runtime_state::PodRuntime;
 use crate::status::{Verdict, Waiting};
+use crate::volumes;
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use std::time::{Duration, Instant};
@@ -212,7 +213,8 @@ impl Worker {
 
     async fn prepare_volumes(&mut self, runtime: &PodRuntime) -> Result<(), Next> {
         let fresh = self.volumes_at.is_some() && !self.volumes_old();
-        if fresh {
+        // An ephemeral container may use a volume that no other does.
+        if fresh && volumes::are_all(&self.pod, &self.volumes) {
             return Ok(());
         }
         let (ctx, pod, input) = (self.ctx.clone(), self.pod.clone(), self.input.clone());
