@@ -84,6 +84,8 @@ impl Args {
 pub(crate) enum Command {
     /// Run a whole cluster: API server, scheduler, controllers and a node
     Up(Up),
+    /// End what a cluster or node runs, and remove it with --purge
+    Down(crate::down::Down),
     /// Run the API server alone
     #[command(visible_alias = "kube-apiserver")]
     Server(Server),
@@ -206,6 +208,12 @@ pub(crate) struct Up {
     /// Add so many simulated nodes sim-0, sim-1, …: real node agents with devices, whose containers run nothing
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) sim_nodes: usize,
+    /// In directories of its own, without waiting for disks; everything is removed at the end. Ports are any unless given
+    #[arg(long, conflicts_with_all = ["data_dir", "root", "volumes_dir"])]
+    pub(crate) ephemeral: bool,
+    /// Stop when the process that has started this one ends, however it does
+    #[arg(long)]
+    pub(crate) exit_with_parent: bool,
     /// Start the example device plugin and a pod that holds two of its devices, and show who holds what
     #[arg(long, conflicts_with_all = ["no_node", "no_scheduler"])]
     pub(crate) demo: bool,
@@ -235,14 +243,9 @@ pub(crate) struct ServerOptions {
     /// Where state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Option<PathBuf>,
-    /// Port of the API server (0 = any)
-    #[arg(
-        long,
-        value_name = "N",
-        default_value_t = 6443,
-        visible_alias = "secure-port"
-    )]
-    pub(crate) port: u16,
+    /// Port of the API server (0 = any) [default: 6443]
+    #[arg(long, value_name = "N", visible_alias = "secure-port")]
+    pub(crate) port: Option<u16>,
     /// Address the API server listens on
     #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
     pub(crate) bind_address: IpAddr,
@@ -297,9 +300,9 @@ pub(crate) struct NodeOptions {
     /// Name of the node [default: the host's name]
     #[arg(long, value_name = "NAME", visible_alias = "hostname-override")]
     pub(crate) node_name: Option<String>,
-    /// Port of the node's own HTTPS server (0 = any)
-    #[arg(long, value_name = "N", default_value_t = 10250)]
-    pub(crate) node_port: u16,
+    /// Port of the node's own HTTPS server (0 = any) [default: 10250]
+    #[arg(long, value_name = "N")]
+    pub(crate) node_port: Option<u16>,
     /// Address the node's server listens on [default: in `davit up` the API server's, else the configuration's address or all]
     #[arg(long, value_name = "IP")]
     pub(crate) node_address: Option<IpAddr>,

@@ -3,7 +3,7 @@
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions};
 use crate::paths::{self, NodePaths};
 use crate::pod_network::{self, Opened};
-use crate::{features, open_files};
+use crate::{down, features, open_files};
 use anyhow::{Context, Result};
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
@@ -13,15 +13,25 @@ use davit_apiserver::{
 };
 use davit_controllers::{Authority, TokenSigner};
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
+use davit_proto::cri::v1::{ContainerFilter, ContainerState, ContainerStateValue};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
+
+/// How long the runtime may take to say what runs at the end.
+const LAST_LOOK: Duration = Duration::from_secs(2);
+/// Port of the API server, unless told otherwise.
+const PORT: u16 = 6443;
+/// Port of the node's server, unless told otherwise.
+const NODE_PORT: u16 = 10250;
 
 /// The scheduler's user.
 pub(crate) const SCHEDULER: &str = "system:kube-scheduler";
@@ -133,7 +143,7 @@ pub(crate) async fn start_server(
     tasks: &mut JoinSet<Result<()>>,
     cancel: CancellationToken,
 ) -> Result<RunningServer> {
-    let address = SocketAddr::new(options.bind_address, options.port);
+    let address = SocketAddr::new(options.bind_address, options.port.unwrap_or(PORT));
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!(
             "cannot listen on {address}; another port can be named with --port N (0 = any free one)"
@@ -211,7 +221,7 @@ struct Kubeconfigs {
 
 impl Kubeconfigs {
     /// Between looks at the certificates; they are renewed a year before their end.
-    const INTERVAL: std::time::Duration = std::time::Duration::from_secs(3600);
+    const INTERVAL: Duration = Duration::from_secs(3600);
 
     /// Writes the files whose certificates are new.
     fn write(&mut self) -> Result<()> {
@@ -351,6 +361,8 @@ pub(crate) struct NodeStart<'a> {
     pub(crate) client_ca: Option<String>,
     /// Where the node's server listens unless flags or configuration say.
     pub(crate) listen: IpAddr,
+    /// At its end it is said which containers go on.
+    pub(crate) stays: bool,
     /// Addresses of Services; that of the DNS server among them, unless flags or configuration say.
     pub(crate) services: ServiceRange,
     pub(crate) demo: bool,
@@ -371,6 +383,7 @@ pub(crate) async fn run_node(
         listen,
         services,
         demo,
+        stays,
     } = start;
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
     let address = davit_node::agent::default_address();
@@ -383,7 +396,7 @@ pub(crate) async fn run_node(
         let given = options.volumes_dir.clone();
         node.local_volumes = Some(given.unwrap_or_else(|| data_dir.join("volumes")));
     }
-    node.port = options.node_port;
+    node.port = options.node_port.unwrap_or(NODE_PORT);
     node.node_ips = vec![address];
     node.client_ca = client_ca.map(String::into_bytes);
     node.address = listen;
@@ -397,6 +410,7 @@ pub(crate) async fn run_node(
         () = stop.cancel.cancelled() => return Ok(()),
         runtime = connecting => runtime?,
     };
+    let left = node.runtime.clone();
     let shutdown = node.shutdown.clone();
     node.going_down = stop.terminated.clone();
     let cancel = CancellationToken::new();
@@ -428,7 +442,34 @@ pub(crate) async fn run_node(
             agent.await
         }
     };
-    ended.context("node agent")
+    ended.context("node agent")?;
+    if stays && options.runtime()? == RuntimeKind::Embedded {
+        tell_what_stays(&*left, data_dir).await;
+    }
+    Ok(())
+}
+
+/// Says that containers go on without their node, which is as it shall be and not what everybody expects.
+async fn tell_what_stays(runtime: &dyn Runtime, data_dir: &Path) {
+    let state = ContainerStateValue {
+        state: ContainerState::ContainerRunning as i32,
+    };
+    let running = ContainerFilter {
+        state: Some(state),
+        ..ContainerFilter::default()
+    };
+    let listed = tokio::time::timeout(LAST_LOOK, runtime.list_containers(Some(running))).await;
+    if let Ok(Ok(containers)) = listed
+        && !containers.is_empty()
+    {
+        // Whoever reads it may be gone.
+        let _unread = writeln!(
+            std::io::stderr(),
+            "davit: left running: {} (the next start finds them again; `davit down --data-dir {}` ends them)",
+            down::count(containers.len(), "container"),
+            data_dir.display()
+        );
+    }
 }
 
 /// How a node is stopped.
@@ -440,4 +481,4 @@ pub(crate) struct Stop {
 }
 
 /// What the agent gets after its pods' time, for the last statuses.
-const AFTER_PODS: std::time::Duration = std::time::Duration::from_secs(10);
+const AFTER_PODS: Duration = Duration::from_secs(10);

@@ -9,7 +9,6 @@ use crate::paths::NodePaths;
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{DeleteParams, LogParams, PostParams};
-use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
@@ -23,54 +22,6 @@ const STEP: Duration = Duration::from_secs(30);
 const SCRIPT: &str = "echo 'environment:'; env | grep -i foo | sort; \
                       echo 'device nodes:'; ls -l /dev/foo 2>/dev/null || echo '(none)'; \
                       echo 'done'; while :; do sleep 3600; done";
-
-/// Directories that exist for the demo only.
-pub(crate) struct Scratch {
-    dir: PathBuf,
-}
-
-impl Scratch {
-    /// Unless the demo was given directories, it has its own, which go with it: it leaves no traces.
-    pub(crate) fn for_demo(args: &mut Up) -> Result<Option<Self>> {
-        if !args.demo || args.server.data_dir.is_some() || args.node.root.is_some() {
-            return Ok(None);
-        }
-        // Short: paths of unix sockets have little room.
-        let dir = std::env::temp_dir().join(format!("davit-demo-{}", std::process::id()));
-        // Not one that somebody else has made there before.
-        std::os::unix::fs::DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
-            .create(&dir)
-            .with_context(|| format!("demo directory {}", dir.display()))?;
-        args.server.data_dir = Some(dir.join("data"));
-        args.node.root = Some(dir.join("root"));
-        // It needs next to no disk, and is to work on a developer's machine that has as much.
-        args.node.kubelet.ignore_full_disk();
-        Ok(Some(Self { dir }))
-    }
-
-    /// Unmounts what the node left mounted below the directories and removes them.
-    pub(crate) fn remove(self) {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let below = mounts
-            .lines()
-            .filter_map(|line| line.split(' ').nth(4))
-            .filter(|m| Path::new(m).starts_with(&self.dir));
-        // Later mounts may stand on earlier ones.
-        for mount in below.collect::<Vec<_>>().into_iter().rev() {
-            if let Err(error) = nix::mount::umount2(mount, nix::mount::MntFlags::MNT_DETACH) {
-                eprintln!("davit: {mount} was not unmounted: {error}");
-            }
-        }
-        if paths::is_root()
-            && let Err(error) = davit_network::remove(&self.dir.join("data"))
-        {
-            eprintln!("davit: the demo's network was not removed: {error}");
-        }
-        if let Err(error) = std::fs::remove_dir_all(&self.dir) {
-            eprintln!("davit: {} was not removed: {error}", self.dir.display());
-        }
-    }
-}
 
 /// A demo that runs.
 pub(crate) struct Demo {

@@ -34,6 +34,8 @@ pub(crate) struct StoreFlags {
     /// How often history is compacted in etcd (0 = never)
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::protection::duration)]
     etcd_compaction_interval: Duration,
+    #[arg(skip)]
+    no_sync: bool,
 }
 
 /// Where objects are kept.
@@ -45,6 +47,11 @@ pub(crate) enum Place {
 }
 
 impl StoreFlags {
+    /// What is written need not outlive the machine: it does not wait for the disk.
+    pub(crate) fn keep_in_memory(&mut self) {
+        self.no_sync = true;
+    }
+
     fn servers(&self) -> Result<Vec<EndpointUrl>> {
         match (&self.store, self.etcd_servers.as_slice()) {
             (StoreKind::Embedded, servers) => Ok(servers.to_vec()),
@@ -94,7 +101,13 @@ impl StoreFlags {
             return embedded(&place.directory, options).await;
         }
         match self.place(data_dir)? {
-            Place::Embedded(dir) => embedded(&dir, EmbeddedOptions::default()).await,
+            Place::Embedded(dir) => {
+                let options = EmbeddedOptions {
+                    sync: !self.no_sync,
+                    ..EmbeddedOptions::default()
+                };
+                embedded(&dir, options).await
+            }
             Place::Etcd(options) => {
                 let shown: Vec<String> = options.servers.iter().map(ToString::to_string).collect();
                 let store = EtcdStore::open(*options).await;

@@ -7,6 +7,7 @@ mod backup;
 mod components;
 mod demo;
 mod devices;
+mod down;
 mod etcd;
 mod explain;
 mod exporter;
@@ -16,11 +17,13 @@ mod kubelet_flags;
 mod lab;
 mod node_identity;
 mod open_files;
+mod owner;
 mod paths;
 mod pod_network;
 mod protection;
 mod scheduler;
 mod scheduler_flags;
+mod scratch;
 mod serving;
 mod shutdown;
 mod single;
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
 async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Up(up) => up::run(up).await,
+        Command::Down(down) => down::run(down).await,
         Command::Server(server) => single::server(server).await,
         Command::Scheduler(flags) => scheduler::run(*flags).await,
         Command::Controllers(client) => single::controllers(client).await,

@@ -58,7 +58,8 @@ pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
 }
 
 /// What davit puts into its data directory, beside kubeconfigs.
-const OWN: [&str; 12] = [
+const OWN: [&str; 13] = [
+    "locks",
     "store",
     "pki",
     "runtime",

@@ -1,6 +1,8 @@
 //! Ctrl-C and SIGTERM, at whatever moment: while something starts, while it runs, and while it stops.
 
+use crate::owner;
 use anyhow::{Context, Result, bail};
+use futures::future::BoxFuture;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -20,6 +22,8 @@ pub(crate) enum Received {
 pub(crate) struct Signals {
     interrupt: tokio::signal::unix::Signal,
     terminate: tokio::signal::unix::Signal,
+    /// Resolves when the process that started this one has ended.
+    parent: Option<BoxFuture<'static, ()>>,
 }
 
 impl Signals {
@@ -29,7 +33,17 @@ impl Signals {
         Ok(Self {
             interrupt,
             terminate,
+            parent: None,
         })
+    }
+
+    /// Takes the end of the process that started this one for a signal.
+    ///
+    /// # Errors
+    /// It cannot be watched.
+    pub(crate) fn with_parent(mut self) -> Result<Self> {
+        self.parent = Some(Box::pin(owner::parent_ended()?));
+        Ok(self)
     }
 
     /// Resolves at the next signal. Cancel-safe.
@@ -66,9 +80,20 @@ impl Signals {
 
     /// Resolves to the next signal. Cancel-safe.
     pub(crate) async fn receive(&mut self) -> Received {
+        let parent = async {
+            match &mut self.parent {
+                Some(ended) => {
+                    ended.await;
+                    // Once is enough: a second signal means impatience.
+                    self.parent = None;
+                }
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             _ = self.interrupt.recv() => Received::Interrupt,
             _ = self.terminate.recv() => Received::Terminate,
+            () = parent => Received::Terminate,
         }
     }
 }

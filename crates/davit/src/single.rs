@@ -4,7 +4,7 @@ use crate::args::{Attached, Controllers, DefaultStorageClass, Node, Server};
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::shutdown::{Received, STOPPING, Signals};
-use crate::{features, paths, pod_network, serving};
+use crate::{features, owner, paths, pod_network, serving};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::{KubeletAuthority, ServiceRange};
 use davit_client::LeaderElector;
@@ -22,6 +22,7 @@ pub(crate) async fn server(args: Server) -> Result<()> {
     let mut signals = Signals::new()?;
     let data_dir = paths::data_dir(args.serving.data_dir(args.options.data_dir.as_deref()))?;
     paths::protect_data_dir(&data_dir)?;
+    let _owned = owner::own(&data_dir, "server")?;
     let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
     features::remark(&args.gates.feature_gates);
     let starting = start_server(
@@ -232,6 +233,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     let mut signals = Signals::new()?;
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
     paths::protect_data_dir(&data_dir)?;
+    let _owned = owner::own(&data_dir, "node")?;
     let name = node_name(&args.options)?;
     let cancel = CancellationToken::new();
     let joining = Identity::new(&args, &data_dir, &name);
@@ -257,6 +259,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
         listen: Ipv4Addr::UNSPECIFIED.into(),
         services: ServiceRange::default(),
         demo: false,
+        stays: true,
     };
     let agent = run_node(start, |_| Ok(()), stop);
     let mut agent = std::pin::pin!(agent);

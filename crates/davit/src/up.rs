@@ -6,8 +6,9 @@ use crate::components::{
     start_server,
 };
 use crate::paths::NodePaths;
+use crate::scratch::{self, Scratch};
 use crate::shutdown::{Received, STOPPING, Signals};
-use crate::{demo, lab, paths, pod_network, scheduler, single};
+use crate::{demo, lab, owner, paths, pod_network, scheduler, single};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::KubeletAuthority;
 use davit_lab::devices::Inventory;
@@ -31,9 +32,18 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
         bail!("{lacks}");
     }
     let mut signals = Signals::new()?;
-    let scratch = demo::Scratch::for_demo(&mut args)?;
+    if args.exit_with_parent {
+        signals = signals.with_parent()?;
+    }
+    if args.ephemeral {
+        scratch::sweep(&args).await;
+        args.server.port.get_or_insert(0);
+        args.node.node_port.get_or_insert(0);
+    }
+    let scratch = Scratch::for_cluster(&mut args)?;
     let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
     paths::protect_data_dir(&data_dir)?;
+    let _owned = owner::own(&data_dir, "up")?;
     let starting = Cluster::start(&args, &data_dir);
     let outcome = match signals.unless_received(starting).await {
         Ok(Some(cluster)) => cluster.attend(&args, started, &mut signals).await,
@@ -41,7 +51,7 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
         Err(error) => Err(error),
     };
     if let Some(scratch) = scratch {
-        scratch.remove();
+        scratch.remove().await;
     }
     outcome
 }
@@ -121,7 +131,8 @@ impl Cluster {
             let groups = ["system:nodes", "davit:network-policy"];
             let client = server.client(&format!("system:node:{name}"), &groups);
             let (options, data_dir, ca) = (args.node.clone(), PathBuf::from(data_dir), server.ca());
-            let (demo, cancel) = (args.demo, stop_components.clone());
+            let (demo, stays) = (args.demo, !args.ephemeral && !args.exit_after_demo);
+            let cancel = stop_components.clone();
             let (running, listen) = (server.clone(), args.server.bind_address);
             let services = args.server.services.service_cluster_ip_range;
             let stop = Stop {
@@ -166,6 +177,7 @@ impl Cluster {
                     listen,
                     services,
                     demo,
+                    stays,
                 };
                 let node = run_node(start, |node| running.attach_node(node), stop);
                 tokio::try_join!(node, devices, drivers).map(drop)

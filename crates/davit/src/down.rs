@@ -1,0 +1,289 @@
+//! `davit down`: ends what a cluster or node has left running, and removes it where asked to.
+
+use crate::paths::{self, NodePaths};
+use crate::{components, owner};
+use anyhow::{Context, Result, bail};
+use davit_node::volumes::mounts::mount_points;
+use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Runtime};
+use davit_proto::cri::v1::ContainerState;
+use futures::future::join_all;
+use nix::mount::{MntFlags, umount2};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a node's agent makes in its directory. Of `plugins`, which drivers share, only the part that is its own.
+const OF_NODE: [&str; 12] = [
+    "pods",
+    "pods-api",
+    "pod-resources",
+    "device-plugins",
+    "plugins/kubernetes.io",
+    "plugins_registry",
+    "pki",
+    "cpu_manager_state",
+    "memory_manager_state",
+    "dra_manager_state",
+    "allocations.log",
+    "allocations.lock",
+];
+/// How many calls to the runtime are under way at once.
+const PARALLEL: usize = 16;
+
+/// Flags of `davit down`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Down {
+    /// Where the cluster's or the node's state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// Where the node's /var/lib/kubelet and /var/log/pods are [default: / as root, else below the data dir]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// How long containers get to end by themselves
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    grace_period: u64,
+    /// Delete everything besides: objects, volumes of class `standard` with their data, images, logs
+    #[arg(long)]
+    purge: bool,
+    /// Directories of CNI plugins, if they connected the pods
+    #[arg(
+        long,
+        value_name = "DIR,...",
+        value_delimiter = ',',
+        default_value = "/opt/cni/bin,/usr/lib/cni"
+    )]
+    cni_bin_dir: Vec<PathBuf>,
+}
+
+pub(crate) async fn run(args: Down) -> Result<()> {
+    let data_dir = paths::data_dir(args.data_dir.as_deref())?;
+    if !data_dir.is_dir() {
+        bail!(
+            "there is no cluster in {}; --data-dir names another directory",
+            data_dir.display()
+        );
+    }
+    for command in owner::stop_all(&data_dir).await? {
+        println!("stopped `davit {command}`");
+    }
+    let place = Place::new(data_dir, args.root.as_deref(), args.cni_bin_dir)?;
+    let ended = place.end(Duration::from_secs(args.grace_period)).await?;
+    println!("ended {}", count(ended, "container"));
+    if args.purge {
+        place.purge().await?;
+        println!("removed {}", place.data_dir.display());
+    }
+    Ok(())
+}
+
+/// `1 container`, `2 containers`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// Where a cluster or node is that does not run.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    data_dir: PathBuf,
+    node: NodePaths,
+    cni_bin_dirs: Vec<PathBuf>,
+}
+
+impl Place {
+    pub(crate) fn new(
+        data_dir: PathBuf,
+        root: Option<&Path>,
+        cni_bin_dirs: Vec<PathBuf>,
+    ) -> Result<Self> {
+        let node = NodePaths::new(root, &data_dir)?;
+        Ok(Self {
+            data_dir,
+            node,
+            cni_bin_dirs,
+        })
+    }
+
+    /// Ends all containers, takes down what is mounted for their pods and how they are connected. What is stored stays: the
+    /// next start is one after a reboot. Answers how many containers ran.
+    ///
+    /// # Errors
+    /// Something does not end, or is used by another davit.
+    pub(crate) async fn end(&self, grace: Duration) -> Result<usize> {
+        let _agent = self.agent()?;
+        let runtime_dir = components::runtime_dir(&self.data_dir);
+        let ended = if runtime_dir.join("sandboxes").is_dir() {
+            self.end_pods(runtime_dir, grace).await?
+        } else {
+            0
+        };
+        let this = self.clone();
+        let freed = tokio::task::spawn_blocking(move || this.free());
+        freed.await.context("mounts and links")??;
+        Ok(ended)
+    }
+
+    /// Whether a node has its directory here, which its agent would hold. Held now, so that none begins meanwhile.
+    fn agent(&self) -> Result<Option<File>> {
+        let lock = self.node.kubelet().join("allocations.lock");
+        let file = match File::open(&lock) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("{}", lock.display())),
+        };
+        if file.try_lock().is_err() {
+            bail!(
+                "a davit with another data directory runs the node in {}; --data-dir names it",
+                self.node.kubelet().display()
+            );
+        }
+        Ok(Some(file))
+    }
+
+    async fn end_pods(&self, runtime_dir: PathBuf, grace: Duration) -> Result<usize> {
+        let mut options = EmbeddedOptions::new(runtime_dir);
+        options.network = Arc::new(Cni::new(CniOptions {
+            conf_dir: self.node.cni_conf(),
+            bin_dirs: self.cni_bin_dirs.clone(),
+            cache_dir: self.data_dir.join("cni/results"),
+        }));
+        let runtime = Embedded::new(options).await.context("embedded runtime")?;
+        let containers = runtime.list_containers(None).await?;
+        let running = |c: &&davit_proto::cri::v1::Container| {
+            c.state == ContainerState::ContainerRunning as i32
+        };
+        let running: Vec<&str> = containers
+            .iter()
+            .filter(running)
+            .map(|c| c.id.as_str())
+            .collect();
+        for some in running.chunks(PARALLEL) {
+            let stops = some.iter().map(|id| runtime.stop_container(id, grace));
+            for stopped in join_all(stops).await {
+                stopped.context("cannot end a container")?;
+            }
+        }
+        let sandboxes = runtime.list_pod_sandboxes(None).await?;
+        for some in sandboxes.chunks(PARALLEL) {
+            let removals = some.iter().map(|sandbox| async {
+                runtime.stop_pod_sandbox(&sandbox.id).await?;
+                runtime.remove_pod_sandbox(&sandbox.id).await
+            });
+            for removed in join_all(removals).await {
+                removed.context("cannot remove a pod")?;
+            }
+        }
+        Ok(running.len())
+    }
+
+    /// Takes down what is mounted, and davit's network. Blocks.
+    fn free(&self) -> Result<()> {
+        if !paths::is_root() {
+            return Ok(());
+        }
+        for dir in self.directories() {
+            unmount_below(&dir)?;
+        }
+        davit_network::remove(&self.data_dir).context("the pods' network")
+    }
+
+    /// The directories in which davit mounts.
+    fn directories(&self) -> Vec<PathBuf> {
+        let mut all = vec![self.data_dir.clone()];
+        let kubelet = self.node.kubelet();
+        // It may be a kubelet's where no agent of davit has ever run.
+        if kubelet.join("allocations.lock").exists() {
+            all.push(kubelet);
+        }
+        all
+    }
+
+    /// Removes everything that [`Self::end`] has left.
+    ///
+    /// # Errors
+    /// Something is mounted there all the same, or cannot be removed.
+    pub(crate) async fn purge(&self) -> Result<()> {
+        let this = self.clone();
+        tokio::task::spawn_blocking(move || this.remove())
+            .await
+            .context("removal")?
+    }
+
+    fn remove(&self) -> Result<()> {
+        for dir in self.directories() {
+            if let Some(mount) = mounts_below(&dir)?.pop() {
+                bail!("{mount} is mounted: nothing is removed");
+            }
+        }
+        let kubelet = self.node.kubelet();
+        if kubelet.join("allocations.lock").exists() {
+            self.remove_logs(&kubelet)?;
+            for name in OF_NODE {
+                remove(&kubelet.join(name))?;
+            }
+            for dir in [kubelet.join("plugins"), kubelet] {
+                // Others may have something there.
+                let _kept = std::fs::remove_dir(dir);
+            }
+        }
+        remove(&self.data_dir)
+    }
+
+    /// Removes the logs of the node's pods, and links to them.
+    fn remove_logs(&self, kubelet: &Path) -> Result<()> {
+        let names = |dir: &Path| -> Vec<String> {
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+            let name = |e: std::fs::DirEntry| e.file_name().to_string_lossy().into_owned();
+            entries.map(name).collect()
+        };
+        let pods: BTreeSet<String> = names(&kubelet.join("pods")).into_iter().collect();
+        let logs = self.node.pod_logs();
+        for name in names(&logs) {
+            let uid = name.rsplit('_').next().unwrap_or_default();
+            if pods.contains(uid) {
+                remove(&logs.join(name))?;
+            }
+        }
+        let links = logs.with_file_name("containers");
+        for name in names(&links) {
+            let link = links.join(name);
+            let leads = std::fs::read_link(&link);
+            if leads.is_ok_and(|to| to.starts_with(&logs) && !to.exists()) {
+                let _gone = std::fs::remove_file(link);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes a file or a directory with what is in it, without following links. What is not there is removed.
+fn remove(path: &Path) -> Result<()> {
+    match davit_beneath::remove_tree(path) {
+        Err(error) if !error.is_not_found() => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is mounted in a directory or below, the deepest last.
+fn mounts_below(dir: &Path) -> Result<Vec<String>> {
+    let mut all = mount_points().context("cannot read what is mounted")?;
+    all.retain(|point| Path::new(point).starts_with(dir));
+    Ok(all)
+}
+
+/// Takes down what is mounted in a directory or below. What is busy goes when it is no longer.
+pub(crate) fn unmount_below(dir: &Path) -> Result<()> {
+    // Later mounts may stand on earlier ones.
+    for point in mounts_below(dir)?.iter().rev() {
+        let plain = umount2(point.as_str(), MntFlags::UMOUNT_NOFOLLOW);
+        if plain.is_err() {
+            let flags = MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH;
+            umount2(point.as_str(), flags).with_context(|| format!("cannot unmount {point}"))?;
+        }
+    }
+    Ok(())
+}

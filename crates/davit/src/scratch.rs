@@ -1,0 +1,87 @@
+//! Directories of a cluster that leaves nothing behind: of the demo, and of `davit up --ephemeral`.
+
+use crate::args::Up;
+use crate::down::Place;
+use crate::owner;
+use anyhow::{Context, Result};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long containers get to end by themselves.
+const GRACE: Duration = Duration::from_secs(2);
+/// What the directories are called, before the number of the process.
+const PREFIX: &str = "davit-ephemeral-";
+
+/// Directories that go with the process.
+pub(crate) struct Scratch {
+    dir: PathBuf,
+    place: Place,
+}
+
+impl Scratch {
+    /// For an ephemeral cluster, and for a demo that was given no directories.
+    pub(crate) fn for_cluster(args: &mut Up) -> Result<Option<Self>> {
+        let demo = args.demo && args.server.data_dir.is_none() && args.node.root.is_none();
+        if !args.ephemeral && !demo {
+            return Ok(None);
+        }
+        // Short: paths of unix sockets have little room.
+        let dir = std::env::temp_dir().join(format!("{PREFIX}{}", std::process::id()));
+        // Not one that somebody else has made there before.
+        DirBuilderExt::mode(&mut std::fs::DirBuilder::new(), 0o700)
+            .create(&dir)
+            .with_context(|| format!("directory {}", dir.display()))?;
+        let (data, root) = (dir.join("data"), dir.join("root"));
+        let place = Place::new(data.clone(), Some(&root), args.node.cni_bin_dir.clone())?;
+        args.server.data_dir = Some(data);
+        args.node.root = Some(root);
+        args.server.store.keep_in_memory();
+        // It needs next to no disk, and is to work on a developer's machine that has as much.
+        args.node.kubelet.ignore_full_disk();
+        Ok(Some(Self { dir, place }))
+    }
+
+    /// Ends what runs there and removes everything.
+    pub(crate) async fn remove(self) {
+        if let Err(error) = clear(&self.dir, &self.place).await {
+            eprintln!("davit: {} was not removed: {error:#}", self.dir.display());
+        }
+    }
+}
+
+async fn clear(dir: &Path, place: &Place) -> Result<()> {
+    place.end(GRACE).await?;
+    place.purge().await?;
+    std::fs::remove_dir_all(dir).with_context(|| format!("{}", dir.display()))
+}
+
+/// Removes what clusters of this user have left that were killed.
+pub(crate) async fn sweep(args: &Up) {
+    let temp = std::env::temp_dir();
+    let own = nix::unistd::geteuid().as_raw();
+    for entry in std::fs::read_dir(&temp).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let Ok(meta) = entry.metadata() else { continue };
+        let process = name
+            .strip_prefix(PREFIX)
+            .and_then(|n| n.parse::<u32>().ok());
+        let Some(process) = process.filter(|_| meta.is_dir() && meta.uid() == own) else {
+            continue;
+        };
+        let (data, root) = (entry.path().join("data"), entry.path().join("root"));
+        // One that has only just begun has no lock yet.
+        let lives = Path::new("/proc").join(process.to_string()).exists();
+        if lives || !owner::users(&data).is_ok_and(|users| users.is_empty()) {
+            continue;
+        }
+        let place = Place::new(data, Some(&root), args.node.cni_bin_dir.clone());
+        let cleared = match place {
+            Ok(place) => clear(&entry.path(), &place).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = cleared {
+            tracing::warn!("{} was not removed: {error:#}", entry.path().display());
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Ending: what stays, `davit down`, clusters that leave nothing, and those that end with who started them.
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod harness;
+
+use harness::{Cluster, DAVIT, any_kubectl, kubectl_stdin, output, root};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const POD: &str = "apiVersion: v1
+kind: Pod
+metadata: {name: stays}
+spec:
+  terminationGracePeriodSeconds: 1
+  volumes: [{name: memory, emptyDir: {medium: Memory}}]
+  containers:
+  - name: main
+    image: davit.local/host
+    command: [/bin/sh, -c, 'exec sleep 100000']
+    volumeMounts: [{name: memory, mountPath: /mnt}]
+";
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < end, "not within a minute: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+fn mounts_below(dir: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let points = text.lines().filter_map(|line| line.split(' ').nth(1));
+    points
+        .filter(|point| Path::new(point).starts_with(dir))
+        .map(str::to_owned)
+        .collect()
+}
+
+/// Processes whose command line has this text, containers' monitors among them.
+fn processes(text: &str) -> usize {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    lines
+        .filter(|line| String::from_utf8_lossy(line).contains(text))
+        .count()
+}
+
+fn start_pod(kubectl: impl Fn() -> Command, apply: impl Fn()) {
+    eventually("the default service account", || {
+        let mut asked = kubectl();
+        let found = asked.args(["get", "serviceaccount", "default"]);
+        output(found).status.success()
+    });
+    apply();
+    running(kubectl);
+}
+
+fn running(kubectl: impl Fn() -> Command) {
+    eventually("the pod runs", || {
+        let mut asked = kubectl();
+        let phase = [
+            "get",
+            "pod",
+            "stays",
+            "-o",
+            "jsonpath={.status.phase}{.status.containerStatuses[0].ready}",
+        ];
+        output(asked.args(phase)).stdout == b"Runningtrue"
+    });
+}
+
+fn down(dir: &Path, more: &[&str]) -> String {
+    let mut command = Command::new(DAVIT);
+    command.args(["down", "--grace-period", "1", "--data-dir"]);
+    command
+        .arg(dir.join("data"))
+        .arg("--root")
+        .arg(dir.join("root"))
+        .args(more);
+    let out = output(&mut command);
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let failed = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{said}{failed}");
+    said
+}
+
+#[test]
+fn containers_stay_until_they_are_ended() {
+    let (Some(()), Some(kubectl)) = (root(), any_kubectl()) else {
+        return;
+    };
+    let mut cluster = Cluster::up(&["--node-name", "node-1", "--allow-host-image"]);
+    start_pod(
+        || cluster.kubectl(&kubectl),
+        || {
+            kubectl_stdin(&cluster, &kubectl, &["apply", "-f", "-"], POD);
+        },
+    );
+    // a second one on the same directory is told who is there
+    let dir = cluster.dir.path().to_owned();
+    let mut second = Command::new(DAVIT);
+    second
+        .args(["up", "--no-node", "--port", "0", "--data-dir"])
+        .arg(dir.join("data"));
+    let refused = output(&mut second);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let wanted = format!("`davit up` (process {}) runs with", cluster.pid());
+    assert!(
+        !refused.status.success() && said.contains(&wanted),
+        "{said}"
+    );
+
+    // what stays is said
+    assert!(cluster.interrupt().success());
+    let data = dir.join("data").display().to_string();
+    let left = format!(
+        "left running: 1 container (the next start finds them again; `davit down --data-dir {data}` ends them)"
+    );
+    assert!(cluster.log().contains(&left), "{}", cluster.log());
+    assert!(!mounts_below(&dir).is_empty());
+
+    // ended, and nothing holds the directories any more; the next start is one after a reboot
+    assert_eq!(down(&dir, &[]), "ended 1 container\n");
+    assert_eq!(mounts_below(&dir), Vec::<String>::new());
+    assert_eq!(down(&dir, &[]), "ended 0 containers\n");
+    cluster.start_again();
+    running(|| cluster.kubectl(&kubectl));
+
+    // while it runs: stopped, ended, removed
+    let said = down(&dir, &["--purge"]);
+    assert_eq!(
+        said,
+        format!("stopped `davit up`\nended 1 container\nremoved {data}\n")
+    );
+    assert!(cluster.ended().success());
+    assert!(!dir.join("data").exists());
+    assert_eq!(mounts_below(&dir), Vec::<String>::new());
+    let logs: Vec<_> = std::fs::read_dir(dir.join("root/var/log/pods"))
+        .unwrap()
+        .collect();
+    assert!(logs.is_empty(), "{logs:?}");
+    assert!(!dir.join("root/var/lib/kubelet").exists());
+}
+
+#[test]
+fn where_nothing_is_nothing_is_ended() {
+    let tmp = harness::temp_dir();
+    let mut command = Command::new(DAVIT);
+    command
+        .args(["down", "--data-dir"])
+        .arg(tmp.path().join("none"));
+    let out = output(&mut command);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(
+        !out.status.success() && said.contains("there is no cluster in"),
+        "{said}"
+    );
+}
+
+/// `davit up --ephemeral`, started by a shell that waits for it.
+struct Ephemeral {
+    shell: Child,
+    process: u32,
+    dir: PathBuf,
+    kubeconfig: PathBuf,
+}
+
+impl Ephemeral {
+    fn up(args: &str) -> Self {
+        let script = format!(
+            "{DAVIT} up --ephemeral --node-name node-1 --allow-host-image {args} & echo $!; wait"
+        );
+        let mut shell = Command::new("sh")
+            .args(["-c", &script])
+            .env("DAVIT_LOG", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(shell.stdout.take().unwrap())
+            .lines()
+            .map_while(Result::ok);
+        let process: u32 = lines.next().unwrap().parse().unwrap();
+        let ready = lines.next().unwrap();
+        let kubeconfig = ready
+            .split_whitespace()
+            .find_map(|word| word.strip_prefix("kubeconfig="));
+        let kubeconfig = PathBuf::from(kubeconfig.unwrap());
+        Self {
+            shell,
+            process,
+            dir: std::env::temp_dir().join(format!("davit-ephemeral-{process}")),
+            kubeconfig,
+        }
+    }
+
+    fn kubectl(&self, binary: &Path) -> Command {
+        let mut command = Command::new(binary);
+        command.env("KUBECONFIG", &self.kubeconfig);
+        command
+    }
+
+    fn with_pod(self, binary: &Path) -> Self {
+        start_pod(
+            || self.kubectl(binary),
+            || {
+                let mut child = self
+                    .kubectl(binary)
+                    .args(["apply", "-f", "-"])
+                    .stdin(Stdio::piped())
+                    .stdout(Stdio::null())
+                    .spawn()
+                    .unwrap();
+                std::io::Write::write_all(&mut child.stdin.take().unwrap(), POD.as_bytes())
+                    .unwrap();
+                assert!(child.wait().unwrap().success());
+            },
+        );
+        self
+    }
+
+    fn is_gone(&self) -> bool {
+        let name = self.dir.display().to_string();
+        !self.dir.exists() && processes(&name) == 0 && mounts_below(&self.dir).is_empty()
+    }
+
+    fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(i32::try_from(self.process).unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Ephemeral {
+    fn drop(&mut self) {
+        let _gone = self.shell.kill();
+        let _reaped = self.shell.wait();
+    }
+}
+
+#[test]
+fn an_ephemeral_cluster_leaves_nothing() {
+    let (Some(()), Some(kubectl)) = (root(), any_kubectl()) else {
+        return;
+    };
+    // killed with its pod, it leaves everything to the next one
+    let killed = Ephemeral::up("").with_pod(&kubectl);
+    killed.signal(nix::sys::signal::Signal::SIGKILL);
+    eventually("killed", || {
+        !Path::new(&format!("/proc/{}/exe", killed.process)).exists()
+    });
+    assert!(killed.dir.exists() && !mounts_below(&killed.dir).is_empty());
+    // it ends with its parent, whatever becomes of that
+    let mut cluster = Ephemeral::up("--exit-with-parent").with_pod(&kubectl);
+    assert!(killed.is_gone(), "{:?}", mounts_below(&killed.dir));
+    cluster.shell.kill().unwrap();
+    cluster.shell.wait().unwrap();
+    eventually("gone with its parent", || cluster.is_gone());
+}
