@@ -31,6 +31,21 @@ fn a_client_go_program_finds_its_ways() {
 }
 
 #[test]
+fn the_python_package_starts_clusters() {
+    let Some(python) = parts::python() else {
+        return;
+    };
+    let told = run(Command::new(python)
+        .args(["-m", "pytest", "-q", "-p", "davit_testing.pytest_plugin"])
+        .args(["-p", "no:cacheprovider"])
+        .arg(harness::tests_dir().join("peers/python/test_clusters.py"))
+        .env("PYTHONPATH", harness::tests_dir().join("../python"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .env("DAVIT_BINARY", harness::DAVIT));
+    println!("{told}");
+}
+
+#[test]
 fn the_python_client_finds_its_ways() {
     let Some(python) = parts::python() else {
         return;

@@ -44,7 +44,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-network",
         ],
     ),
-    ("for others", &["davit-sdk", "davit-lab"]),
+    ("for others", &["davit-sdk", "davit-lab", "davit-testing"]),
     (
         "drivers",
         &[

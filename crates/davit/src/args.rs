@@ -211,6 +211,9 @@ pub(crate) struct Up {
     /// In directories of its own, without waiting for disks; everything is removed at the end. Ports are any unless given
     #[arg(long, conflicts_with_all = ["data_dir", "root", "volumes_dir"])]
     pub(crate) ephemeral: bool,
+    /// Begin with a copy of this data directory, which no davit uses
+    #[arg(long, value_name = "DIR", requires = "ephemeral")]
+    pub(crate) template: Option<PathBuf>,
     /// Stop when the process that has started this one ends, however it does
     #[arg(long)]
     pub(crate) exit_with_parent: bool,

@@ -3,13 +3,15 @@
 use crate::args::Up;
 use crate::down::Place;
 use crate::owner;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long containers get to end by themselves.
 const GRACE: Duration = Duration::from_secs(2);
+/// What a cluster begins with that is a copy of another: objects and keys.
+const TEMPLATE: [&str; 2] = ["store", "pki"];
 /// What the directories are called, before the number of the process.
 const PREFIX: &str = "davit-ephemeral-";
 
@@ -34,12 +36,19 @@ impl Scratch {
             .with_context(|| format!("directory {}", dir.display()))?;
         let (data, root) = (dir.join("data"), dir.join("root"));
         let place = Place::new(data.clone(), Some(&root), args.node.cni_bin_dir.clone())?;
+        let scratch = Self { dir, place };
+        if let Some(template) = &args.template
+            && let Err(error) = copy_template(template, &data)
+        {
+            let _unused = std::fs::remove_dir_all(&scratch.dir);
+            return Err(error.context(format!("--template {}", template.display())));
+        }
         args.server.data_dir = Some(data);
         args.node.root = Some(root);
         args.server.store.keep_in_memory();
         // It needs next to no disk, and is to work on a developer's machine that has as much.
         args.node.kubelet.ignore_full_disk();
-        Ok(Some(Self { dir, place }))
+        Ok(Some(scratch))
     }
 
     /// Ends what runs there and removes everything.
@@ -48,6 +57,40 @@ impl Scratch {
             eprintln!("davit: {} was not removed: {error:#}", self.dir.display());
         }
     }
+}
+
+/// Copies what a cluster has stored, and its keys.
+fn copy_template(template: &Path, to: &Path) -> Result<()> {
+    if !template.join("store").is_dir() {
+        bail!("there is no cluster");
+    }
+    if let Some((command, ..)) = owner::users(template)?.first() {
+        bail!("`davit {command}` runs there");
+    }
+    for part in TEMPLATE {
+        let from = template.join(part);
+        if from.is_dir() {
+            copy_dir(&from, &to.join(part)).with_context(|| format!("cannot copy {part}"))?;
+        }
+    }
+    Ok(())
+}
+
+/// Copies directories and files.
+fn copy_dir(from: &Path, to: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    DirBuilderExt::mode(builder.recursive(true), 0o700).create(to)?;
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let kind = entry.file_type()?;
+        let target = to.join(entry.file_name());
+        if kind.is_dir() {
+            copy_dir(&entry.path(), &target)?;
+        } else if kind.is_file() {
+            std::fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
 }
 
 async fn clear(dir: &Path, place: &Place) -> Result<()> {
