@@ -10,7 +10,6 @@ use futures::future::join_all;
 use nix::mount::{MntFlags, umount2};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +27,10 @@ const OF_NODE: [&str; 12] = [
     "memory_manager_state",
     "dra_manager_state",
     "allocations.log",
-    "allocations.lock",
+    AGENT_LOCK,
 ];
+/// Held by the agent of a node, in the node's directory.
+const AGENT_LOCK: &str = "allocations.lock";
 /// How many calls to the runtime are under way at once.
 const PARALLEL: usize = 16;
 
@@ -112,7 +113,6 @@ impl Place {
     /// # Errors
     /// Something does not end, or is used by another davit.
     pub(crate) async fn end(&self, grace: Duration) -> Result<usize> {
-        let _agent = self.agent()?;
         let runtime_dir = components::runtime_dir(&self.data_dir);
         let ended = if runtime_dir.join("sandboxes").is_dir() {
             self.end_pods(runtime_dir, grace).await?
@@ -125,21 +125,12 @@ impl Place {
         Ok(ended)
     }
 
-    /// Whether a node has its directory here, which its agent would hold. Held now, so that none begins meanwhile.
-    fn agent(&self) -> Result<Option<File>> {
-        let lock = self.node.kubelet().join("allocations.lock");
-        let file = match File::open(&lock) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error).with_context(|| format!("{}", lock.display())),
-        };
-        if file.try_lock().is_err() {
-            bail!(
-                "a davit with another data directory runs the node in {}; --data-dir names it",
-                self.node.kubelet().display()
-            );
-        }
-        Ok(Some(file))
+    /// The directory of the node, where an agent of davit has been and none is. Another's, davit's with another data directory
+    /// or a kubelet's, is left alone. Held as long as the answer, so that none begins meanwhile.
+    fn node_dir(&self) -> Option<(PathBuf, File)> {
+        let dir = self.node.kubelet();
+        let lock = File::open(dir.join(AGENT_LOCK)).ok()?;
+        lock.try_lock().is_ok().then_some((dir, lock))
     }
 
     async fn end_pods(&self, runtime_dir: PathBuf, grace: Duration) -> Result<usize> {
@@ -183,21 +174,11 @@ impl Place {
         if !paths::is_root() {
             return Ok(());
         }
-        for dir in self.directories() {
+        unmount_below(&self.data_dir)?;
+        if let Some((dir, _held)) = self.node_dir() {
             unmount_below(&dir)?;
         }
         davit_network::remove(&self.data_dir).context("the pods' network")
-    }
-
-    /// The directories in which davit mounts.
-    fn directories(&self) -> Vec<PathBuf> {
-        let mut all = vec![self.data_dir.clone()];
-        let kubelet = self.node.kubelet();
-        // It may be a kubelet's where no agent of davit has ever run.
-        if kubelet.join("allocations.lock").exists() {
-            all.push(kubelet);
-        }
-        all
     }
 
     /// Removes everything that [`Self::end`] has left.
@@ -212,13 +193,14 @@ impl Place {
     }
 
     fn remove(&self) -> Result<()> {
-        for dir in self.directories() {
-            if let Some(mount) = mounts_below(&dir)?.pop() {
+        let node = self.node_dir();
+        let dirs = node.iter().map(|(dir, _)| dir).chain([&self.data_dir]);
+        for dir in dirs {
+            if let Some(mount) = mounts_below(dir)?.pop() {
                 bail!("{mount} is mounted: nothing is removed");
             }
         }
-        let kubelet = self.node.kubelet();
-        if kubelet.join("allocations.lock").exists() {
+        if let Some((kubelet, _held)) = node {
             self.remove_logs(&kubelet)?;
             for name in OF_NODE {
                 remove(&kubelet.join(name))?;

@@ -395,10 +395,13 @@ impl Volumes {
         let _alone = lock.write().await;
         self.tokens.forget(uid);
         self.displace(uid);
-        // A driver of one kind that hangs or is gone does not keep what those of the other have mounted.
-        let (flex, csi) = tokio::join!(self.unmount_flex(uid), self.unpublish(uid));
-        flex.and(csi)?;
-        self.unmap_local(uid).await?;
+        // A driver of one kind that hangs or is gone does not keep what those of the others have mounted.
+        let (flex, csi, local) = tokio::join!(
+            self.unmount_flex(uid),
+            self.unpublish(uid),
+            self.unmap_local(uid)
+        );
+        flex.and(csi).and(local)?;
         let path = self.paths.pod(uid);
         let mounter = self.mounter.clone();
         let done = tokio::task::spawn_blocking(move || {
