@@ -111,6 +111,11 @@ pub(crate) enum Command {
     /// Stand in for etcd in a test: own the directory in which `davit server` keeps its objects
     #[command(hide = true)]
     Etcd(crate::test_assets::Etcd),
+    /// Write a script that completes command lines, for a shell's configuration
+    Completion {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
     /// List the feature gates that are known, their stages and defaults
     Features(FeaturesArgs),
     /// Serve Prometheus metrics of a node's devices, davit's or a kubelet's
@@ -613,14 +618,31 @@ pub(crate) enum ImageAction {
     },
 }
 
+/// The script by which a shell completes davit's command lines.
+pub(crate) fn completion(shell: clap_complete::Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "davit", &mut script);
+    script
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn command_line_is_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn every_shell_gets_a_script_that_knows_the_commands() {
+        for shell in clap_complete::Shell::value_variants() {
+            let script = String::from_utf8(completion(*shell)).unwrap();
+            assert!(
+                script.contains("explain") && script.contains("data-dir"),
+                "{shell}"
+            );
+        }
     }
 
     #[test]

@@ -31,7 +31,9 @@ mod table;
 mod test_assets;
 mod up;
 
+use anyhow::Context;
 use args::{Args, Command};
+use std::io::Write;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -86,6 +88,11 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Restore(args) => backup::restore(args).await,
         Command::TestAssets(args) => test_assets::run(&args),
         Command::Etcd(args) => test_assets::etcd(args).await,
+        Command::Completion { shell } => {
+            let script = args::completion(shell);
+            let written = std::io::stdout().write_all(&script);
+            written.context("cannot write the script")
+        }
         Command::Features(features) => features::run(&features),
         Command::Exporter(options) => exporter::run(options).await,
         Command::Lab(lab) => lab::run(lab).await,
