@@ -113,8 +113,9 @@ pub(crate) async fn sweep(args: &Up) {
             continue;
         };
         let (data, root) = (entry.path().join("data"), entry.path().join("root"));
-        // One that has only just begun has no lock yet.
-        let lives = Path::new("/proc").join(process.to_string()).exists();
+        // One that has only just begun has no lock yet. This process has not begun: an earlier one had its number.
+        let lives =
+            process != std::process::id() && Path::new("/proc").join(process.to_string()).exists();
         if lives || !owner::users(&data).is_ok_and(|users| users.is_empty()) {
             continue;
         }
