@@ -134,7 +134,7 @@ fn containers_stay_until_they_are_ended() {
     let said = down(&dir, &["--purge"]);
     assert_eq!(
         said,
-        format!("stopped `davit up`\nended 1 container\nremoved {data}\n")
+        format!("stopped `davit up`\nended 1 container\nremoved what was in {data}\n")
     );
     assert!(cluster.ended().success());
     assert!(!dir.join("data").exists());
@@ -144,6 +144,62 @@ fn containers_stay_until_they_are_ended() {
         .collect();
     assert!(logs.is_empty(), "{logs:?}");
     assert!(!dir.join("root/var/lib/kubelet").exists());
+}
+
+#[test]
+fn what_is_the_administrators_stays() {
+    if root().is_none() {
+        return;
+    }
+    let tmp = harness::temp_dir();
+    let data = tmp.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    let mount = |at: &Path| {
+        let none = None::<&str>;
+        let flags = nix::mount::MsFlags::empty();
+        nix::mount::mount(Some("tmpfs"), at, Some("tmpfs"), flags, none).unwrap();
+    };
+    mount(&data);
+    std::fs::write(data.join("letter"), "mine").unwrap();
+    let mut up = Command::new(DAVIT);
+    up.args(["up", "--no-node", "--port", "0", "--data-dir"])
+        .arg(&data);
+    let mut davit = up
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    BufReader::new(davit.stdout.as_mut().unwrap())
+        .read_line(&mut ready)
+        .unwrap();
+    assert!(ready.starts_with("ready in "), "{ready}");
+    // a disk for the volumes: nothing is removed
+    std::fs::create_dir_all(data.join("volumes")).unwrap();
+    mount(&data.join("volumes"));
+    let mut purge = Command::new(DAVIT);
+    purge
+        .args(["down", "--purge", "--data-dir"])
+        .arg(&data)
+        .arg("--root")
+        .arg(tmp.path().join("root"));
+    let refused = output(&mut purge);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && said.contains("volumes is mounted: nothing is removed"),
+        "{said}"
+    );
+    assert!(davit.wait().unwrap().success());
+    nix::mount::umount(&data.join("volumes")).unwrap();
+    // the data directory has a file system of its own, and a file of somebody's
+    down(tmp.path(), &["--purge"]);
+    let left: Vec<_> = std::fs::read_dir(&data)
+        .unwrap()
+        .map(|e| e.unwrap().file_name())
+        .collect();
+    assert_eq!(left, ["letter"]);
+    assert_eq!(mounts_below(&data), [data.display().to_string()]);
+    nix::mount::umount(&data).unwrap();
 }
 
 #[test]

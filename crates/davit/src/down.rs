@@ -10,6 +10,7 @@ use futures::future::join_all;
 use nix::mount::{MntFlags, umount2};
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,6 +32,8 @@ const OF_NODE: [&str; 12] = [
 ];
 /// Held by the agent of a node, in the node's directory.
 const AGENT_LOCK: &str = "allocations.lock";
+/// Where a node's agent mounts in its directory, or has drivers mount.
+const MOUNTED: [&str; 2] = ["pods", "plugins/kubernetes.io"];
 /// How many calls to the runtime are under way at once.
 const PARALLEL: usize = 16;
 
@@ -61,7 +64,10 @@ pub(crate) struct Down {
 
 pub(crate) async fn run(args: Down) -> Result<()> {
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
-    if !data_dir.is_dir() {
+    if !["locks", "store", "runtime"]
+        .iter()
+        .any(|part| data_dir.join(part).is_dir())
+    {
         bail!(
             "there is no cluster in {}; --data-dir names another directory",
             data_dir.display()
@@ -75,7 +81,7 @@ pub(crate) async fn run(args: Down) -> Result<()> {
     println!("ended {}", count(ended, "container"));
     if args.purge {
         place.purge().await?;
-        println!("removed {}", place.data_dir.display());
+        println!("removed what was in {}", place.data_dir.display());
     }
     Ok(())
 }
@@ -174,9 +180,12 @@ impl Place {
         if !paths::is_root() {
             return Ok(());
         }
-        unmount_below(&self.data_dir)?;
+        unmount_below(&components::runtime_dir(&self.data_dir))?;
         if let Some((dir, _held)) = self.node_dir() {
-            unmount_below(&dir)?;
+            for part in MOUNTED {
+                unmount_below(&dir.join(part))?;
+            }
+            release(&dir.join("pods"))?;
         }
         davit_network::remove(&self.data_dir).context("the pods' network")
     }
@@ -210,16 +219,18 @@ impl Place {
                 let _kept = std::fs::remove_dir(dir);
             }
         }
-        remove(&self.data_dir)
+        // It may be somebody's home: what is not davit's stays, and the directory with it.
+        for name in names(&self.data_dir) {
+            if paths::is_own(&name) {
+                remove(&self.data_dir.join(name))?;
+            }
+        }
+        let _kept = std::fs::remove_dir(&self.data_dir);
+        Ok(())
     }
 
     /// Removes the logs of the node's pods, and links to them.
     fn remove_logs(&self, kubelet: &Path) -> Result<()> {
-        let names = |dir: &Path| -> Vec<String> {
-            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
-            let name = |e: std::fs::DirEntry| e.file_name().to_string_lossy().into_owned();
-            entries.map(name).collect()
-        };
         let pods: BTreeSet<String> = names(&kubelet.join("pods")).into_iter().collect();
         let logs = self.node.pod_logs();
         for name in names(&logs) {
@@ -240,6 +251,12 @@ impl Place {
     }
 }
 
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let name = |e: std::fs::DirEntry| e.file_name().to_string_lossy().into_owned();
+    entries.map(name).collect()
+}
+
 /// Removes a file or a directory with what is in it, without following links. What is not there is removed.
 fn remove(path: &Path) -> Result<()> {
     match davit_beneath::remove_tree(path) {
@@ -250,15 +267,27 @@ fn remove(path: &Path) -> Result<()> {
     }
 }
 
-/// What is mounted in a directory or below, the deepest last.
+/// What is mounted below a directory, the deepest last. The directory itself may be a file system of the administrator's.
 fn mounts_below(dir: &Path) -> Result<Vec<String>> {
     let mut all = mount_points().context("cannot read what is mounted")?;
-    all.retain(|point| Path::new(point).starts_with(dir));
+    all.retain(|point| Path::new(point).starts_with(dir) && Path::new(point) != dir);
     Ok(all)
 }
 
-/// Takes down what is mounted in a directory or below. What is busy goes when it is no longer.
-pub(crate) fn unmount_below(dir: &Path) -> Result<()> {
+/// Takes back that a directory was bound to itself, to be shared. A file system of its own that is mounted there stays.
+fn release(dir: &Path) -> Result<()> {
+    let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
+    let is_mounted =
+        mount_points().is_ok_and(|all| all.iter().any(|point| Path::new(point) == dir));
+    if is_mounted && device(dir) == dir.parent().and_then(device) {
+        umount2(dir, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)
+            .with_context(|| format!("cannot unmount {}", dir.display()))?;
+    }
+    Ok(())
+}
+
+/// Takes down what is mounted below a directory. What is busy goes when it is no longer.
+fn unmount_below(dir: &Path) -> Result<()> {
     // Later mounts may stand on earlier ones.
     for point in mounts_below(dir)?.iter().rev() {
         let plain = umount2(point.as_str(), MntFlags::UMOUNT_NOFOLLOW);

@@ -74,6 +74,11 @@ const OWN: [&str; 13] = [
     "audit.log",
 ];
 
+/// Whether davit puts something of this name into its data directory.
+pub(crate) fn is_own(name: &str) -> bool {
+    OWN.contains(&name) || name.ends_with(".kubeconfig")
+}
+
 /// Makes the data directory, or closes one that is there to other accounts. Should it hold anything besides what davit
 /// puts there, it may be somebody else's (`/var/lib`, a home): then its mode stays, and only the directories in it are
 /// closed, each by the component whose it is.
@@ -83,7 +88,7 @@ pub(crate) fn protect_data_dir(dir: &Path) -> Result<()> {
         .flatten()
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .find(|name| !OWN.contains(&name.as_str()) && !name.ends_with(".kubeconfig"));
+        .find(|name| !is_own(name));
     if let Some(name) = foreign {
         tracing::info!(
             dir = %dir.display(), %name,

@@ -428,6 +428,14 @@ impl Volumes {
     }
 }
 
+/// What is not there need not be removed.
+fn missing(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}
+
 /// Whether these are all volumes that the pod's containers use.
 pub fn are_all(pod: &Pod, mounted: &Mounted) -> bool {
     claims::used(pod)

@@ -6,7 +6,7 @@
 
 use super::error::{Cause, io_error};
 use super::mounts::Mounter;
-use super::{Volumes, blocking};
+use super::{Volumes, blocking, missing};
 use crate::paths::PRIVATE_DIR;
 use crate::pod::PodExt;
 use davit_beneath::private_dir;
@@ -98,13 +98,6 @@ fn device_number(file: &OwnedFd) -> Result<Option<u64>, Cause> {
         .map_err(|e| io_error("cannot look at the volume's device")(e.into()))?;
     let is_block = FileType::from_raw_mode(stat.st_mode) == FileType::BlockDevice;
     Ok(is_block.then_some(stat.st_rdev))
-}
-
-fn missing(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 /// Opens a device without using it. Drivers and administrators may have put a link there.

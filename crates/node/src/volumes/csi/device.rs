@@ -2,8 +2,7 @@
 
 use super::super::block::{self, DeviceMap};
 use super::super::error::{Cause, io_error};
-use super::super::{Volumes, blocking};
-use super::undo::missing;
+use super::super::{Volumes, blocking, missing};
 use super::{Job, PLUGIN};
 use crate::paths::PRIVATE_DIR;
 use crate::pod::PodExt;

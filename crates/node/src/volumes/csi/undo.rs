@@ -2,7 +2,7 @@
 
 use super::super::Volumes;
 use super::device::device_records;
-use crate::volumes::mounts;
+use crate::volumes::{missing, mounts};
 use davit_csi::paths::{self, MOUNT};
 use davit_csi::vol_data::{self, DeviceData, Loaded, PublishData, StageData, VOL_DATA};
 use davit_flexvolume::DriverName;
@@ -181,14 +181,6 @@ pub(super) fn staged_records(root: &Path) -> Vec<(PathBuf, StageData)> {
             },
         )
         .collect()
-}
-
-/// What is not there need not be removed.
-pub(super) fn missing(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
 }
 
 fn is_mounted(path: &Path) -> io::Result<bool> {
