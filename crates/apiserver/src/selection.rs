@@ -13,16 +13,112 @@ use crate::crd::{Normal, View};
 use crate::registry::ResourceInfo;
 use crate::strategy::Strategy;
 
-/// The filter of a namespace and selectors; refuses fields that cannot be selected by.
-pub(crate) fn filter(
+/// Which objects a list, watch or deletion is about.
+pub(crate) struct Selection {
+    /// What the cache judges.
+    pub(crate) filter: Filter,
+    /// What can be judged of a custom kind's objects only in the version that was asked for; the filter lets pass what
+    /// is not cached in that version.
+    pub(crate) converted: Option<ConvertedFields>,
+}
+
+/// Conditions on selectable fields of a version into which objects are converted.
+#[derive(Clone)]
+pub(crate) struct ConvertedFields {
+    conditions: Arc<[Condition]>,
+    strategy: Arc<dyn Strategy>,
+    view: Arc<View>,
+}
+
+/// A field has a value, or has not.
+#[derive(Debug, Clone)]
+struct Condition {
+    field: String,
+    value: String,
+    equal: bool,
+}
+
+impl Condition {
+    fn holds(&self, found: Option<&str>) -> bool {
+        (found.unwrap_or_default() == self.value) == self.equal
+    }
+
+    /// Of what every object has in its key, whatever its version.
+    fn is_of_metadata(&self) -> bool {
+        self.field.starts_with("metadata.")
+    }
+}
+
+impl ConvertedFields {
+    /// Whether an object that the filter let pass is shown, and the object as it is shown where it had to be converted.
+    ///
+    /// # Errors
+    /// When the conversion fails.
+    pub(crate) async fn judge(
+        &self,
+        object: &CachedObject,
+    ) -> Result<(bool, Option<Value>), Status> {
+        if is_shown_as_cached(&self.view, object.header()) {
+            return Ok((true, None));
+        }
+        let value = serde_json::from_slice(object.json()).map_err(Status::internal)?;
+        let value = self.view.read_one(value).await?;
+        Ok((self.holds(&value), Some(value)))
+    }
+
+    /// The objects that are shown, converted together.
+    ///
+    /// # Errors
+    /// When the conversion fails.
+    pub(crate) async fn retain(
+        &self,
+        objects: Vec<Arc<CachedObject>>,
+    ) -> Result<Vec<(Arc<CachedObject>, Option<Value>)>, Status> {
+        let convert =
+            |object: &&Arc<CachedObject>| !is_shown_as_cached(&self.view, object.header());
+        let values = objects.iter().filter(convert);
+        let values = values.map(|object| serde_json::from_slice(object.json()));
+        let values: Vec<Value> = values.collect::<Result<_, _>>().map_err(Status::internal)?;
+        let mut values = self.view.read(values).await?.into_iter();
+        let mut shown = Vec::new();
+        for object in objects {
+            if is_shown_as_cached(&self.view, object.header()) {
+                shown.push((object, None));
+                continue;
+            }
+            let value = values.next();
+            let value = value.ok_or_else(|| Status::internal("a conversion lost an object"))?;
+            if self.holds(&value) {
+                shown.push((object, Some(value)));
+            }
+        }
+        Ok(shown)
+    }
+
+    fn holds(&self, value: &Value) -> bool {
+        let fields = self.strategy.fields(value);
+        self.conditions.iter().all(|condition| {
+            let mut found = fields.iter().filter(|(field, _)| *field == condition.field);
+            condition.holds(found.next().map(|(_, value)| value.as_str()))
+        })
+    }
+}
+
+/// Whether the cache has the object of a custom kind in the version of the view.
+fn is_shown_as_cached(view: &View, header: &Header) -> bool {
+    view.shows_stored() && !header.foreign
+}
+
+/// The selection of a namespace and selectors; refuses fields that cannot be selected by.
+pub(crate) fn select(
     resource: &ResourceInfo,
     namespace: Option<&str>,
     labels: &Selector,
     fields: &FieldSelector,
-) -> Result<Filter, Status> {
+) -> Result<Selection, Status> {
     let strategy = &*resource.strategy;
     let mut name = None;
-    let mut conditions: Vec<(String, String, bool)> = Vec::new();
+    let mut conditions: Vec<Condition> = Vec::new();
     for term in fields.terms() {
         let label = strategy.field_alias(&term.field);
         let known = label == "metadata.name"
@@ -37,27 +133,45 @@ pub(crate) fn filter(
         if label == "metadata.name" && term.equal && name.is_none() {
             name = Some(term.value.clone());
         } else {
-            conditions.push((label.to_owned(), term.value.clone(), term.equal));
+            conditions.push(Condition {
+                field: label.to_owned(),
+                value: term.value.clone(),
+                equal: term.equal,
+            });
         }
     }
-    let predicate = if labels.is_empty() && conditions.is_empty() {
+    let (metadata, custom): (Vec<_>, Vec<_>) =
+        conditions.into_iter().partition(Condition::is_of_metadata);
+    let custom: Arc<[Condition]> = custom.into();
+    let view = resource.storage.view().filter(|_| !custom.is_empty());
+    let predicate = if labels.is_empty() && metadata.is_empty() && custom.is_empty() {
         None
     } else {
-        let labels = labels.clone();
+        let (labels, custom, view) = (labels.clone(), Arc::clone(&custom), view.cloned());
         let predicate: Predicate = Arc::new(move |object: &CachedObject| {
             let header = object.header();
-            let has = |(field, value, equal): &(String, String, bool)| {
-                (header.field(field).unwrap_or_default() == value) == *equal
+            let holds = |condition: &Condition| condition.holds(header.field(&condition.field));
+            let judged_here = || {
+                view.as_ref()
+                    .is_none_or(|view| is_shown_as_cached(view, header))
             };
-            conditions.iter().all(has) && (labels.is_empty() || labels.matches(header))
+            metadata.iter().all(holds)
+                && (labels.is_empty() || labels.matches(header))
+                && (custom.iter().all(holds) || !judged_here())
         });
         Some(predicate)
     };
-    Ok(Filter {
+    let filter = Filter {
         namespace: namespace.map(str::to_owned),
         name,
         predicate,
-    })
+    };
+    let converted = view.map(|view| ConvertedFields {
+        conditions: custom,
+        strategy: Arc::clone(&resource.strategy),
+        view: Arc::clone(view),
+    });
+    Ok(Selection { filter, converted })
 }
 
 /// What a stored object can be selected by. One that cannot be read has only its key's names.

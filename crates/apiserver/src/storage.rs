@@ -66,7 +66,7 @@ pub(crate) struct Storage {
     strategy: Arc<dyn Strategy>,
     cache: Arc<Cache>,
     /// For custom kinds: what stands between stored objects and this version.
-    view: Option<View>,
+    view: Option<Arc<View>>,
     last_written: AtomicU64,
 }
 
@@ -123,7 +123,7 @@ impl Storage {
         row: &ResourceRow,
         types: Arc<TypeTable>,
         strategy: Arc<dyn Strategy>,
-        view: View,
+        view: Arc<View>,
         cache: Arc<Cache>,
     ) -> Self {
         Self {
@@ -149,7 +149,7 @@ impl Storage {
         store: &Arc<dyn Store>,
         row: &ResourceRow,
         strategy: Arc<dyn Strategy>,
-        view: View,
+        view: Arc<View>,
     ) -> Arc<Cache> {
         let prefix = format!("/registry/{}/{}/", row.group, row.plural);
         let (namespaced, cached_prefix) = (row.namespaced, prefix.clone());
@@ -160,7 +160,7 @@ impl Storage {
     }
 
     /// For custom kinds: what stands between stored objects and this version.
-    pub(crate) fn view(&self) -> Option<&View> {
+    pub(crate) fn view(&self) -> Option<&Arc<View>> {
         self.view.as_ref()
     }
 
@@ -169,7 +169,7 @@ impl Storage {
     pub(crate) fn stored_version(&self) -> &'static str {
         self.view
             .as_ref()
-            .map_or(self.version, View::storage_version)
+            .map_or(self.version, |view| view.storage_version())
     }
 
     /// What objects look like.

@@ -138,6 +138,42 @@ impl Delivery {
         }
     }
 
+    /// The object before and after the event, as far as the watch's filter lets them pass; the former with the revision
+    /// of the event.
+    pub(crate) fn sides(&self) -> (Option<Arc<CachedObject>>, Option<Arc<CachedObject>>) {
+        let object = Arc::clone(&self.object);
+        match (self.kind, &self.event) {
+            (EventType::Deleted, _) => (Some(object), None),
+            (EventType::Modified, Some(event)) => {
+                let previous = event.previous.as_deref();
+                (
+                    previous.map(|previous| event.departed(previous)),
+                    Some(object),
+                )
+            }
+            _ => (None, Some(object)),
+        }
+    }
+
+    /// The event for a watcher that sees only one of its sides, or both.
+    pub(crate) fn seen(
+        self,
+        before: Option<Arc<CachedObject>>,
+        after: Option<Arc<CachedObject>>,
+    ) -> Option<Self> {
+        let (kind, object) = match (before, after) {
+            (None, None) => return None,
+            (None, Some(after)) => (EventType::Added, after),
+            (Some(_), Some(after)) => (EventType::Modified, after),
+            (Some(before), None) => (EventType::Deleted, before),
+        };
+        Some(Self {
+            kind,
+            object,
+            ..self
+        })
+    }
+
     /// The type of the event.
     pub(crate) fn kind(&self) -> EventType {
         self.kind

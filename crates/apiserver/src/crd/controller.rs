@@ -504,11 +504,11 @@ fn rows(server: &ApiServer, versions: &Versions) -> (Vec<Arc<ResourceInfo>>, Arc
         Arc::clone(&server.metrics().conversions),
     );
     let view = |version: &Served| {
-        View::new(
+        Arc::new(View::new(
             Arc::clone(&version.version),
             Arc::clone(&stored.version),
             converter.clone(),
-        )
+        ))
     };
     let store = server.registry().store();
     let strategy = Arc::clone(&stored.strategy);

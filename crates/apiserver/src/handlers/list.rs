@@ -80,7 +80,10 @@ pub(super) async fn list(
     let accepted = respond::accepted_for(context, resource, Offer::Objects)?;
     let query = ListQuery::parse(context, false)?;
     let found = find(server, context, resource, &query).await?;
-    let items = items(resource, &found.items).await?;
+    let items = match found.shown {
+        Some(items) => items,
+        None => items(resource, &found.items).await?,
+    };
     respond::list(context, accepted, resource, items, &found.meta)
 }
 
@@ -124,6 +127,8 @@ fn item(resource: &ResourceInfo, object: &Arc<CachedObject>) -> Result<Item, Sta
 /// Objects of the storage version.
 pub(crate) struct Found {
     pub(crate) items: Vec<Arc<CachedObject>>,
+    /// The same in the version that was asked for, if they had to be converted to be found.
+    shown: Option<Vec<Item>>,
     pub(crate) meta: ListMeta,
 }
 
@@ -139,7 +144,32 @@ pub(crate) async fn find(
         .namespace
         .as_deref()
         .filter(|_| resource.row.namespaced);
-    let filter = selection::filter(resource, namespace, &query.labels, &query.fields)?;
+    let selection = selection::select(resource, namespace, &query.labels, &query.fields)?;
+    let mut found = candidates(server, resource, query, &selection.filter).await?;
+    if let Some(fields) = &selection.converted {
+        let kept = fields.retain(std::mem::take(&mut found.items)).await?;
+        let mut shown = Vec::new();
+        for (object, value) in kept {
+            shown.push(match value {
+                Some(value) => Item::Value(value),
+                None => Item::Cached(Arc::clone(&object)),
+            });
+            found.items.push(object);
+        }
+        found.shown = Some(shown);
+        // How many of the rest match is not known.
+        found.meta.remaining = None;
+    }
+    Ok(found)
+}
+
+/// The objects that the cache's filter lets pass.
+async fn candidates(
+    server: &ApiServer,
+    resource: &ResourceInfo,
+    query: &ListQuery,
+    filter: &Filter,
+) -> Result<Found, Status> {
     let cache = resource.storage.cache();
     let deadline = tokio::time::Instant::now() + FRESHNESS_TIMEOUT;
     let fail = |error| errors::cache(error, resource);
@@ -157,7 +187,7 @@ pub(crate) async fn find(
         (None, Some(0)) => {
             // "any" is answered from memory, whole
             let list = cache
-                .list(Freshness::Any, &filter, deadline)
+                .list(Freshness::Any, filter, deadline)
                 .await
                 .map_err(fail)?;
             return Ok(whole(list));
@@ -168,7 +198,7 @@ pub(crate) async fn find(
             if !exact && query.limit.is_none() {
                 let fresh = Freshness::AtLeast(version);
                 return Ok(whole(
-                    cache.list(fresh, &filter, deadline).await.map_err(fail)?,
+                    cache.list(fresh, filter, deadline).await.map_err(fail)?,
                 ));
             }
             if !exact {
@@ -181,9 +211,9 @@ pub(crate) async fn find(
                 revision,
             }
         }
-        (None, None) if query.limit.is_none() && !is_single(&filter) => {
+        (None, None) if query.limit.is_none() && !is_single(filter) => {
             let list = cache
-                .list(Freshness::Latest, &filter, deadline)
+                .list(Freshness::Latest, filter, deadline)
                 .await
                 .map_err(fail)?;
             return Ok(whole(list));
@@ -194,7 +224,7 @@ pub(crate) async fn find(
             revision: None,
         },
     };
-    page(resource, &filter, options, deadline).await
+    page(resource, filter, options, deadline).await
 }
 
 /// Whether at most one object can match, which is not worth starting a cache for.
@@ -209,6 +239,7 @@ fn whole(list: Snapshot) -> Found {
     };
     Found {
         items: list.items,
+        shown: None,
         meta,
     }
 }
@@ -245,6 +276,7 @@ async fn page(
     };
     Ok(Found {
         items: page.items,
+        shown: None,
         meta,
     })
 }

@@ -17,12 +17,13 @@ use tokio::time::Instant;
 use super::options::ListQuery;
 use crate::body::{BoxError, RequestBody, ResponseBody};
 use crate::cache::{
-    CacheError, FRESHNESS_TIMEOUT, Freshness, Watch, WatchItem, WatchOptions, WatchStart,
+    CacheError, Delivery, FRESHNESS_TIMEOUT, Freshness, Watch, WatchItem, WatchOptions, WatchStart,
 };
 use crate::context::{Context, HandlerResult};
 use crate::metrics::LongRunning;
 use crate::negotiate::Offer;
 use crate::registry::ResourceInfo;
+use crate::selection::ConvertedFields;
 use crate::server::ApiServer;
 use crate::websocket::{self, Encoding};
 use crate::{errors, respond, selection};
@@ -45,14 +46,14 @@ pub(super) async fn watch(
         .namespace
         .as_deref()
         .filter(|_| resource.row.namespaced);
-    let filter = selection::filter(resource, namespace, &query.labels, &query.fields)?;
+    let selection = selection::select(resource, namespace, &query.labels, &query.fields)?;
     let least = server.min_request_timeout().as_secs().max(1);
     let seconds = query
         .timeout_seconds
         .unwrap_or_else(|| rand::rng().random_range(least..2 * least));
     let options = WatchOptions {
         start: start(&query),
-        filter,
+        filter: selection.filter,
         bookmarks: query.bookmarks,
         deadline: Some(Instant::now() + Duration::from_secs(seconds)),
     };
@@ -69,6 +70,7 @@ pub(super) async fn watch(
     let source = Source {
         server: Arc::clone(server),
         watch: opened.map_err(Some),
+        fields: selection.converted,
         frames,
         _gauge: gauge,
     };
@@ -99,6 +101,8 @@ struct Source {
     server: Arc<ApiServer>,
     /// The watch; an error still to be told; nothing any more.
     watch: Result<Watch, Option<Status>>,
+    /// What the cache could not judge.
+    fields: Option<ConvertedFields>,
     frames: Frames,
     _gauge: LongRunning,
 }
@@ -121,30 +125,71 @@ fn over_websocket(request: &mut Request<RequestBody>, source: Source) -> Handler
 impl Source {
     /// The next piece of the stream.
     async fn next(&mut self) -> Option<Bytes> {
-        let watch = match &mut self.watch {
-            Ok(watch) => watch,
-            Err(status) => return status.take().map(|status| self.frames.error(&status)),
-        };
-        let item = tokio::select! {
-            item = watch.next() => item?,
-            () = self.server.shutdown().cancelled() => return None,
-        };
-        self.server.metrics().watch_events.inc();
-        let frame = match item {
-            Ok(item) => match converted(self.frames.resource(), &item).await {
-                Ok(converted) => self.frames.encode(item, converted),
-                Err(status) => Err(status),
-            },
-            Err(error) => Err(errors::cache(error, self.frames.resource())),
-        };
-        match frame {
-            Ok(frame) => Some(frame),
-            Err(status) => {
-                self.watch = Err(None);
-                Some(self.frames.error(&status))
+        loop {
+            let watch = match &mut self.watch {
+                Ok(watch) => watch,
+                Err(status) => return status.take().map(|status| self.frames.error(&status)),
+            };
+            let item = tokio::select! {
+                item = watch.next() => item?,
+                () = self.server.shutdown().cancelled() => return None,
+            };
+            let frame = match item {
+                Ok(item) => self.frame(item).await,
+                Err(error) => Err(errors::cache(error, self.frames.resource())),
+            };
+            match frame {
+                Ok(None) => {}
+                Ok(Some(frame)) => {
+                    self.server.metrics().watch_events.inc();
+                    return Some(frame);
+                }
+                Err(status) => {
+                    self.watch = Err(None);
+                    return Some(self.frames.error(&status));
+                }
             }
         }
     }
+
+    /// An item as the client gets it; nothing for an event about an object that it did not ask for.
+    async fn frame(&mut self, item: WatchItem) -> Result<Option<Bytes>, Status> {
+        let (item, value) = match (item, &self.fields) {
+            (WatchItem::Event(delivery), Some(fields)) => match judged(fields, delivery).await? {
+                Some((delivery, value)) => (WatchItem::Event(delivery), value),
+                None => return Ok(None),
+            },
+            (item, _) => {
+                let value = converted(self.frames.resource(), &item).await?;
+                (item, value)
+            }
+        };
+        self.frames.encode(item, value).map(Some)
+    }
+}
+
+/// The event as a watcher sees it that selects by fields of another version than the cached one, with the object in
+/// that version.
+async fn judged(
+    fields: &ConvertedFields,
+    delivery: Delivery,
+) -> Result<Option<(Delivery, Option<Value>)>, Status> {
+    let (before, after) = delivery.sides();
+    let (mut shown_before, mut shown_after, mut value) = (None, None, None);
+    if let Some(before) = before {
+        let (shown, converted) = fields.judge(&before).await?;
+        if shown {
+            (shown_before, value) = (Some(before), converted);
+        }
+    }
+    if let Some(after) = after {
+        let (shown, converted) = fields.judge(&after).await?;
+        if shown {
+            (shown_after, value) = (Some(after), converted);
+        }
+    }
+    let seen = delivery.seen(shown_before, shown_after);
+    Ok(seen.map(|delivery| (delivery, value)))
 }
 
 /// The object of an event of a custom kind in the version that is watched, when the cache has it in
