@@ -1,6 +1,7 @@
 //! Forwarding requests to nodes, pods and services: logs, exec, attach, port-forward, proxy.
 
 mod forward;
+mod links;
 mod target;
 
 use davit_api::status::Status;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use davit_api::status::Status;
 use http::header::{
-    CONNECTION, HOST, HeaderName, HeaderValue, LOCATION, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
 use http_body_util::BodyExt;
@@ -19,6 +19,7 @@ use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::links::Links;
 use super::target::Backend;
 use crate::body::{RequestBody, ResponseBody};
 use crate::context::HandlerResult;
@@ -101,7 +102,16 @@ impl NodeClient {
         mut request: Request<RequestBody>,
     ) -> HandlerResult {
         let upgrade = request.headers().contains_key(UPGRADE);
+        let links = forward
+            .rewrite_prefix
+            .as_deref()
+            .map(|prefix| links(prefix, &forward.backend, request.headers()));
+        if links.is_some() {
+            // Pages are read on their way back.
+            request.headers_mut().remove(ACCEPT_ENCODING);
+        }
         let client_side = upgrade.then(|| hyper::upgrade::on(&mut request));
+        let is_head = request.method() == http::Method::HEAD;
         let response = self.send(server, &forward, request, upgrade).await?;
         if response.status() == StatusCode::SWITCHING_PROTOCOLS
             && let Some(client_side) = client_side
@@ -110,13 +120,21 @@ impl NodeClient {
         }
         let (mut parts, body) = response.into_parts();
         remove_hop_headers(&mut parts.headers);
-        if let Some(prefix) = &forward.rewrite_prefix {
-            rewrite_location(&mut parts.headers, &forward.backend, prefix);
-        }
         let ended = server.shutdown().clone().cancelled_owned();
         let stream = futures::StreamExt::take_until(body.into_data_stream(), ended);
-        let stream = futures::TryStreamExt::map_err(stream, Into::into);
-        Ok(Response::from_parts(parts, ResponseBody::stream(stream)))
+        let body = match links {
+            Some(links) => {
+                links.rewrite_location(&mut parts.headers);
+                if Links::are_in(&parts.headers) && !is_head {
+                    let page = links.rewrite_page(&mut parts.headers, stream);
+                    ResponseBody::stream(page)
+                } else {
+                    ResponseBody::stream(futures::TryStreamExt::map_err(stream, Into::into))
+                }
+            }
+            None => ResponseBody::stream(futures::TryStreamExt::map_err(stream, Into::into)),
+        };
+        Ok(Response::from_parts(parts, body))
     }
 
     async fn send(
@@ -301,22 +319,10 @@ pub(crate) fn remove_hop_headers(headers: &mut HeaderMap) {
     }
 }
 
-/// A redirect to the backend itself becomes one to the path under which the client sees it.
-fn rewrite_location(headers: &mut HeaderMap, backend: &Backend, prefix: &str) {
-    let Some(location) = headers.get(LOCATION).and_then(|value| value.to_str().ok()) else {
-        return;
-    };
-    let Ok(uri) = location.parse::<Uri>() else {
-        return;
-    };
-    let elsewhere = uri.host().is_some_and(|host| host != backend.host);
-    if elsewhere || uri.path().starts_with(prefix) {
-        return;
-    }
-    let path = uri
-        .path_and_query()
-        .map_or(uri.path(), http::uri::PathAndQuery::as_str);
-    if let Ok(value) = HeaderValue::from_str(&format!("{}{path}", prefix.trim_end_matches('/'))) {
-        headers.insert(LOCATION, value);
-    }
+/// What the backend is called, and where the client sees it.
+fn links(prefix: &str, backend: &Backend, headers: &HeaderMap) -> Links {
+    let host = bracketed(&backend.host);
+    let asked = headers.get(HOST).and_then(|value| value.to_str().ok());
+    let hosts = [format!("{host}:{}", backend.port), host];
+    Links::new(prefix, hosts.into_iter().chain(asked.map(str::to_owned)))
 }
