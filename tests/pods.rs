@@ -295,6 +295,11 @@ fn images_that_nobody_uses_are_removed() {
 }
 
 #[test]
+fn item_116_images_are_volumes() {
+    images::volumes();
+}
+
+#[test]
 fn containerd_runs_pods() {
     images::containerd();
 }

@@ -268,6 +268,94 @@ pub(crate) fn scenario() {
     kube.clean_up();
 }
 
+/// The files of an image, whole and in part, for the host's root and for that of a user namespace.
+const VOLUMES: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  hostUsers: USERS
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: davit.local/shell:1
+    command: [sleep, "100000"]
+    volumeMounts:
+    - {name: data, mountPath: /data}
+    - {name: data, mountPath: /part, subPath: bin}
+  volumes:
+  - name: data
+    image: {reference: "davit.local/pause:1", pullPolicy: IfNotPresent}
+"#;
+
+const UNPULLED: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME}
+spec:
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: davit.local/shell:1
+    command: [sleep, "100000"]
+    volumeMounts: [{name: data, mountPath: /data, subPath: "SUB"}]
+  volumes:
+  - name: data
+    image: {reference: "IMAGE", pullPolicy: Never}
+"#;
+
+/// spec/storage.md 13.7, item 116.
+pub(crate) fn volumes() {
+    let Some(busybox) = busybox() else { return };
+    let dir = harness::temp_dir();
+    let file = dir.path().join("kubelet.yaml");
+    std::fs::write(&file, GREEDY).unwrap();
+    let Some(mut kube) = Kube::up("1.33", &["--config", &file.display().to_string()]) else {
+        return;
+    };
+    let (shell, data) = ("davit.local/shell:1", "davit.local/pause:1");
+    import(&kube, &oci_archive(&busybox, shell), shell);
+    let passwd = docker_archive(Path::new("/etc/passwd"), data);
+    import(&kube, &passwd, data);
+    for (name, users) in [("plain", "true"), ("mapped", "false")] {
+        kube.create(&VOLUMES.replace("NAME", name).replace("USERS", users));
+        kube.wait_ready(name);
+        let sh = |script: &str| kube.run(["exec", name, "--", "sh", "-c", script]);
+        let passwd = std::fs::read_to_string("/etc/passwd").unwrap();
+        assert_eq!(sh("cat /data/bin/busybox"), passwd);
+        assert_eq!(sh("cat /part/busybox"), passwd);
+        let ids = sh("busybox stat -c %u:%g /data/bin/busybox");
+        assert_eq!(ids.trim(), "0:0", "{name}");
+        let no =
+            sh("echo x 2>&1 >/data/new; echo x 2>&1 >/part/busybox; /data/bin/busybox 2>&1; true");
+        assert_eq!(no.matches("Read-only file system").count(), 2, "{no}");
+        assert!(no.contains("Permission denied"), "{no}");
+        let mounts = sh("busybox grep /data /proc/mounts");
+        assert!(mounts.contains(" ro,nosuid,nodev,noexec"), "{mounts}");
+    }
+    let absent = UNPULLED.replace("NAME", "absent").replace("SUB", "");
+    kube.create(&absent.replace("IMAGE", "davit.local/absent:1"));
+    let part = UNPULLED.replace("NAME", "part").replace("SUB", "no/such");
+    kube.create(&part.replace("IMAGE", data));
+    kube.eventually("both are told what is missing", || {
+        let status = |pod: &str| kube.field(pod, ".status.containerStatuses[0]");
+        status("absent").contains("ErrImageNeverPull")
+            && status("part").contains(r#"the image has no sub-path \"no/such\""#)
+    });
+    // What only volumes use is not collected, and outlives davit.
+    assert!(kube.cluster.interrupt().success());
+    kube.cluster.start_again();
+    kube.run(["delete", "pod", "absent", "part", "--wait"]);
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let mut list = Command::new(harness::DAVIT);
+    list.args(["image", "list", "--data-dir"]);
+    let images = harness::run(list.arg(kube.dir().join("data")));
+    assert!(images.contains(data), "{images}");
+    let still = kube.run(["exec", "plain", "--", "ls", "/part"]);
+    assert!(still.contains("busybox"), "{still}");
+    kube.clean_up();
+}
+
 const GREEDY: &str = "apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 imageGCHighThresholdPercent: 1

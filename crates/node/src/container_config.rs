@@ -4,7 +4,7 @@ use crate::containermanager::ContainerOptions;
 use crate::context::Context;
 use crate::env::{self, NodeFacts};
 use crate::expansion::{expand, expand_strict};
-use crate::images::Present;
+use crate::images::{ImageVolumes, Present};
 use crate::paths::PRIVATE_DIR;
 use crate::pod::{PodExt, Role};
 use crate::resources;
@@ -162,7 +162,9 @@ pub struct Parts<'a> {
     pub runtime: &'a PodRuntime,
     /// The image.
     pub image: &'a Present,
-    /// The pod's volumes.
+    /// The images that the container mounts as volumes.
+    pub image_volumes: &'a ImageVolumes,
+    /// The pod's other volumes.
     pub volumes: &'a Mounted,
     /// What the downward API shows.
     pub facts: &'a NodeFacts,
@@ -328,6 +330,17 @@ fn mounts(
     } = parts;
     let mut out = parts.devices.mounts.clone();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
+        let sub = sub_path(parts, mount, &lookup)?;
+        if let Some(image) = parts.image_volumes.get(&mount.name) {
+            out.push(cri::Mount {
+                container_path: absolute(&mount.mount_path),
+                readonly: true,
+                image: Some(image.clone()),
+                image_sub_path: sub.unwrap_or_default(),
+                ..cri::Mount::default()
+            });
+            continue;
+        }
         let Some(Ready::Directory {
             path: root,
             read_only: volume_read_only,
@@ -338,7 +351,10 @@ fn mounts(
                 container: container.name.clone(),
             });
         };
-        let host = sub_path(ctx, parts, mount, index, root, &lookup)?;
+        let host = match sub {
+            Some(sub) => mount_sub_path(ctx, parts, mount, index, root, &sub)?,
+            None => root.clone(),
+        };
         let propagation = match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
             Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,
@@ -430,33 +446,47 @@ fn is_projected(pod: &Pod, name: &str) -> bool {
     })
 }
 
+/// The part of the volume that the container gets, if it is not the whole.
 fn sub_path(
-    ctx: &Context,
     parts: &Parts<'_>,
     mount: &VolumeMount,
-    index: usize,
-    root: &Path,
     lookup: &impl Fn(&str) -> Option<String>,
-) -> Result<PathBuf, Error> {
-    let failed = |cause: String| Error::SubPath {
-        volume: mount.name.clone(),
-        container: parts.container.name.clone(),
-        cause,
-    };
+) -> Result<Option<String>, Error> {
+    let failed = |cause: String| sub_path_error(parts, mount, cause);
     let expr = mount.sub_path_expr.as_deref().filter(|e| !e.is_empty());
     let sub = match (expr, mount.sub_path.as_deref().filter(|s| !s.is_empty())) {
         (Some(expr), _) => expand_strict(expr, lookup)
             .map_err(|names| failed(format!("missing value for {}", names.join(", "))))?,
         (None, Some(sub)) => sub.to_owned(),
-        (None, None) => return Ok(root.to_owned()),
+        (None, None) => return Ok(None),
     };
     if sub.starts_with('/') || sub.split('/').any(|part| part == "..") {
         return Err(failed(format!(
             "unable to provision SubPath `{sub}`: must be a relative path inside the volume"
         )));
     }
-    let failed_io = |e: io::Error| failed(format!("{sub:?}: {e}"));
-    let source = open_sub_path(root, &sub).map_err(failed_io)?;
+    Ok(Some(sub))
+}
+
+fn sub_path_error(parts: &Parts<'_>, mount: &VolumeMount, cause: String) -> Error {
+    Error::SubPath {
+        volume: mount.name.clone(),
+        container: parts.container.name.clone(),
+        cause,
+    }
+}
+
+/// Mounts a part of a volume where the container's mount takes it from.
+fn mount_sub_path(
+    ctx: &Context,
+    parts: &Parts<'_>,
+    mount: &VolumeMount,
+    index: usize,
+    root: &Path,
+    sub: &str,
+) -> Result<PathBuf, Error> {
+    let failed_io = |e: io::Error| sub_path_error(parts, mount, format!("{sub:?}: {e}"));
+    let source = open_sub_path(root, sub).map_err(failed_io)?;
     let target = ctx
         .paths
         .subpath(parts.pod.uid(), &mount.name, &parts.container.name, index);
@@ -475,7 +505,7 @@ fn sub_path(
         Ok(()) => Ok(target),
         // Nodes that mount nothing run nothing either; the path as it resolves now has to do.
         Err(e) if e.kind() == io::ErrorKind::Unsupported => {
-            root.join(&sub).canonicalize().map_err(failed_io)
+            root.join(sub).canonicalize().map_err(failed_io)
         }
         Err(e) => Err(failed_io(e)),
     }

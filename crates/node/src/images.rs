@@ -8,9 +8,9 @@ use davit_client::EventRecorder;
 use davit_oci::runtime::{Error as RuntimeError, Runtime};
 use davit_proto::cri::v1 as cri;
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
@@ -24,6 +24,17 @@ pub use keyring::Keyring;
 
 /// Pulls that run beside one another.
 const PARALLEL_PULLS: usize = 8;
+
+/// An image that a pod needs.
+struct Wanted<'a> {
+    image: &'a str,
+    policy: Option<&'a str>,
+    /// What the events are about.
+    reference: ObjectReference,
+}
+
+/// Images that are mounted as volumes, by the volumes' names in the pod.
+pub type ImageVolumes = BTreeMap<String, cri::ImageSpec>;
 
 /// Pulls images for containers.
 pub struct ImageManager {
@@ -77,8 +88,61 @@ impl ImageManager {
         role: Role,
         container: &Container,
     ) -> Result<Present, Waiting> {
-        let image = container.image.as_deref().unwrap_or_default();
-        let reference = pod.container_reference(role, &container.name);
+        let wanted = Wanted {
+            image: container.image.as_deref().unwrap_or_default(),
+            policy: container.image_pull_policy.as_deref(),
+            reference: pod.container_reference(role, &container.name),
+        };
+        self.ensure_image(pod, wanted).await
+    }
+
+    /// Makes sure that the images are there that the container mounts as volumes (KEP-4639).
+    ///
+    /// # Errors
+    /// The waiting state of the container, as of its own image.
+    pub async fn volumes(
+        &self,
+        pod: &Pod,
+        role: Role,
+        container: &Container,
+    ) -> Result<ImageVolumes, Waiting> {
+        let mounts = || container.volume_mounts.iter().flatten();
+        let mut out = ImageVolumes::new();
+        for volume in pod.pod_spec().volumes.iter().flatten() {
+            let Some(source) = &volume.image else {
+                continue;
+            };
+            if !mounts().any(|mount| mount.name == volume.name) {
+                continue;
+            }
+            let image = source.reference.as_deref().unwrap_or_default();
+            let wanted = Wanted {
+                image,
+                policy: source.pull_policy.as_deref(),
+                reference: pod.reference(),
+            };
+            let present = self.ensure_image(pod, wanted).await;
+            let present = present.inspect_err(|waiting| {
+                let reference = pod.container_reference(role, &container.name);
+                let message = format!("Error: {}", waiting.message);
+                self.recorder.warning(&reference, "Failed", message);
+            })?;
+            let spec = cri::ImageSpec {
+                image: present.reference,
+                user_specified_image: image.to_owned(),
+                ..cri::ImageSpec::default()
+            };
+            out.insert(volume.name.clone(), spec);
+        }
+        Ok(out)
+    }
+
+    async fn ensure_image(&self, pod: &Pod, wanted: Wanted<'_>) -> Result<Present, Waiting> {
+        let Wanted {
+            image,
+            policy,
+            reference,
+        } = wanted;
         let wait = |reason: &str, message: String| Waiting {
             reason: reason.to_owned(),
             message,
@@ -100,10 +164,7 @@ impl ImageManager {
             self.recorder.warning(&reference, "InspectFailed", &message);
             wait("ImageInspectError", message)
         })?;
-        let policy = container
-            .image_pull_policy
-            .as_deref()
-            .unwrap_or_else(|| default_policy(image));
+        let policy = policy.unwrap_or_else(|| default_policy(image));
         match (policy, present) {
             ("Never", None) => {
                 let message =
@@ -121,21 +182,19 @@ impl ImageManager {
             }
             _ => {}
         }
-        self.pull(pod, role, container, spec).await
+        self.pull(pod, &reference, spec).await
     }
 
     async fn pull(
         &self,
         pod: &Pod,
-        role: Role,
-        container: &Container,
+        reference: &ObjectReference,
         spec: cri::ImageSpec,
     ) -> Result<Present, Waiting> {
         let image = spec.image.clone();
-        let reference = pod.container_reference(role, &container.name);
         let key = format!("{}_{image}", pod.uid());
         if let Some(message) = self.backing_off(&key, &image) {
-            self.recorder.normal(&reference, "BackOff", &message);
+            self.recorder.normal(reference, "BackOff", &message);
             return Err(Waiting {
                 reason: "ImagePullBackOff".to_owned(),
                 message,
@@ -143,7 +202,7 @@ impl ImageManager {
         }
         let _slot = self.slots.acquire().await;
         self.recorder
-            .normal(&reference, "Pulling", format!("Pulling image {image:?}"));
+            .normal(reference, "Pulling", format!("Pulling image {image:?}"));
         let (keyring, provided) = tokio::join!(
             Keyring::of_pod(pod, &*self.objects),
             self.providers.lookup(&image, pod, &*self.objects)
@@ -158,7 +217,7 @@ impl ImageManager {
                     "Successfully pulled image {image:?} in {took:.3?} ({took:.3?} including waiting). Image size: {} bytes.",
                     size.1
                 );
-                self.recorder.normal(&reference, "Pulled", message);
+                self.recorder.normal(reference, "Pulled", message);
                 Ok(size.0)
             }
             Err(error) => {
@@ -166,9 +225,9 @@ impl ImageManager {
                 self.failures.lock().insert(key.clone(), now);
                 self.backoff.lock().next(&key, now, now);
                 let message = format!("Failed to pull image {image:?}: {error}");
-                self.recorder.warning(&reference, "Failed", &message);
+                self.recorder.warning(reference, "Failed", &message);
                 self.recorder
-                    .warning(&reference, "Failed", "Error: ErrImagePull");
+                    .warning(reference, "Failed", "Error: ErrImagePull");
                 Err(Waiting {
                     reason: "ErrImagePull".to_owned(),
                     message: error.to_string(),

@@ -482,11 +482,10 @@ fn group_of(pod: &Pod) -> Option<u32> {
 }
 
 fn kind_of(volume: &Volume) -> &'static str {
-    let kinds: [(bool, &'static str); 8] = [
+    let kinds: [(bool, &'static str); 7] = [
         (volume.nfs.is_some(), "nfs"),
         (volume.iscsi.is_some(), "iscsi"),
         (volume.fc.is_some(), "fc"),
-        (volume.image.is_some(), "image"),
         (volume.git_repo.is_some(), "gitRepo"),
         (volume.rbd.is_some(), "rbd"),
         (volume.cephfs.is_some(), "cephfs"),

@@ -30,8 +30,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-pub use mounts::RootFs;
 pub(crate) use mounts::clean_path;
+pub use mounts::{ImageMount, RootFs};
 
 /// The first argument that makes the binary a monitor.
 pub(crate) const MONITOR_ARG: &str = "davit-monitor";
@@ -69,6 +69,9 @@ pub struct Bundle {
     pub socket: PathBuf,
     /// The container's root file system.
     pub rootfs: RootFs,
+    /// Images that are mounted as volumes: the sources of the configuration's mounts of type `image`.
+    #[serde(default)]
+    pub images: Vec<ImageMount>,
     /// CRI log file; `None` discards the output.
     pub log_path: Option<PathBuf>,
     /// Keep a pipe (or the terminal) open for attached clients to write to.

@@ -105,6 +105,7 @@ impl Collector {
         let containers = self.runtime.list_containers(None).await?;
         let mut used = HashSet::new();
         for container in containers {
+            used.extend(self.mounted(&container.id).await?);
             used.extend([container.image_id, container.image_ref]);
             used.extend(container.image.map(|i| i.image));
         }
@@ -129,6 +130,18 @@ impl Collector {
         }
         unused.sort_by_key(|image| (image.seen.used, image.seen.first));
         Ok(unused)
+    }
+
+    /// The images that a container mounts as volumes.
+    async fn mounted(&self, container: &str) -> Result<Vec<String>, RuntimeError> {
+        match self.runtime.container_status(container).await {
+            Ok(status) => {
+                let images = status.mounts.into_iter().filter_map(|mount| mount.image);
+                Ok(images.map(|image| image.image).collect())
+            }
+            Err(RuntimeError::NotFound(_)) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes what is too old, and what is too much for the disk.

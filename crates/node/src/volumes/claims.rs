@@ -18,7 +18,7 @@ pub(super) struct Use {
     pub(super) device: bool,
 }
 
-/// The volumes that some container names. Others are not made.
+/// The volumes that some container names. Others are not made, and images are mounted by the runtime.
 pub(super) fn used(pod: &Pod) -> BTreeMap<String, Use> {
     let mut out = BTreeMap::<String, Use>::new();
     for (_, container) in pod.all_containers() {
@@ -28,6 +28,10 @@ pub(super) fn used(pod: &Pod) -> BTreeMap<String, Use> {
         for device in container.volume_devices.iter().flatten() {
             out.entry(device.name.clone()).or_default().device = true;
         }
+    }
+    let volumes = pod.pod_spec().volumes.iter().flatten();
+    for image in volumes.filter(|volume| volume.image.is_some()) {
+        out.remove(&image.name);
     }
     out
 }

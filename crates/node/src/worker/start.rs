@@ -3,7 +3,7 @@
 use super::Worker;
 use crate::container_config::{self, Parts};
 use crate::hooks::run_hook;
-use crate::images::Present;
+use crate::images::{ImageVolumes, Present};
 use crate::plan::{Start, backoff_key};
 use crate::pod::{PodExt, Role};
 use crate::runtime_conditions::network_problem;
@@ -137,8 +137,12 @@ impl Worker {
             return Err(None);
         };
         let (ctx, input) = (self.ctx.clone(), self.input.clone());
-        let image = tokio::select! {
-            image = ctx.images.ensure(&pod, role, &container) => image.map_err(Some)?,
+        let images = async {
+            let image = ctx.images.ensure(&pod, role, &container).await?;
+            Ok((image, ctx.images.volumes(&pod, role, &container).await?))
+        };
+        let images = tokio::select! {
+            images = images => images.map_err(Some)?,
             () = input.ending() => return Err(None),
         };
         if let Some(after) = start.after {
@@ -146,7 +150,7 @@ impl Worker {
                 .next(&backoff_key(&container), after, Timestamp::now());
         }
         let id = self
-            .create(runtime, start, role, &container, &image)
+            .create(runtime, start, role, &container, &images)
             .await
             .map_err(Some)?;
         let reference = pod.container_reference(role, &container.name);
@@ -179,7 +183,7 @@ impl Worker {
         start: &Start,
         role: Role,
         container: &Container,
-        image: &Present,
+        (image, image_volumes): &(Present, ImageVolumes),
     ) -> Result<String, Waiting> {
         let (ctx, pod) = (&self.ctx, &self.pod);
         let reference = pod.container_reference(role, &container.name);
@@ -215,6 +219,7 @@ impl Worker {
             restart_count: start.restart_count,
             runtime,
             image,
+            image_volumes,
             volumes: &self.volumes,
             facts: &facts,
             devices,

@@ -4,7 +4,7 @@ use super::devices::Outcome;
 use super::{Next, RESYNC, Stage, Worker};
 use crate::admission::Refusal;
 use crate::agent::csi_drivers;
-use crate::plan::{self, Kill, KillReason, Plan, Sandbox};
+use crate::plan::{self, Kill, KillReason, Plan, Sandbox, Start};
 use crate::pod::PodExt;
 use crate::runtime_state::PodRuntime;
 use crate::status::{Verdict, Waiting};
@@ -59,7 +59,10 @@ impl Worker {
             now: Timestamp::now(),
         });
         self.note_back_offs(&plan);
-        self.publish(&runtime, false);
+        // As the kubelet, which says nothing of a pod between the end of an instance and the start of its replacement.
+        if !self.is_replacing(&runtime, &plan) {
+            self.publish(&runtime, false);
+        }
         if plan.kill_pod && plan.sandbox == Sandbox::None {
             self.stage = Stage::End;
             return Next::Again;
@@ -140,6 +143,15 @@ impl Worker {
         }
         self.retry = Duration::ZERO;
         Next::Wait(self.next_look(&plan))
+    }
+
+    /// Whether an instance that was ended to be replaced (another image, a resize) is about to be.
+    fn is_replacing(&self, runtime: &PodRuntime, plan: &Plan) -> bool {
+        let latest = |start: &Start| runtime.latest(&start.name);
+        plan.start.iter().any(|start| {
+            start.wait.is_none()
+                && latest(start).is_some_and(|latest| self.replaced.contains(&latest.id))
+        })
     }
 
     /// Containers that wait for their back-off are shown so; others that have no new start due are not.

@@ -271,6 +271,12 @@ fn base_mounts(parts: &Parts<'_>, privileged: bool) -> Vec<Value> {
     mounts
 }
 
+/// Takes the place of an earlier mount at the same path.
+fn put(mounts: &mut Vec<Value>, mount: Value) {
+    mounts.retain(|old| old["destination"] != mount["destination"]);
+    mounts.push(mount);
+}
+
 fn id_mappings(list: &[cri::IdMapping]) -> Value {
     list.iter()
         .map(|m| json!({"containerID": m.container_id, "hostID": m.host_id, "size": m.length}))
@@ -281,11 +287,6 @@ fn mounts(parts: &Parts<'_>, privileged: bool, users: Option<&Mapping>) -> Resul
     let mut own = Vec::new();
     for mount in &parts.config.mounts {
         let target = &mount.container_path;
-        if mount.image.is_some() {
-            return Err(Error::Unimplemented(format!(
-                "mount {target}: image volumes"
-            )));
-        }
         let clean = clean_path(Path::new(target));
         if !Path::new(target).is_absolute() || clean == Path::new("/") {
             return Err(Error::InvalidArgument(format!("mount path {target:?}")));
@@ -298,6 +299,12 @@ fn mounts(parts: &Parts<'_>, privileged: bool, users: Option<&Mapping>) -> Resul
             return Err(Error::InvalidArgument(format!(
                 "mount {target}: its IDs are not mapped as the pod's"
             )));
+        }
+        if mount.image.is_some() {
+            let value = json!({"destination": clean, "type": "image",
+                "options": ["rprivate", "ro", "nosuid", "nodev", "noexec"]});
+            put(&mut own, value);
+            continue;
         }
         let source = Path::new(&mount.host_path);
         if !source.exists() {
@@ -325,8 +332,7 @@ fn mounts(parts: &Parts<'_>, privileged: bool, users: Option<&Mapping>) -> Resul
             value["uidMappings"] = id_mappings(&mount.uid_mappings);
             value["gidMappings"] = id_mappings(&mount.gid_mappings);
         }
-        own.retain(|old: &Value| old["destination"] != value["destination"]);
-        own.push(value);
+        put(&mut own, value);
     }
     let mut mounts = base_mounts(parts, privileged);
     // What lies below a mount of the container's own would be hidden by it.

@@ -417,6 +417,7 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
         mounts::detach_propagation()?;
         rustix::process::umask(Mode::empty());
         mounts::supply(&mut sources, "tmpfs", userns::dev(spec, owner)?);
+        mounts::mount_images(&bundle.images, &mut sources, Some(users))?;
         mounts::mount_root(&userns::map_root(&bundle.rootfs, users, owner)?)?;
         // Goes along into the next mount namespace, where the path may not be walked.
         std::env::set_current_dir(bundle.rootfs.target()).map_err(|e| format!("root: {e}"))?;
@@ -429,6 +430,7 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
         sources = mounts::open_sources(spec)?;
         mounts::detach_propagation()?;
         rustix::process::umask(Mode::empty());
+        mounts::mount_images(&bundle.images, &mut sources, None)?;
         mounts::mount_root(&bundle.rootfs)?;
         std::env::set_current_dir(bundle.rootfs.target()).map_err(|e| format!("root: {e}"))?;
     }

@@ -5,10 +5,13 @@
 //! the pod, which write the same volumes at the same time, decide what the paths below the root are.
 
 mod devices;
+mod images;
 mod options;
 mod place;
 mod protect;
 
+pub use images::ImageMount;
+pub(super) use images::mount_images;
 pub(crate) use place::clean_path;
 pub(super) use protect::protect;
 
@@ -310,9 +313,6 @@ impl NewRoot {
         };
         for (controller, _) in cgroups.v1_mounts() {
             put(of("cgroup", Some(controller))?, controller)?;
-        }
-        if cgroups.unified_root().is_some() {
-            put(of("cgroup2", None)?, "unified")?;
         }
         if options.attrs & libc::MOUNT_ATTR_RDONLY != 0 {
             let readonly = MountAttr {

@@ -18,7 +18,7 @@ use rustix::mount::{
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 type Result<T, E = String> = std::result::Result<T, E>;
 
@@ -92,7 +92,7 @@ pub(super) fn map_root(rootfs: &RootFs, namespace: &File, owner: Owner) -> Resul
             work,
             ..
         } => {
-            let layers = lower.iter().map(|layer| layers.join(layer)).collect();
+            let layers: Vec<PathBuf> = lower.iter().map(|layer| layers.join(layer)).collect();
             (layers, upper.clone(), work.clone())
         }
         RootFs::Host { .. } => {
@@ -104,9 +104,25 @@ pub(super) fn map_root(rootfs: &RootFs, namespace: &File, owner: Owner) -> Resul
         }
     };
     owner.chown(&upper)?;
+    let lower = map_layers(layers, namespace, &scratch)?;
+    Ok(RootFs::Overlay {
+        layers: scratch,
+        lower,
+        upper,
+        work,
+        target: rootfs.target().to_owned(),
+    })
+}
+
+/// Mounts layers with their IDs mapped below a directory; their names there.
+pub(super) fn map_layers(
+    layers: impl IntoIterator<Item = PathBuf>,
+    namespace: &File,
+    scratch: &Path,
+) -> Result<Vec<String>> {
     let mut lower = Vec::new();
-    for (number, layer) in layers.iter().enumerate() {
-        let mapped = clone_of(layer)?;
+    for (number, layer) in layers.into_iter().enumerate() {
+        let mapped = clone_of(&layer)?;
         map_ids(&mapped, namespace)
             .map_err(failed(format_args!("map the IDs of {}", layer.display())))?;
         let name = number.to_string();
@@ -117,13 +133,7 @@ pub(super) fn map_root(rootfs: &RootFs, namespace: &File, owner: Owner) -> Resul
             .map_err(failed(format_args!("mount layer {}", layer.display())))?;
         lower.push(name);
     }
-    Ok(RootFs::Overlay {
-        layers: scratch,
-        lower,
-        upper,
-        work,
-        target: rootfs.target().to_owned(),
-    })
+    Ok(lower)
 }
 
 /// A file system for `/dev` with all its devices, which only the host's root can make.
@@ -210,7 +220,7 @@ fn device(
     let shown = format!("device /dev/{}", path.display());
     let (uid, gid) = owner.ids();
     if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
-        let mut so_far = std::path::PathBuf::new();
+        let mut so_far = PathBuf::new();
         for part in parent {
             so_far.push(part);
             if mkdirat(dev, &so_far, Mode::from_raw_mode(0o755)).is_ok() {

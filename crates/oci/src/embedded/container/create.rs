@@ -5,11 +5,12 @@ use crate::embedded::record::{self, ContainerRecord, Proto};
 use crate::embedded::sandbox::Sandbox;
 use crate::embedded::spec::{self, Parts};
 use crate::embedded::{Inner, io_error, new_id, user};
-use crate::monitor::{Bundle, ProcessMark, RootFs, files, now_nanos};
+use crate::monitor::{Bundle, ImageMount, ProcessMark, RootFs, clean_path, files, now_nanos};
 use crate::runtime::{Error, Result};
 use davit_proto::cri::v1 as cri;
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Resolves image, user and CDI devices, and writes what the container's monitor starts from.
@@ -34,6 +35,7 @@ pub(super) fn create(
         .as_ref()
         .and_then(|linux| linux.security_context.clone())
         .unwrap_or_default();
+    let volumes = image_mounts(inner, &config)?;
     let user = user::resolve(inner.images.layers_dir(), &image, &context)?;
     let id = new_id();
     let dir = inner.options.root.join("containers").join(&id);
@@ -71,7 +73,12 @@ pub(super) fn create(
             .first()
             .cloned()
             .unwrap_or_else(|| image.id.clone()),
-        layers: image.layers.clone(),
+        layers: volumes
+            .iter()
+            .flat_map(|volume| &volume.lower)
+            .chain(&image.layers)
+            .cloned()
+            .collect(),
         cgroup: format!("{}/{id}", parent.trim_matches('/')),
         log_path,
         user: (user.uid, user.gid, user.groups.clone()),
@@ -119,6 +126,14 @@ pub(super) fn create(
         id: record.id.clone(),
         socket: record.socket.clone(),
         rootfs,
+        images: volumes
+            .into_iter()
+            .enumerate()
+            .map(|(number, volume)| ImageMount {
+                scratch: dir.join(format!("images/{number}")),
+                ..volume
+            })
+            .collect(),
         log_path: Some(PathBuf::from(&record.log_path)).filter(|path| !path.as_os_str().is_empty()),
         stdin: config.stdin,
         stdin_once: config.stdin_once,
@@ -132,6 +147,11 @@ pub(super) fn create(
         for name in ["rootfs", "upper", "work", "scratch"] {
             fs::create_dir_all(dir.join(name))?;
         }
+        for image in &bundle.images {
+            for name in ["root", "empty", "mapped"] {
+                fs::create_dir_all(image.scratch.join(name))?;
+            }
+        }
         fs::write(dir.join(files::CONFIG), serde_json::to_vec(&built.spec)?)?;
         fs::write(dir.join(files::BUNDLE), serde_json::to_vec(&bundle)?)?;
         record::save(&dir, &record)
@@ -143,6 +163,33 @@ pub(super) fn create(
         ));
     }
     Ok(Container::new(inner, dir, record, Phase::Created))
+}
+
+/// The images that are mounted as volumes, at each place the one that the configuration names last.
+fn image_mounts(inner: &Inner, config: &cri::ContainerConfig) -> Result<Vec<ImageMount>> {
+    let mut mounts = BTreeMap::new();
+    for mount in &config.mounts {
+        let Some(wanted) = &mount.image else { continue };
+        let name = &wanted.image;
+        let image = inner.images.find(name)?;
+        let image = image.ok_or_else(|| Error::NotFound(format!("image {name:?}")))?;
+        if image.is_host() || image.layers.is_empty() {
+            return Err(Error::InvalidArgument(format!(
+                "mount {}: image {name:?} has no layers of its own",
+                mount.container_path
+            )));
+        }
+        let destination = clean_path(Path::new(&mount.container_path));
+        let mount = ImageMount {
+            destination: destination.clone(),
+            layers: inner.images.layers_dir().to_owned(),
+            lower: image.layers.iter().rev().cloned().collect(),
+            sub_path: mount.image_sub_path.clone(),
+            scratch: PathBuf::new(),
+        };
+        mounts.insert(destination, mount);
+    }
+    Ok(mounts.into_values().collect())
 }
 
 /// The stop signal as a number: the pod's choice, the image's, or SIGTERM.
