@@ -16,6 +16,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-allocator",
             "davit-netplan",
             "davit-volume",
+            "davit-strategy",
         ],
     ),
     (
@@ -23,6 +24,8 @@ const LAYERS: &[(&str, &[&str])] = &[
         &[
             "davit-beneath",
             "davit-store",
+            "davit-watchcache",
+            "davit-encryption",
             "davit-etcd",
             "davit-client",
             "davit-listen",

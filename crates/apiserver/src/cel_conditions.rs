@@ -8,7 +8,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::Status;
 use davit_cel::policy::compile;
 use davit_cel::{
@@ -28,8 +27,6 @@ use crate::user::UserInfo;
 pub(crate) const CALL_LIMIT: u64 = 1_000_000;
 /// What all `matchConditions` of one webhook or policy may cost together.
 const CONDITIONS_BUDGET: u64 = 2_500_000;
-/// Most `matchConditions` of one webhook or policy.
-const CONDITIONS_MAX: usize = 64;
 /// Questions to the authorizer before an evaluation is given up; the cost limit allows two for
 /// each expression.
 const QUESTIONS_MAX: usize = 32;
@@ -391,54 +388,5 @@ impl Conditions {
                 why,
             )),
         }
-    }
-}
-
-/// All errors of a list of `matchConditions`.
-pub(crate) fn validate_conditions(list: &Value, path: &Path, env: &Env) -> ErrorList {
-    let mut errors = ErrorList::new();
-    let list = list.as_array().map_or(&[][..], Vec::as_slice);
-    if list.len() > CONDITIONS_MAX {
-        errors.push(FieldError::too_many(path, list.len(), CONDITIONS_MAX));
-    }
-    let mut names: Vec<&str> = Vec::new();
-    for (n, condition) in list.iter().enumerate() {
-        let path = path.index(n);
-        let name = condition["name"].as_str().unwrap_or_default();
-        if name.is_empty() {
-            errors.push(FieldError::required(&path.child("name"), ""));
-        } else {
-            for why in davit_api::names::check_qualified_name(name) {
-                errors.push(FieldError::invalid(&path.child("name"), name, why));
-            }
-            if names.contains(&name) {
-                errors.push(FieldError::duplicate(&path.child("name"), name));
-            }
-            names.push(name);
-        }
-        let expression = condition["expression"].as_str().unwrap_or_default();
-        errors.extend(validate_expression(
-            expression,
-            &path.child("expression"),
-            env,
-            &[Type::Bool],
-        ));
-    }
-    errors
-}
-
-/// The errors of one expression.
-pub(crate) fn validate_expression(
-    expression: &str,
-    path: &Path,
-    env: &Env,
-    wanted: &[Type],
-) -> ErrorList {
-    if expression.trim().is_empty() {
-        return vec![FieldError::required(path, "")];
-    }
-    match compile(env, expression, wanted) {
-        Ok(_) => Vec::new(),
-        Err(why) => vec![FieldError::invalid(path, expression, why)],
     }
 }

@@ -13,14 +13,12 @@ mod controller;
 mod convert;
 mod definition;
 mod names;
-mod rules;
 mod strategy;
 mod view;
 
 pub(crate) use controller::Controller;
 pub use convert::check_conversion_answer;
 pub(crate) use definition::{CustomVersion, Scale, TERMINATING_VERBS};
-pub(crate) use rules::check_rules;
 pub(crate) use view::{Normal, View};
 
 /// The group of definitions.
@@ -29,12 +27,3 @@ pub(crate) const GROUP: &str = "apiextensions.k8s.io";
 pub(crate) const PLURAL: &str = "customresourcedefinitions";
 /// Holds a deleted definition until its objects are gone.
 pub(crate) const FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
-
-/// Whether the definition has a condition that is true.
-pub(crate) fn is_true(definition: &serde_json::Value, condition: &str) -> bool {
-    definition["status"]["conditions"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .any(|c| c["type"] == condition && c["status"] == "True")
-}

@@ -2,8 +2,8 @@
 
 use davit_api::status::Status;
 use davit_store::Error as StoreError;
+use davit_watchcache::CacheError;
 
-use crate::cache::CacheError;
 use crate::registry::ResourceInfo;
 use crate::storage::StorageError;
 

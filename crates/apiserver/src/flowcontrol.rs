@@ -4,7 +4,6 @@
 //!
 //! [`levels`] decides, [`FlowControl`] keeps callers waiting, [`upkeep`] follows the objects.
 
-pub(crate) mod bootstrap;
 mod config;
 mod dumps;
 mod levels;
@@ -22,7 +21,6 @@ use http::HeaderValue;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-pub(crate) use shards::entropy_bits;
 pub(crate) use upkeep::{ensure, follow};
 
 use crate::metrics::FlowMetrics;

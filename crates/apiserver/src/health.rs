@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use davit_encryption::EncryptedStore;
 use davit_store::Error as StoreError;
 use http::StatusCode;
 
 use crate::context::{Context, HandlerResult};
-use crate::encryption::EncryptedStore;
 use crate::respond;
 use crate::server::ApiServer;
 

@@ -8,12 +8,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_watchcache::{Freshness, WatchItem, WatchOptions, WatchStart};
 use serde_json::Value;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use crate::cache::{Freshness, WatchItem, WatchOptions, WatchStart};
 use crate::storage::Storage;
 
 /// How long a reader waits for the mirror to catch up with a write of this server.
@@ -88,11 +88,11 @@ async fn follow(storage: Arc<Storage>, index: Arc<dyn Index>, seen: watch::Sende
 async fn pass(storage: &Storage, index: &dyn Index, seen: &watch::Sender<u64>) {
     let options = WatchOptions {
         start: WatchStart::Initial(Freshness::Any),
-        filter: crate::cache::Filter::default(),
+        filter: davit_watchcache::Filter::default(),
         bookmarks: true,
         deadline: None,
     };
-    let deadline = Instant::now() + crate::cache::FRESHNESS_TIMEOUT;
+    let deadline = Instant::now() + davit_watchcache::FRESHNESS_TIMEOUT;
     let mut changes = match storage.cache().watch(options, deadline).await {
         Ok(changes) => changes,
         Err(error) => {
@@ -105,7 +105,7 @@ async fn pass(storage: &Storage, index: &dyn Index, seen: &watch::Sender<u64>) {
         match item {
             Ok(WatchItem::Event(delivery)) => {
                 let object = delivery.object();
-                if delivery.kind() == crate::cache::EventType::Deleted {
+                if delivery.kind() == davit_watchcache::EventType::Deleted {
                     index.remove(&object.header().namespace, &object.header().name);
                 } else if let Ok(value) = serde_json::from_slice::<Value>(object.json()) {
                     match &mut initial {

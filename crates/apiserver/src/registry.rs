@@ -12,13 +12,13 @@ use davit_api::kinds::{self, ResourceRow, SubresourceRow, TypeId, TypeTable, com
 use davit_api::status::Qualified;
 use davit_schema::apply::Schema;
 use davit_store::Store;
+use davit_strategy::{Strategy, strategy};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::codec::Shape;
 use crate::crd::{CustomVersion, TERMINATING_VERBS};
 use crate::storage::Storage;
-use crate::strategy::{Strategy, strategy};
 
 /// One served resource: its row, its types, its rules and where its objects are kept.
 #[derive(Clone)]

@@ -7,6 +7,7 @@ use davit_api::kinds;
 use davit_api::status::Status;
 use davit_schema::ordered::Ordered;
 use davit_schema::protobuf::{ProtobufError, encode_object};
+use davit_watchcache::{CachedObject, metadata_of};
 use http::header::{
     ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, HeaderValue, RETRY_AFTER, VARY,
     X_CONTENT_TYPE_OPTIONS,
@@ -19,7 +20,6 @@ mod table;
 
 use crate::audit;
 use crate::body::ResponseBody;
-use crate::cache::{CachedObject, metadata_of};
 use crate::context::Context;
 use crate::convert;
 use crate::negotiate::{

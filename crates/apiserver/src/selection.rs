@@ -6,12 +6,12 @@ use davit_api::fields::FieldSelector;
 use davit_api::labels::Selector;
 use davit_api::status::Status;
 use davit_store::KeyValue;
+use davit_strategy::Strategy;
+use davit_watchcache::{CachedObject, Filter, Header, Predicate};
 use serde_json::Value;
 
-use crate::cache::{CachedObject, Filter, Header, Predicate};
 use crate::crd::{Normal, View};
 use crate::registry::ResourceInfo;
-use crate::strategy::Strategy;
 
 /// Which objects a list, watch or deletion is about.
 pub(crate) struct Selection {

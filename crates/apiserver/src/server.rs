@@ -19,6 +19,7 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use davit_api::features::Features;
 use davit_api::status::Status;
+use davit_encryption::EncryptedStore;
 use davit_listen::{ConnectionLimits, HttpLimits};
 use davit_schema::gates::Disabled;
 use davit_store::Store;
@@ -39,7 +40,6 @@ use crate::authn::{AuthenticationError, Authenticator};
 use crate::authz::{self, Authorization};
 use crate::body::{BoxError, RequestBody, ResponseBody, request_body};
 use crate::discovery::AggregatedCache;
-use crate::encryption::EncryptedStore;
 use crate::flowcontrol::{self, FlowControl};
 use crate::metrics::Metrics;
 use crate::openapi::OpenApiCache;
@@ -114,7 +114,7 @@ pub enum Error {
     Audit(#[from] AuditError),
     /// Encryption at rest.
     #[error("encryption at rest: {0}")]
-    Encryption(#[from] crate::encryption::EncryptionError),
+    Encryption(#[from] davit_encryption::EncryptionError),
     /// The listener has no address.
     #[error("reading the listener's address: {0}")]
     Listener(std::io::Error),

@@ -11,14 +11,14 @@ use bytes::Bytes;
 use davit_api::kinds::{ResourceRow, TypeId, TypeTable};
 use davit_api::status::Status;
 use davit_store::{Error as StoreError, KeyValue, ListOptions, Listing, Store, Write};
+use davit_strategy::Strategy;
+use davit_watchcache::{Cache, Decode};
 use serde_json::{Value, json};
 
-use crate::cache::{Cache, Decode};
 use crate::codec::Shape;
 use crate::crd::View;
 use crate::respond::ordered;
 use crate::selection;
-use crate::strategy::Strategy;
 
 /// An object with its revision; `value` carries it as `metadata.resourceVersion`.
 #[derive(Debug, Clone)]

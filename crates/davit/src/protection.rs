@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use davit_apiserver::audit::{LogOptions, Policy};
-use davit_apiserver::encryption::Encryption;
 use davit_apiserver::{FlowOptions, HTTP2_STREAMS, MIN_REQUEST_TIMEOUT, Options};
+use davit_encryption::Encryption;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 

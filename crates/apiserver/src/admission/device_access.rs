@@ -9,12 +9,12 @@ use davit_allocator::check_selector;
 use davit_api::features::{GRANULAR_STATUS, LIST_ATTRIBUTES};
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::status::Status;
+use davit_strategy::admin_requests;
 use serde_json::Value;
 
 use super::{Attributes, Operation};
 use crate::pipeline;
 use crate::request_info::RequestInfo;
-use crate::strategy::admin_requests;
 use crate::user::UserInfo;
 
 const GROUP: &str = "resource.k8s.io";

@@ -5,13 +5,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use davit_watchcache::{Filter, Watch, WatchItem, WatchOptions, WatchStart};
 use futures::FutureExt;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::backend::Backend;
 use super::{GROUP, GroupVersion, PLURAL, availability, documents, register, set_available};
-use crate::cache::{Filter, Watch, WatchItem, WatchOptions, WatchStart};
 use crate::server::ApiServer;
 
 /// Backends are looked at this often when nothing happens.

@@ -13,6 +13,8 @@ use davit_api::field::Path;
 use davit_api::kinds::{TypeBody, TypeDef, TypeTable};
 use davit_api::status::{Reason, Status};
 use davit_schema::structural::{SchemaCheck, check_schema};
+use davit_strategy::crd::{self, is_true};
+use davit_watchcache::{EventType, Filter, Freshness, Watch, WatchItem, WatchOptions, WatchStart};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -21,8 +23,7 @@ use tokio_util::sync::CancellationToken;
 use super::convert::Converter;
 use super::definition::{Definition, Served, Versions};
 use super::view::View;
-use super::{FINALIZER, GROUP, PLURAL, is_true, names};
-use crate::cache::{EventType, Filter, Freshness, Watch, WatchItem, WatchOptions, WatchStart};
+use super::{FINALIZER, GROUP, PLURAL, names};
 use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
@@ -627,10 +628,10 @@ fn condition(object: &mut Value, kind: &str, status: bool, reason: &str, message
 /// Groups of the Kubernetes project need an approval.
 fn approval(object: &mut Value) {
     let group = object["spec"]["group"].as_str().unwrap_or_default();
-    if !crate::strategy::is_protected(group) {
+    if !crd::is_protected(group) {
         return;
     }
-    let approval = crate::strategy::approval(object);
+    let approval = crd::approval(object);
     condition(
         object,
         "KubernetesAPIApprovalPolicyConformant",
@@ -676,6 +677,6 @@ fn ca_fault(object: &Value) -> Option<String> {
         return None;
     }
     let bundle = conversion["webhook"]["clientConfig"]["caBundle"].as_str()?;
-    crate::strategy::ca_bundle_fault(bundle)
+    crd::ca_bundle_fault(bundle)
         .map(|why| format!("The conversion webhook CABundle is invalid: {why}"))
 }

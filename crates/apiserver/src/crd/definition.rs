@@ -6,12 +6,12 @@ use bytes::Bytes;
 use davit_api::kinds::{ResourceRow, SubresourceRow, TypeId, compare_versions, intern};
 use davit_schema::apply::Schema;
 use davit_schema::structural::{SimplePath, Structural};
+use davit_strategy::KindInfo;
+use davit_strategy::rules::Rules;
 use serde_json::Value;
 
 use super::columns::Columns;
-use super::rules::Rules;
 use super::strategy::CustomStrategy;
-use crate::strategy::KindInfo;
 
 const ALL_VERBS: [&str; 8] = [
     "create",

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_schema::structural::{self, SimplePath};
+use davit_strategy::{KindInfo, Strategy, validate_metadata, validate_metadata_update};
 use serde_json::Value;
 
 use super::definition::CustomVersion;
-use crate::strategy::{KindInfo, Strategy, validate_metadata, validate_metadata_update};
 
 /// The strategy of one version of a custom kind.
 pub(crate) struct CustomStrategy {

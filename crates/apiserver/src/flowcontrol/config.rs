@@ -258,9 +258,9 @@ fn limits(value: &Value, nominal: usize, total: usize) -> Option<Limits> {
 mod tests {
     use http::Method;
 
-    use super::super::bootstrap;
     use super::*;
     use crate::query::Query;
+    use davit_strategy::flowcontrol::bootstrap;
 
     fn info(method: &str, url: &str) -> RequestInfo {
         RequestInfo::parse(&method.parse::<Method>().unwrap(), url, &Query::parse(""))

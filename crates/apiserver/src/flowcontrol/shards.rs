@@ -24,15 +24,6 @@ pub(super) fn deal(mut hash: u64, deck: usize, hand: usize) -> Vec<usize> {
     cards
 }
 
-/// The bits of entropy a deal uses: log2 of the number of ways to deal.
-pub(crate) fn entropy_bits(deck: u64, hand: u64) -> u32 {
-    let ways: f64 = (0..hand)
-        .map(|dealt| (deck.saturating_sub(dealt).max(1) as f64).log2())
-        .sum();
-    // small and positive
-    ways.ceil() as u32
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -60,11 +51,5 @@ mod tests {
             }
         }
         assert!(seen.iter().all(|seen| *seen));
-    }
-
-    #[test]
-    fn the_suggested_decks_fit_a_hash() {
-        assert!(entropy_bits(128, 6) <= 60);
-        assert!(entropy_bits(512, 8) > 60);
     }
 }

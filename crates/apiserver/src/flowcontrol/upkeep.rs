@@ -4,11 +4,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use davit_api::status::{Reason, Status};
+use davit_strategy::flowcontrol::bootstrap::{self, AUTO_UPDATE, Upkeep};
 use futures::future::try_join_all;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use super::bootstrap::{self, AUTO_UPDATE, Upkeep};
 use super::{FlowControl, GROUP};
 use crate::object;
 use crate::ownership::Tracking;

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use davit_api::status::Status;
+use davit_watchcache::{
+    CacheError, CachedObject, FRESHNESS_TIMEOUT, Filter, Freshness, PageOptions, Snapshot,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::options::{ListQuery, VersionMatch};
-use crate::cache::{
-    CacheError, CachedObject, FRESHNESS_TIMEOUT, Filter, Freshness, PageOptions, Snapshot,
-};
 use crate::context::{Context, HandlerResult};
 use crate::convert;
 use crate::negotiate::Offer;

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use davit_api::status::Status;
+use davit_watchcache::{
+    CacheError, Delivery, FRESHNESS_TIMEOUT, Freshness, Watch, WatchItem, WatchOptions, WatchStart,
+};
 use futures::Stream;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Request, Response};
@@ -16,9 +19,6 @@ use tokio::time::Instant;
 
 use super::options::ListQuery;
 use crate::body::{BoxError, RequestBody, ResponseBody};
-use crate::cache::{
-    CacheError, Delivery, FRESHNESS_TIMEOUT, Freshness, Watch, WatchItem, WatchOptions, WatchStart,
-};
 use crate::context::{Context, HandlerResult};
 use crate::metrics::LongRunning;
 use crate::negotiate::Offer;

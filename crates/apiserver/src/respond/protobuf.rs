@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use davit_schema::protobuf::{ProtobufError, encode, encode_list, seal};
+use davit_watchcache::{CachedObject, metadata_of};
 use serde_json::Value;
 
 use super::{Item, ListMeta, partial};
-use crate::cache::{CachedObject, metadata_of};
 use crate::registry::ResourceInfo;
 
 const PARTIAL: &str = "meta/v1.PartialObjectMetadata";

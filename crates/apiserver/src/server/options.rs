@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_api::features::Features;
+use davit_encryption::Encryption;
 use davit_listen::ConnectionLimits;
 use davit_store::Store;
 
@@ -14,7 +15,6 @@ use crate::admission;
 use crate::audit::AuditOptions;
 use crate::authn::{Authentication, StaticToken};
 use crate::authz::Authorization;
-use crate::encryption::Encryption;
 use crate::flowcontrol::FlowOptions;
 use crate::pki::Identity;
 use crate::reach::Loopback;

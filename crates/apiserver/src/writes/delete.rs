@@ -2,13 +2,13 @@
 
 use davit_api::field::{FieldError, Path};
 use davit_api::status::{Qualified, Status};
+use davit_strategy::Propagation;
 use serde_json::{Value, json};
 
 use super::{Race, Writer};
 use crate::admission::Operation;
 use crate::object;
 use crate::storage::{StorageError, Stored};
-use crate::strategy::Propagation;
 
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_apiserver::audit::{LogOptions, Policy};
-use davit_apiserver::encryption::Encryption;
 use davit_apiserver::{ApiServer, FlowOptions, Options, UserInfo};
+use davit_encryption::Encryption;
 use serde_json::{Value, json};
 
 use crate::cluster::*;

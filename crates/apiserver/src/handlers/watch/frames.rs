@@ -6,9 +6,9 @@ use bytes::Bytes;
 use davit_api::kinds;
 use davit_api::status::Status;
 use davit_schema::protobuf;
+use davit_watchcache::{Delivery, WatchItem};
 use serde_json::{Value, json};
 
-use crate::cache::{Delivery, WatchItem};
 use crate::context::Context;
 use crate::convert;
 use crate::negotiate::{Accepted, Form, Media};

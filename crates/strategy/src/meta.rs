@@ -1,0 +1,244 @@
+//! Metadata: what every object has in common.
+
+use davit_api::field::{ErrorList, FieldError, Path, invalid_each, quote};
+use davit_api::names::{self, NameRule};
+use serde_json::{Value, json};
+
+use super::KindInfo;
+use super::json::{at, bool_at, entries_at, int_at, list_at, same, str_at};
+
+/// Bytes of all annotations of an object together.
+const ANNOTATIONS_MAX: usize = 256 * 1024;
+const IMMUTABLE: &str = "field is immutable";
+
+/// Which rule names of a kind follow.
+pub(super) fn name_rule(group: &str, kind: &str) -> NameRule {
+    match (group, kind) {
+        ("", "Namespace" | "Service") => NameRule::Label,
+        ("rbac.authorization.k8s.io", _)
+        | ("certificates.k8s.io", "ClusterTrustBundle")
+        | ("networking.k8s.io", "IPAddress")
+        | ("apiregistration.k8s.io", "APIService")
+        | ("", "ComponentStatus") => NameRule::PathSegment,
+        _ => NameRule::Subdomain,
+    }
+}
+
+/// All faults of the metadata of a new object.
+pub fn validate(kind: &KindInfo, obj: &Value) -> ErrorList {
+    let meta = at(obj, &["metadata"]);
+    let path = Path::new("metadata");
+    let mut errors = ErrorList::new();
+    let generate = str_at(meta, &["generateName"]);
+    if !generate.is_empty() {
+        let faults = kind.name_rule.check(generate, true);
+        errors.extend(invalid_each(&path.child("generateName"), generate, faults));
+    }
+    let name = str_at(meta, &["name"]);
+    if name.is_empty() {
+        errors.push(FieldError::required(
+            &path.child("name"),
+            "name or generateName is required",
+        ));
+    } else {
+        let faults = kind.name_rule.check(name, false);
+        errors.extend(invalid_each(&path.child("name"), name, faults));
+    }
+    let namespace = str_at(meta, &["namespace"]);
+    let at_namespace = path.child("namespace");
+    if kind.namespaced && namespace.is_empty() {
+        errors.push(FieldError::required(&at_namespace, ""));
+    } else if kind.namespaced {
+        let faults = names::check_dns1123_label(namespace);
+        errors.extend(invalid_each(&at_namespace, namespace, faults));
+    } else if !namespace.is_empty() {
+        errors.push(FieldError::forbidden(
+            &at_namespace,
+            "not allowed on this type",
+        ));
+    }
+    changeable(kind, meta, &path, &mut errors);
+    errors
+}
+
+/// All faults of the metadata of an updated object.
+pub fn validate_update(kind: &KindInfo, new: &Value, old: &Value) -> ErrorList {
+    let (meta, stored) = (at(new, &["metadata"]), at(old, &["metadata"]));
+    let path = Path::new("metadata");
+    let mut errors = ErrorList::new();
+    if !at(stored, &["deletionTimestamp"]).is_null() {
+        let known = list_at(stored, &["finalizers"]);
+        let added: Vec<String> = list_at(meta, &["finalizers"])
+            .iter()
+            .filter(|f| !known.contains(f))
+            .map(|f| quote(f.as_str().unwrap_or_default()))
+            .collect();
+        if !added.is_empty() {
+            errors.push(FieldError::forbidden(
+                &path.child("finalizers"),
+                format!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                    added.join(", ")
+                ),
+            ));
+        }
+    }
+    for key in ["name", "namespace", "uid", "creationTimestamp"] {
+        immutable(
+            at(meta, &[key]),
+            at(stored, &[key]),
+            &path.child(key),
+            &mut errors,
+        );
+    }
+    let generation = |m| int_at(m, &["generation"]).unwrap_or(0);
+    if generation(meta) < generation(stored) {
+        let fault = "must not be decremented";
+        errors.push(FieldError::invalid(
+            &path.child("generation"),
+            generation(meta),
+            fault,
+        ));
+    }
+    changeable(kind, meta, &path, &mut errors);
+    errors
+}
+
+/// Labels, annotations, owner references and finalizers.
+fn changeable(kind: &KindInfo, meta: &Value, path: &Path, errors: &mut ErrorList) {
+    labels(at(meta, &["labels"]), &path.child("labels"), errors);
+    annotations(
+        at(meta, &["annotations"]),
+        &path.child("annotations"),
+        errors,
+    );
+    owners(
+        list_at(meta, &["ownerReferences"]),
+        &path.child("ownerReferences"),
+        errors,
+    );
+    finalizers(
+        kind,
+        list_at(meta, &["finalizers"]),
+        &path.child("finalizers"),
+        errors,
+    );
+}
+
+/// Faults of the labels and annotations of a pod template.
+pub(super) fn template(meta: &Value, path: &Path, errors: &mut ErrorList) {
+    labels(at(meta, &["labels"]), &path.child("labels"), errors);
+    annotations(
+        at(meta, &["annotations"]),
+        &path.child("annotations"),
+        errors,
+    );
+}
+
+/// Faults of label keys and values.
+pub(super) fn labels(labels: &Value, path: &Path, errors: &mut ErrorList) {
+    for (key, value) in entries_at(labels, &[]) {
+        errors.extend(invalid_each(path, key, names::check_qualified_name(key)));
+        let value = value.as_str().unwrap_or_default();
+        errors.extend(invalid_each(path, value, names::check_label_value(value)));
+    }
+}
+
+/// Faults of annotation keys, and of their size.
+pub(super) fn annotations(annotations: &Value, path: &Path, errors: &mut ErrorList) {
+    let mut size = 0;
+    for (key, value) in entries_at(annotations, &[]) {
+        let faults = names::check_qualified_name(&key.to_lowercase());
+        errors.extend(invalid_each(path, key, faults));
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size > ANNOTATIONS_MAX {
+        errors.push(FieldError::too_long(path, ANNOTATIONS_MAX));
+    }
+}
+
+fn owners(owners: &[Value], path: &Path, errors: &mut ErrorList) {
+    let mut controller: Option<&str> = None;
+    for (i, owner) in owners.iter().enumerate() {
+        let at_owner = path.index(i);
+        let version = str_at(owner, &["apiVersion"]);
+        if version.is_empty() || version.ends_with('/') {
+            let fault = "version must not be empty";
+            errors.push(FieldError::invalid(
+                &at_owner.child("apiVersion"),
+                version,
+                fault,
+            ));
+        }
+        for key in ["kind", "name", "uid"] {
+            if str_at(owner, &[key]).is_empty() {
+                errors.push(FieldError::invalid(
+                    &at_owner.child(key),
+                    "",
+                    "must not be empty",
+                ));
+            }
+        }
+        if version == "v1" && str_at(owner, &["kind"]) == "Event" {
+            let fault = "/v1, Kind=Event is disallowed from being an owner";
+            errors.push(FieldError::invalid(&at_owner, owner.clone(), fault));
+        }
+        if bool_at(owner, &["controller"]) {
+            let name = str_at(owner, &["name"]);
+            if let Some(first) = controller {
+                let fault = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
+                );
+                errors.push(FieldError::invalid(path, owners.to_vec(), fault));
+            }
+            controller = Some(name);
+        }
+    }
+}
+
+fn finalizers(kind: &KindInfo, finalizers: &[Value], path: &Path, errors: &mut ErrorList) {
+    const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
+    for finalizer in finalizers.iter().filter_map(Value::as_str) {
+        errors.extend(invalid_each(
+            path,
+            finalizer,
+            names::check_qualified_name(finalizer),
+        ));
+        if kind.group.is_empty() && !finalizer.contains('/') && !STANDARD.contains(&finalizer) {
+            let fault = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(path, finalizer, fault));
+        }
+    }
+    if ["orphan", "foregroundDeletion"]
+        .iter()
+        .all(|f| finalizers.contains(&json!(f)))
+    {
+        let fault = "finalizer orphan and foregroundDeletion cannot be both set";
+        errors.push(FieldError::invalid(path, finalizers.to_vec(), fault));
+    }
+}
+
+/// A warning about a name that is no DNS label, of an object whose name is used where only labels are good.
+pub(super) fn label_warning(obj: &Value, used_in: &str) -> Vec<String> {
+    let faults = names::check_dns1123_label(str_at(obj, &["metadata", "name"]));
+    if faults.is_empty() {
+        return Vec::new();
+    }
+    let faults = faults.join(" ");
+    vec![format!(
+        "metadata.name: this is used in {used_in}, which can result in surprising behavior; a DNS label is recommended: [{faults}]"
+    )]
+}
+
+/// `field is immutable`, when the value changed.
+pub(super) fn immutable(new: &Value, old: &Value, path: &Path, errors: &mut ErrorList) {
+    if !same(new, old) {
+        errors.push(FieldError::invalid(path, new.clone(), IMMUTABLE));
+    }
+}
+
+/// As [`immutable`] for a member of the object.
+pub(super) fn immutable_at(new: &Value, old: &Value, keys: &[&str], errors: &mut ErrorList) {
+    let path = keys.iter().fold(Path::root(), |path, key| path.child(key));
+    immutable(at(new, keys), at(old, keys), &path, errors);
+}

@@ -1,0 +1,363 @@
+//! Admission policies and their bindings: expressions must compile.
+
+use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::labels::validate_label_selector;
+use davit_cel::policy::{Environments, mutation_types};
+use davit_cel::{Env, Type};
+use serde_json::Value;
+
+use super::json::{at, at_mut, default, has, list_at, same, str_at};
+use super::{KindInfo, Strategy, cluster, meta};
+use crate::conditions::{validate_conditions, validate_expression};
+
+/// Of a policy, the expressions of which are compiled when it is written.
+pub(super) struct Policy(pub(super) KindInfo);
+
+/// What binds a policy.
+pub(super) struct Binding(pub(super) KindInfo);
+
+impl Strategy for Policy {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        let Some(spec) = at_mut(obj, &["spec"]) else {
+            return;
+        };
+        default(spec, "failurePolicy", "Fail");
+        if let Some(constraints) = at_mut(spec, &["matchConstraints"]) {
+            cluster::match_defaults(constraints);
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        policy(&self.0, &obj["spec"], &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        // what was accepted stays acceptable, so that other fields can be changed
+        if !same(&new["spec"], &old["spec"]) {
+            policy(&self.0, &new["spec"], &mut errors);
+        }
+        errors
+    }
+}
+
+fn policy(kind: &KindInfo, spec: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let envs = Environments::of(spec, &Type::Dyn);
+    let failure = str_at(spec, &["failurePolicy"]);
+    if !matches!(failure, "" | "Fail" | "Ignore") {
+        errors.push(FieldError::not_supported(
+            &path.child("failurePolicy"),
+            failure,
+            &["Fail", "Ignore"],
+        ));
+    }
+    if has(spec, &["paramKind"]) {
+        let path = path.child("paramKind");
+        for field in ["apiVersion", "kind"] {
+            if str_at(spec, &["paramKind", field]).is_empty() {
+                errors.push(FieldError::required(&path.child(field), ""));
+            }
+        }
+    }
+    match_resources(
+        &spec["matchConstraints"],
+        &path.child("matchConstraints"),
+        true,
+        errors,
+    );
+    errors.extend(validate_conditions(
+        &spec["matchConditions"],
+        &path.child("matchConditions"),
+        &envs.plain,
+    ));
+    variables(spec, &envs, &path.child("variables"), errors);
+    if kind.kind.starts_with("Validating") {
+        validations(spec, &envs, &path, errors);
+    } else {
+        mutations(spec, &envs.full, &path, errors);
+    }
+}
+
+fn variables(spec: &Value, envs: &Environments, path: &Path, errors: &mut ErrorList) {
+    let mut names: Vec<&str> = Vec::new();
+    for (n, variable) in list_at(spec, &["variables"]).iter().enumerate() {
+        let path = path.index(n);
+        let name = str_at(variable, &["name"]);
+        if name.is_empty() {
+            errors.push(FieldError::required(
+                &path.child("name"),
+                "name is not specified",
+            ));
+        } else if davit_cel::escape(name).as_deref() != Some(name) {
+            let why = "name is not a valid CEL identifier";
+            errors.push(FieldError::invalid(&path.child("name"), name, why));
+        } else if names.contains(&name) {
+            errors.push(FieldError::duplicate(&path.child("name"), name));
+        }
+        names.push(name);
+        let expression = str_at(variable, &["expression"]);
+        let path = path.child("expression");
+        if expression.trim().is_empty() {
+            errors.push(FieldError::required(&path, "expression is not specified"));
+        } else if let Some((_, Err(why))) = envs.variables.get(n) {
+            errors.push(FieldError::invalid(&path, expression, why.clone()));
+        }
+    }
+}
+
+fn validations(spec: &Value, envs: &Environments, path: &Path, errors: &mut ErrorList) {
+    let validations = list_at(spec, &["validations"]);
+    let annotations = list_at(spec, &["auditAnnotations"]);
+    if validations.is_empty() && annotations.is_empty() {
+        let why = "validations or auditAnnotations must contain at least one item";
+        errors.push(FieldError::required(&path.child("validations"), why));
+        errors.push(FieldError::required(&path.child("auditAnnotations"), why));
+    }
+    for (n, validation) in validations.iter().enumerate() {
+        let path = path.child("validations").index(n);
+        let expression = str_at(validation, &["expression"]);
+        if expression.trim().is_empty() {
+            let why = "expression is not specified";
+            errors.push(FieldError::required(&path.child("expression"), why));
+        } else {
+            errors.extend(validate_expression(
+                expression,
+                &path.child("expression"),
+                &envs.full,
+                &[Type::Bool],
+            ));
+        }
+        let message = str_at(validation, &["messageExpression"]);
+        if !message.is_empty() {
+            errors.extend(validate_expression(
+                message,
+                &path.child("messageExpression"),
+                &envs.message,
+                &[Type::String],
+            ));
+        }
+        let text = str_at(validation, &["message"]);
+        if text.contains('\n') {
+            let why = "message must not contain line breaks";
+            errors.push(FieldError::invalid(&path.child("message"), text, why));
+        } else if has(validation, &["message"]) && !text.is_empty() && text.trim().is_empty() {
+            let why = "message must be non-empty if specified";
+            errors.push(FieldError::invalid(&path.child("message"), text, why));
+        }
+        let reason = str_at(validation, &["reason"]);
+        const REASONS: [&str; 4] = [
+            "Forbidden",
+            "Invalid",
+            "RequestEntityTooLarge",
+            "Unauthorized",
+        ];
+        if !reason.is_empty() && !REASONS.contains(&reason) {
+            errors.push(FieldError::not_supported(
+                &path.child("reason"),
+                reason,
+                &REASONS,
+            ));
+        }
+    }
+    for (n, annotation) in annotations.iter().enumerate() {
+        let path = path.child("auditAnnotations").index(n);
+        let key = str_at(annotation, &["key"]);
+        if key.is_empty() {
+            errors.push(FieldError::required(&path.child("key"), ""));
+        }
+        errors.extend(validate_expression(
+            str_at(annotation, &["valueExpression"]),
+            &path.child("valueExpression"),
+            &envs.full,
+            &[Type::String, Type::Null],
+        ));
+    }
+}
+
+fn mutations(spec: &Value, env: &Env, path: &Path, errors: &mut ErrorList) {
+    let mutations = list_at(spec, &["mutations"]);
+    if mutations.is_empty() {
+        let why = "mutations must contain at least one item";
+        errors.push(FieldError::required(&path.child("mutations"), why));
+    }
+    let reinvocation = str_at(spec, &["reinvocationPolicy"]);
+    match reinvocation {
+        "" => errors.push(FieldError::required(&path.child("reinvocationPolicy"), "")),
+        "Never" | "IfNeeded" => {}
+        _ => errors.push(FieldError::not_supported(
+            &path.child("reinvocationPolicy"),
+            reinvocation,
+            &["IfNeeded", "Never"],
+        )),
+    }
+    for (n, mutation) in mutations.iter().enumerate() {
+        let path = path.child("mutations").index(n);
+        let kind = str_at(mutation, &["patchType"]);
+        let (field, other) = match kind {
+            "JSONPatch" => ("jsonPatch", "applyConfiguration"),
+            "ApplyConfiguration" => ("applyConfiguration", "jsonPatch"),
+            "" => {
+                errors.push(FieldError::required(&path.child("patchType"), ""));
+                continue;
+            }
+            _ => {
+                errors.push(FieldError::not_supported(
+                    &path.child("patchType"),
+                    kind,
+                    &["ApplyConfiguration", "JSONPatch"],
+                ));
+                continue;
+            }
+        };
+        if has(mutation, &[other]) {
+            let why = format!("{other} is not allowed when patchType is {kind}");
+            errors.push(FieldError::forbidden(&path.child(other), why));
+        }
+        if !has(mutation, &[field]) {
+            let why = format!("{field} is required when patchType is {kind}");
+            errors.push(FieldError::required(&path.child(field), why));
+            continue;
+        }
+        errors.extend(validate_expression(
+            str_at(mutation, &[field, "expression"]),
+            &path.child(field).child("expression"),
+            env,
+            &mutation_types(kind == "JSONPatch"),
+        ));
+    }
+}
+
+fn match_resources(value: &Value, path: &Path, required: bool, errors: &mut ErrorList) {
+    if value.is_null() {
+        if required {
+            errors.push(FieldError::required(path, ""));
+        }
+        return;
+    }
+    if required && list_at(value, &["resourceRules"]).is_empty() {
+        errors.push(FieldError::required(&path.child("resourceRules"), ""));
+    }
+    for key in ["namespaceSelector", "objectSelector"] {
+        if has(value, &[key]) {
+            errors.extend(validate_label_selector(&value[key], &path.child(key)));
+        }
+    }
+    for key in ["resourceRules", "excludeResourceRules"] {
+        for (n, rule) in list_at(value, &[key]).iter().enumerate() {
+            let path = path.child(key).index(n);
+            for field in ["operations", "apiGroups", "apiVersions", "resources"] {
+                if list_at(rule, &[field]).is_empty() {
+                    errors.push(FieldError::required(&path.child(field), ""));
+                }
+            }
+        }
+    }
+}
+
+impl Strategy for Binding {
+    fn kind(&self) -> &KindInfo {
+        &self.0
+    }
+
+    fn default(&self, obj: &mut Value) {
+        if let Some(resources) = at_mut(obj, &["spec", "matchResources"]) {
+            cluster::match_defaults(resources);
+        }
+    }
+
+    fn validate(&self, obj: &Value) -> ErrorList {
+        let mut errors = meta::validate(&self.0, obj);
+        binding(&self.0, obj, &mut errors);
+        errors
+    }
+
+    fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
+        let mut errors = meta::validate_update(&self.0, new, old);
+        binding(&self.0, new, &mut errors);
+        errors
+    }
+}
+
+fn binding(kind: &KindInfo, obj: &Value, errors: &mut ErrorList) {
+    let path = Path::new("spec");
+    let spec = &obj["spec"];
+    if str_at(spec, &["policyName"]).is_empty() {
+        errors.push(FieldError::required(&path.child("policyName"), ""));
+    }
+    if has(spec, &["paramRef"]) {
+        let reference = at(spec, &["paramRef"]);
+        let path = path.child("paramRef");
+        let (name, selector) = (has(reference, &["name"]), has(reference, &["selector"]));
+        if name == selector {
+            let why = if name {
+                "name and selector are mutually exclusive"
+            } else {
+                "one of name or selector must be specified"
+            };
+            errors.push(if name {
+                FieldError::forbidden(&path.child("name"), why)
+            } else {
+                FieldError::required(&path, why)
+            });
+        }
+        let action = str_at(reference, &["parameterNotFoundAction"]);
+        if action.is_empty() {
+            errors.push(FieldError::required(
+                &path.child("parameterNotFoundAction"),
+                "",
+            ));
+        } else if !matches!(action, "Allow" | "Deny") {
+            errors.push(FieldError::not_supported(
+                &path.child("parameterNotFoundAction"),
+                action,
+                &["Deny", "Allow"],
+            ));
+        }
+    }
+    match_resources(
+        &spec["matchResources"],
+        &path.child("matchResources"),
+        false,
+        errors,
+    );
+    if kind.kind.starts_with("Validating") {
+        actions(spec, &path.child("validationActions"), errors);
+    }
+}
+
+fn actions(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let actions: Vec<&str> = list_at(spec, &["validationActions"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
+    if actions.is_empty() {
+        errors.push(FieldError::required(
+            path,
+            "at least one validation action is required",
+        ));
+    }
+    for (n, action) in actions.iter().enumerate() {
+        if !matches!(*action, "Deny" | "Warn" | "Audit") {
+            errors.push(FieldError::not_supported(
+                &path.index(n),
+                *action,
+                &["Audit", "Deny", "Warn"],
+            ));
+        }
+        if actions[..n].contains(action) {
+            errors.push(FieldError::duplicate(&path.index(n), *action));
+        }
+    }
+    if actions.contains(&"Deny") && actions.contains(&"Warn") {
+        let why = "must not contain both Deny and Warn (repeating the same validation failure \
+                   information in the API response and headers serves no purpose)";
+        errors.push(FieldError::invalid(path, Value::from(actions), why));
+    }
+}
