@@ -6,8 +6,10 @@ use anyhow::{Context, Result, bail};
 
 mod kinds;
 mod layers;
+mod modules;
 mod paths;
 mod proto;
+mod source;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -22,7 +24,9 @@ fn main() -> Result<()> {
             kinds::run(Path::new(file), &root.join("crates/api/src/kinds.json"))
         }
         ["proto"] => proto::run(),
-        ["layers"] => layers::run().and_then(|()| paths::run(&root)),
+        ["layers"] => layers::run()
+            .and_then(|()| modules::run(&root))
+            .and_then(|()| paths::run(&root)),
         _ => bail!("usage: cargo xtask kinds --from FILE | proto | layers"),
     }
 }

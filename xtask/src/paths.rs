@@ -227,7 +227,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 }
 
 /// The source files of a folder, without those that are tests only.
-fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn sources(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let entries = fs::read_dir(folder).with_context(|| folder.display().to_string())?;
     for entry in entries {

@@ -7,7 +7,6 @@
 
 pub(crate) mod certificates;
 mod config;
-mod connect;
 mod defaults;
 pub(crate) mod device_access;
 mod erased;
@@ -33,16 +32,22 @@ mod service_account;
 mod switches;
 mod webhooks;
 
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use davit_api::features::Features;
 use davit_api::status::Status;
 use serde_json::Value;
 
+use crate::authz;
 use crate::context::Warnings;
-use crate::registry::ResourceInfo;
-use crate::server::ApiServer;
+use crate::lookup::Lookup;
+use crate::metrics::WebhookMetrics;
+use crate::registry::{Registry, ResourceInfo};
 use crate::user::UserInfo;
+use crate::webhook::Webhooks;
 
 pub use config::{Config, ConfigError};
-pub(crate) use connect::{attributes, connected, posted};
 use erased::{AnyMutating, AnyValidating};
 pub use plugins::names as plugin_names;
 pub(crate) use priority::SYSTEM_CLASSES;
@@ -73,10 +78,32 @@ impl Operation {
     }
 }
 
+/// The server as plugins see it: what they ask beside the write at hand, and no more.
+#[async_trait]
+pub(crate) trait ServerView: Lookup {
+    /// What is served.
+    fn registry(&self) -> &Registry;
+    /// The feature gates.
+    fn features(&self) -> &Features;
+    /// Who decides about requests now.
+    fn authorizer(&self) -> Arc<authz::Chain>;
+    /// Whether nodes may change only what is theirs.
+    fn restricts_nodes(&self) -> bool;
+    /// Calls to servers outside.
+    fn webhooks(&self) -> &Webhooks;
+    /// What calls of admission webhooks came to.
+    fn webhook_metrics(&self) -> &WebhookMetrics;
+    /// Makes a namespace in the server's own name, unless it is there.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    async fn make_namespace(&self, name: &str, warnings: &Warnings) -> Result<(), Status>;
+}
+
 /// The attributes of a write.
 pub struct Attributes<'a> {
     /// The server, to look up other objects.
-    pub server: &'a ApiServer,
+    pub(crate) server: &'a dyn ServerView,
     /// What is being done.
     pub operation: Operation,
     /// The resource of the path.

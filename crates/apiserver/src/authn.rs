@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use async_trait::async_trait;
+use davit_api::status::Status;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use rustls_pki_types::CertificateDer;
@@ -28,7 +30,8 @@ pub use static_tokens::{StaticToken, TokenFileError, parse_token_file};
 pub use webhook::TokenWebhook;
 
 use crate::context::Warnings;
-use crate::server::ApiServer;
+use crate::lookup::Lookup;
+use crate::metrics::AccessMetrics;
 use crate::tls::{ClientCertificates, next_change};
 use crate::tokens::TokenKeys;
 use crate::user::UserInfo;
@@ -39,6 +42,24 @@ use static_tokens::StaticTokens;
 
 pub(crate) use service_accounts::{AuthenticatedToken, Note};
 pub(crate) use webhook::is_passing;
+
+/// The server as authenticators of tokens see it.
+#[async_trait]
+pub(crate) trait TokenView: Lookup {
+    /// Where tokens are counted.
+    fn access_metrics(&self) -> &AccessMetrics;
+    /// Writes a label of a Secret.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    async fn label_secret(
+        &self,
+        namespace: &str,
+        name: &str,
+        label: &str,
+        value: &str,
+    ) -> Result<(), Status>;
+}
 
 /// Ways to authenticate beside the cluster's own certificates and tokens.
 #[derive(Debug, Clone, Default)]
@@ -304,7 +325,7 @@ impl Authenticator {
     /// Who makes the request. `Ok(anonymous)` when it carries no credential at all.
     pub(crate) async fn request(
         &self,
-        server: &ApiServer,
+        server: &dyn TokenView,
         headers: &HeaderMap,
         connection: &ConnectionIdentity,
         path: &str,
@@ -352,7 +373,7 @@ impl Authenticator {
     /// Who a bearer token stands for, and for which of `audiences` it is good.
     pub(crate) async fn token(
         &self,
-        server: &ApiServer,
+        server: &dyn TokenView,
         token: &str,
         audiences: &[String],
     ) -> Result<AuthenticatedToken, String> {

@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use davit_api::status::{Qualified, Status};
 
 use crate::metrics::AccessMetrics;
 use crate::registry::Registry;
@@ -375,4 +376,39 @@ pub(crate) fn refusal(user: &UserInfo, request: &RequestInfo, reason: &str) -> S
         text.push_str(reason);
     }
     text
+}
+
+/// Refuses (403) what no authorizer allows.
+///
+/// # Errors
+/// The refusal.
+pub(crate) async fn check(
+    chain: &Chain,
+    user: &UserInfo,
+    request: &RequestInfo,
+) -> Result<(), Status> {
+    match chain.decide(&Attributes { user, request }).await {
+        Decision::Allow(_) => Ok(()),
+        Decision::Deny(reason) | Decision::NoOpinion(reason) => {
+            Err(refused(user, request, &reason))
+        }
+    }
+}
+
+/// The refusal as the caller reads it.
+pub(crate) fn refused(user: &UserInfo, request: &RequestInfo, reason: &str) -> Status {
+    let why = refusal(user, request, reason);
+    let why = why
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
+    if request.is_resource {
+        Status::forbidden(
+            Qualified::new(&request.group, &request.resource),
+            &request.name,
+            why,
+        )
+    } else {
+        Status::forbidden(Qualified::new("", ""), "", why)
+    }
 }

@@ -17,10 +17,9 @@ use davit_cel::{
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use crate::admission::Attributes;
+use crate::admission::{Attributes, ServerView};
 use crate::authz;
 use crate::request_info::RequestInfo;
-use crate::server::ApiServer;
 use crate::user::UserInfo;
 
 /// What one expression may cost.
@@ -36,7 +35,7 @@ pub(crate) const OUT_OF_BUDGET: &str = "validation failed due to running out of 
 
 /// The values of the variables for one request.
 pub(crate) struct Inputs<'a> {
-    server: &'a ApiServer,
+    server: &'a dyn ServerView,
     user: &'a UserInfo,
     variables: HashMap<&'static str, Cel>,
     answers: Arc<Answers>,

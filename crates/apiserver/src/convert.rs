@@ -11,7 +11,7 @@ mod events;
 mod resource;
 mod stored;
 
-pub(crate) use stored::{from_storage, to_storage};
+pub(crate) use stored::{from_storage, stored_form, to_storage};
 
 /// Brings an object of `kind` from the API version `from` into `to` (`v1`,
 /// `group/version`).

@@ -17,14 +17,12 @@ use http::Request;
 
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
-use crate::crd::CustomVersion;
+use crate::custom::CustomVersion;
 use crate::registry::{ResourceInfo, Snapshot};
 use crate::server::ApiServer;
 use crate::{respond, subresources, virtuals};
 
-pub(crate) use body::{
-    Expected, decode as decode_body, format, read_body, read_object, stored_form,
-};
+pub(crate) use body::{Expected, decode as decode_body, format, read_body, read_object};
 pub(crate) use create::{check_namespace, create};
 pub(crate) use options::WriteOptions;
 pub(crate) use patch::{PatchKind, configuration, kind as patch_kind, patch};

@@ -21,8 +21,8 @@ use prometheus_client::registry::Registry;
 pub(crate) use self::access::AccessMetrics;
 pub(crate) use self::conversion::ConversionMetrics;
 pub(crate) use self::flow::FlowMetrics;
-pub(crate) use self::stored::StoredMetrics;
-use self::webhooks::WebhookMetrics;
+pub(crate) use self::stored::{ObjectCount, StoredMetrics};
+pub(crate) use self::webhooks::WebhookMetrics;
 use crate::request_info::RequestInfo;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]

@@ -1,8 +1,15 @@
 //! Reading and writing the metadata of an object that is plain JSON.
 
+use davit_api::kinds;
+use davit_schema::ordered::Ordered;
 use serde_json::{Map, Value, json};
 
 pub(crate) use davit_api::meta::{name, namespace, resource_version, uid};
+
+/// An object that is written as the original writes it.
+pub(crate) fn ordered(value: &Value) -> Ordered<'_> {
+    Ordered::new(kinds::builtin(), value)
+}
 
 /// A text of the metadata; empty when missing.
 pub(crate) fn meta_str<'a>(object: &'a Value, key: &str) -> &'a str {

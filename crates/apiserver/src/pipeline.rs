@@ -36,7 +36,6 @@ use crate::server::ApiServer;
 use crate::user::{MASTERS, UserInfo};
 use crate::{handlers, root};
 
-pub(crate) use authorize::check as authorize;
 pub(crate) use in_flight::InFlight;
 use in_flight::Place;
 
@@ -289,7 +288,7 @@ async fn inner(
             let (path, warnings) = (&context.info.path, &context.warnings);
             let user = server
                 .authenticator()
-                .request(server, &context.headers, &connection, path, warnings)
+                .request(&**server, &context.headers, &connection, path, warnings)
                 .await;
             let metrics = &server.metrics().access;
             metrics.authenticated(user.as_ref().ok(), began.elapsed());

@@ -25,7 +25,7 @@ pub(crate) async fn handle(
     request: Request<RequestBody>,
 ) -> HandlerResult {
     let info = &context.info;
-    crate::admission::connected(server, context, resource).await?;
+    crate::posted::connected(server, context, resource).await?;
     let backend = target::of_proxy(server, context, resource).await?;
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     if info.rest.is_empty() && reads && !request.headers().contains_key(UPGRADE) {

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::codec::Shape;
-use crate::crd::{CustomVersion, TERMINATING_VERBS};
+use crate::custom::{CustomVersion, TERMINATING_VERBS};
 use crate::storage::Storage;
 
 /// One served resource: its row, its types, its rules and where its objects are kept.

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use davit_api::kinds;
 use davit_api::status::Status;
-use davit_schema::ordered::Ordered;
 use davit_schema::protobuf::{ProtobufError, encode_object};
 use davit_watchcache::{CachedObject, metadata_of};
 use http::header::{
@@ -25,6 +24,7 @@ use crate::convert;
 use crate::negotiate::{
     Accepted, Form, Media, NotAcceptable, Offer, PROTOBUF, negotiate, wants_pretty,
 };
+use crate::object::ordered;
 use crate::query::Query;
 use crate::registry::ResourceInfo;
 
@@ -308,11 +308,6 @@ fn partial_list_bytes(items: &[Item], version: &str, meta: &ListMeta) -> Vec<u8>
     body.extend_from_slice(tail.as_bytes());
     body.push(b'\n');
     body
-}
-
-/// An object that is written as the original writes it.
-pub(crate) fn ordered(value: &Value) -> Ordered<'_> {
-    Ordered::new(kinds::builtin(), value)
 }
 
 /// The JSON of an empty list, cut where its items go.

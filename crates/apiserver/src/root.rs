@@ -9,6 +9,7 @@ use serde_json::json;
 use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
 use crate::discovery::{self, AggregatedVersion, Tagged};
+use crate::metrics::ObjectCount;
 use crate::negotiate::clauses;
 use crate::server::ApiServer;
 use crate::{backup, health, openapi, respond, version};
@@ -161,8 +162,21 @@ fn group_version(
 
 async fn metrics(server: &ApiServer) -> Response<ResponseBody> {
     let size = server.store().size().await;
-    let stored = &server.metrics().stored;
-    stored.set(&server.registry().snapshot(), size);
+    let snapshot = server.registry().snapshot();
+    let counts = snapshot.all().filter_map(|info| {
+        let storage = &info.storage;
+        Some(ObjectCount {
+            group: storage.group(),
+            plural: storage.plural(),
+            qualified: info.qualified().to_string(),
+            // nobody has looked at the others yet, controllers do at once
+            count: storage
+                .cache()
+                .object_count()
+                .filter(|_| !info.is_virtual())?,
+        })
+    });
+    server.metrics().stored.set(counts, size);
     respond::respond(
         StatusCode::OK,
         "application/openmetrics-text; version=1.0.0; charset=utf-8",

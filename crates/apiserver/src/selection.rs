@@ -10,7 +10,7 @@ use davit_strategy::Strategy;
 use davit_watchcache::{CachedObject, Filter, Header, Predicate};
 use serde_json::Value;
 
-use crate::crd::{Normal, View};
+use crate::custom::{Normal, View};
 use crate::registry::ResourceInfo;
 
 /// Which objects a list, watch or deletion is about.

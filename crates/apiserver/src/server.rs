@@ -6,6 +6,8 @@ mod listen;
 mod options;
 mod publish;
 mod reload;
+mod roles;
+mod view;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -305,7 +307,7 @@ impl ApiServer {
         // set once, right here
         let _ = server.custom_kinds.set(controller);
         if uses_rbac {
-            let made = authz::rbac::ensure_bootstrap_policy(&server).await;
+            let made = roles::ensure(&server).await;
             made.map_err(|(what, status)| Error::Bootstrap {
                 what,
                 status: Box::new(status),

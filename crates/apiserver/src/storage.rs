@@ -16,8 +16,8 @@ use davit_watchcache::{Cache, Decode};
 use serde_json::{Value, json};
 
 use crate::codec::Shape;
-use crate::crd::View;
-use crate::respond::ordered;
+use crate::custom::View;
+use crate::object::ordered;
 use crate::selection;
 
 /// An object with its revision; `value` carries it as `metadata.resourceVersion`.

@@ -10,12 +10,13 @@ use davit_api::status::Status;
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use crate::admission::{Operation, attributes};
+use crate::admission::Operation;
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{
     Expected, WriteOptions, check_namespace, decode_body, format, not_allowed, read_body,
 };
+use crate::posted::attributes;
 use crate::registry::ResourceInfo;
 use crate::respond::{self, Item, ListMeta};
 use crate::server::ApiServer;

@@ -8,6 +8,7 @@
 
 mod create;
 mod delete;
+mod escalation;
 mod update;
 
 use std::time::{Duration, Instant};

@@ -15,6 +15,11 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+/// The ConfigMap of each namespace that holds the cluster's authority.
+pub(crate) const ROOT_CA_MAP: &str = "kube-root-ca.crt";
+/// Where the Leases of nodes are.
+pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
+
 /// Cheap to clone.
 #[derive(Debug, Clone)]
 pub(crate) struct Informers {
@@ -49,8 +54,8 @@ impl Informers {
         cancel: &CancellationToken,
     ) -> Self {
         let all = watcher::Config::default;
-        let root_ca_maps = all().fields(&format!("metadata.name={}", crate::root_ca::NAME));
-        let leases = kube::Api::namespaced(client.clone(), crate::node_lifecycle::LEASE_NAMESPACE);
+        let root_ca_maps = all().fields(&format!("metadata.name={}", ROOT_CA_MAP));
+        let leases = kube::Api::namespaced(client.clone(), LEASE_NAMESPACE);
         Self {
             namespaces: Informer::spawn(
                 kube::Api::all(client.clone()),

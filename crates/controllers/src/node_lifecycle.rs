@@ -3,7 +3,7 @@
 //! The clock that counts is our own, from when a heartbeat was last seen to change: clocks of nodes are not trusted.
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
-use crate::informers::Informers;
+use crate::informers::{Informers, LEASE_NAMESPACE};
 use crate::node_fit::tolerates;
 use crate::pod_control::{disrupt, node_of};
 use async_trait::async_trait;
@@ -18,8 +18,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Where the heartbeats of nodes are.
-pub(crate) const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// How long a node may be silent, as upstream's `--node-monitor-grace-period`.
 const GRACE: Duration = Duration::from_secs(50);
 const NOT_READY: &str = "node.kubernetes.io/not-ready";

@@ -1,7 +1,7 @@
 //! Every active namespace has the ConfigMap `kube-root-ca.crt` with the CA that API server certificates are signed by.
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, exists_is_none};
-use crate::informers::Informers;
+use crate::informers::{Informers, ROOT_CA_MAP as NAME};
 use crate::service_account::is_active;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
@@ -9,8 +9,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::api::PostParams;
 use std::collections::BTreeMap;
 
-/// Name of the ConfigMap; projected volumes of service account tokens mount it.
-pub(crate) const NAME: &str = "kube-root-ca.crt";
 const KEY: &str = "ca.crt";
 const DESCRIPTION: &str = "Contains a CA bundle that can be used to verify the kube-apiserver when using internal \
                            endpoints such as the internal service IP or kubernetes.default.svc.";

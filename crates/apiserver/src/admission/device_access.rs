@@ -13,7 +13,7 @@ use davit_strategy::admin_requests;
 use serde_json::Value;
 
 use super::{Attributes, Operation};
-use crate::pipeline;
+use crate::authz;
 use crate::request_info::RequestInfo;
 use crate::user::UserInfo;
 
@@ -214,7 +214,7 @@ async fn allowed(
             name: name.to_owned(),
             ..RequestInfo::default()
         };
-        match pipeline::authorize(attributes.server, attributes.user, &request).await {
+        match authz::check(&attributes.server.authorizer(), attributes.user, &request).await {
             Ok(()) => return Ok(()),
             Err(status) => refusal = refusal.or(Some(status.message)),
         }

@@ -20,9 +20,9 @@ use serde_json::Value;
 use self::policy::Policy;
 use super::webhooks::{review, versions};
 use super::{Attributes, forbidden};
+use crate::admission::ServerView;
 use crate::cel_conditions::Inputs;
 use crate::registry::ResourceInfo;
-use crate::server::ApiServer;
 use crate::{errors, storage};
 
 pub(super) use self::mutate::Mutators;
@@ -53,7 +53,7 @@ impl Policies {
     }
 
     /// The policies of this moment that have a binding, in the order of their names.
-    async fn current(&self, server: &ApiServer) -> Result<Arc<Vec<Policy>>, Status> {
+    async fn current(&self, server: &dyn ServerView) -> Result<Arc<Vec<Policy>>, Status> {
         let mut revisions = Revisions::new();
         let mut lists = Vec::new();
         for plural in [self.policies, self.bindings] {

@@ -1,13 +1,10 @@
 //! The plugins that look at nothing but the request: AlwaysAdmit, AlwaysDeny, NamespaceExists,
 //! NamespaceAutoProvision, DenyServiceExternalIPs, LimitPodHardAntiAffinityTopology.
 
-use davit_api::status::{Qualified, Reason, Status};
-use serde_json::{Value, json};
+use davit_api::status::{Qualified, Status};
+use serde_json::Value;
 
 use super::{Attributes, Mutating, Operation, Validating, forbidden};
-use crate::ownership::Tracking;
-use crate::user::UserInfo;
-use crate::writes::Writer;
 
 /// Lets everything pass.
 pub(super) struct AlwaysAdmit;
@@ -75,31 +72,10 @@ impl Mutating for NamespaceAutoProvision {
         }
         let server = attributes.server;
         let found = server.object("", "namespaces", "", namespace).await?;
-        let snapshot = server.registry().snapshot();
-        let Some(resource) = snapshot.by_group_resource("", "namespaces") else {
-            return Ok(());
-        };
         if found.is_some() {
             return Ok(());
         }
-        let user = UserInfo::system("system:apiserver");
-        let writer = Writer {
-            server,
-            resource,
-            namespace: "",
-            user: &user,
-            verb: "create",
-            warnings: attributes.warnings,
-            dry_run: false,
-            tracking: Tracking::Keep,
-        };
-        let new = json!({
-            "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace },
-        });
-        match Box::pin(writer.create(new)).await {
-            Err(status) if status.reason != Reason::AlreadyExists => Err(status),
-            _ => Ok(()),
-        }
+        server.make_namespace(namespace, attributes.warnings).await
     }
 }
 

@@ -105,7 +105,7 @@ fn observe(
         }
         Err(Failure::Server(status)) => (true, "apiserver_internal_error", status.code),
     };
-    attributes.server.metrics().webhooks.observe(
+    attributes.server.webhook_metrics().observe(
         &webhook.name,
         kind,
         operation.name(),

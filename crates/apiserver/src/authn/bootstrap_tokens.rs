@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+use super::TokenView;
 use crate::object;
-use crate::server::ApiServer;
 use crate::user::UserInfo;
 
 const GROUP: &str = "system:bootstrappers";
@@ -28,7 +28,7 @@ pub(super) fn split(token: &str) -> Option<(&str, &str)> {
 
 /// Who a bootstrap token stands for.
 pub(super) async fn authenticate(
-    server: &ApiServer,
+    server: &dyn TokenView,
     id: &str,
     secret: &str,
 ) -> Result<UserInfo, String> {

@@ -7,15 +7,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::civil::Date;
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::TokenView;
 use super::service_accounts::{AuthenticatedToken, GROUP, Note, has_ended};
 use crate::object;
-use crate::ownership::Tracking;
-use crate::server::ApiServer;
 use crate::tokens::{TokenKeys, subject};
 use crate::user::UserInfo;
-use crate::writes::Author;
 
 const LAST_USED: &str = "kubernetes.io/legacy-token-last-used";
 const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
@@ -24,7 +22,7 @@ const AUTO_WARNING: &str = "Use tokens from the TokenRequest API or manually cre
 
 /// Who the token of a Secret stands for.
 pub(super) async fn authenticate(
-    server: &ApiServer,
+    server: &dyn TokenView,
     keys: &TokenKeys,
     token: &str,
 ) -> Result<AuthenticatedToken, String> {
@@ -57,7 +55,7 @@ pub(super) async fn authenticate(
             claims.account_uid
         ));
     }
-    let metrics = &server.metrics().access;
+    let metrics = server.access_metrics();
     let name = object::name(&secret);
     note_use(server, namespace, &secret).await;
     let invalid = &secret["metadata"]["labels"][INVALID_SINCE];
@@ -103,7 +101,7 @@ fn is_due(label: Option<&str>, today: Date) -> bool {
 }
 
 /// Notes the day of the use at the Secret. That this fails is no reason to refuse the token.
-async fn note_use(server: &ApiServer, namespace: &str, secret: &Value) {
+async fn note_use(server: &dyn TokenView, namespace: &str, secret: &Value) {
     let today = jiff::Timestamp::now()
         .to_zoned(jiff::tz::TimeZone::UTC)
         .date();
@@ -111,27 +109,11 @@ async fn note_use(server: &ApiServer, namespace: &str, secret: &Value) {
     if !is_due(label, today) {
         return;
     }
-    let snapshot = server.registry().snapshot();
-    let Some(resource) = snapshot.by_group_resource("", "secrets") else {
-        return;
-    };
-    let author = Author::apiserver();
-    let writer = author.writer(
-        server,
-        resource,
-        namespace,
-        Tracking::Update("kube-apiserver".to_owned()),
-    );
-    let mut transform = |current: &Value| {
-        let mut new = current.clone();
-        if !new["metadata"]["labels"].is_object() {
-            new["metadata"]["labels"] = json!({});
-        }
-        new["metadata"]["labels"][LAST_USED] = json!(today.to_string());
-        Ok(new)
-    };
     let name = object::name(secret);
-    if let Err(status) = writer.update(name, "", &mut transform).await {
+    let noted = server
+        .label_secret(namespace, name, LAST_USED, &today.to_string())
+        .await;
+    if let Err(status) = noted {
         tracing::warn!(
             secret = name,
             namespace,

@@ -3,9 +3,9 @@
 
 use serde_json::Value;
 
+use super::TokenView;
 use crate::context::Warnings;
 use crate::object;
-use crate::server::ApiServer;
 use crate::tokens::{Claims, ObjectRef, TokenKeys, subject};
 use crate::user::UserInfo;
 
@@ -41,7 +41,7 @@ impl Note {
 const STALE: &str = "authentication.k8s.io/stale-token";
 
 pub(super) async fn authenticate(
-    server: &ApiServer,
+    server: &dyn TokenView,
     keys: &TokenKeys,
     token: &str,
     audiences: &[String],
@@ -80,8 +80,8 @@ pub(super) async fn authenticate(
 }
 
 /// Tokens live on beyond the time they were asked for; who uses one then is told of.
-fn staleness(server: &ApiServer, claims: &Claims) -> Note {
-    let metrics = &server.metrics().access;
+fn staleness(server: &dyn TokenView, claims: &Claims) -> Note {
+    let metrics = server.access_metrics();
     let late = claims.kubernetes.warnafter.and_then(|warn| {
         let late = jiff::Timestamp::now().as_second() - warn;
         (late > 0).then_some(late)
@@ -103,7 +103,7 @@ fn staleness(server: &ApiServer, claims: &Claims) -> Note {
 
 /// The object a token is bound to must be the one it was bound to.
 async fn bound(
-    server: &ApiServer,
+    server: &dyn TokenView,
     plural: &str,
     namespace: &str,
     wanted: &ObjectRef,

@@ -5,10 +5,8 @@
 //! there are does not matter. Semantics:
 //! <https://kubernetes.io/docs/reference/access-authn-authz/rbac/>.
 
-mod bootstrap;
-mod escalation;
-mod policy;
-mod rule;
+pub(crate) mod policy;
+pub(crate) mod rule;
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -26,12 +24,10 @@ use crate::request_info::RequestInfo;
 use crate::storage::Storage;
 use crate::user::UserInfo;
 
-pub(crate) use bootstrap::ensure as ensure_bootstrap_policy;
-pub(crate) use escalation::check as check_escalation;
 pub(crate) use policy::node_rules;
 pub(crate) use rule::Rule;
 
-pub(super) const GROUP: &str = "rbac.authorization.k8s.io";
+pub(crate) const GROUP: &str = "rbac.authorization.k8s.io";
 
 /// Whom a binding is for: users (service accounts by their user name) and groups.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -41,9 +37,9 @@ enum Subject {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct RoleRef {
-    cluster: bool,
-    name: String,
+pub(crate) struct RoleRef {
+    pub(crate) cluster: bool,
+    pub(crate) name: String,
 }
 
 #[derive(Debug)]
@@ -57,7 +53,7 @@ struct Binding {
 }
 
 type BySubject = HashMap<Subject, Vec<Arc<Binding>>>;
-type Rules = Arc<[Rule]>;
+pub(crate) type Rules = Arc<[Rule]>;
 
 #[derive(Debug, Default)]
 struct Tables {
@@ -239,7 +235,7 @@ impl Rbac {
     }
 
     /// The rules of the role that a binding in `namespace` refers to.
-    fn referenced(&self, role_ref: &Value, namespace: &str) -> Result<Rules, Status> {
+    pub(crate) fn referenced(&self, role_ref: &Value, namespace: &str) -> Result<Rules, Status> {
         let role = role_ref_of(role_ref);
         let found = self.tables.read().role(&role, namespace).map(Arc::clone);
         found.map_err(|_| {
@@ -268,7 +264,7 @@ fn reason(binding: &Binding, subject: &str) -> String {
     }
 }
 
-fn role_ref_of(role_ref: &Value) -> RoleRef {
+pub(crate) fn role_ref_of(role_ref: &Value) -> RoleRef {
     RoleRef {
         cluster: role_ref["kind"] == "ClusterRole",
         name: role_ref["name"].as_str().unwrap_or_default().to_owned(),

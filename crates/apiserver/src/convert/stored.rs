@@ -32,3 +32,14 @@ pub(crate) fn from_storage(resource: &ResourceInfo, mut value: Value) -> Result<
     }
     Ok(value)
 }
+
+/// A decoded object of the request's version in the storage version, with all defaults.
+pub(crate) fn stored_form(resource: &ResourceInfo, value: Value) -> Result<Value, Status> {
+    let mut value = to_storage(resource, value)?;
+    let storage = &resource.storage;
+    if resource.is_converted() {
+        storage.shape().default(&mut value);
+    }
+    storage.strategy().default(&mut value);
+    Ok(value)
+}

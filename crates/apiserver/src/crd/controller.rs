@@ -20,10 +20,8 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use super::convert::Converter;
-use super::definition::{Definition, Served, Versions};
-use super::view::View;
 use super::{FINALIZER, GROUP, PLURAL, names};
+use crate::custom::{Converter, Definition, Served, Versions, View};
 use crate::ownership::Tracking;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;

@@ -260,16 +260,5 @@ pub(crate) async fn read_object(
     let format = format(&context.headers)?;
     let bytes = read_body(body).await?;
     let value = decode(context, &bytes, format, &Expected::of(resource), validation)?;
-    stored_form(resource, value)
-}
-
-/// A decoded object of the request's version in the storage version, with all defaults.
-pub(crate) fn stored_form(resource: &ResourceInfo, value: Value) -> Result<Value, Status> {
-    let mut value = convert::to_storage(resource, value)?;
-    let storage = &resource.storage;
-    if resource.is_converted() {
-        storage.shape().default(&mut value);
-    }
-    storage.strategy().default(&mut value);
-    Ok(value)
+    convert::stored_form(resource, value)
 }

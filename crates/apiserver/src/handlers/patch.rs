@@ -7,7 +7,7 @@ use http::header::CONTENT_TYPE;
 use http::{Request, StatusCode};
 use serde_json::Value;
 
-use super::body::{Expected, judge_strictness, stored_form};
+use super::body::{Expected, judge_strictness};
 use super::create::check_namespace;
 use super::options::{Validation, WriteOptions};
 use super::update::check_name;
@@ -23,7 +23,7 @@ use crate::registry::ResourceInfo;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{object, ownership, pipeline, respond};
+use crate::{authz, object, ownership, respond};
 
 const APPLY: &str = "application/apply-patch+yaml";
 const ACCEPTED: [&str; 4] = [
@@ -176,7 +176,7 @@ async fn apply(
             verb: "create".to_owned(),
             ..info.clone()
         };
-        pipeline::authorize(writer.server, &context.user, &request).await?;
+        authz::check(&writer.server.authorizer(), &context.user, &request).await?;
         let new = merged(None)?;
         if !object::uid(configuration).is_empty() {
             return Err(Status::uid_precondition(
@@ -269,5 +269,5 @@ fn received(
     }
     object::set_type(&mut value, &api_version, expected.kind);
     shape.default(&mut value);
-    stored_form(resource, value)
+    convert::stored_form(resource, value)
 }

@@ -11,12 +11,11 @@ use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::negotiate::Offer;
 use crate::ownership::Tracking;
-use crate::pipeline;
 use crate::registry::ResourceInfo;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::writes::Writer;
-use crate::{object, ownership, respond};
+use crate::{authz, object, ownership, respond};
 
 /// `PUT` of an object, or of a subresource that has the object's form.
 pub(crate) async fn update(
@@ -49,7 +48,7 @@ pub(crate) async fn update(
                 verb: "create".to_owned(),
                 ..context.info.clone()
             };
-            pipeline::authorize(server, &context.user, &request).await?;
+            authz::check(&server.authorizer(), &context.user, &request).await?;
             (StatusCode::CREATED, writer.create(new).await?.value)
         }
         Err(status) => return Err(status),

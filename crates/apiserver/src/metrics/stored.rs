@@ -7,8 +7,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
-use crate::registry::Snapshot;
-
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ResourceLabels {
     group: &'static str,
@@ -23,6 +21,15 @@ struct LegacyLabels {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct StoreLabels {
     storage_cluster_id: &'static str,
+}
+
+/// How many objects there are of a resource.
+pub(crate) struct ObjectCount {
+    pub(crate) group: &'static str,
+    pub(crate) plural: &'static str,
+    /// The resource with its group, as messages name it.
+    pub(crate) qualified: String,
+    pub(crate) count: usize,
 }
 
 /// How many objects there are, and what they take.
@@ -53,21 +60,18 @@ impl StoredMetrics {
         );
     }
 
-    /// Takes in what is served now, and the size of the store where it is known.
-    pub(crate) fn set(&self, served: &Snapshot, bytes: Option<u64>) {
+    /// Takes in how many objects there are of each resource, and the size of the store where it is known.
+    pub(crate) fn set(&self, counts: impl Iterator<Item = ObjectCount>, bytes: Option<u64>) {
         self.objects.clear();
         self.legacy.clear();
-        for info in served.all().filter(|info| !info.is_virtual()) {
-            let storage = &info.storage;
-            // Nobody has looked at the others yet, controllers do at once.
-            let Some(count) = storage.cache().object_count() else {
-                continue;
+        for counted in counts {
+            let count = i64::try_from(counted.count).unwrap_or(i64::MAX);
+            let labels = ResourceLabels {
+                group: counted.group,
+                resource: counted.plural,
             };
-            let count = i64::try_from(count).unwrap_or(i64::MAX);
-            let (group, resource) = (storage.group(), storage.plural());
-            let labels = ResourceLabels { group, resource };
             self.objects.get_or_create(&labels).set(count);
-            let resource = info.qualified().to_string();
+            let resource = counted.qualified;
             self.legacy
                 .get_or_create(&LegacyLabels { resource })
                 .set(count);

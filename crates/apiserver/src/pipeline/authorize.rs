@@ -1,6 +1,6 @@
 //! The authorization stage.
 
-use davit_api::status::{Qualified, Status};
+use davit_api::status::Status;
 use http::header::UPGRADE;
 
 use crate::audit;
@@ -10,20 +10,6 @@ use crate::proxy::only_reads;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
 use crate::user::UserInfo;
-
-/// Refuses (403) what no authorizer allows.
-pub(crate) async fn check(
-    server: &ApiServer,
-    user: &UserInfo,
-    request: &RequestInfo,
-) -> Result<(), Status> {
-    match decide(server, user, request).await {
-        Decision::Allow(_) => Ok(()),
-        Decision::Deny(reason) | Decision::NoOpinion(reason) => {
-            Err(refused(user, request, &reason))
-        }
-    }
-}
 
 /// What the caller must be allowed: the request as it is, and `create` besides where by whatever
 /// method it opens a stream into a container or has a node's agent do something.
@@ -57,7 +43,8 @@ pub(super) async fn request(server: &ApiServer, context: &Context) -> Result<(),
 
 async fn one(server: &ApiServer, user: &UserInfo, request: &RequestInfo) -> Result<(), Status> {
     let began = std::time::Instant::now();
-    let decision = decide(server, user, request).await;
+    let asked = Attributes { user, request };
+    let decision = server.authorizer().decide(&asked).await;
     let (word, reason, result) = match &decision {
         Decision::Allow(reason) => ("allow", reason, "allowed"),
         Decision::Deny(reason) => ("forbid", reason, "denied"),
@@ -69,30 +56,8 @@ async fn one(server: &ApiServer, user: &UserInfo, request: &RequestInfo) -> Resu
     audit::annotate("authorization.k8s.io/reason", reason);
     match &decision {
         Decision::Allow(_) => Ok(()),
-        Decision::Deny(reason) | Decision::NoOpinion(reason) => Err(refused(user, request, reason)),
-    }
-}
-
-async fn decide(server: &ApiServer, user: &UserInfo, request: &RequestInfo) -> Decision {
-    server
-        .authorizer()
-        .decide(&Attributes { user, request })
-        .await
-}
-
-pub(super) fn refused(user: &UserInfo, request: &RequestInfo, reason: &str) -> Status {
-    let why = authz::refusal(user, request, reason);
-    let why = why
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
-    if request.is_resource {
-        Status::forbidden(
-            Qualified::new(&request.group, &request.resource),
-            &request.name,
-            why,
-        )
-    } else {
-        Status::forbidden(Qualified::new("", ""), "", why)
+        Decision::Deny(reason) | Decision::NoOpinion(reason) => {
+            Err(authz::refused(user, request, reason))
+        }
     }
 }

@@ -9,6 +9,7 @@ use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
 use super::authorize;
+use crate::authz;
 use crate::context::Context;
 use crate::request_info::RequestInfo;
 use crate::server::ApiServer;
@@ -120,7 +121,7 @@ async fn authorize_all(
         }
     }
     for request in requests {
-        authorize::check(server, caller, &request).await?;
+        authz::check(&server.authorizer(), caller, &request).await?;
     }
     Ok(())
 }
@@ -205,7 +206,10 @@ async fn constrained(server: &ApiServer, context: &Context, wanted: UserInfo) ->
             request
         });
         for request in actions.chain(identity) {
-            if authorize::check(server, caller, &request).await.is_err() {
+            if authz::check(&server.authorizer(), caller, &request)
+                .await
+                .is_err()
+            {
                 continue 'modes;
             }
         }

@@ -9,7 +9,8 @@ use davit_schema::ordered::Ordered;
 use davit_schema::table;
 use serde_json::{Value, json};
 
-use super::{Item, ListMeta, ordered, partial, write_partial};
+use super::{Item, ListMeta, partial, write_partial};
+use crate::object::ordered;
 use crate::query::Query;
 use crate::registry::ResourceInfo;
 

@@ -5,11 +5,12 @@ use davit_api::status::{Qualified, Status};
 use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
-use crate::admission::{Operation, posted};
+use crate::admission::Operation;
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, decode_body, format, read_body};
 use crate::ownership::Tracking;
+use crate::posted::posted;
 use crate::server::ApiServer;
 use crate::writes::Writer;
 use crate::{errors, object, respond};

@@ -8,11 +8,12 @@ use http::{Request, StatusCode};
 use serde_json::{Value, json};
 
 use super::binding::set_condition;
-use crate::admission::{Operation, posted};
+use crate::admission::Operation;
 use crate::body::RequestBody;
 use crate::context::{Context, HandlerResult};
 use crate::handlers::{Expected, WriteOptions, check_namespace, decode_body, format, read_body};
 use crate::ownership::Tracking;
+use crate::posted::posted;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::writes::{Author, DeleteOptions, Preconditions, Writer};

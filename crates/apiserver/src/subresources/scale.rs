@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::body::RequestBody;
 use crate::codec::Patch;
 use crate::context::{Context, HandlerResult};
-use crate::crd::Scale;
+use crate::custom::Scale;
 use crate::handlers::{
     Expected, PatchKind, WriteOptions, check_namespace, configuration, decode_body, format,
     not_allowed, patch_kind, read_body,

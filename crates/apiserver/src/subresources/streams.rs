@@ -18,7 +18,7 @@ use crate::proxy::{Forward, node_backend, uri};
 use crate::query::{Query, encode};
 use crate::server::ApiServer;
 use crate::websocket::{self, Encoding};
-use crate::{admission, object, respond};
+use crate::{object, posted, respond};
 
 /// How long somebody who reads a log over a WebSocket may take for a piece of it.
 const READING: Duration = Duration::from_secs(4 * 3600);
@@ -54,7 +54,7 @@ pub(super) async fn handle(
     if name != "log" {
         let snapshot = server.registry().snapshot();
         if let Some(pods) = snapshot.get("", "v1", "pods") {
-            admission::connected(server, context, pods).await?;
+            posted::connected(server, context, pods).await?;
         }
     }
     let (path, query) = match name {

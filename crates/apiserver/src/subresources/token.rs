@@ -38,7 +38,7 @@ pub(super) async fn handle(
         return Err(Status::not_found(resource.qualified(), name));
     };
     check_place(&wanted, namespace, name)?;
-    crate::admission::posted(
+    crate::posted::posted(
         server,
         context,
         resource,

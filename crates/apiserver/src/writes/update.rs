@@ -160,7 +160,7 @@ impl Writer<'_> {
                 .await?;
             self.warnings
                 .add(before.check(&mut new).unwrap_or_default());
-            crate::authz::rbac::check_escalation(&attributes, &new).await?;
+            super::escalation::check(self.server, &attributes, &new).await?;
         }
         // strategies that keep the old metadata keep its writer's entries
         let entries = new.pointer("/metadata/managedFields").cloned();

@@ -11,9 +11,9 @@ use serde_json::Value;
 
 use super::GROUP;
 use super::matching::Rule;
+use crate::admission::ServerView;
 use crate::cel_conditions::Conditions;
 use crate::errors;
-use crate::server::ApiServer;
 use crate::storage;
 use crate::webhook::{CallError, ClientConfig};
 use davit_cel::policy::{Scope, environment};
@@ -65,7 +65,7 @@ impl Configurations {
     ///
     /// # Errors
     /// When the store cannot be read: a write must not slip past the webhooks.
-    pub(super) async fn current(&self, server: &ApiServer) -> Result<Webhooks, Status> {
+    pub(super) async fn current(&self, server: &dyn ServerView) -> Result<Webhooks, Status> {
         let snapshot = server.registry().snapshot();
         let Some(resource) = snapshot.by_group_resource(GROUP, self.plural) else {
             return Ok(Arc::default());

@@ -116,7 +116,7 @@ impl Mutators {
                 None => {
                     if failed {
                         attributes.annotate(format!("failed-open.{PREFIX}/{place}"), &webhook.name);
-                        let metrics = &attributes.server.metrics().webhooks;
+                        let metrics = attributes.server.webhook_metrics();
                         metrics.failed_open(&webhook.name, "admit");
                     }
                     Ok(false)

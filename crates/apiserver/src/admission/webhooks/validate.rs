@@ -77,7 +77,7 @@ impl Validators {
             let key =
                 format!("failed-open.validating.webhook.admission.k8s.io/round_0_index_{index}");
             attributes.annotate(key, &webhook.name);
-            let metrics = &attributes.server.metrics().webhooks;
+            let metrics = attributes.server.webhook_metrics();
             metrics.failed_open(&webhook.name, "validating");
         }
         Ok(())

@@ -45,5 +45,5 @@ pub(in crate::admission) fn taken(
     let mut value = decoded.object;
     crate::object::set_type(&mut value, &resource.api_version(), resource.row.kind);
     shape.default(&mut value);
-    crate::handlers::stored_form(resource, value)
+    convert::stored_form(resource, value)
 }

@@ -18,7 +18,7 @@ use super::rule::Rule;
 
 const LABEL: &str = "kubernetes.io/bootstrapping";
 /// Roles and bindings with this annotation are brought back to their contents at each start.
-pub(super) const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+pub(crate) const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 const CONTROLLER: &str = "system:controller:";
 const EVENTS: &str = "create,patch,update -,events.k8s.io events";
@@ -93,7 +93,7 @@ fn subject(kind: &str, name: &str) -> Value {
 }
 
 /// The cluster roles.
-pub(super) fn cluster_roles() -> Vec<Value> {
+pub(crate) fn cluster_roles() -> Vec<Value> {
     let gathered = AGGREGATED.iter().map(|(name, into)| {
         let mut role = object("ClusterRole", "", name);
         let label = format!("{AGGREGATE}{name}");
@@ -123,7 +123,7 @@ fn aggregate(role: &mut Value, into: &str) {
 }
 
 /// The bindings of cluster roles.
-pub(super) fn cluster_role_bindings() -> Vec<Value> {
+pub(crate) fn cluster_role_bindings() -> Vec<Value> {
     let plain = CLUSTER_BINDINGS.iter().map(|(name, role, subjects)| {
         let mut binding = object("ClusterRoleBinding", "", name);
         binding["roleRef"] = role_ref("ClusterRole", role);
@@ -148,7 +148,7 @@ pub(super) fn cluster_role_bindings() -> Vec<Value> {
 }
 
 /// The roles of kube-system and kube-public.
-pub(super) fn roles() -> Vec<Value> {
+pub(crate) fn roles() -> Vec<Value> {
     let roles = ROLES.iter().map(|(namespace, name, texts)| {
         let mut role = object("Role", namespace, name);
         role["rules"] = rules(texts);
@@ -158,7 +158,7 @@ pub(super) fn roles() -> Vec<Value> {
 }
 
 /// The bindings of those.
-pub(super) fn role_bindings() -> Vec<Value> {
+pub(crate) fn role_bindings() -> Vec<Value> {
     let bindings = BINDINGS
         .iter()
         .map(|(namespace, name, role, users, accounts)| {

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::context::Context;
 use crate::convert;
 use crate::negotiate::{Accepted, Form, Media};
+use crate::object;
 use crate::registry::ResourceInfo;
 use crate::respond::{self, Include};
 
@@ -232,6 +233,6 @@ fn version_number(resource: &ResourceInfo) -> u32 {
 }
 
 fn json_frame(kind: &str, object: &Value) -> Bytes {
-    let object = respond::ordered(object).to_json();
+    let object = object::ordered(object).to_json();
     Bytes::from(format!("{{\"type\":\"{kind}\",\"object\":{object}}}\n"))
 }

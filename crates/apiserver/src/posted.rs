@@ -5,7 +5,7 @@
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
-use super::{Attributes, Operation, Reinvocation};
+use crate::admission::{Attributes, Operation, Reinvocation};
 use crate::context::Context;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;

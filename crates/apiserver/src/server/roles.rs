@@ -10,9 +10,9 @@ use davit_api::status::{Reason, Status};
 use futures::StreamExt;
 use serde_json::{Value, json};
 
-use super::GROUP;
-use super::policy::{self, AUTOUPDATE};
-use super::rule::{Rule, missing};
+use crate::authz::rbac::GROUP;
+use crate::authz::rbac::policy::{self, AUTOUPDATE};
+use crate::authz::rbac::rule::{Rule, missing};
 use crate::object;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;

@@ -18,7 +18,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    pub(super) fn new(
+    pub(crate) fn new(
         version: Arc<CustomVersion>,
         storage: Arc<CustomVersion>,
         converter: Converter,

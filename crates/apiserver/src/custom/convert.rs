@@ -25,7 +25,7 @@ pub(crate) struct Converter {
 }
 
 impl Converter {
-    pub(super) fn new(
+    pub(crate) fn new(
         definition: Arc<Definition>,
         webhooks: Arc<Webhooks>,
         metrics: Arc<ConversionMetrics>,

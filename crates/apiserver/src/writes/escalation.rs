@@ -7,11 +7,12 @@
 use davit_api::status::Status;
 use serde_json::Value;
 
-use super::{GROUP, Rbac, Rule, role_ref_of, rule};
 use crate::admission::{Attributes, Operation};
+use crate::authz::rbac::{GROUP, Rbac, Rule, role_ref_of, rule};
 use crate::authz::{self, Decision};
 use crate::object;
 use crate::request_info::RequestInfo;
+use crate::server::ApiServer;
 use crate::user::MASTERS;
 
 /// Refuses the write of a role or binding that would give its writer's rights to others, or to
@@ -19,13 +20,17 @@ use crate::user::MASTERS;
 ///
 /// # Errors
 /// Forbidden with the missing rules; not found when a binding names a role that does not exist.
-pub(crate) async fn check(attributes: &Attributes<'_>, new: &Value) -> Result<(), Status> {
+pub(super) async fn check(
+    server: &ApiServer,
+    attributes: &Attributes<'_>,
+    new: &Value,
+) -> Result<(), Status> {
     let row = &attributes.resource.row;
     let written = matches!(attributes.operation, Operation::Create | Operation::Update);
     if row.group != GROUP || !written || attributes.user.in_group(MASTERS) {
         return Ok(());
     }
-    let rbac = attributes.server.rbac();
+    let rbac = server.rbac();
     rbac.fresh().await;
     match row.plural {
         "roles" | "clusterroles" => role(attributes, rbac, new).await,
