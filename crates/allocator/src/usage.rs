@@ -1,13 +1,14 @@
 //! What allocated claims hold.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use davit_api::quantity::Quantity;
+use foldhash::fast::RandomState;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequestAllocationResult};
 
 use crate::device::PoolId;
+use crate::fingerprint::revision;
 
 /// What is held of one device.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -31,33 +32,19 @@ impl DeviceUse {
     }
 }
 
-/// The uses of the devices of one pool, by device.
-pub(crate) type PoolUse = HashMap<Arc<str>, DeviceUse>;
+/// The uses of the devices of one pool.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct PoolUse {
+    /// By device.
+    pub(crate) devices: HashMap<Arc<str>, DeviceUse, RandomState>,
+    /// Another one after every change.
+    pub(crate) revision: u64,
+}
 
-/// Into how many parts the pools are divided: a change while a clone is about copies the one part it is in.
-const PARTS: usize = 64;
-
-type Part = HashMap<PoolId, Arc<PoolUse>>;
-
-/// What allocated claims hold, admin access left out. Cheap to clone, and to change afterwards.
-#[derive(Debug, Clone)]
+/// What allocated claims hold, admin access left out. Cheap to clone; the first change after that copies the list of pools.
+#[derive(Debug, Clone, Default)]
 pub struct Usage {
-    parts: Arc<[Arc<Part>; PARTS]>,
-}
-
-impl Default for Usage {
-    fn default() -> Self {
-        Self {
-            parts: Arc::new(std::array::from_fn(|_| Arc::default())),
-        }
-    }
-}
-
-/// In which part a pool is.
-fn part(pool: &PoolId) -> usize {
-    let mut hasher = DefaultHasher::new();
-    pool.hash(&mut hasher);
-    usize::try_from(hasher.finish() % PARTS as u64).unwrap_or(0)
+    pools: Arc<HashMap<PoolId, Arc<PoolUse>, RandomState>>,
 }
 
 impl Usage {
@@ -108,13 +95,15 @@ impl Usage {
             driver: result.driver.as_str().into(),
             pool: result.pool.as_str().into(),
         };
-        let pools = Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[part(&id)]);
+        let pools = Arc::make_mut(&mut self.pools);
         let pool = Arc::make_mut(pools.entry(id.clone()).or_default());
-        let used = pool.entry(result.device.as_str().into()).or_default();
+        pool.revision = revision();
+        let used = pool.devices.entry(result.device.as_str().into());
+        let used = used.or_default();
         how(used, result);
         if used.is_unused() {
-            pool.remove(&*result.device);
-            if pool.is_empty() {
+            pool.devices.remove(&*result.device);
+            if pool.devices.is_empty() {
                 pools.remove(&id);
             }
         }
@@ -122,25 +111,21 @@ impl Usage {
 
     /// What is held of a device.
     pub fn of(&self, pool: &PoolId, device: &str) -> Option<&DeviceUse> {
-        self.pool(pool)?.get(device)
+        self.pool(pool)?.devices.get(device)
     }
 
     pub(crate) fn pool(&self, pool: &PoolId) -> Option<&Arc<PoolUse>> {
-        self.parts[part(pool)].get(pool)
+        self.pools.get(pool)
     }
 
     /// How many devices are held.
     pub fn len(&self) -> usize {
-        self.parts
-            .iter()
-            .flat_map(|part| part.values())
-            .map(|pool| pool.len())
-            .sum()
+        self.pools.values().map(|pool| pool.devices.len()).sum()
     }
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.parts.iter().all(|part| part.is_empty())
+        self.pools.is_empty()
     }
 }
 
