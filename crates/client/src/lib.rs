@@ -20,7 +20,7 @@ pub mod subject;
 pub use connect::{Rotation, from_kubeconfig, in_process, kubeconfig, rotating};
 pub use events::{EventRecorder, object_ref};
 pub use feed::{Feed, FeedEvent};
-pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription};
+pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription, Trim};
 pub use kube::Client;
 pub use leader::LeaderElector;
 pub use queue::WorkQueue;
