@@ -1,26 +1,56 @@
 //! All slices of a cluster, by pool and by node.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::{Arc, OnceLock};
 
 use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 
 use crate::device::{PoolId, Reach, Slice};
-use crate::fingerprint::revision;
+use crate::fingerprint::{Fingerprint, revision};
+use crate::looks::PoolLooks;
+use crate::plan::Plan;
 
 /// The slices of one pool, of all generations, in order of their names.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct PoolSlices {
     pub(crate) slices: Vec<Arc<Slice>>,
     /// Another one after every change.
     pub(crate) revision: u64,
     local: OnceLock<bool>,
+    /// How it looks to what was asked for last.
+    looks: Mutex<VecDeque<(Fingerprint, Arc<PoolLooks>)>>,
+}
+
+/// To how many different eyes a pool's looks are kept.
+const LOOKS: usize = 8;
+
+impl Clone for PoolSlices {
+    fn clone(&self) -> Self {
+        Self {
+            slices: self.slices.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 impl PoolSlices {
     fn changed(&mut self) {
         self.revision = revision();
         self.local = OnceLock::new();
+        self.looks.get_mut().clear();
+    }
+
+    /// How a local pool looks to a plan, whatever is held of it.
+    pub(crate) fn looks(&self, plan: &Plan) -> Arc<PoolLooks> {
+        let mut known = self.looks.lock();
+        if let Some((_, looks)) = known.iter().find(|(eyes, _)| *eyes == plan.eyes) {
+            return looks.clone();
+        }
+        let looks = Arc::new(PoolLooks::new(self, plan));
+        known.truncate(LOOKS - 1);
+        known.push_front((plan.eyes, looks.clone()));
+        looks
     }
 
     /// Whether the pool is what most are: of one node, one generation, and with a name for each device.

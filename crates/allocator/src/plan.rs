@@ -10,7 +10,7 @@ use k8s_openapi::api::resource::v1::{
 use crate::allocate::{AllocateError, Features};
 use crate::capacity::Amounts;
 use crate::classes::{Class, Classes};
-use crate::fingerprint::attribute_key;
+use crate::fingerprint::{Fingerprint, attribute_key};
 use crate::selector::{Compiled, Selectors};
 use crate::support::Support;
 use crate::taint::Toleration;
@@ -92,7 +92,7 @@ pub(crate) struct PlannedClaim {
 }
 
 /// An attribute that constraints compare.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SeenAttribute {
     pub(crate) name: String,
     /// Its key among those of a device; without a domain it has none.
@@ -108,6 +108,8 @@ pub struct Plan {
     pub(crate) support: Support,
     /// What their constraints compare, each attribute once.
     pub(crate) compared: Vec<SeenAttribute>,
+    /// Of the two: plans that look at the same.
+    pub(crate) eyes: Fingerprint,
 }
 
 /// A request or alternative as the API has it.
@@ -138,12 +140,14 @@ impl Plan {
             needs: 0,
             support: Support::default(),
             compared: Vec::new(),
+            eyes: Fingerprint::default(),
         };
         for claim in claims {
             let planned = plan.claim(claim, features, classes, selectors)?;
             plan.sees(&planned);
             plan.claims.push(planned);
         }
+        plan.eyes = Fingerprint::of(&(&plan.support, &plan.compared));
         Ok(plan)
     }
 

@@ -5,9 +5,9 @@ use davit_cel::Program;
 use crate::fingerprint::attribute_key;
 
 /// Attributes that can matter. Driver, capacities and whether a device is shareable always can.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Support {
-    /// `None`: all.
+    /// In order; `None`: all.
     keys: Option<Vec<u64>>,
 }
 
@@ -41,9 +41,9 @@ impl Support {
 
     fn add(&mut self, key: u64) {
         if let Some(keys) = &mut self.keys
-            && !keys.contains(&key)
+            && let Err(at) = keys.binary_search(&key)
         {
-            keys.push(key);
+            keys.insert(at, key);
         }
     }
 

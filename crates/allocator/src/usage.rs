@@ -6,9 +6,11 @@ use std::sync::Arc;
 use davit_api::quantity::Quantity;
 use foldhash::fast::RandomState;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequestAllocationResult};
+use parking_lot::Mutex;
 
 use crate::device::PoolId;
-use crate::fingerprint::revision;
+use crate::fingerprint::{Fingerprint, revision};
+use crate::inventory::PoolSlices;
 
 /// What is held of one device.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -26,6 +28,11 @@ impl DeviceUse {
         self.exclusive == 0 && self.shares == 0
     }
 
+    /// As much of it as matters to who wants the device.
+    fn looks(&self) -> Fingerprint {
+        Fingerprint::of(&(self.exclusive > 0, self.shares > 0, &self.consumed))
+    }
+
     /// Whether somebody holds it or a part of it.
     pub fn is_allocated(&self) -> bool {
         !self.is_unused()
@@ -33,12 +40,42 @@ impl DeviceUse {
 }
 
 /// The uses of the devices of one pool.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct PoolUse {
     /// By device.
     pub(crate) devices: HashMap<Arc<str>, DeviceUse, RandomState>,
     /// Another one after every change.
     pub(crate) revision: u64,
+    /// How that looks in slices of a revision.
+    looks: Mutex<Option<(u64, Fingerprint)>>,
+}
+
+impl Clone for PoolUse {
+    fn clone(&self) -> Self {
+        Self {
+            devices: self.devices.clone(),
+            ..Self::default()
+        }
+    }
+}
+
+impl PoolUse {
+    /// What is held of the devices of a pool, by their places in it.
+    pub(crate) fn looks(&self, pool: &PoolSlices) -> Fingerprint {
+        let mut known = self.looks.lock();
+        if let Some((_, looks)) = known.filter(|(revision, _)| *revision == pool.revision) {
+            return looks;
+        }
+        let mut sum = Fingerprint::default();
+        let devices = pool.slices.iter().flat_map(|s| &s.devices);
+        for (place, device) in devices.enumerate() {
+            if let Some(used) = self.devices.get(&device.name) {
+                sum = sum.and_number(place).and(used.looks());
+            }
+        }
+        *known = Some((pool.revision, sum));
+        sum
+    }
 }
 
 /// What allocated claims hold, admin access left out. Cheap to clone; the first change after that copies the list of pools.
@@ -98,6 +135,7 @@ impl Usage {
         let pools = Arc::make_mut(&mut self.pools);
         let pool = Arc::make_mut(pools.entry(id.clone()).or_default());
         pool.revision = revision();
+        *pool.looks.get_mut() = None;
         let used = pool.devices.entry(result.device.as_str().into());
         let used = used.or_default();
         how(used, result);
