@@ -195,8 +195,8 @@ impl Allocator {
 
 /// Takes from the uses of a pool what is to be treated as free.
 fn release(used: &mut crate::usage::PoolUse, released: &crate::usage::PoolUse) {
-    for (name, gone) in released {
-        let Some(left) = used.get_mut(name) else {
+    for (name, gone) in &released.devices {
+        let Some(left) = used.devices.get_mut(name) else {
             continue;
         };
         left.exclusive = left.exclusive.saturating_sub(gone.exclusive);

@@ -3,8 +3,10 @@
 //! Whether a node has devices for claims depends on what the claims and their classes say, on the
 //! pools the node sees, on what is held of these, and, where slices select nodes by labels, on the
 //! node's labels. Pods from one template ask the same again and again while between two of them a
-//! node or two change, so an answer is kept until something it depends on changes. Nothing else
-//! about it is guessed: an answer that is kept is the one the search gave.
+//! node or two change, so an answer is kept until something it depends on changes. Then the node is
+//! looked at anew, and if it [looks](Looks) like one that has answered, that is its answer, too: the
+//! search runs once for all nodes of a kind in one state. Nothing is guessed: an answer that is kept
+//! is the one the search gave.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -17,10 +19,13 @@ use parking_lot::Mutex;
 use crate::allocate::Features;
 use crate::device::{PoolId, Reach};
 use crate::inventory::Inventory;
+use crate::looks::Looks;
 use crate::node::NodeView;
 
 /// For how many different sets of claims answers are kept; those asked for least recently go first.
 const MOST_PLANS: usize = 32;
+/// Answers of how many different looks are kept for one set of claims.
+const MOST_LOOKS: usize = 1 << 15;
 
 /// A node's answer to claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,11 +103,13 @@ struct Kept {
     answer: Answer,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Plan {
     used: u64,
     /// By place of the node.
     nodes: Vec<Option<Kept>>,
+    /// By what they are given to: these hold for ever.
+    looks: HashMap<Looks, Answer, RandomState>,
 }
 
 #[derive(Debug, Default)]
@@ -114,6 +121,8 @@ struct Inner {
     changed: Vec<Moment>,
     /// When something changed that any node may see.
     changed_for_all: Moment,
+    /// When classes changed: what was read before says nothing any more.
+    cleared: Moment,
     plans: HashMap<Question, Plan, RandomState>,
     /// Counts what was kept, for the age of plans.
     uses: u64,
@@ -140,6 +149,31 @@ impl Inner {
         self.places.insert(node.clone(), place);
         self.changed.push(Moment::default());
         place
+    }
+
+    /// Keeps a node's answer, unless it has changed since it was read.
+    fn keep(&mut self, question: &Question, node: NodeView<'_>, read: &Picture, answer: Answer) {
+        let place = match self.places.get(node.name) {
+            Some(place) => *place,
+            None => self.place(&Arc::from(node.name)),
+        };
+        if self.changed[place].max(self.changed_for_all) > read.at {
+            return;
+        }
+        self.uses += 1;
+        let used = self.uses;
+        let Some(plan) = self.plans.get_mut(question) else {
+            return;
+        };
+        plan.used = used;
+        if plan.nodes.len() <= place {
+            plan.nodes.resize(place + 1, None);
+        }
+        plan.nodes[place] = Some(Kept {
+            at: read.at,
+            labels: read.labels(node),
+            answer,
+        });
     }
 }
 
@@ -194,6 +228,7 @@ impl Answers {
         let mut inner = self.inner.lock();
         inner.now.0 += 1;
         inner.changed_for_all = inner.now;
+        inner.cleared = inner.now;
         inner.plans.clear();
     }
 
@@ -211,12 +246,35 @@ impl Answers {
         Some(answer)
     }
 
-    /// Keeps what was found in what was read at `read`.
-    pub fn keep(&self, question: &Question, node: NodeView<'_>, read: &Picture, answer: Answer) {
-        let labels = read.labels(node);
+    /// The answer of a node that looks like this, if one of its looks has answered. It is kept as the node's own.
+    pub fn alike(
+        &self,
+        question: &Question,
+        node: NodeView<'_>,
+        read: &Picture,
+        looks: Looks,
+    ) -> Option<Answer> {
         let mut inner = self.inner.lock();
-        let place = inner.place(&Arc::from(node.name));
-        if inner.changed[place].max(inner.changed_for_all) > read.at {
+        if inner.cleared > read.at {
+            return None;
+        }
+        let answer = inner.plans.get(question)?.looks.get(&looks)?.clone();
+        inner.hits += 1;
+        inner.keep(question, node, read, answer.clone());
+        Some(answer)
+    }
+
+    /// Keeps what was found in what was read at `read`, on a node of these looks.
+    pub fn keep(
+        &self,
+        question: &Question,
+        node: NodeView<'_>,
+        read: &Picture,
+        looks: Looks,
+        answer: Answer,
+    ) {
+        let mut inner = self.inner.lock();
+        if inner.cleared > read.at {
             return;
         }
         inner.uses += 1;
@@ -227,19 +285,12 @@ impl Answers {
                 inner.plans.remove(&oldest);
             }
         }
-        let plan = inner.plans.entry(question.clone());
-        let plan = plan.or_insert_with(|| Plan {
-            used,
-            nodes: Vec::new(),
-        });
+        let plan = inner.plans.entry(question.clone()).or_default();
         plan.used = used;
-        if plan.nodes.len() <= place {
-            plan.nodes.resize(place + 1, None);
+        if plan.looks.len() >= MOST_LOOKS {
+            plan.looks.clear();
         }
-        plan.nodes[place] = Some(Kept {
-            at: read.at,
-            labels,
-            answer,
-        });
+        plan.looks.insert(looks, answer.clone());
+        inner.keep(question, node, read, answer);
     }
 }

@@ -26,7 +26,7 @@ pub(crate) enum Shortfall {
 
 /// What a request takes of a capacity; `None`: it names no amount.
 fn amount(requested: Option<Quantity>, capacity: &Capacity) -> Quantity {
-    let policy = capacity.policy.as_ref();
+    let policy = capacity.policy.as_deref();
     let Some(requested) = requested else {
         return policy.and_then(|p| p.default).unwrap_or(capacity.value);
     };
@@ -75,7 +75,7 @@ fn breaks(amount: Quantity, policy: &CapacityPolicy) -> bool {
 /// What a share of the device for this request takes of every capacity.
 pub(crate) fn share(requests: &Amounts, device: &Device) -> Amounts {
     let each = device.capacity.iter();
-    each.map(|(name, c)| (name.clone(), amount(requests.get(name).copied(), c)))
+    each.map(|(name, c)| (name.to_string(), amount(requests.get(&**name).copied(), c)))
         .collect()
 }
 
@@ -86,17 +86,21 @@ pub(crate) fn check(
     device: &Device,
     taken: impl Fn(&str) -> Quantity,
 ) -> Result<(), Shortfall> {
-    if let Some(name) = requests.keys().find(|n| !device.capacity.contains_key(*n)) {
+    if let Some(name) = requests.keys().find(|n| device.capacity.get(n).is_none()) {
         return Err(Shortfall::Missing { name: name.clone() });
     }
-    for (name, capacity) in &device.capacity {
-        let requested = requests.get(name).copied();
+    for (name, capacity) in device.capacity.iter() {
+        let requested = requests.get(&**name).copied();
         if !device.shareable && requested.is_none() {
             continue;
         }
         let amount = amount(requested, capacity);
-        if capacity.policy.as_ref().is_some_and(|p| breaks(amount, p)) {
-            let name = name.clone();
+        if capacity
+            .policy
+            .as_deref()
+            .is_some_and(|p| breaks(amount, p))
+        {
+            let name = name.to_string();
             return Err(Shortfall::Policy { name, amount });
         }
         let used = if device.shareable {
@@ -106,7 +110,7 @@ pub(crate) fn check(
         };
         let left = capacity.value.checked_sub(used).unwrap_or(Quantity::ZERO);
         if amount > left {
-            let name = name.clone();
+            let name = name.to_string();
             return Err(Shortfall::Short { name, amount, left });
         }
     }
@@ -126,19 +130,19 @@ mod tests {
     fn amounts_are_rounded_up_as_the_policy_asks() {
         let range = |min, max: Option<&str>, step: Option<&str>| Capacity {
             value: q("8"),
-            policy: Some(CapacityPolicy {
+            policy: Some(Box::new(CapacityPolicy {
                 default: Some(q("2")),
                 values: Vec::new(),
                 range: Some((q(min), max.map(q), step.map(q))),
-            }),
+            })),
         };
         let values = Capacity {
             value: q("8"),
-            policy: Some(CapacityPolicy {
+            policy: Some(Box::new(CapacityPolicy {
                 default: Some(q("2")),
                 values: vec![q("2"), q("4")],
                 range: None,
-            }),
+            })),
         };
         let plain = Capacity {
             value: q("8"),
@@ -163,9 +167,9 @@ mod tests {
                 "{requested:?}"
             );
         }
-        assert!(breaks(q("5"), values.policy.as_ref().unwrap()));
+        assert!(breaks(q("5"), values.policy.as_deref().unwrap()));
         let range = range("2", Some("6"), Some("2"));
-        assert!(breaks(q("8"), range.policy.as_ref().unwrap()));
-        assert!(!breaks(q("6"), range.policy.as_ref().unwrap()));
+        assert!(breaks(q("8"), range.policy.as_deref().unwrap()));
+        assert!(!breaks(q("6"), range.policy.as_deref().unwrap()));
     }
 }

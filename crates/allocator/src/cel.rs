@@ -9,6 +9,7 @@ use davit_cel::{
 
 use crate::device::{Attribute, DeviceView};
 use crate::selector::{CompileSelector, EvaluateSelector, Selectors};
+use crate::support::Support;
 
 /// How much evaluating a selector may cost.
 pub const COST_LIMIT: u64 = 1_000_000;
@@ -133,6 +134,10 @@ impl EvaluateSelector for Selector {
     fn matches(&self, device: DeviceView<'_>) -> Result<bool, String> {
         self.evaluate(device).0
     }
+
+    fn support(&self) -> Support {
+        Support::of_program(&self.0)
+    }
 }
 
 /// Says how to deal with attributes that not every device has.
@@ -155,13 +160,13 @@ impl Selectors {
 
 /// The device as a value, or which attribute has none.
 fn value(device: DeviceView<'_>) -> Result<Value, String> {
-    let mut attributes = Vec::with_capacity(device.attributes.len());
-    for (name, found) in device.attributes {
+    let mut attributes = Vec::with_capacity(device.attributes.iter().len());
+    for (name, found) in device.attributes.iter() {
         let value = attribute(found).map_err(|fault| format!("attribute {name}: {fault}"))?;
-        attributes.push((name.as_str(), value));
+        attributes.push((&**name, value));
     }
     let capacity = device.capacity.iter();
-    let capacity = capacity.map(|(name, c)| (name.as_str(), Value::Quantity(c.value)));
+    let capacity = capacity.map(|(name, c)| (&**name, Value::Quantity(c.value)));
     let fields = [
         ("driver", Value::String(device.driver.into())),
         (
@@ -201,6 +206,11 @@ fn by_domain<'a>(driver: &'a str, values: impl Iterator<Item = (&'a str, Value)>
         object: None,
         fallback: Some(Value::Map(Arc::default())),
     }))
+}
+
+/// Whether an attribute has a value in expressions. If not, all fail on the device, whatever they read.
+pub(crate) fn is_readable(found: &Attribute) -> bool {
+    attribute(found).is_ok()
 }
 
 fn attribute(attribute: &Attribute) -> Result<Value, String> {

@@ -74,6 +74,14 @@ impl<'a> Tracked<'a> {
     }
 }
 
+/// Whether devices have either the same value or none in common.
+pub(crate) fn is_scalar(attribute: &Attribute) -> bool {
+    matches!(
+        attribute,
+        Attribute::Bool(_) | Attribute::Int(_) | Attribute::String(_) | Attribute::Version(_)
+    )
+}
+
 /// The values of an attribute; none if its type is unknown (or a list while lists are off).
 pub(crate) fn values(attribute: &Attribute, lists: bool) -> Values {
     match attribute {

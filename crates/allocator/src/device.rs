@@ -1,17 +1,19 @@
 //! Slices and devices in the form in which they are searched.
 
+mod convert;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use davit_api::quantity::{ParseQuantityError, Quantity};
 use k8s_openapi::api::core::v1::NodeSelector;
-use k8s_openapi::api::resource::v1 as api;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 
+use crate::fingerprint::Fingerprint;
+use crate::named::Named;
 use crate::node::{NodeMatcher, NodeSelectorError, NodeView};
-use crate::selector::Outcomes;
-use crate::taint::{Taint, TaintRule};
+use crate::support::Support;
+use crate::taint::Taint;
 
 /// A pool: driver and name. Ordered as pools are tried.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -59,31 +61,6 @@ pub enum Attribute {
     Unknown,
 }
 
-impl From<&api::DeviceAttribute> for Attribute {
-    fn from(a: &api::DeviceAttribute) -> Self {
-        let texts = |list: &Vec<String>| list.iter().map(|s| s.as_str().into()).collect();
-        if let Some(v) = &a.string {
-            Self::String(v.as_str().into())
-        } else if let Some(v) = a.int {
-            Self::Int(v)
-        } else if let Some(v) = a.bool {
-            Self::Bool(v)
-        } else if let Some(v) = &a.version {
-            Self::Version(v.as_str().into())
-        } else if let Some(v) = &a.strings {
-            Self::Strings(texts(v))
-        } else if let Some(v) = &a.ints {
-            Self::Ints(v.clone())
-        } else if let Some(v) = &a.bools {
-            Self::Bools(v.clone())
-        } else if let Some(v) = &a.versions {
-            Self::Versions(texts(v))
-        } else {
-            Self::Unknown
-        }
-    }
-}
-
 impl fmt::Display for Attribute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -101,16 +78,16 @@ impl fmt::Display for Attribute {
 }
 
 /// A capacity of a device.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Capacity {
     /// All of it.
     pub value: Quantity,
     /// How parts of it are given away.
-    pub policy: Option<CapacityPolicy>,
+    pub policy: Option<Box<CapacityPolicy>>,
 }
 
 /// How a capacity is given away in parts.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct CapacityPolicy {
     /// What a request without an amount gets.
     pub default: Option<Quantity>,
@@ -121,7 +98,7 @@ pub struct CapacityPolicy {
 }
 
 /// What a device takes from the counters of its pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Consumption {
     /// The set.
     pub set: String,
@@ -168,16 +145,20 @@ impl Reach {
 }
 
 /// A device of a slice.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Device {
     /// Its name in the pool.
     pub name: Arc<str>,
     /// Attributes by name, with or without domain, as published.
-    pub attributes: BTreeMap<String, Attribute>,
-    /// Capacities by name, as published.
-    pub capacity: BTreeMap<String, Capacity>,
+    pub attributes: Named<Attribute>,
+    /// Of each attribute, in their order.
+    pub(crate) prints: Box<[AttributePrint]>,
+    /// Capacities by name, as published. Devices of a slice that have the same share them.
+    pub capacity: Arc<Named<Capacity>>,
     /// Its own taints and those of rules.
     pub taints: Vec<Taint>,
+    /// How many of the taints are its own; they come first.
+    own_taints: usize,
     /// What it takes from shared counters.
     pub consumes: Vec<Consumption>,
     /// Whether several claims can hold it at once.
@@ -186,7 +167,17 @@ pub struct Device {
     pub(crate) binds_to_node: bool,
     pub(crate) binding_conditions: Vec<String>,
     pub(crate) binding_failure_conditions: Vec<String>,
-    pub(crate) outcomes: Outcomes,
+    /// Everything but name, place and attributes.
+    pub(crate) fixed: Fingerprint,
+}
+
+/// An attribute where devices are compared.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct AttributePrint {
+    /// Of the name with the domain.
+    pub(crate) key: u64,
+    /// Of name and value.
+    pub(crate) print: Fingerprint,
 }
 
 impl Device {
@@ -197,6 +188,33 @@ impl Device {
         }
         let (domain, id) = name.split_once('/')?;
         (domain == driver).then(|| self.attributes.get(id))?
+    }
+
+    /// The same, with what it is compared by; `key` is that of the name.
+    pub(crate) fn published(
+        &self,
+        driver: &str,
+        name: &str,
+        key: Option<u64>,
+    ) -> Option<(&Attribute, Fingerprint)> {
+        let mut having = (0..self.prints.len()).filter(|&i| Some(self.prints[i].key) == key);
+        let at = match (having.next(), having.next()) {
+            (Some(only), None) => only,
+            (None, _) if key.is_some() => return None,
+            // With and without domain, or wanted without: the name decides.
+            _ => self.attributes.position(name).or_else(|| {
+                let (domain, id) = name.split_once('/')?;
+                (domain == driver).then(|| self.attributes.position(id))?
+            })?,
+        };
+        Some((self.attributes.at(at)?, self.prints[at].print))
+    }
+
+    /// What was published of it besides its name, without where it is: attributes only as far as they are in `support`.
+    pub(crate) fn print(&self, support: &Support) -> Fingerprint {
+        let seen = |p: &&AttributePrint| support.covers(p.key);
+        let prints = self.prints.iter().filter(seen);
+        prints.fold(self.fixed, |sum, p| sum.and(p.print))
     }
 
     /// The device as selectors see it.
@@ -216,15 +234,15 @@ pub struct DeviceView<'a> {
     /// The driver.
     pub driver: &'a str,
     /// Attributes by name, as published.
-    pub attributes: &'a BTreeMap<String, Attribute>,
+    pub attributes: &'a Named<Attribute>,
     /// Capacities by name, as published.
-    pub capacity: &'a BTreeMap<String, Capacity>,
+    pub capacity: &'a Named<Capacity>,
     /// `device.allowMultipleAllocations`.
     pub shareable: bool,
 }
 
 /// A slice.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Slice {
     /// The name of the object.
     pub name: Arc<str>,
@@ -238,6 +256,8 @@ pub struct Slice {
     pub devices: Vec<Device>,
     /// Counter sets: name, counters.
     pub counters: Vec<(String, BTreeMap<String, Quantity>)>,
+    /// Everything but names, place and devices.
+    pub(crate) print: Fingerprint,
     pub(crate) reach: Reach,
     pub(crate) per_device: bool,
     /// Whether the field was set at all: a slice with it is left out when partitions are off.
@@ -252,123 +272,4 @@ pub struct SliceError {
     what: &'static str,
     text: String,
     error: ParseQuantityError,
-}
-
-impl Slice {
-    /// Takes over a slice of the API; `rules` add their taints.
-    ///
-    /// # Errors
-    /// When a quantity cannot be read.
-    pub fn new(slice: &api::ResourceSlice, rules: &[TaintRule]) -> Result<Self, SliceError> {
-        let name = slice.metadata.name.as_deref().unwrap_or_default();
-        let spec = &slice.spec;
-        let quantity = |what, q: &ApiQuantity| {
-            Quantity::parse(&q.0).map_err(|error| SliceError {
-                slice: name.to_owned(),
-                what,
-                text: q.0.clone(),
-                error,
-            })
-        };
-        let rules: Vec<&TaintRule> = rules
-            .iter()
-            .filter(|r| r.covers_pool(&spec.driver, &spec.pool.name))
-            .collect();
-        let devices = spec.devices.iter().flatten();
-        let devices: Result<Vec<Device>, SliceError> = devices
-            .map(|d| device(d, spec, &rules, &quantity))
-            .collect();
-        let devices = devices?;
-        let counters = spec.shared_counters.iter().flatten().map(|set| {
-            let counters = set.counters.iter();
-            let counters: Result<_, _> = counters
-                .map(|(k, c)| Ok((k.clone(), quantity("counter", &c.value)?)))
-                .collect();
-            Ok((set.name.clone(), counters?))
-        });
-        Ok(Self {
-            name: name.into(),
-            pool: PoolId {
-                driver: spec.driver.as_str().into(),
-                pool: spec.pool.name.as_str().into(),
-            },
-            generation: spec.pool.generation,
-            count: spec.pool.resource_slice_count,
-            devices,
-            counters: counters.collect::<Result<_, SliceError>>()?,
-            reach: Reach::new(
-                spec.node_name.as_ref(),
-                spec.all_nodes,
-                spec.node_selector.as_ref(),
-            ),
-            per_device: spec.per_device_node_selection == Some(true),
-            per_device_set: spec.per_device_node_selection.is_some(),
-        })
-    }
-}
-
-fn device(
-    d: &api::Device,
-    spec: &api::ResourceSliceSpec,
-    rules: &[&TaintRule],
-    quantity: &impl Fn(&'static str, &ApiQuantity) -> Result<Quantity, SliceError>,
-) -> Result<Device, SliceError> {
-    let capacity = d.capacity.iter().flatten().map(|(name, c)| {
-        let policy = match &c.request_policy {
-            None => None,
-            Some(p) => Some(CapacityPolicy {
-                default: match &p.default {
-                    Some(q) => Some(quantity("default", q)?),
-                    None => None,
-                },
-                values: p
-                    .valid_values
-                    .iter()
-                    .flatten()
-                    .map(|q| quantity("value", q))
-                    .collect::<Result<_, _>>()?,
-                range: match &p.valid_range {
-                    Some(r) => Some((
-                        quantity("min", &r.min)?,
-                        r.max.as_ref().map(|q| quantity("max", q)).transpose()?,
-                        r.step.as_ref().map(|q| quantity("step", q)).transpose()?,
-                    )),
-                    None => None,
-                },
-            }),
-        };
-        let value = quantity("capacity", &c.value)?;
-        Ok((name.clone(), Capacity { value, policy }))
-    });
-    let consumes = d.consumes_counters.iter().flatten().map(|c| {
-        let counters = c.counters.iter();
-        let counters: Result<_, SliceError> = counters
-            .map(|(k, v)| Ok((k.clone(), quantity("counter", &v.value)?)))
-            .collect();
-        Ok(Consumption {
-            set: c.counter_set.clone(),
-            counters: counters?,
-        })
-    });
-    let own = d.taints.iter().flatten().map(Taint::from);
-    let added = rules
-        .iter()
-        .filter(|r| r.covers(&spec.driver, &spec.pool.name, &d.name))
-        .map(|r| r.taint.clone());
-    let attributes = d.attributes.iter().flatten();
-    Ok(Device {
-        name: d.name.as_str().into(),
-        attributes: attributes
-            .map(|(name, a)| (name.clone(), Attribute::from(a)))
-            .collect(),
-        capacity: capacity.collect::<Result<_, SliceError>>()?,
-        taints: own.chain(added).collect(),
-        consumes: consumes.collect::<Result<_, SliceError>>()?,
-        shareable: d.allow_multiple_allocations == Some(true),
-        reach: Reach::new(d.node_name.as_ref(), d.all_nodes, d.node_selector.as_ref()),
-        binds_to_node: d.binds_to_node == Some(true),
-        binding_conditions: d.binding_conditions.clone().unwrap_or_default(),
-        binding_failure_conditions: d.binding_failure_conditions.clone().unwrap_or_default(),
-        outcomes: Outcomes::default(),
-    })
 }

@@ -1,17 +1,78 @@
 //! All slices of a cluster, by pool and by node.
 
-use std::collections::{BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::{Arc, OnceLock};
+
+use foldhash::fast::RandomState;
+use parking_lot::Mutex;
 
 use crate::device::{PoolId, Reach, Slice};
+use crate::fingerprint::{Fingerprint, revision};
+use crate::looks::PoolLooks;
+use crate::plan::Plan;
 
 /// The slices of one pool, of all generations, in order of their names.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 pub(crate) struct PoolSlices {
     pub(crate) slices: Vec<Arc<Slice>>,
+    /// Another one after every change.
+    pub(crate) revision: u64,
+    local: OnceLock<bool>,
+    /// How it looks to what was asked for last.
+    looks: Mutex<VecDeque<(Fingerprint, Arc<PoolLooks>)>>,
+}
+
+/// To how many different eyes a pool's looks are kept.
+const LOOKS: usize = 8;
+
+impl Clone for PoolSlices {
+    fn clone(&self) -> Self {
+        Self {
+            slices: self.slices.clone(),
+            ..Self::default()
+        }
+    }
 }
 
 impl PoolSlices {
+    fn changed(&mut self) {
+        self.revision = revision();
+        self.local = OnceLock::new();
+        self.looks.get_mut().clear();
+    }
+
+    /// How a local pool looks to a plan, whatever is held of it.
+    pub(crate) fn looks(&self, plan: &Plan) -> Arc<PoolLooks> {
+        let mut known = self.looks.lock();
+        if let Some((_, looks)) = known.iter().find(|(eyes, _)| *eyes == plan.eyes) {
+            return looks.clone();
+        }
+        let looks = Arc::new(PoolLooks::new(self, plan));
+        known.truncate(LOOKS - 1);
+        known.push_front((plan.eyes, looks.clone()));
+        looks
+    }
+
+    /// Whether the pool is what most are: of one node, one generation, and with a name for each device.
+    pub(crate) fn is_local(&self) -> bool {
+        *self.local.get_or_init(|| {
+            let Some(first) = self.slices.first() else {
+                return false;
+            };
+            let of = |s: &Slice| match &s.reach {
+                Reach::Node(node) if !s.per_device => Some((node.clone(), s.generation)),
+                _ => None,
+            };
+            let place = of(first);
+            if place.is_none() || self.slices.iter().any(|s| of(s) != place) {
+                return false;
+            }
+            let mut names = HashSet::new();
+            let mut devices = self.slices.iter().flat_map(|s| &s.devices);
+            devices.all(|d| names.insert(&d.name))
+        })
+    }
+
     /// Whether every node sees the pool alike.
     pub(crate) fn is_uniform(&self) -> bool {
         let all = |s: &Arc<Slice>| matches!(s.reach, Reach::All);
@@ -22,10 +83,10 @@ impl PoolSlices {
 /// The slices of a cluster. Changing one costs what its pool costs; reading is by node.
 #[derive(Debug, Clone, Default)]
 pub struct Inventory {
-    pools: HashMap<PoolId, Arc<PoolSlices>>,
-    by_node: HashMap<Arc<str>, BTreeSet<PoolId>>,
+    pools: HashMap<PoolId, Arc<PoolSlices>, RandomState>,
+    by_node: HashMap<Arc<str>, BTreeSet<PoolId>, RandomState>,
     shared: BTreeSet<PoolId>,
-    names: HashMap<Arc<str>, PoolId>,
+    names: HashMap<Arc<str>, PoolId, RandomState>,
     /// How many slices select nodes by labels.
     selecting: usize,
 }
@@ -52,10 +113,10 @@ impl Inventory {
             }
         }
         self.selecting += usize::from(selects_nodes(&slice));
-        let none = || Arc::new(PoolSlices { slices: Vec::new() });
-        let pool = Arc::make_mut(self.pools.entry(id).or_insert_with(none));
+        let pool = Arc::make_mut(self.pools.entry(id).or_default());
         let at = pool.slices.partition_point(|s| s.name < slice.name);
         pool.slices.insert(at, slice);
+        pool.changed();
     }
 
     /// Removes the slice of this name.
@@ -71,6 +132,7 @@ impl Inventory {
             return;
         };
         let gone = pool.slices.remove(at);
+        pool.changed();
         self.selecting -= usize::from(selects_nodes(&gone));
         let same = |s: &Arc<Slice>| match (&s.reach, &gone.reach) {
             (Reach::Node(a), Reach::Node(b)) => a == b,
@@ -102,13 +164,12 @@ impl Inventory {
         self.pools.values().flat_map(|p| &p.slices)
     }
 
-    /// The names of the slices with a node's own devices.
-    pub fn local(&self, node: &str) -> impl Iterator<Item = &str> {
+    /// The slices with a node's own devices.
+    pub fn local(&self, node: &str) -> impl Iterator<Item = &Arc<Slice>> {
         let ids = self.by_node.get(node).into_iter().flatten();
         let slices = ids.filter_map(|id| self.pools.get(id));
         let own = |s: &&Arc<Slice>| matches!(&s.reach, Reach::Node(of) if **of == *node);
-        let slices = slices.flat_map(|pool| &pool.slices).filter(own);
-        slices.map(|s| &*s.name)
+        slices.flat_map(|pool| &pool.slices).filter(own)
     }
 
     /// Whether some slice, or device, is for nodes with certain labels.
@@ -140,7 +201,11 @@ impl Inventory {
     /// The pools that a node may reach, in the order of their ids.
     pub(crate) fn pools_of(&self, node: &str) -> Vec<(&PoolId, &Arc<PoolSlices>)> {
         let local = self.by_node.get(node).into_iter().flatten();
-        let ids: BTreeSet<&PoolId> = local.chain(&self.shared).collect();
+        let mut ids: Vec<&PoolId> = local.chain(&self.shared).collect();
+        if !self.shared.is_empty() {
+            ids.sort_unstable();
+            ids.dedup();
+        }
         let pool = |id| self.pools.get(id).map(|p| (id, p));
         ids.into_iter().filter_map(pool).collect()
     }

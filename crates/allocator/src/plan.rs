@@ -10,7 +10,9 @@ use k8s_openapi::api::resource::v1::{
 use crate::allocate::{AllocateError, Features};
 use crate::capacity::Amounts;
 use crate::classes::{Class, Classes};
+use crate::fingerprint::{Fingerprint, attribute_key};
 use crate::selector::{Compiled, Selectors};
+use crate::support::Support;
 use crate::taint::Toleration;
 
 /// How many devices a request wants.
@@ -89,11 +91,25 @@ pub(crate) struct PlannedClaim {
     pub(crate) constraints: Vec<PlannedConstraint>,
 }
 
+/// An attribute that constraints compare.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SeenAttribute {
+    pub(crate) name: String,
+    /// Its key among those of a device; without a domain it has none.
+    pub(crate) key: Option<u64>,
+}
+
 /// Claims that are to be allocated together, made ready once for all nodes.
 #[derive(Debug)]
 pub struct Plan {
     pub(crate) claims: Vec<PlannedClaim>,
     pub(crate) needs: usize,
+    /// What their expressions can read.
+    pub(crate) support: Support,
+    /// What their constraints compare, each attribute once.
+    pub(crate) compared: Vec<SeenAttribute>,
+    /// Of the two: plans that look at the same.
+    pub(crate) eyes: Fingerprint,
 }
 
 /// A request or alternative as the API has it.
@@ -122,12 +138,34 @@ impl Plan {
         let mut plan = Self {
             claims: Vec::with_capacity(claims.len()),
             needs: 0,
+            support: Support::default(),
+            compared: Vec::new(),
+            eyes: Fingerprint::default(),
         };
         for claim in claims {
             let planned = plan.claim(claim, features, classes, selectors)?;
+            plan.sees(&planned);
             plan.claims.push(planned);
         }
+        plan.eyes = Fingerprint::of(&(&plan.support, &plan.compared));
         Ok(plan)
+    }
+
+    /// Notes what of devices matters to a claim.
+    fn sees(&mut self, claim: &PlannedClaim) {
+        for need in claim.requests.iter().flat_map(|r| &r.alternatives) {
+            for selector in need.class_selectors.iter().chain(&need.selectors) {
+                self.support.join(selector.support());
+            }
+        }
+        for constraint in &claim.constraints {
+            let name = constraint.attribute.clone();
+            let key = name.split_once('/').map(|(d, id)| attribute_key(d, id));
+            let seen = SeenAttribute { name, key };
+            if !self.compared.contains(&seen) {
+                self.compared.push(seen);
+            }
+        }
     }
 
     /// The claims, in order.

@@ -165,7 +165,7 @@ impl PoolView {
 
     /// What others hold of a device.
     pub(crate) fn used(&self, device: &str) -> Option<&DeviceUse> {
-        self.used.as_ref()?.get(device)
+        self.used.as_ref()?.devices.get(device)
     }
 
     /// What allocated devices, on whatever node, have left of the counters. Below zero when more

@@ -1,13 +1,16 @@
-//! Selectors: compiled once, evaluated once for a device, and kept.
+//! Selectors: compiled once, evaluated once for devices that they cannot tell apart, and kept.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use foldhash::fast::RandomState;
 use parking_lot::{Mutex, RwLock};
 
 use crate::device::{Device, DeviceView};
+use crate::fingerprint::Fingerprint;
+use crate::support::Support;
 
 /// Compiles expressions.
 pub trait CompileSelector: Send + Sync {
@@ -25,18 +28,25 @@ pub trait EvaluateSelector: Send + Sync {
     /// # Errors
     /// What went wrong while evaluating.
     fn matches(&self, device: DeviceView<'_>) -> Result<bool, String>;
+
+    /// Which attributes the answer, or the error, can depend on.
+    fn support(&self) -> Support {
+        Support::ALL
+    }
 }
 
 /// How many expressions are kept.
 const KEPT: usize = 4096;
-/// How many expressions' outcomes a device keeps.
-const OUTCOMES: usize = 32;
+/// How many outcomes are kept.
+const OUTCOMES: usize = 1 << 17;
 
 /// The expressions that have been compiled. Shared by everything that allocates.
 pub struct Selectors {
     compiler: Box<dyn CompileSelector>,
     known: Mutex<HashMap<Arc<str>, Arc<Compiled>>>,
     next: AtomicU64,
+    /// What came of an expression, by its number, on devices that look the same to it.
+    outcomes: RwLock<HashMap<(u64, Fingerprint), Outcome, RandomState>>,
     evaluations: AtomicU64,
 }
 
@@ -52,6 +62,7 @@ pub(crate) struct Compiled {
     id: u64,
     pub(crate) expression: Arc<str>,
     program: Result<Box<dyn EvaluateSelector>, Arc<str>>,
+    support: Support,
 }
 
 impl fmt::Debug for Compiled {
@@ -65,14 +76,15 @@ impl Compiled {
     pub(crate) fn fault(&self) -> Option<&Arc<str>> {
         self.program.as_ref().err()
     }
+
+    /// Which attributes can matter to it.
+    pub(crate) fn support(&self) -> &Support {
+        &self.support
+    }
 }
 
-/// An expression's number and what came of it.
-type Outcome = (u64, Result<bool, Arc<str>>);
-
-/// What came of expressions on one device.
-#[derive(Debug, Default)]
-pub(crate) struct Outcomes(RwLock<Vec<Outcome>>);
+/// What came of an expression on a device.
+type Outcome = Result<bool, Arc<str>>;
 
 impl Selectors {
     /// Selectors of this compiler.
@@ -81,6 +93,7 @@ impl Selectors {
             compiler: Box::new(compiler),
             known: Mutex::default(),
             next: AtomicU64::new(0),
+            outcomes: RwLock::default(),
             evaluations: AtomicU64::new(0),
         }
     }
@@ -95,9 +108,11 @@ impl Selectors {
             return found.clone();
         }
         let expression: Arc<str> = expression.into();
+        let program = self.compiler.compile(&expression).map_err(Arc::from);
         let compiled = Arc::new(Compiled {
             id: self.next.fetch_add(1, Ordering::Relaxed),
-            program: self.compiler.compile(&expression).map_err(Arc::from),
+            support: program.as_ref().map_or(Support::ALL, |p| p.support()),
+            program,
             expression: expression.clone(),
         });
         let mut known = self.known.lock();
@@ -109,26 +124,19 @@ impl Selectors {
     }
 
     /// Whether the device is selected; the error is that of the evaluation.
-    pub(crate) fn matches(
-        &self,
-        selector: &Compiled,
-        driver: &str,
-        device: &Device,
-    ) -> Result<bool, Arc<str>> {
-        let id = selector.id;
-        let known = device.outcomes.0.read();
-        if let Some((_, outcome)) = known.iter().find(|(other, _)| *other == id) {
+    pub(crate) fn matches(&self, selector: &Compiled, driver: &str, device: &Device) -> Outcome {
+        let key = (selector.id, device.print(&selector.support));
+        if let Some(outcome) = self.outcomes.read().get(&key) {
             return outcome.clone();
         }
-        drop(known);
         let program = selector.program.as_ref().map_err(Arc::clone)?;
         self.evaluations.fetch_add(1, Ordering::Relaxed);
         let outcome = program.matches(device.view(driver)).map_err(Arc::from);
-        let mut kept = device.outcomes.0.write();
-        if kept.len() >= OUTCOMES {
-            drop(kept.remove(0));
+        let mut outcomes = self.outcomes.write();
+        if outcomes.len() >= OUTCOMES {
+            outcomes.clear();
         }
-        kept.push((id, outcome.clone()));
+        outcomes.insert(key, outcome.clone());
         outcome
     }
 }

@@ -1,13 +1,16 @@
 //! What allocated claims hold.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use davit_api::quantity::Quantity;
+use foldhash::fast::RandomState;
 use k8s_openapi::api::resource::v1::{AllocationResult, DeviceRequestAllocationResult};
+use parking_lot::Mutex;
 
 use crate::device::PoolId;
+use crate::fingerprint::{Fingerprint, revision};
+use crate::inventory::PoolSlices;
 
 /// What is held of one device.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -25,39 +28,60 @@ impl DeviceUse {
         self.exclusive == 0 && self.shares == 0
     }
 
+    /// As much of it as matters to who wants the device.
+    fn looks(&self) -> Fingerprint {
+        Fingerprint::of(&(self.exclusive > 0, self.shares > 0, &self.consumed))
+    }
+
     /// Whether somebody holds it or a part of it.
     pub fn is_allocated(&self) -> bool {
         !self.is_unused()
     }
 }
 
-/// The uses of the devices of one pool, by device.
-pub(crate) type PoolUse = HashMap<Arc<str>, DeviceUse>;
-
-/// Into how many parts the pools are divided: a change while a clone is about copies the one part it is in.
-const PARTS: usize = 64;
-
-type Part = HashMap<PoolId, Arc<PoolUse>>;
-
-/// What allocated claims hold, admin access left out. Cheap to clone, and to change afterwards.
-#[derive(Debug, Clone)]
-pub struct Usage {
-    parts: Arc<[Arc<Part>; PARTS]>,
+/// The uses of the devices of one pool.
+#[derive(Debug, Default)]
+pub(crate) struct PoolUse {
+    /// By device.
+    pub(crate) devices: HashMap<Arc<str>, DeviceUse, RandomState>,
+    /// Another one after every change.
+    pub(crate) revision: u64,
+    /// How that looks in slices of a revision.
+    looks: Mutex<Option<(u64, Fingerprint)>>,
 }
 
-impl Default for Usage {
-    fn default() -> Self {
+impl Clone for PoolUse {
+    fn clone(&self) -> Self {
         Self {
-            parts: Arc::new(std::array::from_fn(|_| Arc::default())),
+            devices: self.devices.clone(),
+            ..Self::default()
         }
     }
 }
 
-/// In which part a pool is.
-fn part(pool: &PoolId) -> usize {
-    let mut hasher = DefaultHasher::new();
-    pool.hash(&mut hasher);
-    usize::try_from(hasher.finish() % PARTS as u64).unwrap_or(0)
+impl PoolUse {
+    /// What is held of the devices of a pool, by their places in it.
+    pub(crate) fn looks(&self, pool: &PoolSlices) -> Fingerprint {
+        let mut known = self.looks.lock();
+        if let Some((_, looks)) = known.filter(|(revision, _)| *revision == pool.revision) {
+            return looks;
+        }
+        let mut sum = Fingerprint::default();
+        let devices = pool.slices.iter().flat_map(|s| &s.devices);
+        for (place, device) in devices.enumerate() {
+            if let Some(used) = self.devices.get(&device.name) {
+                sum = sum.and_number(place).and(used.looks());
+            }
+        }
+        *known = Some((pool.revision, sum));
+        sum
+    }
+}
+
+/// What allocated claims hold, admin access left out. Cheap to clone; the first change after that copies the list of pools.
+#[derive(Debug, Clone, Default)]
+pub struct Usage {
+    pools: Arc<HashMap<PoolId, Arc<PoolUse>, RandomState>>,
 }
 
 impl Usage {
@@ -108,13 +132,16 @@ impl Usage {
             driver: result.driver.as_str().into(),
             pool: result.pool.as_str().into(),
         };
-        let pools = Arc::make_mut(&mut Arc::make_mut(&mut self.parts)[part(&id)]);
+        let pools = Arc::make_mut(&mut self.pools);
         let pool = Arc::make_mut(pools.entry(id.clone()).or_default());
-        let used = pool.entry(result.device.as_str().into()).or_default();
+        pool.revision = revision();
+        *pool.looks.get_mut() = None;
+        let used = pool.devices.entry(result.device.as_str().into());
+        let used = used.or_default();
         how(used, result);
         if used.is_unused() {
-            pool.remove(&*result.device);
-            if pool.is_empty() {
+            pool.devices.remove(&*result.device);
+            if pool.devices.is_empty() {
                 pools.remove(&id);
             }
         }
@@ -122,25 +149,21 @@ impl Usage {
 
     /// What is held of a device.
     pub fn of(&self, pool: &PoolId, device: &str) -> Option<&DeviceUse> {
-        self.pool(pool)?.get(device)
+        self.pool(pool)?.devices.get(device)
     }
 
     pub(crate) fn pool(&self, pool: &PoolId) -> Option<&Arc<PoolUse>> {
-        self.parts[part(pool)].get(pool)
+        self.pools.get(pool)
     }
 
     /// How many devices are held.
     pub fn len(&self) -> usize {
-        self.parts
-            .iter()
-            .flat_map(|part| part.values())
-            .map(|pool| pool.len())
-            .sum()
+        self.pools.values().map(|pool| pool.devices.len()).sum()
     }
 
     /// Whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.parts.iter().all(|part| part.is_empty())
+        self.pools.is_empty()
     }
 }
 

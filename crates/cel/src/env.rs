@@ -1,6 +1,6 @@
 //! Environments and compiled expressions.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use crate::estimate::{CostEstimate, estimate};
 use crate::interpreter::{Context, Machine};
 use crate::library::{self, Native, regexes};
 use crate::parser;
+use crate::reads::reads;
 use crate::types::{DeclType, Type};
 use crate::validate::validate;
 use crate::value::{Map, Value};
@@ -196,6 +197,12 @@ impl Program {
             found |= matches!(&expr.kind, Kind::Ident(name) if &**name == variable);
         });
         found
+    }
+
+    /// What it can read of a variable: every path of constant keys that it goes from there, each as far as its keys are
+    /// constant. An empty path: the variable as a whole. Changing anything else changes neither result nor cost.
+    pub fn reads(&self, variable: &str) -> BTreeSet<Vec<Arc<str>>> {
+        reads(&self.inner.root, variable)
     }
 
     /// Evaluates it. The second part of the result is what it cost.

@@ -30,6 +30,7 @@
 //!   [`decl_type`] makes of a structural schema, with the sizes that estimates need.
 //! * [`Program`] is a compiled expression: [`Program::output_type`], [`Program::cost_estimate`],
 //!   [`Program::eval`] with a budget. Costs are counted as the reference implementation counts.
+//!   [`Program::reads`] says what of a variable can matter.
 //! * [`Activation`] gives variables their values; slices of pairs and hash maps are activations,
 //!   and [`Activation::member`] computes fields when they are asked for.
 //! * [`value()`] converts JSON as it is, [`value_with_schema`] by a schema; [`to_json`] goes back.
@@ -51,6 +52,7 @@ mod lexer;
 mod library;
 mod parser;
 pub mod policy;
+mod reads;
 mod schema;
 mod types;
 mod validate;

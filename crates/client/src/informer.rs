@@ -74,6 +74,9 @@ pub enum Change<K> {
 }
 
 /// List and watch of `K` into a store by namespace and name. Cheap to clone; all clones share one watch.
+///
+/// Objects come without `managedFields`, which may be larger than all the rest; the server takes a write without them as
+/// one that does not change them.
 pub struct Informer<K> {
     shared: Arc<Shared<K>>,
 }
@@ -104,6 +107,9 @@ struct State<K> {
     index: Option<Index<K>>,
     subscribers: Vec<Weak<Mailbox<K>>>,
 }
+
+/// Takes from an object what nobody who reads it here wants to know.
+pub type Trim<K> = fn(&mut K);
 
 /// The value that an object is found by, if it has one.
 pub type IndexValue<K> = fn(&K) -> Option<String>;
@@ -142,7 +148,18 @@ impl<K: Object> Informer<K> {
         tasks: &mut JoinSet<()>,
         cancel: CancellationToken,
     ) -> Self {
-        Self::start(api, config, None, tasks, cancel)
+        Self::start(api, config, None, |_| {}, tasks, cancel)
+    }
+
+    /// As [`Informer::spawn`]; objects are [trimmed](Trim) before they are kept or told of.
+    pub fn spawn_trimmed(
+        api: kube::Api<K>,
+        config: watcher::Config,
+        trim: Trim<K>,
+        tasks: &mut JoinSet<()>,
+        cancel: CancellationToken,
+    ) -> Self {
+        Self::start(api, config, None, trim, tasks, cancel)
     }
 
     /// As [`Informer::spawn`]; objects can be looked up by a value they have
@@ -154,13 +171,14 @@ impl<K: Object> Informer<K> {
         tasks: &mut JoinSet<()>,
         cancel: CancellationToken,
     ) -> Self {
-        Self::start(api, config, Some(value), tasks, cancel)
+        Self::start(api, config, Some(value), |_| {}, tasks, cancel)
     }
 
     fn start(
         api: kube::Api<K>,
         config: watcher::Config,
         value: Option<IndexValue<K>>,
+        trim: Trim<K>,
         tasks: &mut JoinSet<()>,
         cancel: CancellationToken,
     ) -> Self {
@@ -178,7 +196,7 @@ impl<K: Object> Informer<K> {
         });
         let feed = shared.clone();
         tasks.spawn(async move {
-            let watching = feed.run(api, config);
+            let watching = feed.run(api, config, trim);
             // Dropping the watch half-way is safe: the store is only ever changed between awaits.
             tokio::select! { biased; () = cancel.cancelled() => {} () = watching => {} }
         });
@@ -285,7 +303,12 @@ impl<K: Object> Informer<K> {
 }
 
 impl<K: Object> Shared<K> {
-    async fn run(&self, api: kube::Api<K>, config: watcher::Config) {
+    async fn run(&self, api: kube::Api<K>, config: watcher::Config, trim: Trim<K>) {
+        let trimmed = |mut object: K| {
+            object.meta_mut().managed_fields = None;
+            trim(&mut object);
+            object
+        };
         let events = watcher(api, config).default_backoff();
         let mut events = std::pin::pin!(events);
         let mut listed: HashSet<ObjectKey> = HashSet::new();
@@ -294,12 +317,12 @@ impl<K: Object> Shared<K> {
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(object)) => {
                     listed.insert(ObjectKey::of(&object));
-                    self.apply(object);
+                    self.apply(trimmed(object));
                 }
                 Ok(watcher::Event::InitDone) => self.finish_list(&std::mem::take(&mut listed)),
-                Ok(watcher::Event::Apply(object)) => self.apply(object),
+                Ok(watcher::Event::Apply(object)) => self.apply(trimmed(object)),
                 Ok(watcher::Event::Delete(object)) => {
-                    self.delete(&ObjectKey::of(&object), Some(object));
+                    self.delete(&ObjectKey::of(&object), Some(trimmed(object)));
                 }
                 Err(error) => {
                     tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, trying again");

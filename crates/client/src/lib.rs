@@ -1,7 +1,7 @@
 //! How davit's components reach an API server: over HTTPS by kubeconfig, or in process, without being able to tell.
 //!
 //! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
-//! watch into an indexed store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`],
+//! watch into an indexed store), [`Feed`] (the same without a store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`],
 //! [`Reviews`] of callers by the API server, [`certificate`]s by request, the one reader of who they are about ([`subject`]), and the key
 //! that signs tokens ([`signing`]).
 #![forbid(unsafe_code)]
@@ -9,6 +9,7 @@
 pub mod certificate;
 mod connect;
 mod events;
+mod feed;
 mod informer;
 mod leader;
 mod queue;
@@ -18,7 +19,8 @@ pub mod subject;
 
 pub use connect::{Rotation, from_kubeconfig, in_process, kubeconfig, rotating};
 pub use events::{EventRecorder, object_ref};
-pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription};
+pub use feed::{Feed, FeedEvent};
+pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription, Trim};
 pub use kube::Client;
 pub use leader::LeaderElector;
 pub use queue::WorkQueue;

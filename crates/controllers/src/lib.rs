@@ -162,11 +162,11 @@ impl Controllers {
         let flex_drivers = self.options.flex_volume_plugin_dir;
         let flex_drivers = flex_drivers.unwrap_or_else(|| DEFAULT_PLUGIN_DIR.into());
         attach_detach::spawn(&mut spawner, FlexDrivers::new(flex_drivers));
-        resource_quota::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
         let claims = resourceclaim::spawn(&mut spawner);
-        let slices = resourceclaim::watch_all(&mut spawner);
+        resource_quota::spawn(&mut spawner, claims.clone());
+        let slices = resourceclaim::watch_slices(&mut spawner);
         let rules = resourceclaim::watch_all(&mut spawner);
         device_taint_eviction::spawn(&mut spawner, claims.clone(), slices.clone(), rules.clone());
         resourcepool_status::spawn(&mut spawner, claims, slices, rules);

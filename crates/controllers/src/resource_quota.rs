@@ -48,16 +48,13 @@ struct Quotas {
     rests: Mutex<HashMap<ObjectKey, (String, Instant, u32)>>,
 }
 
-pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
-    let all = || kube::Api::all(spawner.client.clone());
-    let (config, cancel) = (watcher::Config::default, spawner.cancel.clone());
-    let quotas: Informer<ResourceQuota> =
-        Informer::spawn(all(), config(), spawner.tasks, cancel.clone());
-    let claims: Informer<ResourceClaim> = Informer::spawn(
+/// Starts the controller; `claims` are watched by others as well.
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, claims: Informer<ResourceClaim>) {
+    let quotas: Informer<ResourceQuota> = Informer::spawn(
         kube::Api::all(spawner.client.clone()),
-        config(),
+        watcher::Config::default(),
         spawner.tasks,
-        cancel,
+        spawner.cancel.clone(),
     );
     let queue = spawner.controller(Quotas {
         client: spawner.client.clone(),

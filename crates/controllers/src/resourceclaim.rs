@@ -11,7 +11,7 @@ use classic::{Classic, OfClassicClaims};
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
 use k8s_openapi::api::core::v1::{Pod, PodResourceClaim};
 use k8s_openapi::api::resource::v1::{
-    ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate,
+    Device, ResourceClaim, ResourceClaimConsumerReference, ResourceClaimTemplate, ResourceSlice,
 };
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::runtime::watcher;
@@ -63,6 +63,24 @@ where
     let api = kube::Api::all(spawner.client.clone());
     let cancel = spawner.cancel.clone();
     Informer::spawn(api, watcher::Config::default(), spawner.tasks, cancel)
+}
+
+/// An informer for slices that says which devices there are and what taints them. What else drivers publish of them is much,
+/// and matters to the scheduler alone.
+pub(crate) fn watch_slices(spawner: &mut Spawner<'_>) -> Informer<ResourceSlice> {
+    let trim = |slice: &mut ResourceSlice| {
+        slice.spec.shared_counters = None;
+        for device in slice.spec.devices.iter_mut().flatten() {
+            *device = Device {
+                name: std::mem::take(&mut device.name),
+                taints: device.taints.take(),
+                ..Device::default()
+            };
+        }
+    };
+    let api = kube::Api::all(spawner.client.clone());
+    let cancel = spawner.cancel.clone();
+    Informer::spawn_trimmed(api, watcher::Config::default(), trim, spawner.tasks, cancel)
 }
 
 /// Starts the controller; the informer of the claims is shared with others.

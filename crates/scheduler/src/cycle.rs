@@ -18,6 +18,7 @@ use crate::node::NodeInfo;
 use crate::nominator::Nominated;
 use crate::pod::PodInfo;
 use crate::queue::Failure;
+use crate::verdict::RECORD_NODES;
 pub use panel::Consulted;
 use panel::{Judgement, Panel};
 
@@ -197,7 +198,10 @@ pub fn attempt_with(inputs: &Inputs<'_>, consulted: Consulted<'_>, start: &mut u
     match find(inputs, consulted, start, &mut attempt) {
         Err(error) => attempt.outcome = Outcome::Error(error),
         Ok(_) if attempt.question.is_some() => attempt.outcome = Outcome::Asks,
-        Ok(feasible) if feasible.is_empty() => post_filter(inputs, consulted, &mut attempt),
+        Ok(feasible) if feasible.is_empty() => {
+            explain(inputs, &mut attempt);
+            post_filter(inputs, consulted, &mut attempt);
+        }
         Ok(feasible) => match score(inputs, consulted, &feasible, &mut attempt) {
             Ok(node) => attempt.outcome = Outcome::Node(node),
             Err(error) => attempt.outcome = Outcome::Error(error),
@@ -431,6 +435,17 @@ pub fn remove_pod(
     node.remove_pod(&removed.uid);
     for plugin in &profile.points.pre_filter {
         plugin.remove_pod(state, pod, removed, node, snapshot);
+    }
+}
+
+/// Completes the refusals that the record of the attempt will name.
+fn explain(inputs: &Inputs<'_>, attempt: &mut Attempt) {
+    for (at, refusal) in attempt.refused.iter_mut().take(RECORD_NODES) {
+        let mut plugins = inputs.profile.points.filter.iter();
+        if let Some(plugin) = plugins.find(|p| p.name() == refusal.plugin) {
+            let node = inputs.snapshot.node(*at);
+            plugin.explain(&attempt.state, inputs.pod, node, refusal);
+        }
     }
 }
 

@@ -37,7 +37,6 @@ impl fmt::Debug for Devices {
 struct Inner {
     /// Slices, classes, claims, rules: whether all that exist are known.
     synced: [bool; 4],
-    slices: HashMap<String, Arc<ResourceSlice>>,
     rules: HashMap<String, TaintRule>,
     inventory: Arc<Inventory>,
     classes: HashMap<String, Class>,
@@ -113,19 +112,22 @@ impl Devices {
         self.inner.lock().synced.iter().all(|s| *s) && self.classic.is_synced()
     }
 
-    /// Takes a slice over, or its end.
-    pub(crate) fn set_slice(&self, name: &str, slice: Option<Arc<ResourceSlice>>) {
+    /// Takes a slice over.
+    pub(crate) fn set_slice(&self, slice: &ResourceSlice) {
         let mut inner = self.inner.lock();
-        match slice {
-            Some(slice) => {
-                inner.slices.insert(name.to_owned(), slice);
-                inner.refresh(name);
-            }
-            None => {
-                inner.slices.remove(name);
-                inner.change_inventory(name, |inventory| inventory.remove(name));
+        let rules: Vec<TaintRule> = inner.rules.values().cloned().collect();
+        match Slice::new(slice, &rules) {
+            Ok(slice) => inner.put(Arc::new(slice)),
+            Err(error) => {
+                tracing::warn!(%error, "slice left out");
+                inner.take(slice.metadata.name.as_deref().unwrap_or_default());
             }
         }
+    }
+
+    /// The slice is gone.
+    pub(crate) fn remove_slice(&self, name: &str) {
+        self.inner.lock().take(name);
     }
 
     /// Takes a taint rule over, or its end.
@@ -136,14 +138,15 @@ impl Devices {
             Some(rule) => inner.rules.insert(name.to_owned(), rule.clone()),
             None => inner.rules.remove(name),
         };
-        let concerned = |s: &ResourceSlice| {
+        let concerned = |s: &&Arc<Slice>| {
             let mut rules = old.iter().chain(&new);
-            rules.any(|r| r.covers_pool(&s.spec.driver, &s.spec.pool.name))
+            rules.any(|r| r.covers_pool(&s.pool.driver, &s.pool.pool))
         };
-        let slices = inner.slices.iter().filter(|(_, s)| concerned(s));
-        let names: Vec<String> = slices.map(|(n, _)| n.clone()).collect();
-        for name in names {
-            inner.refresh(&name);
+        let slices = inner.inventory.slices().filter(concerned);
+        let slices: Vec<Arc<Slice>> = slices.cloned().collect();
+        let rules: Vec<TaintRule> = inner.rules.values().cloned().collect();
+        for slice in slices {
+            inner.put(Arc::new(slice.under(&rules)));
         }
     }
 
@@ -212,12 +215,9 @@ impl Devices {
     }
 
     /// The slices of a node's own devices.
-    pub(crate) fn slices_of(&self, node: &str) -> Vec<Arc<ResourceSlice>> {
+    pub(crate) fn slices_of(&self, node: &str) -> Vec<Arc<Slice>> {
         let inner = self.inner.lock();
-        let names = inner.inventory.local(node);
-        names
-            .filter_map(|name| inner.slices.get(name).cloned())
-            .collect()
+        inner.inventory.local(node).cloned().collect()
     }
 
     /// The allocation of a claim, written or about to be.
@@ -271,19 +271,13 @@ impl Inner {
         self.compiled_classes.get_or_insert_with(compile).clone()
     }
 
-    /// Brings the inventory up to date with a slice and the rules for it.
-    fn refresh(&mut self, name: &str) {
-        let Some(slice) = self.slices.get(name) else {
-            return;
-        };
-        let rules: Vec<TaintRule> = self.rules.values().cloned().collect();
-        match Slice::new(slice, &rules) {
-            Ok(slice) => self.change_inventory(name, |inventory| inventory.set(Arc::new(slice))),
-            Err(error) => {
-                tracing::warn!(%error, "slice left out");
-                self.change_inventory(name, |inventory| inventory.remove(name));
-            }
-        }
+    fn put(&mut self, slice: Arc<Slice>) {
+        let name = slice.name.clone();
+        self.change_inventory(&name, |inventory| inventory.set(slice));
+    }
+
+    fn take(&mut self, name: &str) {
+        self.change_inventory(name, |inventory| inventory.remove(name));
     }
 
     /// Changes what there is of a slice: nodes that saw its pool, or see it now, answer anew.

@@ -106,6 +106,17 @@ pub trait PreFilter: Plugin {
 pub trait Filter: Plugin {
     /// Success or a refusal with reasons.
     fn filter(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo) -> Status;
+
+    /// Adds to a refusal of this plugin what is behind it. Asked when no node takes the pod, and only for the nodes that
+    /// the record of that names: a refusal that nobody looks at should cost nothing.
+    fn explain(
+        &self,
+        _state: &CycleState,
+        _pod: &PodInfo,
+        _node: &NodeInfo,
+        _refusal: &mut Status,
+    ) {
+    }
 }
 
 /// What a PostFilter plugin has to work with.

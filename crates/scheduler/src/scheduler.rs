@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use davit_allocator::Selectors;
 use davit_api::classic::{PodScheduling, ResourceClaim as ClassicClaim, ResourceClass};
-use davit_client::{Change, EventRecorder, Informer, Subscription};
+use davit_client::{Change, EventRecorder, Feed, Informer, Subscription};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
@@ -248,7 +248,13 @@ impl Scheduler {
             &mut tasks,
             stop.clone(),
         );
-        let slices = watch_all::<ResourceSlice>(client, &mut tasks, &stop);
+        // Made into what the allocator works on at once, and kept as that alone: there may be very many devices.
+        let mut slice_changes: Feed<ResourceSlice> = Feed::spawn(
+            Api::all(client.clone()),
+            Config::default(),
+            &mut tasks,
+            stop.clone(),
+        );
         let classes = watch_all::<DeviceClass>(client, &mut tasks, &stop);
         let claims = watch_all::<ResourceClaim>(client, &mut tasks, &stop);
         let rules = watch_all::<DeviceTaintRule>(client, &mut tasks, &stop);
@@ -275,7 +281,6 @@ impl Scheduler {
         let mut node_changes = nodes.subscribe();
         let mut namespace_changes = namespaces.subscribe();
         let mut budget_changes = budgets.subscribe();
-        let mut slice_changes = slices.subscribe();
         let mut class_changes = classes.subscribe();
         let mut claim_changes = claims.subscribe();
         let mut rule_changes = rules.subscribe();

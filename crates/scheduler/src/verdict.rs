@@ -16,7 +16,7 @@ pub const VERDICT_ANNOTATION: &str = "davit.dev/verdict";
 /// How large the record in the annotation may be, in bytes.
 const RECORD_LIMIT: usize = 8 * 1024;
 /// How many nodes the record names at most.
-const RECORD_NODES: usize = 20;
+pub(crate) const RECORD_NODES: usize = 20;
 
 /// Why one node did not take the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -10,6 +10,7 @@ mod answers;
 mod basics;
 mod bed;
 mod hostile;
+mod looks;
 mod reference;
 mod sharing;
 

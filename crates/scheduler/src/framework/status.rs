@@ -121,13 +121,6 @@ impl Status {
         self
     }
 
-    /// The same answer with what rules out the node's devices.
-    #[must_use]
-    pub fn with_devices(mut self, devices: Refusal) -> Self {
-        self.devices = Some(Box::new(devices));
-        self
-    }
-
     /// Whether to go on.
     pub fn is_success(&self) -> bool {
         self.code == Code::Success

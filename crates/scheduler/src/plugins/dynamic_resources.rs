@@ -11,7 +11,6 @@ mod points;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use davit_allocator::{
@@ -32,8 +31,6 @@ pub(crate) use held::{Held, held};
 pub(crate) const NAME: &str = "DynamicResources";
 /// The finalizer of allocated claims.
 pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// Of how many refused nodes the devices are looked at one by one, for the verdict.
-const EXPLAINED_NODES: usize = 20;
 
 /// The arguments of the plugin, as in KubeSchedulerConfiguration.
 #[derive(Debug, Clone, Copy)]
@@ -106,13 +103,13 @@ struct Cycle {
     nodes: Vec<Option<NodeMatcher>>,
     /// By claim: its allocation has failed and is only waiting to be taken back.
     failed: Vec<bool>,
-    search: Option<Searcher>,
+    /// `None` as well from Reserve on: booking would have to copy what somebody still holds.
+    search: Mutex<Option<Arc<Searcher>>>,
     /// Extended resources of the pod that classes stand for.
     wanted: Wanted,
     /// An extended-resource claim of an earlier attempt.
     leftover: Option<Arc<ResourceClaim>>,
     notes: Mutex<Notes>,
-    explained: AtomicUsize,
 }
 
 /// The allocator with the claims made ready for it.
@@ -160,6 +157,17 @@ struct Found {
 }
 
 impl Cycle {
+    /// Allocated claims that cannot be used from a node.
+    fn unavailable_on(&self, node: NodeView<'_>) -> impl Iterator<Item = usize> {
+        (0..self.claims.len()).filter(move |&i| {
+            self.failed[i] || self.nodes[i].as_ref().is_some_and(|n| !n.matches(node))
+        })
+    }
+
+    fn searcher(&self) -> Option<Arc<Searcher>> {
+        self.search.lock().clone()
+    }
+
     /// Which devices a node has for the pod; `None` if it was not found to have any.
     fn allocation_on(&self, name: &str) -> Option<(Allocation, Arc<Planned>)> {
         let found = self.notes.lock().found.get(name).cloned()?;
@@ -177,8 +185,8 @@ impl Cycle {
             stop: &|| false,
             share_id: &points::uuid,
         };
-        let allocator = &self.search.as_ref()?.allocator;
-        let answer = allocator.allocate(&found.planned.plan, call);
+        let search = self.searcher()?;
+        let answer = search.allocator.allocate(&found.planned.plan, call);
         // What it found before it finds again, for it looks at the same.
         let allocation = answer.ok().flatten()?;
         Some((allocation, found.planned))

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use davit_allocator::{Attribute, Slice};
 use davit_topology::PolicyKind;
 use davit_topology::claims::{self, ClaimPlace, numa_node};
 use davit_topology::pod::{ContainerAsk, asks};
 use davit_topology::published::NodeState;
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourcePool, ResourceSliceSpec};
 
 use super::dynamic_resources::{Held, held};
 use crate::devices::Devices;
@@ -47,7 +49,8 @@ impl NodeResourceTopology {
             return asks;
         }
         let slices = self.devices.slices_of(node);
-        let devices = claims::Devices::new(slices.iter().map(|s| &s.spec));
+        let slices: Vec<ResourceSliceSpec> = slices.iter().map(|s| published(s)).collect();
+        let devices = claims::Devices::new(&slices);
         let place = |device: &_, driver: &str| {
             let node = numa_node(device, driver, &state.pcie_roots)?;
             state.nodes.contains(&node).then_some(node)
@@ -68,6 +71,40 @@ impl NodeResourceTopology {
             ask.claims = placed.map(|p| (p.claim.clone(), p.nodes())).collect();
         }
         asks
+    }
+}
+
+/// A slice as its driver published it, as far as it says where devices are.
+fn published(slice: &Slice) -> ResourceSliceSpec {
+    let value = |attribute: &Attribute| {
+        let mut value = DeviceAttribute::default();
+        match attribute {
+            Attribute::Int(number) => value.int = Some(*number),
+            Attribute::String(text) => value.string = Some(text.to_string()),
+            _ => {}
+        }
+        value
+    };
+    let devices = slice.devices.iter().map(|device| Device {
+        name: device.name.to_string(),
+        attributes: Some(
+            device
+                .attributes
+                .iter()
+                .map(|(name, attribute)| (name.to_string(), value(attribute)))
+                .collect(),
+        ),
+        ..Device::default()
+    });
+    ResourceSliceSpec {
+        driver: slice.pool.driver.to_string(),
+        pool: ResourcePool {
+            name: slice.pool.pool.to_string(),
+            generation: slice.generation,
+            resource_slice_count: slice.count,
+        },
+        devices: Some(devices.collect()),
+        ..ResourceSliceSpec::default()
     }
 }
 
@@ -199,7 +236,7 @@ mod tests {
             "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
             "devices": [device("near", 0), device("far", 1)]}}),
         );
-        devices.set_slice("s", Some(Arc::new(slice.unwrap())));
+        devices.set_slice(&slice.unwrap());
         let class = serde_json::from_value(json!({"metadata": {"name": "c"}, "spec": {}}));
         devices.set_class("c", Some(Arc::new(class.unwrap())));
         let claim = |name: &str, allocated: Option<&str>| {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use davit_api::classic::{
     PodScheduling, ResourceClaim as ClassicClaim, ResourceClass as ClassicClass,
 };
-use davit_client::Change;
+use davit_client::{Change, FeedEvent};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
@@ -202,22 +202,20 @@ impl Engine {
         }
     }
 
-    pub(super) fn slice(&mut self, change: Change<ResourceSlice>) {
+    pub(super) fn slice(&mut self, event: FeedEvent<ResourceSlice>) {
         self.look_at_strays = true;
-        let action = match change {
-            Change::Synced => return self.devices_synced(Watched::Slices),
-            Change::Applied { old, new } => {
-                let name = new.metadata.name.clone().unwrap_or_default();
-                self.devices.set_slice(&name, Some(new));
-                if old.is_none() {
+        let action = match event {
+            FeedEvent::Synced => return self.devices_synced(Watched::Slices),
+            FeedEvent::Applied { object, first } => {
+                self.devices.set_slice(&object);
+                if first {
                     Action::ADD
                 } else {
                     Action::UPDATE_OTHER
                 }
             }
-            Change::Deleted(slice) => {
-                let name = slice.metadata.name.as_deref().unwrap_or_default();
-                self.devices.set_slice(name, None);
+            FeedEvent::Deleted(key) => {
+                self.devices.remove_slice(&key.name);
                 // What was in the way of "all" or of a newer generation may be gone with it.
                 Action::UPDATE_OTHER
             }

@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use davit_allocator::{
-    AllocateError, Allocator, Answer, Call, NodeMatcher, NodeView, Plan, Question, Usage,
+    AllocateError, Allocator, Answer, Call, NodeMatcher, NodeView, Plan, Question, Refusal, Usage,
 };
 use futures::FutureExt;
 use jiff::Timestamp;
@@ -16,9 +15,7 @@ use rand::seq::IteratorRandom;
 use tokio::time::Instant;
 
 use super::conditions::{self, Readiness};
-use super::{
-    Cycle, Data, DynamicResources, EXPLAINED_NODES, Found, NAME, Notes, Planned, Reserved, Searcher,
-};
+use super::{Cycle, Data, DynamicResources, Found, NAME, Notes, Planned, Reserved, Searcher};
 use super::{bind, claims, extended};
 use crate::cache::Snapshot;
 use crate::devices::{allocation, reserved_for, uid};
@@ -133,10 +130,9 @@ impl DynamicResources {
             pending: Vec::new(),
             nodes: Vec::new(),
             failed: Vec::new(),
-            search: None,
+            search: Mutex::new(None),
             leftover: claims::for_extended(&self.devices, pod),
             notes: Mutex::new(Notes::default()),
-            explained: AtomicUsize::new(0),
             claims,
             wanted,
         };
@@ -160,7 +156,7 @@ impl DynamicResources {
         if !cycle.pending.is_empty() || !cycle.wanted.0.is_empty() {
             let view = self.devices.view();
             let timeout = self.args.filter_timeout;
-            cycle.search = Some(Searcher {
+            cycle.search = Mutex::new(Some(Arc::new(Searcher {
                 allocator: Allocator::new(
                     self.args.features,
                     view.inventory,
@@ -170,7 +166,7 @@ impl DynamicResources {
                 picture: view.picture,
                 plans: Mutex::new(BTreeMap::new()),
                 deadline: (!timeout.is_zero()).then(|| Instant::now() + timeout),
-            });
+            })));
             // What is wrong with the claims is known before any node is looked at.
             self.planned(&cycle, pod, Vec::new())
                 .map_err(|e| Status::error(e.to_string()))?;
@@ -241,7 +237,7 @@ impl DynamicResources {
         pod: &PodInfo,
         resources: Vec<String>,
     ) -> Result<Arc<Planned>, AllocateError> {
-        let Some(search) = &cycle.search else {
+        let Some(search) = cycle.searcher() else {
             return Err(AllocateError::Failed("no search was prepared".to_owned()));
         };
         if let Some(known) = search.plans.lock().get(&resources) {
@@ -288,7 +284,7 @@ impl DynamicResources {
     /// Looks for devices on a node.
     fn look(&self, data: &Data, pod: &PodInfo, node: &NodeInfo) -> Status {
         let cycle = &data.cycle;
-        let Some(search) = &cycle.search else {
+        let Some(search) = cycle.searcher() else {
             return Status::success();
         };
         let resources = cycle.wanted.on(node);
@@ -324,7 +320,12 @@ impl DynamicResources {
             cycle.notes.lock().found.insert(node.name.clone(), found);
             Status::success()
         };
-        let known = question.and_then(|q| answers.get(q, view, picture));
+        let mut known = question.and_then(|q| answers.get(q, view, picture));
+        let looks = question.filter(|_| known.is_none());
+        let looks = looks.map(|q| (q, search.allocator.looks(&planned.plan, view)));
+        if let Some((question, looks)) = looks {
+            known = answers.alike(question, view, picture, looks);
+        }
         if let Some(Answer::Found(chosen)) = known {
             return found(chosen, None);
         }
@@ -333,29 +334,40 @@ impl DynamicResources {
             None => search.allocator.allocate(&planned.plan, call),
         };
         let keep = |answer| {
-            if let Some(question) = question {
-                answers.keep(question, view, picture, answer);
+            if let Some((question, looks)) = looks {
+                answers.keep(question, view, picture, looks, answer);
             }
         };
-        let refusal = match answer {
+        match answer {
             Ok(Some(allocation)) => {
                 let chosen: Arc<[usize]> = allocation.chosen.as_slice().into();
                 keep(Answer::Found(chosen.clone()));
-                return found(chosen, Some(allocation));
+                found(chosen, Some(allocation))
             }
             Ok(None) => {
                 keep(Answer::Missing);
                 refuse(pod, node, "cannot allocate all claims")
             }
             Err(AllocateError::Node(text)) => refuse(pod, node, text),
-            Err(error) => return Status::error(error.to_string()),
-        };
-        if data.gone.is_empty() && cycle.explained.fetch_add(1, Ordering::Relaxed) < EXPLAINED_NODES
-        {
-            let why = search.allocator.explain(&planned.plan, call);
-            return refusal.with_devices(why);
+            Err(error) => Status::error(error.to_string()),
         }
-        refusal
+    }
+
+    /// What rules out a node's devices, one by one.
+    fn why_not(&self, data: &Data, pod: &PodInfo, node: &NodeInfo) -> Option<Refusal> {
+        let cycle = &data.cycle;
+        let search = cycle.searcher()?;
+        let planned = self.planned(cycle, pod, cycle.wanted.on(node)).ok()?;
+        let call = Call {
+            node: NodeView {
+                name: &node.name,
+                labels: node.labels(),
+            },
+            released: None,
+            stop: &|| search.deadline.is_some_and(|d| Instant::now() >= d),
+            share_id: &uuid,
+        };
+        Some(search.allocator.explain(&planned.plan, call))
     }
 }
 
@@ -462,15 +474,26 @@ impl Filter for DynamicResources {
             name: &node.name,
             labels: node.labels(),
         };
-        let elsewhere = |i: &usize| {
-            cycle.failed[*i] || cycle.nodes[*i].as_ref().is_some_and(|n| !n.matches(view))
-        };
-        let unavailable: Vec<usize> = (0..cycle.claims.len()).filter(elsewhere).collect();
+        let unavailable: Vec<usize> = cycle.unavailable_on(view).collect();
         if !unavailable.is_empty() {
             cycle.notes.lock().unavailable.extend(unavailable);
             return Status::unresolvable("resourceclaim not available on the node");
         }
         self.look(data, pod, node)
+    }
+
+    fn explain(&self, state: &CycleState, pod: &PodInfo, node: &NodeInfo, refusal: &mut Status) {
+        let Some(data) = state.get::<Data>() else {
+            return;
+        };
+        let view = NodeView {
+            name: &node.name,
+            labels: node.labels(),
+        };
+        // Where an allocated claim is in the way, devices are not.
+        if data.cycle.unavailable_on(view).next().is_none() {
+            refusal.devices = self.why_not(data, pod, node).map(Box::new);
+        }
     }
 }
 
@@ -563,6 +586,7 @@ impl Reserve for DynamicResources {
         };
         let cycle = &data.cycle;
         let found = cycle.allocation_on(node);
+        *cycle.search.lock() = None;
         let mut notes = cycle.notes.lock();
         // The others are not needed any more, and they are many.
         notes.found.clear();
