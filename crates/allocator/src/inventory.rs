@@ -29,6 +29,7 @@ impl Clone for PoolSlices {
     fn clone(&self) -> Self {
         Self {
             slices: self.slices.clone(),
+            revision: self.revision,
             ..Self::default()
         }
     }

@@ -38,7 +38,7 @@ pub trait EvaluateSelector: Send + Sync {
 /// How many expressions are kept.
 const KEPT: usize = 4096;
 /// How many outcomes are kept.
-const OUTCOMES: usize = 1 << 17;
+const OUTCOMES: usize = 1 << 18;
 
 /// The expressions that have been compiled. Shared by everything that allocates.
 pub struct Selectors {

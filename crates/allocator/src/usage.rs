@@ -54,6 +54,7 @@ impl Clone for PoolUse {
     fn clone(&self) -> Self {
         Self {
             devices: self.devices.clone(),
+            revision: self.revision,
             ..Self::default()
         }
     }

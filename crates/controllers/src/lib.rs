@@ -165,7 +165,7 @@ impl Controllers {
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
         let claims = resourceclaim::spawn(&mut spawner);
-        resource_quota::spawn(&mut spawner, claims.clone());
+        resource_quota::spawn(&mut spawner, &claims);
         let slices = resourceclaim::watch_slices(&mut spawner);
         let rules = resourceclaim::watch_all(&mut spawner);
         device_taint_eviction::spawn(&mut spawner, claims.clone(), slices.clone(), rules.clone());

@@ -49,7 +49,7 @@ struct Quotas {
 }
 
 /// Starts the controller; `claims` are watched by others as well.
-pub(crate) fn spawn(spawner: &mut Spawner<'_>, claims: Informer<ResourceClaim>) {
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, claims: &Informer<ResourceClaim>) {
     let quotas: Informer<ResourceQuota> = Informer::spawn(
         kube::Api::all(spawner.client.clone()),
         watcher::Config::default(),
@@ -85,7 +85,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, claims: Informer<ResourceClaim>) 
         |claim| namespace_of(claim.metadata.namespace.as_deref()),
     );
     spawner.feed_changes(
-        &claims,
+        claims,
         &queue,
         |_: &ResourceClaim, _| false,
         |claim| namespace_of(claim.metadata.namespace.as_deref()),

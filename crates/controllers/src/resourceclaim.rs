@@ -3,6 +3,7 @@
 
 mod classic;
 mod plan;
+mod written;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
 use crate::pod_control::{controller_of, node_of};
@@ -18,6 +19,7 @@ use kube::runtime::watcher;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
+use written::Written;
 
 /// The finalizer of claims that the scheduler allocated.
 pub(crate) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
@@ -37,6 +39,8 @@ struct Known {
     claims: Informer<ResourceClaim>,
     templates: Informer<ResourceClaimTemplate>,
     classic: Classic,
+    written_pods: Written<Pod>,
+    written_claims: Written<ResourceClaim>,
 }
 
 impl Known {
@@ -98,6 +102,8 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
         templates: watch_all(spawner),
         claims: claims.clone(),
         classic: Classic::default(),
+        written_pods: Written::new(&spawner.informers.pods),
+        written_claims: Written::new(&claims),
     };
     let events = spawner.events("resource_claim");
     let pods = spawner.controller(OfPods {
@@ -170,6 +176,9 @@ impl Reconcile for OfPods {
         let known = &self.known;
         if !known.is_synced() {
             return Ok(Next::After(SOON));
+        }
+        if known.written_pods.is_ahead(key) {
+            return Ok(Next::Wait);
         }
         let Some(pod) = known.pods.get(Some(&key.namespace), &key.name) else {
             return Ok(Next::Wait);
@@ -318,7 +327,9 @@ impl OfPods {
         let params = PatchParams::apply(MANAGER).force();
         let written = api.patch_status(name, &params, &Patch::Apply(&apply)).await;
         let what = || format!("record the claims of pod {namespace}/{name}");
-        gone_is_none(written).context(what)?;
+        if let Some(written) = gone_is_none(written).context(what)? {
+            self.known.written_pods.note(&ObjectKey::of(pod), &written);
+        }
         Ok(())
     }
 
@@ -357,6 +368,10 @@ impl Reconcile for OfClaims {
         if !self.known.is_synced() {
             return Ok(Next::After(SOON));
         }
+        let written = &self.known.written_claims;
+        if written.is_ahead(key) {
+            return Ok(Next::Wait);
+        }
         let Some(claim) = self.known.claims.get(Some(&key.namespace), &key.name) else {
             return Ok(Next::Wait);
         };
@@ -375,7 +390,7 @@ impl Reconcile for OfClaims {
                 .replace_status(&key.name, &PostParams::default(), &claim)
                 .await;
             match gone_is_none(write).context(|| format!("free claim {key}"))? {
-                Some(written) => claim = written,
+                Some(freed) => claim = freed,
                 None => return Ok(Next::Wait),
             }
         }
@@ -383,8 +398,13 @@ impl Reconcile for OfClaims {
             let finalizers = claim.metadata.finalizers.get_or_insert_default();
             finalizers.retain(|f| f != FINALIZER);
             let write = api.replace(&key.name, &PostParams::default(), &claim).await;
-            gone_is_none(write).context(|| format!("remove the finalizer of claim {key}"))?;
+            let what = || format!("remove the finalizer of claim {key}");
+            match gone_is_none(write).context(what)? {
+                Some(open) => claim = open,
+                None => return Ok(Next::Wait),
+            }
         }
+        written.note(key, &claim);
         if unused && claim.metadata.deletion_timestamp.is_none() && self.is_orphan(&claim) {
             let params = DeleteParams {
                 preconditions: Some(Preconditions {

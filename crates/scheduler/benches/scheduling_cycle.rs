@@ -1,4 +1,4 @@
-//! One scheduling cycle on 5 000 nodes: bring the snapshot up to date, decide, assume.
+//! One scheduling cycle on 5 000 nodes: bring the snapshot up to date, decide, assume; with a claim also reserve its device.
 #![allow(missing_docs)]
 
 use std::sync::Arc;
@@ -6,8 +6,8 @@ use std::sync::Arc;
 use criterion::{Criterion, criterion_group, criterion_main};
 use davit_allocator::Selectors;
 use davit_scheduler::cache::{Cache, Snapshot};
-use davit_scheduler::cycle::{Inputs, Outcome, attempt};
-use davit_scheduler::devices::Devices;
+use davit_scheduler::cycle::{Attempt, Inputs, Outcome, attempt};
+use davit_scheduler::devices::{Devices, Watched};
 use davit_scheduler::framework::Profile;
 use davit_scheduler::nominator::Nominated;
 use davit_scheduler::plugins::{Budgets, default_profile};
@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 
 const NODES: usize = 5000;
 const PODS_PER_NODE: usize = 10;
+const DEVICES: usize = 8;
+const DRIVER: &str = "gpu.example.com";
 
 fn pod(name: &str, node: Option<&str>, requests: &Value, extra: &Value) -> Arc<PodInfo> {
     let mut spec = json!({
@@ -35,6 +37,7 @@ fn pod(name: &str, node: Option<&str>, requests: &Value, extra: &Value) -> Arc<P
 }
 
 struct Bed {
+    devices: Devices,
     cache: Cache,
     snapshot: Snapshot,
     profile: Profile,
@@ -67,13 +70,10 @@ impl Bed {
                 ));
             }
         }
-        let profile = default_profile(
-            "default-scheduler",
-            None,
-            Budgets::default(),
-            &Devices::new(Arc::new(Selectors::kubernetes())),
-        );
+        let devices = Devices::new(Arc::new(Selectors::kubernetes()));
+        let profile = default_profile("default-scheduler", None, Budgets::default(), &devices);
         let mut bed = Self {
+            devices,
             cache,
             snapshot: Snapshot::default(),
             profile,
@@ -93,15 +93,73 @@ impl Bed {
             nominated: &self.nominated,
             pod,
         };
-        let outcome = attempt(&inputs, &mut self.start).outcome;
+        let Attempt {
+            outcome, mut state, ..
+        } = attempt(&inputs, &mut self.start);
         if let Outcome::Node(at) = outcome {
             let name = self.snapshot.node(at).name.clone();
             self.cache
                 .assume(pod.clone(), &name)
                 .expect("the pod is new");
+            let reserve = &self.profile.points.reserve;
+            for plugin in reserve {
+                let status = plugin.reserve(&mut state, pod, &name);
+                assert!(status.is_success(), "{status:?}");
+            }
+            for plugin in reserve {
+                plugin.unreserve(&mut state, pod, &name);
+            }
             self.cache.forget(&pod.uid);
         }
         outcome
+    }
+
+    /// Gives every node eight devices, and makes the claim that is to be scheduled.
+    fn furnish(&self) {
+        let class = json!({"metadata": {"name": "gpu"}, "spec": {"selectors": [
+            {"cel": {"expression": format!("device.driver == '{DRIVER}'")}}]}});
+        let class = serde_json::from_value(class).expect("a class");
+        self.devices.set_class("gpu", Some(Arc::new(class)));
+        for node in 0..NODES {
+            let device = |d| {
+                json!({"name": format!("gpu-{d}"), "attributes": {
+                    "model": {"string": "a1"}, "numa": {"int": d % 2}, "uuid": {"string": format!("gpu-{node}-{d}")}}})
+            };
+            let devices: Vec<Value> = (0..DEVICES).map(device).collect();
+            let slice = json!({"metadata": {"name": format!("slice-{node}")},
+                "spec": {"driver": DRIVER, "nodeName": format!("node-{node}"), "devices": devices,
+                    "pool": {"name": format!("node-{node}"), "generation": 1, "resourceSliceCount": 1}}});
+            let slice = serde_json::from_value(slice).expect("a slice");
+            self.devices.set_slice(&slice);
+        }
+        self.claim("wanted", &Value::Null);
+        for what in [
+            Watched::Slices,
+            Watched::Classes,
+            Watched::Claims,
+            Watched::Rules,
+        ] {
+            self.devices.synced(what);
+        }
+        self.devices.classic().set_absent();
+    }
+
+    fn claim(&self, name: &str, status: &Value) {
+        let claim = json!({"metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu"}}]}}, "status": status});
+        let claim = serde_json::from_value(claim).expect("a claim");
+        self.devices.set_claim(Arc::new(claim));
+    }
+
+    /// Claims that hold devices of all nodes but some.
+    fn hold(&self, from: usize, to: usize, nodes: usize) {
+        for node in 0..nodes {
+            for device in from..to {
+                let status = json!({"allocation": {"devices": {"results": [{"request": "gpu", "driver": DRIVER,
+                    "pool": format!("node-{node}"), "device": format!("gpu-{device}")}]}}});
+                self.claim(&format!("held-{node}-{device}"), &status);
+            }
+        }
     }
 }
 
@@ -131,6 +189,21 @@ fn scheduling_cycle(c: &mut Criterion) {
     group.bench_function("5000_nodes/unschedulable", |b| {
         b.iter(|| bed.cycle(&nowhere));
     });
+    bed.furnish();
+    let claiming = json!({"resourceClaims": [{"name": "gpu", "resourceClaimName": "wanted"}]});
+    let claiming = pod("claiming", None, &json!({}), &claiming);
+    // One node in a hundred keeps its last devices.
+    for (taken, from, to, nodes) in [
+        ("none", 0, 0, 0),
+        ("half", 0, DEVICES / 2, NODES),
+        ("nearly_all", DEVICES / 2, DEVICES, NODES - NODES / 100),
+        ("all", DEVICES / 2, DEVICES, NODES),
+    ] {
+        bed.hold(from, to, nodes);
+        group.bench_function(format!("5000_nodes/claim_{taken}_taken"), |b| {
+            b.iter(|| bed.cycle(&claiming));
+        });
+    }
     group.finish();
 }
 

@@ -68,7 +68,7 @@ fn is_newer<K: kube::Resource>(known: &K, new: &K) -> bool {
 
 impl Classic {
     /// The API server does not have the classic API.
-    pub(crate) fn set_absent(&self) {
+    pub fn set_absent(&self) {
         self.inner.lock().synced = [true; 3];
     }
 

@@ -53,12 +53,16 @@ struct Inner {
     answers: Arc<Answers>,
 }
 
-/// What is watched for the plugin.
+/// The kinds that decisions about devices depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Watched {
+pub enum Watched {
+    /// ResourceSlices.
     Slices,
+    /// DeviceClasses.
     Classes,
+    /// ResourceClaims.
     Claims,
+    /// DeviceTaintRules.
     Rules,
 }
 
@@ -103,7 +107,7 @@ impl Devices {
     }
 
     /// Everything of this kind that exists is known now.
-    pub(crate) fn synced(&self, what: Watched) {
+    pub fn synced(&self, what: Watched) {
         self.inner.lock().synced[what as usize] = true;
     }
 
@@ -113,7 +117,7 @@ impl Devices {
     }
 
     /// Takes a slice over.
-    pub(crate) fn set_slice(&self, slice: &ResourceSlice) {
+    pub fn set_slice(&self, slice: &ResourceSlice) {
         let mut inner = self.inner.lock();
         let rules: Vec<TaintRule> = inner.rules.values().cloned().collect();
         match Slice::new(slice, &rules) {
@@ -151,7 +155,7 @@ impl Devices {
     }
 
     /// Takes a class over, or its end.
-    pub(crate) fn set_class(&self, name: &str, class: Option<Arc<DeviceClass>>) {
+    pub fn set_class(&self, name: &str, class: Option<Arc<DeviceClass>>) {
         let mut inner = self.inner.lock();
         inner.compiled_classes = None;
         inner.answers.all_changed();
@@ -162,7 +166,7 @@ impl Devices {
     }
 
     /// Takes a claim over as the API shows it; what is known to be newer stays.
-    pub(crate) fn set_claim(&self, claim: Arc<ResourceClaim>) {
+    pub fn set_claim(&self, claim: Arc<ResourceClaim>) {
         let mut inner = self.inner.lock();
         let key = key(&claim);
         let version = |c: &ResourceClaim| {
