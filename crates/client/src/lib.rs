@@ -11,6 +11,7 @@ mod connect;
 mod events;
 mod informer;
 mod leader;
+mod pause;
 mod queue;
 mod reviews;
 pub mod signing;
