@@ -4,12 +4,13 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Debug;
 
 use futures::StreamExt;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::informer::{Object, ObjectKey};
+use crate::pause::Pause;
 
 /// How many changes may wait for the receiver; the watch waits after that.
 const WAITING: usize = 64;
@@ -77,10 +78,14 @@ async fn follow<K: Object>(
     config: watcher::Config,
     sender: mpsc::Sender<FeedEvent<K>>,
 ) {
-    let events = watcher(api, config).default_backoff();
-    let mut events = std::pin::pin!(events);
+    let mut events = std::pin::pin!(watcher(api, config));
     let mut known = Known::default();
+    let mut pause = Pause::default();
     while let Some(event) = events.next().await {
+        // that a list begins is no success yet
+        if !matches!(event, Ok(watcher::Event::Init) | Err(_)) {
+            pause = Pause::default();
+        }
         match event {
             Ok(event) => {
                 for event in known.take(event) {
@@ -89,9 +94,7 @@ async fn follow<K: Object>(
                     }
                 }
             }
-            Err(error) => {
-                tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, trying again");
-            }
+            Err(error) => pause.after(&error, &K::kind(&())).await,
         }
     }
 }

@@ -5,8 +5,9 @@
 //! not for the events that happened, and nothing is ever dropped.
 
 use crate::Error;
+use crate::pause::Pause;
 use futures::StreamExt;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use parking_lot::{Mutex, RwLock};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
@@ -309,10 +310,14 @@ impl<K: Object> Shared<K> {
             trim(&mut object);
             object
         };
-        let events = watcher(api, config).default_backoff();
-        let mut events = std::pin::pin!(events);
+        let mut events = std::pin::pin!(watcher(api, config));
         let mut listed: HashSet<ObjectKey> = HashSet::new();
+        let mut pause = Pause::default();
         while let Some(event) = events.next().await {
+            // that a list begins is no success yet
+            if !matches!(event, Ok(watcher::Event::Init) | Err(_)) {
+                pause = Pause::default();
+            }
             match event {
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(object)) => {
@@ -324,9 +329,7 @@ impl<K: Object> Shared<K> {
                 Ok(watcher::Event::Delete(object)) => {
                     self.delete(&ObjectKey::of(&object), Some(trimmed(object)));
                 }
-                Err(error) => {
-                    tracing::warn!(kind = %K::kind(&()), %error, "watch interrupted, trying again");
-                }
+                Err(error) => pause.after(&error, &K::kind(&())).await,
             }
         }
     }

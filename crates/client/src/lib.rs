@@ -12,6 +12,7 @@ mod events;
 mod feed;
 mod informer;
 mod leader;
+mod pause;
 mod queue;
 mod reviews;
 pub mod signing;
