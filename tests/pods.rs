@@ -295,6 +295,11 @@ fn images_that_nobody_uses_are_removed() {
 }
 
 #[test]
+fn a_private_image_is_for_who_could_have_pulled_it() {
+    credentials::others();
+}
+
+#[test]
 fn item_116_images_are_volumes() {
     images::volumes();
 }

@@ -58,9 +58,18 @@ fn run_here(target: Target, time: Duration, seed: u64) -> Report {
     let end = Instant::now() + time;
     while Instant::now() < end {
         let input = input(target, &mut numbers, &kept);
-        let began = Instant::now();
-        let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
-        let took = began.elapsed();
+        let attempt = || {
+            let began = Instant::now();
+            let outcome = catch_unwind(AssertUnwindSafe(|| (target.run)(&input)));
+            (outcome, began.elapsed())
+        };
+        let (mut outcome, mut took) = attempt();
+        // A machine that has other things to do is slow now and then, an input always.
+        for _ in 0..2 {
+            if outcome.is_ok() && took > SLOW {
+                (outcome, took) = attempt();
+            }
+        }
         report.runs += 1;
         let finding = match outcome {
             Err(_) => Some(LAST.lock().unwrap_or_else(PoisonError::into_inner).clone()),

@@ -83,6 +83,16 @@ pub const TARGETS: &[Target] = &[
         make: make::quantity,
     },
     Target {
+        name: "registry",
+        run: targets::registry::registry,
+        make: make::registry::registry,
+    },
+    Target {
+        name: "request_path",
+        run: targets::requests::request_path,
+        make: make::requests::request_path,
+    },
+    Target {
         name: "selectors",
         run: targets::selectors,
         make: make::selectors,

@@ -1,6 +1,8 @@
 //! What each target promises about any input.
 
 pub mod access;
+pub mod registry;
+pub mod requests;
 pub mod wire;
 
 use std::sync::LazyLock;

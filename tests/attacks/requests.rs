@@ -7,6 +7,8 @@
 mod paths;
 #[path = "requests/reach.rs"]
 mod reach;
+#[path = "requests/services.rs"]
+mod services;
 
 use crate::harness::{Cluster, temp_dir};
 use rustls_pki_types::pem::PemObject;
@@ -326,6 +328,8 @@ fn requests_do_what_they_were_allowed_for() {
     reach::nodes_of_this_machine(&t);
     reach::ephemeral_containers(&t);
     reach::subresources_that_escalate(&t);
+    services::cluster_ips_of_others(&t);
+    services::external_addresses_that_are_cluster_ips(&t);
 }
 
 impl Target {

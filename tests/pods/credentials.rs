@@ -119,3 +119,131 @@ pub(crate) fn scenario() {
     kube.wait_ready("private");
     kube.clean_up();
 }
+
+/// A pod without any credentials that wants a private image which another's pod has brought to the node.
+const WITHOUT: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, namespace: thief}
+spec:
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: "IMAGE"
+    imagePullPolicy: POLICY
+    command: [/bin/sh, -c, "exec sleep 1000"]
+"#;
+
+const WITHOUT_VOLUME: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: NAME, namespace: thief}
+spec:
+  automountServiceAccountToken: false
+  terminationGracePeriodSeconds: 0
+  containers:
+  - name: main
+    image: davit.local/host
+    imagePullPolicy: Never
+    command: [/bin/sh, -c, "exec sleep 1000"]
+    volumeMounts: [{name: data, mountPath: /mnt}]
+  volumes:
+  - name: data
+    image: {reference: "IMAGE", pullPolicy: POLICY}
+"#;
+
+/// KEP-2535: an image that is there is for those who could have pulled it.
+pub(crate) fn others() {
+    let Some(busybox) = images::busybox() else {
+        return;
+    };
+    let port = registry(images::registry_content(&busybox, "team/app", "1"));
+    let Some(mut kube) = Kube::up("1.33", &[]) else {
+        return;
+    };
+    let image = format!("127.0.0.1:{port}/team/app:1");
+    let secret = |namespace: &str, password: &str| {
+        let (server, password) = (
+            format!("--docker-server=127.0.0.1:{port}"),
+            format!("--docker-password={password}"),
+        );
+        let of = [
+            "create",
+            "secret",
+            "docker-registry",
+            "pull",
+            "-n",
+            namespace,
+        ];
+        let with = ["--docker-username=robot", &server, &password];
+        kube.run([&of[..], &with[..]].concat());
+    };
+    kube.run(["create", "namespace", "thief"]);
+    secret("default", "secret");
+    secret("thief", "guessed");
+    let pulled = |name: &str| {
+        let pod = crate::pod(name, "Always", "exec sleep 1000", "");
+        let pod = pod.replace("davit.local/host", &image);
+        kube.create(&pod.replace(
+            "  containers:",
+            "  imagePullSecrets: [{name: pull}]\n  containers:",
+        ));
+        kube.wait_ready(name);
+    };
+    pulled("owner");
+    pulled("again");
+    let id = kube.field("owner", ".status.containerStatuses[0].imageID");
+    let id = &id[id.find("sha256:").unwrap()..];
+    kube.eventually("the thief's account", || {
+        let account = ["get", "serviceaccount", "default", "-n", "thief"];
+        kube.try_run(account).is_ok()
+    });
+    let manifest = |template: &str, name: &str, image: &str, policy: &str| {
+        let pod = template.replace("NAME", name).replace("IMAGE", image);
+        pod.replace("POLICY", policy)
+    };
+    let guessing = manifest(WITHOUT, "guessing", &image, "IfNotPresent").replace(
+        "  containers:",
+        "  imagePullSecrets: [{name: pull}]\n  containers:",
+    );
+    kube.create(&guessing);
+    for (name, template, image, policy) in [
+        ("plain", WITHOUT, image.as_str(), "IfNotPresent"),
+        ("never", WITHOUT, &image, "Never"),
+        ("by-id", WITHOUT, id, "IfNotPresent"),
+        ("by-id-never", WITHOUT, id, "Never"),
+        ("volume", WITHOUT_VOLUME, &image, "IfNotPresent"),
+        ("volume-never", WITHOUT_VOLUME, &image, "Never"),
+        ("volume-by-id", WITHOUT_VOLUME, id, "Never"),
+    ] {
+        kube.create(&manifest(template, name, image, policy));
+    }
+    let waits = |kube: &Kube, name: &str| {
+        let path = "jsonpath={.status.containerStatuses[0].state}";
+        let state = kube.try_run(["get", "pod", name, "-n", "thief", "-o", path]);
+        let state = state.unwrap_or_default();
+        assert!(!state.contains("running"), "{name} has the image: {state}");
+        state.contains("Pull")
+    };
+    let all = [
+        "guessing",
+        "plain",
+        "never",
+        "by-id",
+        "by-id-never",
+        "volume",
+        "volume-never",
+        "volume-by-id",
+    ];
+    for name in all {
+        kube.eventually(&format!("{name} is refused"), || waits(&kube, name));
+    }
+    // Whoever is started again knows as much.
+    kube.cluster.kill();
+    kube.cluster.start_again();
+    kube.run(["delete", "pod", "-n", "thief", "plain", "--now"]);
+    kube.create(&manifest(WITHOUT, "plain", &image, "IfNotPresent"));
+    kube.eventually("plain is refused again", || waits(&kube, "plain"));
+    kube.clean_up();
+}

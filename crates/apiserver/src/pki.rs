@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use davit_client::subject::Subject;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, SanType,
+    Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -139,6 +139,12 @@ impl Pki {
         let (ca_pem, key) = match (read_optional(&certificate_path)?, read_optional(&key_path)?) {
             (Some(certificate), Some(key)) => {
                 let key = KeyPair::from_pem(&key).map_err(parse("ca"))?;
+                if !belongs(&key, &certificate) {
+                    return Err(PkiError::Parse {
+                        name: "ca".to_owned(),
+                        detail: "ca.key is not the key of ca.crt".to_owned(),
+                    });
+                }
                 (certificate, key)
             }
             _ => {
@@ -251,6 +257,8 @@ impl Pki {
         Ok(key.serialize_pem())
     }
 
+    /// What is kept under `file`, if it is a pair that fits; else a new one. Key and certificate are two files: whoever was
+    /// interrupted between them has left the one of an old pair and the other of a new one, which is no pair.
     fn leaf(
         &self,
         file: &str,
@@ -262,6 +270,7 @@ impl Pki {
         if let (Some(certificate), Some(key)) =
             (read_optional(&certificate_path)?, read_optional(&key_path)?)
             && self.reusable(&certificate, &fits)
+            && KeyPair::from_pem(&key).is_ok_and(|key| belongs(&key, &certificate))
         {
             return Ok(Identity { certificate, key });
         }
@@ -409,6 +418,15 @@ fn set_validity(params: &mut CertificateParams, years: i32, now: jiff::Timestamp
     params.not_after = rcgen::date_time_ymd(from + years, now.month().unsigned_abs(), 1);
 }
 
+/// Whether the key is the certificate's.
+fn belongs(key: &KeyPair, pem: &str) -> bool {
+    let der = first_certificate(pem);
+    let certificate = der.as_deref().map(X509Certificate::from_der);
+    certificate.is_some_and(|read| {
+        read.is_ok_and(|(_, read)| read.public_key().raw == key.subject_public_key_info())
+    })
+}
+
 /// The DER of the first certificate of a PEM text.
 pub(crate) fn first_certificate(pem: &str) -> Option<Vec<u8>> {
     use rustls_pki_types::pem::PemObject;
@@ -433,70 +451,4 @@ fn parse(name: &'static str) -> impl Fn(rcgen::Error) -> PkiError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_authority_is_made_once_and_leaves_are_reused() {
-        let dir = tempfile::tempdir().unwrap();
-        let pki = Pki::open(dir.path()).unwrap();
-        let admin = pki.admin().unwrap();
-        let again = Pki::open(dir.path()).unwrap();
-        assert_eq!(pki.ca_certificate(), again.ca_certificate());
-        assert_eq!(admin.certificate, again.admin().unwrap().certificate);
-    }
-
-    #[test]
-    fn a_serving_certificate_is_renewed_when_its_names_grow() {
-        let dir = tempfile::tempdir().unwrap();
-        let pki = Pki::open(dir.path()).unwrap();
-        let names = api_server_names("10.96.0.1", &[]);
-        let first = pki.serving("apiserver", "kube-apiserver", &names).unwrap();
-        let same = pki.serving("apiserver", "kube-apiserver", &names).unwrap();
-        assert_eq!(first.certificate, same.certificate);
-        let more = api_server_names("10.96.0.1", &["192.0.2.7".to_owned()]);
-        let other = pki.serving("apiserver", "kube-apiserver", &more).unwrap();
-        assert_ne!(first.certificate, other.certificate);
-    }
-
-    #[test]
-    fn leaves_are_renewed_a_year_before_their_end() {
-        let dir = tempfile::tempdir().unwrap();
-        let years =
-            |n: i64| jiff::Timestamp::now() + jiff::SignedDuration::from_hours(n * 365 * 24);
-        let at = |clock| Pki::open_as(dir.path(), "davit-ca", clock).unwrap();
-        let first = at(jiff::Timestamp::now).admin().unwrap();
-        let after_a_year: Clock =
-            || jiff::Timestamp::now() + jiff::SignedDuration::from_hours(365 * 24);
-        assert_eq!(
-            at(after_a_year).admin().unwrap().certificate,
-            first.certificate
-        );
-        let in_time: Clock = || jiff::Timestamp::now() + jiff::SignedDuration::from_hours(800 * 24);
-        let renewed = at(in_time).admin().unwrap();
-        assert_ne!(renewed.certificate, first.certificate);
-        let der = first_certificate(&renewed.certificate).unwrap();
-        let (_, parsed) = X509Certificate::from_der(&der).unwrap();
-        assert!(parsed.validity().not_after.timestamp() > years(4).as_second());
-        assert_eq!(
-            at(in_time).admin().unwrap().certificate,
-            renewed.certificate
-        );
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn keys_are_readable_by_the_owner_only() {
-        use std::os::unix::fs::PermissionsExt;
-        let dir = tempfile::tempdir().unwrap();
-        let pki = Pki::open(dir.path()).unwrap();
-        pki.service_account_key().unwrap();
-        for file in ["ca.key", "sa.key"] {
-            let mode = std::fs::metadata(dir.path().join(file))
-                .unwrap()
-                .permissions()
-                .mode();
-            assert_eq!(mode & 0o777, 0o600, "{file}");
-        }
-    }
-}
+mod tests;

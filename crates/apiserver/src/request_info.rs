@@ -85,6 +85,41 @@ impl RequestInfo {
         info
     }
 
+    /// Reads a request line as the pipeline does: the path, held to where its resource is. `namespaced` says whether
+    /// objects of the resource are in namespaces, `None` for what is not known.
+    pub fn read(
+        method: &Method,
+        uri: &http::Uri,
+        namespaced: impl FnOnce(&Self) -> Option<bool>,
+    ) -> Self {
+        let query = Query::parse(uri.query().unwrap_or_default());
+        let mut info = Self::parse(method, uri.path(), &query);
+        let namespaced = namespaced(&info);
+        info.hold_to(namespaced);
+        info
+    }
+
+    /// Takes the namespace from a path that puts something there that is in none, and marks what is not served.
+    pub(crate) fn hold_to(&mut self, namespaced: Option<bool>) {
+        let (true, Some(namespaced)) = (self.is_resource, namespaced) else {
+            return;
+        };
+        if self.is_namespaced() && !namespaced {
+            self.namespace = None;
+            self.unserved = true;
+        }
+        // an object is watched by its path in its namespace only
+        if self.watch_prefix && !self.name.is_empty() && namespaced && self.namespace.is_none() {
+            self.unserved = true;
+        }
+    }
+
+    /// Whether anything can be served at this path by this method.
+    #[must_use]
+    pub fn is_served(&self) -> bool {
+        !self.unserved
+    }
+
     /// Reads what follows group and version, from segment `at` on.
     fn parse_resource(&mut self, method: &Method, segments: &Segments<'_>, mut at: usize) {
         verb_of_method(method).clone_into(&mut self.verb);
@@ -138,7 +173,8 @@ impl RequestInfo {
 
     /// Whether the path names an object, or a resource, inside a namespace. The namespace of a
     /// path to a namespace itself is that of the object only.
-    pub(crate) fn is_namespaced(&self) -> bool {
+    #[must_use]
+    pub fn is_namespaced(&self) -> bool {
         self.in_namespace
             || (self.namespace.is_some()
                 && !(self.group.is_empty() && self.resource == "namespaces"))

@@ -225,6 +225,7 @@ impl ServiceAddresses {
         let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else {
             return Ok(reservation);
         };
+        self.external(spec, &held, &mut faults);
         self.address(spec, &held, &mut reservation, &mut faults);
         self.node_ports(spec, &held, &mut reservation, &mut faults);
         if faults.is_empty() {
@@ -286,6 +287,27 @@ impl ServiceAddresses {
             Err(why) => {
                 let path = Path::new("spec").child("clusterIPs");
                 faults.push(FieldError::invalid(&path, json!([asked]), why));
+            }
+        }
+    }
+
+    /// An address that is, or will be, a Service's own is nobody's external one.
+    fn external(
+        &self,
+        spec: &serde_json::Map<String, Value>,
+        held: &Held,
+        faults: &mut Vec<FieldError>,
+    ) {
+        let asked = spec.get("externalIPs").and_then(Value::as_array);
+        for (index, asked) in asked.into_iter().flatten().enumerate() {
+            let text = asked.as_str().unwrap_or_default();
+            let address = text.parse::<Ipv4Addr>().map(u32::from);
+            if address.is_ok_and(|address| self.range.contains(address))
+                && !held.external.contains(asked)
+            {
+                let path = Path::new("spec").child("externalIPs").index(index);
+                let why = format!("may not be in the range of cluster IPs, {}", self.range);
+                faults.push(FieldError::invalid(&path, asked.clone(), why));
             }
         }
     }
@@ -442,6 +464,8 @@ impl ServiceAddresses {
 struct Held {
     addresses: Vec<u32>,
     ports: Vec<(u16, bool)>,
+    /// `externalIPs`.
+    external: Vec<Value>,
 }
 
 async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Status> {
@@ -454,11 +478,20 @@ async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Sta
         .map(|service| Held {
             addresses: address_of(&service).into_iter().collect(),
             ports: ports_of(&service),
+            external: service
+                .pointer("/spec/externalIPs")
+                .and_then(Value::as_array)
+                .cloned()
+                .unwrap_or_default(),
         })
         .unwrap_or_default())
 }
 
+/// The cluster IP that a Service holds. One of type ExternalName holds none, whatever is written there.
 fn address_of(service: &Value) -> Option<u32> {
+    if service.pointer("/spec/type").and_then(Value::as_str) == Some("ExternalName") {
+        return None;
+    }
     service
         .pointer("/spec/clusterIP")?
         .as_str()?

@@ -16,8 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// What a node's agent makes in its directory. Of `plugins`, which drivers share, only the part that is its own.
-const OF_NODE: [&str; 12] = [
+const OF_NODE: [&str; 13] = [
     "pods",
+    "image_manager",
     "pods-api",
     "pod-resources",
     "device-plugins",

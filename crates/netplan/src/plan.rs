@@ -1,8 +1,9 @@
 //! The elements of the proxy's maps.
 
 use crate::Chain;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::ops::RangeInclusive;
 
 /// A map or set of the proxy's table. Those that lead to others come after these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,11 +138,49 @@ impl Key {
         }
     }
 
-    pub(crate) fn cluster_address(address: Ipv4Addr) -> Self {
+    /// The element that says that an address is a Service's own.
+    #[must_use]
+    pub fn cluster_address(address: Ipv4Addr) -> Self {
         Self {
             map: Map::ClusterAddresses,
             bytes: address.octets().to_vec(),
         }
+    }
+
+    /// The address that an element is about, if it is about one at which a Service is reached.
+    #[must_use]
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        let reached = REACHED.contains(&self.map);
+        let octets: &[u8; 4] = self.bytes.first_chunk()?;
+        reached.then(|| Ipv4Addr::from(*octets))
+    }
+
+    /// All elements about an address at which Services are reached.
+    #[must_use]
+    pub fn all_at(address: Ipv4Addr) -> [RangeInclusive<Self>; 3] {
+        REACHED.map(|map| {
+            let key = |rest: &[u8]| Self {
+                map,
+                bytes: [&address.octets(), rest].concat(),
+            };
+            key(&[])..=key(&[u8::MAX; 16])
+        })
+    }
+}
+
+/// Maps whose elements begin with an address at which a Service is reached.
+const REACHED: [Map; 3] = [Map::Endpoints, Map::Services, Map::Refused];
+
+impl Plan {
+    /// The Service's own addresses: those that no other has.
+    #[must_use]
+    pub fn own_addresses(&self) -> BTreeSet<Ipv4Addr> {
+        let own = self
+            .entries
+            .keys()
+            .filter(|key| key.map == Map::ClusterAddresses);
+        let octets = own.filter_map(|key| key.bytes.first_chunk::<4>());
+        octets.map(|octets| Ipv4Addr::from(*octets)).collect()
     }
 }
 

@@ -1,8 +1,11 @@
 //! The Service proxy: what Services and their endpoints say stands in the kernel (spec network.md 3).
 
+mod claims;
+
 use crate::maps::Map;
 use crate::rules;
 use crate::ruleset::{Ruleset, Update, Wanted};
+use claims::Claims;
 use davit_client::{Informer, ObjectKey};
 use davit_net::conntrack::{self, Connection};
 use davit_net::nft::{Data, Element, Verdict};
@@ -45,9 +48,7 @@ pub(crate) fn service_of(slice: &EndpointSlice) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     ruleset: Arc<Ruleset>,
-    plans: HashMap<ObjectKey, Plan>,
-    /// Which Services want an element: pods are endpoints of several, and users write equal addresses.
-    holders: HashMap<Key, BTreeSet<ObjectKey>>,
+    claims: Claims,
     /// Everything is to be told again.
     stale: bool,
 }
@@ -56,8 +57,7 @@ impl Proxy {
     pub(crate) fn new(ruleset: Arc<Ruleset>) -> Self {
         Self {
             ruleset,
-            plans: HashMap::new(),
-            holders: HashMap::new(),
+            claims: Claims::default(),
             stale: true,
         }
     }
@@ -78,16 +78,16 @@ impl Proxy {
         let mut changed = Vec::new();
         for key in keys {
             let new = plan_of(key, seen, node);
-            let old = self.plans.get(key);
+            let old = self.claims.plan(key);
             if old == Some(&new) || (old.is_none() && new == Plan::default()) {
                 continue;
             }
             changed.push(key.clone());
-            self.enter(key, new, &mut touched);
+            self.claims.enter(key, new, &mut touched);
         }
         let everything = self.stale;
         if everything {
-            touched = self.holders.keys().cloned().collect();
+            touched = self.claims.all().cloned().collect();
         }
         let mut update = Update::default();
         for key in &touched {
@@ -105,36 +105,8 @@ impl Proxy {
         self.end_affinity(&changed)
     }
 
-    fn enter(&mut self, key: &ObjectKey, new: Plan, touched: &mut BTreeSet<Key>) {
-        if let Some(old) = self.plans.remove(key) {
-            for entry in old.entries.keys() {
-                if new.entries.contains_key(entry) {
-                    continue;
-                }
-                if let Some(holders) = self.holders.get_mut(entry) {
-                    holders.remove(key);
-                    if holders.is_empty() {
-                        self.holders.remove(entry);
-                    }
-                }
-                touched.insert(entry.clone());
-            }
-        }
-        for entry in new.entries.keys() {
-            let holders = self.holders.entry(entry.clone()).or_default();
-            holders.insert(key.clone());
-            touched.insert(entry.clone());
-        }
-        if new != Plan::default() {
-            self.plans.insert(key.clone(), new);
-        }
-    }
-
-    /// Of several that want one element, the first by name has it.
     fn want(&self, key: &Key, update: &mut Update) {
-        let holder = self.holders.get(key).and_then(BTreeSet::first);
-        let value = holder.and_then(|holder| self.plans.get(holder)?.entries.get(key));
-        let wanted = match value {
+        let wanted = match self.claims.value(key) {
             None => Wanted::Nothing,
             Some(Value::Member) => Wanted::Member,
             Some(Value::Endpoint(address, port)) => {
@@ -154,7 +126,7 @@ impl Proxy {
     fn end_datagrams(&self, changed: &[ObjectKey]) -> io::Result<()> {
         let mut at: HashMap<(Ipv4Addr, u16), HashSet<(Ipv4Addr, u16)>> = HashMap::new();
         let mut ports: HashMap<u16, HashSet<(Ipv4Addr, u16)>> = HashMap::new();
-        for plan in changed.iter().filter_map(|key| self.plans.get(key)) {
+        for plan in changed.iter().filter_map(|key| self.claims.plan(key)) {
             for reached in &plan.datagrams {
                 for place in &reached.at {
                     at.entry(*place).or_default().extend(&reached.serving);
@@ -184,7 +156,7 @@ impl Proxy {
 
     /// Clients whose endpoint is none any more choose anew.
     fn end_affinity(&self, changed: &[ObjectKey]) -> io::Result<()> {
-        let plans: Vec<&Plan> = changed.iter().filter_map(|k| self.plans.get(k)).collect();
+        let plans: Vec<&Plan> = changed.iter().filter_map(|k| self.claims.plan(k)).collect();
         let sticky = |plan: &&Plan| {
             plan.entries.values().any(|value| match value {
                 Value::Chain(chain) => keeps_clients(chain),

@@ -27,9 +27,9 @@ use crate::devices::UnhealthyPolicies;
 use crate::dns::ClusterDns;
 use crate::dra::{self, ApiClaims};
 use crate::eviction;
-use crate::images::ImageManager;
 use crate::images::collector::{self, Collector};
 use crate::images::credentials::{CredentialOptions, CredentialProviders};
+use crate::images::{ImageManager, Verification};
 use crate::local_volumes;
 use crate::logs::LogRotation;
 use crate::machine::Machine;
@@ -148,6 +148,8 @@ pub struct NodeOptions {
     pub measure: Arc<dyn eviction::Measure>,
     /// When images are removed.
     pub image_gc: collector::Policy,
+    /// Which pods have to show that they may have an image that is there.
+    pub image_verification: Verification,
     /// How long pods have when the machine goes down.
     pub shutdown: Shutdown,
     /// Cancelled when the machine goes down. The agent ends by itself then, if `shutdown` gives pods any time.
@@ -212,6 +214,7 @@ impl NodeOptions {
             eviction: eviction::Config::default(),
             measure: Arc::new(eviction::SystemMeasure::new(root_dir.clone())),
             image_gc: collector::Policy::default(),
+            image_verification: Verification::default(),
             shutdown: Shutdown::default(),
             going_down: CancellationToken::new(),
             look: Arc::default(),
@@ -469,6 +472,8 @@ impl NodeAgent {
                 recorder.clone(),
                 objects.clone(),
                 CredentialProviders::new(options.credentials.clone()),
+                &paths.image_manager(),
+                verification(&options),
             ),
             image_collector: Collector::new(options.runtime.clone(), options.image_gc),
             pressure: tokio::sync::watch::Sender::default(),
@@ -486,6 +491,14 @@ impl NodeAgent {
             metrics,
         };
         Ok((Arc::new(ctx), listeners))
+    }
+}
+
+/// Without the feature an image that is there is everybody's.
+fn verification(options: &NodeOptions) -> Verification {
+    match options.features.is_on("KubeletEnsureSecretPulledImages") {
+        true => options.image_verification.clone(),
+        false => Verification::Never,
     }
 }
 

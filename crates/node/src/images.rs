@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Container, ObjectReference, Pod};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Semaphore;
@@ -18,9 +19,12 @@ use tokio::sync::Semaphore;
 pub mod collector;
 pub mod credentials;
 mod keyring;
+mod pulled;
 
 use credentials::CredentialProviders;
-pub use keyring::Keyring;
+use keyring::{Credential, Keyring};
+use pulled::{Access, PullRecords};
+pub use pulled::{Verification, is_allowlist_entry};
 
 /// Pulls that run beside one another.
 const PARALLEL_PULLS: usize = 8;
@@ -42,6 +46,7 @@ pub struct ImageManager {
     recorder: EventRecorder,
     objects: Arc<dyn ObjectSource>,
     providers: CredentialProviders,
+    records: PullRecords,
     backoff: Mutex<Backoff>,
     failures: Mutex<HashMap<String, Timestamp>>,
     slots: Semaphore,
@@ -58,12 +63,15 @@ pub struct Present {
 }
 
 impl ImageManager {
-    /// Pulls through `runtime`, with the credentials of pods and of `providers`.
+    /// Pulls through `runtime`, with the credentials of pods and of `providers`. What was pulled by whom is kept in `records`,
+    /// and asked by `verification`.
     pub fn new(
         runtime: Arc<dyn Runtime>,
         recorder: EventRecorder,
         objects: Arc<dyn ObjectSource>,
         providers: CredentialProviders,
+        records: &Path,
+        verification: Verification,
     ) -> Self {
         let backoff = Backoff::new(SignedDuration::from_secs(10), SignedDuration::from_mins(5));
         Self {
@@ -71,6 +79,7 @@ impl ImageManager {
             recorder,
             objects,
             providers,
+            records: PullRecords::new(records, verification),
             backoff: Mutex::new(backoff),
             failures: Mutex::default(),
             slots: Semaphore::new(PARALLEL_PULLS),
@@ -174,15 +183,63 @@ impl ImageManager {
                 return Err(wait("ErrImageNeverPull", message));
             }
             ("Never" | "IfNotPresent", Some(found)) => {
-                let message = format!(
-                    "Container image {image:?} already present on machine and can be accessed by the pod"
-                );
-                self.recorder.normal(&reference, "Pulled", message);
-                return Ok(present_of(&found));
+                if self.may_use(pod, image, &found.id).await {
+                    let message = format!(
+                        "Container image {image:?} already present on machine and can be accessed by the pod"
+                    );
+                    self.recorder.normal(&reference, "Pulled", message);
+                    return Ok(present_of(&found));
+                }
+                if policy == "Never" {
+                    let message = format!(
+                        "Container image {image:?} is present with pull policy of Never but does not have the proper credentials to access the image"
+                    );
+                    self.recorder
+                        .warning(&reference, "ErrImageNeverPull", &message);
+                    return Err(wait("ErrImageNeverPull", message));
+                }
             }
             _ => {}
         }
         self.pull(pod, &reference, spec).await
+    }
+
+    /// Whether a pod may use an image that is there as it is, because everybody may or the pod has the credentials by which
+    /// it was pulled. Else the registry decides.
+    async fn may_use(&self, pod: &Pod, image: &str, id: &str) -> bool {
+        let allowed = match self.records.access(image, id) {
+            Access::Open => return true,
+            Access::Pull => return false,
+            Access::Asked(allowed) => allowed,
+        };
+        if self.records.knows(pod.uid(), image, id) {
+            return true;
+        }
+        let keyring = self.keyring(pod, image).await;
+        let may = allowed.admits(&keyring.lookup(image));
+        if may {
+            self.records.let_in(pod.uid(), image, id);
+        }
+        may
+    }
+
+    /// What the pod can show for an image.
+    async fn keyring(&self, pod: &Pod, image: &str) -> Keyring {
+        let (keyring, provided) = tokio::join!(
+            Keyring::of_pod(pod, &*self.objects),
+            self.providers.lookup(image, pod, &*self.objects)
+        );
+        keyring.with(provided)
+    }
+
+    /// Forgets who pulled images that are gone.
+    ///
+    /// # Errors
+    /// The runtime does not say what is there.
+    pub async fn forget_gone(&self) -> Result<(), RuntimeError> {
+        let there = self.runtime.list_images(None).await?;
+        self.records.retain(&there);
+        Ok(())
     }
 
     async fn pull(
@@ -203,15 +260,17 @@ impl ImageManager {
         let _slot = self.slots.acquire().await;
         self.recorder
             .normal(reference, "Pulling", format!("Pulling image {image:?}"));
-        let (keyring, provided) = tokio::join!(
-            Keyring::of_pod(pod, &*self.objects),
-            self.providers.lookup(&image, pod, &*self.objects)
-        );
-        let keyring = keyring.with(provided);
+        let keyring = self.keyring(pod, &image).await;
         let begun = Instant::now();
+        let noted = self.records.begin(&image).map_err(|error| Waiting {
+            reason: "ErrImagePull".to_owned(),
+            message: format!("failed to record image pull intent for image {image:?}: {error}"),
+        })?;
         match self.try_credentials(&keyring, &spec).await {
-            Ok(id) => {
+            Ok((id, used)) => {
                 let size = self.finish(&key, &spec, &id).await?;
+                noted.succeeded(&size.0.reference, used.as_ref());
+                self.records.let_in(pod.uid(), &image, &size.0.reference);
                 let took = begun.elapsed();
                 let message = format!(
                     "Successfully pulled image {image:?} in {took:.3?} ({took:.3?} including waiting). Image size: {} bytes.",
@@ -221,6 +280,7 @@ impl ImageManager {
                 Ok(size.0)
             }
             Err(error) => {
+                noted.failed();
                 let now = Timestamp::now();
                 self.failures.lock().insert(key.clone(), now);
                 self.backoff.lock().next(&key, now, now);
@@ -244,23 +304,22 @@ impl ImageManager {
         Some(format!("Back-off pulling image {image:?}"))
     }
 
+    /// The image's ID, and the credentials that it took.
     async fn try_credentials(
         &self,
         keyring: &Keyring,
         spec: &cri::ImageSpec,
-    ) -> Result<String, RuntimeError> {
+    ) -> Result<(String, Option<Credential>), RuntimeError> {
         let candidates = keyring.lookup(&spec.image);
         if candidates.is_empty() {
-            return self.runtime.pull_image(spec.clone(), None, None).await;
+            let id = self.runtime.pull_image(spec.clone(), None, None).await?;
+            return Ok((id, None));
         }
         let mut last = RuntimeError::Internal("no credentials".to_owned());
-        for auth in candidates {
-            match self
-                .runtime
-                .pull_image(spec.clone(), Some(auth), None)
-                .await
-            {
-                Ok(id) => return Ok(id),
+        for credential in candidates {
+            let auth = Some(credential.auth.clone());
+            match self.runtime.pull_image(spec.clone(), auth, None).await {
+                Ok(id) => return Ok((id, Some(credential))),
                 Err(error) => last = error,
             }
         }
@@ -298,6 +357,7 @@ impl ImageManager {
 
     /// Forgets the pulls of a pod.
     pub fn forget(&self, uid: &str) {
+        self.records.forget(uid);
         let prefix = format!("{uid}_");
         let keys: Vec<String> = self
             .failures

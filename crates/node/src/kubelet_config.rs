@@ -26,6 +26,7 @@ use crate::durations;
 use crate::eviction;
 use crate::eviction::signals::Fields;
 use crate::images::collector::Policy as ImagePolicy;
+use crate::images::{Verification, is_allowlist_entry};
 use crate::shutdown::{Group, Shutdown};
 use crate::sysctls::Allowlist;
 
@@ -105,6 +106,7 @@ pub struct KubeletConfig {
     image_maximum_gc_age: Option<String>,
     #[serde(rename = "imageMinimumGCAge")]
     image_minimum_gc_age: Option<String>,
+    image_pull_credentials_verification_policy: Option<String>,
     kube_reserved: BTreeMap<String, String>,
     local_storage_capacity_isolation: Option<bool>,
     max_pods: Option<u32>,
@@ -113,6 +115,7 @@ pub struct KubeletConfig {
     pod_logs_dir: Option<PathBuf>,
     pod_pids_limit: Option<i64>,
     port: Option<u16>,
+    preloaded_images_verification_allowlist: Vec<String>,
     register_with_taints: Vec<Taint>,
     reserved_memory: Vec<MemoryReservation>,
     #[serde(rename = "reservedSystemCPUs")]
@@ -264,6 +267,7 @@ impl KubeletConfig {
         self.serve(options)?;
         options.eviction = self.eviction()?;
         options.image_gc = self.image_gc()?;
+        options.image_verification = self.image_verification()?;
         options.shutdown = self.shutdown()?;
         let (settings, reserved) = self.settings(hardware)?;
         options.resources = settings;
@@ -310,6 +314,31 @@ impl KubeletConfig {
             }
         }
         Ok(config)
+    }
+
+    fn image_verification(&self) -> Result<Verification, ConfigError> {
+        let list = &self.preloaded_images_verification_allowlist;
+        let named = self.image_pull_credentials_verification_policy.as_deref();
+        if let Some(odd) = list.iter().find(|entry| !is_allowlist_entry(entry)) {
+            let text = format!("{odd:?} is not a full repository, with \"/*\" at its end at most");
+            return Err(wrong("preloadedImagesVerificationAllowlist", text));
+        }
+        let policy = match named {
+            None | Some("" | "NeverVerifyPreloadedImages") => Verification::NeverPreloaded,
+            Some("NeverVerifyAllowlistedImages") => Verification::NeverAllowlisted(list.clone()),
+            Some("NeverVerify") => Verification::Never,
+            Some("AlwaysVerify") => Verification::Always,
+            Some(other) => {
+                let text = format!("unknown policy {other:?}");
+                return Err(wrong("imagePullCredentialsVerificationPolicy", text));
+            }
+        };
+        if !list.is_empty() && !matches!(policy, Verification::NeverAllowlisted(_)) {
+            let text =
+                "only with imagePullCredentialsVerificationPolicy NeverVerifyAllowlistedImages";
+            return Err(wrong("preloadedImagesVerificationAllowlist", text));
+        }
+        Ok(policy)
     }
 
     fn image_gc(&self) -> Result<ImagePolicy, ConfigError> {

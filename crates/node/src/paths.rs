@@ -63,6 +63,11 @@ impl Paths {
         self.root.join("pki")
     }
 
+    /// Directory of the records of images' pulls.
+    pub fn image_manager(&self) -> PathBuf {
+        self.root.join("image_manager")
+    }
+
     /// Directory below which each pod has its own.
     pub fn pods(&self) -> PathBuf {
         self.root.join("pods")

@@ -219,13 +219,18 @@ fn sha256(bytes: &[u8]) -> String {
     format!("sha256:{}", unpack::hex(Sha256::new_with_prefix(bytes)))
 }
 
-/// The directory of a layer: short, because overlayfs takes all names of an image in one page.
+/// The directory of a layer: short, because overlayfs takes all names of an image in one page, and of 160 bits, so that
+/// nobody finds two contents with one name: an image that is named by its digest would be made of another's layer.
 fn layer_name(diff_id: &str) -> String {
-    diff_id
-        .trim_start_matches("sha256:")
-        .chars()
-        .take(24)
-        .collect()
+    use base64::Engine as _;
+    let digits = diff_id.trim_start_matches("sha256:").as_bytes();
+    let value = |digit: &u8| char::from(*digit).to_digit(16).unwrap_or(0) as u8;
+    let bytes: Vec<u8> = digits
+        .chunks_exact(2)
+        .take(20)
+        .map(|pair| value(&pair[0]) << 4 | value(&pair[1]))
+        .collect();
+    base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// What a process leaves in `tmp` when it dies is named after it.
@@ -659,6 +664,18 @@ pub(crate) mod tests {
             .map(|e| e.file_name())
             .collect();
         assert_eq!(left.len(), 1, "{left:?}");
+    }
+
+    #[test]
+    fn names_of_layers_are_short_and_nobody_finds_two_alike() {
+        let digest = |ends: &str| format!("sha256:{}{ends}{}", "a".repeat(38), "b".repeat(24));
+        let (one, other) = (layer_name(&digest("a0")), layer_name(&digest("a1")));
+        assert_ne!(one, other);
+        assert_eq!((one.len(), other.len()), (27, 27));
+        assert!(
+            one.bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
+        );
     }
 
     #[test]

@@ -266,6 +266,10 @@ fn service(obj: &Value, errors: &mut ErrorList) {
             ));
         }
     }
+    if kind == "ExternalName" && !list_at(spec, &["clusterIPs"]).is_empty() {
+        let why = "may not be set for ExternalName services";
+        errors.push(FieldError::forbidden(&path.child("clusterIPs"), why));
+    }
     if headless && matches!(kind, "LoadBalancer" | "NodePort") {
         let fault = format!("may not be set to 'None' for {kind} services");
         errors.push(FieldError::invalid(

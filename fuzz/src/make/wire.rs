@@ -213,7 +213,7 @@ pub(crate) fn image(n: &mut Numbers) -> Vec<u8> {
 }
 
 /// Entries with names, links and modes that lead out when they are believed.
-fn layer(n: &mut Numbers) -> Vec<u8> {
+pub(super) fn layer(n: &mut Numbers) -> Vec<u8> {
     const NAMES: [&str; 16] = [
         "a",
         "a/b",

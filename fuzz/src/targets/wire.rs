@@ -3,6 +3,7 @@
 use davit_store::backup::{BackupEncoder, BackupReader};
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use davit_dns::message::{Outcome, respond};
@@ -23,7 +24,8 @@ thread_local! {
 
 /// Any bytes of a client as a SPDY session: it ends when the client does.
 pub fn spdy(data: &[u8]) {
-    const LONG: Duration = Duration::from_secs(4);
+    // As long as a busy machine may keep both ends waiting.
+    const LONG: Duration = Duration::from_secs(60);
     let session = async {
         let (client, server) = duplex(1 << 16);
         let mut session = Session::serve(server);
@@ -114,15 +116,15 @@ pub fn plugin(data: &[u8]) {
 
 /// A store of images beside files that no image may touch.
 #[derive(Debug)]
-struct Place {
+pub(super) struct Place {
     outer: PathBuf,
-    images: davit_oci::Images,
-    /// Imports since the store was made anew.
+    pub(super) images: Arc<davit_oci::Images>,
+    /// Inputs since the store was made anew.
     used: u32,
 }
 
 const UNTOUCHED: &[u8] = b"as it was";
-/// Imports after which a store is made anew.
+/// Inputs after which a store is made anew.
 const MOST: u32 = 200;
 
 impl Place {
@@ -134,7 +136,7 @@ impl Place {
         let _gone = std::fs::remove_dir_all(&outer);
         std::fs::create_dir_all(outer.join("store")).ok()?;
         std::fs::write(outer.join("sentinel"), UNTOUCHED).ok()?;
-        let images = davit_oci::Images::open(&outer.join("store"), false).ok()?;
+        let images = Arc::new(davit_oci::Images::open(&outer.join("store"), false).ok()?);
         let used = 0;
         Some(Self {
             outer,
@@ -143,8 +145,20 @@ impl Place {
         })
     }
 
+    /// A place for one more input: that of the last ones, or a new one.
+    pub(super) fn next(slot: &mut Option<Self>) -> Option<&mut Self> {
+        if slot.as_ref().is_none_or(|place| place.used >= MOST) {
+            // The old one goes before the new one is made in its place.
+            *slot = None;
+            *slot = Self::make();
+        }
+        let place = slot.as_mut()?;
+        place.used += 1;
+        Some(place)
+    }
+
     /// Nothing but the store and the file, and the file as it was.
-    fn check(&self) {
+    pub(super) fn check(&self) {
         let sentinel = self.outer.join("sentinel");
         assert_eq!(std::fs::read(&sentinel).ok().as_deref(), Some(UNTOUCHED));
         let mode = std::fs::symlink_metadata(&sentinel)
@@ -169,13 +183,9 @@ impl Drop for Place {
 /// Any archive as an image: layers, documents and names; nothing outside the store changes.
 pub fn image(data: &[u8]) {
     PLACE.with_borrow_mut(|slot| {
-        if slot.as_ref().is_none_or(|place| place.used >= MOST) {
-            // The old one goes before the new one is made in its place.
-            *slot = None;
-            *slot = Place::make();
-        }
-        let Some(place) = slot.as_mut() else { return };
-        place.used += 1;
+        let Some(place) = Place::next(slot) else {
+            return;
+        };
         let archive = place.outer.join("archive");
         if std::fs::write(&archive, data).is_err() {
             return;

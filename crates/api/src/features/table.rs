@@ -183,7 +183,7 @@ pub(super) const GATES: &[Gate] = &[
     inner("KubeletCgroupDriverFromCRI", Stage::Ga, true),
     missing("KubeletCrashLoopBackOffMax", Stage::Beta, true),
     built_in("KubeletCredentialProviders", Stage::Ga),
-    missing("KubeletEnsureSecretPulledImages", Stage::Beta, true),
+    gate("KubeletEnsureSecretPulledImages", Stage::Beta, true),
     built_in("KubeletFineGrainedAuthz", Stage::Ga),
     missing("KubeletInUserNamespace", Stage::Alpha, false),
     missing("KubeletPSI", Stage::Ga, true),

@@ -10,19 +10,9 @@ use crate::server::ApiServer;
 /// what is not served. The caller still learns by authorization, at the scope of the cluster,
 /// whether it may know that.
 pub(super) fn correct(server: &ApiServer, info: &mut RequestInfo) {
-    if !info.is_resource {
-        return;
-    }
-    let Some(namespaced) = scope(server, info) else {
-        return;
-    };
-    if info.is_namespaced() && !namespaced {
-        info.namespace = None;
-        info.unserved = true;
-    }
-    // an object is watched by its path in its namespace only
-    if info.watch_prefix && !info.name.is_empty() && namespaced && info.namespace.is_none() {
-        info.unserved = true;
+    if info.is_resource {
+        let namespaced = scope(server, info);
+        info.hold_to(namespaced);
     }
 }
 

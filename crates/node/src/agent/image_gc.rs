@@ -32,6 +32,9 @@ pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
             continue;
         };
         let failed = collected.is_err();
+        if let Err(error) = ctx.images.forget_gone().await {
+            tracing::debug!(%error, "records of images' pulls are kept: the runtime does not say what is there");
+        }
         if let Err(error) = collected {
             tracing::warn!(%error, "image garbage collection failed");
             // Once may be chance: a runtime that has just started has no figures yet.

@@ -11,7 +11,8 @@ mod exec;
 
 pub use config::{ConfigError, Provider, TokenAttributes, TokenCache, read};
 
-use super::keyring;
+use super::keyring::{self, Credential, Source};
+use super::pulled::Place;
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
 use cache::Cache;
@@ -55,12 +56,26 @@ pub struct CredentialProviders {
 }
 
 /// What a plugin is told about the pod's service account.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Account {
     token: String,
     annotations: BTreeMap<String, String>,
     /// What answers are kept by, besides the image.
     key: String,
+    /// Whose the answers are.
+    source: Source,
+}
+
+impl Account {
+    /// Nothing is told: the answers are every pod's.
+    fn none() -> Self {
+        Self {
+            token: String::new(),
+            annotations: BTreeMap::new(),
+            key: String::new(),
+            source: Source::Node,
+        }
+    }
 }
 
 impl CredentialProviders {
@@ -75,12 +90,12 @@ impl CredentialProviders {
     }
 
     /// Credentials for an image by registry pattern, from all plugins that match it.
-    pub async fn lookup(
+    pub(super) async fn lookup(
         &self,
         image: &str,
         pod: &Pod,
         objects: &dyn ObjectSource,
-    ) -> Vec<(String, cri::AuthConfig)> {
+    ) -> Vec<(String, Credential)> {
         let image = keyring::repository(image);
         let mut out = Vec::new();
         for provider in &self.providers {
@@ -89,7 +104,7 @@ impl CredentialProviders {
                 continue;
             }
             match self.ask(provider, &image, pod, objects).await {
-                Ok(Some(response)) => out.extend(response.credentials()),
+                Ok(Some((response, source))) => out.extend(response.credentials(&source)),
                 Ok(None) => {}
                 Err(error) => {
                     tracing::error!(plugin = %provider.name, %image, %error, "failed getting credential from external registry credential provider");
@@ -105,20 +120,22 @@ impl CredentialProviders {
         image: &str,
         pod: &Pod,
         objects: &dyn ObjectSource,
-    ) -> Result<Option<Arc<Response>>, String> {
+    ) -> Result<Option<(Arc<Response>, Source)>, String> {
         let account = match &provider.token_attributes {
-            None => Account::default(),
+            None => Account::none(),
             Some(attributes) => match self.account(attributes, pod, objects).await? {
                 Some(account) => account,
                 None => return Ok(None),
             },
         };
         let scope = format!("{}\0{}", provider.name, account.key);
+        let source = account.source.clone();
         if let Some(found) = self.cache.lock().get(&scope, image, Instant::now()) {
-            return Ok(Some(found));
+            return Ok(Some((found, source)));
         }
         let call = self.call(provider, image, account, scope);
-        call.await.map(Some).map_err(|e| e.to_string())
+        let answer = call.await.map_err(|e| e.to_string())?;
+        Ok(Some((answer, source)))
     }
 
     /// The call of the plugin for this image: the one that runs already, or a new one.
@@ -181,7 +198,7 @@ impl CredentialProviders {
         let Some(name) = name.filter(|n| !n.is_empty()) else {
             return match wanted.require_service_account {
                 true => Ok(None),
-                false => Ok(Some(Account::default())),
+                false => Ok(Some(Account::none())),
             };
         };
         let found = objects.service_account(pod.ns(), name).await;
@@ -207,14 +224,23 @@ impl CredentialProviders {
         let token = self.token(wanted, pod, objects).await?;
         let uid = found.metadata.uid.unwrap_or_default();
         let mut key = format!("{}\0{name}\0{uid}\0{annotations:?}", pod.ns());
-        if wanted.cache_type == TokenCache::Token {
-            key.push_str(&token);
-        }
+        let source = match wanted.cache_type {
+            TokenCache::ServiceAccount => Source::ServiceAccount(Place {
+                uid,
+                namespace: pod.ns().to_owned(),
+                name: name.to_owned(),
+            }),
+            TokenCache::Token => {
+                key.push_str(&token);
+                Source::Pod
+            }
+        };
         let digest = Sha256::digest(key.as_bytes());
         Ok(Some(Account {
             token,
             annotations,
             key: digest.iter().map(|b| format!("{b:02x}")).collect(),
+            source,
         }))
     }
 
@@ -242,14 +268,16 @@ impl CredentialProviders {
 }
 
 impl Response {
-    fn credentials(&self) -> Vec<(String, cri::AuthConfig)> {
+    fn credentials(&self, source: &Source) -> Vec<(String, Credential)> {
         let entry = |(pattern, auth): (&String, &exec::Auth)| {
             let auth = cri::AuthConfig {
                 username: auth.username.clone(),
                 password: auth.password.clone(),
                 ..cri::AuthConfig::default()
             };
-            (keyring::schemeless(pattern).to_owned(), auth)
+            let source = source.clone();
+            let pattern = keyring::schemeless(pattern).to_owned();
+            (pattern, Credential { auth, source })
         };
         self.auth.iter().map(entry).collect()
     }

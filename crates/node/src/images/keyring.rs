@@ -1,5 +1,6 @@
 //! Registry credentials from a pod's pull secrets.
 
+use super::pulled::Place;
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
 use base64::Engine as _;
@@ -25,14 +26,34 @@ struct Config {
 
 /// Credentials by registry pattern.
 #[derive(Default)]
-pub struct Keyring {
-    entries: Vec<(String, cri::AuthConfig)>,
+pub(super) struct Keyring {
+    entries: Vec<(String, Credential)>,
+}
+
+/// What is shown to a registry, and whose it is.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Credential {
+    pub(super) auth: cri::AuthConfig,
+    pub(super) source: Source,
+}
+
+/// Where credentials come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A pull secret of the pod.
+    Secret(Place),
+    /// A plugin, for the pod's service account.
+    ServiceAccount(Place),
+    /// A plugin, for this very pod.
+    Pod,
+    /// A plugin, for every pod of the node.
+    Node,
 }
 
 impl Keyring {
     /// The credentials in the pod's `imagePullSecrets`; secrets that are missing or malformed are left out, and the
     /// pull fails if they were needed.
-    pub async fn of_pod(pod: &Pod, objects: &dyn ObjectSource) -> Self {
+    pub(super) async fn of_pod(pod: &Pod, objects: &dyn ObjectSource) -> Self {
         let mut out = Self::default();
         for reference in pod.pod_spec().image_pull_secrets.iter().flatten() {
             match objects.secret(pod.ns(), &reference.name).await {
@@ -51,7 +72,7 @@ impl Keyring {
 
     /// The same with credentials from elsewhere; of patterns of the same length the pod's own come first.
     #[must_use]
-    pub fn with(mut self, more: Vec<(String, cri::AuthConfig)>) -> Self {
+    pub(super) fn with(mut self, more: Vec<(String, Credential)>) -> Self {
         self.entries.extend(more);
         self.sort();
         self
@@ -63,31 +84,37 @@ impl Keyring {
     }
 
     fn add(&mut self, secret: &Secret) {
+        let metadata = secret.metadata.clone();
+        let place = Place {
+            uid: metadata.uid.unwrap_or_default(),
+            namespace: metadata.namespace.unwrap_or_default(),
+            name: metadata.name.unwrap_or_default(),
+        };
+        let credential = |(pattern, entry): (String, Entry)| {
+            let source = Source::Secret(place.clone());
+            let auth = auth(entry);
+            (normalize(&pattern), Credential { auth, source })
+        };
         let data = secret.data.as_ref();
         if let Some(bytes) = data.and_then(|d| d.get(".dockerconfigjson")) {
             let config: Config = serde_json::from_slice(&bytes.0).unwrap_or_default();
-            self.entries.extend(
-                config
-                    .auths
-                    .into_iter()
-                    .map(|(k, v)| (normalize(&k), auth(v))),
-            );
+            self.entries
+                .extend(config.auths.into_iter().map(credential));
         }
         if let Some(bytes) = data.and_then(|d| d.get(".dockercfg")) {
             let auths: BTreeMap<String, Entry> =
                 serde_json::from_slice(&bytes.0).unwrap_or_default();
-            self.entries
-                .extend(auths.into_iter().map(|(k, v)| (normalize(&k), auth(v))));
+            self.entries.extend(auths.into_iter().map(credential));
         }
     }
 
     /// Credentials that fit an image, the most specific first.
-    pub fn lookup(&self, image: &str) -> Vec<cri::AuthConfig> {
+    pub(super) fn lookup(&self, image: &str) -> Vec<Credential> {
         let image = full_name(image);
         self.entries
             .iter()
             .filter(|(pattern, _)| matches(pattern, &image))
-            .map(|(_, auth)| auth.clone())
+            .map(|(_, credential)| credential.clone())
             .collect()
     }
 }
@@ -206,7 +233,7 @@ mod tests {
         let users = |image: &str| {
             ring.lookup(image)
                 .into_iter()
-                .map(|a| a.username)
+                .map(|credential| credential.auth.username)
                 .collect::<Vec<_>>()
         };
         assert_eq!(users("busybox"), ["hub"]);

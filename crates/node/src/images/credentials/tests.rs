@@ -65,7 +65,10 @@ impl Bench {
 
     async fn users(&self, image: &str, pod: &Pod) -> Vec<String> {
         let found = self.providers.lookup(image, pod, &self.objects).await;
-        found.into_iter().map(|(_, auth)| auth.username).collect()
+        found
+            .into_iter()
+            .map(|(_, auth)| auth.auth.username)
+            .collect()
     }
 
     fn request(&self) -> Value {
@@ -106,7 +109,10 @@ async fn a_plugin_is_asked_for_what_it_matches() {
     assert_eq!(found.len(), 1);
     assert_eq!(found[0].0, "*.example.com");
     assert_eq!(
-        (found[0].1.username.as_str(), found[0].1.password.as_str()),
+        (
+            found[0].1.auth.username.as_str(),
+            found[0].1.auth.password.as_str()
+        ),
         ("user1", "get now")
     );
     assert_eq!(

@@ -1,0 +1,157 @@
+//! Which Services want an element of the table, and which of them has it.
+
+use davit_client::ObjectKey;
+use davit_netplan::{Key, Plan, Value};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// What all Services want.
+#[derive(Debug, Default)]
+pub(super) struct Claims {
+    plans: HashMap<ObjectKey, Plan>,
+    /// Pods are endpoints of several Services, and users write equal addresses.
+    holders: BTreeMap<Key, BTreeSet<ObjectKey>>,
+}
+
+impl Claims {
+    /// What a Service wants.
+    pub(super) fn plan(&self, key: &ObjectKey) -> Option<&Plan> {
+        self.plans.get(key)
+    }
+
+    /// Every element that somebody wants.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Key> {
+        self.holders.keys()
+    }
+
+    /// A Service wants this now. The elements that may be another's or say something else from now on join `touched`.
+    pub(super) fn enter(&mut self, key: &ObjectKey, new: Plan, touched: &mut BTreeSet<Key>) {
+        let old = self.plans.remove(key).unwrap_or_default();
+        for entry in old.entries.keys() {
+            if new.entries.contains_key(entry) {
+                continue;
+            }
+            if let Some(holders) = self.holders.get_mut(entry) {
+                holders.remove(key);
+                if holders.is_empty() {
+                    self.holders.remove(entry);
+                }
+            }
+            touched.insert(entry.clone());
+        }
+        for entry in new.entries.keys() {
+            let holders = self.holders.entry(entry.clone()).or_default();
+            holders.insert(key.clone());
+            touched.insert(entry.clone());
+        }
+        // What others have written about an address counts only as long as it is nobody's own.
+        let (before, own) = (old.own_addresses(), new.own_addresses());
+        for address in before.symmetric_difference(&own) {
+            let at = Key::all_at(*address).into_iter();
+            let keys = at.flat_map(|range| self.holders.range(range));
+            touched.extend(keys.map(|(key, _)| key.clone()));
+        }
+        if new != Plan::default() {
+            self.plans.insert(key.clone(), new);
+        }
+    }
+
+    /// What stands for an element.
+    pub(super) fn value(&self, key: &Key) -> Option<&Value> {
+        self.plans.get(self.holder(key)?)?.entries.get(key)
+    }
+
+    /// Of several that want one element, the one whose own the address is has it; where it is nobody's, the first by name.
+    /// Who may write a Service may write any address into it, the API server's and the DNS server's, too.
+    fn holder(&self, key: &Key) -> Option<&ObjectKey> {
+        let holders = self.holders.get(key)?;
+        let own = key.address().map(Key::cluster_address);
+        match own.and_then(|own| self.holders.get(&own)) {
+            Some(owners) => owners.intersection(holders).next(),
+            None => holders.first(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use davit_netplan::{Node, plan};
+    use serde_json::json;
+
+    fn of(spec: serde_json::Value, balanced: Option<&str>, endpoint: &str) -> Plan {
+        let ingress: Vec<_> = balanced.iter().map(|ip| json!({ "ip": ip })).collect();
+        let service = json!({
+            "metadata": { "name": "s", "namespace": "n" }, "spec": spec,
+            "status": { "loadBalancer": { "ingress": ingress } },
+        });
+        let slice = json!({
+            "metadata": {}, "addressType": "IPv4", "endpoints": [{ "addresses": [endpoint] }],
+            "ports": [{ "name": "", "port": 1, "protocol": "UDP" }, { "name": "", "port": 1, "protocol": "TCP" }],
+        });
+        let service = serde_json::from_value(service).unwrap();
+        let slice = serde_json::from_value(slice).unwrap();
+        plan(&service, &[&slice], &Node::default())
+    }
+
+    fn key(namespace: &str) -> ObjectKey {
+        ObjectKey {
+            namespace: namespace.to_owned(),
+            name: "s".to_owned(),
+        }
+    }
+
+    /// Every element that leads to this endpoint.
+    fn leading_to(claims: &Claims, endpoint: &str) -> usize {
+        let is_it = |key: &&Key| matches!(claims.value(key), Some(Value::Endpoint(at, _)) if at.to_string() == endpoint);
+        claims.all().filter(is_it).count()
+    }
+
+    #[test]
+    fn nobody_takes_the_own_address_of_a_service() {
+        let dns = of(
+            json!({ "clusterIP": "10.96.0.10", "ports": [{ "port": 53, "protocol": "UDP" }] }),
+            None,
+            "10.244.0.1",
+        );
+        let ports = json!([{ "port": 53, "protocol": "UDP" }, { "port": 443, "protocol": "TCP" }]);
+        let external =
+            json!({ "clusterIP": "10.96.0.77", "externalIPs": ["10.96.0.10"], "ports": ports });
+        let balanced = json!({ "type": "LoadBalancer", "clusterIP": "10.96.0.77", "ports": ports });
+        for thief in [
+            of(external, None, "10.244.0.66"),
+            of(balanced, Some("10.96.0.10"), "10.244.0.66"),
+        ] {
+            for first in ["aaa", "zzz"] {
+                let (mut claims, mut touched) = (Claims::default(), BTreeSet::new());
+                claims.enter(&key(first), thief.clone(), &mut touched);
+                let alone = leading_to(&claims, "10.244.0.66");
+                touched.clear();
+                claims.enter(&key("kube-system"), dns.clone(), &mut touched);
+                assert_eq!(leading_to(&claims, "10.244.0.1"), 1);
+                let left = leading_to(&claims, "10.244.0.66");
+                assert_eq!(left * 2, alone, "its own address is left");
+                let about = |key: &Key| {
+                    key.address()
+                        .is_some_and(|at| at.to_string() == "10.96.0.10")
+                };
+                let theirs = thief.entries.keys().filter(|key| about(key));
+                assert!(
+                    theirs.into_iter().all(|key| touched.contains(key)),
+                    "written anew"
+                );
+                // A port that the owner does not serve is not free for others either.
+                assert!(
+                    claims
+                        .all()
+                        .filter(|key| about(key))
+                        .filter(|key| claims.value(key).is_some())
+                        .count()
+                        == 2
+                );
+                touched.clear();
+                claims.enter(&key("kube-system"), Plan::default(), &mut touched);
+                assert_eq!(leading_to(&claims, "10.244.0.66"), alone, "nobody's again");
+            }
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! `request_path` guided by coverage.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| davit_fuzz::targets::requests::request_path(data));
