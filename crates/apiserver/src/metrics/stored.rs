@@ -57,7 +57,10 @@ impl StoredMetrics {
     pub(crate) fn set(&self, served: &Snapshot, bytes: Option<u64>) {
         self.objects.clear();
         self.legacy.clear();
-        for info in served.all().filter(|info| !info.is_virtual()) {
+        for info in served
+            .all()
+            .filter(|info| !info.is_virtual() && !info.is_computed())
+        {
             let storage = &info.storage;
             // Nobody has looked at the others yet, controllers do at once.
             let Some(count) = storage.cache().object_count() else {
