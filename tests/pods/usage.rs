@@ -20,6 +20,7 @@ spec:
   - name: idle
     image: davit.local/host
     command: [sleep, '3600']
+    readinessProbe: {exec: {command: ['true']}, periodSeconds: 1}
 ---
 apiVersion: apps/v1
 kind: Deployment
@@ -108,6 +109,8 @@ pub(crate) fn scenario() {
     });
     access(&kube);
     another_server(&kube);
+    monitored(&kube);
+    said_of_the_node(&kube);
     kube.run(["delete", "deployment", "worker"]);
     kube.clean_up();
 }
@@ -190,4 +193,80 @@ fn another_server(kube: &Kube) {
     kube.eventually("davit answers again", || {
         read(kube, "/nodes").is_ok_and(|list| list["items"][0]["metadata"]["name"] == NODE)
     });
+}
+
+/// What monitors read of the node's server.
+fn monitored(kube: &Kube) {
+    let raw = |path: &str| {
+        let path = format!("/api/v1/nodes/{NODE}/proxy{path}");
+        kube.run(["get", "--raw", &path])
+    };
+    let text = raw("/metrics/cadvisor");
+    let series = |name: &str, labels: &[&str]| {
+        let of_name = |line: &&str| line.starts_with(&format!("{name}{{"));
+        let has = |line: &&str| labels.iter().all(|label| line.contains(label));
+        text.lines().filter(of_name).any(|line| has(&line))
+    };
+    let main = [
+        r#"container="main""#,
+        r#"namespace="default""#,
+        r#"pod="busy""#,
+    ];
+    for name in [
+        "container_cpu_usage_seconds_total",
+        "container_cpu_cfs_throttled_periods_total",
+        "container_memory_working_set_bytes",
+        "container_memory_rss",
+        "container_fs_usage_bytes",
+        "container_start_time_seconds",
+        "container_spec_cpu_quota",
+    ] {
+        assert!(series(name, &main), "{name} in {text}");
+    }
+    let pod = [
+        r#"container="""#,
+        r#"id="/kubepods/burstable/pod"#,
+        r#"pod="busy""#,
+    ];
+    assert!(series("container_memory_working_set_bytes", &pod), "{text}");
+    let traffic = [r#"interface=""#, r#"pod="busy""#];
+    assert!(
+        series("container_network_receive_packets_total", &traffic),
+        "{text}"
+    );
+    assert!(
+        series("container_cpu_usage_seconds_total", &[r#"id="/""#]),
+        "{text}"
+    );
+    assert!(text.contains("machine_cpu_cores{"), "{text}");
+    let probes = raw("/metrics/probes");
+    let idle = r#"prober_probe_total{probe_type="Readiness",result="successful",container="idle",pod="busy","#;
+    assert!(probes.contains(idle), "{probes}");
+    let logs = raw("/logs/");
+    assert!(logs.contains("<a href=\"./pods/\">pods/</a>"), "{logs}");
+}
+
+fn said_of_the_node(kube: &Kube) {
+    let events = [
+        "get",
+        "events",
+        "--field-selector=involvedObject.kind=Node",
+        "-o=jsonpath={.items[*].reason}",
+    ];
+    kube.eventually("the node's events", || {
+        let reasons = kube.try_run(events).unwrap_or_default();
+        let reasons: Vec<&str> = reasons.split(' ').collect();
+        let wanted = [
+            "Starting",
+            "NodeHasSufficientMemory",
+            "NodeHasNoDiskPressure",
+            "NodeHasSufficientPID",
+            "NodeReady",
+            "RegisteredNode",
+        ];
+        wanted.iter().all(|reason| reasons.contains(reason))
+    });
+    let groups = "-o=jsonpath={.status.features.supplementalGroupsPolicy}";
+    assert_eq!(kube.run(["get", "node", NODE, groups]), "true");
+    kube.run(["get", "csinode", NODE]);
 }
