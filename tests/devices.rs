@@ -96,6 +96,18 @@ async fn container_holds_exactly_the_devices_it_asked_for() {
         explained.contains("requested 3, used 2, capacity 4"),
         "{explained}"
     );
+    let holders = explained.split("Who holds what is in use:").nth(1);
+    let holders = holders.unwrap_or_default().lines();
+    let holders = holders.filter(|line| line.contains("default/holder"));
+    assert_eq!(holders.count(), 2, "{explained}");
+    let nowhere = output(
+        Command::new(DAVIT)
+            .args(["devices", "--node", "nowhere", "--kubeconfig"])
+            .arg(&node.cluster.kubeconfig),
+    );
+    assert_eq!(nowhere.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&nowhere.stderr).into_owned();
+    assert_eq!(said, "davit: there is no node nowhere\n");
 
     // When the holder goes, its devices do.
     node.delete_now("holder").await;

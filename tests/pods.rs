@@ -21,6 +21,8 @@ mod restarts;
 mod shutdown;
 #[path = "pods/streams.rs"]
 mod streams;
+#[path = "pods/usage.rs"]
+mod usage;
 #[path = "pods/verbs.rs"]
 mod verbs;
 #[path = "pods/volumes.rs"]
@@ -287,6 +289,11 @@ fn pods_are_resized_in_place_and_held_to_their_storage() {
 #[test]
 fn rules_of_containers_start_them_again() {
     restarts::scenario();
+}
+
+#[test]
+fn what_nodes_and_pods_use_is_shown_and_scales() {
+    usage::scenario();
 }
 
 #[test]

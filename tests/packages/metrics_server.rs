@@ -1,4 +1,5 @@
-//! Item 167: metrics-server behind the aggregation layer; it reads what nodes serve under `/metrics/resource`.
+//! Item 167: metrics-server behind the aggregation layer; it reads what nodes serve under `/metrics/resource`, and takes
+//! over from davit, which answers its API until then.
 
 use crate::harness::{Cluster, any_kubectl, eventually, kubectl, kubectl_stdin, output, root, run};
 use crate::programs::{Program, account, backend, free_port, module, package};
@@ -142,6 +143,10 @@ fn item_167_metrics_server_shows_nodes_and_pods() {
     let shown: Value = serde_json::from_str(&kubectl(&c, &k, ["get", "--raw", path])).unwrap();
     assert_eq!(shown["kubeletconfig"]["topologyManagerScope"], "container");
     assert_eq!(shown["kubeletconfig"]["maxPods"], 110);
+    kubectl(&c, &k, ["delete", api]);
+    eventually("davit answers again", Duration::from_secs(60), || {
+        top(&["nodes", "--no-headers"]).is_some_and(|text| text.contains("node-1"))
+    });
     // containers outlive davit
     kubectl(&c, &k, ["delete", "pod", "busy", "--timeout=60s"]);
 }

@@ -79,6 +79,7 @@ pub(crate) fn run(from: &Path, to: &Path) -> Result<()> {
         fact.values.extend(missing);
     }
     add_classic_claims(&mut facts)?;
+    add_resource_metrics(&mut facts)?;
     let table = render(&facts)?;
     std::fs::write(to, table).with_context(|| format!("writing {}", to.display()))
 }
@@ -112,6 +113,88 @@ fn add_classic_claims(facts: &mut Facts) -> Result<()> {
         ],
     };
     facts.types.insert("core/v1.ClaimSource".to_owned(), source);
+    Ok(())
+}
+
+/// `metrics.k8s.io/v1beta1` (k8s.io/metrics), which is no part of kube-apiserver and therefore not among the facts.
+fn add_resource_metrics(facts: &mut Facts) -> Result<()> {
+    const PACKAGE: &str = "metrics/v1beta1";
+    let kinds = [
+        ("nodes", "NodeMetrics", false),
+        ("pods", "PodMetrics", true),
+    ];
+    for (plural, kind, namespaced) in kinds {
+        let type_name = format!("{PACKAGE}.{kind}");
+        let last = match kind {
+            "NodeMetrics" => {
+                json!({"name": "usage", "type": "core/v1.ResourceList", "proto": 4, "required": true})
+            }
+            _ => {
+                json!({"name": "containers", "type": "[]metrics/v1beta1.ContainerMetrics", "proto": 4, "required": true,
+                "listType": "atomic"})
+            }
+        };
+        add_type(
+            facts,
+            &type_name,
+            json!([
+                {"type": "meta/v1.TypeMeta", "inline": true},
+                {"name": "metadata", "type": "meta/v1.ObjectMeta", "proto": 1},
+                {"name": "timestamp", "type": "time", "proto": 2, "required": true},
+                {"name": "window", "type": "duration", "proto": 3, "required": true},
+                last,
+            ]),
+        )?;
+        add_type(
+            facts,
+            &format!("{type_name}List"),
+            json!([
+                {"type": "meta/v1.TypeMeta", "inline": true},
+                {"name": "metadata", "type": "meta/v1.ListMeta", "proto": 1},
+                {"name": "items", "type": format!("[]{type_name}"), "proto": 2, "required": true},
+            ]),
+        )?;
+        facts.kinds.push(FactKind {
+            group: "metrics.k8s.io".to_owned(),
+            version: "v1beta1".to_owned(),
+            kind: kind.to_owned(),
+            type_name,
+            namespaced,
+            introduced: None,
+            deprecated: None,
+            removed: None,
+        });
+        facts.resources.push(
+            json!({"group": "metrics.k8s.io", "version": "v1beta1", "plural": plural, "kind": kind,
+            "namespaced": namespaced, "verbs": ["get", "list"]}),
+        );
+    }
+    add_type(
+        facts,
+        &format!("{PACKAGE}.ContainerMetrics"),
+        json!([
+            {"name": "name", "type": "string", "proto": 1, "required": true},
+            {"name": "usage", "type": "core/v1.ResourceList", "proto": 2, "required": true},
+        ]),
+    )?;
+    let key = |row: &Value| {
+        ["group", "version", "plural"].map(|key| row[key].as_str().map(str::to_owned))
+    };
+    facts.resources.sort_by_key(key);
+    Ok(())
+}
+
+/// Adds a type with these fields.
+fn add_type(facts: &mut Facts, name: &str, fields: Value) -> Result<()> {
+    let added = FactType {
+        kind: "struct".to_owned(),
+        of: None,
+        values: Vec::new(),
+        closed: false,
+        union: false,
+        fields: serde_json::from_value(fields)?,
+    };
+    facts.types.insert(name.to_owned(), added);
     Ok(())
 }
 

@@ -67,6 +67,10 @@ const MAY: &[(&str, &str)] = &[
         "device files of the host that specifications name",
     ),
     ("oci/src/cgroup.rs", "cgroup hierarchies of the host"),
+    (
+        "oci/src/cgroup/breakdown.rs",
+        "cgroup hierarchies of the host",
+    ),
     ("oci/src/cni", "configuration, plugins and results of CNI"),
     ("oci/src/contract", "tests"),
     ("oci/src/embedded.rs", "davit's own state directory"),

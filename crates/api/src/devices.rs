@@ -15,6 +15,13 @@ pub struct NodeDevices {
     pub generation: u64,
     /// Devices ordered by resource and natural order of their IDs.
     pub devices: Vec<Device>,
+    /// What containers hold beside: devices of claims (the driver as resource, `pool/device` as ID), CPUs of their own
+    /// (`cpu`, their numbers) and memory of their own (`memory`, `hugepages-…`, the size).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub held: Vec<Device>,
+    /// Resources whose plugin is connected and has no device.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub empty: Vec<String>,
 }
 
 /// One device.
@@ -25,8 +32,11 @@ pub struct Device {
     pub resource: String,
     /// ID the plugin gave it.
     pub id: String,
+    /// The claim that it is held by, `namespace/name`; empty for what no claim gave.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub claim: String,
     /// `Healthy`, `Unhealthy` (the plugin said so, or is gone for good), or `Unknown` (no longer listed, or the plugin
-    /// has not come back yet).
+    /// has not come back yet). Empty for what has no health.
     pub health: String,
     /// Why the health is what it is, when it is not `Healthy`.
     #[serde(default, skip_serializing_if = "String::is_empty")]

@@ -109,6 +109,12 @@ impl Aggregation {
         table.get(&key).cloned()
     }
 
+    /// Whether another server answers a version of a group.
+    pub(crate) fn answers(&self, group: &str, version: &str) -> bool {
+        let table = self.table.load();
+        table.contains_key(&(group.to_owned(), version.to_owned()))
+    }
+
     /// What discovery and OpenAPI tell of the backends.
     pub(crate) fn view(&self) -> Arc<View> {
         self.view.load_full()

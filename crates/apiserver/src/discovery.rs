@@ -133,7 +133,7 @@ fn resource_value(info: &ResourceInfo) -> Value {
     if !row.categories.is_empty() {
         value["categories"] = json!(row.categories);
     }
-    if !info.is_virtual() {
+    if !info.is_virtual() && !info.is_computed() {
         value["storageVersionHash"] = json!(storage_version_hash(info));
     }
     value

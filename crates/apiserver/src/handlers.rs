@@ -24,7 +24,8 @@ use crate::{respond, subresources, virtuals};
 
 pub(crate) use body::{Expected, decode as decode_body, format, read_body, read_object};
 pub(crate) use create::{check_namespace, create};
-pub(crate) use options::WriteOptions;
+pub(crate) use list::find;
+pub(crate) use options::{ListQuery, WriteOptions};
 pub(crate) use patch::{PatchKind, configuration, kind as patch_kind, patch};
 pub(crate) use read::get;
 pub(crate) use update::update;
@@ -63,7 +64,7 @@ pub(crate) async fn resource(
             Err(not_allowed(resource, verb))
         };
     }
-    if resource.is_virtual() || resource.row.plural == "componentstatuses" {
+    if resource.is_virtual() || resource.is_computed() {
         return virtuals::handle(server, context, resource, request).await;
     }
     if !resource.row.has_verb(verb) {

@@ -51,6 +51,7 @@ mod query;
 mod reach;
 pub mod registry;
 mod request_info;
+mod resource_metrics;
 mod respond;
 mod root;
 mod selection;

@@ -112,6 +112,12 @@ impl ResourceInfo {
     pub fn is_virtual(&self) -> bool {
         !self.row.has_verb("get")
     }
+
+    /// Whether the objects are only read, computed for whoever asks, and never stored (component statuses, what nodes and
+    /// pods use).
+    pub(crate) fn is_computed(&self) -> bool {
+        self.custom.is_none() && !self.row.has_verb("create") && self.row.has_verb("get")
+    }
 }
 
 type Key = (String, String, String);
@@ -219,6 +225,8 @@ pub(crate) fn group_priority(group: &str) -> i32 {
         ("internal.apiserver.k8s.io", 16000),
         ("resource.k8s.io", 15900),
         ("storagemigration.k8s.io", 15800),
+        // as metrics-server's APIService
+        ("metrics.k8s.io", 100),
         // served by the aggregator's own code upstream, ahead of all groups
         ("apiregistration.k8s.io", 17900),
     ];

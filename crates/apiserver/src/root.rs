@@ -163,17 +163,17 @@ fn group_version(
 async fn metrics(server: &ApiServer) -> Response<ResponseBody> {
     let size = server.store().size().await;
     let snapshot = server.registry().snapshot();
-    let counts = snapshot.all().filter_map(|info| {
+    let stored = snapshot
+        .all()
+        .filter(|info| !info.is_virtual() && !info.is_computed());
+    let counts = stored.filter_map(|info| {
         let storage = &info.storage;
         Some(ObjectCount {
             group: storage.group(),
             plural: storage.plural(),
             qualified: info.qualified().to_string(),
             // nobody has looked at the others yet, controllers do at once
-            count: storage
-                .cache()
-                .object_count()
-                .filter(|_| !info.is_virtual())?,
+            count: storage.cache().object_count()?,
         })
     });
     server.metrics().stored.set(counts, size);

@@ -50,6 +50,7 @@ use crate::pki::{Pki, PkiError, api_server_names};
 use crate::proxy::NodeClient;
 use crate::registry::Registry;
 use crate::request_info::RequestInfo;
+use crate::resource_metrics::{self, ResourceMetrics};
 use crate::service_addresses::{ServiceAddresses, ServiceRange};
 use crate::tls::{self, TlsError};
 use crate::tokens::{TokenError, TokenKeys};
@@ -157,6 +158,7 @@ pub struct ApiServer {
     nodes_here: parking_lot::RwLock<HashMap<String, IpAddr>>,
     webhooks: Arc<Webhooks>,
     aggregation: Aggregation,
+    resource_metrics: ResourceMetrics,
     custom_kinds: OnceLock<crd::Controller>,
     address: parking_lot::RwLock<Option<SocketAddr>>,
     /// Where pods reach a server that listens for its own machine only.
@@ -276,6 +278,7 @@ impl ApiServer {
             nodes_here: parking_lot::RwLock::default(),
             webhooks,
             aggregation: Aggregation::new(identities.front_proxy(), options.proxy_client.is_some()),
+            resource_metrics: ResourceMetrics::default(),
             identities,
             custom_kinds: OnceLock::new(),
             pki,
@@ -323,6 +326,9 @@ impl ApiServer {
         let aggregator = aggregation::run(Arc::downgrade(&server));
         server.nodes.track(aggregator);
         server.nodes.track(event_ttl::run(Arc::downgrade(&server)));
+        server
+            .nodes
+            .track(resource_metrics::run(Arc::downgrade(&server)));
         Ok(server)
     }
 
@@ -588,6 +594,11 @@ impl ApiServer {
     /// Calls to servers outside.
     pub(crate) fn aggregation(&self) -> &Aggregation {
         &self.aggregation
+    }
+
+    /// What nodes and pods use.
+    pub(crate) fn resource_metrics(&self) -> &ResourceMetrics {
+        &self.resource_metrics
     }
 
     pub(crate) fn webhooks(&self) -> &Arc<Webhooks> {

@@ -1,7 +1,8 @@
-//! Kinds that are only posted and answered, never stored: reviews, bindings; and component
-//! statuses, which are only computed.
+//! Kinds that are only posted and answered, never stored: reviews, bindings; and what is only
+//! computed: component statuses, the use of resources by nodes and pods.
 
 mod access_reviews;
+mod resource_metrics;
 mod token_reviews;
 
 use std::sync::Arc;
@@ -30,6 +31,9 @@ pub(crate) async fn handle(
     request: Request<RequestBody>,
 ) -> HandlerResult {
     let verb = context.info.verb.as_str();
+    if resource.row.group == crate::resource_metrics::GROUP {
+        return resource_metrics::handle(server, context, resource).await;
+    }
     if resource.row.plural == "componentstatuses" {
         return component_statuses(server, context, resource).await;
     }

@@ -7,9 +7,9 @@ use crate::informers::{Informers, LEASE_NAMESPACE};
 use crate::node_fit::tolerates;
 use crate::pod_control::{disrupt, node_of};
 use async_trait::async_trait;
-use davit_client::ObjectKey;
+use davit_client::{EventRecorder, ObjectKey};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
@@ -42,6 +42,7 @@ const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 struct NodeLifecycle {
     client: kube::Client,
     informers: Informers,
+    events: EventRecorder,
     heard: Mutex<HashMap<String, Heard>>,
 }
 
@@ -53,9 +54,11 @@ struct Heard {
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let informers = spawner.informers.clone();
+    let events = spawner.events("node-controller");
     let controller = NodeLifecycle {
         client: spawner.client.clone(),
         informers: informers.clone(),
+        events,
         heard: Mutex::default(),
     };
     let queue = spawner.controller(controller);
@@ -78,7 +81,9 @@ impl Reconcile for NodeLifecycle {
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
         let Some(node) = self.informers.nodes.get(None, &key.name) else {
-            self.heard.lock().remove(&key.name);
+            if self.heard.lock().remove(&key.name).is_some() {
+                self.say(&reference(&key.name, ""), "RemovingNode", "Removing");
+            }
             return Ok(Next::Wait);
         };
         let silent_for = self.hear(&node);
@@ -112,6 +117,10 @@ impl NodeLifecycle {
             ready.unwrap_or_default()
         );
         let now = Instant::now();
+        if !self.heard.lock().contains_key(&name) {
+            let uid = node.metadata.uid.as_deref().unwrap_or_default();
+            self.say(&reference(&name, uid), "RegisteredNode", "Registered");
+        }
         let mut heard = self.heard.lock();
         let entry = heard.entry(name).or_insert_with(|| Heard {
             heartbeat: heartbeat.clone(),
@@ -121,6 +130,17 @@ impl NodeLifecycle {
             *entry = Heard { heartbeat, at: now };
         }
         now.duration_since(entry.at)
+    }
+
+    /// That a node has come or gone, in upstream's words.
+    fn say(&self, node: &ObjectReference, reason: &str, what: &str) {
+        let name = node.name.as_deref().unwrap_or_default();
+        let place = match what {
+            "Removing" => "from",
+            _ => "in",
+        };
+        let text = format!("Node {name} event: {what} Node {name} {place} Controller");
+        self.events.normal(node, reason, text);
     }
 
     async fn mark_unknown(&self, node: &Node) -> Result<(), Error> {
@@ -134,6 +154,8 @@ impl NodeLifecycle {
         }
         let name = node.metadata.name.clone().unwrap_or_default();
         tracing::warn!(node = name, "node stopped reporting");
+        let was_ready = condition(node, "Ready").is_some_and(|c| c.status == "True");
+        let uid = node.metadata.uid.clone().unwrap_or_default();
         let patch = serde_json::json!({ "status": { "conditions": stale } });
         let api: kube::Api<Node> = kube::Api::all(self.client.clone());
         gone_is_none(
@@ -141,6 +163,11 @@ impl NodeLifecycle {
                 .await,
         )
         .context(|| format!("update conditions of node {name}"))?;
+        if was_ready {
+            let text = format!("Node {name} status is now: NodeNotReady");
+            let node = reference(&name, &uid);
+            self.events.normal(&node, "NodeNotReady", text);
+        }
         Ok(())
     }
 
@@ -209,6 +236,17 @@ impl NodeLifecycle {
         disrupt(&self.client, pod, "DeletionByTaintManager", message)
             .await
             .context(|| format!("evict pod {namespace}/{name}"))
+    }
+}
+
+fn reference(name: &str, uid: &str) -> ObjectReference {
+    let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: known(name),
+        uid: known(uid),
+        ..ObjectReference::default()
     }
 }
 

@@ -7,6 +7,7 @@ use anyhow::{Result, anyhow};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use davit_api::features::Features;
 use davit_netplan::Network;
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -37,16 +38,30 @@ pub(crate) fn is_plugin() -> bool {
         .is_some_and(|name| name == PLUGIN || name == "kubectl_davit")
 }
 
+/// `explain pods/x`, as kubectl names objects, is `explain pods x`.
+fn with_kinds_apart(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut apart: Vec<OsString> = Vec::new();
+    for word in line {
+        let follows_explain = apart.last().is_some_and(|last| last == "explain");
+        match word.to_str().and_then(|word| word.split_once('/')) {
+            Some((kind, name)) if follows_explain => apart.extend([kind.into(), name.into()]),
+            _ => apart.push(word),
+        }
+    }
+    apart
+}
+
 impl Args {
     /// The command line of this process; ends the process when it cannot be understood.
     pub(crate) fn of_process() -> Self {
         if let Some(line) = crate::test_assets::command_line() {
             return Self::parse_from(line);
         }
+        let line = with_kinds_apart(std::env::args_os());
         if !is_plugin() {
-            return Self::parse();
+            return Self::parse_from(line);
         }
-        let matches = Self::plugin().get_matches();
+        let matches = Self::plugin().get_matches_from(line);
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 
@@ -116,6 +131,8 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Print the version, as --version does
+    Version,
     /// List the feature gates that are known, their stages and defaults
     Features(FeaturesArgs),
     /// Serve Prometheus metrics of a node's devices, davit's or a kubelet's
@@ -247,6 +264,7 @@ pub(crate) struct Up {
 }
 
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "API server")]
 pub(crate) struct ServerOptions {
     /// Where state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
     #[arg(long, value_name = "DIR")]
@@ -294,6 +312,7 @@ pub(crate) struct ServerOptions {
 }
 
 #[derive(Debug, Clone, clap::Args)]
+#[command(next_help_heading = "Node")]
 pub(crate) struct NodeOptions {
     /// Where /var/lib/kubelet, /var/log/pods and friends live [default: / as root, else below the data dir]
     #[arg(long, value_name = "DIR")]
@@ -569,8 +588,10 @@ pub(crate) struct Explain {
 #[derive(Debug, Clone, Subcommand)]
 pub(crate) enum ExplainWhat {
     /// A pod
+    #[command(visible_aliases = ["pods", "po"])]
     Pod(Explained),
     /// A resource claim
+    #[command(visible_aliases = ["claims", "resourceclaim", "resourceclaims"])]
     Claim(Explained),
 }
 
@@ -592,7 +613,8 @@ pub(crate) struct Explained {
 pub(crate) struct Image {
     #[command(subcommand)]
     pub(crate) action: ImageAction,
-    /// Where the runtime's state lives [default: /var/lib/davit as root, else ~/.local/share/davit]
+    /// Where the runtime's state lives [default: beside the admin.kubeconfig that $KUBECONFIG names, else /var/lib/davit
+    /// as root or ~/.local/share/davit]
     #[arg(long, value_name = "DIR", global = true)]
     pub(crate) data_dir: Option<PathBuf>,
 }
@@ -604,7 +626,14 @@ pub(crate) enum ImageAction {
         /// The archive (tar, tar.gz) or an OCI layout directory
         file: PathBuf,
     },
+    /// Pull images from their registries, without credentials
+    Pull {
+        /// Names, as pods have them
+        #[arg(required = true)]
+        images: Vec<String>,
+    },
     /// List images
+    #[command(visible_alias = "ls")]
     List {
         /// Output format
         #[arg(short, long, value_enum)]
@@ -628,6 +657,21 @@ pub(crate) fn completion(shell: clap_complete::Shell) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_may_be_named_as_kubectl_names_them() {
+        let apart = |line: &str| {
+            let words = with_kinds_apart(line.split(' ').map(OsString::from));
+            words.join(std::ffi::OsStr::new(" ")).into_string().unwrap()
+        };
+        assert_eq!(
+            apart("davit explain pods/x -n y"),
+            "davit explain pods x -n y"
+        );
+        assert_eq!(apart("davit image rm a/b"), "davit image rm a/b");
+        let line = apart("davit explain claims/x");
+        assert!(Args::try_parse_from(line.split(' ')).is_ok());
+    }
 
     #[test]
     fn command_line_is_consistent() {

@@ -4,7 +4,7 @@ use crate::args::{NodeOptions, RuntimeKind, ServerOptions};
 use crate::paths::{self, NodePaths};
 use crate::pod_network::{self, Opened};
 use crate::{down, features, open_files};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
 use davit_apiserver::{
@@ -346,8 +346,20 @@ pub(crate) fn runtime_dir(data_dir: &Path) -> PathBuf {
 }
 
 /// The node's name: as asked for, or the host's.
+///
+/// # Errors
+/// No name, or one that no node may have.
 pub(crate) fn node_name(options: &NodeOptions) -> Result<String> {
-    options.node_name.clone().map_or_else(paths::host_name, Ok)
+    let name = options
+        .node_name
+        .clone()
+        .map_or_else(paths::host_name, Ok)?;
+    if let Some(fault) = davit_api::names::check_dns1123_subdomain(&name).first() {
+        bail!(
+            "no node may be called {name:?}: {fault}; give it another name with --node-name NAME"
+        );
+    }
+    Ok(name)
 }
 
 /// What a node agent is started with.

@@ -2,8 +2,8 @@
 
 use crate::args::{Devices, Output};
 use crate::{paths, table};
-use anyhow::{Context, Result};
-use davit_api::devices::NodeDevices;
+use anyhow::{Context, Result, bail};
+use davit_api::devices::{Device, NodeDevices};
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::ListParams;
@@ -27,6 +27,10 @@ pub(crate) async fn run(args: Devices) -> Result<()> {
         return watch(&client, &args).await;
     }
     let answers = collect(&client, args.node.as_deref()).await?;
+    let silent = !answers.is_empty() && answers.iter().all(|(_, answer)| answer.is_err());
+    if silent {
+        bail!("{}", notes(&answers).trim_end());
+    }
     print!("{}", format(&answers, args.output)?);
     Ok(())
 }
@@ -49,10 +53,14 @@ pub(crate) async fn collect(client: &kube::Client, only: Option<&str>) -> Result
 }
 
 async fn node_names(client: &kube::Client, only: Option<&str>) -> Result<Vec<String>> {
-    if let Some(name) = only {
-        return Ok(vec![name.to_owned()]);
-    }
     let nodes: kube::Api<Node> = kube::Api::all(client.clone());
+    if let Some(name) = only {
+        let found = nodes.get_metadata_opt(name).await;
+        return match found.with_context(|| format!("cannot read node {name}"))? {
+            Some(_) => Ok(vec![name.to_owned()]),
+            None => bail!("there is no node {name}"),
+        };
+    }
     let nodes = nodes
         .list_metadata(&ListParams::default())
         .await
@@ -89,7 +97,8 @@ async fn watch(client: &kube::Client, args: &Devices) -> Result<()> {
         following.spawn(follow(client.clone(), node, updates.clone()));
     }
     drop(updates);
-    let mut known: BTreeMap<String, Result<NodeDevices, String>> = BTreeMap::new();
+    let wide = args.output == Some(Output::Wide);
+    let mut known: BTreeMap<String, Shown> = BTreeMap::new();
     let mut signals = crate::shutdown::Signals::new()?;
     loop {
         tokio::select! {
@@ -102,9 +111,15 @@ async fn watch(client: &kube::Client, args: &Devices) -> Result<()> {
                     }
                     continue;
                 }
-                known.insert(node, answer);
-                let answers: Vec<Answer> = known.clone().into_iter().collect();
-                println!("{}", format(&answers, args.output)?);
+                if args.output == Some(Output::Yaml) {
+                    if let Ok(devices) = &answer {
+                        print!("---\n{}", serde_saphyr::to_string(devices)?);
+                    }
+                    continue;
+                }
+                let now = Shown::new(&node, &answer, wide);
+                print!("{}", now.since(known.get(&node), wide));
+                known.insert(node, now);
             }
         }
     }
@@ -155,18 +170,67 @@ fn format(answers: &[Answer], output: Option<Output>) -> Result<String> {
     })
 }
 
-/// The table for people.
-pub(crate) fn text(answers: &[Answer], wide: bool) -> String {
-    let mut rows = Vec::new();
-    let mut notes = String::new();
-    for (node, answer) in answers {
+/// What a watch has shown of one node.
+struct Shown {
+    rows: Vec<Vec<String>>,
+    note: Option<String>,
+}
+
+impl Shown {
+    fn new(node: &str, answer: &Result<NodeDevices, String>, wide: bool) -> Self {
         match answer {
-            Ok(devices) => {
-                rows.extend(devices.devices.iter().map(|device| row(node, device, wide)));
-            }
-            Err(why) => notes.push_str(&format!("node {node}: {why}\n")),
+            Ok(devices) => Self {
+                rows: rows(node, devices, wide),
+                note: None,
+            },
+            Err(why) => Self {
+                rows: Vec::new(),
+                note: Some(format!("node {node}: {why}\n")),
+            },
         }
     }
+
+    /// What is new since then: everything the first time, afterwards rows that have changed (`~`), come (`+`) or gone
+    /// (`-`), with the time.
+    fn since(&self, before: Option<&Self>, wide: bool) -> String {
+        let Some(before) = before.filter(|before| before.note.is_none()) else {
+            return match &self.note {
+                Some(note) => note.clone(),
+                None => table::render(&header(wide), &self.rows),
+            };
+        };
+        if let Some(note) = &self.note {
+            return note.clone();
+        }
+        let key = |row: &Vec<String>| row.get(..KEY).map(<[String]>::to_vec);
+        let has = |rows: &[Vec<String>], row: &Vec<String>| rows.iter().any(|r| key(r) == key(row));
+        let mark = |mark: &str, row: &Vec<String>| {
+            let mut marked = row.clone();
+            if let Some(first) = marked.first_mut() {
+                first.insert_str(0, mark);
+            }
+            marked
+        };
+        let new = self.rows.iter().filter(|row| !before.rows.contains(row));
+        let mut changed: Vec<Vec<String>> = new
+            .map(|row| mark(if has(&before.rows, row) { "~ " } else { "+ " }, row))
+            .collect();
+        let gone = before.rows.iter().filter(|row| !has(&self.rows, row));
+        changed.extend(gone.map(|row| mark("- ", row)));
+        if changed.is_empty() {
+            return String::new();
+        }
+        let now = jiff::Timestamp::now().strftime("%H:%M:%SZ");
+        format!("\n{now}\n{}", table::render(&header(wide), &changed))
+    }
+}
+
+/// How many of the first cells name the thing that a row is about.
+const KEY: usize = 3;
+/// IDs that are longer are shortened in the middle, so that who holds the device stays on the screen.
+const ID: usize = 36;
+
+fn header(wide: bool) -> Vec<&'static str> {
     let mut header = vec![
         "NODE",
         "RESOURCE",
@@ -177,19 +241,47 @@ pub(crate) fn text(answers: &[Answer], wide: bool) -> String {
         "CONTAINER",
     ];
     if wide {
-        header.extend(["SINCE", "REASON"]);
+        header.extend(["CLAIM", "SINCE", "REASON"]);
     }
-    let all_silent = !answers.is_empty() && answers.iter().all(|(_, a)| a.is_err());
-    if rows.is_empty() && all_silent {
-        return notes;
-    }
-    if rows.is_empty() {
-        return format!("No devices found.\n{notes}");
-    }
-    table::render(&header, &rows) + &notes
+    header
 }
 
-fn row(node: &str, device: &davit_api::devices::Device, wide: bool) -> Vec<String> {
+/// The table for people.
+pub(crate) fn text(answers: &[Answer], wide: bool) -> String {
+    let answered = answers
+        .iter()
+        .filter_map(|(node, answer)| Some((node, answer.as_ref().ok()?)));
+    let rows: Vec<Vec<String>> = answered
+        .flat_map(|(node, devices)| rows(node, devices, wide))
+        .collect();
+    if rows.is_empty() {
+        return format!("No devices found.\n{}", notes(answers));
+    }
+    table::render(&header(wide), &rows) + &notes(answers)
+}
+
+/// Nodes that did not answer.
+fn notes(answers: &[Answer]) -> String {
+    let silent = answers
+        .iter()
+        .filter_map(|(node, answer)| Some((node, answer.as_ref().err()?)));
+    silent
+        .map(|(node, why)| format!("node {node}: {why}\n"))
+        .collect()
+}
+
+fn rows(node: &str, devices: &NodeDevices, wide: bool) -> Vec<Vec<String>> {
+    let empty = devices.empty.iter().map(|resource| Device {
+        resource: resource.clone(),
+        reason: "its plugin has no device".to_owned(),
+        ..Device::default()
+    });
+    let listed = devices.devices.iter().cloned().chain(empty);
+    let all = listed.chain(devices.held.iter().cloned());
+    all.map(|device| row(node, &device, wide)).collect()
+}
+
+fn row(node: &str, device: &Device, wide: bool) -> Vec<String> {
     let or_dash = |text: String| {
         if text.is_empty() {
             "-".to_owned()
@@ -209,32 +301,45 @@ fn row(node: &str, device: &davit_api::devices::Device, wide: bool) -> Vec<Strin
         .iter()
         .map(|h| h.container.as_str())
         .collect();
+    let id = if wide {
+        device.id.clone()
+    } else {
+        shortened(&device.id)
+    };
     let mut row = vec![
         node.to_owned(),
         device.resource.clone(),
-        device.id.clone(),
-        device.health.clone(),
+        or_dash(id),
+        or_dash(device.health.clone()),
         or_dash(numa.join(",")),
         or_dash(pods.join(",")),
         or_dash(containers.join(",")),
     ];
     if wide {
-        row.push(or_dash(
-            device
-                .holders
-                .first()
-                .map(|h| h.since.clone())
-                .unwrap_or_default(),
-        ));
+        let since = device.holders.first().map(|h| h.since.clone());
+        row.push(or_dash(device.claim.clone()));
+        row.push(or_dash(since.unwrap_or_default()));
         row.push(or_dash(device.reason.clone()));
     }
     row
 }
 
+/// The beginning and the end of a long ID.
+fn shortened(id: &str) -> String {
+    let chars: Vec<char> = id.chars().collect();
+    if chars.len() <= ID {
+        return id.to_owned();
+    }
+    let (before, after) = (ID / 2, ID - ID / 2 - 1);
+    let begin: String = chars[..before].iter().collect();
+    let end: String = chars[chars.len() - after..].iter().collect();
+    format!("{begin}…{end}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use davit_api::devices::{Device, Holder};
+    use davit_api::devices::Holder;
 
     #[test]
     fn table_names_holders_and_nodes_that_did_not_answer() {
@@ -260,6 +365,7 @@ mod tests {
                     node: "a".into(),
                     generation: 1,
                     devices,
+                    ..NodeDevices::default()
                 }),
             ),
             ("b".to_owned(), Err("no answer within 10 s".to_owned())),
@@ -271,5 +377,77 @@ a      x.example/foo   foo-1    Healthy   0      -           -
 node b: no answer within 10 s
 ";
         assert_eq!(text(&answers, false), expected);
+    }
+
+    fn held(resource: &str, id: &str, health: &str) -> Device {
+        Device {
+            resource: resource.into(),
+            id: id.into(),
+            health: health.into(),
+            holders: vec![Holder {
+                namespace: "n".into(),
+                pod: "p".into(),
+                container: "c".into(),
+                ..Holder::default()
+            }],
+            ..Device::default()
+        }
+    }
+
+    #[test]
+    fn what_is_held_without_a_plugin_and_plugins_without_devices_are_shown() {
+        let table = NodeDevices {
+            node: "a".into(),
+            held: vec![held("cpu", "2-3", "")],
+            empty: vec!["x.example/none".into()],
+            ..NodeDevices::default()
+        };
+        let expected = "\
+NODE   RESOURCE         DEVICE   HEALTH   NUMA   POD   CONTAINER
+a      x.example/none   -        -        -      -     -
+a      cpu              2-3      -        -      n/p   c
+";
+        assert_eq!(text(&[("a".to_owned(), Ok(table))], false), expected);
+    }
+
+    #[test]
+    fn long_ids_keep_their_beginning_and_end() {
+        let id = "GPU-0123456789abcdef0123456789abcdef0123456789abcdef-end";
+        let short = shortened(id);
+        assert_eq!(short.chars().count(), ID);
+        assert!(
+            short.starts_with("GPU-0123") && short.ends_with("-end"),
+            "{short}"
+        );
+        assert_eq!(shortened("GPU-1"), "GPU-1");
+    }
+
+    #[test]
+    fn a_watch_shows_what_changed() {
+        let of = |devices: Vec<Device>| {
+            let table = NodeDevices {
+                devices,
+                ..NodeDevices::default()
+            };
+            Shown::new("a", &Ok(table), false)
+        };
+        let before = of(vec![
+            held("r", "1", "Healthy"),
+            held("r", "2", "Healthy"),
+            held("r", "3", "Healthy"),
+        ]);
+        assert_eq!(before.since(None, false).lines().count(), 4);
+        assert_eq!(before.since(Some(&before), false), "");
+        let after = of(vec![
+            held("r", "1", "Healthy"),
+            held("r", "2", "Unhealthy"),
+            held("r", "4", "Healthy"),
+        ]);
+        let text = after.since(Some(&before), false);
+        let marks: Vec<&str> = text.lines().skip(3).map(|line| &line[..1]).collect();
+        assert_eq!(marks, ["~", "+", "-"], "{text}");
+        let lost = Shown::new("a", &Err("gone".to_owned()), false);
+        assert_eq!(lost.since(Some(&after), false), "node a: gone\n");
+        assert_eq!(after.since(Some(&lost), false).lines().count(), 4);
     }
 }

@@ -5,6 +5,7 @@
 
 mod claim;
 mod classic;
+mod offers;
 mod pod;
 
 use crate::args::{Explain, ExplainWhat, Output};
@@ -73,12 +74,23 @@ async fn explain_pod(
         .filter(|n| !n.is_empty());
     let devices = match &node {
         None => Ok(Vec::new()),
-        Some(node) => match crate::devices::collect(client, Some(node)).await?.pop() {
-            Some((_, Ok(table))) => Ok(table.devices),
+        Some(node) => match crate::devices::collect(client, Some(node))
+            .await
+            .unwrap_or_else(|why| vec![(node.clone(), Err(format!("{why:#}")))])
+            .pop()
+        {
+            Some((_, Ok(table))) => Ok([table.devices, table.held].concat()),
             Some((_, Err(why))) => Err(why),
             None => Ok(Vec::new()),
         },
     };
     let negotiation = classic::of_pod(client, &pod).await?;
-    Ok(pod::Explanation::new(&pod, &events, devices).with_negotiation(negotiation))
+    let findings = match node {
+        None => offers::of_pod(client, &pod).await?,
+        Some(_) => offers::Findings::default(),
+    };
+    let explanation = pod::Explanation::new(&pod, &events, devices);
+    Ok(explanation
+        .with_negotiation(negotiation)
+        .with_findings(findings))
 }

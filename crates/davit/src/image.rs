@@ -2,21 +2,58 @@
 
 use crate::args::{Image, ImageAction, Output};
 use crate::{components, paths, table};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use davit_oci::Images;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub(crate) async fn run(args: Image) -> Result<()> {
-    let data_dir = paths::data_dir(args.data_dir.as_deref())?;
-    paths::protect_data_dir(&data_dir)?;
+    let data_dir = data_dir(args.data_dir.as_deref())?;
     let dir = components::runtime_dir(&data_dir);
+    let adds = matches!(
+        args.action,
+        ImageAction::Import { .. } | ImageAction::Pull { .. }
+    );
+    if args.data_dir.is_none() && !dir.is_dir() {
+        let place = data_dir.display();
+        if !adds {
+            bail!(
+                "no davit with the embedded runtime has run in {place}; name its data directory with --data-dir DIR"
+            );
+        }
+        eprintln!("no davit has run in {place} yet: the images are for one that will");
+    }
+    paths::protect_data_dir(&data_dir)?;
     let images =
         Images::open(&dir, false).with_context(|| format!("image store in {}", dir.display()))?;
+    let images = Arc::new(images);
     tokio::task::spawn_blocking(move || act(&images, args.action))
         .await
         .context("image store")?
 }
 
-fn act(images: &Images, action: ImageAction) -> Result<()> {
+/// The data directory of the cluster that is meant: the one named, or that of the kubeconfig in the environment where it
+/// is a davit's of this machine, or the usual one.
+fn data_dir(asked: Option<&Path>) -> Result<PathBuf> {
+    let kubeconfig = std::env::var_os("KUBECONFIG");
+    let of_kubeconfig = kubeconfig.as_deref().and_then(|file| {
+        let dir = Path::new(file).parent()?;
+        (Path::new(file) == paths::admin_kubeconfig(dir) && components::runtime_dir(dir).is_dir())
+            .then_some(dir)
+    });
+    paths::data_dir(asked.or(of_kubeconfig))
+}
+
+async fn pull(images: &Arc<Images>, names: &[String]) -> Result<()> {
+    for name in names {
+        let pulled = images.pull(name, None).await;
+        let pulled = pulled.with_context(|| format!("cannot pull {name}"))?;
+        println!("{name} {}", pulled.id);
+    }
+    Ok(())
+}
+
+fn act(images: &Arc<Images>, action: ImageAction) -> Result<()> {
     match action {
         ImageAction::Import { file } => {
             let names = images
@@ -25,6 +62,9 @@ fn act(images: &Images, action: ImageAction) -> Result<()> {
             for name in names {
                 println!("{name}");
             }
+        }
+        ImageAction::Pull { images: names } => {
+            tokio::runtime::Handle::current().block_on(pull(images, &names))?;
         }
         ImageAction::List { output } => print!("{}", format(&images.list()?, output)?),
         ImageAction::Rm { images: names } => {

@@ -33,7 +33,7 @@ mod up;
 
 use anyhow::Context;
 use args::{Args, Command};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -93,6 +93,10 @@ async fn run(args: Args) -> anyhow::Result<()> {
             let written = std::io::stdout().write_all(&script);
             written.context("cannot write the script")
         }
+        Command::Version => {
+            println!("davit {}", env!("CARGO_PKG_VERSION"));
+            Ok(())
+        }
         Command::Features(features) => features::run(&features),
         Command::Exporter(options) => exporter::run(options).await,
         Command::Lab(lab) => lab::run(lab).await,
@@ -103,8 +107,22 @@ async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
-    eprintln!("davit: {error:#}");
+    eprintln!("davit: {}", sentence(error));
     ExitCode::FAILURE
+}
+
+/// What failed and why, each cause once: many errors repeat in their own text what caused them.
+fn sentence(error: &anyhow::Error) -> String {
+    let mut said = String::new();
+    for cause in error.chain() {
+        let text = cause.to_string();
+        if said.is_empty() {
+            said = text;
+        } else if !said.contains(&text) {
+            said = format!("{said}: {text}");
+        }
+    }
+    said
 }
 
 fn init_log(args: &Args) {
@@ -114,6 +132,22 @@ fn init_log(args: &Args) {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // files and pipes get plain text
+        .with_ansi(std::io::stderr().is_terminal())
         .with_target(true)
         .init();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_said_once() {
+        let error = anyhow::anyhow!("connection refused")
+            .context("cannot reach 10.0.0.1:6443: connection refused")
+            .context("cannot list nodes");
+        let wanted = "cannot list nodes: cannot reach 10.0.0.1:6443: connection refused";
+        assert_eq!(sentence(&error), wanted);
+    }
 }

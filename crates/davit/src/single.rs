@@ -245,6 +245,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     // ends with this function
     let mut tasks = JoinSet::new();
     tasks.spawn(identity.attend(cancel.clone()));
+    tasks.spawn(tell_when_ready(client.clone(), name, cancel.clone()));
     let terminated = CancellationToken::new();
     let stop = Stop {
         cancel: cancel.clone(),
@@ -274,6 +275,34 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     }
     let limit = STOPPING + args.options.kubelet.shutdown()?.total();
     signals.stop_within(limit, agent).await
+}
+
+/// Says when the node is registered, and when it is ready.
+async fn tell_when_ready(client: kube::Client, name: String, cancel: CancellationToken) {
+    const LOOK: Duration = Duration::from_millis(500);
+    let nodes: kube::Api<k8s_openapi::api::core::v1::Node> = kube::Api::all(client);
+    let mut registered = false;
+    let looking = async {
+        loop {
+            if let Ok(Some(node)) = nodes.get_opt(&name).await {
+                if !registered {
+                    registered = true;
+                    println!("node {name} is registered");
+                }
+                let status = node.status.unwrap_or_default();
+                let conditions = status.conditions.unwrap_or_default();
+                if conditions
+                    .iter()
+                    .any(|c| c.type_ == "Ready" && c.status == "True")
+                {
+                    println!("node {name} is ready");
+                    return;
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    tokio::select! { () = cancel.cancelled() => {} () = looking => {} }
 }
 
 /// The CA that a kubeconfig's current cluster names, in PEM.

@@ -5,6 +5,7 @@ pub(crate) mod csi_drivers;
 mod dispatch;
 mod image_gc;
 mod lease;
+mod node_events;
 mod node_status;
 mod orphans;
 mod qos;
@@ -311,6 +312,8 @@ impl NodeAgent {
         }
         if ctx.options.mounts {
             tasks.spawn(csi_drivers::run(ctx.clone(), cancel.clone()));
+        } else {
+            tasks.spawn(csi_drivers::announce(ctx.clone(), cancel.clone()));
         }
         if let Some(period) = ctx.options.volume_stats_period {
             tasks.spawn(volume_stats::run(ctx.clone(), period, cancel.clone()));

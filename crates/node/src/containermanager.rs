@@ -408,6 +408,16 @@ impl ContainerManager {
         self.inner.devices()
     }
 
+    /// What containers hold beside devices of plugins: devices of claims, CPUs and memory of their own.
+    pub fn holdings(&self) -> Vec<Device> {
+        self.inner.holdings(&self.inner.pods.all_pods())
+    }
+
+    /// Resources whose plugin is connected and lists no device.
+    pub fn empty_resources(&self) -> Vec<String> {
+        self.inner.empty_resources()
+    }
+
     /// Whether the registration server serves: the check `device-plugin` of `/healthz`.
     pub fn healthy(&self) -> bool {
         self.inner.healthy()

@@ -12,6 +12,7 @@ mod affinity;
 mod checkpoint;
 mod endpoint;
 mod health;
+mod holdings;
 mod inventory;
 mod manager;
 mod metrics;

@@ -6,9 +6,11 @@
 mod check;
 mod grpc;
 mod http;
+mod metrics;
 
 pub use check::{Outcome, Target, exec_check, run_check};
 pub use http::{HttpRequest, HttpResponse, http_get};
+pub use metrics::ProbeMetrics;
 
 use crate::plan::{ProbeResult, ProbeView};
 use crate::pod::{PodExt, Role};
@@ -19,9 +21,9 @@ use davit_oci::runtime::Runtime;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, Probe};
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
 
@@ -51,6 +53,7 @@ impl Kind {
 #[derive(Default)]
 pub struct Results {
     results: Mutex<HashMap<(String, Kind), ProbeResult>>,
+    metrics: ProbeMetrics,
 }
 
 impl Results {
@@ -68,6 +71,11 @@ impl Results {
             .lock()
             .insert((container_id.to_owned(), kind), result)
             != Some(result)
+    }
+
+    /// What is counted of the node's probes.
+    pub fn metrics(&self) -> &ProbeMetrics {
+        &self.metrics
     }
 
     fn forget(&self, container_id: &str) {
@@ -101,6 +109,8 @@ pub struct PodProbes {
     wake: Arc<Notify>,
     tasks: JoinSet<()>,
     running: HashMap<(String, Kind), AbortHandle>,
+    /// The pod with the containers that have been probed, whatever their instance.
+    probed: Option<(Arc<Pod>, BTreeSet<(String, Kind)>)>,
 }
 
 impl PodProbes {
@@ -118,6 +128,7 @@ impl PodProbes {
             wake,
             tasks: JoinSet::new(),
             running: HashMap::new(),
+            probed: None,
         }
     }
 
@@ -205,6 +216,10 @@ impl PodProbes {
         };
         let handle = self.tasks.spawn(task.run());
         self.running.insert(key, handle);
+        let (_, probed) = self
+            .probed
+            .get_or_insert_with(|| (pod.clone(), BTreeSet::new()));
+        probed.insert((container.name.clone(), kind));
     }
 
     /// Ends startup and liveness probes; readiness goes on while a pod ends.
@@ -223,6 +238,13 @@ impl Drop for PodProbes {
     fn drop(&mut self) {
         for (id, _) in self.running.keys() {
             self.results.forget(id);
+        }
+        // A task that is still under way would count again.
+        self.tasks.abort_all();
+        if let Some((pod, probed)) = &self.probed {
+            for (container, kind) in probed {
+                self.results.metrics.forget(pod, container, *kind);
+            }
         }
     }
 }
@@ -288,7 +310,11 @@ impl Task {
             if self.kind == Kind::Startup && self.current() == Some(ProbeResult::Success) {
                 return;
             }
+            let begun = Instant::now();
             let outcome = run_check(&*self.runtime, &self.probe, &self.target, timeout).await;
+            let (metrics, target) = (&self.results.metrics, &self.target);
+            let container = &target.container.name;
+            metrics.ended(&target.pod, container, self.kind, &outcome, begun.elapsed());
             // A check that could not be made says nothing about the container.
             let Some(result) = self.judge(outcome) else {
                 continue;

@@ -4,9 +4,12 @@
 //! token; members of `system:masters` may do everything, others what a SubjectAccessReview on `nodes/...` allows.
 
 mod auth;
+mod cadvisor;
 mod configz;
 mod devices;
+mod exposition;
 pub(crate) mod healthz;
+mod log_files;
 mod logs;
 mod resource_metrics;
 mod serving;
@@ -256,7 +259,7 @@ async fn answer(
 fn kind_of_answer(path: &str) -> AnswerKind {
     let first = path.trim_start_matches('/').split('/').next();
     match first {
-        Some("containerLogs") => AnswerKind::Stream,
+        Some("containerLogs" | "logs") => AnswerKind::Stream,
         Some("exec" | "attach" | "portForward") => AnswerKind::Session,
         _ => AnswerKind::Whole,
     }
@@ -268,19 +271,15 @@ async fn route(state: &Arc<Shared>, request: Request<Incoming>, path: &str) -> R
     let get = request.method() == Method::GET;
     match parts.as_slice() {
         ["healthz", ..] => healthz::answer(ctx, &parts),
-        ["metrics"] if get => {
-            let mut response = text(StatusCode::OK, ctx.metrics.encode());
-            set_type(
-                &mut response,
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            );
-            response
-        }
+        ["metrics"] if get => openmetrics(ctx.metrics.encode()),
         ["metrics", "resource"] if get => resource_metrics::serve(ctx).await,
+        ["metrics", "cadvisor"] if get => cadvisor::serve(ctx).await,
+        ["metrics", "probes"] if get => openmetrics(ctx.probes.metrics().encode()),
         ["pods" | "runningpods"] if get => pods(ctx),
         ["configz"] if get => configz::serve(ctx),
         ["stats", "summary"] | ["stats"] if get => stats::summary(ctx).await,
         ["devices"] if get => devices::serve(ctx, &request),
+        ["logs", ..] if get => log_files::serve(ctx, path).await,
         ["containerLogs", ns, pod, container] if get => {
             logs::serve(ctx, &request, ns, pod, container).await
         }
@@ -326,6 +325,15 @@ pub(crate) fn text(status: StatusCode, message: impl Into<Bytes>) -> Response<Bo
     let mut response = Response::new(body);
     *response.status_mut() = status;
     set_type(&mut response, "text/plain; charset=utf-8");
+    response
+}
+
+fn openmetrics(encoded: String) -> Response<Body> {
+    let mut response = text(StatusCode::OK, encoded);
+    set_type(
+        &mut response,
+        "application/openmetrics-text; version=1.0.0; charset=utf-8",
+    );
     response
 }
 

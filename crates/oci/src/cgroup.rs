@@ -3,6 +3,7 @@
 //! A [`Cgroup`] is one path (`/kubepods/pod<uid>/<id>`) that exists in every hierarchy we use. On a hybrid machine that
 //! includes the v2 tree: it carries hugetlb limits, pressure figures and `cgroup.kill` there.
 
+mod breakdown;
 mod devices;
 
 use nix::unistd::Pid;
@@ -13,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+pub use breakdown::Breakdown;
 pub use devices::{DeviceKind, DeviceRule, default_rules};
 
 /// A cgroup operation failed; says which file or directory.

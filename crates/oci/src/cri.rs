@@ -1,6 +1,8 @@
 //! External container runtimes over CRI: containerd, CRI-O.
 
-use crate::runtime::{Error, ExecSession, PodDialer, Result, Runtime, Streaming};
+mod traffic;
+
+use crate::runtime::{Error, ExecSession, PodDialer, Result, Runtime, SandboxTraffic, Streaming};
 use async_trait::async_trait;
 use davit_proto::cri::v1 as cri;
 use davit_proto::cri::v1::image_service_client::ImageServiceClient;
@@ -381,6 +383,19 @@ impl Runtime for Remote {
         Ok(call("ListContainerStats", CALL_LIMIT, request, send)
             .await?
             .stats)
+    }
+
+    async fn pod_traffic(&self) -> Result<Vec<SandboxTraffic>> {
+        let request = cri::ListPodSandboxStatsRequest::default();
+        let send = |r| async { self.runtime().list_pod_sandbox_stats(r).await };
+        let answer = call("ListPodSandboxStats", CALL_LIMIT, request, send).await;
+        let stats = match answer {
+            Ok(answer) => answer.stats,
+            // CRI-O and containerd before 1.6
+            Err(Error::Unimplemented(_)) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(stats.into_iter().filter_map(traffic::of).collect())
     }
 
     async fn pull_image(

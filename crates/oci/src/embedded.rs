@@ -10,6 +10,7 @@ mod record;
 mod sandbox;
 mod service;
 mod spec;
+mod traffic;
 mod user;
 mod users;
 

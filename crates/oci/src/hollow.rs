@@ -109,6 +109,11 @@ impl Runtime for Hollow {
         let conditions = vec![condition("RuntimeReady"), condition("NetworkReady")];
         Ok(cri::StatusResponse {
             status: Some(cri::RuntimeStatus { conditions }),
+            // what runs nothing has no groups to be wrong about
+            features: Some(cri::RuntimeFeatures {
+                supplemental_groups_policy: true,
+                ..Default::default()
+            }),
             ..Default::default()
         })
     }

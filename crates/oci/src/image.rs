@@ -37,7 +37,9 @@ pub enum Error {
     #[error("image {0} not found")]
     NotFound(String),
     /// The host image was asked for, but the node does not offer it.
-    #[error("image {HOST_IMAGE} is not allowed on this node")]
+    #[error(
+        "image {HOST_IMAGE} is not allowed on this node; --allow-host-image of its davit allows it"
+    )]
     HostImageForbidden,
     /// A file could not be read or written.
     #[error("{what}: {source}")]

@@ -84,6 +84,40 @@ pub struct ExecSession {
 pub trait PodConnection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> PodConnection for T {}
 
+/// What went over the network interfaces of a pod since they are there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SandboxTraffic {
+    /// The pod's sandbox.
+    pub sandbox_id: String,
+    /// Its labels.
+    pub labels: std::collections::BTreeMap<String, String>,
+    /// Without the loopback interface.
+    pub interfaces: Vec<InterfaceTraffic>,
+}
+
+/// What went over one network interface. External runtimes do not count packets and drops.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct InterfaceTraffic {
+    /// Its name in the pod.
+    pub name: String,
+    /// Bytes that came.
+    pub received_bytes: u64,
+    /// Packets that came.
+    pub received_packets: Option<u64>,
+    /// Faults while receiving.
+    pub receive_errors: u64,
+    /// Packets that came and were dropped.
+    pub receive_drops: Option<u64>,
+    /// Bytes that were sent.
+    pub sent_bytes: u64,
+    /// Packets that were sent.
+    pub sent_packets: Option<u64>,
+    /// Faults while sending.
+    pub send_errors: u64,
+    /// Packets that were to be sent and were dropped.
+    pub send_drops: Option<u64>,
+}
+
 /// Opens connections into one pod for port-forward.
 #[async_trait]
 pub trait PodDialer: Send + Sync {
@@ -180,6 +214,10 @@ pub trait Runtime: Send + Sync + 'static {
         &self,
         filter: Option<cri::ContainerStatsFilter>,
     ) -> Result<Vec<cri::ContainerStats>>;
+    /// What went over the network interfaces of pods that have their own; nothing where the runtime does not tell.
+    async fn pod_traffic(&self) -> Result<Vec<SandboxTraffic>> {
+        Ok(Vec::new())
+    }
 
     /// Pulls an image unless the reference is satisfied locally by content; returns the image's ID.
     async fn pull_image(

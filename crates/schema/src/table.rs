@@ -16,6 +16,7 @@ mod read;
 mod resource;
 mod services;
 mod storage;
+mod usage;
 mod workloads;
 
 pub use format::human_duration;
@@ -134,6 +135,8 @@ fn printer(group: &str, version: &str, kind: &str) -> &'static Printer {
         ("networking.k8s.io", _) => services::networking(kind),
         ("storage.k8s.io", _) => storage::printer(kind),
         ("resource.k8s.io", _) => resource::printer(version, kind),
+        ("metrics.k8s.io", "NodeMetrics") => &usage::NODE_METRICS,
+        ("metrics.k8s.io", "PodMetrics") => &usage::POD_METRICS,
         _ => policy::printer(group, kind),
     }
 }

@@ -23,6 +23,14 @@ pub struct Count {
     pub all: usize,
     /// Free.
     pub available: usize,
+    /// Of all, those that are the system's and never given out.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub reserved: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(n: &usize) -> bool {
+    *n == 0
 }
 
 /// Everything the node's decision depends on.
@@ -286,6 +294,7 @@ mod tests {
             nodes: NumaMask::from_bits(nodes),
             all: n,
             available: n,
+            reserved: 0,
         }
     }
 

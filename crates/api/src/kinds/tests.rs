@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn every_row_has_a_type_with_metadata() {
     let table = builtin();
-    assert_eq!(table.resources.len(), 99);
+    assert_eq!(table.resources.len(), 101);
     for row in &table.resources {
         let def = table.types.get(row.type_id);
         assert_eq!(def.short_name(), row.kind, "{}", def.name);

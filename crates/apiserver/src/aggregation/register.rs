@@ -19,7 +19,8 @@ const LABEL: &str = "/metadata/labels/kube-aggregator.kubernetes.io~1automanaged
 pub(super) fn wanted(snapshot: &Snapshot) -> BTreeMap<String, Value> {
     let mut wanted = BTreeMap::new();
     for (group, versions) in snapshot.groups() {
-        if group == GROUP {
+        // Metrics servers bring an APIService of their own, and tools that install them want to make it.
+        if group == GROUP || group == crate::resource_metrics::GROUP {
             continue;
         }
         let built_in = kinds::builtin()

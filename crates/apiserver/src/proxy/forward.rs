@@ -4,12 +4,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use davit_api::status::Status;
 use http::header::{
     ACCEPT_ENCODING, CONNECTION, HOST, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Request, Response, StatusCode, Uri};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use rustls_pki_types::ServerName;
@@ -21,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use super::links::Links;
 use super::target::Backend;
-use crate::body::{RequestBody, ResponseBody};
+use crate::body::{RequestBody, ResponseBody, request_body};
 use crate::context::HandlerResult;
 use crate::reach::{Loopback, is_refusal, refusal};
 use crate::server::ApiServer;
@@ -135,6 +136,30 @@ impl NodeClient {
             None => ResponseBody::stream(futures::TryStreamExt::map_err(stream, Into::into)),
         };
         Ok(Response::from_parts(parts, body))
+    }
+
+    /// Reads a document of at most `limit` bytes.
+    pub(crate) async fn read(
+        &self,
+        server: &ApiServer,
+        backend: Backend,
+        uri: Uri,
+        limit: usize,
+    ) -> Result<Bytes, Status> {
+        let forward = Forward {
+            backend,
+            uri,
+            rewrite_prefix: None,
+        };
+        let request = Request::new(request_body(Empty::<Bytes>::new()));
+        let response = self.send(server, &forward, request, false).await?;
+        if response.status() != StatusCode::OK {
+            let code = response.status();
+            return Err(Status::unknown(format!("the backend answered {code}")));
+        }
+        let body = Limited::new(response.into_body(), limit).collect().await;
+        let body = body.map_err(|error| Status::unknown(error.to_string()))?;
+        Ok(body.to_bytes())
     }
 
     async fn send(

@@ -1,5 +1,6 @@
 //! What is known about one pod, as a record and as text.
 
+use super::offers::Findings;
 use crate::table;
 use davit_api::devices::Device;
 use davit_node::compute::{Misfit, REFUSAL_ANNOTATION};
@@ -29,6 +30,12 @@ pub(crate) struct Explanation {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     negotiation: Vec<String>,
     containers: Vec<Container>,
+    /// What is not offered at all, a sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_offered: Vec<String>,
+    /// Who holds what is in use of what it asks for.
+    #[serde(skip)]
+    findings: Findings,
     /// Devices that containers of the pod hold.
     devices: Vec<Device>,
     /// Why the node could not be asked for its devices.
@@ -60,6 +67,13 @@ struct Container {
     reason: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     message: String,
+}
+
+impl Container {
+    /// It does not run although it should: CrashLoopBackOff and its like.
+    fn is_stuck(&self) -> bool {
+        self.state == "waiting" && !self.reason.is_empty()
+    }
 }
 
 /// The record of the latest event that carries one.
@@ -102,7 +116,7 @@ impl Explanation {
                 .flatten()
                 .map(container)
                 .collect();
-        let state = state(pod, &phase, &node);
+        let state = state(pod, &phase, &node, &containers);
         let summary = summary(pod, state, &node, &containers);
         let mut warnings: Vec<&Event> = events
             .iter()
@@ -127,6 +141,8 @@ impl Explanation {
             },
             node,
             negotiation: Vec::new(),
+            not_offered: Vec::new(),
+            findings: Findings::default(),
             containers,
             devices,
             devices_unknown,
@@ -141,9 +157,17 @@ impl Explanation {
         self
     }
 
+    /// The same with what nodes offer, and who holds it.
+    pub(crate) fn with_findings(mut self, findings: Findings) -> Self {
+        self.not_offered.clone_from(&findings.sentences);
+        self.findings = findings;
+        self
+    }
+
     /// For people.
     pub(crate) fn text(&self) -> String {
         let mut out = format!("Pod {}/{}: {}\n", self.namespace, self.name, self.summary);
+        out.push_str(&self.findings.text());
         if let Some(record) = &self.scheduling {
             out.push_str(&scheduling_text(record));
         }
@@ -161,14 +185,22 @@ impl Explanation {
             out.push_str(&refusal.text());
         }
         if !self.devices.is_empty() {
-            out.push_str("\nDevices it holds:\n");
+            out.push_str("\nDevices, CPUs and memory it holds:\n");
             let rows: Vec<Vec<String>> = self
                 .devices
                 .iter()
                 .flat_map(|d| self.device_rows(d))
                 .collect();
             out.push_str(&table::render(
-                &["RESOURCE", "DEVICE", "HEALTH", "NUMA", "CONTAINER", "SINCE"],
+                &[
+                    "RESOURCE",
+                    "DEVICE",
+                    "HEALTH",
+                    "NUMA",
+                    "CONTAINER",
+                    "CLAIM",
+                    "SINCE",
+                ],
                 &rows,
             ));
         }
@@ -219,9 +251,10 @@ impl Explanation {
             vec![
                 device.resource.clone(),
                 device.id.clone(),
-                device.health.clone(),
+                or_dash(device.health.clone()),
                 or_dash(numa.join(",")),
-                holder.container.clone(),
+                or_dash(holder.container.clone()),
+                or_dash(device.claim.clone()),
                 or_dash(holder.since.clone()),
             ]
         })
@@ -309,7 +342,7 @@ fn container(status: &ContainerStatus) -> Container {
     }
 }
 
-fn state(pod: &Pod, phase: &str, node: &str) -> State {
+fn state(pod: &Pod, phase: &str, node: &str, containers: &[Container]) -> State {
     let status = pod.status.clone().unwrap_or_default();
     let never_started = status.container_statuses.as_ref().is_none_or(Vec::is_empty);
     if pod.metadata.deletion_timestamp.is_some() {
@@ -320,7 +353,7 @@ fn state(pod: &Pod, phase: &str, node: &str) -> State {
         State::Ended
     } else if node.is_empty() {
         State::Pending
-    } else if phase == "Running" {
+    } else if phase == "Running" && !containers.iter().any(Container::is_stuck) {
         State::Running
     } else {
         State::Waiting
@@ -364,13 +397,15 @@ fn summary(pod: &Pod, state: State, node: &str, containers: &[Container]) -> Str
         ),
         State::Waiting => {
             let message = text(status.message);
-            let waiting = containers.iter().find(|c| !c.reason.is_empty());
+            let troubled = || containers.iter().find(|c| !c.reason.is_empty());
+            let waiting = containers.iter().find(|c| c.is_stuck()).or_else(troubled);
             match (message.is_empty(), waiting) {
                 (false, _) => format!("waiting on node {node}: {message}"),
-                (true, Some(c)) => format!(
-                    "waiting on node {node}, container {}: {} {}",
-                    c.name, c.reason, c.message
-                ),
+                (true, Some(c)) => {
+                    let why = format!("{} {}", c.reason, c.message);
+                    let (name, why) = (&c.name, why.trim_end());
+                    format!("waiting on node {node}, container {name}: {why}")
+                }
                 (true, None) => format!("bound to node {node}, which has not reported on it yet"),
             }
         }
@@ -473,6 +508,20 @@ mod tests {
             (state(refused), state(failed)),
             (State::Refused, State::Ended)
         );
+    }
+
+    #[test]
+    fn a_pod_whose_container_crashes_again_and_again_is_not_running() {
+        let crashing = serde_json::json!({
+            "phase": "Running",
+            "containerStatuses": [{"name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 3,
+                "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}}],
+        });
+        let status = serde_json::from_value(crashing).unwrap();
+        let explanation = Explanation::new(&pod(status, "n"), &[], Ok(Vec::new()));
+        assert_eq!(explanation.state, State::Waiting);
+        let wanted = "waiting on node n, container c: CrashLoopBackOff back-off 10s";
+        assert_eq!(explanation.summary, wanted);
     }
 
     #[test]

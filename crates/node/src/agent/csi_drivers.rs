@@ -17,6 +17,21 @@ const SOON: Duration = Duration::from_secs(1);
 /// The API allows no shorter time between two questions for the number of volumes.
 const SHORTEST: Duration = Duration::from_secs(10);
 
+/// Makes the node's CSINode, which every node has, on one that mounts nothing.
+pub(super) async fn announce(ctx: Arc<Context>, cancel: CancellationToken) {
+    tokio::select! { () = cancel.cancelled() => {} () = initialize(&ctx) => {} }
+}
+
+async fn initialize(ctx: &Context) {
+    while ctx.node_object().is_none() {
+        tokio::time::sleep(SOON).await;
+    }
+    while let Err(error) = ctx.registrar.initialize().await {
+        tracing::debug!(%error, "the node has no CSINode yet");
+        tokio::time::sleep(SOON).await;
+    }
+}
+
 /// Makes the node's CSINode, then has drivers unstage what no pod uses and say how many volumes they take, until `cancel`.
 pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
     let mut tasks = JoinSet::new();
@@ -27,13 +42,7 @@ pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
         cancel.clone(),
     );
     let work = async {
-        while ctx.node_object().is_none() {
-            tokio::time::sleep(SOON).await;
-        }
-        while let Err(error) = ctx.registrar.initialize().await {
-            tracing::debug!(%error, "the node has no CSINode yet");
-            tokio::time::sleep(SOON).await;
-        }
+        initialize(&ctx).await;
         tokio::join!(ctx.volumes.keep_staged(), keep_limits(&ctx, &objects));
     };
     tokio::select! { () = cancel.cancelled() => {} () = work => {} }

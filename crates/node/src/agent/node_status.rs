@@ -4,6 +4,7 @@
 //! extended resources that the agent does not know are kept and copied into allocatable. Only differences are written,
 //! so a value set by hand between two computations is not lost.
 
+use super::node_events;
 use crate::context::Context;
 use crate::eviction::Condition;
 use crate::machine::architecture;
@@ -15,7 +16,8 @@ use davit_api::declared_features::{
 use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
-    ContainerImage, Node, NodeCondition, NodeRuntimeHandler, NodeRuntimeHandlerFeatures, NodeStatus,
+    ContainerImage, Node, NodeCondition, NodeFeatures, NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures, NodeStatus,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -52,6 +54,7 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
     let mut pressure = ctx.pressure.subscribe();
     // Whether the report says that the machine goes down.
     let mut told = false;
+    let mut closed = false;
     loop {
         tokio::select! {
             () = cancel.cancelled() => return,
@@ -68,9 +71,12 @@ pub(super) async fn run(ctx: Arc<Context>, port: u16, cancel: CancellationToken)
         let work = async {
             if standing == Standing::Unregistered {
                 register(&ctx).await?;
+                node_events::started(&ctx);
                 standing = Standing::Registered;
             }
-            update(&ctx, port, &mut reported).await
+            let node = update(&ctx, port, &mut reported).await?;
+            node_events::schedulable(&ctx, &node, &mut closed);
+            Ok(())
         };
         match tokio::time::timeout(DEADLINE, work).await {
             // Somebody may have made it again.
@@ -151,11 +157,12 @@ async fn register(ctx: &Context) -> Result<(), kube::Error> {
     }
 }
 
+/// Writes what differs; the node as it was before.
 async fn update(
     ctx: &Context,
     port: u16,
     reported: &mut Option<Instant>,
-) -> Result<(), kube::Error> {
+) -> Result<Arc<Node>, kube::Error> {
     let api: Api<Node> = Api::all(ctx.client.clone());
     let node = match ctx.node_object() {
         Some(node) => node,
@@ -165,15 +172,16 @@ async fn update(
     let due = reported.is_none_or(|at| at.elapsed() >= REPORT);
     let new = compute(ctx, port, &old, due).await;
     let Some(patch) = diff(&old, &new) else {
-        return Ok(());
+        return Ok(node);
     };
     let body = Patch::Strategic(json!({"status": patch}));
     api.patch_status(&ctx.options.node_name, &PatchParams::default(), &body)
         .await?;
+    node_events::reported(ctx, &old, &new);
     if due {
         *reported = Some(Instant::now());
     }
-    Ok(())
+    Ok(node)
 }
 
 async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) -> NodeStatus {
@@ -210,6 +218,12 @@ async fn compute(ctx: &Context, port: u16, old: &NodeStatus, heartbeat: bool) ->
         images: images(ctx).await.or_else(|| old.images.clone()),
         volumes_in_use: volumes_in_use(ctx, old),
         declared_features: Some(DECLARED.map(str::to_owned).to_vec()),
+        features: match &runtime {
+            Ok(status) => status.features.as_ref().map(|features| NodeFeatures {
+                supplemental_groups_policy: Some(features.supplemental_groups_policy),
+            }),
+            Err(_) => old.features.clone(),
+        },
         runtime_handlers: match runtime {
             Ok(status) => handlers(status),
             Err(_) => old.runtime_handlers.clone(),
@@ -393,6 +407,7 @@ fn diff(old: &NodeStatus, new: &NodeStatus) -> Option<Value> {
         "daemonEndpoints",
         "conditions",
         "runtimeHandlers",
+        "features",
         "declaredFeatures",
         "volumesInUse",
     ] {

@@ -223,8 +223,9 @@ fn old_policy_name(state: &NodeState) -> &'static str {
 
 fn resources(state: &NodeState, id: u32) -> Vec<Value> {
     let node = NumaMask::single(id).unwrap_or(NumaMask::EMPTY);
-    let amounts = |name: &str, all: u64, available: u64| {
-        json!({"name": name, "capacity": all.to_string(), "allocatable": all.to_string(),
+    let amounts = |name: &str, [all, reserved, available]: [u64; 3]| {
+        let allocatable = all.saturating_sub(reserved);
+        json!({"name": name, "capacity": all.to_string(), "allocatable": allocatable.to_string(),
                "available": available.to_string()})
     };
     let sum = |counts: &[Count], of: fn(&Count) -> usize| -> u64 {
@@ -234,7 +235,10 @@ fn resources(state: &NodeState, id: u32) -> Vec<Value> {
     let mut found: Vec<Value> = state
         .counts
         .iter()
-        .map(|(name, counts)| amounts(name, sum(counts, |c| c.all), sum(counts, |c| c.available)))
+        .map(|(name, counts)| {
+            let of: [fn(&Count) -> usize; 3] = [|c| c.all, |c| c.reserved, |c| c.available];
+            amounts(name, of.map(|of| sum(counts, of)))
+        })
         .collect();
     let memory = state.memory.iter().filter_map(|m| m.nodes().get(&id));
     for (kind, table) in memory.flat_map(|n| &n.memory) {
@@ -252,7 +256,7 @@ mod tests {
     fn zones_carry_what_the_scheduler_plugins_read() {
         let state: NodeState = serde_json::from_value(json!({
             "policy": "single-numa-node", "nodes": [0, 1], "distances": [[10, 21], [21, 10]],
-            "counts": {"cpu": [{"nodes": 1, "all": 4, "available": 3}, {"nodes": 2, "all": 4, "available": 4}],
+            "counts": {"cpu": [{"nodes": 1, "all": 4, "available": 3}, {"nodes": 2, "all": 4, "available": 3, "reserved": 1}],
                        "a.com/x": [{"nodes": 3, "all": 2, "available": 1}]},
         }))
         .unwrap();
@@ -272,7 +276,7 @@ mod tests {
             zone["resources"],
             json!([
                 {"name": "a.com/x", "capacity": "2", "allocatable": "2", "available": "1"},
-                {"name": "cpu", "capacity": "4", "allocatable": "4", "available": "4"},
+                {"name": "cpu", "capacity": "4", "allocatable": "3", "available": "3"},
             ])
         );
         let carried = object["attributes"][2]["value"].as_str().unwrap();

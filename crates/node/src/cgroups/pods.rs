@@ -112,6 +112,11 @@ impl PodCgroups {
         Self::set(&self.group_of(to), &limits::either(&of(from), &of(to)))
     }
 
+    /// The cgroup of that path as it is now; nothing is made.
+    pub fn at(&self, path: &str) -> Cgroup {
+        self.hierarchies.cgroup(path)
+    }
+
     fn group_of(&self, pod: &Pod) -> Cgroup {
         let path = CgroupDriver::Cgroupfs.pod_cgroup(&self.root, pod);
         self.hierarchies.cgroup(&path)

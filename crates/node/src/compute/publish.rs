@@ -30,6 +30,7 @@ impl Manager {
                     nodes,
                     all: 0,
                     available: 0,
+                    reserved: 0,
                 });
                 group.all += 1;
                 group.available += usize::from(free.contains_key(id));
@@ -53,6 +54,7 @@ impl Manager {
                     nodes,
                     all: cpus.len(),
                     available: cpus.intersection(&free).len(),
+                    reserved: cpus.intersection(&policy.reserved).len(),
                 }
             };
             let all = policy.topology.node_mask().iter().map(of_node).collect();

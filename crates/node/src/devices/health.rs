@@ -129,6 +129,6 @@ impl Manager {
     }
 }
 
-fn time(millis: i64) -> String {
+pub(super) fn time(millis: i64) -> String {
     jiff::Timestamp::from_millisecond(millis).map_or_else(|_| String::new(), |t| t.to_string())
 }

@@ -18,7 +18,7 @@ const NOT_BUILT: &[(&str, &str)] = &[
     ("enableDebuggingHandlers", "true"),
     ("enableProfilingHandler", "false"),
     ("enableServer", "true"),
-    ("enableSystemLogHandler", "false"),
+    ("enableSystemLogHandler", "true"),
     ("enableSystemLogQuery", "false"),
     ("eventBurst", ""),
     ("eventRecordQPS", ""),

@@ -49,6 +49,8 @@ fn line(ctx: &Context, generation: u64) -> Bytes {
         node: ctx.options.node_name.clone(),
         generation,
         devices: ctx.devices.devices(),
+        held: ctx.devices.holdings(),
+        empty: ctx.devices.empty_resources(),
     };
     // A struct of strings and numbers always serialises.
     let mut json = serde_json::to_vec(&table).unwrap_or_default();

@@ -1,14 +1,10 @@
 //! `/metrics/resource`: what metrics servers read, under the kubelet's names.
 
+use super::exposition::{Sample, bytes, family, quoted, seconds, serve_text};
 use super::usage::{self, Usage};
-use super::{set_type, text};
 use crate::context::Context;
 use davit_streaming::Body;
-use http::{Response, StatusCode};
-use std::fmt::Write as _;
-
-/// Labels and a number with the time it was measured at, in nanoseconds since the epoch.
-type Sample = (String, f64, Option<i64>);
+use http::Response;
 
 /// A number of a container, with its time where it has one.
 type Reader<'a> = &'a dyn Fn(&usage::ContainerUsage) -> Option<(f64, Option<i64>)>;
@@ -17,34 +13,7 @@ pub(super) async fn serve(ctx: &Context) -> Response<Body> {
     let usage = usage::collect(ctx).await.inspect_err(|error| {
         tracing::warn!(%error, "cannot read the use of resources from the runtime");
     });
-    let mut response = text(StatusCode::OK, encode(usage.as_ref().ok()));
-    set_type(&mut response, "text/plain; version=0.0.4; charset=utf-8");
-    response
-}
-
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "the format's numbers are floats"
-)]
-fn seconds(nanos: u64) -> f64 {
-    nanos as f64 / 1e9
-}
-
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "the format's numbers are floats"
-)]
-fn bytes(n: u64) -> f64 {
-    n as f64
-}
-
-/// A value of a label in quotes.
-fn quoted(value: &str) -> String {
-    let escaped = value
-        .replace('\\', r"\\")
-        .replace('"', "\\\"")
-        .replace('\n', r"\n");
-    format!("\"{escaped}\"")
+    serve_text(encode(usage.as_ref().ok()))
 }
 
 /// The text, or only the mark of an error when nothing is known.
@@ -65,21 +34,6 @@ fn encode(usage: Option<&Usage>) -> String {
         family(&mut out, name, "gauge", &format!("{level} {help}"), sample);
     }
     out
-}
-
-fn family(out: &mut String, name: &str, kind: &str, help: &str, samples: Vec<Sample>) {
-    if samples.is_empty() {
-        return;
-    }
-    // Writing into a String cannot fail.
-    let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    for (labels, value, time) in samples {
-        let _ = write!(out, "{name}{labels} {value}");
-        if let Some(nanos) = time {
-            let _ = write!(out, " {}", nanos / 1_000_000);
-        }
-        out.push('\n');
-    }
 }
 
 fn containers(out: &mut String, usage: &Usage) {
@@ -200,10 +154,5 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("node_cpu"), "{text}");
-    }
-
-    #[test]
-    fn values_of_labels_are_escaped() {
-        assert_eq!(quoted("a\"b\\c\nd"), r#""a\"b\\c\nd""#);
     }
 }

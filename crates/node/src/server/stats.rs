@@ -82,7 +82,7 @@ fn node(node: &NodeUsage) -> Map<String, Value> {
     let memory = object!({
         "time": at,
         "availableBytes": node.memory_available,
-        "usageBytes": node.working_set(),
+        "usageBytes": node.memory_total.saturating_sub(node.memory_free),
         "workingSetBytes": node.working_set(),
     });
     out.insert("memory".to_owned(), memory);

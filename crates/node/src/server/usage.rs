@@ -27,6 +27,8 @@ pub(super) struct NodeUsage {
     pub(super) cpu_nanos: Option<u64>,
     /// Bytes.
     pub(super) memory_total: u64,
+    /// Bytes; without what can be taken back.
+    pub(super) memory_free: u64,
     /// Bytes.
     pub(super) memory_available: u64,
     /// Bytes.
@@ -58,6 +60,7 @@ impl NodeUsage {
             time: now(),
             cpu_nanos: cpu_nanos(stat),
             memory_total: bytes("MemTotal"),
+            memory_free: bytes("MemFree"),
             memory_available: bytes("MemAvailable"),
             swap_total: bytes("SwapTotal"),
             swap_free: bytes("SwapFree"),
@@ -111,6 +114,8 @@ impl PodUsage {
 #[derive(Debug)]
 pub(super) struct ContainerUsage {
     pub(super) name: String,
+    /// As the runtime calls it.
+    pub(super) image: String,
     /// Nanoseconds since the epoch.
     pub(super) started: Option<i64>,
     pub(super) stats: cri::ContainerStats,
@@ -184,6 +189,13 @@ fn by_pod(stats: Vec<cri::ContainerStats>, containers: &[cri::Container]) -> Vec
         }
         pods.entry(pod).or_default().push(ContainerUsage {
             name: label(keys::CONTAINER_NAME),
+            image: container
+                .and_then(|c| c.image.as_ref())
+                .map(|image| match image.user_specified_image.as_str() {
+                    "" => image.image.clone(),
+                    named => named.to_owned(),
+                })
+                .unwrap_or_default(),
             started: container.map(|c| c.created_at).filter(|t| *t > 0),
             stats: one,
         });

@@ -3,7 +3,9 @@
 use super::{Embedded, blocking, lock};
 use crate::monitor::now_nanos;
 use crate::network;
-use crate::runtime::{Error, ExecSession, PodConnection, PodDialer, Result, Runtime, Streaming};
+use crate::runtime::{
+    Error, ExecSession, PodConnection, PodDialer, Result, Runtime, SandboxTraffic, Streaming,
+};
 use async_trait::async_trait;
 use davit_proto::cri::v1 as cri;
 use std::collections::BTreeMap;
@@ -174,6 +176,10 @@ impl Runtime for Embedded {
                 ],
             }),
             runtime_handlers: self.handlers(),
+            features: Some(cri::RuntimeFeatures {
+                supplemental_groups_policy: true,
+                ..cri::RuntimeFeatures::default()
+            }),
             ..cri::StatusResponse::default()
         })
     }
@@ -357,6 +363,11 @@ impl Runtime for Embedded {
             }
         }
         Ok(stats)
+    }
+
+    async fn pod_traffic(&self) -> Result<Vec<SandboxTraffic>> {
+        let this = self.clone();
+        blocking(move || Ok(this.traffic())).await
     }
 
     async fn pull_image(

@@ -193,6 +193,7 @@ mod tests {
             nodes: NumaMask::from_bits(1 << node),
             all: 4,
             available,
+            reserved: 0,
         };
         serde_json::from_value(json!({
             "policy": "single-numa-node",

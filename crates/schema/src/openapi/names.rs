@@ -10,6 +10,7 @@ pub fn definition_name(type_name: &str) -> String {
         "meta" => "io.k8s.apimachinery.pkg.apis.",
         "apiextensions" => "io.k8s.apiextensions-apiserver.pkg.apis.",
         "apiregistration" => "io.k8s.kube-aggregator.pkg.apis.",
+        "metrics" => "io.k8s.metrics.pkg.apis.",
         _ => "io.k8s.api.",
     };
     format!("{prefix}{dotted}.{name}")

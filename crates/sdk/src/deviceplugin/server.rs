@@ -10,6 +10,7 @@ use davit_proto::deviceplugin::v1beta1::registration_client::RegistrationClient;
 use davit_proto::pluginregistration::v1 as reg;
 use davit_proto::pluginregistration::v1::registration_server::RegistrationServer;
 use davit_proto::unix::{self, Layers, MAX_MESSAGE};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
@@ -181,6 +182,21 @@ impl Running {
     /// moment to finish. Containers keep their devices.
     pub async fn stop(mut self) {
         self.end().await;
+    }
+
+    /// Serves until SIGTERM or SIGINT, then stops the plugin as [`stop`](Self::stop) does: the last line of a program.
+    ///
+    /// # Errors
+    /// The system does not let signals be waited for; the plugin is stopped then.
+    pub async fn run_until_signal(self) -> std::io::Result<()> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        self.stop().await;
+        Ok(())
     }
 
     /// Ends the plugin as a kill would: connections break in the middle of calls, and its socket

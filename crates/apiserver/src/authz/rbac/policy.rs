@@ -116,8 +116,9 @@ pub(crate) fn cluster_roles() -> Vec<Value> {
     gathered.chain(plain).chain(controllers).collect()
 }
 
+/// `into` names the roles that it becomes a part of, parted by commas.
 fn aggregate(role: &mut Value, into: &str) {
-    if !into.is_empty() {
+    for into in into.split(',').filter(|name| !name.is_empty()) {
         role["metadata"]["labels"][format!("{AGGREGATE}{into}")] = json!("true");
     }
 }

@@ -248,6 +248,12 @@ pub(super) const CLUSTER_ROLES: &[(&str, &str, &[&str])] = &[
             "read,patch,update - persistentvolumeclaims",
         ],
     ),
+    // of metrics-server, whose API is answered here until another server does
+    (
+        "system:aggregated-metrics-reader",
+        "admin,edit,view",
+        &["read metrics.k8s.io nodes,pods"],
+    ),
     // davit's scheduler looks at what nodes publish of their NUMA nodes
     (
         "davit:scheduler",
