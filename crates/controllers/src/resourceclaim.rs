@@ -62,7 +62,7 @@ where
 {
     let api = kube::Api::all(spawner.client.clone());
     let cancel = spawner.cancel.clone();
-    Informer::spawn(api, watcher::Config::default(), spawner.tasks, cancel)
+    Informer::spawn(api, watcher::Config::default(), spawner.tasks.set(), cancel)
 }
 
 /// An informer for slices that says which devices there are and what taints them. What else drivers publish of them is much,
@@ -80,7 +80,13 @@ pub(crate) fn watch_slices(spawner: &mut Spawner<'_>) -> Informer<ResourceSlice>
     };
     let api = kube::Api::all(spawner.client.clone());
     let cancel = spawner.cancel.clone();
-    Informer::spawn_trimmed(api, watcher::Config::default(), trim, spawner.tasks, cancel)
+    Informer::spawn_trimmed(
+        api,
+        watcher::Config::default(),
+        trim,
+        spawner.tasks.set(),
+        cancel,
+    )
 }
 
 /// Starts the controller; the informer of the claims is shared with others.
@@ -89,7 +95,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
         kube::Api::all(spawner.client.clone()),
         watcher::Config::default(),
         |claim: &ResourceClaim| pod_of(claim).map(str::to_owned),
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let known = Known {
@@ -126,7 +132,10 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
     });
     spawner.feed(&known.pods, &of_classic, classic::claims_of);
     let client = known.client.clone();
-    spawner.task(known.classic.clone().follow(client, of_classic, pods));
+    spawner.task(
+        "classic-claims",
+        known.classic.clone().follow(client, of_classic, pods),
+    );
     claims
 }
 

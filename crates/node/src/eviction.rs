@@ -47,7 +47,7 @@ const EVICTED: &str = "Evicted";
 pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationToken) {
     let config = &ctx.options.eviction;
     if config.thresholds.is_empty() && !config.local_storage {
-        return;
+        return cancel.cancelled().await;
     }
     let mut state = State::default();
     let mut ticks = tokio::time::interval(config.period);
