@@ -366,7 +366,7 @@ fn tolerates_memory_pressure(pod: &Pod) -> bool {
     let tolerations = pod.pod_spec().tolerations.as_deref().unwrap_or_default();
     tolerations
         .iter()
-        .any(|t| crate::admission::tolerates(t, &taint))
+        .any(|t| davit_api::taint::tolerates(t, &taint))
 }
 
 #[cfg(test)]
