@@ -156,7 +156,7 @@ impl Unfinished {
         let mut all: Vec<(Labels, f64, f64)> = Vec::new();
         for (name, queue) in queues {
             let ages = queue.ages();
-            let sum: f64 = ages.iter().map(Duration::as_secs_f64).sum();
+            let sum = ages.iter().sum::<Duration>().as_secs_f64();
             let most = ages.iter().max().map_or(0.0, Duration::as_secs_f64);
             match all.iter_mut().find(|(labels, ..)| labels.name == name) {
                 Some((_, whole, longest)) => {
