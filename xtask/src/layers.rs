@@ -6,7 +6,7 @@ use std::process::Command;
 
 /// The table of the design: layers from the bottom up, crates of a layer in the order in which they may use each other.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("words", &["davit-api", "davit-proto"]),
+    ("words", &["davit-api", "davit-proto", "davit-task"]),
     (
         "cores",
         &[

@@ -137,6 +137,10 @@ const MAY: &[(&str, &str)] = &[
         "mount sources that the node names, and the overlay's own directories",
     ),
     (
+        "oci/src/monitor/mounts/images.rs",
+        "layers of finished images, and the mount's own directories",
+    ),
+    (
         "oci/src/monitor/namespaces.rs",
         "pinned namespaces in davit's state directory",
     ),

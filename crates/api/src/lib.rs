@@ -18,6 +18,7 @@ pub mod quantity;
 pub mod quota;
 pub mod selector;
 pub mod status;
+pub mod taint;
 mod text;
 pub mod time;
 

@@ -169,6 +169,9 @@ impl Metrics {
             self.audit_errors.clone(),
         );
         self.flow.register(r);
+        // of the whole process: `davit up` has its controllers here
+        davit_task::register_metrics(r);
+        davit_client::register_queue_metrics(r);
         r.register(
             "process_resident_memory_bytes",
             "Resident memory",

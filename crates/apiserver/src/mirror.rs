@@ -8,6 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_task::guard_async;
 use davit_watchcache::{Freshness, WatchItem, WatchOptions, WatchStart};
 use serde_json::Value;
 use tokio::sync::watch;
@@ -78,7 +79,9 @@ impl Mirror {
 
 async fn follow(storage: Arc<Storage>, index: Arc<dyn Index>, seen: watch::Sender<u64>) {
     loop {
-        pass(&storage, &*index, &seen).await;
+        // a panic has been logged, and is tried again as any other end of a watch
+        let passing = pass(&storage, &*index, &seen);
+        let _ = guard_async("apiserver", "mirror", storage.prefix(), passing).await;
         // what was known stays in force until the objects have been listed again
         tokio::time::sleep(RETRY).await;
     }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use davit_encryption::EncryptedStore;
 use davit_listen::{ConnectionLimits, HttpLimits};
 use davit_schema::gates::Disabled;
 use davit_store::Store;
+use davit_task::Task;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use http::{Request, Response};
@@ -61,6 +62,8 @@ use identities::OwnIdentities;
 pub use identities::ServingFiles;
 pub use options::{DEFAULT_ISSUER, HTTP2_STREAMS, KubeletAuthority, MIN_REQUEST_TIMEOUT, Options};
 
+/// The component in names of tasks.
+const COMPONENT: &str = "apiserver";
 /// How long plugins that keep keys of encryption at rest may take to answer at start.
 const PLUGINS_READY: Duration = Duration::from_secs(20);
 const DRAIN: Duration = Duration::from_secs(2);
@@ -297,7 +300,11 @@ impl ApiServer {
                 status: Box::new(status),
             })?;
             let cancel = server.shutdown.clone();
-            let follow = flowcontrol::follow(Arc::downgrade(&server), control, cancel);
+            let weak = Arc::downgrade(&server);
+            let task = Task::new(COMPONENT, "priority-and-fairness", cancel.clone());
+            let follow = task.retry(move || {
+                flowcontrol::follow(weak.clone(), Arc::clone(&control), cancel.clone())
+            });
             let task = AbortOnDropHandle::new(tokio::spawn(follow));
             // set once, here
             let _ = server.flow_task.set(task);
@@ -317,19 +324,28 @@ impl ApiServer {
             })?;
         }
         if let Some(encryption) = attended {
-            let cancel = server.shutdown.clone();
-            server
-                .nodes
-                .track(async move { encryption.attend(cancel).await });
+            server.keep("encryption", move |_, cancel| {
+                let encryption = encryption.clone();
+                async move { encryption.attend(cancel).await }
+            });
         }
         server.ready.store(true, Ordering::Release);
-        let aggregator = aggregation::run(Arc::downgrade(&server));
-        server.nodes.track(aggregator);
-        server.nodes.track(event_ttl::run(Arc::downgrade(&server)));
-        server
-            .nodes
-            .track(resource_metrics::run(Arc::downgrade(&server)));
+        server.keep("aggregator", |server, _| aggregation::run(server));
+        server.keep("event-ttl", |server, _| event_ttl::run(server));
+        server.keep("resource-metrics", |server, _| resource_metrics::run(server));
         Ok(server)
+    }
+
+    /// Starts a loop in the background, which ends with the server and is made anew when it panics.
+    fn keep<W: Future<Output = ()> + Send + 'static>(
+        self: &Arc<Self>,
+        name: &'static str,
+        make: impl Fn(Weak<Self>, CancellationToken) -> W + Send + 'static,
+    ) {
+        let (server, cancel) = (Arc::downgrade(self), self.shutdown.clone());
+        let task = Task::new(COMPONENT, name, cancel.clone());
+        let work = task.retry(move || make(Weak::clone(&server), cancel.clone()));
+        self.nodes.track(work);
     }
 
     /// Serves HTTPS on `listener` until `cancel`; then finishes the answers under way and ends

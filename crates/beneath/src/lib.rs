@@ -23,7 +23,7 @@ mod usage;
 
 pub use error::{Error, Result};
 pub use inode::{Inode, Permissions};
-pub use private::{private_dir, read_given, read_own, remove_tree, write_private};
+pub use private::{private_dir, read_given, read_own, remove_tree, write_durably, write_private};
 pub use procfs::Procfs;
 pub use root::{DirectoryEntry, Links, Root, TargetKind};
 pub use usage::disk_use;

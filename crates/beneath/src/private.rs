@@ -46,6 +46,15 @@ pub fn private_dir(path: impl AsRef<Path>, mode: u32) -> Result<()> {
 /// # Errors
 /// What the kernel says; a directory that is there stays.
 pub fn write_private(path: impl AsRef<Path>, data: &[u8]) -> Result<()> {
+    write_durably(path, data, 0o600)
+}
+
+/// As [`write_private`], with another mode: after a crash or a power loss there is the old content or the new, and the
+/// new once this has returned.
+///
+/// # Errors
+/// What the kernel says; a directory that is there stays.
+pub fn write_durably(path: impl AsRef<Path>, data: &[u8], mode: u32) -> Result<()> {
     let (dir, name) = parent(path.as_ref())?;
     let mut staged = std::ffi::OsString::from(".");
     staged.push(name);
@@ -53,7 +62,7 @@ pub fn write_private(path: impl AsRef<Path>, data: &[u8]) -> Result<()> {
         Err(error) if !error.is_not_found() => return Err(error),
         _ => {}
     }
-    let mut file = dir.create_new(&staged, 0o600)?;
+    let mut file = dir.create_new(&staged, mode)?;
     file.write_all(data).map_err(Error::io(name))?;
     file.sync_all().map_err(Error::io(name))?;
     dir.rename(&staged, name)?;

@@ -10,9 +10,8 @@ use kube::api::PostParams;
 use rcgen::{CertificateParams, DnType, KeyPair, PublicKeyData, SanType};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::net::IpAddr;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use x509_parser::extensions::GeneralName;
@@ -282,13 +281,7 @@ pub fn write_private(path: &Path, text: &str) -> Result<(), CertificateError> {
         if let Some(dir) = path.parent() {
             make_dir(dir)?;
         }
-        let new = path.with_extension("new");
-        let mut options = std::fs::OpenOptions::new();
-        options.write(true).create(true).truncate(true).mode(0o600);
-        let mut file = options.open(&new)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&new, path)
+        Ok(davit_beneath::write_private(path, text.as_bytes())?)
     };
     write().map_err(|source| file_error(path, source))
 }

@@ -3,6 +3,7 @@
 //! Repetitions of an event raise its `count` instead of making a new object, and a source that floods one object is cut
 //! to 25 events and then one in five minutes, as client-go's correlator does.
 
+use davit_task::guard_async;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -163,12 +164,15 @@ impl Writer {
             if !self.allow(&note.uid, Instant::now()) {
                 continue;
             }
-            match tokio::time::timeout(WRITE_DEADLINE, self.write(&note)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
+            let writing = tokio::time::timeout(WRITE_DEADLINE, self.write(&note));
+            let written = guard_async("client", "event-writer", &note.name, writing).await;
+            match written {
+                // a panic, which has been logged
+                Ok(Ok(Ok(()))) | Err(_) => {}
+                Ok(Ok(Err(error))) => {
                     tracing::debug!(reason = note.reason, object = note.name, %error, "event not written");
                 }
-                Err(_) => tracing::debug!(
+                Ok(Err(_)) => tracing::debug!(
                     reason = note.reason,
                     object = note.name,
                     "event not written in time"

@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::pause::Pause;
+use davit_task::Task;
 use futures::StreamExt;
 use kube::runtime::watcher;
 use parking_lot::{Mutex, RwLock};
@@ -17,6 +18,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 /// What an informer can hold.
 pub trait Object:
@@ -196,11 +198,19 @@ impl<K: Object> Informer<K> {
             synced: watch::channel(false).0,
         });
         let feed = shared.clone();
-        tasks.spawn(async move {
-            let watching = feed.run(api, config, trim);
-            // Dropping the watch half-way is safe: the store is only ever changed between awaits.
-            tokio::select! { biased; () = cancel.cancelled() => {} () = watching => {} }
+        let task = Task::new("client", "informer", cancel.clone());
+        // One that is started again lists anew: what it missed meanwhile becomes a difference.
+        let watching = task.keep(move || {
+            let (feed, cancel) = (feed.clone(), cancel.clone());
+            let (api, config) = (api.clone(), config.clone());
+            async move {
+                let watching = feed.run(api, config, trim);
+                // Dropping the watch half-way is safe: the store is only ever changed between awaits.
+                tokio::select! { biased; () = cancel.cancelled() => {} () = watching => {} }
+            }
         });
+        let kind = K::plural(&());
+        tasks.spawn(watching.instrument(tracing::error_span!("informer", %kind)));
         Self { shared }
     }
 

@@ -24,7 +24,7 @@ pub use feed::{Feed, FeedEvent};
 pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription, Trim};
 pub use kube::Client;
 pub use leader::LeaderElector;
-pub use queue::WorkQueue;
+pub use queue::{WorkQueue, register_queue_metrics};
 pub use reviews::{AccessAttributes, Reviewed, Reviews};
 
 /// Why a client could not be made or did not become ready.

@@ -1,6 +1,9 @@
 //! A work queue with the semantics that controllers rely on (client-go's workqueue): a key waits at most once, is never
 //! handed to two workers at the same time, and a key added while it is being worked on comes again afterwards.
 
+mod metrics;
+
+use metrics::{AtWork, QueueMetrics};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -8,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+pub use metrics::register_queue_metrics;
 
 /// A de-duplicating queue of keys with per-key exponential back-off. Cheap to clone.
 #[derive(Debug)]
@@ -36,7 +41,11 @@ struct State<T> {
     ready: VecDeque<T>,
     /// Keys that wait in `ready` or must come again after the worker that has them now.
     dirty: HashSet<T>,
-    processing: HashSet<T>,
+    /// Keys that are being worked on, and since when.
+    processing: HashMap<T, Instant>,
+    /// Since when keys of `dirty` wait.
+    waiting: HashMap<T, Instant>,
+    metrics: Option<QueueMetrics>,
     /// Keys that become ready later, and when; the earliest moment wins.
     due: HashMap<T, Instant>,
     by_time: BTreeMap<Instant, Vec<T>>,
@@ -47,10 +56,27 @@ struct State<T> {
 impl<T: Clone + Eq + Hash> WorkQueue<T> {
     /// A queue whose back-off doubles from `base` to at most `max` for each failure of a key.
     pub fn new(base: Duration, max: Duration) -> Self {
+        Self::with_metrics(base, max, None)
+    }
+
+    /// As [`WorkQueue::new`], with metrics under this name ([`register_queue_metrics`]).
+    pub fn named(name: &'static str, base: Duration, max: Duration) -> Self
+    where
+        T: Send + Sync + 'static,
+    {
+        let queue = Self::with_metrics(base, max, Some(QueueMetrics::new(name)));
+        let inner: Arc<dyn AtWork> = queue.inner.clone();
+        QueueMetrics::follow(name, Arc::downgrade(&inner));
+        queue
+    }
+
+    fn with_metrics(base: Duration, max: Duration, metrics: Option<QueueMetrics>) -> Self {
         let state = State {
             ready: VecDeque::new(),
             dirty: HashSet::new(),
-            processing: HashSet::new(),
+            processing: HashMap::new(),
+            waiting: HashMap::new(),
+            metrics,
             due: HashMap::new(),
             by_time: BTreeMap::new(),
             failures: HashMap::new(),
@@ -79,6 +105,9 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         }
         let at = Instant::now() + delay;
         let mut state = self.inner.state.lock();
+        if let Some(metrics) = &state.metrics {
+            metrics.retried();
+        }
         if state.shut_down || state.due.get(&key).is_some_and(|known| *known <= at) {
             return;
         }
@@ -126,8 +155,7 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
                 let mut state = self.inner.state.lock();
                 state.promote(Instant::now());
                 if let Some(key) = state.ready.pop_front() {
-                    state.dirty.remove(&key);
-                    state.processing.insert(key.clone());
+                    state.take(&key, Instant::now());
                     if !state.ready.is_empty() {
                         self.inner.wake.notify_one();
                     }
@@ -152,9 +180,9 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
     /// The worker has finished with the key.
     pub fn done(&self, key: &T) {
         let mut state = self.inner.state.lock();
-        state.processing.remove(key);
+        state.finish(key, Instant::now());
         if state.dirty.contains(key) {
-            state.ready.push_back(key.clone());
+            state.push(key.clone());
             drop(state);
             self.inner.wake.notify_one();
         }
@@ -178,13 +206,57 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
     }
 }
 
+impl<T> Drop for Inner<T> {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        if let Some(metrics) = &state.metrics {
+            metrics.dropped(state.ready.len());
+        }
+    }
+}
+
+impl<T: Send + Sync> AtWork for Inner<T> {
+    fn ages(&self) -> Vec<Duration> {
+        let state = self.state.lock();
+        state.processing.values().map(Instant::elapsed).collect()
+    }
+}
+
 impl<T: Clone + Eq + Hash> State<T> {
     fn add(&mut self, key: T) {
         if self.shut_down || !self.dirty.insert(key.clone()) {
             return;
         }
-        if !self.processing.contains(&key) {
-            self.ready.push_back(key);
+        if let Some(metrics) = &self.metrics {
+            metrics.added();
+            self.waiting.insert(key.clone(), Instant::now());
+        }
+        if !self.processing.contains_key(&key) {
+            self.push(key);
+        }
+    }
+
+    fn push(&mut self, key: T) {
+        if let Some(metrics) = &self.metrics {
+            metrics.ready();
+        }
+        self.ready.push_back(key);
+    }
+
+    /// A worker has the key.
+    fn take(&mut self, key: &T, now: Instant) {
+        self.dirty.remove(key);
+        self.processing.insert(key.clone(), now);
+        if let Some(metrics) = &self.metrics {
+            let since = self.waiting.remove(key).unwrap_or(now);
+            metrics.taken(now.duration_since(since));
+        }
+    }
+
+    /// The worker is done with it.
+    fn finish(&mut self, key: &T, now: Instant) {
+        if let (Some(since), Some(metrics)) = (self.processing.remove(key), &self.metrics) {
+            metrics.done(now.duration_since(since));
         }
     }
 
@@ -257,6 +329,41 @@ mod tests {
         }
         queue.forget(&7);
         assert_eq!(queue.num_failures(&7), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn queues_with_names_have_metrics() {
+        let (base, max) = (Duration::from_millis(5), Duration::from_millis(40));
+        let queue = WorkQueue::named("test", base, max);
+        queue.add(1);
+        queue.add(1);
+        queue.add(2);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(queue.get().await, Some(1));
+        tokio::time::advance(Duration::from_secs(3)).await;
+        queue.add_rate_limited(3);
+        let mut registry = prometheus_client::registry::Registry::default();
+        register_queue_metrics(&mut registry);
+        let page = || {
+            let mut text = String::new();
+            prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+            text
+        };
+        let text = page();
+        for line in [
+            "workqueue_depth{name=\"test\"} 1",
+            "workqueue_adds_total{name=\"test\"} 2",
+            "workqueue_retries_total{name=\"test\"} 1",
+            "workqueue_queue_duration_seconds_sum{name=\"test\"} 2.0",
+            "workqueue_unfinished_work_seconds{name=\"test\"} 3.0",
+            "workqueue_longest_running_processor_seconds{name=\"test\"} 3.0",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
+        queue.done(&1);
+        let worked = "workqueue_work_duration_seconds_sum{name=\"test\"} 3.0";
+        assert!(page().contains(worked), "{}", page());
+        assert!(page().contains("workqueue_unfinished_work_seconds{name=\"test\"} 0.0"));
     }
 
     #[tokio::test]

@@ -59,13 +59,13 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: FlexDrivers) {
     let attachments: Informer<VolumeAttachment> = Informer::spawn(
         kube::Api::all(client.clone()),
         all(),
-        spawner.tasks,
+        spawner.tasks.set(),
         cancel.clone(),
     );
     let drivers: Informer<CSIDriver> = Informer::spawn(
         kube::Api::all(client.clone()),
         all(),
-        spawner.tasks,
+        spawner.tasks.set(),
         cancel.clone(),
     );
     let events = spawner.events("attachdetach-controller");
@@ -77,8 +77,11 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: FlexDrivers) {
         flex_drivers,
         events,
     );
-    spawner.task(controller.run());
+    spawner.task(TASK, controller.run());
 }
+
+/// The name in logs.
+const TASK: &str = "attach-detach";
 
 struct AttachDetach {
     objects: StorageInformers,
@@ -368,7 +371,7 @@ impl AttachDetach {
             AttachAction::Attach { at, source } => {
                 self.running.spawn(async move {
                     let work = async { Ok(operations.attach(&source, &at.node).await) };
-                    let ended = attempt(OPERATION_DEADLINE, work).await;
+                    let ended = attempt(OPERATION_DEADLINE, TASK, &at, work).await;
                     let result = ended.map_err(AttachError::from).flatten();
                     let volume = source.volume().to_owned();
                     EndedOperation::Attach { at, volume, result }
@@ -385,7 +388,7 @@ impl AttachDetach {
                 }
                 self.running.spawn(async move {
                     let work = async { Ok(operations.detach(&at, &source, force.is_none()).await) };
-                    let ended = attempt(OPERATION_DEADLINE, work).await;
+                    let ended = attempt(OPERATION_DEADLINE, TASK, &at, work).await;
                     let result = ended.map_err(AttachError::from).flatten();
                     EndedOperation::Detach { at, result }
                 });
@@ -393,7 +396,7 @@ impl AttachDetach {
             AttachAction::List { node, volumes } => {
                 self.running.spawn(async move {
                     let work = async { Ok(operations.list(&node, volumes).await) };
-                    let ended = attempt(OPERATION_DEADLINE, work).await;
+                    let ended = attempt(OPERATION_DEADLINE, TASK, &node, work).await;
                     let result = ended.map_err(AttachError::from).flatten();
                     EndedOperation::List { node, result }
                 });

@@ -30,14 +30,14 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let tokens: Informer<Secret> = Informer::spawn(
         kube::Api::namespaced(client.clone(), NAMESPACE),
         of_type,
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let named = watcher::Config::default().fields(&format!("metadata.name={CLUSTER_INFO}"));
     let maps: Informer<ConfigMap> = Informer::spawn(
         kube::Api::namespaced(client.clone(), PUBLIC),
         named,
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let queue = spawner.controller(Signer {

@@ -39,7 +39,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, authority: Option<Authority>) {
     let requests = Informer::spawn(
         Api::all(spawner.client.clone()),
         watcher::Config::default(),
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let client = spawner.client.clone();

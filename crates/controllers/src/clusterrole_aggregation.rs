@@ -22,7 +22,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let roles = Informer::spawn(
         kube::Api::all(spawner.client.clone()),
         watcher::Config::default(),
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let queue = spawner.controller(Aggregation {

@@ -3,13 +3,14 @@
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::{Change, EventRecorder, Informer, ObjectKey, WorkQueue};
-use futures::FutureExt;
-use std::panic::AssertUnwindSafe;
+use davit_task::{Tasks, guard, guard_async};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+/// The component in names of tasks.
+pub(crate) const COMPONENT: &str = "controllers";
 /// How long one key may be worked on.
 const SYNC_DEADLINE: Duration = Duration::from_secs(60);
 /// Back-off of a key that fails, as client-go's default rate limiter.
@@ -99,24 +100,35 @@ pub(crate) trait Reconcile: Send + Sync + 'static {
 pub(crate) struct Spawner<'a> {
     pub(crate) client: kube::Client,
     pub(crate) informers: Informers,
-    pub(crate) tasks: &'a mut JoinSet<()>,
+    pub(crate) tasks: &'a mut Tasks,
     pub(crate) cancel: CancellationToken,
 }
 
 impl Spawner<'_> {
     /// Starts the workers of a controller and returns its queue, to be fed.
     pub(crate) fn controller<R: Reconcile>(&mut self, reconciler: R) -> WorkQueue<ObjectKey> {
-        let queue = WorkQueue::new(BACKOFF.0, BACKOFF.1);
+        let queue = WorkQueue::named(R::NAME, BACKOFF.0, BACKOFF.1);
         let reconciler = Arc::new(reconciler);
         for _ in 0..R::WORKERS {
-            let worker = work(reconciler.clone(), queue.clone());
-            let cancel = self.cancel.clone();
-            self.tasks.spawn(async move {
-                // A key abandoned half-way is handled again at the next start: reconcilers are idempotent.
-                tokio::select! { biased; () = cancel.cancelled() => {} () = worker => {} }
-            });
+            let (reconciler, queue) = (reconciler.clone(), queue.clone());
+            self.workers(R::NAME, move || work(reconciler.clone(), queue.clone()));
         }
         queue
+    }
+
+    /// Starts a worker, which is made anew when it is lost.
+    pub(crate) fn workers<W>(&mut self, name: &'static str, make: impl Fn() -> W + Send + 'static)
+    where
+        W: Future<Output = ()> + Send + 'static,
+    {
+        let cancel = self.cancel.clone();
+        self.tasks.keep(name, move || {
+            let (worker, cancel) = (make(), cancel.clone());
+            async move {
+                // A key abandoned half-way is handled again at the next start: reconcilers are idempotent.
+                tokio::select! { biased; () = cancel.cancelled() => {} () = worker => {} }
+            }
+        });
     }
 
     /// Feeds a queue with the keys that a change of an informer's object concerns.
@@ -146,29 +158,21 @@ impl Spawner<'_> {
     {
         let (mut changes, queue, cancel) =
             (informer.subscribe(), queue.clone(), self.cancel.clone());
-        self.tasks.spawn(async move {
+        self.tasks.vital("feed", async move {
             loop {
                 let change = tokio::select! {
                     biased;
                     () = cancel.cancelled() => return,
                     change = changes.next() => change,
                 };
-                let mut concerned = Vec::new();
-                match change {
-                    None => return,
-                    Some(Change::Synced) => {}
-                    Some(Change::Deleted(last)) => concerned.extend(keys(&last)),
-                    Some(Change::Applied {
-                        old: Some(old),
-                        new,
-                    }) if !matters(&old, &new) => {}
-                    Some(Change::Applied { old, new }) => {
-                        // What no longer belongs to an owner concerns that owner too.
-                        concerned.extend(old.iter().flat_map(|old| keys(old.as_ref())));
-                        concerned.extend(keys(&new));
-                    }
+                let Some(change) = change else { return };
+                // An object that breaks this is passed over, and its successors are not.
+                let concerned = guard(COMPONENT, "feed", &named(&change), || {
+                    concerned(&change, &matters, &keys)
+                });
+                for key in concerned.into_iter().flatten() {
+                    queue.add(key);
                 }
-                concerned.into_iter().for_each(|key| queue.add(key));
             }
         });
     }
@@ -179,23 +183,60 @@ impl Spawner<'_> {
             self.client.clone(),
             component,
             "",
-            self.tasks,
+            self.tasks.set(),
             self.cancel.clone(),
         )
     }
 
-    /// Runs a task until the controllers end.
-    pub(crate) fn task(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+    /// Runs a task until the controllers end; they end with it.
+    pub(crate) fn task(
+        &mut self,
+        name: &'static str,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) {
         let cancel = self.cancel.clone();
-        self.tasks.spawn(async move {
+        self.tasks.vital(name, async move {
             tokio::select! { biased; () = cancel.cancelled() => {} () = task => {} }
         });
     }
 }
 
+/// The keys that a change concerns.
+fn concerned<K>(
+    change: &Change<K>,
+    matters: impl Fn(&K, &K) -> bool,
+    keys: impl Fn(&K) -> Vec<ObjectKey>,
+) -> Vec<ObjectKey> {
+    let mut concerned = Vec::new();
+    match change {
+        Change::Synced => {}
+        Change::Deleted(last) => concerned.extend(keys(last)),
+        Change::Applied {
+            old: Some(old),
+            new,
+        } if !matters(old, new) => {}
+        Change::Applied { old, new } => {
+            // What no longer belongs to an owner concerns that owner too.
+            concerned.extend(old.iter().flat_map(|old| keys(old.as_ref())));
+            concerned.extend(keys(new));
+        }
+    }
+    concerned
+}
+
+/// The object of a change, for logs.
+fn named<K: davit_client::Object>(change: &Change<K>) -> String {
+    match change {
+        Change::Synced => String::new(),
+        Change::Deleted(object) | Change::Applied { new: object, .. } => {
+            ObjectKey::of(&**object).to_string()
+        }
+    }
+}
+
 async fn work<R: Reconcile>(reconciler: Arc<R>, queue: WorkQueue<ObjectKey>) {
     while let Some(key) = queue.get().await {
-        match attempt(SYNC_DEADLINE, reconciler.sync(&key)).await {
+        match attempt(SYNC_DEADLINE, R::NAME, &key, reconciler.sync(&key)).await {
             Ok(next) => {
                 queue.forget(&key);
                 if let Next::After(delay) = next {
@@ -211,21 +252,20 @@ async fn work<R: Reconcile>(reconciler: Arc<R>, queue: WorkQueue<ObjectKey>) {
     }
 }
 
-/// One attempt at a key, which ends within `limit`. A panic is a failure of that key alone: its worker goes on with others
-/// and comes back to it after the back-off.
+/// One attempt at a key, which ends within `limit`. A panic is a failure of that key alone, logged with it and counted for
+/// `task`: its worker goes on with others and comes back to it after the back-off.
 pub(crate) async fn attempt<T>(
     limit: Duration,
+    task: &'static str,
+    key: &(impl Display + Sync),
     work: impl Future<Output = Result<T, Error>>,
 ) -> Result<T, Error> {
     // Safe to go on after: reconcilers are idempotent and read the state of the cluster at every attempt.
-    let work = AssertUnwindSafe(work).catch_unwind();
+    let key = key.to_string();
+    let work = guard_async(COMPONENT, task, &key, work);
     match tokio::time::timeout(limit, work).await {
         Ok(Ok(result)) => result,
-        Ok(Err(panic)) => {
-            let words = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-            let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
-            Err(Error::Panicked(words.unwrap_or_default()))
-        }
+        Ok(Err(words)) => Err(Error::Panicked(words)),
         Err(_) => Err(Error::TimedOut(limit)),
     }
 }
@@ -236,10 +276,9 @@ fn log_failure(controller: &str, key: &ObjectKey, error: &Error) {
     let cause = std::error::Error::source(error)
         .map(ToString::to_string)
         .unwrap_or_default();
-    if conflict {
+    if conflict || matches!(error, Error::Panicked(_)) {
+        // a panic has been logged when it was seen
         tracing::debug!(controller, %key, %error, cause, "trying again");
-    } else if matches!(error, Error::Panicked(_)) {
-        tracing::error!(controller, %key, %error, "trying again");
     } else {
         tracing::warn!(controller, %key, %error, cause, "trying again");
     }
@@ -292,6 +331,7 @@ mod tests {
         done.await.unwrap();
         tokio::task::yield_now().await;
         assert_eq!(queue.num_failures(&cluster_key("a")), 0);
+        assert_eq!(davit_task::panics(COMPONENT, "defective"), 1);
         queue.shut_down();
         worker.await.unwrap();
     }
@@ -299,7 +339,7 @@ mod tests {
     #[tokio::test]
     async fn panics_say_their_words() {
         let work = async { panic!("no {} left", "key") };
-        let ended: Result<(), Error> = attempt(Duration::from_secs(1), work).await;
+        let ended: Result<(), Error> = attempt(Duration::from_secs(1), "words", &"a", work).await;
         assert_eq!(ended.unwrap_err().to_string(), "panicked: no key left");
     }
 }

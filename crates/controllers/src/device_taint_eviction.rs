@@ -47,7 +47,7 @@ pub(crate) fn spawn(
         slices,
         rules,
     };
-    spawner.task(async move { evictor.run().await });
+    spawner.task("device-taint-eviction", async move { evictor.run().await });
 }
 
 impl Evictor {

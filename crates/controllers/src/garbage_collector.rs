@@ -24,6 +24,9 @@ const ORPHAN: &str = "orphan";
 const WORKERS: usize = 4;
 const SYNC_DEADLINE: Duration = Duration::from_secs(30);
 
+/// The name of its queue, and in logs.
+const NAME: &str = "garbage-collector";
+
 /// UID of an object.
 type Uid = String;
 
@@ -39,24 +42,24 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         client: spawner.client.clone(),
         resources: Resources::default(),
         graph: Mutex::default(),
-        queue: WorkQueue::new(Duration::from_millis(10), Duration::from_secs(300)),
+        queue: WorkQueue::named(NAME, Duration::from_millis(10), Duration::from_secs(300)),
     });
-    spawner.task(resources::follow(collector.clone()));
+    spawner.task(
+        "garbage-collector-graph",
+        resources::follow(collector.clone()),
+    );
     for _ in 0..WORKERS {
-        spawner.task(work(collector.clone()));
+        let collector = collector.clone();
+        spawner.workers(NAME, move || work(collector.clone()));
     }
 }
 
 async fn work(collector: Arc<GarbageCollector>) {
     while let Some(uid) = collector.queue.get().await {
-        match attempt(SYNC_DEADLINE, collector.sync(&uid)).await {
+        match attempt(SYNC_DEADLINE, NAME, &uid, collector.sync(&uid)).await {
             Ok(()) => collector.queue.forget(&uid),
             Err(error) => {
-                if matches!(error, Error::Panicked(_)) {
-                    tracing::error!(controller = "garbage-collector", uid, %error, "trying again");
-                } else {
-                    tracing::debug!(controller = "garbage-collector", uid, %error, "trying again");
-                }
+                tracing::debug!(controller = NAME, uid, %error, "trying again");
                 collector.queue.add_rate_limited(uid.clone());
             }
         }

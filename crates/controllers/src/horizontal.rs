@@ -45,7 +45,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let hpas: Informer<Hpa> = Informer::spawn(
         kube::Api::all(client.clone()),
         watcher::Config::default(),
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let autoscaler = Autoscaler {

@@ -58,13 +58,13 @@ mod trust_bundle;
 mod volume_expand;
 mod volume_protection;
 
-use controller::Spawner;
+use controller::{COMPONENT, Spawner};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
+use davit_task::{TaskEnded, Tasks};
 use informers::Informers;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use certificates::{Authority, AuthorityError};
@@ -109,12 +109,18 @@ impl Controllers {
     }
 
     /// Runs all controllers until `cancel` is cancelled.
-    pub async fn run(self, cancel: CancellationToken) {
-        let mut tasks = JoinSet::new();
-        let informers = Informers::spawn(&self.client, &mut tasks, &cancel);
+    ///
+    /// # Errors
+    /// When a task ended without which they cannot go on; they can be run again.
+    pub async fn run(self, cancel: CancellationToken) -> Result<(), TaskEnded> {
+        // Whatever ends the run ends its tasks.
+        let cancel = cancel.child_token();
+        let _guard = cancel.clone().drop_guard();
+        let mut tasks = Tasks::new(COMPONENT, cancel.clone());
+        let informers = Informers::spawn(&self.client, tasks.set(), &cancel);
         loop {
             let synced = tokio::select! {
-                () = cancel.cancelled() => return tasks.shutdown().await,
+                () = cancel.cancelled() => return Ok(()),
                 synced = informers.wait_synced(SYNC_WARNING) => synced,
             };
             let Err(error) = synced else { break };
@@ -174,7 +180,9 @@ impl Controllers {
             cluster_dns::spawn(&mut spawner, address);
         }
         garbage_collector::spawn(&mut spawner);
-        cancel.cancelled().await;
-        tasks.shutdown().await;
+        tokio::select! {
+            () = cancel.cancelled() => Ok(()),
+            ended = tasks.failed() => Err(ended),
+        }
     }
 }

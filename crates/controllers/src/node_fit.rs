@@ -1,9 +1,7 @@
-//! Whether a pod of a DaemonSet belongs on a node: selectors and taints, as the scheduler would judge, without resources.
+//! Whether a pod of a DaemonSet belongs on a node: its selectors, as the scheduler would judge.
 
-use davit_api::labels::{Operator, Requirement};
-use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorRequirement, NodeSelectorTerm, PodSpec, Taint, Toleration,
-};
+use davit_api::selector::selects_node;
+use k8s_openapi::api::core::v1::{Node, PodSpec};
 use std::collections::BTreeMap;
 
 /// Whether the pod's node selector and required node affinity match the node.
@@ -34,90 +32,15 @@ pub(crate) fn selects(spec: &PodSpec, node: &Node) -> bool {
         a.required_during_scheduling_ignored_during_execution
             .as_ref()
     });
-    let fields = BTreeMap::from([("metadata.name".to_owned(), name)]);
-    required.is_none_or(|selector| {
-        selector
-            .node_selector_terms
-            .iter()
-            .any(|term| matches(term, labels, &fields))
-    })
-}
-
-fn matches(
-    term: &NodeSelectorTerm,
-    labels: &BTreeMap<String, String>,
-    fields: &BTreeMap<String, String>,
-) -> bool {
-    let (expressions, field_expressions) = (
-        term.match_expressions.as_deref(),
-        term.match_fields.as_deref(),
-    );
-    let (expressions, field_expressions) = (
-        expressions.unwrap_or_default(),
-        field_expressions.unwrap_or_default(),
-    );
-    // A term without any condition matches nothing.
-    if expressions.is_empty() && field_expressions.is_empty() {
-        return false;
-    }
-    let holds = |r: &NodeSelectorRequirement, on| requirement(r).is_some_and(|r| r.matches(on));
-    expressions.iter().all(|r| holds(r, labels))
-        && field_expressions.iter().all(|r| holds(r, fields))
-}
-
-fn requirement(given: &NodeSelectorRequirement) -> Option<Requirement> {
-    let operator = match given.operator.as_str() {
-        "In" => Operator::In,
-        "NotIn" => Operator::NotIn,
-        "Exists" => Operator::Exists,
-        "DoesNotExist" => Operator::DoesNotExist,
-        "Gt" => Operator::GreaterThan,
-        "Lt" => Operator::LessThan,
-        _ => return None,
-    };
-    Requirement::new(
-        given.key.clone(),
-        operator,
-        given.values.clone().unwrap_or_default(),
-    )
-    .ok()
-}
-
-/// Whether the toleration covers the taint.
-pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    let key = toleration.key.as_deref().unwrap_or_default();
-    if !(effect.is_empty() || effect == taint.effect) || !(key.is_empty() || key == taint.key) {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or("Equal") {
-        "Exists" => true,
-        "" | "Equal" => {
-            !key.is_empty()
-                && toleration.value.as_deref().unwrap_or_default()
-                    == taint.value.as_deref().unwrap_or_default()
-        }
-        _ => false,
-    }
-}
-
-/// The first taint with one of the effects that no toleration covers.
-pub(crate) fn untolerated<'a>(
-    taints: &'a [Taint],
-    tolerations: &[Toleration],
-    effects: &[&str],
-) -> Option<&'a Taint> {
-    let concerns = |taint: &&Taint| effects.contains(&taint.effect.as_str());
-    taints
-        .iter()
-        .filter(concerns)
-        .find(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
+    required.is_none_or(|selector| selects_node(selector, &name, labels))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use k8s_openapi::api::core::v1::{Affinity, NodeAffinity, NodeSelector};
+    use k8s_openapi::api::core::v1::{
+        Affinity, NodeAffinity, NodeSelector, NodeSelectorRequirement, NodeSelectorTerm,
+    };
 
     #[test]
     fn selector_and_affinity_must_both_match() {

@@ -4,9 +4,9 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use crate::informers::{Informers, LEASE_NAMESPACE};
-use crate::node_fit::tolerates;
 use crate::pod_control::{disrupt, node_of};
 use async_trait::async_trait;
+use davit_api::taint::tolerates;
 use davit_client::{EventRecorder, ObjectKey};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint, Toleration};

@@ -96,7 +96,10 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         |_, _| false,
         |claim: &PersistentVolumeClaim| volume_name(claim).map(cluster_key).into_iter().collect(),
     );
-    spawner.task(resync(informers, claims, volumes));
+    spawner.task(
+        "persistent-volume-resync",
+        resync(informers, claims, volumes),
+    );
 }
 
 async fn resync(informers: Informers, claims: WorkQueue<ObjectKey>, volumes: WorkQueue<ObjectKey>) {

@@ -19,7 +19,7 @@ const TERMINATED_THRESHOLD: usize = 12_500;
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let (client, informers) = (spawner.client.clone(), spawner.informers.clone());
-    spawner.task(async move {
+    spawner.task("pod-gc", async move {
         let mut missing_since: HashMap<String, Instant> = HashMap::new();
         loop {
             tokio::time::sleep(PERIOD).await;

@@ -19,7 +19,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let policies = Informer::spawn(
         kube::Api::all(spawner.client.clone()),
         watcher::Config::default(),
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let queue = spawner.controller(PolicyStatus {

@@ -53,7 +53,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, claims: &Informer<ResourceClaim>)
     let quotas: Informer<ResourceQuota> = Informer::spawn(
         kube::Api::all(spawner.client.clone()),
         watcher::Config::default(),
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let queue = spawner.controller(Quotas {

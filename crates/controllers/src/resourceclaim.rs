@@ -66,7 +66,7 @@ where
 {
     let api = kube::Api::all(spawner.client.clone());
     let cancel = spawner.cancel.clone();
-    Informer::spawn(api, watcher::Config::default(), spawner.tasks, cancel)
+    Informer::spawn(api, watcher::Config::default(), spawner.tasks.set(), cancel)
 }
 
 /// An informer for slices that says which devices there are and what taints them. What else drivers publish of them is much,
@@ -84,7 +84,13 @@ pub(crate) fn watch_slices(spawner: &mut Spawner<'_>) -> Informer<ResourceSlice>
     };
     let api = kube::Api::all(spawner.client.clone());
     let cancel = spawner.cancel.clone();
-    Informer::spawn_trimmed(api, watcher::Config::default(), trim, spawner.tasks, cancel)
+    Informer::spawn_trimmed(
+        api,
+        watcher::Config::default(),
+        trim,
+        spawner.tasks.set(),
+        cancel,
+    )
 }
 
 /// Starts the controller; the informer of the claims is shared with others.
@@ -93,7 +99,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
         kube::Api::all(spawner.client.clone()),
         watcher::Config::default(),
         |claim: &ResourceClaim| pod_of(claim).map(str::to_owned),
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let known = Known {
@@ -132,7 +138,10 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
     });
     spawner.feed(&known.pods, &of_classic, classic::claims_of);
     let client = known.client.clone();
-    spawner.task(known.classic.clone().follow(client, of_classic, pods));
+    spawner.task(
+        "classic-claims",
+        known.classic.clone().follow(client, of_classic, pods),
+    );
     claims
 }
 

@@ -57,7 +57,7 @@ pub(crate) fn spawn(
         vec![ObjectKey::of(r)]
     });
     let client = spawner.client.clone();
-    spawner.task(async move {
+    spawner.task("resourcepool-status-sweep", async move {
         loop {
             tokio::time::sleep(SWEEP).await;
             for request in requests.list() {

@@ -35,7 +35,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, signer: Option<TokenSigner>, ca: 
     let secrets: Informer<Secret> = Informer::spawn(
         kube::Api::all(client.clone()),
         of_type,
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     cleaner::spawn(spawner, secrets.clone());

@@ -1,9 +1,12 @@
 //! The ClusterTrustBundle with which pods can verify the API server, named after its content
 //! ([KEP-3257](https://kep.k8s.io/3257)). Those of former certificates of the authority are removed.
 
-use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
+use crate::controller::{
+    COMPONENT, Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none,
+};
 use async_trait::async_trait;
 use davit_client::{Informer, ObjectKey};
+use davit_task::Tasks;
 use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, ClusterTrustBundleSpec};
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::watcher;
@@ -28,11 +31,11 @@ struct Publisher {
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, ca: String) {
     let (client, cancel) = (spawner.client.clone(), spawner.cancel.clone());
     let informers = spawner.informers.clone();
-    spawner.task(async move {
+    spawner.task("trust-bundle", async move {
         while !is_served(&client).await {
             tokio::time::sleep(LOOK_AGAIN).await;
         }
-        let mut tasks = tokio::task::JoinSet::new();
+        let mut tasks = Tasks::new(COMPONENT, cancel.clone());
         let (queue, bundles) = start(
             &mut Spawner {
                 client,
@@ -47,7 +50,8 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, ca: String) {
             tracing::warn!("the trust bundle publisher waits for the API server");
         }
         queue.add(cluster_key(SIGNER));
-        while tasks.join_next().await.is_some() {}
+        // with it this task ends, and with that the controllers
+        tasks.failed().await;
     });
 }
 
@@ -61,7 +65,7 @@ fn start(
     let bundles = Informer::spawn(
         kube::Api::all(spawner.client.clone()),
         watcher::Config::default().fields(&format!("spec.signerName={SIGNER}")),
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let queue = spawner.controller(Publisher {

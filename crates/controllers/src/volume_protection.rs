@@ -52,7 +52,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let classes: Informer<VolumeAttributesClass> = Informer::spawn(
         kube::Api::all(spawner.client.clone()),
         watcher::Config::default(),
-        spawner.tasks,
+        spawner.tasks.set(),
         spawner.cancel.clone(),
     );
     let protection = spawner.controller(AttributesClasses {

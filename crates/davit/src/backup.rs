@@ -75,6 +75,10 @@ pub(crate) async fn backup(args: Backup) -> Result<()> {
         .with_context(|| part.display().to_string())?;
     let (revision, count) = verified(&mut open(&part)?, &part)?;
     std::fs::rename(&part, &args.file).with_context(|| args.file.display().to_string())?;
+    let dir = args.file.parent().filter(|dir| *dir != Path::new(""));
+    let dir = std::fs::File::open(dir.unwrap_or(Path::new(".")));
+    dir.and_then(|dir| dir.sync_all())
+        .with_context(|| args.file.display().to_string())?;
     println!(
         "{count} objects at revision {revision} are in {} ({bytes} bytes); keys and certificates are not: keep a copy of pki/ in the data directory, too",
         args.file.display()

@@ -121,10 +121,8 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
         &args.attached,
         "kube-controller-manager",
         |client, cancel| async move {
-            davit_controllers::Controllers::new(client, options)
-                .run(cancel)
-                .await;
-            Ok(())
+            let controllers = davit_controllers::Controllers::new(client, options);
+            controllers.run(cancel).await.context("controllers")
         },
     )
     .await

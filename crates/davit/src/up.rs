@@ -113,10 +113,7 @@ impl Cluster {
                 },
             );
             let cancel = stop_components.clone();
-            components.spawn(async move {
-                controllers.run(cancel).await;
-                Ok(())
-            });
+            components.spawn(async move { controllers.run(cancel).await.context("controllers") });
         }
         let has_nodes = !args.no_node || args.sim_nodes > 0;
         if has_nodes && args.node.kubelet.publishes_topology()? {

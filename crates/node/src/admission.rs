@@ -2,9 +2,9 @@
 
 use crate::pod::PodExt;
 use crate::sysctls::Allowlist;
-use k8s_openapi::api::core::v1::{
-    AppArmorProfile, Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration,
-};
+use davit_api::selector::selects_node;
+use davit_api::taint::untolerated;
+use k8s_openapi::api::core::v1::{AppArmorProfile, Node, Pod};
 use std::collections::BTreeMap;
 
 /// Why a pod may not run here.
@@ -104,11 +104,7 @@ pub fn check_node(pod: &Pod, node: &Node, sysctls: &Allowlist) -> Result<(), Ref
             a.required_during_scheduling_ignored_during_execution
                 .as_ref()
         });
-    let fits = required.is_none_or(|r| {
-        r.node_selector_terms
-            .iter()
-            .any(|t| term_matches(t, labels, name))
-    });
+    let fits = required.is_none_or(|selector| selects_node(selector, name, labels));
     if !selected || !fits {
         return refuse(
             "NodeAffinity",
@@ -122,11 +118,7 @@ pub fn check_node(pod: &Pod, node: &Node, sysctls: &Allowlist) -> Result<(), Ref
             .as_ref()
             .and_then(|s| s.taints.as_deref())
             .unwrap_or_default();
-        let hard = taints.iter().filter(|t| t.effect == "NoExecute");
-        if let Some(taint) = hard
-            .into_iter()
-            .find(|t| !tolerations.iter().any(|x| tolerates(x, t)))
-        {
+        if let Some(taint) = untolerated(taints, tolerations, &["NoExecute"]) {
             let shown = format!(
                 "{{{}: {}}}",
                 taint.key,
@@ -141,59 +133,6 @@ pub fn check_node(pod: &Pod, node: &Node, sysctls: &Allowlist) -> Result<(), Ref
         }
     }
     Ok(())
-}
-
-fn term_matches(term: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> bool {
-    let expressions = term.match_expressions.as_deref().unwrap_or_default();
-    let fields = term.match_fields.as_deref().unwrap_or_default();
-    if expressions.is_empty() && fields.is_empty() {
-        return false;
-    }
-    expressions
-        .iter()
-        .all(|r| requirement_matches(r, labels.get(&r.key).map(String::as_str)))
-        && fields
-            .iter()
-            .all(|r| r.key == "metadata.name" && requirement_matches(r, Some(name)))
-}
-
-fn requirement_matches(requirement: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let values = requirement.values.as_deref().unwrap_or_default();
-    let listed = || value.is_some_and(|v| values.iter().any(|x| x == v));
-    let compare = |test: fn(&i64, &i64) -> bool| {
-        let ours = value.and_then(|v| v.parse::<i64>().ok());
-        let theirs = values.first().and_then(|v| v.parse::<i64>().ok());
-        matches!((ours, theirs), (Some(a), Some(b)) if test(&a, &b))
-    };
-    match requirement.operator.as_str() {
-        "In" => listed(),
-        "NotIn" => !listed(),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compare(i64::gt),
-        "Lt" => compare(i64::lt),
-        _ => false,
-    }
-}
-
-pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let effect = toleration.effect.as_deref().unwrap_or_default();
-    if !effect.is_empty() && effect != taint.effect {
-        return false;
-    }
-    let key = toleration.key.as_deref().unwrap_or_default();
-    if !key.is_empty() && key != taint.key {
-        return false;
-    }
-    match toleration.operator.as_deref().unwrap_or("Equal") {
-        "Exists" => true,
-        "Equal" | "" => {
-            !key.is_empty()
-                && toleration.value.as_deref().unwrap_or_default()
-                    == taint.value.as_deref().unwrap_or_default()
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]

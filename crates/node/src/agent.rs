@@ -54,6 +54,7 @@ use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
 use davit_flexvolume::FlexDrivers;
 use davit_oci::runtime::Runtime;
+use davit_task::{TaskEnded, Tasks};
 use davit_topology::Hardware;
 use k8s_openapi::api::core::v1::{Node, Pod, Service, Taint};
 use kube::Api;
@@ -253,6 +254,9 @@ pub enum Error {
     /// The node server.
     #[error("node server does not start")]
     Server(#[from] server::Error),
+    /// A task is lost without which there is no node.
+    #[error("node agent cannot go on")]
+    Lost(#[source] TaskEnded),
 }
 
 /// A node agent. Containers outlive it: run it again on the same directories and it takes them over.
@@ -270,6 +274,72 @@ struct Listeners {
 /// How long the runtime may take to answer at start.
 const RUNTIME_START: Duration = Duration::from_secs(60);
 
+/// What the agent's loops work with.
+struct Works {
+    ctx: Arc<Context>,
+    inputs: Inputs,
+    cancel: CancellationToken,
+}
+
+impl Works {
+    /// Starts the loops. One that panics is started again: each reads anew what it works on.
+    fn start(&self, tasks: &mut Tasks, port: u16) {
+        let options = &self.ctx.options;
+        self.keep(tasks, "status", move |ctx, cancel| {
+            node_status::run(ctx, port, cancel)
+        });
+        self.keep(tasks, "lease", lease::run);
+        self.keep_with_pods(tasks, "relist", relist::run);
+        self.keep_with_pods(tasks, "device-health", relist::watch_devices);
+        self.keep_with_pods(tasks, "eviction", eviction::run);
+        if options.shutdown.is_on() {
+            self.keep_with_pods(tasks, "shutdown", shutdown::run);
+        }
+        if let Some(root) = options.local_volumes.clone() {
+            self.keep(tasks, "local-volumes", move |ctx, cancel| {
+                local_volumes::run(ctx, root.clone(), cancel)
+            });
+        }
+        if options.mounts {
+            self.keep(tasks, "csi-drivers", csi_drivers::run);
+        } else {
+            self.keep(tasks, "csi-node", csi_drivers::announce);
+        }
+        if let Some(period) = options.volume_stats_period {
+            self.keep(tasks, "volume-stats", move |ctx, cancel| {
+                volume_stats::run(ctx, period, cancel)
+            });
+        }
+        self.keep(tasks, "image-gc", image_gc::run);
+        self.keep(tasks, "cpu-sets", cpu_sets::run);
+        self.keep(tasks, "qos", qos::run);
+        self.keep(tasks, "topology-report", topology_report::run);
+        self.keep(tasks, "log-rotation", relist::rotate_logs);
+    }
+
+    fn keep<W: Future<Output = ()> + Send + 'static>(
+        &self,
+        tasks: &mut Tasks,
+        name: &'static str,
+        make: impl Fn(Arc<Context>, CancellationToken) -> W + Send + 'static,
+    ) {
+        let (ctx, cancel) = (self.ctx.clone(), self.cancel.clone());
+        tasks.keep(name, move || make(ctx.clone(), cancel.clone()));
+    }
+
+    fn keep_with_pods<W: Future<Output = ()> + Send + 'static>(
+        &self,
+        tasks: &mut Tasks,
+        name: &'static str,
+        make: impl Fn(Arc<Context>, Inputs, CancellationToken) -> W + Send + 'static,
+    ) {
+        let inputs = self.inputs.clone();
+        self.keep(tasks, name, move |ctx, cancel| {
+            make(ctx, inputs.clone(), cancel)
+        });
+    }
+}
+
 impl NodeAgent {
     /// An agent that talks to the API server through `client`.
     pub fn new(client: kube::Client, options: NodeOptions) -> Self {
@@ -284,56 +354,40 @@ impl NodeAgent {
         // Everything the agent starts ends with it, also when starting fails half-way.
         let cancel = cancel.child_token();
         let _guard = cancel.clone().drop_guard();
-        let mut tasks = JoinSet::new();
+        let mut tasks = Tasks::new("node", cancel.clone());
         let (ctx, listeners) = tokio::select! {
             () = cancel.cancelled() => return Ok(()),
-            prepared = self.prepare(&mut tasks, &cancel) => prepared?,
+            prepared = self.prepare(tasks.set(), &cancel) => prepared?,
         };
         let server = server::Server::new(ctx.clone(), listeners.node)?;
         let (inputs, dispatcher) = dispatch::Dispatcher::new(ctx.clone(), cancel.clone());
-        tasks.spawn(node_status::run(ctx.clone(), server.port(), cancel.clone()));
-        tasks.spawn(lease::run(ctx.clone(), cancel.clone()));
-        tasks.spawn(server.run(cancel.clone()));
+        let port = server.port();
+        let works = Works {
+            ctx,
+            inputs,
+            cancel,
+        };
+        works.start(&mut tasks, port);
+        // Their sockets cannot be made anew.
+        tasks.vital("server", server.run(works.cancel.clone()));
         if let Some(listener) = listeners.healthz {
-            tasks.spawn(server::healthz::run(ctx.clone(), listener, cancel.clone()));
+            let serving = server::healthz::run(works.ctx.clone(), listener, works.cancel.clone());
+            tasks.vital("healthz", serving);
         }
-        tasks.spawn(relist::run(ctx.clone(), inputs.clone(), cancel.clone()));
-        tasks.spawn(relist::watch_devices(
-            ctx.clone(),
-            inputs.clone(),
-            cancel.clone(),
-        ));
-        tasks.spawn(eviction::run(ctx.clone(), inputs.clone(), cancel.clone()));
-        if ctx.options.shutdown.is_on() {
-            tasks.spawn(shutdown::run(ctx.clone(), inputs, cancel.clone()));
+        let mut dispatching = std::pin::pin!(dispatcher.run());
+        let lost = tokio::select! {
+            () = &mut dispatching => None,
+            ended = tasks.failed() => Some(ended),
+        };
+        works.cancel.cancel();
+        if lost.is_some() {
+            dispatching.await;
         }
-        if let Some(root) = ctx.options.local_volumes.clone() {
-            tasks.spawn(local_volumes::run(ctx.clone(), root, cancel.clone()));
-        }
-        if ctx.options.mounts {
-            tasks.spawn(csi_drivers::run(ctx.clone(), cancel.clone()));
-        } else {
-            tasks.spawn(csi_drivers::announce(ctx.clone(), cancel.clone()));
-        }
-        if let Some(period) = ctx.options.volume_stats_period {
-            tasks.spawn(volume_stats::run(ctx.clone(), period, cancel.clone()));
-        }
-        tasks.spawn(image_gc::run(ctx.clone(), cancel.clone()));
-        tasks.spawn(cpu_sets::run(ctx.clone(), cancel.clone()));
-        tasks.spawn(qos::run(ctx.clone(), cancel.clone()));
-        tasks.spawn(topology_report::run(ctx.clone(), cancel.clone()));
-        tasks.spawn(relist::rotate_logs(ctx.clone(), cancel.clone()));
-        dispatcher.run().await;
-        cancel.cancel();
-        let drained = tokio::time::timeout(Duration::from_secs(5), async {
-            while tasks.join_next().await.is_some() {}
-        });
-        if drained.await.is_err() {
-            tasks.abort_all();
-        }
+        tasks.end().await;
+        let ctx = works.ctx;
         ctx.devices.shutdown().await;
         ctx.volumes.mounter().release_shared(&ctx.paths.pods());
-        Ok(())
+        lost.map_or(Ok(()), |ended| Err(Error::Lost(ended)))
     }
 
     async fn prepare(
@@ -436,7 +490,10 @@ impl NodeAgent {
         let metrics = Metrics::new(
             &options.node_name,
             |registry| devices.register_metrics(registry),
-            |registry| devices.register_claim_metrics(registry),
+            |registry| {
+                devices.register_claim_metrics(registry);
+                davit_task::register_metrics(registry);
+            },
         );
         let status = StatusManager::spawn(client.clone(), pods.changes().clone(), tasks, cancel);
         let api = podsapi::Parts {

@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use davit_api::devices::Device;
 use davit_proto::cri::v1 as cri;
+use davit_task::Task;
 use davit_topology::PolicyKind;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceStatus};
 use parking_lot::Mutex;
@@ -197,7 +198,11 @@ impl ContainerManager {
         let mut tasks = JoinSet::new();
         let inner = Manager::open(config, pods, cancel.clone())?;
         compute::migrate(&inner.ledger, &inner.compute).await;
-        tasks.spawn(compute::keep(inner.clone()));
+        let keeper = inner.clone();
+        tasks.spawn(
+            Task::new("node", "compute", cancel.clone())
+                .retry(move || compute::keep(keeper.clone())),
+        );
         let dra = inner.config.dra.clone();
         let dra = dra.map(|options| dra::Manager::new(options, inner.clone()));
         if let Some(dra) = &dra {

@@ -47,7 +47,7 @@ const EVICTED: &str = "Evicted";
 pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationToken) {
     let config = &ctx.options.eviction;
     if config.thresholds.is_empty() && !config.local_storage {
-        return;
+        return cancel.cancelled().await;
     }
     let mut state = State::default();
     let mut ticks = tokio::time::interval(config.period);
@@ -366,7 +366,7 @@ fn tolerates_memory_pressure(pod: &Pod) -> bool {
     let tolerations = pod.pod_spec().tolerations.as_deref().unwrap_or_default();
     tolerations
         .iter()
-        .any(|t| crate::admission::tolerates(t, &taint))
+        .any(|t| davit_api::taint::tolerates(t, &taint))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ pub mod agent;
 pub mod allocation;
 pub mod backoff;
 pub mod cgroups;
+mod checksum;
 pub mod compute;
 pub mod container_config;
 pub mod containermanager;

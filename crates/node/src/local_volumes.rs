@@ -37,11 +37,11 @@ pub(crate) async fn run(ctx: Arc<Context>, root: PathBuf, cancel: CancellationTo
         Ok(Ok(directories)) => directories,
         Ok(Err(error)) => {
             tracing::error!(%error, "this node keeps no local volumes");
-            return;
+            return cancel.cancelled().await;
         }
         Err(error) => {
             tracing::error!(%error, "this node keeps no local volumes");
-            return;
+            return cancel.cancelled().await;
         }
     };
     let mut tasks = JoinSet::new();

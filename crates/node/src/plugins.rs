@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_proto::unix;
+use davit_task::Task;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -48,7 +49,8 @@ pub(crate) fn serve(
         dra: dra.cloned(),
         csi: csi.cloned(),
     };
-    tasks.spawn(watch(handlers, dir));
+    let watcher = Task::new("node", "plugin-watcher", manager.cancel.clone());
+    tasks.spawn(watcher.retry(move || watch(handlers.clone(), dir.clone())));
     Ok(())
 }
 

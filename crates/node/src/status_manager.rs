@@ -7,6 +7,7 @@ use crate::pod::PodExt;
 use crate::podsapi::PodChanges;
 use crate::resize::{IN_PROGRESS, PENDING};
 use davit_client::WorkQueue;
+use davit_task::guard_async;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kube::Api;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -67,12 +68,14 @@ impl StatusManager {
             let inner = inner.clone();
             tasks.spawn(async move {
                 while let Some(uid) = inner.queue.get().await {
-                    match inner.write(&uid).await {
-                        Ok(()) => inner.queue.forget(&uid),
-                        Err(error) => {
+                    match guard_async("node", "status-writer", &uid, inner.write(&uid)).await {
+                        Ok(Ok(())) => inner.queue.forget(&uid),
+                        Ok(Err(error)) => {
                             tracing::warn!(pod_uid = %uid, %error, "failed to write the pod's status");
                             inner.queue.add_rate_limited(uid.clone());
                         }
+                        // a panic, which has been logged
+                        Err(_) => inner.queue.add_rate_limited(uid.clone()),
                     }
                     inner.queue.done(&uid);
                 }

@@ -127,6 +127,8 @@ impl SchedulerServer {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let mut metrics = Registry::default();
         scheduler.metrics().register(&mut metrics);
+        davit_task::register_metrics(&mut metrics);
+        davit_client::register_queue_metrics(&mut metrics);
         let state = State {
             scheduler,
             metrics,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_store::{Error as StoreError, ListOptions, Store, WatchEvent, WatchStream};
+use davit_task::guard_async;
 use futures::FutureExt;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -41,11 +42,19 @@ impl Feed {
     /// Follows the store until it is closed.
     pub(super) async fn run(self) {
         loop {
-            let result = match self.connect().await {
-                Ok(stream) => self.follow(stream).await,
-                Err(error) => Err(error),
+            let following = async {
+                match self.connect().await {
+                    Ok(stream) => self.follow(stream).await,
+                    Err(error) => Err(error),
+                }
             };
+            let result = guard_async("watchcache", "feed", &self.prefix, following).await;
             self.shared.set_marks(None);
+            // a panic has been logged
+            let Ok(result) = result else {
+                sleep(RETRY).await;
+                continue;
+            };
             match result {
                 Ok(()) | Err(StoreError::Closed) => break,
                 // Everything since the last change applied is still in the store.

@@ -14,6 +14,7 @@ use davit_api::kinds::{TypeBody, TypeDef, TypeTable};
 use davit_api::status::{Reason, Status};
 use davit_schema::structural::{SchemaCheck, check_schema};
 use davit_strategy::crd::{self, is_true};
+use davit_task::guard_async;
 use davit_watchcache::{EventType, Filter, Freshness, Watch, WatchItem, WatchOptions, WatchStart};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -92,7 +93,11 @@ async fn run(server: Weak<ApiServer>, cancel: CancellationToken, mut state: Stat
         let opened = open(&strong).await;
         drop(strong);
         match opened {
-            Ok(mut watch) => state.follow(&server, &cancel, &mut watch).await,
+            Ok(mut watch) => {
+                // a panic has been logged, and is tried again as any other end of a watch
+                let following = state.follow(&server, &cancel, &mut watch);
+                let _ = guard_async("apiserver", "custom-kinds", PLURAL, following).await;
+            }
             Err(status) => {
                 tracing::warn!(%status, "following definitions of custom kinds");
             }

@@ -1,8 +1,6 @@
 //! Files of the PKI directory: written whole or not at all, keys readable by the owner only.
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
 use std::path::Path;
 
 use super::PkiError;
@@ -27,21 +25,10 @@ pub(super) fn write_public(path: &Path, text: &str) -> Result<(), PkiError> {
     write(path, text, 0o644)
 }
 
-/// A temporary file that is synced and renamed: power loss leaves the old or the new content.
+/// Power loss leaves the old or the new content.
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), PkiError> {
-    let temporary = path.with_extension(format!("tmp{}", std::process::id()));
-    let result = (|| {
-        let mut file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(mode)
-            .open(&temporary)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_data()?;
-        fs::rename(&temporary, path)
-    })();
-    result.map_err(|source| failed("writing", path, source))
+    let written = davit_beneath::write_durably(path, text.as_bytes(), mode);
+    written.map_err(|error| failed("writing", path, error.into()))
 }
 
 fn failed(action: &'static str, path: &Path, source: std::io::Error) -> PkiError {

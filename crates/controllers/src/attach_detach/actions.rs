@@ -5,12 +5,19 @@ use super::state::AttachState;
 use super::wanted::AttachSource;
 use k8s_openapi::api::core::v1::ObjectReference;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 
 /// A volume, by unique name, on a node.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct VolumeOnNode {
     pub(super) volume: String,
     pub(super) node: String,
+}
+
+impl fmt::Display for VolumeOnNode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} on {}", self.volume, self.node)
+    }
 }
 
 /// What a Node tells.

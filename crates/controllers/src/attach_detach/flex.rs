@@ -6,7 +6,7 @@
 use super::actions::VolumeOnNode;
 use super::operations::AttachError;
 use super::wanted::{AttachSource, FlexSource};
-use super::{AttachDetach, EndedOperation, OPERATION_DEADLINE, attempt};
+use super::{AttachDetach, EndedOperation, OPERATION_DEADLINE, TASK, attempt};
 use davit_flexvolume::DriverName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -89,7 +89,7 @@ impl AttachDetach {
             let drivers = self.operations.flex_drivers.clone();
             self.running.spawn(async move {
                 let work = async { Ok(drivers.get(&driver).await.map_err(AttachError::from)) };
-                let ended = attempt(OPERATION_DEADLINE, work).await;
+                let ended = attempt(OPERATION_DEADLINE, TASK, &driver, work).await;
                 let result = ended.map_err(AttachError::from).flatten();
                 let result = result.map(|driver| driver.capabilities().attach);
                 EndedOperation::Probe { driver, result }
@@ -158,7 +158,7 @@ impl AttachDetach {
             let operations = self.operations.clone();
             self.running.spawn(async move {
                 let work = async { Ok(operations.is_attached(&source, &at.node).await) };
-                let ended = attempt(OPERATION_DEADLINE, work).await;
+                let ended = attempt(OPERATION_DEADLINE, TASK, &at, work).await;
                 let result = ended.map_err(AttachError::from).flatten();
                 EndedOperation::Verify { at, result }
             });

@@ -1,7 +1,9 @@
 //! The whole controller against a small API server in memory, with a clock that runs ahead when nothing happens.
 
 use super::*;
+use crate::controller::COMPONENT;
 use bytes::Bytes;
+use davit_task::Tasks;
 use http::{Method, Request, Response};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -205,7 +207,7 @@ fn missing() -> Answer {
 struct Cluster {
     api: Api,
     cancel: CancellationToken,
-    tasks: JoinSet<()>,
+    tasks: Tasks,
 }
 
 impl Cluster {
@@ -239,16 +241,17 @@ impl Cluster {
             "metadata": { "namespace": "n", "name": "data", "uid": "c" },
             "spec": { "volumeName": "pv" }, "status": { "phase": "Bound" } }),
         );
+        let cancel = CancellationToken::new();
         Self {
             api,
-            cancel: CancellationToken::new(),
-            tasks: JoinSet::new(),
+            tasks: Tasks::new(COMPONENT, cancel.clone()),
+            cancel,
         }
     }
 
     async fn start(&mut self) {
         let client = self.api.client();
-        let informers = Informers::spawn(&client, &mut self.tasks, &self.cancel);
+        let informers = Informers::spawn(&client, self.tasks.set(), &self.cancel);
         informers
             .wait_synced(Duration::from_secs(10))
             .await
@@ -265,8 +268,9 @@ impl Cluster {
     /// Another process takes over.
     async fn restart(&mut self) {
         self.cancel.cancel();
-        self.tasks.shutdown().await;
         self.cancel = CancellationToken::new();
+        let next = Tasks::new(COMPONENT, self.cancel.clone());
+        std::mem::replace(&mut self.tasks, next).end().await;
         self.start().await;
     }
 
@@ -486,7 +490,7 @@ async fn a_restart_changes_nothing_and_finishes_what_was_left() {
     assert!(cluster.lists("a"));
     // Pods that go while nobody looks: the volume is detached when somebody does.
     cluster.cancel.cancel();
-    cluster.tasks.shutdown().await;
+    cluster.tasks.end().await;
     cluster.api.delete(&pod_path("p"));
     cluster.in_use("a", &json!([]));
     cluster.restart().await;

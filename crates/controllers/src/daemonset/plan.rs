@@ -1,9 +1,10 @@
 //! What a daemon set does next: which pods it makes and deletes, as a value. Pure.
 
 use super::tolerations;
-use crate::node_fit::{selects, untolerated};
+use crate::node_fit::selects;
 use crate::pod_control::{is_active, is_terminal, ready_since, until_available};
 use crate::revisions::HASH;
+use davit_api::taint::untolerated;
 use k8s_openapi::api::apps::v1::DaemonSetSpec;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;

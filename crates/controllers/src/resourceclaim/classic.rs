@@ -76,7 +76,8 @@ impl Classic {
     ) {
         if !is_served(&client).await {
             self.watches.get_or_init(|| None);
-            return;
+            // there is nothing to follow, which is no end
+            return std::future::pending().await;
         }
         let (mut tasks, cancel) = (JoinSet::new(), CancellationToken::new());
         let all = watcher::Config::default;

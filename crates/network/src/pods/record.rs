@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 
@@ -55,12 +55,10 @@ impl Records {
 
     pub(crate) fn write(&self, record: &Record) -> io::Result<()> {
         let file = self.file(&record.sandbox)?;
-        let new = file.with_extension("new");
-        let mut writer = fs::File::create(&new)?;
-        writer.write_all(&serde_json::to_vec(record)?)?;
-        writer.sync_all()?;
-        fs::rename(&new, &file)?;
-        fs::File::open(&self.dir)?.sync_all()
+        Ok(davit_beneath::write_private(
+            file,
+            &serde_json::to_vec(record)?,
+        )?)
     }
 
     pub(crate) fn read(&self, sandbox: &str) -> io::Result<Option<Record>> {
@@ -79,7 +77,10 @@ impl Records {
         let mut records = Vec::new();
         for entry in fs::read_dir(&self.dir)? {
             let path = entry?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
+            let name = path.file_name().unwrap_or_default();
+            // one that was being written when the power went
+            let is_half = name.as_encoded_bytes().starts_with(b".");
+            if is_half || path.extension().is_none_or(|extension| extension != "json") {
                 continue;
             }
             match read(&path) {

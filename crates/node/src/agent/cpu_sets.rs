@@ -17,7 +17,7 @@ const DEADLINE: Duration = Duration::from_secs(10);
 /// Looks at all running containers after each change of who holds what, and from time to time.
 pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
     if !ctx.devices.manages_cpus() {
-        return;
+        return cancel.cancelled().await;
     }
     let mut changes = ctx.devices.subscribe();
     let mut ticks = tokio::time::interval(ctx.devices.reconcile_period());

@@ -19,7 +19,7 @@ const SHORTEST: Duration = Duration::from_secs(10);
 
 /// Makes the node's CSINode, which every node has, on one that mounts nothing.
 pub(super) async fn announce(ctx: Arc<Context>, cancel: CancellationToken) {
-    tokio::select! { () = cancel.cancelled() => {} () = initialize(&ctx) => {} }
+    tokio::select! { () = cancel.cancelled() => {} () = initialize(&ctx) => cancel.cancelled().await }
 }
 
 async fn initialize(ctx: &Context) {

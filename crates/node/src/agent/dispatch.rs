@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::pod::{CONFIG_MIRROR, PodExt};
 use crate::worker::{Input, Worker};
 use davit_client::{Change, Informer};
+use davit_task::guard_async;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -113,7 +114,14 @@ impl Dispatcher {
         self.ctx.pods.set(pod);
         let worker = Worker::new(self.ctx.clone(), input);
         let cancel = self.cancel.clone();
-        let task = self.workers.spawn(worker.run(cancel));
+        // One that panics is started anew at the next comparison.
+        let key = uid.clone();
+        let work = async move {
+            let work = worker.run(cancel);
+            // what it said has been logged
+            let _ = guard_async("node", "pod-worker", &key, work).await;
+        };
+        let task = self.workers.spawn(work);
         self.uids.insert(task.id(), uid);
     }
 
@@ -135,9 +143,6 @@ impl Dispatcher {
             return;
         };
         self.inputs.lock().remove(&uid);
-        if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
-            tracing::error!(%uid, "a pod's worker has failed; it is started anew at the next comparison");
-        }
     }
 
     async fn read_static(&mut self) {

@@ -12,7 +12,7 @@ const PERIOD: Duration = Duration::from_secs(60);
 /// Looks every minute until `cancel`, and says once on the node how limiting all pods went.
 pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
     let Some(groups) = ctx.cgroups.clone() else {
-        return;
+        return cancel.cancelled().await;
     };
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

@@ -25,7 +25,7 @@ const DEADLINE: Duration = Duration::from_secs(15);
 /// Publishes after each change until `cancel`.
 pub(super) async fn run(ctx: Arc<Context>, cancel: CancellationToken) {
     if ctx.devices.topology_policy() == PolicyKind::None {
-        return;
+        return cancel.cancelled().await;
     }
     let resource = ApiResource {
         group: "topology.node.k8s.io".to_owned(),

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::record::Change;
+use crate::checksum::crc32;
 
 const HEADER: &[u8; 8] = b"davital1";
 /// Larger than any commit is allowed to be; a length above it is damage.
@@ -285,44 +286,12 @@ fn keep_aside(path: &Path, bytes: &[u8], good: usize) {
     );
 }
 
-const CRC_TABLE: [u32; 256] = {
-    let mut table = [0; 256];
-    let mut i = 0;
-    while i < 256 {
-        let mut c = i as u32;
-        let mut bit = 0;
-        while bit < 8 {
-            c = if c & 1 == 1 {
-                0xedb8_8320 ^ (c >> 1)
-            } else {
-                c >> 1
-            };
-            bit += 1;
-        }
-        table[i] = c;
-        i += 1;
-    }
-    table
-};
-
-/// CRC-32 as in IEEE 802.3.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(!0, |c, &b| {
-        CRC_TABLE[((c ^ u32::from(b)) & 255) as usize] ^ (c >> 8)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn release(uid: &str) -> Vec<Change> {
         vec![Change::Release { uid: uid.into() }]
-    }
-
-    #[test]
-    fn crc_is_the_usual_one() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::manager::Manager;
 use crate::allocation::{Change, DeviceHold, PodName};
+use crate::checksum::fnv32a;
 
 const FILE: &str = "kubelet_internal_checkpoint";
 /// Changes that come in quick succession are written once.
@@ -125,12 +126,6 @@ fn encode(data: &Data) -> serde_json::Result<Vec<u8>> {
     serde_json::to_writer(&mut bytes, data)?;
     write!(bytes, ",\"Checksum\":{checksum}}}").map_err(serde_json::Error::io)?;
     Ok(bytes)
-}
-
-fn fnv32a(bytes: &[u8]) -> u32 {
-    bytes.iter().fold(0x811c_9dc5, |h, b| {
-        (h ^ u32::from(*b)).wrapping_mul(0x0100_0193)
-    })
 }
 
 fn write(dir: &Path, bytes: &[u8]) -> io::Result<()> {

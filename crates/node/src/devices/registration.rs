@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use davit_proto::deviceplugin::v1beta1 as pb;
 use davit_proto::deviceplugin::v1beta1::registration_server::{Registration, RegistrationServer};
 use davit_proto::unix::{self, Listener};
+use davit_task::Task;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, Instant, sleep_until};
 use tonic::{Request, Response, Status};
@@ -82,8 +83,12 @@ pub(crate) fn serve(manager: &Arc<Manager>, tasks: &mut JoinSet<()>) -> Result<(
         server.registering.store(false, Ordering::Release);
     });
     manager.registering.store(true, Ordering::Release);
-    tasks.spawn(expire(manager.clone()));
-    tasks.spawn(checkpoint::keep(manager.clone()));
+    let keeper = manager.clone();
+    let expiry = Task::new("node", "plugin-expiry", manager.cancel.clone());
+    tasks.spawn(expiry.retry(move || expire(keeper.clone())));
+    let keeper = manager.clone();
+    let checkpoint = Task::new("node", "device-checkpoint", manager.cancel.clone());
+    tasks.spawn(checkpoint.retry(move || checkpoint::keep(keeper.clone())));
     Ok(())
 }
 

@@ -12,6 +12,7 @@ use super::{Error, Options, slices, state_file, view};
 use crate::allocation::{Change, ClaimHold, PreparedDevice};
 use crate::devices;
 use davit_proto::unix::{self, Address};
+use davit_task::Task;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceStatus};
 use parking_lot::Mutex;
@@ -69,22 +70,31 @@ impl Manager {
 
     /// Starts what goes on without anybody asking: wiping slices, health that runs out, claims of pods that are gone.
     pub(crate) fn serve(this: &Arc<Self>, tasks: &mut JoinSet<()>) {
+        let cancel = &this.devices.cancel;
         let manager = this.clone();
-        tasks.spawn(async move {
-            let cancel = manager.devices.cancel.clone();
-            tokio::select! {
-                () = cancel.cancelled() => {}
-                () = run(manager) => {}
+        tasks.spawn(Task::new("node", "claims", cancel.clone()).retry(move || {
+            let manager = manager.clone();
+            async move {
+                let cancel = manager.devices.cancel.clone();
+                tokio::select! {
+                    () = cancel.cancelled() => {}
+                    () = run(manager) => {}
+                }
             }
-        });
+        }));
         let manager = this.clone();
-        tasks.spawn(async move {
-            let cancel = manager.devices.cancel.clone();
-            tokio::select! {
-                () = cancel.cancelled() => {}
-                () = state_file::keep(manager) => {}
-            }
-        });
+        tasks.spawn(
+            Task::new("node", "claims-checkpoint", cancel.clone()).retry(move || {
+                let manager = manager.clone();
+                async move {
+                    let cancel = manager.devices.cancel.clone();
+                    tokio::select! {
+                        () = cancel.cancelled() => {}
+                        () = state_file::keep(manager) => {}
+                    }
+                }
+            }),
+        );
     }
 
     // ---- drivers ----

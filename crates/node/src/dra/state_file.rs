@@ -3,6 +3,7 @@
 
 use super::manager::Manager;
 use crate::allocation::{ClaimHold, Table};
+use crate::checksum::crc32;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::io;
@@ -134,26 +135,6 @@ fn claim(hold: &ClaimHold) -> Claim<'_> {
     }
 }
 
-/// CRC-32 with the polynomial of IEEE 802.3, which the kubelet takes for the checksum of the text.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            (crc >> 1) ^ (0xedb8_8320 & (crc & 1).wrapping_neg())
-        })
-    })
-}
-
 fn write(dir: &Path, bytes: &[u8]) -> io::Result<()> {
     Ok(davit_beneath::write_private(dir.join(FILE), bytes)?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_checksum_is_that_of_everybody() {
-        assert_eq!(crc32(b"123456789"), 0xcbf4_3926);
-        assert_eq!(crc32(b""), 0);
-    }
 }

@@ -9,8 +9,6 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::{RootCertStore, ServerConfig};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -110,16 +108,7 @@ fn self_signed(dir: &Path, names: &[String]) -> Result<(Vec<u8>, Vec<u8>), Error
 }
 
 fn write(path: &Path, data: &[u8], mode: u32) -> std::io::Result<()> {
-    let staged = path.with_extension("tmp");
-    let mut file = std::fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(mode)
-        .open(&staged)?;
-    file.write_all(data)?;
-    file.sync_all()?;
-    std::fs::rename(staged, path)
+    Ok(davit_beneath::write_durably(path, data, mode)?)
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use davit_api::taint::tolerates;
 use k8s_openapi::api::core::v1::Taint;
 
-use super::taint_toleration::tolerates;
 use crate::framework::{
     Action, ClusterEvent, CycleState, EventObject, EventResource, Filter, Hint, Plugin, Points,
     Status,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use davit_api::taint::{self, tolerates};
 use k8s_openapi::api::core::v1::{Taint, Toleration};
 
 use crate::cache::Snapshot;
@@ -16,31 +17,12 @@ use crate::pod::PodInfo;
 #[derive(Debug)]
 pub struct TaintToleration;
 
-/// Whether the toleration tolerates the taint.
-pub(crate) fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    let named = |field: &Option<String>| field.clone().filter(|t| !t.is_empty());
-    let effect = named(&toleration.effect).is_none_or(|e| e == taint.effect);
-    let key = named(&toleration.key).is_none_or(|k| k == taint.key);
-    let value = match toleration.operator.as_deref() {
-        None | Some("" | "Equal") => {
-            toleration.value.as_deref().unwrap_or_default()
-                == taint.value.as_deref().unwrap_or_default()
-        }
-        Some("Exists") => true,
-        Some(_) => false,
-    };
-    effect && key && value
-}
-
 /// The first taint that keeps new pods away and that none of the tolerations tolerates.
 pub(crate) fn untolerated<'a>(
     taints: &'a [Taint],
     tolerations: &[Toleration],
 ) -> Option<&'a Taint> {
-    taints
-        .iter()
-        .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"))
-        .find(|taint| !tolerations.iter().any(|t| tolerates(t, taint)))
+    taint::untolerated(taints, tolerations, &["NoSchedule", "NoExecute"])
 }
 
 impl Plugin for TaintToleration {

@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use tokio::time::Instant;
 
 use super::engine::{Done, Engine};
-use crate::cycle::Attempt;
 use crate::extender::{ExtenderAnswers, ExtenderError, ExtenderQuestion};
 use crate::queue::{Rules, Taken};
 
@@ -85,20 +84,10 @@ impl Engine {
         if self.queue.contains(uid) {
             match result {
                 Ok(()) => self.decide(taken, answers, began),
-                Err(error) => self.unanswered(&taken, &error, began),
+                Err(error) => self.fail_attempt(&taken, error.to_string(), began),
             }
         }
         self.resume_parked();
-    }
-
-    /// The attempt failed with an extender.
-    fn unanswered(&mut self, taken: &Taken, error: &ExtenderError, began: Instant) {
-        let Some(profile) = self.profiles.of(&taken.pod).cloned() else {
-            return self.queue.remove(&taken.pod.uid);
-        };
-        self.cache.update(&mut self.snapshot);
-        let attempt = Attempt::failed(self.snapshot.nodes().len(), error.to_string());
-        self.refuse(taken, &profile, &attempt, began);
     }
 
     /// Takes up the pods that wait for extenders which are free now.

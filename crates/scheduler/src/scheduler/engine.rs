@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_client::{EventRecorder, object_ref};
+use davit_task::guard;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::Instant;
 
@@ -234,8 +235,36 @@ impl Engine {
         }
     }
 
-    /// Makes a decision about a pod, or asks extenders first.
-    pub(super) fn decide(&mut self, taken: Taken, mut answers: ExtenderAnswers, began: Instant) {
+    /// Makes a decision about a pod, or asks extenders first. A panic is that pod's failure alone.
+    pub(super) fn decide(&mut self, taken: Taken, answers: ExtenderAnswers, began: Instant) {
+        let held = taken.clone();
+        let deciding = || self.decide_at_once(taken, answers, began);
+        if let Err(words) = guard("scheduler", "cycle", &held.pod.key(), deciding) {
+            self.forget(&held.pod.uid);
+            self.fail_attempt(&held, format!("the scheduler panicked: {words}"), began);
+        }
+    }
+
+    /// What is booked of an attempt that broke off is undone.
+    fn forget(&mut self, uid: &str) {
+        self.asked.remove(uid);
+        let pod = self.cache.pod(uid).cloned();
+        if self.cache.forget(uid) {
+            self.pod_left(pod);
+        }
+    }
+
+    /// The attempt ends with an error.
+    pub(super) fn fail_attempt(&mut self, taken: &Taken, why: String, began: Instant) {
+        let Some(profile) = self.profiles.of(&taken.pod).cloned() else {
+            return self.queue.remove(&taken.pod.uid);
+        };
+        self.cache.update(&mut self.snapshot);
+        let attempt = Attempt::failed(self.snapshot.nodes().len(), why);
+        self.refuse(taken, &profile, &attempt, began);
+    }
+
+    fn decide_at_once(&mut self, taken: Taken, mut answers: ExtenderAnswers, began: Instant) {
         let pod = taken.pod.clone();
         let Some(profile) = self.profiles.of(&pod).cloned() else {
             return self.queue.remove(&pod.uid);

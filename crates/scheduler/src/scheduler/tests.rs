@@ -379,6 +379,56 @@ impl Permit for Patience {
     }
 }
 
+/// Has a defect that pods called `bad` show.
+struct Defective;
+
+impl Plugin for Defective {
+    fn name(&self) -> &'static str {
+        "Defective"
+    }
+
+    fn attach(self: Arc<Self>, points: &mut Points) {
+        points.permit.push(self);
+    }
+}
+
+impl Permit for Defective {
+    fn permit(&self, _: &mut CycleState, pod: &PodInfo, _: &str) -> (Status, Duration) {
+        assert_ne!(pod.name, "bad", "a defect");
+        (Status::success(), Duration::ZERO)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_the_failure_of_one_pod_and_scheduling_goes_on() {
+    let api = Fake::new();
+    let devices = crate::plugins::testing::devices();
+    let profile = default_profile(
+        "default-scheduler",
+        Some(api.client()),
+        Budgets::default(),
+        &devices,
+    );
+    let options = SchedulerOptions {
+        profiles: vec![profile.with(Arc::new(Defective), 0)],
+        ..SchedulerOptions::default()
+    };
+    let bed = Bed::start_on(api, options);
+    bed.node("n", "2");
+    bed.pod("bad", "1", json!({}));
+    bed.until("the pod is told", |b| {
+        b.message("bad")
+            .is_some_and(|why| why.contains("the scheduler panicked"))
+    })
+    .await;
+    assert!(davit_task::panics("scheduler", "cycle") >= 1);
+    // what was booked for it has been given back
+    bed.pod("good", "2", json!({}));
+    bed.until("others are scheduled", |b| b.node_of("good").is_some())
+        .await;
+    bed.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn pods_can_be_held_at_permit() {
     let api = Fake::new();

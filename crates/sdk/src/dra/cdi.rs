@@ -290,7 +290,11 @@ pub(super) fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = path.with_extension(format!("{}.tmp", std::process::id()));
     let written = create_new(&temporary)
         .and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()))
-        .and_then(|()| std::fs::rename(&temporary, path));
+        .and_then(|()| std::fs::rename(&temporary, path))
+        .and_then(|()| match path.parent() {
+            Some(dir) => std::fs::File::open(dir)?.sync_all(),
+            None => Ok(()),
+        });
     if written.is_err() {
         // The error is the one to tell of; the file may never have been made.
         let _ = std::fs::remove_file(&temporary);

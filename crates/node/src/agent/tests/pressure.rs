@@ -96,6 +96,34 @@ async fn a_pod_is_evicted_when_memory_runs_short() {
     node.stop().await;
 }
 
+/// Panics twice, then tells what it is told to.
+struct Broken(AtomicI64);
+
+#[async_trait::async_trait]
+impl Measure for Broken {
+    async fn observe(&self, runtime: &dyn Runtime) -> Observations {
+        assert!(self.0.fetch_add(1, Ordering::SeqCst) >= 2, "a defect");
+        Told(AtomicI64::new(50 << 20)).observe(runtime).await
+    }
+}
+
+#[tokio::test]
+async fn a_loop_that_panics_is_counted_and_goes_on() {
+    let mut node = Node::start_as(|options| {
+        options.measure = Arc::new(Broken(AtomicI64::new(0)));
+        options.eviction = below_100_mib();
+    })
+    .await;
+    let api = node.api.clone();
+    wait("the node's condition", || {
+        condition(&api.get("/api/v1/nodes/n1")?, "MemoryPressure")
+    })
+    .await;
+    assert_eq!(davit_task::panics("node", "eviction"), 2);
+    assert!(davit_task::restarts("node", "eviction") >= 2);
+    node.stop().await;
+}
+
 #[tokio::test]
 async fn when_the_machine_goes_down_critical_pods_end_last() {
     let going_down = CancellationToken::new();
