@@ -122,12 +122,15 @@ impl Bed {
             };
             let known = self.answers.get(&question, node, &picture);
             let answer = known.filter(|_| !search).unwrap_or_else(|| {
-                let looks = allocator.looks(&plan, node);
-                let alike = self.answers.alike(&question, node, &picture, looks);
-                alike.filter(|_| !search).unwrap_or_else(|| {
+                let signature = allocator.signature(&plan, node);
+                let same = self
+                    .answers
+                    .by_signature(&question, node, &picture, signature);
+                same.filter(|_| !search).unwrap_or_else(|| {
                     let answer = search_on(&allocator, &plan, node);
                     let keep = answer.clone();
-                    self.answers.keep(&question, node, &picture, looks, keep);
+                    self.answers
+                        .keep(&question, node, &picture, signature, keep);
                     answer
                 })
             });

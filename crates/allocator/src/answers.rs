@@ -4,7 +4,7 @@
 //! pools the node sees, on what is held of these, and, where slices select nodes by labels, on the
 //! node's labels. Pods from one template ask the same again and again while between two of them a
 //! node or two change, so an answer is kept until something it depends on changes. Then the node is
-//! looked at anew, and if it [looks](Looks) like one that has answered, that is its answer, too: the
+//! looked at anew, and if it has the [signature](NodeSignature) of one that has answered, that is its answer, too: the
 //! search runs once for all nodes of a kind in one state. Nothing is guessed: an answer that is kept
 //! is the one the search gave.
 
@@ -19,13 +19,13 @@ use parking_lot::Mutex;
 use crate::allocate::Features;
 use crate::device::{PoolId, Reach};
 use crate::inventory::Inventory;
-use crate::looks::Looks;
 use crate::node::NodeView;
+use crate::signature::NodeSignature;
 
 /// For how many different sets of claims answers are kept; those asked for least recently go first.
 const MOST_PLANS: usize = 32;
-/// Answers of how many different looks are kept for one set of claims.
-const MOST_LOOKS: usize = 1 << 15;
+/// Answers of how many different signatures are kept for one set of claims.
+const MOST_SIGNATURES: usize = 1 << 15;
 
 /// A node's answer to claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,7 +109,7 @@ struct Plan {
     /// By place of the node.
     nodes: Vec<Option<Kept>>,
     /// By what they are given to: these hold for ever.
-    looks: HashMap<Looks, Answer, RandomState>,
+    by_signature: HashMap<NodeSignature, Answer, RandomState>,
 }
 
 #[derive(Debug, Default)]
@@ -246,31 +246,36 @@ impl Answers {
         Some(answer)
     }
 
-    /// The answer of a node that looks like this, if one of its looks has answered. It is kept as the node's own.
-    pub fn alike(
+    /// The answer of a node of this signature, if one has answered. It is kept as the node's own.
+    pub fn by_signature(
         &self,
         question: &Question,
         node: NodeView<'_>,
         read: &Picture,
-        looks: Looks,
+        signature: NodeSignature,
     ) -> Option<Answer> {
         let mut inner = self.inner.lock();
         if inner.cleared > read.at {
             return None;
         }
-        let answer = inner.plans.get(question)?.looks.get(&looks)?.clone();
+        let answer = inner
+            .plans
+            .get(question)?
+            .by_signature
+            .get(&signature)?
+            .clone();
         inner.hits += 1;
         inner.keep(question, node, read, answer.clone());
         Some(answer)
     }
 
-    /// Keeps what was found in what was read at `read`, on a node of these looks.
+    /// Keeps what was found in what was read at `read`, on a node of this signature.
     pub fn keep(
         &self,
         question: &Question,
         node: NodeView<'_>,
         read: &Picture,
-        looks: Looks,
+        signature: NodeSignature,
         answer: Answer,
     ) {
         let mut inner = self.inner.lock();
@@ -287,10 +292,10 @@ impl Answers {
         }
         let plan = inner.plans.entry(question.clone()).or_default();
         plan.used = used;
-        if plan.looks.len() >= MOST_LOOKS {
-            plan.looks.clear();
+        if plan.by_signature.len() >= MOST_SIGNATURES {
+            plan.by_signature.clear();
         }
-        plan.looks.insert(looks, answer.clone());
+        plan.by_signature.insert(signature, answer.clone());
         inner.keep(question, node, read, answer);
     }
 }

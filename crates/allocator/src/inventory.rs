@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 
 use crate::device::{PoolId, Reach, Slice};
 use crate::fingerprint::{Fingerprint, revision};
-use crate::looks::PoolLooks;
 use crate::plan::Plan;
+use crate::signature::PoolSignature;
 
 /// The slices of one pool, of all generations, in order of their names.
 #[derive(Debug, Default)]
@@ -18,12 +18,12 @@ pub(crate) struct PoolSlices {
     /// Another one after every change.
     pub(crate) revision: u64,
     local: OnceLock<bool>,
-    /// How it looks to what was asked for last.
-    looks: Mutex<VecDeque<(Fingerprint, Arc<PoolLooks>)>>,
+    /// Its signatures for what was asked for last, by what that sees.
+    signatures: Mutex<VecDeque<(Fingerprint, Arc<PoolSignature>)>>,
 }
 
-/// To how many different eyes a pool's looks are kept.
-const LOOKS: usize = 8;
+/// How many signatures of a pool are kept.
+const SIGNATURES: usize = 8;
 
 impl Clone for PoolSlices {
     fn clone(&self) -> Self {
@@ -39,19 +39,19 @@ impl PoolSlices {
     fn changed(&mut self) {
         self.revision = revision();
         self.local = OnceLock::new();
-        self.looks.get_mut().clear();
+        self.signatures.get_mut().clear();
     }
 
-    /// How a local pool looks to a plan, whatever is held of it.
-    pub(crate) fn looks(&self, plan: &Plan) -> Arc<PoolLooks> {
-        let mut known = self.looks.lock();
-        if let Some((_, looks)) = known.iter().find(|(eyes, _)| *eyes == plan.eyes) {
-            return looks.clone();
+    /// The signature of a local pool for a plan, whatever is held of it.
+    pub(crate) fn signature(&self, plan: &Plan) -> Arc<PoolSignature> {
+        let mut known = self.signatures.lock();
+        if let Some((_, signature)) = known.iter().find(|(visible, _)| *visible == plan.visible) {
+            return signature.clone();
         }
-        let looks = Arc::new(PoolLooks::new(self, plan));
-        known.truncate(LOOKS - 1);
-        known.push_front((plan.eyes, looks.clone()));
-        looks
+        let signature = Arc::new(PoolSignature::new(self, plan));
+        known.truncate(SIGNATURES - 1);
+        known.push_front((plan.visible, signature.clone()));
+        signature
     }
 
     /// Whether the pool is what most are: of one node, one generation, and with a name for each device.

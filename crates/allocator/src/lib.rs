@@ -8,7 +8,8 @@
 //! - [`Inventory`] holds the slices, indexed by pool and node.
 //! - [`Usage`] holds what allocated claims hold.
 //! - [`Allocator`] looks for devices for the claims of a pod on one node after the other.
-//! - [`Answers`] keeps what nodes answered, for as long as it holds; nodes with the same [`Looks`] answer alike.
+//! - [`Answers`] keeps what nodes answered, for as long as it holds; nodes with the same [`NodeSignature`] give
+//!   the same answer.
 //! - [`explain`](Allocator::explain) says for every device why it was not chosen.
 #![forbid(unsafe_code)]
 
@@ -21,7 +22,6 @@ mod constraint;
 mod device;
 mod fingerprint;
 mod inventory;
-mod looks;
 mod named;
 mod node;
 mod plan;
@@ -30,6 +30,7 @@ mod refusal;
 mod result;
 mod search;
 mod selector;
+mod signature;
 mod support;
 mod taint;
 mod usage;
@@ -42,12 +43,12 @@ pub use device::{
     Attribute, Capacity, CapacityPolicy, Device, DeviceId, DeviceView, PoolId, Slice, SliceError,
 };
 pub use inventory::Inventory;
-pub use looks::Looks;
 pub use named::Named;
 pub use node::{NodeMatcher, NodeSelectorError, NodeView};
 pub use plan::Plan;
 pub use refusal::{Cause, DeviceRefusal, PoolFault, Refusal, RequestRefusal};
 pub use selector::{CompileSelector, EvaluateSelector, Selectors};
+pub use signature::NodeSignature;
 pub use support::Support;
 pub use taint::{Effect, Taint, TaintRule, Toleration};
 pub use usage::{DeviceUse, Usage};

@@ -93,7 +93,7 @@ pub(crate) struct PlannedClaim {
 
 /// An attribute that constraints compare.
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SeenAttribute {
+pub(crate) struct ComparedAttribute {
     pub(crate) name: String,
     /// Its key among those of a device; without a domain it has none.
     pub(crate) key: Option<u64>,
@@ -107,9 +107,9 @@ pub struct Plan {
     /// What their expressions can read.
     pub(crate) support: Support,
     /// What their constraints compare, each attribute once.
-    pub(crate) compared: Vec<SeenAttribute>,
+    pub(crate) compared: Vec<ComparedAttribute>,
     /// Of the two: plans that look at the same.
-    pub(crate) eyes: Fingerprint,
+    pub(crate) visible: Fingerprint,
 }
 
 /// A request or alternative as the API has it.
@@ -140,14 +140,14 @@ impl Plan {
             needs: 0,
             support: Support::default(),
             compared: Vec::new(),
-            eyes: Fingerprint::default(),
+            visible: Fingerprint::default(),
         };
         for claim in claims {
             let planned = plan.claim(claim, features, classes, selectors)?;
             plan.sees(&planned);
             plan.claims.push(planned);
         }
-        plan.eyes = Fingerprint::of(&(&plan.support, &plan.compared));
+        plan.visible = Fingerprint::of(&(&plan.support, &plan.compared));
         Ok(plan)
     }
 
@@ -161,7 +161,7 @@ impl Plan {
         for constraint in &claim.constraints {
             let name = constraint.attribute.clone();
             let key = name.split_once('/').map(|(d, id)| attribute_key(d, id));
-            let seen = SeenAttribute { name, key };
+            let seen = ComparedAttribute { name, key };
             if !self.compared.contains(&seen) {
                 self.compared.push(seen);
             }

@@ -29,7 +29,7 @@ impl DeviceUse {
     }
 
     /// As much of it as matters to who wants the device.
-    fn looks(&self) -> Fingerprint {
+    fn signature(&self) -> Fingerprint {
         Fingerprint::of(&(self.exclusive > 0, self.shares > 0, &self.consumed))
     }
 
@@ -46,8 +46,8 @@ pub(crate) struct PoolUse {
     pub(crate) devices: HashMap<Arc<str>, DeviceUse, RandomState>,
     /// Another one after every change.
     pub(crate) revision: u64,
-    /// How that looks in slices of a revision.
-    looks: Mutex<Option<(u64, Fingerprint)>>,
+    /// Its signature, with the revision of the slices for which it was made.
+    signature: Mutex<Option<(u64, Fingerprint)>>,
 }
 
 impl Clone for PoolUse {
@@ -62,16 +62,16 @@ impl Clone for PoolUse {
 
 impl PoolUse {
     /// What is held of the devices of a pool, by their places in it.
-    pub(crate) fn looks(&self, pool: &PoolSlices) -> Fingerprint {
-        let mut known = self.looks.lock();
-        if let Some((_, looks)) = known.filter(|(revision, _)| *revision == pool.revision) {
-            return looks;
+    pub(crate) fn signature(&self, pool: &PoolSlices) -> Fingerprint {
+        let mut known = self.signature.lock();
+        if let Some((_, signature)) = known.filter(|(revision, _)| *revision == pool.revision) {
+            return signature;
         }
         let mut sum = Fingerprint::default();
         let devices = pool.slices.iter().flat_map(|s| &s.devices);
         for (place, device) in devices.enumerate() {
             if let Some(used) = self.devices.get(&device.name) {
-                sum = sum.and_number(place).and(used.looks());
+                sum = sum.and_number(place).and(used.signature());
             }
         }
         *known = Some((pool.revision, sum));
@@ -136,7 +136,7 @@ impl Usage {
         let pools = Arc::make_mut(&mut self.pools);
         let pool = Arc::make_mut(pools.entry(id.clone()).or_default());
         pool.revision = revision();
-        *pool.looks.get_mut() = None;
+        *pool.signature.get_mut() = None;
         let used = pool.devices.entry(result.device.as_str().into());
         let used = used.or_default();
         how(used, result);

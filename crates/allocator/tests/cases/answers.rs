@@ -111,7 +111,7 @@ struct World {
     classes: Classes,
     /// How often a node's own answer was known, and that of one like it.
     hits: usize,
-    alike: usize,
+    by_signature: usize,
 }
 
 impl World {
@@ -127,7 +127,7 @@ impl World {
             selectors: Arc::new(Selectors::new(Words)),
             classes: Classes::new([Arc::new(serde_json::from_value(class).unwrap())]),
             hits: 0,
-            alike: 0,
+            by_signature: 0,
         }
     }
 
@@ -206,15 +206,16 @@ impl World {
                 share_id: &String::new,
             };
             let found = allocator.allocate(&plan, call);
-            let looks = allocator.looks(&plan, node);
-            let (get, alike) = (
+            let signature = allocator.signature(&plan, node);
+            let (get, same) = (
                 self.answers.get(&question, node, &view.picture),
-                self.answers.alike(&question, node, &view.picture, looks),
+                self.answers
+                    .by_signature(&question, node, &view.picture, signature),
             );
-            if alike.is_some() && get.is_none() {
-                self.alike += 1;
+            if same.is_some() && get.is_none() {
+                self.by_signature += 1;
             }
-            let known = get.clone().or(alike);
+            let known = get.clone().or(same);
             let Ok(found) = found else {
                 assert_eq!(known, None, "{name}");
                 continue;
@@ -229,7 +230,7 @@ impl World {
             }
             let keep = answer.clone();
             self.answers
-                .keep(&question, node, &view.picture, looks, keep);
+                .keep(&question, node, &view.picture, signature, keep);
         }
     }
 }

@@ -10,9 +10,9 @@ mod answers;
 mod basics;
 mod bed;
 mod hostile;
-mod looks;
 mod reference;
 mod sharing;
+mod signatures;
 
 /// Names of cases stand above the tests that hold them.
 #[test]

@@ -321,10 +321,10 @@ impl DynamicResources {
             Status::success()
         };
         let mut known = question.and_then(|q| answers.get(q, view, picture));
-        let looks = question.filter(|_| known.is_none());
-        let looks = looks.map(|q| (q, search.allocator.looks(&planned.plan, view)));
-        if let Some((question, looks)) = looks {
-            known = answers.alike(question, view, picture, looks);
+        let signature = question.filter(|_| known.is_none());
+        let signature = signature.map(|q| (q, search.allocator.signature(&planned.plan, view)));
+        if let Some((question, signature)) = signature {
+            known = answers.by_signature(question, view, picture, signature);
         }
         if let Some(Answer::Found(chosen)) = known {
             return found(chosen, None);
@@ -334,8 +334,8 @@ impl DynamicResources {
             None => search.allocator.allocate(&planned.plan, call),
         };
         let keep = |answer| {
-            if let Some((question, looks)) = looks {
-                answers.keep(question, view, picture, looks, answer);
+            if let Some((question, signature)) = signature {
+                answers.keep(question, view, picture, signature, answer);
             }
         };
         match answer {

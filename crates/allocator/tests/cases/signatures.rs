@@ -1,11 +1,11 @@
-//! Nodes that look alike answer alike, whatever their devices are called; and nodes of one kind do look alike.
+//! Nodes with the same signature give the same answer, whatever their devices are called; nodes of one kind have the same.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use davit_allocator::{
-    AllocateError, Allocator, Call, Classes, Features, Inventory, Looks, NodeView, Plan, Selectors,
-    Slice, Usage,
+    AllocateError, Allocator, Call, Classes, Features, Inventory, NodeSignature, NodeView, Plan,
+    Selectors, Slice, Usage,
 };
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use proptest::prelude::*;
@@ -42,7 +42,7 @@ fn cluster() -> impl Strategy<Value = Cluster> {
         prop_oneof![8 => Just(0usize), 1 => 1..4usize],
     );
     let node = node.prop_map(|(pools, zone, flaw)| NodeKind { pools, zone, flaw });
-    // Every kind of node twice or more, so that there is something to be alike.
+    // Every kind of node twice or more, so that there are equal signatures.
     let nodes = (
         proptest::collection::vec(node, 1..4),
         proptest::collection::vec(any::<prop::sample::Index>(), 4..9),
@@ -265,13 +265,13 @@ impl Bed {
         Plan::new(claims, self.features, &self.classes, &self.selectors).unwrap()
     }
 
-    /// How a node looks, and what the search finds there, with the node's name left out.
+    /// The signature of a node, and what the search finds there, with the node's name left out.
     fn ask(
         &self,
         plan: &Plan,
         node: usize,
         zone: usize,
-    ) -> (Looks, Result<Option<String>, &'static str>) {
+    ) -> (NodeSignature, Result<Option<String>, &'static str>) {
         let name = format!("node-{node}");
         let labels = BTreeMap::from([("zone".to_owned(), zone.to_string())]);
         let view = NodeView {
@@ -293,7 +293,7 @@ impl Bed {
             Err(AllocateError::Node(_)) => Err("node"),
             Err(_) => Err("failed"),
         };
-        (self.allocator.looks(plan, view), found)
+        (self.allocator.signature(plan, view), found)
     }
 }
 
@@ -301,24 +301,24 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
     #[test]
-    fn who_looks_alike_answers_alike(cluster in cluster()) {
+    fn equal_signatures_mean_equal_answers(cluster in cluster()) {
         let bed = Bed::new(&cluster);
         for claims in claims() {
             let plan = bed.plan(&claims);
             let mut known = HashMap::new();
             for (n, node) in cluster.nodes.iter().enumerate() {
-                let (looks, found) = bed.ask(&plan, n, node.zone);
-                let (first, answer) = known.entry(looks).or_insert((n, found.clone()));
+                let (signature, found) = bed.ask(&plan, n, node.zone);
+                let (first, answer) = known.entry(signature).or_insert((n, found.clone()));
                 prop_assert_eq!(&found, answer, "nodes {} and {} {:?}", first, n, claims);
             }
         }
     }
 }
 
-/// Checklist 72 and 80: nodes of one kind are as many looks as states, whatever their serial numbers, and a selector is
+/// Checklist 72 and 80: nodes of one kind have as many signatures as states, whatever their serial numbers, and a selector is
 /// evaluated once for each kind of device.
 #[test]
-fn nodes_of_a_kind_look_alike() {
+fn nodes_of_a_kind_have_one_signature() {
     let node = |held| NodeKind {
         pools: vec![vec![(0, held), (1, 0), (5, 0), (4, 2)]],
         zone: 0,
@@ -333,9 +333,13 @@ fn nodes_of_a_kind_look_alike() {
         let plan = bed.plan(&claims);
         let before = bed.selectors.evaluations();
         let asked = (0..100).map(|n| bed.ask(&plan, n, 0).0);
-        let looks: std::collections::HashSet<Looks> = asked.collect();
+        let signature: std::collections::HashSet<NodeSignature> = asked.collect();
         let by_serial = kind == 8;
-        assert_eq!(looks.len(), if by_serial { 100 } else { 2 }, "{claims:?}");
+        assert_eq!(
+            signature.len(),
+            if by_serial { 100 } else { 2 },
+            "{claims:?}"
+        );
         let evaluations = bed.selectors.evaluations() - before;
         assert!(by_serial || evaluations <= 8, "{evaluations}: {claims:?}");
     }

@@ -2,7 +2,7 @@
 //!
 //! Whether a node has devices for claims follows from what its devices are like as far as the claims can see, and from what
 //! is held of them. Neither the node's name nor those of pools and devices matter, nor attributes that no expression reads
-//! (serial numbers, say). So thousands of nodes of one kind are a few looks, and the search runs once for each of them.
+//! (serial numbers, say). So thousands of nodes of one kind have a few signatures, and the search runs once for each of them.
 
 use crate::allocate::Allocator;
 use crate::constraint::is_scalar;
@@ -10,22 +10,22 @@ use crate::device::PoolId;
 use crate::fingerprint::Fingerprint;
 use crate::inventory::PoolSlices;
 use crate::node::NodeView;
-use crate::plan::{Plan, SeenAttribute};
+use crate::plan::{ComparedAttribute, Plan};
 use crate::usage::PoolUse;
 
-/// What the answer of a node depends on: nodes with equal looks give equal answers to the same claims.
+/// What the answer of a node depends on: nodes with equal ones give equal answers to the same claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Looks(Fingerprint);
+pub struct NodeSignature(Fingerprint);
 
 /// The values that a constraint compares, each once, in the order in which they are met.
 #[derive(Debug, Clone, Default)]
-struct Values {
+struct ComparedValues {
     met: Vec<Fingerprint>,
     /// Whether more than equality matters: lists can have members in common.
     lists: bool,
 }
 
-impl Values {
+impl ComparedValues {
     /// The number of a value among them.
     fn number(&mut self, value: Fingerprint) -> usize {
         let known = self.met.iter().position(|met| *met == value);
@@ -36,24 +36,26 @@ impl Values {
     }
 }
 
-/// How a pool of one node looks, whatever is held of it.
+/// What of a pool of one node matters to claims, whatever is held of it.
 #[derive(Debug)]
-pub(crate) struct PoolLooks {
+pub(crate) struct PoolSignature {
     print: Fingerprint,
     /// By attribute that constraints compare.
-    values: Vec<Values>,
+    values: Vec<ComparedValues>,
 }
 
-impl PoolLooks {
-    /// How it looks to a plan: as to all plans with the same eyes.
+impl PoolSignature {
+    /// Its signature for a plan, and for all plans that see the same.
     pub(crate) fn new(pool: &PoolSlices, plan: &Plan) -> Self {
-        let mut values = vec![Values::default(); plan.compared.len()];
+        let mut values = vec![ComparedValues::default(); plan.compared.len()];
         let mut print = Fingerprint::default().and_number(pool.slices.len());
         for slice in &pool.slices {
             print = print.and(slice.print);
             for device in &slice.devices {
                 print = print.and(device.print(&plan.support));
-                for (values, SeenAttribute { name, key }) in values.iter_mut().zip(&plan.compared) {
+                for (values, ComparedAttribute { name, key }) in
+                    values.iter_mut().zip(&plan.compared)
+                {
                     let found = device.published(&slice.pool.driver, name, *key);
                     let number = found.map_or(0, |(value, print)| {
                         values.lists |= !is_scalar(value);
@@ -68,24 +70,24 @@ impl PoolLooks {
 }
 
 impl Allocator {
-    /// How a node looks to the claims.
-    pub fn looks(&self, plan: &Plan, node: NodeView<'_>) -> Looks {
+    /// The signature of a node for the claims.
+    pub fn signature(&self, plan: &Plan, node: NodeView<'_>) -> NodeSignature {
         let pools = self.inventory.pools_of(node.name);
         let mut sum = Fingerprint::default();
-        // Values that are only compared are told apart by number, but not where others than this node's devices, which
+        // ComparedValues that are only compared are told apart by number, but not where others than this node's devices, which
         // are not looked at one by one, may have the same ones.
         let renumber = pools.iter().all(|(_, pool)| pool.is_local());
-        let mut met = vec![Values::default(); plan.compared.len()];
+        let mut met = vec![ComparedValues::default(); plan.compared.len()];
         for (id, pool) in pools {
             let used = self.usage.pool(id).map(|used| &**used);
             if !pool.is_local() {
                 sum = shared(sum, id, pool, used, node);
                 continue;
             }
-            let looks = pool.looks(plan);
-            sum = sum.and(looks.print);
-            sum = sum.and(used.map(|used| used.looks(pool)).unwrap_or_default());
-            for (met, own) in met.iter_mut().zip(&looks.values) {
+            let signature = pool.signature(plan);
+            sum = sum.and(signature.print);
+            sum = sum.and(used.map(|used| used.signature(pool)).unwrap_or_default());
+            for (met, own) in met.iter_mut().zip(&signature.values) {
                 met.lists |= own.lists;
                 let numbers = own.met.iter().map(|value| met.number(*value));
                 sum = numbers.fold(sum, Fingerprint::and_number);
@@ -94,7 +96,7 @@ impl Allocator {
         for values in met.iter().filter(|values| values.lists || !renumber) {
             sum = values.met.iter().copied().fold(sum, Fingerprint::and);
         }
-        Looks(sum)
+        NodeSignature(sum)
     }
 }
 
