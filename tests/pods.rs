@@ -4,6 +4,8 @@
 
 #[path = "pods/cgroups.rs"]
 mod cgroups;
+#[path = "pods/copies.rs"]
+mod copies;
 #[path = "pods/credentials.rs"]
 mod credentials;
 mod harness;
@@ -304,6 +306,11 @@ fn images_that_nobody_uses_are_removed() {
 #[test]
 fn a_private_image_is_for_who_could_have_pulled_it() {
     credentials::others();
+}
+
+#[test]
+fn a_container_that_lies_to_kubectl_cp_writes_nothing_elsewhere() {
+    copies::scenario();
 }
 
 #[test]

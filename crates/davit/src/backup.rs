@@ -51,14 +51,7 @@ pub(crate) async fn backup(args: Backup) -> Result<()> {
     let answer = client.request_stream(request).await;
     let mut answer = Box::pin(answer.context("the API server gives no backup")?);
     let part = partial(&args.file);
-    let mut file = File::options()
-        .create(true)
-        .truncate(true)
-        .write(true)
-        // Secrets are in it.
-        .mode(0o600)
-        .open(&part)
-        .with_context(|| part.display().to_string())?;
+    let mut file = begin(&part)?;
     let mut piece = vec![0; PIECE];
     let mut bytes = 0;
     loop {
@@ -84,6 +77,20 @@ pub(crate) async fn backup(args: Backup) -> Result<()> {
         args.file.display()
     );
     Ok(())
+}
+
+/// A new file that nobody else can read: Secrets are in it. What is left of an earlier one goes; where others may write, too,
+/// it may be theirs, or a link.
+fn begin(part: &Path) -> Result<File> {
+    match std::fs::remove_file(part) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
+        _ => File::options()
+            .create_new(true)
+            .write(true)
+            .mode(0o600)
+            .open(part),
+    }
+    .with_context(|| part.display().to_string())
 }
 
 /// Beside the file, so that it can take its place.
@@ -172,4 +179,31 @@ async fn into_etcd(store: &EtcdStore, file: File, revision: u64) -> Result<()> {
         .try_for_each(|_| async { Ok(()) })
         .await
         .context("the restore was broken off; what is below the prefix is a part of the backup")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+    #[test]
+    fn a_backup_is_written_to_a_file_of_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let part = dir.path().join("a.part");
+        let other = dir.path().join("other");
+        std::fs::write(&other, "as it was").unwrap();
+        std::fs::set_permissions(&other, PermissionsExt::from_mode(0o666)).unwrap();
+        // Somebody who knows the name was there first.
+        for before in [
+            |part: &Path, other: &Path| symlink(other, part),
+            |part: &Path, other: &Path| std::fs::hard_link(other, part),
+        ] {
+            before(&part, &other).unwrap();
+            begin(&part).unwrap().write_all(b"Secrets").unwrap();
+            assert_eq!(std::fs::read(&other).unwrap(), b"as it was");
+            let found = std::fs::symlink_metadata(&part).unwrap();
+            assert_eq!((found.mode() & 0o7777, found.nlink()), (0o600, 1));
+            std::fs::remove_file(&part).unwrap();
+        }
+    }
 }

@@ -267,7 +267,27 @@ async fn ask(server: &EndpointUrl) -> Result<Option<StoreDir>> {
         anyhow::anyhow!(Arc::<dyn std::error::Error + Send + Sync>::from(error))
     })?;
     let store: StoreDir = serde_json::from_slice(&body.to_bytes())?;
-    Ok(store.directory.is_absolute().then_some(store))
+    if !store.directory.is_absolute() {
+        return Ok(None);
+    }
+    check_own(&store.directory)?;
+    Ok(Some(store))
+}
+
+/// Whoever listens there may be any account of this machine; a directory that only this one can shape is made by none but a
+/// stand-in of its own.
+fn check_own(directory: &Path) -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let above = directory.parent().unwrap_or(directory);
+    let found = std::fs::symlink_metadata(above).with_context(|| above.display().to_string())?;
+    let own = found.uid() == nix::unistd::geteuid().as_raw();
+    if !found.is_dir() || !own || found.mode() & 0o077 != 0 {
+        bail!(
+            "{} is not a directory of this account alone",
+            above.display()
+        );
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -280,8 +300,9 @@ mod tests {
         let url: EndpointUrl = format!("http://{}", listener.local_addr().unwrap())
             .parse()
             .unwrap();
+        let dir = tempfile::tempdir().unwrap();
         let told = StoreDir {
-            directory: "/some/where".into(),
+            directory: dir.path().join("davit"),
             fsync: false,
         };
         let body = Bytes::from(serde_json::to_vec(&told).unwrap());
@@ -293,6 +314,24 @@ mod tests {
         cancel.cancel();
         serving.await.unwrap();
         assert_eq!(store_of(&[url]).await, None);
+    }
+
+    #[test]
+    fn a_directory_that_others_can_shape_is_not_believed() {
+        use std::os::unix::fs::PermissionsExt;
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("own/davit");
+        assert!(check_own(&at).is_err(), "nothing is there");
+        std::fs::create_dir(dir.path().join("own")).unwrap();
+        for (mode, fits) in [(0o700, true), (0o755, false), (0o770, false)] {
+            let own = dir.path().join("own");
+            std::fs::set_permissions(&own, PermissionsExt::from_mode(mode)).unwrap();
+            assert_eq!(check_own(&at).is_ok(), fits, "{mode:o}");
+        }
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(dir.path(), &link).unwrap();
+        assert!(check_own(&link.join("davit")).is_err(), "a link");
+        assert!(check_own(Path::new("/tmp/davit")).is_err());
     }
 
     #[tokio::test]

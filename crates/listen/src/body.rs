@@ -11,8 +11,8 @@ use pin_project_lite::pin_project;
 use crate::exchange::{Exchange, Piece};
 
 pin_project! {
-    /// A body that is counted as under way until it is dropped; whole ones are counted by their bytes, too, and of others
-    /// each piece has to be taken in time.
+    /// A body that is counted as under way until it is dropped, by its bytes, too; of one that is not whole each piece has
+    /// to be taken in time.
     #[derive(Debug)]
     pub struct TrackedBody<B> {
         #[pin]
@@ -52,11 +52,12 @@ impl<B: Body<Data = Bytes>> Body for TrackedBody<B> {
                 let bytes = frame.data_ref().map_or(0, Bytes::len);
                 *this.piece = Some(this.exchange.piece(bytes));
             }
-            return frame;
         }
-        frame.map(|next| {
-            next.map(|frame| frame.map(|frame| frame.map_data(|data| this.exchange.whole(data))))
-        })
+        let count = |data| match *this.whole {
+            true => this.exchange.whole(data),
+            false => this.exchange.part(data),
+        };
+        frame.map(|next| next.map(|frame| frame.map(|frame| frame.map_data(count))))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -10,6 +10,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use crate::exchange::Exchange;
+use crate::handshakes::{Handshakes, Turn};
 use crate::pool::{Holder, Pool};
 use crate::shares::{Share, Shares};
 use crate::socket::Socket;
@@ -71,6 +72,7 @@ impl ConnectionLimits {
 pub struct Connections {
     pub(crate) limits: ConnectionLimits,
     pools: Mutex<Pools>,
+    handshakes: Arc<Handshakes>,
     pub(crate) long_running: Arc<Shares>,
     pub(crate) sessions: Arc<Shares>,
     pub(crate) unsent: Arc<Shares>,
@@ -200,6 +202,11 @@ impl Entry {
     }
 }
 
+/// How many handshakes are worked on at once: half of the cores stay for requests.
+fn at_once() -> usize {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() / 2)
+}
+
 enum Urgency {
     AtOnce,
     WhenDone,
@@ -216,6 +223,7 @@ impl Connections {
                 loopback: Pool::new(limits.loopback),
                 known: Pool::new(limits.known),
             }),
+            handshakes: Handshakes::new(at_once()),
             long_running: Shares::new(limits.long_running),
             sessions: Shares::new(limits.sessions),
             unsent: Shares::new(limits.unsent),
@@ -326,6 +334,12 @@ impl Lease {
         &self.entry
     }
 
+    /// Waits until it is this client's turn to be worked for.
+    pub(crate) async fn turn(&self) -> Turn {
+        let holder = Holder::of(self.peer.ip());
+        self.connections.handshakes.turn(holder).await
+    }
+
     /// Waits until the connection must end at once.
     pub async fn closed(&self) {
         self.entry.closed.cancelled().await;
@@ -345,6 +359,8 @@ impl Lease {
             if matches!(state.place, Place::Known(_)) {
                 return;
             }
+            let holder = Holder::of(self.peer.ip());
+            self.connections.handshakes.know(holder);
             let known = Place::Known(user.to_owned());
             std::mem::replace(&mut state.place, known)
         };

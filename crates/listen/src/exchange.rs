@@ -1,7 +1,7 @@
 //! Requests and their answers: how many somebody may have under way, and until when the answers must be taken.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::connections::Lease;
 use crate::shares::{Share, Shares};
-use crate::unsent;
+use crate::unsent::{self, Held};
 
 /// Somebody has as much under way as they may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -26,6 +26,8 @@ pub struct Exchange {
     /// What the answer is going to hold.
     reserved: Mutex<Option<Share>>,
     exempt: AtomicBool,
+    /// Bytes of its pieces that are not written yet.
+    unwritten: Arc<AtomicUsize>,
 }
 
 /// How an answer is given.
@@ -49,6 +51,7 @@ impl Exchange {
             lasting: Mutex::new(None),
             reserved: Mutex::new(None),
             exempt: AtomicBool::new(false),
+            unwritten: Arc::default(),
         }
     }
 
@@ -115,6 +118,24 @@ impl Exchange {
         let deadline = unsent::deadline(Instant::now(), answer.len());
         let id = self.lease.handed(deadline);
         unsent::counted(answer, self.lease.clone(), share, id)
+    }
+
+    /// Counts the bytes of a piece of an answer that is given as it comes, until they are written. What is small and soon gone
+    /// is not counted by user. A client that takes nothing while others' answers have filled what it may hold loses its
+    /// connection: the stream has a beginning already, and cannot be refused any more.
+    pub(crate) fn part(&self, piece: Bytes) -> Bytes {
+        let held = Held::new(&self.unwritten, piece.len());
+        if held.before + piece.len() <= unsent::UNCOUNTED {
+            return unsent::part(piece, held, None);
+        }
+        let unsent = &self.lease.connections().unsent;
+        match self.share(unsent, piece.len()) {
+            Ok(share) => unsent::part(piece, held, Some(share)),
+            Err(Busy) => {
+                self.lease.entry().closed().cancel();
+                Bytes::new()
+            }
+        }
     }
 
     /// A piece of an answer that is given as it comes is handed over. Dropped when the next one is asked for, which it

@@ -6,6 +6,8 @@
 //! wants more than that loses the own connection that is worth least. A connection that is accepted is never the one that
 //! must wait: the accept loop does not stop.
 //!
+//! TLS handshakes are worked on in turns, by address, so that whoever begins most of them waits for his own only.
+//!
 //! A connection on which nothing is asked for is closed after a while, and so is one whose client asks and does not take
 //! the answer, piece by piece where it goes on. What answers hold until they are taken is counted by user, in the same way as
 //! connections; so are upgraded connections, which are closed when nothing has come or gone for long.
@@ -15,6 +17,7 @@ mod accept;
 mod body;
 mod connections;
 mod exchange;
+mod handshakes;
 mod http;
 mod pool;
 mod shares;
@@ -25,6 +28,7 @@ pub use accept::accept;
 pub use body::TrackedBody;
 pub use connections::{ConnectionLimits, Connections, Lease};
 pub use exchange::{AnswerKind, Busy, Exchange};
+pub use handshakes::handshake;
 pub use http::{HttpLimits, http};
 pub use shares::{Share, Shares};
 pub use socket::Socket;

@@ -155,8 +155,8 @@ async fn bytes_keep_a_session() {
 
 /// A stream of one piece after another, in no hurry to end.
 fn endless() -> impl http_body::Body<Data = Bytes, Error = std::convert::Infallible> + Unpin {
-    let pieces =
-        futures::stream::repeat_with(|| Ok(http_body::Frame::data(Bytes::from_static(b"event"))));
+    let event = Bytes::from(vec![b'e'; 2000]);
+    let pieces = futures::stream::repeat_with(move || Ok(http_body::Frame::data(event.clone())));
     http_body_util::StreamBody::new(pieces)
 }
 
@@ -296,4 +296,41 @@ async fn limits_shrink_to_the_files_there_are() {
     let fitted = wide.within_files(1, 2);
     assert!(fitted.strangers < 1 << 30 && fitted.known >= 1);
     assert_eq!(LIMITS.within_files(1, 2).known, LIMITS.known);
+}
+
+#[tokio::test]
+async fn watches_that_nobody_reads_are_counted_by_their_bytes() {
+    use http_body_util::BodyExt;
+    let connections = Connections::new(LIMITS);
+    let (_other, innocent, _far) = from(&connections, B).await;
+    innocent.identified("innocent");
+    let exchange = innocent.begin();
+    exchange.may_begin(AnswerKind::Watch).unwrap();
+    let mut quick = crate::TrackedBody::new(endless(), exchange);
+    let (_socket, lease, _far) = from(&connections, A).await;
+    lease.identified("watcher");
+    let mut watches = Vec::new();
+    for _ in 0..4 {
+        let exchange = lease.begin();
+        exchange.may_begin(AnswerKind::Watch).unwrap();
+        watches.push(crate::TrackedBody::new(endless(), exchange));
+    }
+    // Written out at once: nothing of it is counted.
+    for _ in 0..100 {
+        drop(quick.frame().await.unwrap().unwrap());
+    }
+    assert_eq!(connections.unsent(), 0);
+    // Kept by connections that nobody reads from.
+    let mut kept = Vec::new();
+    while !lease.entry.closed.is_cancelled() {
+        for watch in &mut watches {
+            kept.push(watch.frame().await.unwrap().unwrap());
+        }
+        assert!(connections.unsent() < LIMITS.unsent);
+    }
+    assert!(connections.unsent() >= LIMITS.unsent / 4);
+    let sent = quick.frame().await.unwrap().unwrap();
+    assert!(!sent.into_data().unwrap().is_empty() && !innocent.entry.closed.is_cancelled());
+    drop(kept);
+    assert_eq!(connections.unsent(), 0);
 }

@@ -1,6 +1,8 @@
 //! Answers that wait for their client.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -10,6 +12,8 @@ use crate::shares::Share;
 
 /// Shorter answers are not worth counting: a connection's streams bound them.
 pub(crate) const COUNTED: usize = 8 * 1024;
+/// What of a stream is not counted: an event or two that are on their way.
+pub(crate) const UNCOUNTED: usize = 4 * 1024;
 /// What every answer gets.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// And the slowest that a client may read beyond it, bytes a second.
@@ -68,6 +72,52 @@ pub(crate) fn counted(bytes: Bytes, lease: Lease, share: Share, id: u64) -> Byte
         bytes,
         lease,
         id,
+        _share: share,
+    })
+}
+
+/// Bytes of a stream that are on their way.
+#[derive(Debug)]
+pub(crate) struct Held {
+    of: Arc<AtomicUsize>,
+    amount: usize,
+    /// What was on its way before.
+    pub(crate) before: usize,
+}
+
+impl Held {
+    pub(crate) fn new(of: &Arc<AtomicUsize>, amount: usize) -> Self {
+        Self {
+            of: Arc::clone(of),
+            amount,
+            before: of.fetch_add(amount, Ordering::Relaxed),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.amount, Ordering::Relaxed);
+    }
+}
+
+/// A piece of a stream, with what counts it.
+struct Part {
+    bytes: Bytes,
+    _held: Held,
+    _share: Option<Share>,
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+pub(crate) fn part(bytes: Bytes, held: Held, share: Option<Share>) -> Bytes {
+    Bytes::from_owner(Part {
+        bytes,
+        _held: held,
         _share: share,
     })
 }

@@ -314,7 +314,7 @@ impl Inner {
         here.add_pair(&pair).map_err(failed("pair of devices"))?;
         let link = here.link(&record.link).map_err(failed("device"))?;
         let link = link.ok_or_else(|| Error("the device has gone again".to_owned()))?;
-        quiet(&record.link);
+        quiet(&record.link).map_err(failed("IPv6 on the pod's link"))?;
         let address = here.add_host_address(&link, gateway.into());
         address.map_err(failed("address of the gateway"))?;
         let route = Route {
@@ -396,11 +396,15 @@ fn no_range() -> Error {
     Error("the node has no range of addresses for pods yet (spec.podCIDR)".to_owned())
 }
 
-/// The outer end speaks IPv4 with one neighbour only. Where there is no IPv6 there is nothing to switch off.
-fn quiet(link: &str) {
+/// The outer end speaks IPv4 with one neighbour only: no policy looks at other packets, and this machine's servers may listen for
+/// them. Where there is no IPv6 there is nothing to switch off.
+fn quiet(link: &str) -> io::Result<()> {
     let setting = format!("/proc/sys/net/ipv6/conf/{link}/disable_ipv6");
-    if let Err(error) = std::fs::write(&setting, "1") {
-        tracing::debug!(setting, %error, "IPv6 on the outer end of a pod's link");
+    match std::fs::read_to_string(&setting) {
+        Ok(is) if is.trim() == "1" => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Ok(_) => std::fs::write(&setting, "1"),
+        Err(error) => Err(error),
     }
 }
 

@@ -181,7 +181,8 @@ impl Server {
 }
 
 async fn serve_connection(state: Arc<Shared>, tls: TlsAcceptor, socket: Socket, lease: Lease) {
-    let stream = match tokio::time::timeout(HANDSHAKE, tls.accept(socket)).await {
+    let accepting = davit_listen::handshake(tls.config().clone(), socket, &lease);
+    let stream = match tokio::time::timeout(HANDSHAKE, accepting).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             tracing::debug!(%error, "TLS handshake with the node server failed");

@@ -174,7 +174,8 @@ fn self_signed() -> Result<(Vec<u8>, Vec<u8>), rcgen::Error> {
 }
 
 async fn serve(state: Arc<State>, tls: TlsAcceptor, socket: Socket, lease: Lease) {
-    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, tls.accept(socket)).await else {
+    let accepting = davit_listen::handshake(tls.config().clone(), socket, &lease);
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, accepting).await else {
         return;
     };
     let chain = stream.get_ref().1.peer_certificates();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use davit_listen::{Connections, Exchange, Lease, Socket, TrackedBody};
+use davit_listen::{Connections, Exchange, Lease, Socket, TrackedBody, handshake};
 use http::header::CONTENT_LENGTH;
 use http::{Method, Request, Response, StatusCode};
 use hyper::body::{Body as _, Incoming};
@@ -67,7 +67,7 @@ async fn connection(
     let peer = lease.peer();
     let stream = tokio::select! {
         () = cancel.cancelled() => return,
-        accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(socket)) => match accepted {
+        accepted = tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake(tls.config().clone(), socket, &lease)) => match accepted {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 server.metrics().tls_handshake_errors.inc();
