@@ -270,8 +270,16 @@ impl Program {
                 (scratch.0.clone(), Some(scratch))
             }
         };
-        for socket in ["device-plugins/kubelet.sock", "pod-resources/kubelet.sock"] {
+        for socket in SOCKETS {
             refuse_agent(&dir.join(socket))?;
+        }
+        let usual = Path::new(USUAL_DIR);
+        let live = SOCKETS.iter().find(|s| is_served(&usual.join(s)));
+        if let Some(socket) = live.filter(|_| !self.at_default_path) {
+            eprintln!(
+                "warning: a node agent listens on {USUAL_DIR}/{socket}; a program that looks there whatever it is told \
+                 registers with it instead of with the check: --at-default-path keeps them apart"
+            );
         }
         let process = Process {
             command: self.command.clone(),
@@ -284,11 +292,18 @@ impl Program {
     }
 }
 
+/// Where agents have their sockets, and programs look for them.
+const USUAL_DIR: &str = "/var/lib/kubelet";
+const SOCKETS: [&str; 2] = ["device-plugins/kubelet.sock", "pod-resources/kubelet.sock"];
+
+fn is_served(socket: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(socket).is_ok()
+}
+
 /// A node agent that runs must not lose its sockets to a check.
 fn refuse_agent(socket: &Path) -> Result<()> {
-    let served = std::os::unix::net::UnixStream::connect(socket).is_ok();
     ensure!(
-        !served,
+        !is_served(socket),
         "a node agent listens on {}; a check would take its place",
         socket.display()
     );

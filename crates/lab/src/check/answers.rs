@@ -1,6 +1,6 @@
 //! Whether an answer to Allocate can be used by a container runtime.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use davit_proto::deviceplugin::v1beta1 as pb;
@@ -16,7 +16,9 @@ pub(super) fn check(answer: &pb::ContainerAllocateResponse) -> Result<String, St
             return Err(format!("{name:?} is no name of an environment variable"));
         }
     }
-    let mut paths = BTreeSet::new();
+    // What is there twice and the same is one thing: shares of a device have its nodes each.
+    let mut devices: BTreeMap<&str, &pb::DeviceSpec> = BTreeMap::new();
+    let mut mounts: BTreeMap<&str, &pb::Mount> = BTreeMap::new();
     for device in &answer.devices {
         absolute("device", &device.host_path, &device.container_path)?;
         let letters: BTreeSet<char> = device.permissions.chars().collect();
@@ -32,9 +34,10 @@ pub(super) fn check(answer: &pb::ContainerAllocateResponse) -> Result<String, St
         if !Path::new(&device.host_path).exists() {
             return Err(format!("device {} is not there", device.host_path));
         }
-        if !paths.insert(&device.container_path) {
+        let held = devices.insert(&device.container_path, device);
+        if held.is_some_and(|held| held != device) {
             return Err(format!(
-                "two devices for {} in the container",
+                "two different devices for {} in the container",
                 device.container_path
             ));
         }
@@ -44,11 +47,10 @@ pub(super) fn check(answer: &pb::ContainerAllocateResponse) -> Result<String, St
         if !Path::new(&mount.host_path).exists() {
             return Err(format!("mount {} is not there", mount.host_path));
         }
-        if !paths.insert(&mount.container_path) {
-            return Err(format!(
-                "{} in the container is there twice",
-                mount.container_path
-            ));
+        let path = mount.container_path.as_str();
+        let held = mounts.insert(path, mount);
+        if held.is_some_and(|held| held != mount) || devices.contains_key(path) {
+            return Err(format!("two different things for {path} in the container"));
         }
     }
     for cdi in &answer.cdi_devices {
@@ -134,12 +136,11 @@ mod tests {
             let e = check(&with(vec![bad])).unwrap_err();
             assert!(e.contains(why), "{e}");
         }
-        let twice = device("/dev/null", "/dev/x", "r");
-        assert!(
-            check(&with(vec![twice.clone(), twice]))
-                .unwrap_err()
-                .contains("two devices")
-        );
+        let shared = device("/dev/null", "/dev/x", "r");
+        assert!(check(&with(vec![shared.clone(), shared.clone()])).is_ok());
+        let other = device("/dev/zero", "/dev/x", "r");
+        let error = check(&with(vec![shared, other])).unwrap_err();
+        assert!(error.contains("two different devices"), "{error}");
         for (name, good) in [
             ("vendor.example/class=gpu0", true),
             ("vendor.example/class=gpu:0", true),

@@ -1,14 +1,18 @@
 //! The program under test, and where it finds the node agent.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::{Child, Command};
+use tokio::task::JoinSet;
 
 /// The directory that stands for `/var/lib/kubelet`.
 #[derive(Debug, Clone)]
@@ -175,11 +179,18 @@ impl Subject for Process {
             let shown = std::os::fd::AsFd::as_fd(&shown).try_clone_to_owned();
             command.stdout(shown.map_err(|e| e.to_string())?);
         } else {
-            command.stdout(Stdio::null()).stderr(Stdio::null());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
-        let child = command
+        let mut child = command
             .spawn()
             .map_err(|e| format!("{}: {e}", program.display()))?;
+        let (tail, mut readers) = (Tail::default(), JoinSet::new());
+        if let Some(stream) = child.stdout.take() {
+            readers.spawn(tail.clone().follow(stream));
+        }
+        if let Some(stream) = child.stderr.take() {
+            readers.spawn(tail.clone().follow(stream));
+        }
         let group = child
             .id()
             .and_then(|id| i32::try_from(id).ok())
@@ -187,7 +198,10 @@ impl Subject for Process {
         Ok(Box::new(Running {
             child,
             group,
+            exited: None,
             ended: None,
+            tail,
+            readers,
         }))
     }
 }
@@ -195,7 +209,68 @@ impl Subject for Process {
 struct Running {
     child: Child,
     group: Option<Pid>,
+    /// The program's own end, and when it was seen.
+    exited: Option<(ExitStatus, Instant)>,
     ended: Option<Ended>,
+    tail: Tail,
+    readers: JoinSet<()>,
+}
+
+/// How long what a program has written is read after its end; what it started may hold the pipe open.
+const LINGER: Duration = Duration::from_millis(500);
+
+/// The last lines that a program wrote.
+#[derive(Debug, Clone, Default)]
+struct Tail(Arc<Mutex<VecDeque<String>>>);
+
+impl Tail {
+    /// How many lines are kept, and how long each may be.
+    const LINES: usize = 5;
+    const LINE: usize = 300;
+
+    /// Reads to the end, keeping the last lines.
+    async fn follow(self, stream: impl AsyncRead + Unpin) {
+        let mut stream = stream;
+        let mut piece = vec![0; 4096];
+        let mut line = Vec::new();
+        while let Ok(read @ 1..) = stream.read(&mut piece).await {
+            for byte in &piece[..read] {
+                match byte {
+                    b'\n' => self.push(&std::mem::take(&mut line)),
+                    byte if line.len() < Self::LINE => line.push(*byte),
+                    _ => {}
+                }
+            }
+        }
+        self.push(&line);
+    }
+
+    fn push(&self, line: &[u8]) {
+        let line = String::from_utf8_lossy(line).trim().to_owned();
+        if line.is_empty() {
+            return;
+        }
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == Self::LINES {
+            lines.pop_front();
+        }
+        lines.push_back(line);
+    }
+
+    /// How the program ended, with its last words if it failed.
+    fn ended(&self, status: ExitStatus) -> Ended {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let how = if status.success() || lines.is_empty() {
+            status.to_string()
+        } else {
+            let last: Vec<&str> = lines.iter().map(String::as_str).collect();
+            format!("{status}, its last words: {}", last.join(" | "))
+        };
+        Ended {
+            success: status.success(),
+            how,
+        }
+    }
 }
 
 impl Running {
@@ -207,18 +282,19 @@ impl Running {
     }
 }
 
-fn ended(status: std::process::ExitStatus) -> Ended {
-    Ended {
-        success: status.success(),
-        how: status.to_string(),
-    }
-}
-
 #[async_trait]
 impl Life for Running {
     fn ended(&mut self) -> Option<Ended> {
         if self.ended.is_none() {
-            self.ended = self.child.try_wait().ok().flatten().map(ended);
+            if self.exited.is_none() {
+                let status = self.child.try_wait().ok().flatten();
+                self.exited = status.map(|status| (status, Instant::now()));
+            }
+            while self.readers.try_join_next().is_some() {}
+            let read = self.readers.is_empty();
+            let exited = self.exited;
+            let over = exited.filter(|(_, at)| read || at.elapsed() >= LINGER);
+            self.ended = over.map(|(status, _)| self.tail.ended(status));
         }
         self.ended.clone()
     }
@@ -227,7 +303,12 @@ impl Life for Running {
         if self.ended().is_none() {
             self.signal(Signal::SIGTERM);
             let waited = tokio::time::timeout(limit, self.child.wait()).await;
-            self.ended = waited.ok().and_then(Result::ok).map(ended);
+            if let Some(status) = waited.ok().and_then(Result::ok) {
+                let reading = async { while self.readers.join_next().await.is_some() {} };
+                // What still holds the pipe open is not waited for.
+                let _over = tokio::time::timeout(LINGER, reading).await;
+                self.ended = Some(self.tail.ended(status));
+            }
         }
         self.ended.clone()
     }
@@ -238,5 +319,40 @@ impl Drop for Running {
         // The number of a process group is not given away again while the group has members;
         // a child that was waited for may have left some.
         self.signal(Signal::SIGKILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_program_that_dies_has_last_words() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::new(dir.path()).unwrap();
+        let script =
+            "for i in 1 2 3 4 5 6 7; do echo line $i; done; echo no such device >&2; exit 3";
+        let process = Process {
+            command: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            at_default_path: false,
+            output: false,
+            names: Vec::new(),
+        };
+        let mut life = process.start(&place).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                if let Some(ended) = life.ended() {
+                    return ended;
+                }
+            }
+        });
+        let how = ended.await.unwrap().how;
+        assert!(how.starts_with("exit status: 3, its last words: "), "{how}");
+        assert!(
+            how.contains("no such device") && how.contains("line 7"),
+            "{how}"
+        );
+        assert!(!how.contains("line 1 "), "{how}");
     }
 }

@@ -26,13 +26,24 @@ impl Stream {
     }
 }
 
-/// Writes a container's log file. Failures to write (a full disk) lose lines, they never stop the container.
+/// Writes a container's log file. Failures to write (a full disk) lose lines, they never stop the container; the first
+/// line that can be written again is one that says how many were lost, and why.
 pub(super) struct LogFile {
     path: Option<PathBuf>,
     file: Option<File>,
     /// Text of lines whose end has not come yet.
     pending: [Vec<u8>; 2],
     out: Vec<u8>,
+    loss: Option<Loss>,
+}
+
+/// What could not be written.
+#[derive(Debug)]
+struct Loss {
+    lines: u64,
+    cause: String,
+    /// The file ends in the middle of a line.
+    torn: bool,
 }
 
 impl LogFile {
@@ -44,12 +55,16 @@ impl LogFile {
             file,
             pending: [Vec::new(), Vec::new()],
             out: Vec::new(),
+            loss: None,
         })
     }
 
     /// Opens the path again, after the file was renamed away.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
         self.file = self.path.as_deref().map(open).transpose()?;
+        if let Some(loss) = &mut self.loss {
+            loss.torn = false;
+        }
         Ok(())
     }
 
@@ -99,12 +114,59 @@ impl LogFile {
 
     fn flush(&mut self) {
         if let Some(file) = &mut self.file {
-            let _ = file.write_all(&self.out);
+            let begin = self.loss.as_ref().map(Loss::line).unwrap_or_default();
+            let bytes = [begin.as_slice(), &self.out].concat();
+            self.loss = match put(file, &bytes) {
+                Ok(()) => None,
+                Err((written, error)) => {
+                    let unwritten = &bytes[written.max(begin.len())..];
+                    let ends = unwritten.iter().filter(|byte| **byte == b'\n');
+                    let before = self.loss.take().filter(|_| written < begin.len());
+                    let lines = before.as_ref().map_or(0, |loss| loss.lines);
+                    let torn = match written.checked_sub(1).and_then(|at| bytes.get(at)) {
+                        Some(last) => *last != b'\n',
+                        None => before.is_some_and(|loss| loss.torn),
+                    };
+                    Some(Loss {
+                        lines: lines.saturating_add(ends.count() as u64),
+                        cause: error.to_string(),
+                        torn,
+                    })
+                }
+            };
         }
         self.out.clear();
         // One burst must not keep its memory for the life of the container.
         self.out.shrink_to(4096);
     }
+}
+
+impl Loss {
+    /// What is written before anything else, once that is possible.
+    fn line(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        if self.torn {
+            out.push(b'\n');
+        }
+        let text = format!("davit: {} lines are lost here: {}", self.lines, self.cause);
+        let now = timestamp(SystemTime::now());
+        line(&mut out, &now, Stream::Stderr, 'F', &[text.as_bytes()]);
+        out
+    }
+}
+
+/// Writes it all, or says how much was written.
+fn put(file: &mut impl Write, bytes: &[u8]) -> Result<(), (usize, io::Error)> {
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write(&bytes[written..]) {
+            Ok(0) => return Err((written, io::ErrorKind::WriteZero.into())),
+            Ok(count) => written += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err((written, error)),
+        }
+    }
+    Ok(())
 }
 
 /// Parts at the end of a log's path (pod, container, file) that are not the host's alone: log collectors, and whoever
@@ -228,6 +290,54 @@ mod tests {
         assert!(lines[0].starts_with("stdout F x") && lines[0].len() == MAX_LINE + 9);
         assert!(lines[1].starts_with("stdout P x"));
         assert_eq!(lines[2], "stdout F y");
+    }
+
+    #[test]
+    fn what_a_full_disk_loses_is_said_when_it_has_room_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("0.log");
+        let mut log = LogFile::open(Some(&path)).unwrap();
+        log.write(Stream::Stdout, b"before\n");
+        let good = log.file.take();
+        log.file = Some(File::options().write(true).open("/dev/full").unwrap());
+        log.write(Stream::Stdout, b"one\ntwo\n");
+        log.write(Stream::Stderr, b"three\n");
+        log.file = good;
+        log.write(Stream::Stdout, b"after\n");
+        log.write(Stream::Stdout, b"more\n");
+        let lines = texts(&path);
+        assert_eq!(lines[0], "stdout F before");
+        let wanted = "stderr F davit: 3 lines are lost here: No space left on device";
+        assert!(lines[1].starts_with(wanted), "{lines:?}");
+        assert_eq!(lines[2..], ["stdout F after", "stdout F more"]);
+    }
+
+    #[test]
+    fn a_line_that_was_torn_is_ended_first() {
+        /// Takes some bytes and no more.
+        struct Room(Vec<u8>, usize);
+        impl Write for Room {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                let count = bytes.len().min(self.1 - self.0.len());
+                if count == 0 {
+                    return Err(io::ErrorKind::StorageFull.into());
+                }
+                self.0.extend_from_slice(&bytes[..count]);
+                Ok(count)
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut room = Room(Vec::new(), 6);
+        let (written, error) = put(&mut room, b"line\ntorn\n").unwrap_err();
+        assert_eq!((written, error.kind()), (6, io::ErrorKind::StorageFull));
+        let loss = Loss {
+            lines: 1,
+            cause: String::new(),
+            torn: true,
+        };
+        assert!(loss.line().starts_with(b"\n"));
     }
 
     #[test]
