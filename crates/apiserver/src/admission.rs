@@ -33,10 +33,13 @@ mod service_account;
 mod switches;
 mod webhooks;
 
+use std::time::Instant;
+
 use davit_api::status::Status;
 use serde_json::Value;
 
 use crate::context::Warnings;
+use crate::metrics::Step;
 use crate::registry::ResourceInfo;
 use crate::server::ApiServer;
 use crate::user::UserInfo;
@@ -251,11 +254,13 @@ impl Chain {
         attributes: &Attributes<'_>,
         mut object: Option<&mut Value>,
     ) -> Result<(), Status> {
-        self.mutate_once(attributes, object.as_deref_mut()).await?;
-        if attributes.reinvocation.begin_second_round() {
-            self.mutate_once(attributes, object).await?;
+        let started = Instant::now();
+        let mut done = self.mutate_once(attributes, object.as_deref_mut()).await;
+        if done.is_ok() && attributes.reinvocation.begin_second_round() {
+            done = self.mutate_once(attributes, object).await;
         }
-        Ok(())
+        attributes.took(Step::Admit, done.is_ok(), started);
+        done
     }
 
     async fn mutate_once(
@@ -263,8 +268,14 @@ impl Chain {
         attributes: &Attributes<'_>,
         mut object: Option<&mut Value>,
     ) -> Result<(), Status> {
-        for plugin in self.plugins.iter().filter_map(|p| p.mutating.as_ref()) {
-            plugin.admit(attributes, object.as_deref_mut()).await?;
+        for plugin in &self.plugins {
+            let Some(mutating) = &plugin.mutating else {
+                continue;
+            };
+            let started = Instant::now();
+            let done = mutating.admit(attributes, object.as_deref_mut()).await;
+            attributes.plugin_took(plugin.name, Step::Admit, done.is_ok(), started);
+            done?;
         }
         Ok(())
     }
@@ -278,10 +289,39 @@ impl Chain {
         attributes: &Attributes<'_>,
         object: Option<&Value>,
     ) -> Result<(), Status> {
-        for plugin in self.plugins.iter().filter_map(|p| p.validating.as_ref()) {
-            plugin.validate(attributes, object).await?;
+        let started = Instant::now();
+        let done = self.validate_each(attributes, object).await;
+        attributes.took(Step::Validate, done.is_ok(), started);
+        done
+    }
+
+    async fn validate_each(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        for plugin in &self.plugins {
+            let Some(validating) = &plugin.validating else {
+                continue;
+            };
+            let started = Instant::now();
+            let done = validating.validate(attributes, object).await;
+            attributes.plugin_took(plugin.name, Step::Validate, done.is_ok(), started);
+            done?;
         }
         Ok(())
+    }
+}
+
+impl Attributes<'_> {
+    fn took(&self, step: Step, accepted: bool, since: Instant) {
+        let metrics = &self.server.metrics().admission;
+        metrics.step(step, self.operation.name(), accepted, since.elapsed());
+    }
+
+    fn plugin_took(&self, name: &'static str, step: Step, accepted: bool, since: Instant) {
+        let metrics = &self.server.metrics().admission;
+        metrics.plugin(name, step, self.operation.name(), accepted, since.elapsed());
     }
 }
 
