@@ -125,7 +125,7 @@ fn shirts(cluster: &Cluster, k: &Path) {
     let text = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(
         text,
-        "The Shirt \"example2\" is invalid: spec: Invalid value: \"object\": so many shirts\n"
+        "The Shirt \"example2\" is invalid: spec: Invalid value: so many shirts\n"
     );
     kubectl(cluster, k, ["delete", name, "--timeout=30s"]);
     eventually("the kind is gone", Duration::from_secs(10), || {

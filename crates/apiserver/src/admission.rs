@@ -33,6 +33,7 @@ mod switches;
 mod webhooks;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use davit_api::features::Features;
@@ -42,7 +43,7 @@ use serde_json::Value;
 use crate::authz;
 use crate::context::Warnings;
 use crate::lookup::Lookup;
-use crate::metrics::WebhookMetrics;
+use crate::metrics::{AdmissionMetrics, Step, WebhookMetrics};
 use crate::registry::{Registry, ResourceInfo};
 use crate::user::UserInfo;
 use crate::webhook::Webhooks;
@@ -91,6 +92,8 @@ pub(crate) trait ServerView: Lookup {
     fn restricts_nodes(&self) -> bool;
     /// Calls to servers outside.
     fn webhooks(&self) -> &Webhooks;
+    /// What admission took.
+    fn admission_metrics(&self) -> &AdmissionMetrics;
     /// What calls of admission webhooks came to.
     fn webhook_metrics(&self) -> &WebhookMetrics;
     /// Makes a namespace in the server's own name, unless it is there.
@@ -278,11 +281,13 @@ impl Chain {
         attributes: &Attributes<'_>,
         mut object: Option<&mut Value>,
     ) -> Result<(), Status> {
-        self.mutate_once(attributes, object.as_deref_mut()).await?;
-        if attributes.reinvocation.begin_second_round() {
-            self.mutate_once(attributes, object).await?;
+        let started = Instant::now();
+        let mut done = self.mutate_once(attributes, object.as_deref_mut()).await;
+        if done.is_ok() && attributes.reinvocation.begin_second_round() {
+            done = self.mutate_once(attributes, object).await;
         }
-        Ok(())
+        attributes.took(Step::Admit, done.is_ok(), started);
+        done
     }
 
     async fn mutate_once(
@@ -290,8 +295,14 @@ impl Chain {
         attributes: &Attributes<'_>,
         mut object: Option<&mut Value>,
     ) -> Result<(), Status> {
-        for plugin in self.plugins.iter().filter_map(|p| p.mutating.as_ref()) {
-            plugin.admit(attributes, object.as_deref_mut()).await?;
+        for plugin in &self.plugins {
+            let Some(mutating) = &plugin.mutating else {
+                continue;
+            };
+            let started = Instant::now();
+            let done = mutating.admit(attributes, object.as_deref_mut()).await;
+            attributes.plugin_took(plugin.name, Step::Admit, done.is_ok(), started);
+            done?;
         }
         Ok(())
     }
@@ -305,10 +316,39 @@ impl Chain {
         attributes: &Attributes<'_>,
         object: Option<&Value>,
     ) -> Result<(), Status> {
-        for plugin in self.plugins.iter().filter_map(|p| p.validating.as_ref()) {
-            plugin.validate(attributes, object).await?;
+        let started = Instant::now();
+        let done = self.validate_each(attributes, object).await;
+        attributes.took(Step::Validate, done.is_ok(), started);
+        done
+    }
+
+    async fn validate_each(
+        &self,
+        attributes: &Attributes<'_>,
+        object: Option<&Value>,
+    ) -> Result<(), Status> {
+        for plugin in &self.plugins {
+            let Some(validating) = &plugin.validating else {
+                continue;
+            };
+            let started = Instant::now();
+            let done = validating.validate(attributes, object).await;
+            attributes.plugin_took(plugin.name, Step::Validate, done.is_ok(), started);
+            done?;
         }
         Ok(())
+    }
+}
+
+impl Attributes<'_> {
+    fn took(&self, step: Step, accepted: bool, since: Instant) {
+        let metrics = self.server.admission_metrics();
+        metrics.step(step, self.operation.name(), accepted, since.elapsed());
+    }
+
+    fn plugin_took(&self, name: &'static str, step: Step, accepted: bool, since: Instant) {
+        let metrics = self.server.admission_metrics();
+        metrics.plugin(name, step, self.operation.name(), accepted, since.elapsed());
     }
 }
 

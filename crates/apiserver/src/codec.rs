@@ -48,6 +48,14 @@ impl Shape<'_> {
         }
     }
 
+    /// As [`Shape::default`] for the result of an apply, in which a null that is no value is a fault.
+    pub(crate) fn default_applied(self, value: &mut Value) {
+        match self {
+            Self::Typed(..) => self.default(value),
+            Self::Custom(schema) => schema.fill(value),
+        }
+    }
+
     /// Declared limits. Those of custom kinds are the business of their strategy.
     pub(crate) fn validate(self, new: &Value, old: Option<&Value>) -> ErrorList {
         match (self, old) {
@@ -85,7 +93,7 @@ impl Patch {
         };
         Ok(match kind {
             PatchType::Json => Self::Json(JsonPatch::parse(body)?),
-            PatchType::Merge => Self::Merge(document(body)?),
+            PatchType::Merge => Self::Merge(merge(body)?),
             PatchType::StrategicMerge => Self::Strategic(document(body)?),
         })
     }
@@ -102,4 +110,25 @@ impl Patch {
             Self::Strategic(patch) => strategic_merge_patch(types, root, document, patch.clone()),
         }
     }
+}
+
+/// A merge patch, which is an object.
+fn merge(body: &[u8]) -> Result<Value, PatchError> {
+    let malformed =
+        |why: &dyn std::fmt::Display| PatchError::Malformed(format!("error decoding patch: {why}"));
+    let parsed = decode::parse(body, Encoding::Json).map_err(|error| {
+        let text = error.to_string();
+        let detail = text.rsplit_once("json parse error: ").map(|(_, why)| why);
+        malformed(&detail.unwrap_or(&text))
+    })?;
+    let word = match parsed {
+        Value::Object(_) | Value::Null => return Ok(parsed),
+        Value::Array(_) => "array",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+    };
+    Err(malformed(&format_args!(
+        "json: cannot unmarshal {word} into Go value of type map[string]interface {{}}"
+    )))
 }

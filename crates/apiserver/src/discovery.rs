@@ -133,7 +133,7 @@ fn resource_value(info: &ResourceInfo) -> Value {
     if !row.categories.is_empty() {
         value["categories"] = json!(row.categories);
     }
-    if !info.is_virtual() && !info.is_computed() {
+    if info.row.has_verb("create") && !info.is_virtual() && !info.is_computed() {
         value["storageVersionHash"] = json!(storage_version_hash(info));
     }
     value
@@ -157,7 +157,7 @@ fn subresource_value(info: &ResourceInfo, sub: &SubresourceRow) -> Value {
         "singularName": "",
         "namespaced": row.namespaced,
         "kind": sub.kind,
-        "verbs": sub.verbs,
+        "verbs": subresource_verbs(sub),
     });
     if sub.group != row.group || sub.version != row.version {
         value["group"] = json!(sub.group);
@@ -233,7 +233,7 @@ fn aggregated_resource(info: &ResourceInfo) -> Value {
     value.insert("resource".into(), json!(row.plural));
     value.insert(
         "responseKind".into(),
-        response_kind(row.group, row.version, row.kind),
+        response_kind(info, row.group, row.version, row.kind),
     );
     let scope = if row.namespaced {
         "Namespaced"
@@ -256,8 +256,8 @@ fn aggregated_resource(info: &ResourceInfo) -> Value {
             .map(|sub| {
                 json!({
                     "subresource": sub.name,
-                    "responseKind": response_kind(sub.group, sub.version, sub.kind),
-                    "verbs": sub.verbs,
+                    "responseKind": response_kind(info, sub.group, sub.version, sub.kind),
+                    "verbs": subresource_verbs(sub),
                 })
             })
             .collect();
@@ -266,8 +266,20 @@ fn aggregated_resource(info: &ResourceInfo) -> Value {
     Value::Object(value)
 }
 
-fn response_kind(group: &str, version: &str, kind: &str) -> Value {
+/// Which kind answers: group and version are told where they are not those of the resource, and of custom kinds.
+fn response_kind(info: &ResourceInfo, group: &str, version: &str, kind: &str) -> Value {
+    let own = info.custom.is_none() && (group, version) == (info.row.group, info.row.version);
+    let (group, version) = if own { ("", "") } else { (group, version) };
     json!({ "group": group, "version": version, "kind": kind })
+}
+
+/// What is told of a subresource: those that connect are reached by several methods.
+fn subresource_verbs(sub: &SubresourceRow) -> &[&'static str] {
+    match sub.name {
+        "proxy" => &["create", "delete", "get", "patch", "update"],
+        "attach" | "exec" | "portforward" => &["create", "get"],
+        _ => &sub.verbs,
+    }
 }
 
 /// The aggregated documents of the latest state of the registry.

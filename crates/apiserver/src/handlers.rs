@@ -28,7 +28,7 @@ pub(crate) use list::find;
 pub(crate) use options::{ListQuery, WriteOptions};
 pub(crate) use patch::{PatchKind, configuration, kind as patch_kind, patch};
 pub(crate) use read::get;
-pub(crate) use update::update;
+pub(crate) use update::{undeterminable, update};
 
 /// Answers a request for a resource.
 pub(crate) async fn resource(
@@ -53,7 +53,7 @@ pub(crate) async fn resource(
     if !info.name.is_empty() && !info.rest.is_empty() && info.rest != "/" {
         return Ok(respond::page_not_found());
     }
-    warn_deprecated(context, &snapshot, resource);
+    warn_deprecated(server, context, &snapshot, resource);
     let verb = info.verb.as_str();
     let everywhere = resource.row.namespaced && info.namespace.is_none();
     if everywhere && !matches!(verb, "list" | "watch") {
@@ -71,7 +71,7 @@ pub(crate) async fn resource(
         return Err(not_allowed(resource, verb));
     }
     if let Some(custom) = &resource.custom {
-        check_custom(context, resource, custom, verb)?;
+        check_custom(context, custom, verb)?;
     }
     match verb {
         "get" => get(server, context, resource).await,
@@ -89,21 +89,14 @@ pub(crate) async fn resource(
 /// What is particular to requests for custom kinds.
 pub(crate) fn check_custom(
     context: &Context,
-    resource: &ResourceInfo,
     custom: &CustomVersion,
     verb: &str,
 ) -> Result<(), Status> {
     if let Some(warning) = &custom.deprecation {
         context.warnings.add(warning.clone());
     }
-    if verb == "create" && custom.definition.terminating {
-        let mut status = not_allowed(resource, verb);
-        status.message =
-            format!("{verb} not allowed while custom resource definition is terminating");
-        return Err(status);
-    }
     if verb == "patch" {
-        patch::refuse_strategic(context)?;
+        patch::check_custom(context)?;
     }
     Ok(())
 }
@@ -127,8 +120,32 @@ pub(crate) fn namespace_of<'a>(context: &'a Context, resource: &ResourceInfo) ->
     }
 }
 
-fn warn_deprecated(context: &Context, snapshot: &Snapshot, resource: &ResourceInfo) {
+/// Deprecated kinds that have no newer version: since when, and what is used instead.
+const REPLACED: [(&str, &str, &str); 2] = [
+    ("ComponentStatus", "1.19", ""),
+    (
+        "Endpoints",
+        "1.33",
+        "; use discovery.k8s.io/v1 EndpointSlice",
+    ),
+];
+
+fn warn_deprecated(
+    server: &ApiServer,
+    context: &Context,
+    snapshot: &Snapshot,
+    resource: &ResourceInfo,
+) {
     let row = &resource.row;
+    let replaced = REPLACED
+        .iter()
+        .find(|(kind, ..)| row.group.is_empty() && row.kind == *kind);
+    if let Some((kind, since, instead)) = replaced {
+        let text = format!("v1 {kind} is deprecated in v{since}+{instead}");
+        context.warnings.add(text);
+        server.metrics().deprecated(row, &context.info.subresource);
+        return;
+    }
     let Some(since) = row.deprecated.filter(|since| has_come(since)) else {
         return;
     };
@@ -144,6 +161,7 @@ fn warn_deprecated(context: &Context, snapshot: &Snapshot, resource: &ResourceIn
         text.push_str(&format!("; use {} {}", newest.api_version(), newest.kind));
     }
     context.warnings.add(text);
+    server.metrics().deprecated(row, &context.info.subresource);
 }
 
 /// Whether the API level has reached a release (`1.19`).

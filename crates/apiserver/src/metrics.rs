@@ -1,15 +1,18 @@
 //! Metrics under the names of Kubernetes.
 
 mod access;
+mod admission;
 mod conversion;
 mod flow;
+mod process;
 mod stored;
+mod text;
 mod webhooks;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64};
 use std::time::Duration;
 
+use davit_api::kinds::ResourceRow;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -19,9 +22,12 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 pub(crate) use self::access::AccessMetrics;
+pub(crate) use self::admission::{AdmissionMetrics, Step};
 pub(crate) use self::conversion::ConversionMetrics;
 pub(crate) use self::flow::FlowMetrics;
+pub(crate) use self::process::ProcessMetrics;
 pub(crate) use self::stored::{ObjectCount, StoredMetrics};
+pub(crate) use self::text::{OPEN_METRICS, PROMETHEUS, prometheus};
 pub(crate) use self::webhooks::WebhookMetrics;
 use crate::request_info::RequestInfo;
 
@@ -49,6 +55,35 @@ struct DurationLabels {
     component: &'static str,
 }
 
+/// As [`DurationLabels`] where trials are told apart.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct TrialLabels {
+    verb: String,
+    dry_run: &'static str,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    scope: &'static str,
+    component: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct EventLabels {
+    group: &'static str,
+    version: &'static str,
+    resource: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct DeprecatedLabels {
+    group: &'static str,
+    version: &'static str,
+    resource: &'static str,
+    subresource: String,
+    removed_release: &'static str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct InFlightLabels {
     request_kind: &'static str,
@@ -58,23 +93,25 @@ struct InFlightLabels {
 pub(crate) struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
-    durations: Family<DurationLabels, Histogram>,
+    durations: Family<TrialLabels, Histogram, fn() -> Histogram>,
+    /// What objectives are measured by. Time in queues and of webhooks is not left out.
+    objectives: Family<DurationLabels, Histogram, fn() -> Histogram>,
+    sizes: Family<DurationLabels, Histogram, fn() -> Histogram>,
+    deprecated: Family<DeprecatedLabels, Gauge>,
     long_running: Family<DurationLabels, Gauge>,
     in_flight: Family<InFlightLabels, Gauge>,
     pub(crate) webhooks: WebhookMetrics,
     pub(crate) access: Arc<AccessMetrics>,
     pub(crate) conversions: Arc<ConversionMetrics>,
     pub(crate) stored: StoredMetrics,
-    pub(crate) watch_events: Counter,
+    pub(crate) admission: AdmissionMetrics,
+    pub(crate) process: ProcessMetrics,
+    watch_events: Family<EventLabels, Counter>,
     pub(crate) tls_handshake_errors: Counter,
     pub(crate) panics: Counter,
     pub(crate) audit_events: Counter,
     pub(crate) audit_errors: Counter,
     pub(crate) flow: FlowMetrics,
-    resident: Gauge<i64, AtomicI64>,
-    virtual_memory: Gauge<i64, AtomicI64>,
-    open_files: Gauge<i64, AtomicI64>,
-    start_time: Gauge<f64, AtomicU64>,
 }
 
 impl std::fmt::Debug for Metrics {
@@ -83,37 +120,38 @@ impl std::fmt::Debug for Metrics {
     }
 }
 
-const BUCKETS: [f64; 12] = [
-    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0,
+const DURATIONS: [f64; 23] = [
+    0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0,
+    10.0, 15.0, 20.0, 30.0, 45.0, 60.0,
 ];
-const PAGE_BYTES: i64 = 4096;
+const SIZES: [f64; 7] = [1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9];
 
 impl Metrics {
     pub(crate) fn new() -> Self {
         let metrics = Self {
             registry: Registry::default(),
             requests: Family::default(),
-            durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            durations: Family::new_with_constructor(|| Histogram::new(DURATIONS)),
+            objectives: Family::new_with_constructor(|| {
+                Histogram::new(DURATIONS.into_iter().skip(2))
+            }),
+            sizes: Family::new_with_constructor(|| Histogram::new(SIZES)),
+            deprecated: Family::default(),
+            admission: AdmissionMetrics::new(),
+            process: ProcessMetrics::new(),
             long_running: Family::default(),
             in_flight: Family::default(),
             webhooks: WebhookMetrics::new(),
             access: Arc::new(AccessMetrics::new()),
             conversions: Arc::new(ConversionMetrics::new()),
             stored: StoredMetrics::default(),
-            watch_events: Counter::default(),
+            watch_events: Family::default(),
             tls_handshake_errors: Counter::default(),
             panics: Counter::default(),
             audit_events: Counter::default(),
             audit_errors: Counter::default(),
             flow: FlowMetrics::default(),
-            resident: Gauge::default(),
-            virtual_memory: Gauge::default(),
-            open_files: Gauge::default(),
-            start_time: Gauge::default(),
         };
-        metrics
-            .start_time
-            .set(jiff::Timestamp::now().as_millisecond() as f64 / 1000.0);
         metrics.registered()
     }
 
@@ -132,6 +170,21 @@ impl Metrics {
             "apiserver_request_duration_seconds",
             "Time to answer, long-running requests left out",
             self.durations.clone(),
+        );
+        r.register(
+            "apiserver_request_sli_duration_seconds",
+            "Time to answer, long-running requests left out, for service level indicators",
+            self.objectives.clone(),
+        );
+        r.register(
+            "apiserver_response_sizes",
+            "Bytes of whole answers",
+            self.sizes.clone(),
+        );
+        r.register(
+            "apiserver_requested_deprecated_apis",
+            "Deprecated kinds that were asked for",
+            self.deprecated.clone(),
         );
         r.register(
             "apiserver_longrunning_requests",
@@ -172,61 +225,76 @@ impl Metrics {
         // of the whole process: `davit up` has its controllers here
         davit_task::register_metrics(r);
         davit_client::register_queue_metrics(r);
-        r.register(
-            "process_resident_memory_bytes",
-            "Resident memory",
-            self.resident.clone(),
-        );
-        r.register(
-            "process_virtual_memory_bytes",
-            "Virtual memory",
-            self.virtual_memory.clone(),
-        );
-        r.register(
-            "process_open_fds",
-            "Open file descriptors",
-            self.open_files.clone(),
-        );
-        r.register(
-            "process_start_time_seconds",
-            "Start of the process, Unix time",
-            self.start_time.clone(),
-        );
+        self.process.register(r);
+        self.admission.register(r);
         self
     }
 
-    /// Counts an answered request.
+    /// Counts an answered request; `size` is that of a whole answer.
     pub(crate) fn observe(
         &self,
         info: &RequestInfo,
         verb: &str,
         dry_run: bool,
-        code: u16,
+        (code, size): (u16, Option<u64>),
         took: Duration,
     ) {
-        let duration = duration_labels(info, verb);
+        let labels = duration_labels(info, verb);
+        let dry_run = if dry_run { "All" } else { "" };
         self.requests
             .get_or_create(&RequestLabels {
-                verb: duration.verb.clone(),
-                dry_run: if dry_run {
-                    "All".to_owned()
-                } else {
-                    String::new()
-                },
-                group: duration.group.clone(),
-                version: duration.version.clone(),
-                resource: duration.resource.clone(),
-                subresource: duration.subresource.clone(),
-                scope: duration.scope,
-                component: duration.component,
+                verb: labels.verb.clone(),
+                dry_run: dry_run.to_owned(),
+                group: labels.group.clone(),
+                version: labels.version.clone(),
+                resource: labels.resource.clone(),
+                subresource: labels.subresource.clone(),
+                scope: labels.scope,
+                component: labels.component,
                 code,
             })
             .inc();
-        if !info.is_long_running() {
-            self.durations
-                .get_or_create(&duration)
-                .observe(took.as_secs_f64());
+        if info.is_long_running() {
+            return;
         }
+        let took = took.as_secs_f64();
+        self.objectives.get_or_create(&labels).observe(took);
+        if let Some(size) = size {
+            self.sizes.get_or_create(&labels).observe(size as f64);
+        }
+        let trial = TrialLabels {
+            verb: labels.verb,
+            dry_run,
+            group: labels.group,
+            version: labels.version,
+            resource: labels.resource,
+            subresource: labels.subresource,
+            scope: labels.scope,
+            component: labels.component,
+        };
+        self.durations.get_or_create(&trial).observe(took);
+    }
+
+    /// Counts an event that a watch of these is sent.
+    pub(crate) fn watch_event(&self, row: &ResourceRow) {
+        let labels = EventLabels {
+            group: row.group,
+            version: row.version,
+            resource: row.plural,
+        };
+        self.watch_events.get_or_create(&labels).inc();
+    }
+
+    /// Notes that a deprecated kind was asked for.
+    pub(crate) fn deprecated(&self, row: &ResourceRow, subresource: &str) {
+        let labels = DeprecatedLabels {
+            group: row.group,
+            version: row.version,
+            resource: row.plural,
+            subresource: subresource.to_owned(),
+            removed_release: row.removed.unwrap_or_default(),
+        };
+        self.deprecated.get_or_create(&labels).set(1);
     }
 
     /// Counts an open long-running request until the guard is dropped.
@@ -250,28 +318,13 @@ impl Metrics {
         set("mutating", mutating);
     }
 
-    /// The text form.
+    /// The text form of OpenMetrics.
     pub(crate) fn text(&self) -> String {
-        self.read_process();
+        self.process.read();
         let mut text = String::new();
         // writing to a String cannot fail
         let _ = encode(&mut text, &self.registry);
         text
-    }
-
-    fn read_process(&self) {
-        if let Ok(statm) = std::fs::read_to_string("/proc/self/statm") {
-            let mut pages = statm
-                .split_whitespace()
-                .filter_map(|word| word.parse::<i64>().ok());
-            self.virtual_memory
-                .set(pages.next().unwrap_or(0) * PAGE_BYTES);
-            self.resident.set(pages.next().unwrap_or(0) * PAGE_BYTES);
-        }
-        if let Ok(files) = std::fs::read_dir("/proc/self/fd") {
-            self.open_files
-                .set(i64::try_from(files.count()).unwrap_or(i64::MAX));
-        }
     }
 }
 

@@ -132,11 +132,12 @@ pub(crate) async fn run(
     } else {
         RequestInfo::default()
     };
+    let size = http_body::Body::size_hint(response.body()).exact();
     server.metrics().observe(
         &counted,
         &verb,
         dry_run,
-        response.status().as_u16(),
+        (response.status().as_u16(), size),
         started.elapsed(),
     );
     tracing::debug!(

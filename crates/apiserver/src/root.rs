@@ -1,7 +1,8 @@
 //! Everything that is not a resource: discovery, OpenAPI, version, health, metrics.
 
 use http::header::{
-    CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY, X_CONTENT_TYPE_OPTIONS,
+    ACCEPT, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH, VARY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Method, Response, StatusCode};
 use serde_json::json;
@@ -9,7 +10,7 @@ use serde_json::json;
 use crate::body::ResponseBody;
 use crate::context::{Context, HandlerResult};
 use crate::discovery::{self, AggregatedVersion, Tagged};
-use crate::metrics::ObjectCount;
+use crate::metrics::{OPEN_METRICS, ObjectCount, PROMETHEUS, prometheus};
 use crate::negotiate::clauses;
 use crate::server::ApiServer;
 use crate::{backup, health, openapi, respond, version};
@@ -29,7 +30,9 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     match parts.as_slice() {
         [] => respond::document(context, StatusCode::OK, &json!({ "paths": paths(server) })),
-        ["version"] => respond::document(context, StatusCode::OK, &version::document()),
+        ["version"] => {
+            respond::document(context, StatusCode::OK, &version::document(server.build()))
+        }
         ["api"] => api_root(server, context, true),
         ["apis"] => api_root(server, context, false),
         ["api", version] => group_version(server, context, "", version),
@@ -47,8 +50,8 @@ pub(crate) async fn handle(server: &ApiServer, context: &Context) -> HandlerResu
             openapi::v3_document(server, context, &rest.join("/")).await
         }
         ["debug", "api_priority_and_fairness", what] => Ok(flow_dump(server, context, what)),
-        ["metrics"] => Ok(metrics(server).await),
-        ["metrics", "slis"] => Ok(metrics(server).await),
+        ["metrics"] => Ok(metrics(server, context).await),
+        ["metrics", "slis"] => Ok(metrics(server, context).await),
         [".well-known", "openid-configuration"] => openid_configuration(server),
         ["openid", "v1", "jwks"] => Ok(jwks(server)),
         [endpoint @ ("healthz" | "livez" | "readyz"), rest @ ..] => {
@@ -160,7 +163,8 @@ fn group_version(
     }
 }
 
-async fn metrics(server: &ApiServer) -> Response<ResponseBody> {
+/// Prometheus' text form, or OpenMetrics where that is asked for.
+async fn metrics(server: &ApiServer, context: &Context) -> Response<ResponseBody> {
     let size = server.store().size().await;
     let snapshot = server.registry().snapshot();
     let stored = snapshot
@@ -176,12 +180,19 @@ async fn metrics(server: &ApiServer) -> Response<ResponseBody> {
             count: storage.cache().object_count()?,
         })
     });
-    server.metrics().stored.set(counts, size);
-    respond::respond(
-        StatusCode::OK,
-        "application/openmetrics-text; version=1.0.0; charset=utf-8",
-        server.metrics().text().into(),
-    )
+    let metrics = server.metrics();
+    metrics.stored.set(counts, size);
+    server.in_flight().show(metrics);
+    let text = metrics.text();
+    let accepts = context.headers.get_all(ACCEPT).iter();
+    let is_open = |value: &HeaderValue| {
+        let value = value.to_str().unwrap_or_default();
+        value.contains("application/openmetrics-text")
+    };
+    if accepts.into_iter().any(is_open) {
+        return respond::respond(StatusCode::OK, OPEN_METRICS, text.into());
+    }
+    respond::respond(StatusCode::OK, PROMETHEUS, prometheus(&text).into())
 }
 
 fn openid_configuration(server: &ApiServer) -> HandlerResult {

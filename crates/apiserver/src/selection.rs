@@ -125,10 +125,15 @@ pub(crate) fn select(
             || (label == "metadata.namespace" && resource.row.namespaced)
             || strategy.field_names().contains(&label);
         if !known {
-            return Err(Status::bad_request(format!(
-                "field label not supported: {}",
-                term.field
-            )));
+            let plain = strategy.field_names().is_empty() && resource.custom.is_none();
+            return Err(Status::bad_request(if plain {
+                let field = davit_api::field::quote(&term.field);
+                format!(
+                    "{field} is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+                )
+            } else {
+                format!("field label not supported: {}", term.field)
+            }));
         }
         if label == "metadata.name" && term.equal && name.is_none() {
             name = Some(term.value.clone());

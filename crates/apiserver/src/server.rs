@@ -56,6 +56,8 @@ use crate::service_addresses::{ServiceAddresses, ServiceRange};
 use crate::tls::{self, TlsError};
 use crate::tokens::{TokenError, TokenKeys};
 use crate::user::UserInfo;
+use crate::version::Build;
+use crate::virtuals::Components;
 use crate::webhook::Webhooks;
 use crate::{admission, crd, errors, event_ttl};
 use identities::OwnIdentities;
@@ -145,6 +147,8 @@ pub struct ApiServer {
     admission: admission::Chain,
     metrics: Metrics,
     in_flight: InFlight,
+    components: Components,
+    build: Build,
     flow_control: Arc<FlowControl>,
     flow_task: OnceLock<AbortOnDropHandle<()>>,
     auditor: Option<Auditor>,
@@ -235,6 +239,7 @@ impl ApiServer {
         let registry = Registry::built_in(Arc::clone(&store));
         let webhooks = Arc::new(Webhooks::new(&registry, loopback, shutdown.clone()));
         let metrics = Metrics::new();
+        metrics.process.set_build(options.build);
         let (events, lost) = (metrics.audit_events.clone(), metrics.audit_errors.clone());
         let auditor = Auditor::new(options.audit, events, lost)?;
         let authenticator = Authenticator::new(
@@ -274,6 +279,8 @@ impl ApiServer {
             stopping: AtomicBool::new(false),
             metrics,
             in_flight: InFlight::new(options.flow_control),
+            components: Components::default(),
+            build: options.build,
             aggregated: AggregatedCache::default(),
             openapi: OpenApiCache::default(),
             service_addresses: ServiceAddresses::new(options.service_range, options.node_ports),
@@ -529,6 +536,14 @@ impl ApiServer {
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
+    }
+
+    pub(crate) fn build(&self) -> Build {
+        self.build
+    }
+
+    pub(crate) fn components(&self) -> &Components {
+        &self.components
     }
 
     pub(crate) fn in_flight(&self) -> &InFlight {

@@ -308,11 +308,12 @@ impl Storage {
         name: &str,
         value: &Value,
     ) -> Result<Stored, StorageError> {
-        let write = Write::create(self.key(namespace, name), self.bytes(value).await?);
+        let bytes = self.bytes(value).await?;
+        let write = Write::create(self.key(namespace, name), bytes.clone());
         match self.store.commit(write).await {
             Ok(committed) => {
                 self.wrote(committed.revision);
-                Ok(with_revision(value.clone(), committed.revision))
+                self.written(value, &bytes, committed.revision).await
             }
             Err(StoreError::Conflict { current, .. }) => {
                 let current = current.as_deref().map(decode).transpose()?;
@@ -330,14 +331,26 @@ impl Storage {
         revision: u64,
         value: &Value,
     ) -> Result<Stored, StorageError> {
-        let write = Write::update(
-            self.key(namespace, name),
-            revision,
-            self.bytes(value).await?,
-        );
-        self.replace(write)
-            .await
-            .map(|revision| with_revision(value.clone(), revision))
+        let bytes = self.bytes(value).await?;
+        let write = Write::update(self.key(namespace, name), revision, bytes.clone());
+        let revision = self.replace(write).await?;
+        self.written(value, &bytes, revision).await
+    }
+
+    /// What was written, as this version shows it: what the stored version does not know is lost.
+    async fn written(
+        &self,
+        value: &Value,
+        bytes: &Bytes,
+        revision: u64,
+    ) -> Result<Stored, StorageError> {
+        let converted = self.view.as_ref().filter(|view| !view.shows_stored());
+        let stored = converted.and_then(|_| serde_json::from_slice(bytes).ok());
+        let plain = with_revision(stored.unwrap_or_else(|| value.clone()), revision);
+        let shown = self
+            .shown(converted.is_some().then(|| plain.clone()))
+            .await?;
+        Ok(shown.unwrap_or(plain))
     }
 
     /// Deletes the object last written at `revision`; answers the revision of the deletion.

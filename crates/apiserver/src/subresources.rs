@@ -49,7 +49,7 @@ pub(crate) async fn handle(
     }
     if let Some(custom) = &resource.custom {
         // a scale is a built-in kind, but merging it is not what custom kinds offer
-        handlers::check_custom(context, resource, custom, verb)?;
+        handlers::check_custom(context, custom, verb)?;
     }
     match (name, verb) {
         ("scale", _) => scale::handle(server, context, resource, request).await,

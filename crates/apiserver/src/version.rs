@@ -9,8 +9,26 @@ pub const MAJOR: &str = "1";
 /// Minor version of the API level.
 pub const MINOR: &str = "36";
 
+/// What the binary was built from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Build {
+    /// The commit, in hexadecimal.
+    pub commit: &'static str,
+    /// When that was, `2024-01-01T00:00:00Z`.
+    pub date: &'static str,
+}
+
+impl Default for Build {
+    fn default() -> Self {
+        Self {
+            commit: "unknown",
+            date: "1970-01-01T00:00:00Z",
+        }
+    }
+}
+
 /// The document of `/version`.
-pub(crate) fn document() -> Value {
+pub(crate) fn document(build: Build) -> Value {
     json!({
         "major": MAJOR,
         "minor": MINOR,
@@ -19,13 +37,18 @@ pub(crate) fn document() -> Value {
         "minCompatibilityMajor": MAJOR,
         "minCompatibilityMinor": "35",
         "gitVersion": GIT_VERSION,
-        "gitCommit": option_env!("DAVIT_GIT_COMMIT").unwrap_or("unknown"),
+        "gitCommit": build.commit,
         "gitTreeState": "clean",
-        "buildDate": option_env!("DAVIT_BUILD_DATE").unwrap_or("1970-01-01T00:00:00Z"),
+        "buildDate": build.date,
         "goVersion": "none",
         "compiler": "rustc",
-        "platform": format!("{}/{}", std::env::consts::OS, go_arch()),
+        "platform": platform(),
     })
+}
+
+/// What the binary runs on, as Go says it.
+pub(crate) fn platform() -> String {
+    format!("{}/{}", std::env::consts::OS, go_arch())
 }
 
 /// The architecture by the name Kubernetes uses.

@@ -2,6 +2,7 @@
 //! computed: component statuses, the use of resources by nodes and pods.
 
 mod access_reviews;
+mod component_statuses;
 mod resource_metrics;
 mod token_reviews;
 
@@ -9,7 +10,7 @@ use std::sync::Arc;
 
 use davit_api::status::Status;
 use http::{Request, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::admission::Operation;
 use crate::body::RequestBody;
@@ -19,9 +20,11 @@ use crate::handlers::{
 };
 use crate::posted::attributes;
 use crate::registry::ResourceInfo;
-use crate::respond::{self, Item, ListMeta};
+use crate::respond;
 use crate::server::ApiServer;
 use crate::{negotiate::Offer, subresources};
+
+pub(crate) use component_statuses::{Components, Presence};
 
 /// Answers a request for a kind that is not stored.
 pub(crate) async fn handle(
@@ -35,7 +38,7 @@ pub(crate) async fn handle(
         return resource_metrics::handle(server, context, resource).await;
     }
     if resource.row.plural == "componentstatuses" {
-        return component_statuses(server, context, resource).await;
+        return component_statuses::handle(server, context, resource).await;
     }
     if verb != "create" || !context.info.name.is_empty() {
         return Err(not_allowed(resource, verb));
@@ -89,48 +92,4 @@ pub(crate) async fn handle(
     }
     review["status"] = status;
     respond::shaped(context, accepted, resource, StatusCode::CREATED, review)
-}
-
-/// The store is the one component the server can speak for.
-async fn component_statuses(
-    server: &ApiServer,
-    context: &Context,
-    resource: &ResourceInfo,
-) -> HandlerResult {
-    let accepted = respond::accepted(context, Offer::Objects)?;
-    context
-        .warnings
-        .add("v1 ComponentStatus is deprecated in v1.19+");
-    let healthy = server.store().current_revision().await.is_ok();
-    let (status, message) = if healthy {
-        ("True", "ok")
-    } else {
-        ("False", "the store does not answer")
-    };
-    let item = |name: &str| {
-        json!({
-            "kind": "ComponentStatus", "apiVersion": "v1", "metadata": { "name": name },
-            "conditions": [{ "type": "Healthy", "status": status, "message": message }],
-        })
-    };
-    let items: Vec<Value> = ["etcd-0"].into_iter().map(item).collect();
-    match context.info.verb.as_str() {
-        "list" => {
-            let items = items.into_iter().map(Item::Value).collect();
-            let meta = ListMeta {
-                revision: server.store().revision(),
-                ..ListMeta::default()
-            };
-            respond::list(context, accepted, resource, items, &meta)
-        }
-        "get" => {
-            let name = context.info.name.as_str();
-            let found = items
-                .into_iter()
-                .find(|item| item["metadata"]["name"] == name);
-            let found = found.ok_or_else(|| Status::not_found(resource.qualified(), name))?;
-            respond::shaped(context, accepted, resource, StatusCode::OK, found)
-        }
-        verb => Err(not_allowed(resource, verb)),
-    }
 }

@@ -7,6 +7,7 @@ use crate::{down, features, open_files};
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
+use davit_apiserver::version::Build;
 use davit_apiserver::{
     ApiServer, KubeletAuthority, Loopback, Options, ServiceRange, ServingFiles, UserInfo,
     admission, parse_token_file,
@@ -151,6 +152,10 @@ pub(crate) async fn start_server(
     })?;
     let store = options.store.open(data_dir).await?;
     let mut server_options = Options::new(store);
+    server_options.build = Build {
+        commit: env!("DAVIT_GIT_COMMIT"),
+        date: env!("DAVIT_BUILD_DATE"),
+    };
     server_options.features = features;
     server_options.kubelet_authority = nodes;
     server_options.data_dir = Some(data_dir.to_owned());

@@ -2,7 +2,7 @@
 
 mod bridge;
 
-use crate::args::{NodeOptions, PodNetwork, Up};
+use crate::args::{NodeOptions, PodNetwork, RuntimeKind, Up};
 use crate::paths::{self, NodePaths};
 use crate::serving;
 use anyhow::{Context, Result, bail};
@@ -10,6 +10,7 @@ use davit_apiserver::ServiceRange;
 use davit_controllers::NodeRanges;
 use davit_netplan::Network;
 use davit_network::{Claims, CniOrOwn, DnsOptions, NodeNetwork, RangeError};
+use davit_node::network_abilities::NetworkAbilities;
 use davit_oci::network::{Loopback, Network as Connects};
 use davit_oci::{Cni, CniOptions};
 use std::net::Ipv4Addr;
@@ -22,6 +23,11 @@ use tokio_util::sync::CancellationToken;
 const FIRST: &str = "10.244.0.0/16";
 /// Where the others are that it tries.
 const PRIVATE: &str = "10.0.0.0/8";
+/// Pods have a loopback device only.
+const NO_NETWORK: NetworkAbilities = NetworkAbilities {
+    host_ports: false,
+    bandwidth: false,
+};
 /// Says that the node answers pods' questions for names; the controllers look for it.
 const SERVES_DNS: &str = "davit.dev/cluster-dns";
 /// Below the data directory: which range was chosen.
@@ -104,7 +110,13 @@ pub(crate) async fn open(
     };
     let network = options.pod_network()?;
     match network {
-        PodNetwork::None => return Ok(alone(Arc::new(Loopback))),
+        PodNetwork::None => {
+            // other runtimes connect pods themselves
+            if options.runtime()? == RuntimeKind::Embedded {
+                node.network = NO_NETWORK;
+            }
+            return Ok(alone(Arc::new(Loopback)));
+        }
         PodNetwork::Cni(dir) => {
             tracing::info!(
                 "pods are connected by CNI plugins: network policies are theirs to enforce"
@@ -134,6 +146,7 @@ pub(crate) async fn open(
         Ok(own) => own,
         Err(error) if usual => {
             tracing::warn!(%error, "pods have a loopback device only: this machine does not let davit make links");
+            node.network = NO_NETWORK;
             return Ok(alone(Arc::new(Loopback)));
         }
         Err(error) => return Err(error).context("--pod-network=own"),
@@ -144,6 +157,10 @@ pub(crate) async fn open(
     if options.dns && node.cluster_dns.servers.is_empty() {
         node.cluster_dns.servers = vec![services.dns().to_string()];
     }
+    node.network = NetworkAbilities {
+        host_ports: true,
+        bandwidth: false,
+    };
     let links = own.links();
     let connects: Arc<dyn Connects> = if usual {
         Arc::new(CniOrOwn::new(cni(node_paths.cni_conf()), links))

@@ -35,6 +35,7 @@ use crate::local_volumes;
 use crate::logs::LogRotation;
 use crate::machine::Machine;
 use crate::metrics::Metrics;
+use crate::network_abilities::NetworkAbilities;
 use crate::objects::{ApiObjects, ObjectSource};
 use crate::paths::Paths;
 use crate::pod_table::PodTable;
@@ -80,6 +81,8 @@ pub struct NodeOptions {
     pub log_dir: PathBuf,
     /// The container runtime.
     pub runtime: Arc<dyn Runtime>,
+    /// What the network of this node's pods does beyond connecting them.
+    pub network: NetworkAbilities,
     /// Directory of static pods.
     pub static_pod_dir: Option<PathBuf>,
     /// Address the node server binds to.
@@ -178,6 +181,7 @@ impl NodeOptions {
             root_dir: root_dir.clone(),
             log_dir: PathBuf::from("/var/log/pods"),
             runtime,
+            network: NetworkAbilities::FOREIGN,
             static_pod_dir: None,
             address: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             port: 0,

@@ -61,6 +61,11 @@ pub enum Error {
         /// Why it failed.
         source: io::Error,
     },
+    /// A full name that no machine can have.
+    #[error(
+        "the pod asks for its full name as hostname (setHostnameAsFQDN), and {0:?} is longer than 64 characters"
+    )]
+    LongName(String),
     /// A kind of pod this node does not run.
     #[error("{0} is not built into this node")]
     NotBuilt(&'static str),
@@ -82,7 +87,7 @@ fn users(ctx: &Context, pod: &Pod) -> Result<Option<cri::UserNamespace>, Error> 
 /// Configuration of a pod's sandbox.
 ///
 /// # Errors
-/// No users for a pod that wants its own.
+/// No users for a pod that wants its own; a full name that is too long.
 pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> Result<cri::PodSandboxConfig, Error> {
     let users = users(ctx, pod)?;
     let context = pod.pod_spec().security_context.as_ref();
@@ -116,7 +121,8 @@ pub fn sandbox(ctx: &Context, pod: &Pod, attempt: u32) -> Result<cri::PodSandbox
         hostname: if pod.host_network() {
             String::new()
         } else {
-            pod.hostname()
+            let domain = &ctx.options.cluster_dns.domain;
+            dns::machine_name(pod, domain).map_err(Error::LongName)?
         },
         log_directory: ctx
             .paths

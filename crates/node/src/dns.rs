@@ -86,6 +86,33 @@ fn dedupe(list: &mut Vec<String>, max: usize) {
     list.truncate(max);
 }
 
+/// The longest name of a machine that the kernel takes.
+const MAX_HOSTNAME: usize = 64;
+
+/// The pod's name in the cluster's domain, if it has a subdomain. A name that overrides all others is the whole name
+/// (KEP-4762).
+fn full_name(pod: &Pod, cluster_domain: &str) -> Option<String> {
+    let spec = pod.pod_spec();
+    let subdomain = spec.subdomain.as_deref().filter(|s| !s.is_empty())?;
+    let (hostname, namespace) = (pod.hostname(), pod.ns());
+    spec.hostname_override
+        .is_none()
+        .then(|| format!("{hostname}.{subdomain}.{namespace}.svc.{cluster_domain}"))
+}
+
+/// What the pod's containers see as the name of their machine: with `setHostnameAsFQDN` the full one.
+///
+/// # Errors
+/// The full name, where it is longer than the kernel takes.
+pub fn machine_name(pod: &Pod, cluster_domain: &str) -> Result<String, String> {
+    let full = pod.pod_spec().set_hostname_as_fqdn == Some(true);
+    match full_name(pod, cluster_domain).filter(|_| full) {
+        Some(name) if name.len() > MAX_HOSTNAME => Err(name),
+        Some(name) => Ok(name),
+        None => Ok(pod.hostname()),
+    }
+}
+
 /// The pod's `/etc/hosts`. `host_file` is the node's own, for pods in the host's network.
 pub fn hosts_file(
     pod: &Pod,
@@ -101,17 +128,8 @@ pub fn hosts_file(
                  fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
             );
             let hostname = pod.hostname();
-            let subdomain = pod
-                .pod_spec()
-                .subdomain
-                .as_deref()
-                // A name that overrides all others is the whole name (KEP-4762).
-                .filter(|s| !s.is_empty() && pod.pod_spec().hostname_override.is_none());
-            let names = match subdomain {
-                Some(sub) => format!(
-                    "{hostname}.{sub}.{}.svc.{cluster_domain}\t{hostname}",
-                    pod.ns()
-                ),
+            let names = match full_name(pod, cluster_domain) {
+                Some(full) => format!("{full}\t{hostname}"),
                 None => hostname,
             };
             // A pod without address of its own still has to find itself by name.
@@ -207,5 +225,19 @@ mod tests {
         let p = pod(json!({"containers": [], "subdomain": "web", "hostnameOverride": "own"}));
         let text = hosts_file(&p, &["10.0.0.3".into()], "cluster.local", None);
         assert!(text.ends_with("10.0.0.3\town\n"), "{text}");
+    }
+
+    #[test]
+    fn the_machine_is_named_in_full_where_that_is_asked_for() {
+        let name = |spec| machine_name(&pod(spec), "cluster.local");
+        let short = json!({"containers": [], "subdomain": "web"});
+        assert_eq!(name(short).unwrap(), "web-0");
+        let full = json!({"containers": [], "subdomain": "web", "setHostnameAsFQDN": true});
+        assert_eq!(name(full).unwrap(), "web-0.web.ns.svc.cluster.local");
+        let alone = json!({"containers": [], "setHostnameAsFQDN": true});
+        assert_eq!(name(alone).unwrap(), "web-0");
+        let long = "x".repeat(40);
+        let long = json!({"containers": [], "subdomain": long, "setHostnameAsFQDN": true});
+        assert!(name(long).unwrap_err().ends_with(".ns.svc.cluster.local"));
     }
 }

@@ -28,6 +28,7 @@ mod local_volumes;
 pub mod logs;
 pub mod machine;
 pub mod metrics;
+pub mod network_abilities;
 pub mod objects;
 pub mod paths;
 pub mod plan;

@@ -5,7 +5,7 @@
 //! changes nothing.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -67,34 +67,36 @@ impl DecodeError {
     pub fn status(&self, want: &str, version: &str, body: &[u8]) -> Status {
         match self {
             DecodeError::Value(_) => Status::bad_request(cannot_be_handled(want, version, self)),
-            DecodeError::Syntax(_) => Status::bad_request(format!(
-                "the object provided is unrecognized (must be of type {want}): {self} ({})",
-                summary(body)
-            )),
+            DecodeError::Syntax(_) => unrecognized(want, self, body),
         }
     }
 }
 
 /// `Pod in version "v1" cannot be handled as a Pod: why`.
-pub fn cannot_be_handled(kind: &str, version: &str, why: impl std::fmt::Display) -> String {
+pub fn cannot_be_handled(kind: &str, version: &str, why: impl fmt::Display) -> String {
     format!(
         "{kind} in version {} cannot be handled as a {kind}: {why}",
         davit_api::field::quote(version)
     )
 }
 
-/// The start of a body: text where it is printable, hexadecimal otherwise.
+/// 400 for a body of which nobody can tell what it is.
+pub fn unrecognized(want: &str, why: &dyn fmt::Display, body: &[u8]) -> Status {
+    Status::bad_request(format!(
+        "the object provided is unrecognized (must be of type {want}): {why} ({})",
+        summary(body)
+    ))
+}
+
+/// The start of a body: text where it begins as JSON does, hexadecimal otherwise.
 fn summary(body: &[u8]) -> String {
     const MAX: usize = 30;
     if body.is_empty() {
         return "<empty>".to_owned();
     }
-    let printable = |s: &[u8]| {
-        std::str::from_utf8(s).is_ok_and(|s| !s.chars().any(|c| c.is_control() && c != '\n'))
-    };
     let head = &body[..body.len().min(MAX)];
     let dots = if body.len() > MAX { " ..." } else { "" };
-    if printable(head) {
+    if body[0] == b'{' {
         return format!("{}{dots}", String::from_utf8_lossy(head));
     }
     let mut out = String::new();

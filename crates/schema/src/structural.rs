@@ -308,6 +308,20 @@ impl Structural {
         meta::coerce_stored(object, &self.root) | changed | self.default(object)
     }
 
+    /// Brings a converted object into the form of this schema: unknown fields and nulls that are no values go, and
+    /// nothing comes. Tells whether anything changed.
+    pub fn trim(&self, object: &mut Value) -> bool {
+        let pruned = prune::prune(object, &self.root, true);
+        let changed = !pruned.is_empty() | defaults::drop_nulls(object, &self.root);
+        meta::coerce_stored(object, &self.root) | changed
+    }
+
+    /// Writes declared defaults where nothing stands, and leaves nulls to validation: what was applied says null on
+    /// purpose.
+    pub fn fill(&self, object: &mut Value) {
+        defaults::apply(object, &self.root);
+    }
+
     /// Drops nulls that are no values and writes declared defaults. Doing it twice changes nothing.
     /// Tells whether anything changed.
     pub fn default(&self, object: &mut Value) -> bool {
@@ -323,6 +337,11 @@ impl Structural {
     /// are not held against the writer (KEP-4008).
     pub fn validate(&self, object: &Value, old: Option<&Value>) -> ErrorList {
         validate::validate(&self.root, object, old)
+    }
+
+    /// As [`Structural::validate`] where only the status was written.
+    pub fn validate_status(&self, object: &Value, old: Option<&Value>) -> ErrorList {
+        validate::validate_status(&self.root, object, old)
     }
 
     /// The types for server-side apply; made when first asked for.

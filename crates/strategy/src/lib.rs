@@ -199,6 +199,11 @@ pub trait Strategy: Send + Sync {
         Vec::new()
     }
 
+    /// As [`Strategy::warnings`] for the writer of an object that was there.
+    fn update_warnings(&self, new: &Value, _old: &Value) -> Vec<String> {
+        self.warnings(new)
+    }
+
     /// Warnings for a DELETE; `policy_given` tells whether the caller chose a propagation.
     fn delete_warnings(&self, _obj: &Value, _policy_given: bool) -> Vec<String> {
         Vec::new()

@@ -158,14 +158,14 @@ pub(super) fn annotations(annotations: &Value, path: &Path, errors: &mut ErrorLi
 }
 
 fn owners(owners: &[Value], path: &Path, errors: &mut ErrorList) {
-    let mut controller: Option<&str> = None;
-    for (i, owner) in owners.iter().enumerate() {
-        let at_owner = path.index(i);
+    let mut controller: Option<String> = None;
+    // As in the original the faults do not say which of the owners it is.
+    for owner in owners {
         let version = str_at(owner, &["apiVersion"]);
         if version.is_empty() || version.ends_with('/') {
             let fault = "version must not be empty";
             errors.push(FieldError::invalid(
-                &at_owner.child("apiVersion"),
+                &path.child("apiVersion"),
                 version,
                 fault,
             ));
@@ -173,7 +173,7 @@ fn owners(owners: &[Value], path: &Path, errors: &mut ErrorList) {
         for key in ["kind", "name", "uid"] {
             if str_at(owner, &[key]).is_empty() {
                 errors.push(FieldError::invalid(
-                    &at_owner.child(key),
+                    &path.child(key),
                     "",
                     "must not be empty",
                 ));
@@ -181,33 +181,28 @@ fn owners(owners: &[Value], path: &Path, errors: &mut ErrorList) {
         }
         if version == "v1" && str_at(owner, &["kind"]) == "Event" {
             let fault = "/v1, Kind=Event is disallowed from being an owner";
-            errors.push(FieldError::invalid(&at_owner, owner.clone(), fault));
+            errors.push(FieldError::invalid(path, owner.clone(), fault));
         }
         if bool_at(owner, &["controller"]) {
-            let name = str_at(owner, &["name"]);
-            if let Some(first) = controller {
+            let name = format!("{}/{}", str_at(owner, &["kind"]), str_at(owner, &["name"]));
+            if let Some(first) = &controller {
                 let fault = format!(
                     "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {name}"
                 );
                 errors.push(FieldError::invalid(path, owners.to_vec(), fault));
+            } else {
+                controller = Some(name);
             }
-            controller = Some(name);
         }
     }
 }
 
 fn finalizers(kind: &KindInfo, finalizers: &[Value], path: &Path, errors: &mut ErrorList) {
     const STANDARD: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
-    for finalizer in finalizers.iter().filter_map(Value::as_str) {
-        errors.extend(invalid_each(
-            path,
-            finalizer,
-            names::check_qualified_name(finalizer),
-        ));
-        if kind.group.is_empty() && !finalizer.contains('/') && !STANDARD.contains(&finalizer) {
-            let fault = "name is neither a standard finalizer name nor is it fully qualified";
-            errors.push(FieldError::invalid(path, finalizer, fault));
-        }
+    let names = || finalizers.iter().filter_map(Value::as_str);
+    for finalizer in names() {
+        let faults = names::check_qualified_name(finalizer);
+        errors.extend(invalid_each(path, finalizer, faults));
     }
     if ["orphan", "foregroundDeletion"]
         .iter()
@@ -215,6 +210,15 @@ fn finalizers(kind: &KindInfo, finalizers: &[Value], path: &Path, errors: &mut E
     {
         let fault = "finalizer orphan and foregroundDeletion cannot be both set";
         errors.push(FieldError::invalid(path, finalizers.to_vec(), fault));
+    }
+    if !kind.group.is_empty() {
+        return;
+    }
+    for (i, finalizer) in names().enumerate() {
+        if !finalizer.contains('/') && !STANDARD.contains(&finalizer) {
+            let fault = "name is neither a standard finalizer name nor is it fully qualified";
+            errors.push(FieldError::invalid(&path.index(i), finalizer, fault));
+        }
     }
 }
 

@@ -228,14 +228,20 @@ impl Run {
                 (None, _) => Cel::Optional(None),
             };
             let variables = [("self", this.clone()), ("oldSelf", then)];
-            self.rule(compiled, &node.kind, &variables, path);
+            self.rule(compiled, (&node.kind, new), &variables, path);
             if self.spent {
                 return;
             }
         }
     }
 
-    fn rule(&mut self, compiled: &Compiled, kind: &str, variables: &[(&str, Cel); 2], path: &Path) {
+    fn rule(
+        &mut self,
+        compiled: &Compiled,
+        (kind, value): (&str, &Value),
+        variables: &[(&str, Cel); 2],
+        path: &Path,
+    ) {
         let program = match &compiled.program {
             Ok(program) => program,
             Err(why) => {
@@ -257,7 +263,9 @@ impl Run {
             Ok(Cel::Bool(true)) => {}
             Ok(_) => {
                 let detail = self.message(compiled, variables);
-                self.errors.push(blamed(rule, kind, path, detail));
+                // objects and lists are not shown
+                let shown = (!matches!(kind, "object" | "array")).then(|| value.clone());
+                self.errors.push(blamed(rule, shown, path, detail));
             }
             Err(EvalError::CostLimitExceeded) => {
                 self.spent = true;
@@ -310,18 +318,22 @@ impl Run {
     }
 }
 
-fn blamed(rule: &Rule, kind: &str, path: &Path, detail: String) -> FieldError {
+fn blamed(rule: &Rule, shown: Option<Value>, path: &Path, detail: String) -> FieldError {
     let path = match SimplePath::parse(&rule.field_path) {
         Some(field) => field
             .names()
             .fold(path.clone(), |path, name| path.child(name)),
         None => path.clone(),
     };
-    match rule.reason.as_str() {
-        "FieldValueForbidden" => FieldError::forbidden(&path, detail),
-        "FieldValueRequired" => FieldError::required(&path, detail),
-        "FieldValueDuplicate" => FieldError::duplicate(&path, kind),
-        _ => FieldError::invalid(&path, kind, detail),
+    let fault = match rule.reason.as_str() {
+        "FieldValueForbidden" => return FieldError::forbidden(&path, detail),
+        "FieldValueRequired" => return FieldError::required(&path, detail),
+        "FieldValueDuplicate" => FieldError::duplicate(&path, Value::Null),
+        _ => FieldError::invalid_unshown(&path, detail),
+    };
+    FieldError {
+        value: shown,
+        ..fault
     }
 }
 
@@ -367,8 +379,8 @@ mod tests {
         assert_eq!(
             lines(&found),
             [
-                "spec: Invalid value: \"object\": failed rule: self.min <= self.max",
-                "spec: Invalid value: \"object\": max is 11",
+                "spec: Invalid value: failed rule: self.min <= self.max",
+                "spec: Invalid value: max is 11",
             ]
         );
         let found = rules(&schema).check(&json!({"spec": {"min": -1, "max": 1}}), None);
@@ -397,7 +409,7 @@ mod tests {
         let new = json!({"spec": {"name": "b", "max": 3}});
         assert_eq!(
             lines(&rules.check(&new, Some(&old))),
-            ["spec: Invalid value: \"object\": name is immutable"]
+            ["spec: Invalid value: name is immutable"]
         );
     }
 

@@ -425,8 +425,8 @@ impl State {
         let finalizers = object::finalizers(&new);
         let rest: Vec<String> = finalizers.into_iter().filter(|f| f != FINALIZER).collect();
         object::set_finalizers(&mut new, &rest);
-        uninstall(server, &new);
         if rest.is_empty() {
+            uninstall(server, &new);
             let resource = definitions(server)?;
             let revision = self.known.get(name).map_or(0, |known| known.revision);
             let deleted = resource.storage.delete("", name, revision).await;
@@ -507,10 +507,13 @@ fn rows(server: &ApiServer, versions: &Versions) -> (Vec<Arc<ResourceInfo>>, Arc
         Arc::clone(server.webhooks()),
         Arc::clone(&server.metrics().conversions),
     );
+    let served = versions.served.iter().map(|served| &served.version);
+    let all: Arc<[_]> = served.chain([&stored.version]).cloned().collect();
     let view = |version: &Served| {
         Arc::new(View::new(
             Arc::clone(&version.version),
             Arc::clone(&stored.version),
+            Arc::clone(&all),
             converter.clone(),
         ))
     };

@@ -13,13 +13,14 @@ use serde_json::Value;
 use super::columns::Columns;
 use super::strategy::CustomStrategy;
 
+/// In the order of the original.
 const ALL_VERBS: [&str; 8] = [
-    "create",
     "delete",
     "deletecollection",
     "get",
     "list",
     "patch",
+    "create",
     "update",
     "watch",
 ];
@@ -269,7 +270,7 @@ fn deprecation_warning(names: &Names<'_>, version: &str, kind: &str) -> String {
 }
 
 fn scale(value: &Value) -> Option<Scale> {
-    let path = |key: &str| value[key].as_str().and_then(SimplePath::parse);
+    let path = |key: &str| value[key].as_str().and_then(SimplePath::dotted);
     Some(Scale {
         spec_replicas: path("specReplicasPath")?,
         status_replicas: path("statusReplicasPath")?,

@@ -13,6 +13,8 @@ pub(crate) struct View {
     version: Arc<CustomVersion>,
     /// The version objects are stored in.
     storage: Arc<CustomVersion>,
+    /// All versions that are served or stored.
+    versions: Arc<[Arc<CustomVersion>]>,
     storage_api_version: String,
     converter: Converter,
 }
@@ -21,9 +23,11 @@ impl View {
     pub(crate) fn new(
         version: Arc<CustomVersion>,
         storage: Arc<CustomVersion>,
+        versions: Arc<[Arc<CustomVersion>]>,
         converter: Converter,
     ) -> Self {
         Self {
+            versions,
             storage_api_version: storage.api_version.clone(),
             version,
             storage,
@@ -46,17 +50,40 @@ impl View {
         self.version.is_storage()
     }
 
-    /// Stored objects in the version seen, complete and without what is unknown.
+    /// Stored objects in the version seen: with the defaults of the version they were stored in, converted, and without
+    /// what the version seen does not know.
     ///
     /// # Errors
     /// When the conversion fails.
-    pub(crate) async fn read(&self, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
+    pub(crate) async fn read(&self, mut objects: Vec<Value>) -> Result<Vec<Value>, Status> {
         let wanted = &self.version.api_version;
-        let mut objects = self.converter.convert(objects, wanted).await?;
+        let mut foreign = Vec::with_capacity(objects.len());
         for object in &mut objects {
-            self.version.schema().refresh(object);
+            let is_foreign = object["apiVersion"] != wanted.as_str();
+            foreign.push(is_foreign);
+            let stored_as = if is_foreign {
+                self.stored_as(object)
+            } else {
+                Some(&self.version)
+            };
+            if let Some(version) = stored_as {
+                version.schema().refresh(object);
+            }
+        }
+        let mut objects = self.converter.convert(objects, wanted).await?;
+        let converted = objects.iter_mut().zip(foreign);
+        for (object, _) in converted.filter(|(_, is_foreign)| *is_foreign) {
+            self.version.schema().trim(object);
         }
         Ok(objects)
+    }
+
+    /// The version an object is in, if it is known.
+    fn stored_as(&self, object: &Value) -> Option<&Arc<CustomVersion>> {
+        let version = object["apiVersion"].as_str()?;
+        self.versions
+            .iter()
+            .find(|known| known.api_version == version)
     }
 
     /// As [`View::read`] for one object.
@@ -81,7 +108,7 @@ impl View {
         let mut object = objects
             .pop()
             .ok_or_else(|| Status::internal("a conversion lost an object"))?;
-        self.storage.schema().prune(&mut object);
+        self.storage.schema().trim(&mut object);
         Ok(object)
     }
 
@@ -89,17 +116,23 @@ impl View {
     /// that can be had without asking anybody.
     pub(crate) fn normalize(&self, object: &mut Value) -> Normal {
         let foreign = object["apiVersion"] != self.storage_api_version.as_str();
-        if foreign {
-            if self.storage.definition.conversion != Conversion::None {
-                return Normal::Foreign;
-            }
-            object["apiVersion"] = json!(self.storage_api_version);
+        if foreign && self.storage.definition.conversion != Conversion::None {
+            return Normal::Foreign;
         }
-        if self.storage.schema().refresh(object) || foreign {
-            Normal::Changed
-        } else {
-            Normal::Same
+        if !foreign {
+            return if self.storage.schema().refresh(object) {
+                Normal::Changed
+            } else {
+                Normal::Same
+            };
         }
+        match self.stored_as(object) {
+            Some(version) => version.schema().refresh(object),
+            None => false,
+        };
+        object["apiVersion"] = json!(self.storage_api_version);
+        self.storage.schema().trim(object);
+        Normal::Changed
     }
 }
 

@@ -1,8 +1,9 @@
 //! Request bodies: read within the limit, decoded by the kind's schema, checked against the URL.
 
 use bytes::Bytes;
+use davit_api::field::{FieldError, Path};
 use davit_api::kinds::{TypeId, TypeTable};
-use davit_api::status::Status;
+use davit_api::status::{Qualified, Status};
 use davit_schema::decode::{self, Encoding};
 use davit_schema::protobuf;
 use davit_schema::structural::Structural;
@@ -23,6 +24,9 @@ use crate::registry::ResourceInfo;
 pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
 const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", PROTOBUF];
 const CUSTOM_ACCEPTED: [&str; 2] = ["application/json", "application/yaml"];
+
+/// How much of a body without a kind is shown.
+const SHOWN: usize = 1024;
 
 /// How a body is serialized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -115,6 +119,21 @@ impl<'a> Expected<'a> {
         })
     }
 
+    /// The refusal of an object of a custom kind that says it is another.
+    pub(crate) fn wrong_type(&self, kind: &str, api_version: &str, name: &str) -> Status {
+        let mut faults = Vec::new();
+        for (key, given, wanted) in [
+            ("kind", kind, self.kind),
+            ("apiVersion", api_version, &self.api_version()),
+        ] {
+            if given != wanted {
+                let why = format!("must be {wanted}");
+                faults.push(FieldError::invalid(&Path::new(key), given, why));
+            }
+        }
+        Status::invalid(Qualified::new(self.group, kind), name, &faults)
+    }
+
     pub(crate) fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_owned()
@@ -134,7 +153,7 @@ pub(crate) fn decode(
     validation: Validation,
 ) -> Result<Value, Status> {
     if let Some(meta) = TypeMeta::read(bytes, format) {
-        meta.check(expected)?;
+        meta.check(expected, bytes)?;
     }
     let decoded = match format {
         Format::Text(encoding) => expected.shape().decode(bytes, encoding),
@@ -197,6 +216,13 @@ fn cannot_be_handled(expected: &Expected<'_>, why: &dyn std::fmt::Display) -> St
 struct TypeMeta {
     api_version: Option<String>,
     kind: Option<String>,
+    metadata: Option<Name>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Name {
+    name: Option<String>,
 }
 
 impl TypeMeta {
@@ -211,34 +237,47 @@ impl TypeMeta {
             Format::Protobuf => {
                 let envelope = protobuf::envelope(bytes).ok()?;
                 let (api_version, kind) = (Some(envelope.api_version), Some(envelope.kind));
-                Some(Self { api_version, kind })
+                Some(Self {
+                    api_version,
+                    kind,
+                    metadata: None,
+                })
             }
         }
     }
 
-    fn check(&self, expected: &Expected<'_>) -> Result<(), Status> {
+    fn check(&self, expected: &Expected<'_>, bytes: &[u8]) -> Result<(), Status> {
         let wanted = expected.api_version();
-        if let Some(version) = self
-            .api_version
-            .as_deref()
-            .filter(|version| !version.is_empty())
-            && version != wanted
-        {
+        let version = self.api_version.as_deref().unwrap_or_default();
+        let kind = self.kind.as_deref().unwrap_or_default();
+        // Built-in kinds are what the path says when they do not say it.
+        let is_custom = expected.custom.is_some();
+        if kind.is_empty() && is_custom {
+            let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(SHOWN)]);
+            let why = format!("Object 'Kind' is missing in '{shown}'");
+            return Err(decode::unrecognized(expected.kind, &why, bytes));
+        }
+        if version != wanted && (is_custom || !version.is_empty()) {
             return Err(Status::bad_request(format!(
                 "the API version in the data ({version}) does not match the expected API version ({wanted})"
             )));
         }
-        if let Some(kind) = self.kind.as_deref().filter(|kind| !kind.is_empty())
-            && kind != expected.kind
-        {
-            return Err(Status::bad_request(format!(
-                "{kind} in version {} cannot be handled as a {}: the kind of the object does not \
-                 match the resource",
-                davit_api::field::quote(expected.version),
-                expected.kind
-            )));
+        if kind == expected.kind || kind.is_empty() {
+            return Ok(());
         }
-        Ok(())
+        if is_custom {
+            let name = self.metadata.as_ref().and_then(|meta| meta.name.as_deref());
+            return Err(expected.wrong_type(kind, version, name.unwrap_or_default()));
+        }
+        let why = format!(
+            "no kind {} is registered for version {}",
+            davit_api::field::quote(kind),
+            davit_api::field::quote(&wanted)
+        );
+        let version = expected.version;
+        let text = decode::cannot_be_handled(expected.kind, version, &why);
+        // the sentence begins with the kind that was sent
+        Err(Status::bad_request(text.replacen(expected.kind, kind, 1)))
     }
 }
 

@@ -43,8 +43,11 @@ impl Token {
     }
 
     fn decode(text: &str) -> Result<Self, Status> {
-        let malformed =
-            |why: String| Status::bad_request(format!("continue key is not valid: {why}"));
+        let malformed = |why: String| {
+            Status::bad_request(format!(
+                "invalid continue token: continue key is not valid: {why}"
+            ))
+        };
         let bytes = URL_SAFE_NO_PAD
             .decode(text.trim_end_matches('='))
             .map_err(|error| malformed(error.to_string()))?;

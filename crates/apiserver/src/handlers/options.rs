@@ -184,11 +184,10 @@ impl ListQuery {
         let resource_version = raw_version
             .map(|text| {
                 text.parse::<u64>().map_err(|_| {
-                    invalid(vec![FieldError::invalid(
-                        &Path::new("resourceVersion"),
-                        text,
-                        "must be a valid resource version",
-                    )])
+                    let text = davit_api::field::quote(text);
+                    Status::bad_request(format!(
+                        "invalid resource version: resourceVersion: Invalid value: {text}: strconv.ParseUint: parsing {text}: invalid syntax"
+                    ))
                 })
             })
             .transpose()?;
@@ -259,7 +258,7 @@ impl ListQuery {
                     "Exact" => VersionMatch::Exact,
                     "NotOlderThan" => VersionMatch::NotOlderThan,
                     other => {
-                        let known = ["Exact", "NotOlderThan"];
+                        let known = ["Exact", "NotOlderThan", ""];
                         faults.push(FieldError::not_supported(&match_path, other, &known));
                         VersionMatch::Unset
                     }
@@ -267,7 +266,7 @@ impl ListQuery {
                 if self.version_match == VersionMatch::Exact && self.resource_version == Some(0) {
                     faults.push(forbid(
                         &match_path,
-                        "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+                        "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
                     ));
                 }
             }

@@ -1,6 +1,7 @@
 //! Patching objects.
 
-use davit_api::status::{Reason, Status};
+use davit_api::field::{FieldError, Path};
+use davit_api::status::{Qualified, Reason, Status};
 use davit_schema::decode::{self, Encoding};
 use davit_schema::patch::PatchType;
 use http::header::CONTENT_TYPE;
@@ -10,7 +11,7 @@ use serde_json::Value;
 use super::body::{Expected, judge_strictness};
 use super::create::check_namespace;
 use super::options::{Validation, WriteOptions};
-use super::update::check_name;
+use super::update::{check_name, undeterminable};
 use super::{namespace_of, read_body};
 use crate::audit;
 use crate::body::RequestBody;
@@ -30,6 +31,12 @@ const ACCEPTED: [&str; 4] = [
     "application/json-patch+json",
     "application/merge-patch+json",
     "application/strategic-merge-patch+json",
+    APPLY,
+];
+/// Custom kinds have no merge strategies.
+const CUSTOM_ACCEPTED: [&str; 3] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
     APPLY,
 ];
 /// How often an apply that finds nothing, and something when it creates, starts again.
@@ -147,7 +154,7 @@ async fn apply(
     let manager = ownership::manager(context);
     let merged = |live: Option<&Value>| {
         let result = owners.apply(live, configuration, &manager, options.force)?;
-        received(context, resource, options.validation, result)
+        received(context, resource, options.validation, result, None)
     };
     let mut transform = |current: &Value| {
         let live = convert::from_storage(resource, current.clone())?;
@@ -177,6 +184,9 @@ async fn apply(
             ..info.clone()
         };
         authz::check(&writer.server.authorizer(), &context.user, &request).await?;
+        if object::name(configuration).is_empty() {
+            return Err(undeterminable(&info.name));
+        }
         let new = merged(None)?;
         if !object::uid(configuration).is_empty() {
             return Err(Status::uid_precondition(
@@ -204,21 +214,14 @@ async fn apply(
     }
 }
 
-/// Custom kinds have no merge strategies: strategic merge patches are refused.
-pub(crate) fn refuse_strategic(context: &Context) -> Result<(), Status> {
-    const ACCEPTED: [&str; 3] = [
-        "application/json-patch+json",
-        "application/merge-patch+json",
-        APPLY,
-    ];
-    let value = context.headers.get(CONTENT_TYPE);
-    let media = value
-        .and_then(|value| value.to_str().ok())
-        .unwrap_or_default();
-    if media.starts_with("application/strategic-merge-patch+json") {
-        return Err(Status::unsupported_media_type(&ACCEPTED));
+/// Refuses what custom kinds do not take.
+pub(crate) fn check_custom(context: &Context) -> Result<(), Status> {
+    match kind(context) {
+        Ok(PatchKind::Apply | PatchKind::Patch(PatchType::Json | PatchType::Merge)) => Ok(()),
+        Ok(PatchKind::Patch(PatchType::StrategicMerge)) | Err(_) => {
+            Err(Status::unsupported_media_type(&CUSTOM_ACCEPTED))
+        }
     }
-    Ok(())
 }
 
 /// Applies a patch to the current object (storage version) and decodes the result as a body.
@@ -235,23 +238,33 @@ pub(crate) fn patched(
     let result = shape
         .patch(patch, versioned)
         .map_err(|error| error.status())?;
-    received(context, resource, validation, result)
+    received(context, resource, validation, result, Some(patch))
 }
 
-/// Decodes the result of a patch as a body would be, and brings it into the storage version.
+/// Decodes the result of a patch, or of an apply, as a body would be, and brings it into the storage version.
 fn received(
     context: &Context,
     resource: &ResourceInfo,
     validation: Validation,
     result: Value,
+    patch: Option<&Patch>,
 ) -> Result<Value, Status> {
     let name = context.info.name.as_str();
     let expected = Expected::of(resource);
     let shape = expected.shape();
-    let decoded = shape
-        .decode_value(result)
-        .map_err(|error| error.status(expected.kind, expected.version, b""))?;
-    judge_strictness(context, &expected, validation, &decoded.strict)?;
+    let invalid = patch.map(|patch| InvalidPatch::of(patch, &result));
+    let decoded = shape.decode_value(result).map_err(|error| match &invalid {
+        Some(invalid) => invalid.status(&error),
+        None => error.status(expected.kind, expected.version, b""),
+    })?;
+    match &invalid {
+        Some(invalid) if validation == Validation::Strict && !decoded.strict.is_empty() => {
+            let faults = decoded.strict.join(", ");
+            let why = format!("strict decoding error: {faults}");
+            return Err(invalid.status(&why));
+        }
+        _ => judge_strictness(context, &expected, validation, &decoded.strict)?,
+    }
     let mut value = decoded.object;
     check_name(name, &mut value)?;
     check_namespace(
@@ -259,15 +272,54 @@ fn received(
         context.namespace(),
         object::namespace(&value),
     )?;
-    let kind = (value["apiVersion"].as_str(), value["kind"].as_str());
+    check_type(&expected, &value)?;
+    object::set_type(&mut value, &expected.api_version(), expected.kind);
+    if patch.is_some() {
+        shape.default(&mut value);
+    } else {
+        shape.default_applied(&mut value);
+    }
+    convert::stored_form(resource, value)
+}
+
+/// The result of a patch is still of the kind.
+fn check_type(expected: &Expected<'_>, value: &Value) -> Result<(), Status> {
     let api_version = expected.api_version();
-    if kind.0.is_some_and(|v| v != api_version) || kind.1.is_some_and(|k| k != expected.kind) {
+    let given = |key: &str| value[key].as_str().unwrap_or_default().to_owned();
+    let (version, kind) = (given("apiVersion"), given("kind"));
+    let other_version = !version.is_empty() && version != api_version;
+    let other_kind = !kind.is_empty() && kind != expected.kind;
+    if expected.custom.is_some() && (other_kind || other_version) {
+        let kind = if other_kind { &kind } else { expected.kind };
+        let version = if other_version {
+            &version
+        } else {
+            &api_version
+        };
+        return Err(expected.wrong_type(kind, version, object::name(value)));
+    }
+    if other_kind || other_version {
         return Err(Status::bad_request(format!(
-            "the API version in the data ({}) does not match the expected API version ({api_version})",
-            kind.0.unwrap_or_default()
+            "the API version in the data ({version}) does not match the expected API version ({api_version})"
         )));
     }
-    object::set_type(&mut value, &api_version, expected.kind);
-    shape.default(&mut value);
-    convert::stored_form(resource, value)
+    Ok(())
+}
+
+/// What is shown of a patch whose result is no object of the kind: the result, or of a strategic merge patch itself.
+struct InvalidPatch(String);
+
+impl InvalidPatch {
+    fn of(patch: &Patch, result: &Value) -> Self {
+        Self(match patch {
+            Patch::Strategic(patch) => patch.to_string(),
+            Patch::Json(_) | Patch::Merge(_) => result.to_string(),
+        })
+    }
+
+    fn status(&self, why: &dyn std::fmt::Display) -> Status {
+        let path = Path::new("patch");
+        let fault = FieldError::invalid(&path, self.0.as_str(), why.to_string());
+        Status::invalid(Qualified::new("", ""), "", &[fault])
+    }
 }

@@ -30,6 +30,9 @@ pub(crate) async fn update(
     let name = context.info.name.as_str();
     let subresource = context.info.subresource.as_str();
     let namespace = namespace_of(context, resource);
+    if object::name(&new).is_empty() {
+        return Err(undeterminable(name));
+    }
     check_name(name, &mut new)?;
     check_namespace(resource.row.namespaced, namespace, object::namespace(&new))?;
     let writer = Writer::of(
@@ -63,6 +66,13 @@ fn creates(resource: &ResourceInfo, subresource: &str, status: &Status, new: &Va
         && resource.strategy.allow_create_on_update()
         && object::resource_version(new).is_empty()
         && object::uid(new).is_empty()
+}
+
+/// The refusal of an object that does not say what it is called.
+pub(crate) fn undeterminable(from_url: &str) -> Status {
+    Status::bad_request(format!(
+        "the name of the object ({from_url} based on URL) was undeterminable: name must be provided"
+    ))
 }
 
 /// Body and URL must agree about the name; a body without one takes the URL's.

@@ -25,6 +25,7 @@ use crate::negotiate::Offer;
 use crate::registry::ResourceInfo;
 use crate::selection::ConvertedFields;
 use crate::server::ApiServer;
+use crate::virtuals::Presence;
 use crate::websocket::{self, Encoding};
 use crate::{errors, respond, selection};
 use frames::Frames;
@@ -73,6 +74,7 @@ pub(super) async fn watch(
         fields: selection.converted,
         frames,
         _gauge: gauge,
+        _presence: server.components().watches(&context.user.name),
     };
     if websocket::is_wanted(&context.headers) {
         return over_websocket(&mut request, source);
@@ -105,6 +107,7 @@ struct Source {
     fields: Option<ConvertedFields>,
     frames: Frames,
     _gauge: LongRunning,
+    _presence: Option<Presence>,
 }
 
 /// Sends the events as messages, without the line ends that part them in a stream.
@@ -141,7 +144,8 @@ impl Source {
             match frame {
                 Ok(None) => {}
                 Ok(Some(frame)) => {
-                    self.server.metrics().watch_events.inc();
+                    let resource = self.frames.resource();
+                    self.server.metrics().watch_event(&resource.row);
                     return Some(frame);
                 }
                 Err(status) => {

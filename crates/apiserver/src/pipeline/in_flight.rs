@@ -54,6 +54,14 @@ impl InFlight {
         self.held.reads.load(Ordering::Relaxed) + self.held.writes.load(Ordering::Relaxed)
     }
 
+    /// Shows how many requests are being answered.
+    pub(crate) fn show(&self, metrics: &Metrics) {
+        metrics.set_in_flight(
+            self.held.reads.load(Ordering::Relaxed),
+            self.held.writes.load(Ordering::Relaxed),
+        );
+    }
+
     /// Takes a place, or refuses (429) if `bounded`. Administrators and health checks are never
     /// refused.
     pub(crate) fn enter(
@@ -74,10 +82,7 @@ impl InFlight {
             held: Arc::clone(&self.held),
             reads,
         };
-        metrics.set_in_flight(
-            self.held.reads.load(Ordering::Relaxed),
-            self.held.writes.load(Ordering::Relaxed),
-        );
+        self.show(metrics);
         if bounded && before >= limit && !exempt {
             drop(place);
             return Err(Status::too_many_requests(

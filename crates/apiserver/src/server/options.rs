@@ -20,6 +20,7 @@ use crate::pki::Identity;
 use crate::reach::Loopback;
 use crate::service_addresses::{NodePorts, ServiceRange};
 use crate::tokens::TokenLife;
+use crate::version::Build;
 
 /// The issuer of service account tokens unless configured otherwise.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -47,6 +48,8 @@ pub const MIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// What a server is made from.
 pub struct Options {
+    /// What `/version` says the server was built from.
+    pub build: Build,
     /// Where objects are kept.
     pub store: Arc<dyn Store>,
     /// Where keys and certificates are kept (`pki/` below it). Without it the server can only be
@@ -130,6 +133,7 @@ impl Options {
     /// A server over `store` with everything else as usual.
     pub fn new(store: Arc<dyn Store>) -> Self {
         Self {
+            build: Build::default(),
             store,
             data_dir: None,
             advertise_address: None,

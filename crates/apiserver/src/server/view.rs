@@ -13,7 +13,7 @@ use crate::authn::TokenView;
 use crate::authz;
 use crate::context::Warnings;
 use crate::lookup::Lookup;
-use crate::metrics::{AccessMetrics, WebhookMetrics};
+use crate::metrics::{AccessMetrics, AdmissionMetrics, WebhookMetrics};
 use crate::ownership::Tracking;
 use crate::registry::Registry;
 use crate::user::UserInfo;
@@ -62,6 +62,10 @@ impl ServerView for ApiServer {
 
     fn webhooks(&self) -> &Webhooks {
         Self::webhooks(self)
+    }
+
+    fn admission_metrics(&self) -> &AdmissionMetrics {
+        &self.metrics().admission
     }
 
     fn webhook_metrics(&self) -> &WebhookMetrics {

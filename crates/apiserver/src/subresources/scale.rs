@@ -14,7 +14,7 @@ use crate::context::{Context, HandlerResult};
 use crate::custom::Scale;
 use crate::handlers::{
     Expected, PatchKind, WriteOptions, check_namespace, configuration, decode_body, format,
-    not_allowed, patch_kind, read_body,
+    not_allowed, patch_kind, read_body, undeterminable,
 };
 use crate::negotiate::{Form, Offer};
 use crate::ownership::Tracking;
@@ -43,13 +43,16 @@ pub(super) async fn handle(
     };
     let name = context.info.name.as_str();
     let namespace = context.namespace();
-    let scale = match context.info.verb.as_str() {
+    let mut scale = match context.info.verb.as_str() {
         "get" => {
             let found = resource.storage.get(namespace, name).await;
             let found = found.map_err(|error| crate::errors::storage(error, resource, name))?;
             let Some(stored) = found else {
                 return Err(Status::not_found(resource.qualified(), name));
             };
+            if let Some(Some(paths)) = resource.custom.as_ref().map(|custom| &custom.scale) {
+                must_have_replicas(paths, &stored.value)?;
+            }
             scale_of(resource, &stored.value)?
         }
         verb @ ("update" | "patch") => {
@@ -67,6 +70,8 @@ pub(super) async fn handle(
         }
         verb => return Err(not_allowed(resource, verb)),
     };
+    // who owns the count is told of the object itself
+    object::remove_meta(&mut scale, &["managedFields"]);
     Ok(respond::encoded(accepted, StatusCode::OK, &scale))
 }
 
@@ -89,7 +94,10 @@ async fn change(
         let bytes = read_body(request.into_body()).await?;
         let wanted = decode_body(context, &bytes, format, &expected, options.validation)?;
         let named = object::name(&wanted);
-        if !named.is_empty() && named != name {
+        if named.is_empty() {
+            return Err(undeterminable(name));
+        }
+        if named != name {
             return Err(Status::bad_request(format!(
                 "the name of the object ({named}) does not match the name on the URL ({name})"
             )));
@@ -193,7 +201,7 @@ impl ScaleOwners<'_> {
 /// The scale of a workload with the entries of those who own the replica count.
 fn scale_of(resource: &ResourceInfo, workload: &Value) -> Result<Value, Status> {
     let mut scale = match resource.custom.as_ref().map(|custom| &custom.scale) {
-        Some(Some(paths)) => of_custom(paths, workload)?,
+        Some(Some(paths)) => of_custom(paths, workload),
         _ => of(workload),
     };
     let api_version = resource.storage.api_version();
@@ -215,7 +223,8 @@ fn with_scale(resource: &ResourceInfo, current: &Value, scale: &Value) -> Result
         .pointer("/spec/replicas")
         .and_then(Value::as_i64)
         .unwrap_or(0);
-    if replicas < 0 {
+    // custom kinds say it with their own path
+    if replicas < 0 && resource.custom.is_none() {
         let path = Path::new("spec").child("replicas");
         let why = "must be greater than or equal to 0";
         let fault = FieldError::invalid(&path, replicas, why);
@@ -252,14 +261,22 @@ fn with_scale(resource: &ResourceInfo, current: &Value, scale: &Value) -> Result
     Ok(new)
 }
 
+/// An object without the count can be scaled, and has no scale to be read.
+fn must_have_replicas(paths: &Scale, object: &Value) -> Result<(), Status> {
+    let found = paths.spec_replicas.find(object).ok().flatten();
+    if found.is_some_and(Value::is_i64) {
+        return Ok(());
+    }
+    Err(Status::internal(format!(
+        "the spec replicas field {} does not exist",
+        davit_api::field::quote(&paths.spec_replicas.to_string())
+    )))
+}
+
 /// The scale of a custom object.
-fn of_custom(paths: &Scale, object: &Value) -> Result<Value, Status> {
-    let Some(replicas) = paths.spec_replicas.get(object).and_then(Value::as_i64) else {
-        return Err(Status::internal(format!(
-            "the spec replicas field {} does not exist",
-            davit_api::field::quote(&paths.spec_replicas.to_string())
-        )));
-    };
+fn of_custom(paths: &Scale, object: &Value) -> Value {
+    let replicas = paths.spec_replicas.get(object).and_then(Value::as_i64);
+    let replicas = replicas.unwrap_or(0);
     let mut spec = json!({});
     if replicas != 0 {
         spec["replicas"] = json!(replicas);
@@ -271,10 +288,10 @@ fn of_custom(paths: &Scale, object: &Value) -> Result<Value, Status> {
     if let Some(text) = selector.and_then(Value::as_str).filter(|s| !s.is_empty()) {
         status["selector"] = json!(text);
     }
-    Ok(json!({
+    json!({
         "kind": KIND, "apiVersion": format!("{GROUP}/{VERSION}"),
         "metadata": scale_metadata(object), "spec": spec, "status": status,
-    }))
+    })
 }
 
 fn scale_metadata(object: &Value) -> Value {

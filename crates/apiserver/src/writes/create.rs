@@ -23,6 +23,7 @@ impl Writer<'_> {
         let has_version = !matches!(object::resource_version(&new), "" | "0");
         object::remove_meta(&mut new, &["resourceVersion"]);
         self.place(&mut new)?;
+        self.check_definition(&new)?;
         let given = object::name(&new).to_owned();
         let base = object::meta_str(&new, "generateName").to_owned();
         let generated = given.is_empty() && !base.is_empty();
@@ -94,6 +95,17 @@ impl Writer<'_> {
             "" => object::set_meta(new, "namespace", self.namespace),
             namespace if namespace == self.namespace => {}
             _ => return Err(Status::bad_request(errors::NAMESPACE_MISMATCH)),
+        }
+        Ok(())
+    }
+
+    /// A kind that is going takes no new objects.
+    fn check_definition(&self, new: &Value) -> Result<(), Status> {
+        let custom = self.resource.custom.as_ref();
+        if custom.is_some_and(|custom| custom.definition.terminating) {
+            let why = "create not allowed while custom resource definition is terminating";
+            let resource = self.resource.qualified();
+            return Err(Status::forbidden(resource, object::name(new), why));
         }
         Ok(())
     }

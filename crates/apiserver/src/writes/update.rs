@@ -208,7 +208,7 @@ impl Writer<'_> {
                 .await?;
         }
         if subresource.is_empty() {
-            for warning in strategy.warnings(&new) {
+            for warning in strategy.update_warnings(&new, &old.value) {
                 self.warnings.add(warning);
             }
         }

@@ -455,10 +455,10 @@ async fn item_160_078_deleting_a_definition_deletes_its_objects() {
     let error = c
         .post(SHIRTS, &shirt("more", json!({})))
         .await
-        .error(405, "MethodNotAllowed");
+        .error(403, "Forbidden");
     assert_eq!(
         error["message"],
-        "create not allowed while custom resource definition is terminating"
+        "shirts.stable.example.com \"more\" is forbidden: create not allowed while custom resource definition is terminating"
     );
     let mut events = c.watch(&format!("{SHIRTS}?watch=1")).await;
     let patch = json!({"metadata": {"finalizers": null}});

@@ -376,7 +376,7 @@ async fn item_003_every_error_is_a_status_with_its_code() {
             "",
             400,
         ),
-        ("GET", format!("{CONFIG_MAPS}?resourceVersion=x"), "", 422),
+        ("GET", format!("{CONFIG_MAPS}?resourceVersion=x"), "", 400),
         ("PATCH", format!("{CONFIG_MAPS}/x"), "{}", 415),
         ("DELETE", format!("{CONFIG_MAPS}/x?dryRun=some"), "", 422),
     ] {

@@ -60,6 +60,10 @@ impl Worker {
             Ok(id) => {
                 tracing::debug!(pod = %self.pod.format(), %id, "sandbox is up");
                 self.ctx.metrics.started_pods.inc();
+                for (reason, text) in self.ctx.options.network.missing(&self.pod) {
+                    let pod = self.pod.reference();
+                    self.ctx.recorder.warning(&pod, reason, text);
+                }
                 Ok(())
             }
             Err(error) => {

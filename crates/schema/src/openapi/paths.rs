@@ -145,7 +145,7 @@ fn paths_of(writer: &Writer<'_>) -> Vec<(String, Value)> {
 
     let mut paths = Vec::new();
     if row.namespaced && row.has_verb("list") {
-        let item = writer.item(&[], vec![writer.list("ForAllNamespaces")]);
+        let item = writer.item(&[], vec![writer.list_all()]);
         paths.push((format!("{root}/{}", row.plural), item));
     }
     let namespace: &[&str] = if row.namespaced { &["namespace"] } else { &[] };
@@ -162,7 +162,10 @@ fn paths_of(writer: &Writer<'_>) -> Vec<(String, Value)> {
         if sub.name == "proxy" {
             let mut tail = named.clone();
             tail.push("path");
-            let operations = writer.subresource(sub.name);
+            let mut operations = writer.subresource(sub.name);
+            for operation in &mut operations {
+                operation.id.push_str("WithPath");
+            }
             let item = writer.item(&tail, operations);
             paths.push((format!("{object}/proxy/{{path}}"), item));
         }
@@ -209,53 +212,41 @@ impl<'a> Writer<'a> {
         definition_name(&self.table.types.get(self.row.type_id).name)
     }
 
-    /// `CoreV1NamespacedPod`, the tail of operation ids.
-    fn noun(&self, kind: &str) -> String {
-        let group = match self.row.group {
-            "" => "core",
-            group => group.split('.').next().unwrap_or(group),
-        };
-        let scope = if self.row.namespaced {
-            "Namespaced"
-        } else {
-            ""
-        };
-        format!(
-            "{}{}{scope}{kind}",
-            capital(group),
-            capital(self.row.version)
-        )
+    /// The id of an operation: `deleteCoreV1CollectionNamespacedPod` is made of the verb `delete` and of `Collection`,
+    /// which comes after the version. Generated clients name their methods after it.
+    fn id(&self, verb: &str, of: &str, namespaced: bool) -> String {
+        let group = capital(&group_word(self.row.group));
+        let version = capital(self.row.version);
+        let scope = if namespaced { "Namespaced" } else { "" };
+        format!("{verb}{group}{version}{of}{scope}{}", self.row.kind)
     }
 
     fn operation(&self, method: &'static str, action: &'static str, verb: &str) -> Operation<'a> {
         let row = self.row;
-        let group = if row.group.is_empty() {
-            "core"
-        } else {
-            row.group
-        };
         Operation {
             method,
             action,
-            id: format!("{verb}{}", self.noun(row.kind)),
+            id: self.id(verb, "", row.namespaced),
             gvk: Gvk::new(row.group, row.version, row.kind),
             query: vec![PRETTY],
             body: String::new(),
             body_types: &["*/*"],
             answer: self.own(),
             created: false,
-            tag: format!(
-                "{}_{}",
-                group.split('.').next().unwrap_or(group),
-                row.version
-            ),
+            tag: format!("{}_{}", group_word(row.group), row.version),
         }
     }
 
-    fn list(&self, suffix: &str) -> Operation<'a> {
+    fn list_all(&self) -> Operation<'a> {
+        let mut list = self.list();
+        list.id = self.id("list", "", false);
+        list.id.push_str("ForAllNamespaces");
+        list
+    }
+
+    fn list(&self) -> Operation<'a> {
         let mut list = self.operation("get", "list", "list");
         let kind = format!("{}List", self.row.kind);
-        list.id.push_str(suffix);
         list.query.extend(LIST);
         list.answer = self.definition(self.row.group, self.row.version, &kind);
         list
@@ -264,7 +255,7 @@ impl<'a> Writer<'a> {
     fn collection(&self) -> Vec<Operation<'a>> {
         let mut all = Vec::new();
         if self.row.has_verb("list") {
-            all.push(self.list(""));
+            all.push(self.list());
         }
         if self.row.has_verb("create") {
             let mut create = self.operation("post", "post", "create");
@@ -274,7 +265,8 @@ impl<'a> Writer<'a> {
             all.push(create);
         }
         if self.row.has_verb("deletecollection") {
-            let mut delete = self.operation("delete", "deletecollection", "deleteCollection");
+            let mut delete = self.operation("delete", "deletecollection", "delete");
+            delete.id = self.id("delete", "Collection", self.row.namespaced);
             delete.query.extend(LIST);
             delete.query.extend(DELETE);
             delete.body = self.definition("meta.k8s.io", "v1", "DeleteOptions");
@@ -369,8 +361,8 @@ impl<'a> Writer<'a> {
             &["get", "post"]
         };
         let connect = |method: &&'static str| {
-            let mut operation =
-                self.operation(method, "connect", &format!("connect{}", capital(method)));
+            let mut operation = self.operation(method, "connect", "connect");
+            operation.id = self.id("connect", &capital(method), self.row.namespaced);
             operation.answer.clear();
             operation
         };
@@ -498,6 +490,17 @@ fn responses(operation: &Operation<'_>, answer: &Value) -> Value {
         all["202"] = accepted;
     }
     all
+}
+
+/// A group in ids and tags: `rbacAuthorization`, `stableExampleCom`.
+fn group_word(group: &str) -> String {
+    if group.is_empty() {
+        return "core".to_owned();
+    }
+    let group = group.strip_suffix(".k8s.io").unwrap_or(group);
+    let mut words = group.split(|c: char| !c.is_alphanumeric() && c != '_');
+    let first = words.next().unwrap_or_default().to_owned();
+    words.fold(first, |word, next| word + &capital(next))
 }
 
 fn capital(word: &str) -> String {

@@ -234,3 +234,33 @@ fn the_protobuf_form_decodes_to_the_same() {
         });
     assert!(validates);
 }
+
+#[test]
+fn operations_are_named_as_generated_clients_know_them() {
+    let ids = |group: &str, version: &str| -> Vec<String> {
+        let document = v3(group, version);
+        let items = document["paths"].as_object().unwrap().values();
+        let operations = items.flat_map(|item| item.as_object().unwrap().values());
+        let ids = operations.filter_map(|operation| operation["operationId"].as_str());
+        ids.map(str::to_owned).collect()
+    };
+    let core = ids("", "v1");
+    for id in [
+        "listCoreV1PodForAllNamespaces",
+        "listCoreV1NamespacedPod",
+        "deleteCoreV1CollectionNamespacedPod",
+        "connectCoreV1GetNamespacedPodProxy",
+        "connectCoreV1GetNamespacedPodProxyWithPath",
+        "createCoreV1NamespacedPodBinding",
+    ] {
+        assert!(core.iter().any(|known| known == id), "{id}");
+    }
+    let unique: BTreeSet<&String> = core.iter().collect();
+    assert_eq!(unique.len(), core.len(), "no id stands twice");
+    let roles = ids("rbac.authorization.k8s.io", "v1");
+    assert!(
+        roles
+            .iter()
+            .any(|id| id == "readRbacAuthorizationV1ClusterRole")
+    );
+}

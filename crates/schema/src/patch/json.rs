@@ -49,7 +49,7 @@ impl JsonPatch {
         })?;
         let Value::Array(list) = value else {
             return Err(malformed(format!(
-                "json: cannot unmarshal {} into Go value of type jsonpatch.Patch",
+                "error decoding patch: json: cannot unmarshal {} into Go value of type []handlers.jsonPatchOp",
                 go_word(&value)
             )));
         };
@@ -88,7 +88,8 @@ impl JsonPatch {
 }
 
 fn operation(value: Value) -> Result<Operation, PatchError> {
-    let malformed = |text: &str| PatchError::Malformed(text.to_owned());
+    // The original reads operations when it applies them.
+    let malformed = |text: &str| PatchError::Unprocessable(text.to_owned());
     let Value::Object(mut fields) = value else {
         return Err(PatchError::Malformed(format!(
             "json: cannot unmarshal {} into Go value of type jsonpatch.Operation",
@@ -118,7 +119,9 @@ fn operation(value: Value) -> Result<Operation, PatchError> {
             }
         }
         other => {
-            return Err(PatchError::Malformed(format!("Unexpected kind: {other}")));
+            return Err(PatchError::Unprocessable(format!(
+                "Unexpected kind: {other}"
+            )));
         }
     };
     Ok(Operation { verb, path })
@@ -452,27 +455,36 @@ mod tests {
 
     #[test]
     fn malformed() {
-        for (patch, text) in [
+        for (patch, code, text) in [
             (
                 "{}",
-                "json: cannot unmarshal object into Go value of type jsonpatch.Patch",
+                400,
+                "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp",
             ),
             (
                 "[{]",
+                400,
                 "invalid character ']' looking for beginning of object key string",
             ),
             (
                 "[1]",
+                400,
                 "json: cannot unmarshal number into Go value of type jsonpatch.Operation",
             ),
             (
                 "[{\"op\":\"jump\",\"path\":\"/a\"}]",
+                422,
                 "Unexpected kind: jump",
+            ),
+            (
+                "[{\"op\":\"add\",\"path\":\"a\",\"value\":1}]",
+                422,
+                "path of a patch operation must start with '/'",
             ),
         ] {
             let error = JsonPatch::parse(patch.as_bytes()).unwrap_err();
             assert_eq!(error.to_string(), text);
-            assert_eq!(error.status().code, 400);
+            assert_eq!(error.status().code, code, "{patch}");
         }
         let many = vec![json!({"op": "test", "path": "", "value": 1}); MAX_OPERATIONS + 1];
         let error = JsonPatch::parse(Value::from(many).to_string().as_bytes()).unwrap_err();

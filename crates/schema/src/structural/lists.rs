@@ -1,6 +1,6 @@
 //! Lists that are sets or maps: no element twice.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use davit_api::field::{ErrorList, FieldError, Path};
 use davit_api::kinds::{ListType, Text};
@@ -57,6 +57,60 @@ fn repeated(
         {
             errors.push(FieldError::duplicate(&path.index(i), identity));
         }
+    }
+}
+
+/// The elements of a list by their keys, where it is a map; those of other lists cannot be told apart.
+pub(super) struct Elements<'a> {
+    names: &'a [Text],
+    by_keys: HashMap<String, &'a Value>,
+}
+
+impl<'a> Elements<'a> {
+    pub(super) fn of(node: &'a Node, list: &'a Value) -> Self {
+        let is_map = node.list_type == Some(ListType::Map);
+        let items = list.as_array().filter(|_| is_map).into_iter().flatten();
+        let names = &*node.list_map_keys;
+        let keyed = items.filter_map(|item| Some((keys(item, names)?.to_string(), item)));
+        Self {
+            names,
+            by_keys: keyed.collect(),
+        }
+    }
+
+    /// The element with the keys of `item`.
+    pub(super) fn counterpart(&self, item: &Value) -> Option<&'a Value> {
+        if self.by_keys.is_empty() {
+            return None;
+        }
+        self.by_keys
+            .get(&keys(item, self.names)?.to_string())
+            .copied()
+    }
+}
+
+/// Whether a value is what it was. The elements of a list that is a map may have changed places.
+pub(super) fn unchanged(node: &Node, new: &Value, old: &Value) -> bool {
+    match (new, old) {
+        (Value::Array(items), Value::Array(before)) if node.list_type == Some(ListType::Map) => {
+            let Some(inner) = &node.items else {
+                return new == old;
+            };
+            let known = Elements::of(node, old);
+            let same = |item| {
+                let before = known.counterpart(item);
+                before.is_some_and(|before| unchanged(inner, item, before))
+            };
+            items.len() == before.len() && items.iter().all(same)
+        }
+        (Value::Object(map), Value::Object(before)) => {
+            let same = |(key, value): (&String, &Value)| match (before.get(key), node.entry(key)) {
+                (Some(before), Some(inner)) => unchanged(inner, value, before),
+                (before, _) => before == Some(value),
+            };
+            map.len() == before.len() && map.iter().all(same)
+        }
+        _ => new == old,
     }
 }
 

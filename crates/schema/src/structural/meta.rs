@@ -2,7 +2,10 @@
 
 use davit_api::field::{ErrorList, FieldError, Path, invalid_each};
 use davit_api::kinds::builtin;
-use davit_api::names::{check_dns1035_label, check_dns1123_subdomain, check_qualified_name};
+use davit_api::names::{
+    check_dns1035_label, check_dns1123_label, check_label_value, check_path_segment,
+    check_path_segment_prefix, check_qualified_name,
+};
 use serde_json::{Map, Value};
 
 use super::Node;
@@ -63,9 +66,9 @@ fn coerce_one(
             Some(Value::Null) => {
                 map.remove(key);
             }
-            Some(_) => {
+            Some(value) => {
                 return Err(format!(
-                    "{}: Invalid value: must be a string",
+                    "{}: Invalid value: {value}: must be a string",
                     join(path, key)
                 ));
             }
@@ -78,13 +81,15 @@ fn coerce_one(
         map.remove("metadata");
         return Ok(());
     }
-    let (clean, strict) = typed(metadata.take()).map_err(|error| {
-        let text = error.to_string();
-        // the original decodes the object's metadata as part of the object
-        text.replace(
-            "struct field ObjectMeta.",
-            "struct field ObjectMeta.metadata.",
-        )
+    let given = metadata.take();
+    // The original says of an embedded resource which one it is, and shows its metadata.
+    let shown = (!path.is_empty()).then(|| given.to_string());
+    let (clean, strict) = typed(given).map_err(|error| match shown {
+        Some(shown) => format!(
+            "{}: Invalid value: {shown}: {error}",
+            join(path, "metadata")
+        ),
+        None => error.to_string(),
     })?;
     for fault in strict {
         // `unknown field "x"`: the path lies inside the metadata
@@ -184,57 +189,72 @@ pub(super) fn embedded(
 }
 
 fn resource(map: &Map<String, Value>, path: &Path, errors: &mut ErrorList) {
-    let text = |key: &str| map.get(key).and_then(Value::as_str).unwrap_or_default();
-    let version = text("apiVersion");
-    if version.is_empty() {
-        errors.push(FieldError::required(
-            &path.child("apiVersion"),
-            "must not be empty",
-        ));
-    } else if version.matches('/').count() > 1 {
-        let why = format!("unexpected GroupVersion string: {version}");
-        errors.push(FieldError::invalid(&path.child("apiVersion"), version, why));
-    }
-    let kind = text("kind");
-    if kind.is_empty() {
-        errors.push(FieldError::required(
-            &path.child("kind"),
-            "must not be empty",
-        ));
-    } else {
-        let faults = check_dns1035_label(&kind.to_lowercase());
-        if !faults.is_empty() {
-            let why = format!(
-                "may have mixed case, but should otherwise match: {}",
-                faults.join(",")
-            );
-            errors.push(FieldError::invalid(&path.child("kind"), kind, why));
+    for key in ["apiVersion", "kind"] {
+        let at = path.child(key);
+        match map.get(key).map(|value| value.as_str().unwrap_or_default()) {
+            None => errors.push(FieldError::required(&at, "")),
+            Some("") => errors.push(FieldError::invalid(&at, "", "must not be empty")),
+            Some(version) if key == "apiVersion" => {
+                if version.matches('/').count() > 1 {
+                    let why = format!("unexpected GroupVersion string: {version}");
+                    errors.push(FieldError::invalid(&at, version, why));
+                }
+            }
+            Some(kind) => {
+                let faults = check_dns1035_label(&kind.to_lowercase());
+                if !faults.is_empty() {
+                    let why = format!(
+                        "may have mixed case, but should otherwise match: {}",
+                        faults.join(",")
+                    );
+                    errors.push(FieldError::invalid(&at, kind, why));
+                }
+            }
         }
     }
-    let Some(metadata) = map.get("metadata") else {
-        return;
+    if let Some(meta) = map.get("metadata") {
+        metadata(meta, &path.child("metadata"), errors);
+    }
+}
+
+/// What is wrong with the metadata of an embedded resource, whose name is that of any kind.
+fn metadata(meta: &Value, path: &Path, errors: &mut ErrorList) {
+    let mut text = |key: &str, check: fn(&str) -> Vec<String>| {
+        let value = meta[key].as_str().unwrap_or_default();
+        if !value.is_empty() {
+            errors.extend(invalid_each(&path.child(key), value, check(value)));
+        }
     };
-    let path = path.child("metadata");
-    for key in ["name", "generateName"] {
-        let name = metadata[key].as_str().unwrap_or_default();
-        if !name.is_empty() {
-            let faults = check_dns1123_subdomain(name.trim_end_matches('-'));
-            errors.extend(invalid_each(&path.child(key), name, faults));
-        }
-    }
-    for (key, value) in metadata["labels"].as_object().into_iter().flatten() {
-        let labels = path.child("labels");
+    text("generateName", check_path_segment_prefix);
+    text("name", check_path_segment);
+    text("namespace", check_dns1123_label);
+    let labels = path.child("labels");
+    for (key, value) in meta["labels"].as_object().into_iter().flatten() {
         errors.extend(invalid_each(&labels, key, check_qualified_name(key)));
         let value = value.as_str().unwrap_or_default();
-        let faults = davit_api::names::check_label_value(value);
-        errors.extend(invalid_each(&labels, value, faults));
+        errors.extend(invalid_each(&labels, value, check_label_value(value)));
     }
-    for key in metadata["annotations"]
-        .as_object()
-        .into_iter()
-        .flat_map(|annotations| annotations.keys())
-    {
+    let annotations = meta["annotations"].as_object();
+    for key in annotations.into_iter().flat_map(Map::keys) {
         let faults = check_qualified_name(&key.to_lowercase());
         errors.extend(invalid_each(&path.child("annotations"), key, faults));
+    }
+    for owner in meta["ownerReferences"].as_array().into_iter().flatten() {
+        for key in ["apiVersion", "kind", "name", "uid"] {
+            if owner[key].as_str().is_none_or(str::is_empty) {
+                let at = path.child("ownerReferences").child(key);
+                let why = if key == "apiVersion" {
+                    "version must not be empty"
+                } else {
+                    "must not be empty"
+                };
+                errors.push(FieldError::invalid(&at, "", why));
+            }
+        }
+    }
+    let finalizers = meta["finalizers"].as_array().into_iter().flatten();
+    for name in finalizers.filter_map(Value::as_str) {
+        let faults = check_qualified_name(name);
+        errors.extend(invalid_each(&path.child("finalizers"), name, faults));
     }
 }

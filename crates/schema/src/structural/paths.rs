@@ -31,6 +31,12 @@ impl SimplePath {
         (!names.is_empty()).then(|| Self(names.into()))
     }
 
+    /// Reads `.a.b` as the scale subresource does: what stands between the dots is a name, whatever it is.
+    pub fn dotted(text: &str) -> Option<Self> {
+        let names = text.strip_prefix('.').unwrap_or(text).split('.');
+        (!text.is_empty()).then(|| Self(names.map(Into::into).collect()))
+    }
+
     /// The field names.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(|name| &**name)
@@ -44,6 +50,26 @@ impl SimplePath {
     /// The value at the path.
     pub fn get<'a>(&self, value: &'a Value) -> Option<&'a Value> {
         self.names().try_fold(value, |value, name| value.get(name))
+    }
+
+    /// As [`SimplePath::get`]. The error is a value on the way that is no object, and how many names lead to where it was
+    /// looked into.
+    ///
+    /// # Errors
+    /// When a value on the way is neither an object nor null.
+    pub fn find<'a>(&self, value: &'a Value) -> Result<Option<&'a Value>, (usize, &'a Value)> {
+        let mut at = value;
+        for (i, name) in self.names().enumerate() {
+            at = match at {
+                Value::Object(map) => match map.get(name) {
+                    Some(next) => next,
+                    None => return Ok(None),
+                },
+                Value::Null => return Ok(None),
+                other => return Err((i + 1, other)),
+            };
+        }
+        Ok(Some(at))
     }
 
     /// Writes a value at the path, with the objects that lead there. False when something that is

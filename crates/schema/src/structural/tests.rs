@@ -111,7 +111,6 @@ fn limits_are_told_in_the_words_of_the_original() {
     assert_eq!(
         faults(properties.clone(), object),
         [
-            "spec.must: Required value",
             "spec.color: Unsupported value: \"pink\": supported values: \"red\", \"blue\"",
             "spec.half: Invalid value: 0: spec.half in body should be greater than 0",
             "spec.list: Too many: 3: must have at most 2 items",
@@ -121,6 +120,7 @@ fn limits_are_told_in_the_words_of_the_original() {
             "spec.port: Invalid value: \"number\": spec.port in body must be of type integer,string: \"number\"",
             "spec.replicas: Invalid value: \"string\": spec.replicas in body must be of type integer: \"string\"",
             "spec.when: Invalid value: \"noon\": spec.when in body must be of type date-time: \"noon\"",
+            "spec.must: Required value",
         ]
     );
     assert_eq!(
@@ -198,19 +198,87 @@ fn item_148_elements_of_sets_and_maps_are_unique() {
 fn item_147_embedded_resources_are_resources() {
     let schema = schema(json!({"template": {"type": "object",
         "x-kubernetes-embedded-resource": true, "x-kubernetes-preserve-unknown-fields": true}}));
-    let object = json!({"template": {"metadata": {"name": "No!"}, "spec": 1}});
+    let object = json!({"template": {"metadata": {"name": "a/b", "namespace": "No!", "finalizers": ["x y"],
+        "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p"}]}, "spec": 1}});
     let found = lines(&embedded_errors(&object, schema.root()));
     assert_eq!(
         found[..2],
         [
-            "template.apiVersion: Required value: must not be empty",
-            "template.kind: Required value: must not be empty"
+            "template.apiVersion: Required value",
+            "template.kind: Required value"
         ]
     );
-    assert!(found[2].starts_with("template.metadata.name: Invalid value: \"No!\""));
+    // a name of whatever kind
+    assert_eq!(
+        found[2],
+        "template.metadata.name: Invalid value: \"a/b\": may not contain '/'"
+    );
+    assert!(found[3].starts_with("template.metadata.namespace: Invalid value: \"No!\""));
+    assert_eq!(
+        found[4],
+        "template.metadata.ownerReferences.uid: Invalid value: \"\": must not be empty"
+    );
+    assert!(found[5].starts_with("template.metadata.finalizers: Invalid value: \"x y\""));
     let bad =
         json!({"template": {"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": {"a": 1}}}});
-    assert!(schema.decode_value(bad).is_err());
+    assert_eq!(
+        schema.decode_value(bad).unwrap_err().to_string(),
+        "template.metadata: Invalid value: {\"labels\":{\"a\":1}}: json: cannot unmarshal number into \
+         Go struct field ObjectMeta.labels of type string"
+    );
+    let bad = json!({"template": {"apiVersion": 5, "kind": "Pod"}});
+    assert_eq!(
+        schema.decode_value(bad).unwrap_err().to_string(),
+        "template.apiVersion: Invalid value: 5: must be a string"
+    );
+}
+
+#[test]
+fn what_only_moved_is_not_held_against_the_writer() {
+    let schema = schema(json!({
+        "map": {"type": "array", "maxItems": 1, "x-kubernetes-list-type": "map",
+            "x-kubernetes-list-map-keys": ["k"], "items": {"type": "object", "required": ["k"],
+                "properties": {"k": {"type": "string"}, "v": {"type": "string", "maxLength": 2}}}},
+        "list": {"type": "array", "maxItems": 1, "items": {"type": "string"}},
+    }));
+    let old = json!({"map": [{"k": "a", "v": "long"}, {"k": "b"}], "list": ["a", "b"]});
+    let told = |new: Value| lines(&schema.validate(&new, Some(&old)));
+    assert_eq!(told(old.clone()), [""; 0]);
+    let moved = json!({"map": [{"k": "b"}, {"k": "a", "v": "long"}], "list": ["a", "b"]});
+    assert_eq!(told(moved), [""; 0], "elements of a map may change places");
+    let moved = json!({"list": ["b", "a"]});
+    assert_eq!(told(moved), ["list: Too many: 2: must have at most 1 item"]);
+    let changed = json!({"map": [{"k": "b", "v": "x"}, {"k": "a", "v": "long"}]});
+    assert_eq!(
+        told(changed),
+        ["map: Too many: 2: must have at most 1 item"]
+    );
+}
+
+#[test]
+fn faults_of_a_status_are_told_from_there_on() {
+    let schema = schema(
+        json!({"spec": {"type": "integer"}, "status": {"type": "object",
+        "properties": {"count": {"type": "integer"}}}}),
+    );
+    let told = |new: Value| lines(&schema.validate_status(&new, None));
+    assert_eq!(
+        told(json!({"spec": "x", "status": {"count": "x"}})),
+        [
+            "status.count: Invalid value: \"string\": count in body must be of type integer: \"string\""
+        ]
+    );
+    assert_eq!(
+        told(json!({"status": "x"})),
+        ["status: Invalid value: \"string\":  in body must be of type object: \"string\""]
+    );
+    assert_eq!(
+        told(json!({"status": {"count": 1.5}})),
+        [
+            "status.count: Invalid value: \"number\": count in body must be of type integer: \"number\"",
+            "status: Invalid value: \"\": Checked value must be of type integer (default format) in count",
+        ]
+    );
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "callers write JSON in place")]

@@ -1,7 +1,6 @@
 //! Limits of values, with the sentences of the validator that Kubernetes uses.
 
 use davit_api::field::{ErrorList, ErrorType, FieldError, Path, quote};
-use davit_api::kinds::ListType;
 use serde_json::Value;
 
 use super::numbers::whole;
@@ -15,6 +14,22 @@ pub(super) fn validate(node: &Node, new: &Value, old: Option<&Value>) -> ErrorLi
     let mut errors = ErrorList::new();
     value(node, new, old, "", &mut errors);
     errors.truncate(MAX_ERRORS);
+    errors
+}
+
+/// What is wrong with the status of an object, where nothing else was written. Sentences name fields from the status on,
+/// as in the original.
+pub(super) fn validate_status(root: &Node, new: &Value, old: Option<&Value>) -> ErrorList {
+    let (Some(node), Some(new)) = (root.property("status"), new.get("status")) else {
+        return ErrorList::new();
+    };
+    let mut errors = validate(node, new, old.and_then(|old| old.get("status")));
+    for error in &mut errors {
+        let inner = std::mem::replace(&mut error.field, "status".to_owned());
+        if inner != Path::root().to_string() {
+            error.field = child(&error.field, &inner);
+        }
+    }
     errors
 }
 
@@ -39,7 +54,7 @@ fn child(path: &str, key: &str) -> String {
 }
 
 fn value(node: &Node, new: &Value, old: Option<&Value>, path: &str, errors: &mut ErrorList) {
-    if old == Some(new) {
+    if old.is_some_and(|old| lists::unchanged(node, new, old)) {
         return;
     }
     if new.is_null() && node.nullable {
@@ -63,12 +78,6 @@ fn value(node: &Node, new: &Value, old: Option<&Value>, path: &str, errors: &mut
         Value::Object(map) => {
             if let Some(limits) = &node.limits {
                 size(limits, map.len(), path, errors);
-                for name in &limits.required {
-                    if !map.contains_key(name.as_str()) {
-                        let path = at(&child(path, name));
-                        errors.push(FieldError::required(&path, ""));
-                    }
-                }
             }
             for (key, held) in map {
                 let before = old.and_then(|old| old.get(key));
@@ -77,6 +86,10 @@ fn value(node: &Node, new: &Value, old: Option<&Value>, path: &str, errors: &mut
                 } else if let Additional::Schema(inner) = &node.additional {
                     value(inner, held, before, &child(path, key), errors);
                 }
+            }
+            let required = node.limits.iter().flat_map(|limits| &limits.required);
+            for name in required.filter(|name| !map.contains_key(name.as_str())) {
+                errors.push(FieldError::required(&at(&child(path, name)), ""));
             }
         }
         _ => {}
@@ -122,6 +135,10 @@ fn has_type(node: &Node, value: &Value, path: &str, errors: &mut ErrorList) -> b
     };
     if !fits {
         errors.push(wrong_type(path, kind.as_str(), type_word(value)));
+        if kind == Kind::Integer && value.is_number() {
+            let why = format!("Checked value must be of type integer (default format) in {path}");
+            errors.push(FieldError::invalid(&Path::root(), "", why));
+        }
     }
     fits
 }
@@ -330,22 +347,11 @@ fn list(node: &Node, items: &[Value], old: Option<&Value>, path: &str, errors: &
         }
     }
     let Some(inner) = &node.items else { return };
-    let old = old.and_then(Value::as_array);
+    let known = old.map(|old| lists::Elements::of(node, old));
     for (i, item) in items.iter().enumerate() {
-        let before = old.and_then(|old| correlated(node, item, old));
+        let before = known.as_ref().and_then(|known| known.counterpart(item));
         value(inner, item, before, &format!("{path}[{i}]"), errors);
     }
-}
-
-/// The element of the list as it was that `item` is the new state of; only lists of the type map
-/// tell.
-pub(super) fn correlated<'a>(node: &Node, item: &Value, old: &'a [Value]) -> Option<&'a Value> {
-    if node.list_type != Some(ListType::Map) {
-        return None;
-    }
-    let keys = lists::keys(item, &node.list_map_keys)?;
-    old.iter()
-        .find(|old| lists::keys(old, &node.list_map_keys).as_ref() == Some(&keys))
 }
 
 /// Whether an error keeps rules from being checked.
