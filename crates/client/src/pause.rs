@@ -48,9 +48,10 @@ impl Pause {
 
 /// Whether the server has no such resource.
 fn is_not_served(error: &watcher::Error) -> bool {
-    let cause = match error {
-        watcher::Error::InitialListFailed(cause) | watcher::Error::WatchStartFailed(cause) => cause,
-        _ => return false,
+    let (watcher::Error::InitialListFailed(cause) | watcher::Error::WatchStartFailed(cause)) =
+        error
+    else {
+        return false;
     };
     matches!(cause, kube::Error::Api(status) if status.code == 404)
 }
