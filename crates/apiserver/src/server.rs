@@ -339,7 +339,9 @@ impl ApiServer {
         server.ready.store(true, Ordering::Release);
         server.keep("aggregator", |server, _| aggregation::run(server));
         server.keep("event-ttl", |server, _| event_ttl::run(server));
-        server.keep("resource-metrics", |server, _| resource_metrics::run(server));
+        server.keep("resource-metrics", |server, _| {
+            resource_metrics::run(server)
+        });
         Ok(server)
     }
 

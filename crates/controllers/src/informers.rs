@@ -54,7 +54,7 @@ impl Informers {
         cancel: &CancellationToken,
     ) -> Self {
         let all = watcher::Config::default;
-        let root_ca_maps = all().fields(&format!("metadata.name={}", ROOT_CA_MAP));
+        let root_ca_maps = all().fields(&format!("metadata.name={ROOT_CA_MAP}"));
         let leases = kube::Api::namespaced(client.clone(), LEASE_NAMESPACE);
         Self {
             namespaces: Informer::spawn(

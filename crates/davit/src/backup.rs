@@ -69,7 +69,7 @@ pub(crate) async fn backup(args: Backup) -> Result<()> {
     let (revision, count) = verified(&mut open(&part)?, &part)?;
     std::fs::rename(&part, &args.file).with_context(|| args.file.display().to_string())?;
     let dir = args.file.parent().filter(|dir| *dir != Path::new(""));
-    let dir = std::fs::File::open(dir.unwrap_or(Path::new(".")));
+    let dir = File::open(dir.unwrap_or(Path::new(".")));
     dir.and_then(|dir| dir.sync_all())
         .with_context(|| args.file.display().to_string())?;
     println!(

@@ -394,7 +394,7 @@ impl Plugin for Defective {
 
 impl Permit for Defective {
     fn permit(&self, _: &mut CycleState, pod: &PodInfo, _: &str) -> (Status, Duration) {
-        assert_ne!(pod.name, "bad", "a defect");
+        assert_ne!(&*pod.name, "bad", "a defect");
         (Status::success(), Duration::ZERO)
     }
 }
