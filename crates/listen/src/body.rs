@@ -47,11 +47,11 @@ impl<B: Body<Data = Bytes>> Body for TrackedBody<B> {
         let this = self.project();
         *this.piece = None;
         let frame = this.inner.poll_frame(cx);
-        if !*this.whole {
-            if let Poll::Ready(Some(Ok(frame))) = &frame {
-                let bytes = frame.data_ref().map_or(0, Bytes::len);
-                *this.piece = Some(this.exchange.piece(bytes));
-            }
+        if !*this.whole
+            && let Poll::Ready(Some(Ok(frame))) = &frame
+        {
+            let bytes = frame.data_ref().map_or(0, Bytes::len);
+            *this.piece = Some(this.exchange.piece(bytes));
         }
         let count = |data| match *this.whole {
             true => this.exchange.whole(data),
