@@ -145,6 +145,10 @@ const MAY: &[(&str, &str)] = &[
         "pinned namespaces in davit's state directory",
     ),
     (
+        "oci/src/monitor/mounts/images.rs",
+        "layers of finished images",
+    ),
+    (
         "oci/src/monitor/pause.rs",
         "pinned namespaces in davit's state directory",
     ),
@@ -173,7 +177,7 @@ const MAY: &[(&str, &str)] = &[
     ("node/src/eviction/", "usage of the node's file systems"),
     (
         "node/src/images/",
-        "credential providers and their configuration",
+        "credential providers and their configuration, records of pulls",
     ),
     ("node/src/kubelet_config", "the kubelet's configuration"),
     (

@@ -301,8 +301,10 @@ mod tests {
             .parse()
             .unwrap();
         let dir = tempfile::tempdir().unwrap();
+        let data_dir = dir.path().join("etcd");
+        davit_beneath::private_dir(&data_dir, 0o700).unwrap();
         let told = StoreDir {
-            directory: dir.path().join("davit"),
+            directory: data_dir.join("davit"),
             fsync: false,
         };
         let body = Bytes::from(serde_json::to_vec(&told).unwrap());

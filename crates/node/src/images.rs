@@ -237,8 +237,9 @@ impl ImageManager {
     /// # Errors
     /// The runtime does not say what is there.
     pub async fn forget_gone(&self) -> Result<(), RuntimeError> {
+        let asked = Timestamp::now();
         let there = self.runtime.list_images(None).await?;
-        self.records.retain(&there);
+        self.records.retain(&there, asked);
         Ok(())
     }
 

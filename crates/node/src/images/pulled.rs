@@ -8,6 +8,7 @@
 use super::keyring::{self, Credential, Source};
 use davit_beneath::{private_dir, read_own, write_private};
 use davit_proto::cri::v1 as cri;
+use jiff::Timestamp;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -280,12 +281,18 @@ impl PullRecords {
         self.let_in.lock().retain(|[of, ..]| of != pod);
     }
 
-    /// Forgets images that are not there any more: what comes under their name later is another's.
-    pub(super) fn retain(&self, there: &[cri::Image]) {
+    /// Forgets images that were not there any more at this time: what comes under their name later is another's. What was
+    /// pulled since is not among them.
+    pub(super) fn retain(&self, there: &[cri::Image], at: Timestamp) {
         let running = self.running.lock();
         let ids: HashSet<String> = there.iter().map(|image| file_name(&image.id)).collect();
         for (path, name) in files(&self.pulled) {
-            if !ids.contains(&name) {
+            let is_new = || {
+                let record = read::<Record>(&path).ok().flatten();
+                let updated = record.and_then(|r| r.last_updated_time.parse::<Timestamp>().ok());
+                updated.is_some_and(|updated| updated >= at)
+            };
+            if !ids.contains(&name) && !is_new() {
                 removed(&path);
             }
         }
@@ -343,7 +350,7 @@ impl Pull<'_> {
             image_ref: id.to_owned(),
             credential_mapping: BTreeMap::new(),
         });
-        record.last_updated_time = jiff::Timestamp::now().to_string();
+        record.last_updated_time = Timestamp::now().to_string();
         let repository = keyring::repository(&self.image);
         record
             .credential_mapping

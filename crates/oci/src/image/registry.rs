@@ -206,7 +206,8 @@ impl Repository {
         within(limit, &digest, work).await
     }
 
-    /// Asks once, and again with credentials if the registry wants some.
+    /// Asks once, and again with credentials if the registry wants some. What another host wants, to which it has led, is
+    /// nothing: it would name the server that the credentials are shown to.
     async fn get(&mut self, url: &str, accept: &'static str) -> Result<Response> {
         let response = self.send(url, accept).await?;
         if response.status() != StatusCode::UNAUTHORIZED || self.authorization.is_some() {
@@ -218,7 +219,8 @@ impl Repository {
             .iter()
             .filter_map(|value| Challenge::parse(value.to_str().ok()?))
             .collect();
-        let Some(challenge) = challenges.into_iter().next() else {
+        let own = Url::parse(&self.base).is_ok_and(|base| base.origin() == response.url().origin());
+        let Some(challenge) = challenges.into_iter().next().filter(|_| own) else {
             return succeeded(response).await;
         };
         drop(response);

@@ -167,6 +167,26 @@ async fn credentials_go_where_they_belong() {
 }
 
 #[tokio::test]
+async fn where_credentials_go_is_not_said_by_another_host() {
+    let other = Hostile::new(|port| {
+        let own = format!("WWW-Authenticate: Bearer realm=\"http://127.0.0.1:{port}/token\"");
+        vec![
+            ("/stolen", page("401 Unauthorized", &own, "")),
+            ("/token", page("200 OK", "", r#"{"token":"t"}"#)),
+        ]
+    })
+    .await;
+    let hostile = Hostile::new(|_| {
+        let away = format!("Location: http://127.0.0.1:{}/stolen", other.port);
+        vec![(MANIFEST, page("307 Temporary Redirect", &away, ""))]
+    })
+    .await;
+    let error = failure(&mut hostile.repository()).await;
+    assert!(error.contains("401"), "{error}");
+    assert!(other.told().is_empty() && hostile.told().is_empty());
+}
+
+#[tokio::test]
 async fn redirects_end_and_do_not_leave_tls() {
     let round = page(
         "307 Temporary Redirect",

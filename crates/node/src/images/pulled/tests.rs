@@ -153,7 +153,7 @@ fn records_go_with_their_images() {
         image(ID, IMAGE),
         image("sha256:bb", "docker.io/library/b:1"),
     ];
-    records.retain(&there);
+    records.retain(&there, Timestamp::now());
     assert!(!may(&records, IMAGE, &[]));
     assert_eq!(records.access("b:1", "sha256:bb"), Access::Pull, "it came");
     assert_eq!(
@@ -161,7 +161,12 @@ fn records_go_with_their_images() {
         Access::Open,
         "it did not"
     );
-    records.retain(&[]);
+    records.retain(&[], Timestamp::UNIX_EPOCH);
+    assert!(
+        !may(&records, IMAGE, &[]),
+        "it came while others were looked for"
+    );
+    records.retain(&[], Timestamp::now());
     assert!(may(&records, IMAGE, &[]), "whatever comes now is another");
     let left = files(&dir.path().join("pulled")).len() + files(&dir.path().join("pulling")).len();
     assert_eq!(left, 0);
