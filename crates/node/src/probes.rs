@@ -101,6 +101,9 @@ impl ReadyView for Results {
     }
 }
 
+/// Containers, by name, with the kinds of their probes.
+type Probed = BTreeSet<(String, Kind)>;
+
 /// The probes of one pod. Dropping it ends them.
 pub struct PodProbes {
     runtime: Arc<dyn Runtime>,
@@ -110,7 +113,7 @@ pub struct PodProbes {
     tasks: JoinSet<()>,
     running: HashMap<(String, Kind), AbortHandle>,
     /// The pod with the containers that have been probed, whatever their instance.
-    probed: Option<(Arc<Pod>, BTreeSet<(String, Kind)>)>,
+    probed: Option<(Arc<Pod>, Probed)>,
 }
 
 impl PodProbes {

@@ -145,9 +145,8 @@ mod tests {
         for path in ["up", "absolute", "../secret", "pods/../../secret", "none"] {
             assert!(open(&logs, Path::new(path)).is_err(), "{path}");
         }
-        let listed = match open(&logs, Path::new("")) {
-            Ok(Found::Directory(names)) => names,
-            _ => panic!("no directory"),
+        let Ok(Found::Directory(listed)) = open(&logs, Path::new("")) else {
+            panic!("no directory");
         };
         assert_eq!(listed, ["absolute", "inside", "pods/", "syslog", "up"]);
     }
