@@ -5,7 +5,7 @@
 
 use super::{Error, Result, sha256, unpack};
 use oci_spec::image::{Descriptor, ImageIndex, ImageManifest};
-use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, WWW_AUTHENTICATE};
+use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, LOCATION, WWW_AUTHENTICATE};
 use reqwest::{Client, Response, StatusCode, Url, redirect};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -91,19 +91,11 @@ impl Repository {
             "docker.io" => "registry-1.docker.io",
             other => other,
         };
-        let follow = redirect::Policy::custom(move |attempt| {
-            if attempt.previous().len() > MAX_REDIRECTS {
-                attempt.error("too many redirects")
-            } else if may_lead_to(plain, attempt.url()) {
-                attempt.follow()
-            } else {
-                attempt.error("redirected away from TLS")
-            }
-        });
         let client = Client::builder()
             .connect_timeout(CONNECT)
             .read_timeout(READ)
-            .redirect(follow)
+            // They are followed here: the client would show credentials again at the second one.
+            .redirect(redirect::Policy::none())
             .referer(false)
             .build()
             .map_err(|e| Error::Invalid(chain(&e)))?;
@@ -229,11 +221,39 @@ impl Repository {
     }
 
     async fn send(&self, url: &str, accept: &'static str) -> Result<Response> {
-        let mut request = self.client.get(url).header(ACCEPT, accept);
-        if let Some(value) = &self.authorization {
-            request = request.header(AUTHORIZATION, value.clone());
+        let url = Url::parse(url).map_err(|e| Error::Invalid(format!("{url:?}: {e}")))?;
+        self.follow(url, accept, self.authorization.as_ref()).await
+    }
+
+    /// Asks, and goes where the answer leads to. `shown` is for the first server only: whoever is come to by way of another
+    /// does not see it.
+    async fn follow(
+        &self,
+        mut url: Url,
+        accept: &'static str,
+        mut shown: Option<&HeaderValue>,
+    ) -> Result<Response> {
+        for _ in 0..=MAX_REDIRECTS {
+            let mut request = self.client.get(url.clone()).header(ACCEPT, accept);
+            if let Some(value) = shown {
+                request = request.header(AUTHORIZATION, value.clone());
+            }
+            let response = request.send().await.map_err(|e| failed(&e))?;
+            let leads = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+            let Some(place) = response.headers().get(LOCATION).filter(|_| leads) else {
+                return Ok(response);
+            };
+            let next = place.to_str().ok().and_then(|place| url.join(place).ok());
+            let next = next.ok_or_else(|| Error::Invalid("redirected to no URL".to_owned()))?;
+            if !may_lead_to(self.plain, &next) {
+                return Err(Error::Invalid("redirected away from TLS".to_owned()));
+            }
+            if next.origin() != url.origin() {
+                shown = None;
+            }
+            url = next;
         }
-        request.send().await.map_err(|e| failed(&e))
+        Err(Error::Invalid("too many redirects".to_owned()))
     }
 
     async fn authorize(&self, challenge: &Challenge) -> Result<Option<HeaderValue>> {
@@ -278,11 +298,7 @@ impl Repository {
             }
             query.append_pair("scope", &format!("repository:{}:pull", self.name));
         }
-        let mut request = self.client.get(url);
-        if let Some(value) = shown {
-            request = request.header(AUTHORIZATION, value);
-        }
-        let response = request.send().await.map_err(|e| failed(&e))?;
+        let response = self.follow(url, "*/*", shown.as_ref()).await?;
         let bytes = read(succeeded(response).await?, "token", MAX_TOKEN).await?;
         let answer: TokenAnswer = serde_json::from_slice(&bytes)
             .map_err(|_| Error::Invalid(format!("token server {realm:?}: no token")))?;

@@ -164,6 +164,22 @@ async fn credentials_go_where_they_belong() {
     assert_eq!(hostile.told(), ["/token"]);
     let reached = other.asked.lock().unwrap().clone();
     assert_eq!(reached, [("/stolen".to_owned(), String::new())]);
+    // nor does a second one, from there to there
+    let again = page("307 Temporary Redirect", "Location: /again", "");
+    let other = Hostile::new(|_| vec![("/stolen", again)]).await;
+    let hostile = Hostile::new(|port| {
+        let realm = format!("WWW-Authenticate: Bearer realm=\"http://127.0.0.1:{port}/token\"");
+        let away = format!("Location: http://127.0.0.1:{}/stolen", other.port);
+        vec![
+            (MANIFEST, page("401 Unauthorized", &realm, "")),
+            ("/token", page("307 Temporary Redirect", &away, "")),
+        ]
+    })
+    .await;
+    failure(&mut hostile.repository()).await;
+    assert_eq!(hostile.told(), ["/token"]);
+    assert!(other.told().is_empty(), "{:?}", other.told());
+    assert_eq!(other.asked.lock().unwrap().len(), 2);
 }
 
 #[tokio::test]
