@@ -578,7 +578,10 @@ async fn item_168_local_api_services_come_back() {
         .iter()
         .flat_map(|g| g["versions"].as_array().unwrap().clone())
         .map(|v| v["groupVersion"].as_str().unwrap().to_owned())
-        .filter(|gv| !gv.starts_with("apiregistration.k8s.io/"))
+        // The use of resources is a group that a metrics-server may take.
+        .filter(|gv| {
+            !gv.starts_with("apiregistration.k8s.io/") && !gv.starts_with("metrics.k8s.io/")
+        })
         .map(|gv| {
             let (group, version) = gv.split_once('/').unwrap();
             format!("{version}.{group}")

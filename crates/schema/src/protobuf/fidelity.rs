@@ -295,6 +295,7 @@ fn without_empty(value: Value) -> Value {
             let plain = |key: &str, value: &Value| match key {
                 "divisor" => value == "0",
                 "targetPort" | "servicePort" => value == 0,
+                "window" => value == "0s",
                 _ => false,
             };
             Value::Object(kept.filter(|(k, v)| !empty(v) && !plain(k, v)).collect())
