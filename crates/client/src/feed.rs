@@ -82,10 +82,7 @@ async fn follow<K: Object>(
     let mut known = Known::default();
     let mut pause = Pause::default();
     while let Some(event) = events.next().await {
-        // that a list begins is no success yet
-        if !matches!(event, Ok(watcher::Event::Init) | Err(_)) {
-            pause = Pause::default();
-        }
+        pause.heed(&event);
         match event {
             Ok(event) => {
                 for event in known.take(event) {

@@ -324,10 +324,7 @@ impl<K: Object> Shared<K> {
         let mut listed: HashSet<ObjectKey> = HashSet::new();
         let mut pause = Pause::default();
         while let Some(event) = events.next().await {
-            // that a list begins is no success yet
-            if !matches!(event, Ok(watcher::Event::Init) | Err(_)) {
-                pause = Pause::default();
-            }
+            pause.heed(&event);
             match event {
                 Ok(watcher::Event::Init) => listed.clear(),
                 Ok(watcher::Event::InitApply(object)) => {

@@ -26,6 +26,13 @@ impl Default for Pause {
 }
 
 impl Pause {
+    /// Begins anew when the watch has told something. That a list begins is no success yet.
+    pub(crate) fn heed<K>(&mut self, event: &Result<watcher::Event<K>, watcher::Error>) {
+        if !matches!(event, Ok(watcher::Event::Init) | Err(_)) {
+            *self = Self::default();
+        }
+    }
+
     /// Says what went wrong, and waits. Of a kind that the server does not serve it is said once.
     pub(crate) async fn after(&mut self, error: &watcher::Error, kind: &str) {
         let is_served = !is_not_served(error);
