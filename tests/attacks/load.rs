@@ -435,8 +435,11 @@ async fn watches_that_nobody_reads(target: &Target) {
         .header("authorization", "Bearer reader-token")
         .body(Empty::new())
         .unwrap();
-    let response = sender.send_request(request).await.unwrap();
-    assert!(response.status().is_success(), "{response:?}");
+    // The connection may be ended before the head of the answer has left.
+    let response = sender.send_request(request).await;
+    if let Ok(response) = &response {
+        assert!(response.status().is_success(), "{response:?}");
+    }
     let ended = tokio::time::timeout(2 * ENDED, connection).await;
     assert!(ended.is_ok(), "a watch over HTTP/2 goes on");
     // the other one began before
