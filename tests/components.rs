@@ -40,6 +40,54 @@ fn component(dir: &Path, name: &str, args: &[&str]) -> Command {
 }
 
 #[test]
+fn a_file_says_what_flags_say() {
+    let dir = temp_dir();
+    let file = dir.path().join("davit.yaml");
+    let data = dir.path().join("data");
+    let write = |fields: &str| {
+        let text = format!(
+            "apiVersion: davit.dev/v1\nkind: Configuration\nup: {{dataDir: {}, {fields}}}\n",
+            data.display()
+        );
+        std::fs::write(&file, text).unwrap();
+    };
+    let davit = |words: &[&str]| {
+        let mut command = Command::new(DAVIT);
+        command.args(words).arg("--configuration").arg(&file);
+        command
+    };
+    write("prot: 1, nodePort: x");
+    let refused = output(&mut davit(&["up"]));
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(!refused.status.success());
+    assert!(
+        said.contains("up.prot: unknown field") && said.contains("up.nodePort: invalid"),
+        "{said}"
+    );
+    assert!(!data.exists());
+
+    write("port: 0, noNode: true, nodeName: file");
+    let shown = run(davit(&["config", "show", "-o", "json", "up"]).env("DAVIT_NODE_NAME", "env"));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    let setting = |name: &str| {
+        let all = shown.as_array().unwrap();
+        let found = all.iter().find(|s| s["name"] == name).unwrap();
+        (found["values"][0].clone(), found["source"].clone())
+    };
+    assert_eq!(setting("nodeName"), ("env".into(), "environment".into()));
+    assert_eq!(setting("noNode"), ("true".into(), "file".into()));
+
+    let mut up = davit(&["up"]);
+    up.stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut processes = Processes(vec![up.spawn().unwrap()]);
+    let mut ready = String::new();
+    let printed = processes.0[0].stdout.take().unwrap();
+    BufReader::new(printed).read_line(&mut ready).unwrap();
+    assert!(ready.starts_with("ready in "), "{ready}");
+    assert!(data.join("admin.kubeconfig").exists());
+}
+
+#[test]
 fn components_alone_make_a_cluster_by_kubeconfig() {
     let Some(kubectl) = any_kubectl() else { return };
     let dir = temp_dir();

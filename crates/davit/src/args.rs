@@ -59,10 +59,30 @@ impl Args {
         }
         let line = with_kinds_apart(std::env::args_os());
         if !is_plugin() {
-            return Self::parse_from(line);
+            return Self::configured(line);
         }
         let matches = Self::plugin().get_matches_from(line);
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
+    /// The commands with their flags, those of no field of [`Args`] among them.
+    pub(crate) fn full_command() -> clap::Command {
+        crate::configuration::with_flag(Self::command())
+    }
+
+    /// The line with what the environment and the configuration file say.
+    fn configured(line: Vec<OsString>) -> Self {
+        let mut command = Self::full_command();
+        let completed =
+            crate::configuration::complete(&command, line, |name| std::env::var_os(name));
+        let parsed = completed
+            .map_err(|faults| {
+                let text = format!("the configuration is not valid:\n{faults}\n");
+                command.error(clap::error::ErrorKind::ValueValidation, text)
+            })
+            .and_then(|completed| command.try_get_matches_from_mut(completed.line))
+            .and_then(|matches| Self::from_arg_matches(&matches));
+        parsed.unwrap_or_else(|error| error.exit())
     }
 
     /// The commands as kubectl's users see them.
@@ -126,6 +146,8 @@ pub(crate) enum Command {
     /// Stand in for etcd in a test: own the directory in which `davit server` keeps its objects
     #[command(hide = true)]
     Etcd(crate::test_assets::Etcd),
+    /// Show what a command would be started with, and where each value comes from (docs/configuration.md)
+    Config(crate::configuration::ConfigArgs),
     /// Write a script that completes command lines, for a shell's configuration
     Completion {
         /// The shell
@@ -650,7 +672,7 @@ pub(crate) enum ImageAction {
 /// The script by which a shell completes davit's command lines.
 pub(crate) fn completion(shell: clap_complete::Shell) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::command(), "davit", &mut script);
+    clap_complete::generate(shell, &mut Args::full_command(), "davit", &mut script);
     script
 }
 
@@ -675,7 +697,7 @@ mod tests {
 
     #[test]
     fn command_line_is_consistent() {
-        Args::command().debug_assert();
+        Args::full_command().debug_assert();
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod access;
 mod args;
 mod backup;
 mod components;
+mod configuration;
 mod demo;
 mod devices;
 mod down;
@@ -88,6 +89,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Restore(args) => backup::restore(args).await,
         Command::TestAssets(args) => test_assets::run(&args),
         Command::Etcd(args) => test_assets::etcd(args).await,
+        Command::Config(args) => configuration::run(args),
         Command::Completion { shell } => {
             let script = args::completion(shell);
             let written = std::io::stdout().write_all(&script);

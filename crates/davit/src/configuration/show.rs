@@ -1,0 +1,144 @@
+//! `davit config show`: what is in force, and where it comes from.
+
+use super::file::camel_case;
+use super::{COMMANDS, Source, complete, is_not_for_files};
+use crate::args::{Args, Output};
+use anyhow::{Result, anyhow, bail};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Subcommand};
+use serde::Serialize;
+use std::ffi::OsString;
+
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct ConfigArgs {
+    #[command(subcommand)]
+    action: ConfigAction,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+enum ConfigAction {
+    /// Print what flags, environment and the file say of a command, and where each value comes from
+    Show {
+        /// Output format
+        #[arg(short, long, value_enum)]
+        output: Option<Output>,
+        /// The command, with the flags it would be started with: `davit config show up --configuration FILE`
+        #[arg(
+            required = true,
+            trailing_var_arg = true,
+            allow_hyphen_values = true,
+            value_name = "COMMAND"
+        )]
+        line: Vec<OsString>,
+    },
+}
+
+/// A flag that has a value.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+pub(super) struct Setting {
+    /// The name that it has in the file.
+    pub(super) name: String,
+    values: Vec<String>,
+    source: String,
+    /// Whether the flag takes several values.
+    #[serde(skip)]
+    many: bool,
+}
+
+/// Runs `davit config`.
+pub(crate) fn run(args: ConfigArgs) -> Result<()> {
+    let ConfigAction::Show { output, line } = args.action;
+    let name = line[0].to_string_lossy().into_owned();
+    let settings = settings(line, |name| std::env::var_os(name))?;
+    match output {
+        Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&settings)?),
+        Some(Output::Wide) => bail!("-o wide is for tables; without -o the output is YAML"),
+        Some(Output::Yaml) | None => print!("{}", text(&name, &settings)),
+    }
+    Ok(())
+}
+
+/// The flags of a command line that have a value.
+pub(super) fn settings(
+    line: Vec<OsString>,
+    environment: impl Fn(&str) -> Option<OsString>,
+) -> Result<Vec<Setting>> {
+    let command = Args::full_command();
+    let line = std::iter::once("davit".into()).chain(line).collect();
+    let completed = complete(&command, line, environment).map_err(|faults| anyhow!("{faults}"))?;
+    let matches = command.clone().try_get_matches_from(&completed.line)?;
+    let of = matches.subcommand().and_then(|(name, matches)| {
+        let subcommand = command.find_subcommand(name)?;
+        COMMANDS.contains(&name).then_some((subcommand, matches))
+    });
+    let Some((subcommand, matches)) = of else {
+        bail!(
+            "has no configuration: expected one of {}",
+            COMMANDS.join(", ")
+        );
+    };
+    let shown = subcommand.get_arguments().filter_map(|arg| {
+        let long = arg.get_long().filter(|long| !is_not_for_files(long))?;
+        let id = arg.get_id().as_str();
+        let values = values(arg, matches)?;
+        let source = match completed.sources.get(id) {
+            Some(source) => *source,
+            None => match matches.value_source(id)? {
+                ValueSource::CommandLine => Source::Flag,
+                ValueSource::EnvVariable => Source::Environment,
+                _ => Source::Default,
+            },
+        };
+        Some(Setting {
+            name: camel_case(long),
+            values,
+            source: source.to_string(),
+            many: arg.get_value_delimiter().is_some()
+                || matches!(arg.get_action(), ArgAction::Append),
+        })
+    });
+    Ok(shown.collect())
+}
+
+/// The values of a flag as they were written; nothing if it has none.
+fn values(arg: &Arg, matches: &ArgMatches) -> Option<Vec<String>> {
+    let id = arg.get_id().as_str();
+    if matches!(arg.get_action(), ArgAction::SetTrue) {
+        return Some(vec![matches.get_flag(id).to_string()]);
+    }
+    let values: Vec<String> = matches
+        .get_raw(id)?
+        .map(|value| value.to_string_lossy().into_owned())
+        .collect();
+    (values.iter().any(|value| !value.is_empty())).then_some(values)
+}
+
+/// A file that says what is in force.
+pub(super) fn text(name: &str, settings: &[Setting]) -> String {
+    let mut text = format!("apiVersion: davit.dev/v1\nkind: Configuration\n{name}:\n");
+    for setting in settings {
+        let quoted: Vec<String> = setting.values.iter().map(|value| scalar(value)).collect();
+        let value = match (&quoted[..], setting.many) {
+            ([one], false) => one.clone(),
+            (many, _) => format!("[{}]", many.join(", ")),
+        };
+        text += &format!("  {}: {value} # {}\n", setting.name, setting.source);
+    }
+    text
+}
+
+/// A value as YAML has it: quoted unless it is plain for sure.
+fn scalar(value: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    let is_plain = value
+        .chars()
+        .next()
+        .is_some_and(|c| c.is_ascii_alphanumeric() || c == '/')
+        && value.chars().all(plain)
+        && !["null", "yes", "no", "on", "off", "y", "n"].contains(&value.to_lowercase().as_str());
+    if is_plain {
+        value.to_owned()
+    } else {
+        serde_json::Value::from(value).to_string()
+    }
+}
