@@ -151,6 +151,7 @@ impl Cluster {
     }
 
     async fn steady(&self, what: &str) {
+        let spent = self.processor_time();
         let end = Instant::now() + STEADY;
         let loops = (0..LOOPS).map(|l| async move {
             let mut took = Vec::new();
@@ -164,8 +165,9 @@ impl Cluster {
         took.sort();
         let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
         let rate = took.len() as f64 / STEADY.as_secs_f64();
+        let spent = (self.processor_time() - spent).as_secs_f64() * 1e3 / took.len() as f64;
         println!(
-            "  {what:<22} {rate:>7.0} pods/s   to node: median {:>6.1} ms, 99 % {:>7.1} ms   {}",
+            "  {what:<22} {rate:>7.0} pods/s   {spent:>5.1} ms CPU a pod   to node: median {:>6.1} ms, 99 % {:>7.1} ms   {}",
             at(0.5),
             at(0.99),
             self.memory()
@@ -177,7 +179,7 @@ impl Cluster {
         let path = format!("{PODS}?watch=1&fieldSelector=spec.nodeName%21%3D");
         let request = Request::get(path).body(Vec::new()).unwrap();
         let mut lines = self.client.request_stream(request).await.unwrap().lines();
-        let started = Instant::now();
+        let (started, spent) = (Instant::now(), self.processor_time());
         let creating = self.post_all((0..count).map(|n| (PODS.into(), pod(&format!("burst-{n}")))));
         let counting = async {
             let mut bound = BTreeSet::new();
@@ -190,11 +192,23 @@ impl Cluster {
         futures::join!(creating, counting);
         let took = started.elapsed().as_secs_f64();
         let rate = count as f64 / took;
+        let spent = (self.processor_time() - spent).as_secs_f64() * 1e3 / count as f64;
         println!(
-            "  {:<22} {rate:>7.0} pods/s   all in {took:.1} s   {}",
+            "  {:<22} {rate:>7.0} pods/s   {spent:>5.1} ms CPU a pod   all in {took:.1} s   {}",
             format!("{count} pods at once"),
             self.memory()
         );
+    }
+
+    /// What the process has used of the processors so far.
+    fn processor_time(&self) -> Duration {
+        let path = format!("/proc/{}/stat", self.process.id());
+        let stat = std::fs::read_to_string(path).unwrap();
+        let (_, fields) = stat.rsplit_once(')').unwrap();
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        // utime and stime, in hundredths of a second
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        Duration::from_millis(ticks * 10)
     }
 
     fn memory(&self) -> String {

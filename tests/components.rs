@@ -581,3 +581,106 @@ fn a_node_joins_with_a_bootstrap_token_and_renews_its_certificate() {
         "{asked}"
     );
 }
+
+/// What a process tells its service manager, a message at a time.
+struct Told(std::os::unix::net::UnixDatagram);
+
+impl Told {
+    fn until(&self, wanted: &str) {
+        let mut heard = String::new();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while Instant::now() < deadline {
+            let mut message = [0; 4096];
+            let length = self.0.recv(&mut message).unwrap();
+            heard += std::str::from_utf8(&message[..length]).unwrap();
+            if heard.lines().any(|line| line == wanted) {
+                return;
+            }
+        }
+        panic!("{wanted} was not said: {heard}");
+    }
+}
+
+#[test]
+fn a_service_is_installed_works_and_is_removed() {
+    let dir = temp_dir();
+    let at = |name: &str| dir.path().join(name).display().to_string();
+    let (destdir, data) = (at("machine"), at("data"));
+    let installed = |path: &str| format!("{destdir}/{path}");
+    let install = |more: &[&str]| {
+        let mut command = Command::new(DAVIT);
+        command.args(["install", "--destdir", &destdir]).args(more);
+        command
+    };
+    let wrong = output(&mut install(&["--", "--port", "many"]));
+    assert!(!wrong.status.success() && !Path::new(&destdir).exists());
+    let worker = output(&mut install(&["--node"]));
+    let said = String::from_utf8(worker.stderr).unwrap();
+    assert!(said.contains("--kubeconfig"), "{said}");
+    run(&mut install(&[
+        "--",
+        "--no-node",
+        "--port",
+        "0",
+        "--data-dir",
+        &data,
+    ]));
+    // again, with a new binary, and the configuration that is there
+    run(&mut install(&[]));
+    let unit = std::fs::read_to_string(installed("etc/systemd/system/davit.service")).unwrap();
+    let start = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ExecStart=/"))
+        .unwrap();
+    assert!(
+        unit.contains("Type=notify") && unit.contains("KillMode=process"),
+        "{unit}"
+    );
+    assert_eq!(
+        run(Command::new(installed("usr/local/bin/kubectl-davit")).arg("--version")).trim(),
+        format!("kubectl-davit {}", env!("CARGO_PKG_VERSION"))
+    );
+
+    // as systemd would start it
+    let socket = dir.path().join("notify");
+    let told = Told(std::os::unix::net::UnixDatagram::bind(&socket).unwrap());
+    told.0
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
+    let words: Vec<String> = start
+        .split(' ')
+        .map(|word| match word.strip_prefix('/') {
+            Some(path) => installed(path),
+            None => word.to_owned(),
+        })
+        .collect();
+    let mut service = Command::new(installed(&words[0]));
+    service
+        .args(&words[1..])
+        .env("NOTIFY_SOCKET", &socket)
+        .env("WATCHDOG_USEC", "600000")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let mut processes = Processes(vec![service.spawn().unwrap()]);
+    told.until("READY=1");
+    told.until("WATCHDOG=1");
+    told.until("WATCHDOG=1");
+    let service = &mut processes.0[0];
+    kill(Pid::from_raw(service.id().cast_signed()), Signal::SIGTERM).unwrap();
+    told.until("STOPPING=1");
+    assert!(service.wait().unwrap().success());
+
+    run(Command::new(DAVIT).args(["uninstall", "--purge", "--destdir", &destdir]));
+    let mut left = Vec::new();
+    let mut dirs = vec![dir.path().join("machine")];
+    while let Some(dir) = dirs.pop() {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let entry = entry.unwrap();
+            match entry.file_type().unwrap().is_dir() {
+                true => dirs.push(entry.path()),
+                false => left.push(entry.path()),
+            }
+        }
+    }
+    assert!(left.is_empty(), "{left:?}");
+}

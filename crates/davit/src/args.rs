@@ -121,6 +121,10 @@ pub(crate) enum Command {
     Up(Up),
     /// End what a cluster or node runs, and remove it with --purge
     Down(crate::down::Down),
+    /// Make davit a service of this machine (systemd): program, unit, configuration
+    Install(crate::install::Install),
+    /// Take the service away again; with --purge everything that it has stored, too
+    Uninstall(crate::install::Uninstall),
     /// Run the API server alone
     #[command(visible_alias = "kube-apiserver")]
     Server(Server),

@@ -58,6 +58,19 @@ impl RunningServer {
         davit_client::in_process(self.server.service(UserInfo::new(user, groups)), "default")
     }
 
+    /// Whether the API server answers at all, be it that it is not well.
+    pub(crate) async fn answers(&self) -> bool {
+        let client = self.client("davit:up", &["system:masters"]);
+        let request = http::Request::get("/livez").body(Vec::new());
+        match request {
+            Ok(request) => !matches!(
+                client.request_text(request).await,
+                Err(error) if !matches!(error, kube::Error::Api(_))
+            ),
+            Err(_) => false,
+        }
+    }
+
     /// What signs certificate requests: the cluster's own authority.
     pub(crate) fn authority(&self) -> Result<Option<Authority>> {
         let Some(pki) = self.server.pki() else {

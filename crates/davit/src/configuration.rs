@@ -14,14 +14,15 @@
 mod file;
 mod show;
 
+use crate::args::Args;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-pub(crate) use show::{ConfigArgs, run};
+pub(crate) use show::{ConfigArgs, Setting, file_of, run, settings};
 
 /// The commands that go on, and may be configured by a file.
 const COMMANDS: [&str; 5] = ["up", "server", "scheduler", "controllers", "node"];
@@ -31,7 +32,8 @@ const FLAG: &str = "configuration";
 const ENVIRONMENT: &str = "DAVIT_";
 
 /// Where the value of a flag comes from, what wins first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 enum Source {
     Flag,
     Environment,
@@ -152,6 +154,16 @@ pub(crate) fn complete(
     let at = position(&completed.line, command, name);
     completed.line.splice(at..at, words);
     Ok(completed)
+}
+
+/// The commands that a file has sections for.
+///
+/// # Errors
+/// It cannot be read, or is wrong.
+pub(crate) fn commands_in(file: &Path) -> anyhow::Result<Vec<String>> {
+    let sections = file::read(file).and_then(|text| file::sections(&Args::full_command(), &text));
+    let faults = |faults: Vec<String>| anyhow::anyhow!("{}: {}", file.display(), faults.join("; "));
+    Ok(sections.map_err(faults)?.into_keys().collect())
 }
 
 /// A command that takes the file.

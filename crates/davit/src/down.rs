@@ -35,6 +35,10 @@ const OF_NODE: [&str; 13] = [
 const AGENT_LOCK: &str = "allocations.lock";
 /// Where a node's agent mounts in its directory, or has drivers mount.
 const MOUNTED: [&str; 2] = ["pods", "plugins/kubernetes.io"];
+/// Seconds that containers get to end by themselves.
+const GRACE: u64 = 30;
+/// Where plugins of CNI are.
+const CNI_BIN_DIRS: &str = "/opt/cni/bin,/usr/lib/cni";
 /// How many calls to the runtime are under way at once.
 const PARALLEL: usize = 16;
 
@@ -48,7 +52,7 @@ pub(crate) struct Down {
     #[arg(long, value_name = "DIR")]
     root: Option<PathBuf>,
     /// How long containers get to end by themselves
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value_t = GRACE)]
     grace_period: u64,
     /// Delete everything besides: objects, volumes of class `standard` with their data, images, logs
     #[arg(long)]
@@ -58,9 +62,22 @@ pub(crate) struct Down {
         long,
         value_name = "DIR,...",
         value_delimiter = ',',
-        default_value = "/opt/cni/bin,/usr/lib/cni"
+        default_value = CNI_BIN_DIRS
     )]
     cni_bin_dir: Vec<PathBuf>,
+}
+
+impl Down {
+    /// What ends a cluster or node of these directories.
+    pub(crate) fn of(data_dir: PathBuf, root: Option<PathBuf>, purge: bool) -> Self {
+        Self {
+            data_dir: Some(data_dir),
+            root,
+            grace_period: GRACE,
+            purge,
+            cni_bin_dir: CNI_BIN_DIRS.split(',').map(PathBuf::from).collect(),
+        }
+    }
 }
 
 pub(crate) async fn run(args: Down) -> Result<()> {

@@ -14,6 +14,7 @@ mod explain;
 mod exporter;
 mod features;
 mod image;
+mod install;
 mod kubelet_flags;
 mod lab;
 mod node_identity;
@@ -25,6 +26,7 @@ mod protection;
 mod scheduler;
 mod scheduler_flags;
 mod scratch;
+mod service_manager;
 mod serving;
 mod shutdown;
 mod single;
@@ -78,6 +80,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Up(up) => up::run(up).await,
         Command::Down(down) => down::run(down).await,
+        Command::Install(args) => install::install(&args),
+        Command::Uninstall(args) => install::uninstall(args).await,
         Command::Server(server) => single::server(server).await,
         Command::Scheduler(flags) => scheduler::run(*flags).await,
         Command::Controllers(client) => single::controllers(client).await,

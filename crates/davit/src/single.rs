@@ -4,7 +4,7 @@ use crate::args::{Attached, Controllers, DefaultStorageClass, Node, Server};
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::shutdown::{Received, STOPPING, Signals};
-use crate::{features, owner, paths, pod_network, serving};
+use crate::{features, owner, paths, pod_network, service_manager, serving};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::{KubeletAuthority, ServiceRange};
 use davit_client::LeaderElector;
@@ -264,6 +264,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     let mut agent = std::pin::pin!(agent);
     tokio::select! {
         received = signals.receive() => {
+            service_manager::stopping();
             if received == Received::Terminate {
                 terminated.cancel();
             }
@@ -294,7 +295,8 @@ async fn tell_when_ready(client: kube::Client, name: String, cancel: Cancellatio
                     .any(|c| c.type_ == "Ready" && c.status == "True")
                 {
                     println!("node {name} is ready");
-                    return;
+                    service_manager::ready("the node is ready");
+                    return service_manager::watched(async || true).await;
                 }
             }
             tokio::time::sleep(LOOK).await;

@@ -8,7 +8,7 @@ use crate::components::{
 use crate::paths::NodePaths;
 use crate::scratch::{self, Scratch};
 use crate::shutdown::{Received, STOPPING, Signals};
-use crate::{demo, lab, owner, paths, pod_network, scheduler, single};
+use crate::{demo, lab, owner, paths, pod_network, scheduler, service_manager, single};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::KubeletAuthority;
 use davit_lab::devices::Inventory;
@@ -213,17 +213,19 @@ impl Cluster {
                 "ready in {ms} ms  kubeconfig={kubeconfig}  server={}",
                 self.server.url
             );
+            service_manager::ready(&format!("serving at {}", self.server.url));
             if args.demo {
                 demo = Some(demo::Demo::start(&self.server, args).await?);
             }
             if !args.exit_after_demo {
-                std::future::pending::<()>().await;
+                service_manager::watched(async || self.server.answers().await).await;
             }
             anyhow::Ok(())
         };
         // A component that ends by itself has failed: there is no cluster without it.
         let outcome = tokio::select! {
             received = signals.receive() => {
+                service_manager::stopping();
                 if received == Received::Terminate {
                     self.terminated.cancel();
                 }

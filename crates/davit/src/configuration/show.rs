@@ -35,14 +35,27 @@ enum ConfigAction {
 
 /// A flag that has a value.
 #[derive(Debug, Serialize, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(crate) struct Setting {
     /// The name that it has in the file.
     pub(super) name: String,
     values: Vec<String>,
-    source: String,
+    source: Source,
     /// Whether the flag takes several values.
     #[serde(skip)]
     many: bool,
+}
+
+impl Setting {
+    /// Whether it stands on the command line.
+    pub(crate) fn is_flag(&self) -> bool {
+        self.source == Source::Flag
+    }
+
+    /// The value, if this is the setting of this name.
+    pub(crate) fn value_of(&self, name: &str) -> Option<&str> {
+        let values = self.values.first().map(String::as_str);
+        values.filter(|_| self.name == name)
+    }
 }
 
 /// Runs `davit config`.
@@ -53,13 +66,16 @@ pub(crate) fn run(args: ConfigArgs) -> Result<()> {
     match output {
         Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&settings)?),
         Some(Output::Wide) => bail!("-o wide is for tables; without -o the output is YAML"),
-        Some(Output::Yaml) | None => print!("{}", text(&name, &settings)),
+        Some(Output::Yaml) | None => print!("{}", text(&name, &settings, true)),
     }
     Ok(())
 }
 
-/// The flags of a command line that have a value.
-pub(super) fn settings(
+/// The flags of a command line (without `davit`) that have a value.
+///
+/// # Errors
+/// The line, or what it names, is wrong.
+pub(crate) fn settings(
     line: Vec<OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Vec<Setting>> {
@@ -92,7 +108,7 @@ pub(super) fn settings(
         Some(Setting {
             name: camel_case(long),
             values,
-            source: source.to_string(),
+            source,
             many: arg.get_value_delimiter().is_some()
                 || matches!(arg.get_action(), ArgAction::Append),
         })
@@ -113,16 +129,25 @@ fn values(arg: &Arg, matches: &ArgMatches) -> Option<Vec<String>> {
     (values.iter().any(|value| !value.is_empty())).then_some(values)
 }
 
-/// A file that says what is in force.
-pub(super) fn text(name: &str, settings: &[Setting]) -> String {
-    let mut text = format!("apiVersion: davit.dev/v1\nkind: Configuration\n{name}:\n");
+/// A file that says what these settings do.
+pub(crate) fn file_of(name: &str, settings: &[Setting]) -> String {
+    text(name, settings, false)
+}
+
+pub(super) fn text(name: &str, settings: &[Setting], with_sources: bool) -> String {
+    let empty = if settings.is_empty() { " {}" } else { "" };
+    let mut text = format!("apiVersion: davit.dev/v1\nkind: Configuration\n{name}:{empty}\n");
     for setting in settings {
         let quoted: Vec<String> = setting.values.iter().map(|value| scalar(value)).collect();
         let value = match (&quoted[..], setting.many) {
             ([one], false) => one.clone(),
             (many, _) => format!("[{}]", many.join(", ")),
         };
-        text += &format!("  {}: {value} # {}\n", setting.name, setting.source);
+        let source = match with_sources {
+            true => format!(" # {}", setting.source),
+            false => String::new(),
+        };
+        text += &format!("  {}: {value}{source}\n", setting.name);
     }
     text
 }

@@ -183,7 +183,7 @@ fn what_is_shown_can_be_read_again() {
         serde_json::to_value(by_name("bindAddress")).unwrap()["source"],
         "default"
     );
-    let text = super::show::text("up", &shown);
+    let text = super::show::text("up", &shown, true);
     assert!(text.contains("  tlsSan: [a, \"b:c\"] # flag\n"), "{text}");
     let again = sections(&Args::full_command(), &text).unwrap();
     assert!(
