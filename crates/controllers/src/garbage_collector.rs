@@ -81,7 +81,9 @@ enum OwnerState {
 impl GarbageCollector {
     /// Notes an object as a watch shows it.
     fn observe(&self, identity: Identity, meta: &ObjectMeta) {
-        let interesting = self.graph.lock().observe(identity, meta);
+        let of = identity.clone();
+        let owner_of = |owner: &OwnerReference| self.resources.owner_identity(&of, owner);
+        let interesting = self.graph.lock().observe(identity, meta, owner_of);
         interesting.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
@@ -207,6 +209,9 @@ impl GarbageCollector {
         dependent: &Identity,
         owner: &OwnerReference,
     ) -> Result<OwnerState, Error> {
+        if self.graph.lock().is_gone(&owner.uid) {
+            return Ok(OwnerState::Gone);
+        }
         let Some(identity) = self.resources.owner_identity(dependent, owner) else {
             // Its kind is not served (yet): nothing can be said, so nothing is deleted.
             return Err(Error::Invalid(format!(

@@ -386,14 +386,32 @@ impl Reconcile for OfClaims {
         };
         let api = self.known.api(&key.namespace);
         let mut users = Vec::new();
+        let mut gone = Vec::new();
         for user in plan::users(&claim) {
-            if self.still_uses(key, &user).await? {
-                users.push(user);
+            match self.state_of(key, &user).await? {
+                Consumer::Uses => users.push(user),
+                Consumer::Done => {}
+                Consumer::Gone => gone.push(user.uid),
             }
         }
-        let unused = users.is_empty();
         let mut claim = (*claim).clone();
-        if let Some(status) = plan::freed_status(&claim, users) {
+        let is_live = claim.metadata.deletion_timestamp.is_none();
+        if users.is_empty() && is_live && self.is_orphan(&claim, &gone) {
+            let params = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: claim.metadata.uid.clone(),
+                    resource_version: None,
+                }),
+                ..DeleteParams::default()
+            };
+            let deleted = api.delete(&key.name, &params).await;
+            let deleted = gone_is_none(deleted).context(|| format!("delete claim {key}"))?;
+            match deleted.and_then(|deleted| deleted.left()) {
+                Some(deleting) => claim = deleting,
+                None => return Ok(Next::Wait),
+            }
+        }
+        if let Some(status) = plan::freed_status(&claim, users.clone()) {
             claim.status = Some(status);
             let write = api
                 .replace_status(&key.name, &PostParams::default(), &claim)
@@ -403,7 +421,7 @@ impl Reconcile for OfClaims {
                 None => return Ok(Next::Wait),
             }
         }
-        if plan::drops_finalizer(&claim) {
+        if plan::drops_finalizer(&claim, &users) {
             let finalizers = claim.metadata.finalizers.get_or_insert_default();
             finalizers.retain(|f| f != FINALIZER);
             let write = api.replace(&key.name, &PostParams::default(), &claim).await;
@@ -414,28 +432,17 @@ impl Reconcile for OfClaims {
             }
         }
         written.note(key, &claim);
-        if unused && claim.metadata.deletion_timestamp.is_none() && self.is_orphan(&claim) {
-            let params = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: claim.metadata.uid.clone(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            let deleted = api.delete(&key.name, &params).await;
-            gone_is_none(deleted).context(|| format!("delete claim {key}"))?;
-        }
         Ok(Next::Wait)
     }
 }
 
 impl OfClaims {
-    /// Whether the consumer still exists and has not ended.
-    async fn still_uses(
+    /// What became of a consumer.
+    async fn state_of(
         &self,
         key: &ObjectKey,
         user: &ResourceClaimConsumerReference,
-    ) -> Result<bool, Error> {
+    ) -> Result<Consumer, Error> {
         let core = user.api_group.as_deref().unwrap_or_default().is_empty();
         if !core || user.resource != "pods" {
             return Err(Error::Invalid(format!(
@@ -443,27 +450,51 @@ impl OfClaims {
                 user.resource, user.name
             )));
         }
-        if let Some(pod) = self.known.pods.get(Some(&key.namespace), &user.name)
-            && pod.metadata.uid.as_deref() == Some(&*user.uid)
-        {
-            return Ok(!plan::is_done(&pod));
+        let same = |pod: &Pod| pod.metadata.uid.as_deref() == Some(&*user.uid);
+        let known = self.known.pods.get(Some(&key.namespace), &user.name);
+        if let Some(pod) = known.filter(|pod| same(pod)) {
+            return Ok(Consumer::of(&pod));
         }
         // The informer may be behind; only the API server can say that a pod is gone.
         let api: kube::Api<Pod> = kube::Api::namespaced(self.known.client.clone(), &key.namespace);
         let pod = api.get_opt(&user.name).await;
         let pod = pod.context(|| format!("look for pod {} that uses claim {key}", user.name))?;
-        let same = |p: &Pod| p.metadata.uid.as_deref() == Some(&*user.uid);
-        Ok(pod.is_some_and(|p| same(&p) && !plan::is_done(&p)))
+        Ok(pod
+            .filter(same)
+            .map_or(Consumer::Gone, |pod| Consumer::of(&pod)))
     }
 
-    /// Whether a pod the claim was made for has ended or was replaced. A pod that is gone is left to
-    /// garbage collection.
-    fn is_orphan(&self, claim: &ResourceClaim) -> bool {
+    /// Whether the pod that the claim was made for has ended, was replaced, or is among those that are `gone` for sure. One of
+    /// which nothing is known is left to garbage collection.
+    fn is_orphan(&self, claim: &ResourceClaim, gone: &[String]) -> bool {
         let Some(owner) = controller_of(&claim.metadata).filter(|o| o.kind == "Pod") else {
             return false;
         };
         let namespace = claim.metadata.namespace.as_deref();
         let pod: Option<Arc<Pod>> = self.known.pods.get(namespace, &owner.name);
-        pod.is_some_and(|p| p.metadata.uid.as_deref() != Some(&*owner.uid) || plan::is_done(&p))
+        gone.contains(&owner.uid)
+            || pod.is_some_and(|p| {
+                p.metadata.uid.as_deref() != Some(&*owner.uid) || plan::is_done(&p)
+            })
+    }
+}
+
+/// What became of a pod that a claim is reserved for.
+enum Consumer {
+    /// It is there and may use the claim.
+    Uses,
+    /// It is there and will not use the claim any more.
+    Done,
+    /// It is not there.
+    Gone,
+}
+
+impl Consumer {
+    fn of(pod: &Pod) -> Self {
+        if plan::is_done(pod) {
+            Self::Done
+        } else {
+            Self::Uses
+        }
     }
 }

@@ -2,8 +2,11 @@
 
 use super::{FOREGROUND, ORPHAN, Uid};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
+
+/// Of how many objects that are gone this is remembered.
+const REMEMBERED: usize = 1024;
 
 /// Where an object is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,11 +40,39 @@ struct Node {
 pub(super) struct Graph {
     nodes: HashMap<Uid, Node>,
     dependents: HashMap<Uid, HashSet<Uid>>,
+    gone: Gone,
+}
+
+/// Objects that were seen to go last: no other will have their UIDs.
+#[derive(Debug, Default)]
+struct Gone {
+    uids: HashSet<Uid>,
+    order: VecDeque<Uid>,
+}
+
+impl Gone {
+    fn insert(&mut self, uid: &str) {
+        if !self.uids.insert(uid.to_owned()) {
+            return;
+        }
+        self.order.push_back(uid.to_owned());
+        if self.order.len() > REMEMBERED
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.uids.remove(&oldest);
+        }
+    }
 }
 
 impl Graph {
-    /// Notes an object; returns the UIDs to look at because of what is new about it.
-    pub(super) fn observe(&mut self, identity: Identity, meta: &ObjectMeta) -> Vec<Uid> {
+    /// Notes an object; returns the UIDs to look at because of what is new about it. `owner_of` says where the object is that
+    /// a reference of its means.
+    pub(super) fn observe(
+        &mut self,
+        identity: Identity,
+        meta: &ObjectMeta,
+        owner_of: impl Fn(&OwnerReference) -> Option<Identity>,
+    ) -> Vec<Uid> {
         let Some(uid) = meta.uid.clone() else {
             return Vec::new();
         };
@@ -68,8 +99,15 @@ impl Graph {
         }
         let mut concerned = Vec::new();
         let held = has(FOREGROUND) || has(ORPHAN);
-        let owner_unknown = owners.iter().any(|o| !self.nodes.contains_key(&o.uid));
-        if (deleting && held) || owner_unknown || owners != owners_before {
+        // An owner that is there needs no look, unless it is another object or will take its dependents along.
+        let is_new = owners != owners_before;
+        let unsure = |owner: &OwnerReference| match self.nodes.get(&owner.uid) {
+            Some(node) => {
+                is_new && (node.waits || owner_of(owner).as_ref() != Some(&node.identity))
+            }
+            None => true,
+        };
+        if (deleting && held) || owners.iter().any(unsure) {
             concerned.push(uid);
         }
         // An owner that waits for its dependents may have one less to wait for.
@@ -85,6 +123,7 @@ impl Graph {
     /// Forgets an object; returns the UIDs to look at because it is gone.
     pub(super) fn remove(&mut self, uid: &str) -> Vec<Uid> {
         let mut concerned: Vec<Uid> = self.dependent_uids(uid);
+        self.gone.insert(uid);
         if let Some(node) = self.nodes.remove(uid) {
             for owner in node.owners {
                 self.unlink(&owner.uid, uid);
@@ -92,6 +131,11 @@ impl Graph {
             }
         }
         concerned
+    }
+
+    /// Whether the object was seen to go, and is not back (a backup that was restored has the UIDs of then).
+    pub(super) fn is_gone(&self, uid: &str) -> bool {
+        self.gone.uids.contains(uid) && !self.nodes.contains_key(uid)
     }
 
     fn unlink(&mut self, owner: &str, dependent: &str) {
@@ -209,27 +253,89 @@ mod tests {
         }
     }
 
+    /// References that mean objects with their names.
+    fn named(owner: &OwnerReference) -> Option<Identity> {
+        let name = match owner.uid.as_str() {
+            "o" => "owner",
+            uid => uid,
+        };
+        Some(identity(name))
+    }
+
     #[test]
     fn dependents_are_looked_at_when_their_owner_goes() {
         let mut graph = Graph::default();
-        assert!(graph.observe(identity("owner"), &meta("o", &[])).is_empty());
-        assert_eq!(graph.observe(identity("a"), &meta("a", &["o"])), ["a"]);
         assert!(
-            graph.observe(identity("a"), &meta("a", &["o"])).is_empty(),
+            graph
+                .observe(identity("owner"), &meta("o", &[]), named)
+                .is_empty()
+        );
+        assert!(
+            graph
+                .observe(identity("a"), &meta("a", &["o"]), named)
+                .is_empty(),
+            "its owner is there"
+        );
+        assert!(
+            graph
+                .observe(identity("a"), &meta("a", &["o"]), named)
+                .is_empty(),
             "nothing is new"
         );
         assert_eq!(graph.blocking_dependents("o"), 1);
+        assert!(!graph.is_gone("o"));
         assert_eq!(graph.remove("o"), ["a"]);
+        assert!(graph.is_gone("o"));
+        graph.observe(identity("owner"), &meta("o", &[]), named);
+        assert!(!graph.is_gone("o"), "it is back");
+    }
+
+    #[test]
+    fn an_owner_that_is_another_object_or_waits_is_looked_at() {
+        let mut graph = Graph::default();
+        graph.observe(identity("owner"), &meta("o", &[]), named);
+        let elsewhere = |_: &OwnerReference| Some(identity("another"));
+        assert_eq!(
+            graph.observe(identity("a"), &meta("a", &["o"]), elsewhere),
+            ["a"]
+        );
+        assert_eq!(
+            graph.observe(identity("b"), &meta("b", &["o"]), |_| None),
+            ["b"]
+        );
+        let waiting = ObjectMeta {
+            deletion_timestamp: Some(Time(Timestamp::UNIX_EPOCH)),
+            finalizers: Some(vec![FOREGROUND.to_owned()]),
+            ..meta("o", &[])
+        };
+        graph.observe(identity("owner"), &waiting, named);
+        assert_eq!(
+            graph.observe(identity("c"), &meta("c", &["o"]), named),
+            ["c"]
+        );
+    }
+
+    #[test]
+    fn what_is_gone_is_remembered_for_a_while() {
+        let mut graph = Graph::default();
+        for n in 0..=REMEMBERED {
+            graph.remove(&n.to_string());
+        }
+        assert!(!graph.is_gone("0") && graph.is_gone("1"));
+        assert_eq!(graph.gone.order.len(), REMEMBERED);
     }
 
     #[test]
     fn owner_is_looked_at_when_a_dependent_goes_or_is_let_go() {
         let mut graph = Graph::default();
-        graph.observe(identity("owner"), &meta("o", &[]));
-        graph.observe(identity("a"), &meta("a", &["o"]));
-        graph.observe(identity("b"), &meta("b", &["o"]));
+        graph.observe(identity("owner"), &meta("o", &[]), named);
+        graph.observe(identity("a"), &meta("a", &["o"]), named);
+        graph.observe(identity("b"), &meta("b", &["o"]), named);
         assert_eq!(graph.remove("a"), ["o"]);
-        assert_eq!(graph.observe(identity("b"), &meta("b", &[])), ["b", "o"]);
+        assert_eq!(
+            graph.observe(identity("b"), &meta("b", &[]), named),
+            ["o"]
+        );
         assert!(!graph.has_dependents("o"));
     }
 
@@ -241,14 +347,14 @@ mod tests {
             finalizers: Some(vec![FOREGROUND.to_owned()]),
             ..meta(uid, owners)
         };
-        graph.observe(identity("a"), &meta("a", &["c"]));
-        graph.observe(identity("b"), &meta("b", &["a"]));
-        graph.observe(identity("c"), &meta("c", &["b"]));
-        graph.observe(identity("d"), &meta("d", &["a"]));
+        graph.observe(identity("a"), &meta("a", &["c"]), named);
+        graph.observe(identity("b"), &meta("b", &["a"]), named);
+        graph.observe(identity("c"), &meta("c", &["b"]), named);
+        graph.observe(identity("d"), &meta("d", &["a"]), named);
         assert!(!graph.in_circle("c"), "a does not wait");
-        graph.observe(identity("a"), &waiting("a", &["c"]));
+        graph.observe(identity("a"), &waiting("a", &["c"]), named);
         assert!(!graph.in_circle("c"), "b does not wait");
-        graph.observe(identity("b"), &waiting("b", &["a"]));
+        graph.observe(identity("b"), &waiting("b", &["a"]), named);
         assert!(graph.in_circle("c"));
         assert!(!graph.in_circle("d"));
         assert_eq!(graph.idle_dependents("a"), ["d"]);
@@ -258,11 +364,11 @@ mod tests {
     fn object_whose_owner_was_never_seen_is_looked_at() {
         let mut graph = Graph::default();
         assert_eq!(
-            graph.observe(identity("a"), &meta("a", &["missing"])),
+            graph.observe(identity("a"), &meta("a", &["missing"]), named),
             ["a"]
         );
         assert_eq!(
-            graph.observe(identity("a"), &meta("a", &["missing"])),
+            graph.observe(identity("a"), &meta("a", &["missing"]), named),
             ["a"]
         );
     }

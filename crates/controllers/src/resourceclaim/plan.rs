@@ -69,6 +69,8 @@ pub(super) fn from_template(
             namespace: pod.metadata.namespace.clone(),
             labels: meta.labels,
             annotations: Some(annotations),
+            // the scheduler would have to add it, with a write of its own, before it allocates
+            finalizers: Some(vec![FINALIZER.to_owned()]),
             owner_references: Some(vec![OwnerReference {
                 api_version: "v1".to_owned(),
                 kind: "Pod".to_owned(),
@@ -119,11 +121,15 @@ fn is_protected(claim: &ResourceClaim) -> bool {
 }
 
 /// The status with the users that are left, if that changes anything: the last user to go takes the
-/// allocation along, and so does a deletion nobody has to wait for.
+/// allocation along, and so does a deletion nobody has to wait for. A claim that vanishes with its finalizer takes everything
+/// along by itself.
 pub(super) fn freed_status(
     claim: &ResourceClaim,
     users: Vec<ResourceClaimConsumerReference>,
 ) -> Option<ResourceClaimStatus> {
+    if users.is_empty() && vanishes_unprotected(claim) {
+        return None;
+    }
     let status = claim.status.as_ref()?;
     let before = status.reserved_for.as_ref().map_or(0, Vec::len);
     let left = users.len() != before;
@@ -142,12 +148,26 @@ pub(super) fn freed_status(
     Some(status)
 }
 
-/// Whether the finalizer has done its work.
-pub(super) fn drops_finalizer(claim: &ResourceClaim) -> bool {
+/// Whether the claim is gone as soon as the finalizer is taken off.
+fn vanishes_unprotected(claim: &ResourceClaim) -> bool {
+    let finalizers = claim.metadata.finalizers.as_deref();
+    claim.metadata.deletion_timestamp.is_some()
+        && finalizers.is_some_and(|all| all.iter().all(|f| f == FINALIZER) && !all.is_empty())
+}
+
+/// Whether the finalizer has done its work, with the users that are left. Claims made for a pod keep it until they are deleted.
+pub(super) fn drops_finalizer(
+    claim: &ResourceClaim,
+    users: &[ResourceClaimConsumerReference],
+) -> bool {
+    if !is_protected(claim) || !users.is_empty() {
+        return false;
+    }
+    if claim.metadata.deletion_timestamp.is_none() && super::pod_of(claim).is_some() {
+        return false;
+    }
     let status = claim.status.as_ref();
-    let allocated = status.is_some_and(|s| s.allocation.is_some());
-    let users = status.and_then(|s| s.reserved_for.as_ref());
-    is_protected(claim) && !allocated && users.is_none_or(Vec::is_empty)
+    vanishes_unprotected(claim) || !status.is_some_and(|s| s.allocation.is_some())
 }
 
 #[cfg(test)]
@@ -198,15 +218,41 @@ mod tests {
         );
         let unused = claim(json!({"allocation": {}}), true, false);
         assert_eq!(freed_status(&unused, Vec::new()), None);
-        assert!(!drops_finalizer(&unused));
-        let deleted = claim(json!({"allocation": {}}), true, true);
-        assert!(
-            freed_status(&deleted, Vec::new())
-                .unwrap()
-                .allocation
-                .is_none()
+        assert!(!drops_finalizer(&unused, &[]));
+        let mut deleted = claim(
+            json!({"allocation": {}, "reservedFor": [user("a")]}),
+            true,
+            true,
         );
-        assert!(drops_finalizer(&claim(json!({}), true, true)));
+        let a: ResourceClaimConsumerReference = serde_json::from_value(user("a")).unwrap();
+        assert!(!drops_finalizer(&deleted, &[a]));
+        assert_eq!(
+            freed_status(&deleted, Vec::new()),
+            None,
+            "it goes as a whole"
+        );
+        assert!(drops_finalizer(&deleted, &[]));
+        let finalizers = deleted.metadata.finalizers.get_or_insert_default();
+        finalizers.push("example.com/mine".to_owned());
+        let freed = freed_status(&deleted, Vec::new()).unwrap();
+        assert!(freed.allocation.is_none() && freed.reserved_for.is_none());
+        assert!(!drops_finalizer(&deleted, &[]));
+        deleted.status = Some(freed);
+        assert!(drops_finalizer(&deleted, &[]));
+        assert!(drops_finalizer(&claim(json!({}), true, true), &[]));
+        assert!(drops_finalizer(&claim(json!({}), true, false), &[]));
+    }
+
+    #[test]
+    fn claims_of_pods_are_protected_from_their_beginning_to_their_end() {
+        let pod: Pod = serde_json::from_value(
+            json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}}),
+        )
+        .unwrap();
+        let mut made = from_template(&pod, "gpu", &ResourceClaimTemplate::default(), 0);
+        assert!(is_protected(&made) && !drops_finalizer(&made, &[]));
+        made.metadata.deletion_timestamp = claim(json!({}), true, true).metadata.deletion_timestamp;
+        assert!(drops_finalizer(&made, &[]));
     }
 
     /// Checklist 89, 90.
