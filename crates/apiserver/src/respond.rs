@@ -261,16 +261,20 @@ pub(crate) fn partial(value: &Value, version: &str) -> Value {
 
 /// Writes what [`partial`] makes of an item.
 fn write_partial(body: &mut Vec<u8>, item: &Item, version: &str) {
-    let json = match item {
-        Item::Cached(object) => object.json(),
+    match item {
+        Item::Cached(object) => write_partial_of(body, object.json(), version),
         // writing to a Vec cannot fail
         Item::Value(value) => {
             let _ = serde_json::to_writer(body, &ordered(&partial(value, version)));
-            return;
         }
-    };
+    }
+}
+
+/// Writes what [`partial`] makes of an object, from its text.
+pub(crate) fn write_partial_of(body: &mut Vec<u8>, json: &[u8], version: &str) {
     if !is_ordered(json) {
         let value = serde_json::from_slice(json).unwrap_or(Value::Null);
+        // writing to a Vec cannot fail
         let _ = serde_json::to_writer(body, &ordered(&partial(&value, version)));
         return;
     }

@@ -404,7 +404,8 @@ pub(crate) fn encode(value: &Value) -> Bytes {
     } else {
         ordered(value).to_json()
     };
-    Bytes::from(bytes)
+    // Text that grows has room for more, which would be kept as long as the object.
+    Bytes::from(bytes.into_boxed_str().into_boxed_bytes())
 }
 
 /// The object of stored bytes, with its resourceVersion.

@@ -37,7 +37,8 @@ pub(super) struct Event {
     previous: Option<Arc<CachedObject>>,
     /// The previous object with the revision of this event.
     departed: OnceLock<Arc<CachedObject>>,
-    encodings: Mutex<Vec<Encoding>>,
+    /// Nothing once they are kept no more.
+    encodings: Mutex<Option<Vec<Encoding>>>,
 }
 
 #[derive(Debug)]
@@ -61,7 +62,7 @@ impl Event {
             current,
             previous,
             departed: OnceLock::new(),
-            encodings: Mutex::default(),
+            encodings: Mutex::new(Some(Vec::new())),
         }
     }
 
@@ -103,6 +104,9 @@ impl Event {
     fn encoded(&self, kind: EventType, format: u32, make: impl FnOnce() -> Bytes) -> Bytes {
         // Held while it is made, so that others wait for it instead of making it too.
         let mut encodings = self.encodings.lock();
+        let Some(encodings) = &mut *encodings else {
+            return make();
+        };
         let made = encodings
             .iter()
             .find(|encoding| encoding.kind == kind && encoding.format == format);
@@ -116,6 +120,16 @@ impl Event {
             bytes: bytes.clone(),
         });
         bytes
+    }
+
+    /// Keeps encodings no more, those that are there and those to come: who watches has got the event, and who resumes is one.
+    pub(super) fn forget_encodings(&self) {
+        *self.encodings.lock() = None;
+    }
+
+    #[cfg(test)]
+    pub(super) fn keeps_encodings(&self) -> bool {
+        self.encodings.lock().is_some()
     }
 }
 
@@ -191,7 +205,7 @@ impl Delivery {
 
     /// The event as a line of a JSON watch stream. All watchers share the bytes.
     pub fn json_frame(&self) -> Bytes {
-        self.encoded(JSON_FRAME, || json_frame(self.kind, self.object.json()))
+        self.encoded(JSON_FRAME, || json_frame(self.kind, &self.object))
     }
 
     /// The event in another format, made once for all watchers of the event.
@@ -205,13 +219,13 @@ impl Delivery {
 }
 
 /// A line of a JSON watch stream.
-pub(crate) fn json_frame(kind: EventType, object: &[u8]) -> Bytes {
+fn json_frame(kind: EventType, object: &CachedObject) -> Bytes {
     let kind = kind.as_str();
-    let mut frame = Vec::with_capacity(object.len() + kind.len() + 24);
+    let mut frame = Vec::with_capacity(object.json_len() + kind.len() + 24);
     frame.extend_from_slice(b"{\"type\":\"");
     frame.extend_from_slice(kind.as_bytes());
     frame.extend_from_slice(b"\",\"object\":");
-    frame.extend_from_slice(object);
+    object.append_json(&mut frame);
     frame.extend_from_slice(b"}\n");
     frame.into()
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use davit_api::labels::Labels;
 use davit_store::KeyValue;
 
-use super::with_resource_version;
+use super::{append_with_resource_version, with_resource_version};
 
 /// Makes a cached object of what the store has. Called once for each revision of
 /// each object; see [`CachedObject::new`].
@@ -140,6 +140,19 @@ impl CachedObject {
                 None => stored.clone(),
             }
         })
+    }
+
+    /// Appends what [`CachedObject::json`] is, without making it to stay: of an object that is written once.
+    pub fn append_json(&self, to: &mut Vec<u8>) {
+        match self.json.get() {
+            Some(json) => to.extend_from_slice(json),
+            None => append_with_resource_version(&self.pair.value, self.pair.mod_revision, to),
+        }
+    }
+
+    /// How long the text is that [`CachedObject::append_json`] appends, or a little less than this.
+    pub fn json_len(&self) -> usize {
+        self.pair.value.len() + 64
     }
 
     /// The protobuf message of the storage version, which `make` makes of the JSON. Made at the first call and shared from

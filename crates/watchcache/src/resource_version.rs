@@ -21,6 +21,35 @@ const BEFORE: [&[u8]; 5] = [
 /// they are declared, beginning with `kind`: it goes after `uid`. In an object whose keys are sorted they stay sorted.
 /// `None` if the text is not a JSON object or its metadata is not one.
 pub(crate) fn with_resource_version(json: &[u8], revision: u64) -> Option<Vec<u8>> {
+    let edit = edit(json, revision)?;
+    let mut text = Vec::with_capacity(json.len() + edit.text.len());
+    edit.write(json, &mut text);
+    Some(text)
+}
+
+/// Appends what [`with_resource_version`] makes of an object; the text as it is if that makes nothing.
+pub(crate) fn append_with_resource_version(json: &[u8], revision: u64, to: &mut Vec<u8>) {
+    match edit(json, revision) {
+        Some(edit) => edit.write(json, to),
+        None => to.extend_from_slice(json),
+    }
+}
+
+/// Text that goes in the place of other text.
+struct Edit {
+    range: Range<usize>,
+    text: String,
+}
+
+impl Edit {
+    fn write(&self, json: &[u8], to: &mut Vec<u8>) {
+        to.extend_from_slice(&json[..self.range.start]);
+        to.extend_from_slice(self.text.as_bytes());
+        to.extend_from_slice(&json[self.range.end..]);
+    }
+}
+
+fn edit(json: &[u8], revision: u64) -> Option<Edit> {
     let mut outer = Fields::of(json, 0)?;
     let mut declared = None;
     while let Some(field) = outer.next_field()? {
@@ -36,7 +65,8 @@ pub(crate) fn with_resource_version(json: &[u8], revision: u64) -> Option<Vec<u8
         .all(u8::is_ascii_whitespace);
     let comma = if empty { "" } else { "," };
     let text = format!("\"metadata\":{{\"{FIELD}\":\"{revision}\"}}{comma}");
-    Some(splice(json, outer.start..outer.start, &text))
+    let range = outer.start..outer.start;
+    Some(Edit { range, text })
 }
 
 /// The text of the field `metadata` of an object, where it has one.
@@ -50,7 +80,7 @@ pub fn metadata_of(json: &[u8]) -> Option<&[u8]> {
     None
 }
 
-fn in_metadata(json: &[u8], start: usize, revision: u64, declared: bool) -> Option<Vec<u8>> {
+fn in_metadata(json: &[u8], start: usize, revision: u64, declared: bool) -> Option<Edit> {
     let quoted = format!("\"{FIELD}\"");
     let mut fields = Fields::of(json, start)?;
     let mut last = None;
@@ -59,7 +89,10 @@ fn in_metadata(json: &[u8], start: usize, revision: u64, declared: bool) -> Opti
     while let Some(field) = fields.next_field()? {
         let key = &json[field.key.clone()];
         if key == quoted.as_bytes() {
-            return Some(splice(json, field.value, &format!("\"{revision}\"")));
+            return Some(Edit {
+                range: field.value,
+                text: format!("\"{revision}\""),
+            });
         }
         let after = if declared {
             !BEFORE.contains(&key)
@@ -72,19 +105,15 @@ fn in_metadata(json: &[u8], start: usize, revision: u64, declared: bool) -> Opti
         last = Some(field.value.end);
     }
     let text = format!("{quoted}:\"{revision}\"");
-    Some(match (place, last) {
-        (Some(place), _) => splice(json, place..place, &format!("{text},")),
-        (None, Some(end)) => splice(json, end..end, &format!(",{text}")),
-        (None, None) => splice(json, fields.start..fields.start, &text),
+    let (at, text) = match (place, last) {
+        (Some(place), _) => (place, format!("{text},")),
+        (None, Some(end)) => (end, format!(",{text}")),
+        (None, None) => (fields.start, text),
+    };
+    Some(Edit {
+        range: at..at,
+        text,
     })
-}
-
-fn splice(json: &[u8], range: Range<usize>, text: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(json.len() - range.len() + text.len());
-    bytes.extend_from_slice(&json[..range.start]);
-    bytes.extend_from_slice(text.as_bytes());
-    bytes.extend_from_slice(&json[range.end..]);
-    bytes
 }
 
 /// A field of an object: where its quoted key and its value lie.
@@ -198,7 +227,12 @@ mod tests {
     use super::*;
 
     fn set(json: &str) -> Option<String> {
-        with_resource_version(json.as_bytes(), 42).map(|bytes| String::from_utf8(bytes).unwrap())
+        let mut appended = b"head".to_vec();
+        append_with_resource_version(json.as_bytes(), 42, &mut appended);
+        let set = with_resource_version(json.as_bytes(), 42);
+        let same = set.as_deref().unwrap_or(json.as_bytes());
+        assert_eq!(appended, [b"head", same].concat());
+        set.map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
     #[test]

@@ -9,6 +9,10 @@ use tokio::time::Instant;
 use super::CacheError;
 use super::event::Event;
 
+/// How long the encodings of an event are kept: those who watch get it within moments, and all encodings together are several
+/// times as large as what a watch is resumed from.
+const ENCODED: Duration = Duration::from_secs(5);
+
 /// What a ring keeps: at least `min` events, all that are younger than `age`, but
 /// never more than `max` events, nor more than `min` if they weigh over `bytes`.
 #[derive(Debug, Clone)]
@@ -38,6 +42,8 @@ impl Default for RingLimits {
 pub(super) struct Ring {
     events: VecDeque<(Arc<Event>, Instant)>,
     weight: usize,
+    /// How many of the oldest events have no encodings any more.
+    plain: usize,
     /// All events after this revision are in the ring.
     floor: u64,
     limits: RingLimits,
@@ -48,6 +54,7 @@ impl Ring {
         Self {
             events: VecDeque::new(),
             weight: 0,
+            plain: 0,
             floor: 0,
             limits,
         }
@@ -57,6 +64,7 @@ impl Ring {
     pub(super) fn reset(&mut self, floor: u64) {
         self.events = VecDeque::new();
         self.weight = 0;
+        self.plain = 0;
         self.floor = floor;
     }
 
@@ -78,6 +86,13 @@ impl Ring {
             self.weight -= event.weight();
             self.floor = event.revision;
             self.events.pop_front();
+            self.plain = self.plain.saturating_sub(1);
+        }
+        while let Some((event, at)) = self.events.get(self.plain)
+            && now.saturating_duration_since(*at) > ENCODED
+        {
+            event.forget_encodings();
+            self.plain += 1;
         }
         if self.events.len() * 4 < self.events.capacity() && self.events.capacity() > 1024 {
             self.events.shrink_to(self.events.len() * 2);
@@ -86,7 +101,7 @@ impl Ring {
 
     /// Whether time alone can shrink the ring.
     pub(super) fn can_age(&self) -> bool {
-        self.events.len() > self.limits.min
+        self.events.len() > self.limits.min || self.plain < self.events.len()
     }
 
     /// The events after a revision; fails with [`CacheError::Expired`] if some of
@@ -134,6 +149,28 @@ mod tests {
             Err(CacheError::Expired { oldest, .. }) => Err(oldest),
             Err(other) => panic!("{other}"),
         }
+    }
+
+    #[test]
+    fn encodings_go_before_the_events() {
+        let mut ring = ring(1, 3);
+        let start = Instant::now();
+        let keep = |ring: &Ring| -> Vec<bool> {
+            let events = ring.events.iter();
+            events.map(|(event, _)| event.keeps_encodings()).collect()
+        };
+        push(&mut ring, 11, start);
+        push(&mut ring, 12, start);
+        push(&mut ring, 13, start + ENCODED);
+        assert_eq!(keep(&ring), [true, true, true]);
+        let later = start + ENCODED + Duration::from_millis(1);
+        ring.trim(later);
+        assert_eq!(keep(&ring), [false, false, true]);
+        assert!(ring.can_age());
+        push(&mut ring, 14, later);
+        assert_eq!(keep(&ring), [false, true, true]);
+        ring.trim(later + 2 * ENCODED);
+        assert_eq!(keep(&ring), [false, false, false]);
     }
 
     #[test]

@@ -109,6 +109,9 @@ impl Frames {
         let bytes = delivery.encoded(format, || {
             let frame = match self.form {
                 Form::Object if protobuf && !converted => self.message_frame(delivery),
+                Form::Partial(version) if !protobuf && !converted => {
+                    Ok(partial_frame(delivery, version))
+                }
                 Form::Partial(version) => self
                     .value(delivery)
                     .and_then(|value| self.frame(kind, &respond::partial(&value, version))),
@@ -230,6 +233,20 @@ fn version_number(resource: &ResourceInfo) -> u32 {
     });
     // room for the fixed numbers and the bit of the form
     hash >> 2
+}
+
+/// An event with the metadata of its object, from the text of that.
+fn partial_frame(delivery: &Delivery, version: &str) -> Bytes {
+    let mut object = Vec::with_capacity(delivery.object().json_len());
+    delivery.object().append_json(&mut object);
+    let mut frame = Vec::with_capacity(object.len());
+    frame.extend_from_slice(b"{\"type\":\"");
+    frame.extend_from_slice(delivery.kind().as_str().as_bytes());
+    frame.extend_from_slice(b"\",\"object\":");
+    respond::write_partial_of(&mut frame, &object, version);
+    frame.extend_from_slice(b"}\n");
+    frame.shrink_to_fit();
+    frame.into()
 }
 
 fn json_frame(kind: &str, object: &Value) -> Bytes {
