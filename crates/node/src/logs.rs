@@ -125,6 +125,10 @@ pub struct LogReader {
     options: LogOptions,
     writer: Box<dyn Writing>,
     pending: BytesMut,
+    /// Bytes of the file that are still to be read: what has been written after it was opened is of the next reading, unless
+    /// this one goes on.
+    unread: u64,
+    /// Bytes of output that are still allowed.
     left: u64,
     polls: u32,
     ended: bool,
@@ -141,10 +145,17 @@ impl LogReader {
         writer: Box<dyn Writing>,
     ) -> io::Result<Self> {
         let mut file = log.open_in_time().await?;
+        let size = file.metadata().await?.len();
+        let mut start = 0;
         if let Some(lines) = options.tail_lines {
-            let start = tail_offset(&mut file, lines).await?;
+            start = tail_offset(&mut file, size, lines).await?;
             file.seek(SeekFrom::Start(start)).await?;
         }
+        let unread = if options.follow {
+            u64::MAX
+        } else {
+            size - start
+        };
         let left = options.limit_bytes.unwrap_or(u64::MAX);
         Ok(Self {
             log,
@@ -152,6 +163,7 @@ impl LogReader {
             options,
             writer,
             pending: BytesMut::new(),
+            unread,
             left,
             polls: 0,
             ended: false,
@@ -165,7 +177,8 @@ impl LogReader {
     pub async fn next(&mut self) -> io::Result<Option<Bytes>> {
         let mut chunk = vec![0; CHUNK];
         while self.left > 0 {
-            let n = self.file.read(&mut chunk).await?;
+            let most = usize::try_from(self.unread).unwrap_or(CHUNK).min(CHUNK);
+            let n = self.file.read(&mut chunk[..most]).await?;
             if n == 0 {
                 if !self.options.follow || !self.wait_for_more().await? {
                     return Ok(None);
@@ -173,6 +186,9 @@ impl LogReader {
                 continue;
             }
             self.polls = 0;
+            if !self.options.follow {
+                self.unread -= n as u64;
+            }
             self.pending.extend_from_slice(&chunk[..n]);
             let mut out = self.take_lines();
             if !out.is_empty() {
@@ -284,9 +300,8 @@ fn parse_line(line: &[u8]) -> Option<Line<'_>> {
     })
 }
 
-/// Where the last `lines` lines begin.
-async fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
-    let size = file.metadata().await?.len();
+/// Where the last `lines` lines of the first `size` bytes begin.
+async fn tail_offset(file: &mut File, size: u64, lines: u64) -> io::Result<u64> {
     if lines == 0 {
         return Ok(size);
     }

@@ -332,10 +332,7 @@ mod tests {
         graph.observe(identity("a"), &meta("a", &["o"]), named);
         graph.observe(identity("b"), &meta("b", &["o"]), named);
         assert_eq!(graph.remove("a"), ["o"]);
-        assert_eq!(
-            graph.observe(identity("b"), &meta("b", &[]), named),
-            ["o"]
-        );
+        assert_eq!(graph.observe(identity("b"), &meta("b", &[]), named), ["o"]);
         assert!(!graph.has_dependents("o"));
     }
 

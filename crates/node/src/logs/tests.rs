@@ -64,6 +64,32 @@ async fn tail_since_limit_and_stream() {
     );
 }
 
+/// A container writes on while its log is asked for.
+#[tokio::test]
+async fn what_is_written_meanwhile_is_of_the_next_reading() {
+    use std::io::Write;
+    let tmp = tempfile::tempdir().unwrap();
+    let path = tmp.path().join("0.log");
+    for (tail_lines, wanted) in [(Some(1), "\n"), (None, "one\ntwo\nthree\n\n")] {
+        std::fs::write(&path, LOG).unwrap();
+        let options = LogOptions {
+            tail_lines,
+            ..LogOptions::default()
+        };
+        let opening = LogReader::open(LogFile::at(&path), options, Box::new(Ended));
+        let mut reader = opening.await.unwrap();
+        let mut writer = std::fs::File::options().append(true).open(&path).unwrap();
+        writer
+            .write_all(b"2024-01-01T00:00:04Z stdout F late\n")
+            .unwrap();
+        let mut out = Vec::new();
+        while let Some(piece) = reader.next().await.unwrap() {
+            out.extend_from_slice(&piece);
+        }
+        assert_eq!(out, wanted.as_bytes());
+    }
+}
+
 struct Flag(Arc<AtomicBool>);
 
 #[async_trait]
