@@ -12,7 +12,7 @@ use davit_api::kinds::{ResourceRow, TypeId, TypeTable};
 use davit_api::status::Status;
 use davit_store::{Error as StoreError, KeyValue, ListOptions, Listing, Store, Write};
 use davit_strategy::Strategy;
-use davit_watchcache::{Cache, Decode};
+use davit_watchcache::{Cache, Decode, remove_resource_version};
 use serde_json::{Value, json};
 
 use crate::codec::Shape;
@@ -395,17 +395,10 @@ impl Storage {
 
 /// The stored bytes of an object: its JSON as clients get it, without resourceVersion.
 pub(crate) fn encode(value: &Value) -> Bytes {
-    let bytes = if value.pointer("/metadata/resourceVersion").is_some() {
-        let mut value = value.clone();
-        if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("resourceVersion");
-        }
-        ordered(&value).to_json()
-    } else {
-        ordered(value).to_json()
-    };
+    let mut json = ordered(value).to_json();
+    remove_resource_version(&mut json);
     // Text that grows has room for more, which would be kept as long as the object.
-    Bytes::from(bytes.into_boxed_str().into_boxed_bytes())
+    Bytes::from(json.into_boxed_str().into_boxed_bytes())
 }
 
 /// The object of stored bytes, with its resourceVersion.

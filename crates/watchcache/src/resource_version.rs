@@ -80,6 +80,39 @@ pub fn metadata_of(json: &[u8]) -> Option<&[u8]> {
     None
 }
 
+/// Takes `metadata.resourceVersion` out of the JSON text of an object; other bytes are unchanged.
+pub fn remove_resource_version(json: &mut String) {
+    if let Some(range) = resource_version_field(json.as_bytes()) {
+        json.replace_range(range, "");
+    }
+}
+
+/// Where the field lies, with the comma that goes with it.
+fn resource_version_field(json: &[u8]) -> Option<Range<usize>> {
+    let mut outer = Fields::of(json, 0)?;
+    let metadata = loop {
+        let field = outer.next_field()??;
+        if &json[field.key] == b"\"metadata\"" {
+            break field.value.start;
+        }
+    };
+    let quoted = format!("\"{FIELD}\"");
+    let mut fields = Fields::of(json, metadata)?;
+    let mut before = None;
+    loop {
+        let field = fields.next_field()??;
+        if &json[field.key.clone()] == quoted.as_bytes() {
+            let range = match (before, fields.next_field()?) {
+                (Some(end), _) => end..field.value.end,
+                (None, Some(next)) => field.key.start..next.key.start,
+                (None, None) => field.key.start..field.value.end,
+            };
+            return Some(range);
+        }
+        before = Some(field.value.end);
+    }
+}
+
 fn in_metadata(json: &[u8], start: usize, revision: u64, declared: bool) -> Option<Edit> {
     let quoted = format!("\"{FIELD}\"");
     let mut fields = Fields::of(json, start)?;
@@ -282,6 +315,29 @@ mod tests {
     }
 
     #[test]
+    fn the_field_is_taken_out_again() {
+        let cases = [
+            r#"{"kind":"Pod","metadata":{"name":"a","uid":"u","generation":1}}"#,
+            r#"{"kind":"Pod","metadata":{"labels":{}}}"#,
+            r#"{"metadata":{}}"#,
+            r#"{"metadata":{"name":"a"},"z":{"resourceVersion":"1"}}"#,
+            r#"{"data":{"metadata":"{\"}"},"metadata":{"name":"a","uid":"u"},"z":[1]}"#,
+        ];
+        for case in cases {
+            let mut text = set(case).unwrap();
+            remove_resource_version(&mut text);
+            assert_eq!(text, case);
+            remove_resource_version(&mut text);
+            assert_eq!(text, case);
+        }
+        for case in ["", "{}", "1", r#"{"metadata":1}"#, r#"{"metadata":{"#] {
+            let mut text = case.to_owned();
+            remove_resource_version(&mut text);
+            assert_eq!(text, case);
+        }
+    }
+
+    #[test]
     fn what_is_no_object_is_left_alone() {
         for text in [
             "",
@@ -348,6 +404,13 @@ mod tests {
             expected["metadata"]["resourceVersion"] = json!(revision.to_string());
             let bytes = with_resource_version(text.as_bytes(), revision).unwrap();
             let found: Value = serde_json::from_slice(&bytes).unwrap();
+            prop_assert_eq!(&found, &expected);
+            let mut text = String::from_utf8(bytes).unwrap();
+            remove_resource_version(&mut text);
+            let found: Value = serde_json::from_str(&text).unwrap();
+            if let Some(metadata) = expected["metadata"].as_object_mut() {
+                metadata.remove("resourceVersion");
+            }
             prop_assert_eq!(found, expected);
         }
 
