@@ -3,7 +3,8 @@
 //!
 //! For 500 and for 5 000 nodes: pods with a claim of one device come and go while none, half, or nearly all of the
 //! devices are allocated; then, on the larger cluster, one pod a node at once. Prints one row a measurement.
-//! `DAVIT_BENCH_NODES=500` takes one size only.
+//! `DAVIT_BENCH_NODES=500` takes one size only. `DAVIT_BENCH_CHURN=600` shows instead what so many seconds of pods that come
+//! and go leave in memory and on disk, a row a minute, and what is left two minutes after.
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -33,7 +34,7 @@ const RESOURCE: &str = "/apis/resource.k8s.io/v1";
 struct Cluster {
     process: Child,
     client: kube::Client,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 impl Drop for Cluster {
@@ -69,7 +70,7 @@ impl Cluster {
         Self {
             process,
             client,
-            _dir: dir,
+            dir,
         }
     }
 
@@ -150,13 +151,13 @@ impl Cluster {
         took
     }
 
-    async fn steady(&self, what: &str) {
+    async fn steady(&self, what: &str, length: Duration) {
         let spent = self.processor_time();
-        let end = Instant::now() + STEADY;
+        let end = Instant::now() + length;
         let loops = (0..LOOPS).map(|l| async move {
             let mut took = Vec::new();
             while Instant::now() < end {
-                let name = format!("pod-{what}-{l}-{}", took.len());
+                let name = format!("pod-{}-{l}-{}", what.replace(' ', "-"), took.len());
                 took.push(self.come_and_go(&name).await);
             }
             took
@@ -164,7 +165,7 @@ impl Cluster {
         let mut took: Vec<Duration> = futures::future::join_all(loops).await.concat();
         took.sort();
         let at = |part: f64| took[((took.len() - 1) as f64 * part) as usize].as_secs_f64() * 1e3;
-        let rate = took.len() as f64 / STEADY.as_secs_f64();
+        let rate = took.len() as f64 / length.as_secs_f64();
         let spent = (self.processor_time() - spent).as_secs_f64() * 1e3 / took.len() as f64;
         println!(
             "  {what:<22} {rate:>7.0} pods/s   {spent:>5.1} ms CPU a pod   to node: median {:>6.1} ms, 99 % {:>7.1} ms   {}",
@@ -218,7 +219,27 @@ impl Cluster {
             let line = status.lines().find(|l| l.starts_with(field)).unwrap();
             line.split_whitespace().nth(1).unwrap().parse().unwrap()
         };
-        format!("{} MiB resident", kib("VmRSS:") / 1024)
+        format!(
+            "{} MiB resident, {} anonymous",
+            kib("VmRSS:") / 1024,
+            kib("RssAnon:") / 1024
+        )
+    }
+
+    /// What the store takes on disk.
+    fn store(&self) -> String {
+        let mut bytes = 0;
+        let mut dirs = vec![self.dir.path().join("data/store")];
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).unwrap().flatten() {
+                let Ok(meta) = entry.metadata() else { continue };
+                match meta.is_dir() {
+                    true => dirs.push(entry.path()),
+                    false => bytes += meta.len(),
+                }
+            }
+        }
+        format!("{} MiB of store", bytes >> 20)
     }
 }
 
@@ -270,7 +291,7 @@ async fn measure(nodes: usize) {
         started.elapsed().as_secs_f64(),
         cluster.memory()
     );
-    cluster.steady("empty").await;
+    cluster.steady("empty", STEADY).await;
     let each = |from, to| {
         let cluster = &cluster;
         futures::stream::iter(0..nodes - nodes / 100).for_each_concurrent(32, move |n| async move {
@@ -278,10 +299,10 @@ async fn measure(nodes: usize) {
         })
     };
     each(0, DEVICES / 2).await;
-    cluster.steady("half").await;
+    cluster.steady("half", STEADY).await;
     each(DEVICES / 2, DEVICES).await;
     // One node in a hundred has devices left.
-    cluster.steady("full").await;
+    cluster.steady("full", STEADY).await;
 }
 
 async fn at_once(nodes: usize) {
@@ -290,8 +311,29 @@ async fn at_once(nodes: usize) {
     cluster.burst(nodes).await;
 }
 
+/// Pods that come and go for so long.
+async fn churn(length: Duration) {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let cluster = Cluster::up().await;
+    cluster.furnish(10).await;
+    println!("at first: {}, {}", cluster.memory(), cluster.store());
+    let minutes = length.as_secs().div_ceil(60);
+    for minute in 1..=minutes {
+        cluster.steady(&format!("minute {minute}"), MINUTE).await;
+        println!("    {}", cluster.store());
+    }
+    for minute in 1..=2 {
+        tokio::time::sleep(MINUTE).await;
+        let (memory, store) = (cluster.memory(), cluster.store());
+        println!("{minute} minutes after: {memory}, {store}");
+    }
+}
+
 #[tokio::main]
 async fn main() {
+    if let Ok(seconds) = std::env::var("DAVIT_BENCH_CHURN") {
+        return churn(Duration::from_secs(seconds.parse().unwrap())).await;
+    }
     let only = std::env::var("DAVIT_BENCH_NODES").ok();
     for nodes in [500, 5000] {
         if only.as_ref().is_some_and(|o| *o != nodes.to_string()) {
