@@ -32,6 +32,7 @@ pub(crate) struct Informers {
     pub(crate) deployments: Informer<Deployment>,
     pub(crate) daemon_sets: Informer<DaemonSet>,
     pub(crate) jobs: Informer<Job>,
+    /// Indexed by type.
     pub(crate) services: Informer<Service>,
     pub(crate) endpoints: Informer<Endpoints>,
     pub(crate) endpoint_slices: Informer<EndpointSlice>,
@@ -96,7 +97,13 @@ impl Informers {
                 cancel.clone(),
             ),
             jobs: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            services: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            services: Informer::spawn_indexed(
+                kube::Api::all(client.clone()),
+                all(),
+                |service: &Service| service.spec.as_ref()?.type_.clone(),
+                tasks,
+                cancel.clone(),
+            ),
             endpoints: Informer::spawn(
                 kube::Api::all(client.clone()),
                 all(),

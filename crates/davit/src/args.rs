@@ -194,6 +194,24 @@ pub(crate) enum DefaultStorageClass {
     None,
 }
 
+/// Where Services of type LoadBalancer have their addresses from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LoadBalancer {
+    /// They have those of the nodes.
+    Node,
+    /// Another load balancer gives them some.
+    None,
+}
+
+impl From<LoadBalancer> for davit_controllers::LoadBalancing {
+    fn from(chosen: LoadBalancer) -> Self {
+        match chosen {
+            LoadBalancer::Node => Self::Nodes,
+            LoadBalancer::None => Self::Others,
+        }
+    }
+}
+
 impl FromStr for RuntimeKind {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -218,6 +236,10 @@ pub(crate) struct Up {
     /// nodes, once in the cluster's life
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::Local)]
     pub(crate) default_storage_class: DefaultStorageClass,
+    /// Where Services of type LoadBalancer have their addresses from: `node`, those of the nodes that are ready, or `none`,
+    /// from another load balancer
+    #[arg(long, value_name = "FROM", value_enum, default_value_t = LoadBalancer::Node)]
+    pub(crate) load_balancer: LoadBalancer,
     /// Directory of the executables of FlexVolume drivers that attach volumes [default: that of --volume-plugin-dir]
     #[arg(long, value_name = "DIR")]
     pub(crate) flex_volume_plugin_dir: Option<PathBuf>,
@@ -450,6 +472,10 @@ pub(crate) struct Controllers {
     /// nodes, once in the cluster's life
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::None)]
     pub(crate) default_storage_class: DefaultStorageClass,
+    /// Where Services of type LoadBalancer have their addresses from: `node`, those of the nodes that are ready, or `none`,
+    /// from another load balancer
+    #[arg(long, value_name = "FROM", value_enum, default_value_t = LoadBalancer::None)]
+    pub(crate) load_balancer: LoadBalancer,
     /// Directory of the executables of FlexVolume drivers that attach volumes
     /// [default: /usr/libexec/kubernetes/kubelet-plugins/volume/exec/]
     #[arg(long, value_name = "DIR")]

@@ -108,6 +108,7 @@ impl Cluster {
                         .node
                         .dns
                         .then_some(args.server.services.service_cluster_ip_range.dns()),
+                    load_balancing: args.load_balancer.into(),
                     default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
                     flex_volume_plugin_dir: flex_volume_plugin_dir(args),
                 },

@@ -22,7 +22,9 @@ mod service;
 pub use chain::{Chain, Choice, Masquerade};
 pub use endpoints::{Node, Scope};
 pub use network::{Network, NetworkError};
-pub use node::{addresses_of, range_of};
+pub use node::{
+    ENFORCES_POLICIES, PROXIES_SERVICES, addresses_of, external_addresses_of, range_of,
+};
 pub use plan::{Key, Map, Plan, Protocol, Value};
 pub use policy::{
     Allowance, CompiledPolicy, Isolation, NamedPort, NamespaceScope, Peers, PodGroup, PodScope,

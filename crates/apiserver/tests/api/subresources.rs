@@ -247,6 +247,64 @@ async fn services_get_addresses_and_ports() {
     assert_eq!(made["spec"]["clusterIP"], "None");
 }
 
+/// Checklist of spec network.md, items 19 and 21.
+#[tokio::test]
+async fn ports_of_services_on_nodes() {
+    let c = Cluster::new().await;
+    let services = "/api/v1/namespaces/default/services";
+    let local = |name: &str, asked: Option<u16>| {
+        json!({"metadata": {"name": name}, "spec": {
+            "type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": asked,
+            "ports": [{"port": 53, "name": "u", "protocol": "UDP"}, {"port": 53, "name": "t"}]}})
+    };
+    let made = c.post(services, &local("a", None)).await.ok(201);
+    let port = |of: &serde_json::Value, index: usize| {
+        of["spec"]["ports"][index]["nodePort"].as_u64().unwrap()
+    };
+    assert!((30086..=32767).contains(&port(&made, 0)), "{made}");
+    assert_eq!(port(&made, 0), port(&made, 1), "one number, two protocols");
+    let health = made["spec"]["healthCheckNodePort"].as_u64().unwrap();
+    assert!((30086..=32767).contains(&health) && health != port(&made, 0));
+
+    // Somebody else's port, and one out of range.
+    let taken = u16::try_from(health).unwrap();
+    for (asked, why) in [(taken, "already allocated"), (80, "not in the valid range")] {
+        let refused = c.post(services, &local("b", Some(asked))).await;
+        let refused = refused.error(422, "Invalid");
+        let message = refused["message"].as_str().unwrap();
+        assert!(
+            message.contains("failed to allocate requested HealthCheck NodePort"),
+            "{message}"
+        );
+        assert!(message.contains(why), "{message}");
+    }
+    // It may not be changed, is not lost, and goes with the policy.
+    let put = async |spec: serde_json::Value| {
+        let mut next = c.get(&format!("{services}/a")).await.ok(200);
+        for (key, value) in spec.as_object().unwrap() {
+            next["spec"][key] = value.clone();
+        }
+        c.put(&format!("{services}/a"), &next).await
+    };
+    put(json!({"healthCheckNodePort": 30001}))
+        .await
+        .error(422, "Invalid");
+    let kept = put(json!({"healthCheckNodePort": null})).await.ok(200);
+    assert_eq!(kept["spec"]["healthCheckNodePort"], health);
+    let wide = put(json!({"externalTrafficPolicy": "Cluster"}))
+        .await
+        .ok(200);
+    assert!(wide["spec"]["healthCheckNodePort"].is_null(), "{wide}");
+    c.post(services, &local("b", Some(taken))).await.ok(201);
+    let refused = put(json!({"healthCheckNodePort": 30001})).await;
+    let refused = refused.error(422, "Invalid");
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.contains("may only be set when `type` is 'LoadBalancer'"),
+        "{message}"
+    );
+}
+
 /// What a new type cannot have goes when only the type was changed; addresses and ports come back
 /// with a type that has them.
 #[tokio::test]
@@ -266,7 +324,18 @@ async fn services_change_their_type() {
         }
         c.put(&format!("{services}/s"), &next).await.ok(200)
     };
-    let plain = change(json!({"type": "ClusterIP"}), &made).await;
+    let status = json!({"status": {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}});
+    let given = c
+        .patch(&format!("{services}/s/status"), "merge", &status)
+        .await
+        .ok(200);
+    assert_eq!(given["status"], status["status"]);
+    let plain = change(json!({"type": "ClusterIP"}), &given).await;
+    assert_eq!(
+        plain["status"],
+        json!({"loadBalancer": {}}),
+        "in force no more"
+    );
     assert_eq!(plain["spec"]["clusterIP"], address);
     assert!(plain["spec"]["ports"][0]["nodePort"].is_null(), "{plain}");
     assert!(plain["spec"]["externalTrafficPolicy"].is_null(), "{plain}");
