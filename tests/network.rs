@@ -4,6 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "network/alone.rs"]
+mod alone;
 #[path = "network/exposed.rs"]
 mod exposed;
 mod harness;

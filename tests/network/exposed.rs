@@ -145,3 +145,99 @@ fn what_nobody_serves_is_said() {
     });
     assert_eq!(net.given("lb"), "");
 }
+
+/// The status of an answer, and all of it.
+fn ask(url: &str) -> (String, String) {
+    let answer = fetch_here(&format!("-i {url}")).unwrap_or_default();
+    let status = answer.split(' ').nth(1).unwrap_or_default().to_owned();
+    (status, answer.to_lowercase())
+}
+
+#[test]
+fn items_41_56_57_load_balancers_ask_and_are_answered() {
+    let health = format!("--proxy-healthz-bind-address={NODE_IP}");
+    let Some(net) = Net::up(&[&health]) else {
+        return;
+    };
+    let local = "externalTrafficPolicy: Local, ports: [{port: 81, targetPort: 8080}]";
+    net.create(&balanced("local", local));
+    let port = net.path("service/local", ".spec.healthCheckNodePort");
+    let url = format!("http://{NODE_IP}:{port}/any/path");
+    eventually("nobody is here", STEP, || ask(&url).0 == "503");
+    net.create(&web("a", "web", ""));
+    net.wait_ready(&["a"]);
+    eventually("somebody is here", STEP, || ask(&url).0 == "200");
+    let (_, answer) = ask(&url);
+    for part in [
+        "x-load-balancing-endpoint-weight: 1",
+        "content-type: application/json",
+        r#""localendpoints":1"#,
+        r#""serviceproxyhealthy":true"#,
+        r#""service":{"name":"local","namespace":"default"}"#,
+    ] {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+
+    // The proxy itself.
+    let healthz = format!("http://{NODE_IP}:10256/healthz");
+    let (status, said) = ask(&healthz);
+    assert!(
+        status == "200" && said.contains(r#""nodeeligible":true"#),
+        "{said}"
+    );
+    let taint = "ToBeDeletedByClusterAutoscaler=1:NoSchedule";
+    run(&mut net.kubectl(&["taint", "node", "node-1", taint]));
+    eventually("the node goes", STEP, || ask(&healthz).0 == "503");
+    assert_eq!(ask(&format!("http://{NODE_IP}:10256/livez")).0, "200");
+    let metrics = fetch_here("http://127.0.0.1:10249/metrics").unwrap();
+    for name in [
+        "kubeproxy_sync_proxy_rules_duration_seconds_count",
+        "kubeproxy_network_programming_duration_seconds_count",
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
+        "kubeproxy_sync_proxy_rules_endpoint_changes_total",
+        r#"kubeproxy_proxy_healthz_total{code="503"}"#,
+    ] {
+        assert!(metrics.contains(name), "{name} in {metrics}");
+    }
+    assert_eq!(
+        fetch_here("http://127.0.0.1:10249/proxyMode").as_deref(),
+        Ok("nftables")
+    );
+
+    // A port that is somebody else's is said to be.
+    let taken = std::net::TcpListener::bind((NODE_IP, 30001)).unwrap();
+    let asked = format!("healthCheckNodePort: 30001, {local}");
+    net.create(&balanced("other", &asked.replace("port: 81", "port: 82")));
+    eventually("it cannot listen", STEP, || {
+        net.told(
+            "Service",
+            "other",
+            "FailedToStartServiceHealthcheck",
+            "30001",
+        )
+    });
+    drop(taken);
+    let url = format!("http://{NODE_IP}:30001");
+    eventually("it listens", STEP, || ask(&url).0 == "200");
+    run(&mut net.kubectl(&["delete", "service", "other"]));
+    eventually("nobody asks any more", STEP, || ask(&url).0.is_empty());
+}
+
+#[test]
+fn item_28_node_ports_are_where_they_are_wanted() {
+    let Some(net) = Net::up(&["--nodeport-addresses=198.51.100.0/24"]) else {
+        return;
+    };
+    let ports = "type: NodePort, ports: [{port: 80, nodePort: 30080, targetPort: 8080}]";
+    net.create(&[web("a", "web", ""), service("web", ports)].concat());
+    net.wait_ready(&["a"]);
+    // An address that comes later is one of the node's, too.
+    run(std::process::Command::new("ip").args(["address", "add", "198.51.100.7/24", "dev", "up0"]));
+    eventually("the port answers", STEP, || {
+        fetch_here("http://198.51.100.7:30080").as_deref() == Ok("a")
+    });
+    let refused = fetch_here(&format!("http://{NODE_IP}:30080")).unwrap_err();
+    assert!(refused.to_lowercase().contains("connect"), "{refused}");
+    let from_pod = net.fetch("a", "http://198.51.100.7:30080");
+    assert_eq!(from_pod.as_deref(), Ok("a"));
+}

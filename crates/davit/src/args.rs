@@ -378,6 +378,8 @@ pub(crate) struct NodeOptions {
     /// Answer pods' questions for names, where davit connects them. Without it names are somebody else's matter (CoreDNS)
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) dns: bool,
+    #[command(flatten)]
+    pub(crate) proxy: crate::proxy_flags::ProxyFlags,
     /// Where the volumes of class `standard` are kept on this node [default: `volumes` below the data dir]
     #[arg(long, value_name = "DIR")]
     pub(crate) volumes_dir: Option<PathBuf>,

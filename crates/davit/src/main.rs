@@ -21,6 +21,7 @@ mod owner;
 mod paths;
 mod pod_network;
 mod protection;
+mod proxy_flags;
 mod scheduler;
 mod scheduler_flags;
 mod scratch;

@@ -123,6 +123,21 @@ pub(crate) async fn open(
     services: ServiceRange,
     node: &mut davit_node::NodeOptions,
 ) -> Result<Opened> {
+    let opened = choose(options, node_paths, data_dir, services, node).await?;
+    let given = options.proxy.given();
+    if opened.own.is_none() && !given.is_empty() {
+        tracing::warn!("{}: this node proxies no Services", given.join(", "));
+    }
+    Ok(opened)
+}
+
+async fn choose(
+    options: &NodeOptions,
+    node_paths: &NodePaths,
+    data_dir: &Path,
+    services: ServiceRange,
+    node: &mut davit_node::NodeOptions,
+) -> Result<Opened> {
     let cni = |conf_dir: PathBuf| CniOptions {
         conf_dir,
         bin_dirs: options.cni_bin_dir.clone(),
@@ -171,6 +186,7 @@ pub(crate) async fn open(
             domain: node.cluster_dns.domain.clone(),
             resolv_conf: node.resolv_conf.clone(),
         }),
+        proxy: options.proxy.options(node.address)?,
     };
     let opening = tokio::task::spawn_blocking(|| NodeNetwork::open(made));
     let own = match opening.await.context("the pods' network")? {

@@ -39,6 +39,7 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
         scratch::sweep(&args).await;
         args.server.port.get_or_insert(0);
         args.node.node_port.get_or_insert(0);
+        args.node.proxy.keep_to_itself();
     }
     let scratch = Scratch::for_cluster(&mut args)?;
     let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;

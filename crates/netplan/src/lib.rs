@@ -25,7 +25,7 @@ pub use network::{Network, NetworkError};
 pub use node::{
     ENFORCES_POLICIES, PROXIES_SERVICES, addresses_of, external_addresses_of, range_of,
 };
-pub use plan::{Key, Map, Plan, Protocol, Value};
+pub use plan::{HealthCheck, Key, Map, Nowhere, Plan, Protocol, Value};
 pub use policy::{
     Allowance, CompiledPolicy, Isolation, NamedPort, NamespaceScope, Peers, PodGroup, PodScope,
     PolicyPod, PolicyWorld, PortRange,
