@@ -111,6 +111,11 @@ pub(crate) enum Command {
     Controllers(Controllers),
     /// Run the node agent alone, against any Kubernetes API server
     Node(Node),
+    /// Run the Service proxy alone, where others connect pods
+    #[command(visible_alias = "kube-proxy")]
+    Proxy(Box<crate::proxy::Proxy>),
+    /// Run the cluster's DNS server alone
+    Dns(crate::dns::Dns),
     /// Show which device is where, healthy or not, and which container holds it
     Devices(Devices),
     /// Say why a pod is pending or refused, or where its devices came from

@@ -7,6 +7,7 @@ mod backup;
 mod components;
 mod demo;
 mod devices;
+mod dns;
 mod down;
 mod etcd;
 mod explain;
@@ -21,6 +22,8 @@ mod owner;
 mod paths;
 mod pod_network;
 mod protection;
+mod proxy;
+mod proxy_config;
 mod proxy_flags;
 mod scheduler;
 mod scheduler_flags;
@@ -82,6 +85,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Scheduler(flags) => scheduler::run(*flags).await,
         Command::Controllers(client) => single::controllers(client).await,
         Command::Node(node) => single::node(node).await,
+        Command::Proxy(proxy) => proxy::run(*proxy).await,
+        Command::Dns(dns) => dns::run(dns).await,
         Command::Devices(devices) => devices::run(devices).await,
         Command::Explain(explain) => explain::run(explain).await,
         Command::Image(image) => image::run(image).await,

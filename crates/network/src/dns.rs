@@ -3,7 +3,7 @@
 
 mod others;
 
-use crate::follower::trigger_of;
+use crate::follower::{all, trigger_of};
 use crate::{Error, failed, http};
 use davit_client::{Change, Informer, Subscription};
 use davit_dns::{Forwarder, Metrics, Server, Upstreams, Zone};
@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use others::settings;
@@ -51,6 +52,22 @@ pub(crate) struct Sources {
     pub(crate) slices: Informer<EndpointSlice>,
     pub(crate) namespaces: Informer<Namespace>,
     pub(crate) settings: Informer<ConfigMap>,
+}
+
+impl Sources {
+    /// Those of a server that shares none of its informers.
+    pub(crate) fn follow(
+        client: &kube::Client,
+        tasks: &mut JoinSet<()>,
+        cancel: &CancellationToken,
+    ) -> Self {
+        Self {
+            services: all(client, tasks, cancel),
+            slices: all(client, tasks, cancel),
+            namespaces: all(client, tasks, cancel),
+            settings: settings(client, tasks, cancel),
+        }
+    }
 }
 
 /// Follows the informers and answers at the gateway's address, from when there is one until it is cancelled.
@@ -281,4 +298,38 @@ pub(crate) fn check(options: &DnsOptions) -> Result<(), Error> {
     let zone = Zone::new(&options.domain, TTL);
     zone.map(drop)
         .map_err(|error| failed("cluster domain")(io::Error::other(error)))
+}
+
+/// A DNS server that runs alone.
+#[derive(Debug, Clone)]
+pub struct DnsAlone {
+    /// How names are resolved.
+    pub dns: DnsOptions,
+    /// Where questions are answered.
+    pub listen: SocketAddr,
+    /// Where `/metrics` is served; nowhere without.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl DnsAlone {
+    /// Answers until `cancel` is cancelled.
+    ///
+    /// # Errors
+    /// When the cluster's domain is none, or the address cannot be listened on.
+    pub async fn run(self, client: kube::Client, cancel: CancellationToken) -> Result<(), Error> {
+        check(&self.dns)?;
+        // Later on it waits for an address; one that cannot be had at the start is a mistake.
+        listen(self.listen)
+            .await
+            .map_err(failed("listening for questions"))?;
+        let mut tasks = JoinSet::new();
+        let sources = Sources::follow(&client, &mut tasks, &cancel);
+        let places = Places {
+            dns: self.listen,
+            metrics: self.metrics,
+        };
+        run(self.dns, sources, places, cancel).await;
+        tasks.shutdown().await;
+        Ok(())
+    }
 }

@@ -12,6 +12,7 @@
     )
 )]
 
+mod alone;
 mod dns;
 mod either;
 mod follower;
@@ -32,7 +33,8 @@ mod ruleset;
 mod told;
 mod watch;
 
-pub use dns::DnsOptions;
+pub use alone::{LocalPods, ProxyAlone};
+pub use dns::{DnsAlone, DnsOptions};
 pub use either::CniOrOwn;
 pub use node_ports::{NodePortAddresses, NodePortAddressesError};
 pub use pods::PodLinks;
