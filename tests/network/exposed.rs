@@ -5,13 +5,13 @@ use crate::harness::{eventually, run};
 
 impl Net {
     /// The addresses that a Service has from a load balancer.
-    fn given(&self, name: &str) -> String {
+    pub(super) fn given(&self, name: &str) -> String {
         let of = format!("service/{name}");
         self.path(&of, ".status.loadBalancer.ingress[*].ip")
     }
 
     /// Whether an event says this of an object.
-    fn told(&self, kind: &str, name: &str, reason: &str, words: &str) -> bool {
+    pub(super) fn told(&self, kind: &str, name: &str, reason: &str, words: &str) -> bool {
         let about =
             format!("involvedObject.kind={kind},involvedObject.name={name},reason={reason}");
         let message = "jsonpath={.items[*].message}";

@@ -160,9 +160,19 @@ impl LoadBalancer {
         wishes.sort_by_cached_key(|wish| {
             let created = wish.service.metadata.creation_timestamp.as_ref();
             let created = created.map(|time| time.0);
-            (held(&wish.service).is_empty(), created, wish.key.clone())
+            (!self.has_some(wish), created, wish.key.clone())
         });
         Ok(wishes)
+    }
+
+    /// Whether a Service has addresses; those that were just written may not have come back yet.
+    fn has_some(&self, wish: &Wish) -> bool {
+        let owners = self.owners.lock();
+        let written = owners
+            .get(&wish.key)
+            .filter(|owner| owner.uid == wish.service.metadata.uid);
+        let written = written.is_some_and(|owner| !owner.addresses.is_empty());
+        written || !held(&wish.service).is_empty()
     }
 
     /// Whether the addresses of a Service are davit's, or there are none. Informers do not keep `managedFields`: the API
@@ -249,6 +259,12 @@ impl LoadBalancer {
             .patch_status(&wish.key.name, &params, &Patch::Merge(patch))
             .await;
         gone_is_none(written).context(|| format!("write the addresses of service {}", wish.key))?;
+        let owner = Owner {
+            uid: wish.service.metadata.uid.clone(),
+            addresses: texts,
+            is_davit: true,
+        };
+        self.owners.lock().insert(wish.key.clone(), owner);
         Ok(())
     }
 

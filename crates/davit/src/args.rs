@@ -243,7 +243,7 @@ pub(crate) struct Up {
     pub(crate) default_storage_class: DefaultStorageClass,
     /// Where Services of type LoadBalancer have their addresses from: `node`, those of the nodes that are ready, or `none`,
     /// from another load balancer
-    #[arg(long, value_name = "FROM", value_enum, default_value_t = LoadBalancer::Node)]
+    #[arg(long, value_name = "FROM", value_enum, default_value_t = LoadBalancer::Node, conflicts_with = "no_controllers")]
     pub(crate) load_balancer: LoadBalancer,
     /// Directory of the executables of FlexVolume drivers that attach volumes [default: that of --volume-plugin-dir]
     #[arg(long, value_name = "DIR")]

@@ -310,9 +310,7 @@ winkernel:
         let fault = |from: &str, to: &str| {
             let file = KubeProxyConfiguration::parse(&KUBEADM.replace(from, to));
             let proxy = file.and_then(|file| file.proxy("n".to_owned()));
-            proxy
-                .map(|_| String::new())
-                .unwrap_or_else(|e| format!("{e:#}"))
+            proxy.map_or_else(|error| format!("{error:#}"), |_| String::new())
         };
         for (from, to, words) in [
             ("mode: \"\"", "mode: ipvs", "mode \"ipvs\" is not built"),
