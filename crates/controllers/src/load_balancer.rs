@@ -4,15 +4,16 @@
 //! A Service whose `loadBalancerClass` is set is somebody else's, and so is one whose addresses somebody else has written:
 //! who wrote them stands in `managedFields`.
 
-mod assign;
-mod places;
-
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use crate::informers::Informers;
 use crate::notices::{Notices, Tone};
-use assign::{Verdict, Wish, assign};
 use async_trait::async_trait;
 use davit_client::ObjectKey;
+use davit_netplan::{
+    BalanceVerdict, Balanced, BalancerAddress, BalancerAddresses, balance, balanced_at,
+    balancer_addresses_of, host_ports, is_balanced_by, keeps_to_nodes, nodes_with_endpoints,
+    wants_balancer,
+};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::Timestamp;
@@ -29,6 +30,7 @@ use std::time::Duration;
 const MANAGER: &str = "load-balancer.davit.dev";
 /// The index of Services by type.
 const LOAD_BALANCER: &str = "LoadBalancer";
+const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// How long somebody else may take to give an address before it is said that davit gives none.
 const OTHERS: Duration = Duration::from_secs(10);
 /// The one key: what one Service gets depends on what the others have.
@@ -83,11 +85,11 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, from: LoadBalancing) {
     if from == LoadBalancing::Others {
         return;
     }
-    let matters = |old: &Node, new: &Node| places::of_node(old) != places::of_node(new);
+    let matters = |old: &Node, new: &Node| balancer_addresses_of(old) != balancer_addresses_of(new);
     spawner.feed_changes(&informers.nodes, &queue, matters, move |_: &Node| all());
-    let matters = |old: &Pod, new: &Pod| places::host_ports(old) != places::host_ports(new);
+    let matters = |old: &Pod, new: &Pod| host_ports(old) != host_ports(new);
     spawner.feed_changes(&informers.pods, &queue, matters, move |pod: &Pod| {
-        if places::host_ports(pod).is_empty() {
+        if host_ports(pod).is_empty() {
             Vec::new()
         } else {
             all()
@@ -95,90 +97,63 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, from: LoadBalancing) {
     });
     let services = informers.services.clone();
     let endpoints = move |slice: &EndpointSlice| {
-        let service = places::service_of(slice);
+        let service = service_of(slice);
         let service = service.and_then(|key| services.get(Some(&key.namespace), &key.name));
         match service {
-            Some(service) if is_wanting(&service) && is_local(&service) => all(),
+            Some(service) if wants_balancer(&service) && keeps_to_nodes(&service) => all(),
             _ => Vec::new(),
         }
     };
     spawner.feed(&informers.endpoint_slices, &queue, endpoints);
 }
 
+/// The Service that a slice is of.
+fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
+    Some(ObjectKey {
+        namespace: slice.metadata.namespace.clone()?,
+        name: slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?.clone(),
+    })
+}
+
 fn kind_of(service: &Service) -> Option<&str> {
     service.spec.as_ref()?.type_.as_deref()
 }
 
-/// It is of the type, and no other load balancer's by its class.
-fn is_wanting(service: &Service) -> bool {
-    let class = service.spec.as_ref().map(|spec| &spec.load_balancer_class);
-    kind_of(service) == Some(LOAD_BALANCER)
-        && class.is_some_and(Option::is_none)
-        && service.metadata.deletion_timestamp.is_none()
-}
-
-fn is_local(service: &Service) -> bool {
-    let policy = service
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.external_traffic_policy.as_deref());
-    policy == Some("Local")
-}
-
-/// The addresses that the status of a Service has; host names are none of ours.
-fn held(service: &Service) -> BTreeSet<String> {
-    let status = service
-        .status
-        .as_ref()
-        .and_then(|status| status.load_balancer.as_ref());
-    let ingress = status.and_then(|status| status.ingress.as_ref());
-    let ingress = ingress.into_iter().flatten();
-    ingress
-        .map(|at| at.ip.clone().or(at.hostname.clone()).unwrap_or_default())
-        .collect()
-}
-
-/// Whether davit has written the addresses that a Service has.
-fn is_ours(service: &Service) -> bool {
-    let managed = service.metadata.managed_fields.iter().flatten();
-    let ingress = "/f:status/f:loadBalancer/f:ingress";
-    managed
-        .filter(|entry| entry.manager.as_deref() == Some(MANAGER))
-        .filter_map(|entry| entry.fields_v1.as_ref())
-        .any(|fields| fields.0.pointer(ingress).is_some())
-}
-
 impl LoadBalancer {
     /// Those that may get addresses, those that have some first, then the older ones.
-    async fn wishes(&self) -> Result<Vec<Wish>, Error> {
+    async fn wishes(&self) -> Result<Vec<Balanced>, Error> {
         let mut wishes = Vec::new();
         for service in self.informers.services.list_indexed(LOAD_BALANCER) {
-            if is_wanting(&service) && self.may_write(&service).await? {
+            if wants_balancer(&service) && self.may_write(&service).await? {
                 wishes.push(self.wish(service));
             }
         }
         wishes.sort_by_cached_key(|wish| {
             let created = wish.service.metadata.creation_timestamp.as_ref();
             let created = created.map(|time| time.0);
-            (!self.has_some(wish), created, wish.key.clone())
+            (
+                !self.has_some(wish),
+                created,
+                ObjectKey::of(wish.service.as_ref()),
+            )
         });
         Ok(wishes)
     }
 
     /// Whether a Service has addresses; those that were just written may not have come back yet.
-    fn has_some(&self, wish: &Wish) -> bool {
+    fn has_some(&self, wish: &Balanced) -> bool {
         let owners = self.owners.lock();
         let written = owners
-            .get(&wish.key)
+            .get(&ObjectKey::of(wish.service.as_ref()))
             .filter(|owner| owner.uid == wish.service.metadata.uid);
         let written = written.is_some_and(|owner| !owner.addresses.is_empty());
-        written || !held(&wish.service).is_empty()
+        written || !balanced_at(&wish.service).is_empty()
     }
 
     /// Whether the addresses of a Service are davit's, or there are none. Informers do not keep `managedFields`: the API
     /// server is asked once of each set of addresses.
     async fn may_write(&self, service: &Service) -> Result<bool, Error> {
-        let addresses = held(service);
+        let addresses = balanced_at(service);
         if addresses.is_empty() {
             return Ok(true);
         }
@@ -192,7 +167,7 @@ impl LoadBalancer {
         }
         let stored = self.services(&key).get_opt(&key.name).await;
         let stored = stored.context(|| format!("read service {key}"))?;
-        let is_davit = stored.is_some_and(|service| is_ours(&service));
+        let is_davit = stored.is_some_and(|service| is_balanced_by(&service, MANAGER));
         let owner = Owner {
             uid,
             addresses,
@@ -206,23 +181,39 @@ impl LoadBalancer {
         Api::namespaced(self.client.clone(), &key.namespace)
     }
 
-    fn wish(&self, service: Arc<Service>) -> Wish {
+    fn wish(&self, service: Arc<Service>) -> Balanced {
         let key = ObjectKey::of(service.as_ref());
-        let nodes = is_local(&service).then(|| {
+        let nodes = keeps_to_nodes(&service).then(|| {
             let slices = self
                 .informers
                 .endpoint_slices
                 .list_namespace(&key.namespace);
             let own = slices
                 .iter()
-                .filter(|slice| places::service_of(slice).as_ref() == Some(&key));
-            places::nodes_with_endpoints(own.map(AsRef::as_ref))
+                .filter(|slice| service_of(slice).as_ref() == Some(&key));
+            nodes_with_endpoints(own.map(AsRef::as_ref))
         });
-        Wish {
-            key,
-            service,
-            nodes,
+        Balanced { service, nodes }
+    }
+
+    /// The addresses of nodes, and who has ports there.
+    fn addresses(&self) -> Vec<BalancerAddress> {
+        let informers = &self.informers;
+        let mut found = BalancerAddresses::default();
+        for node in informers.nodes.list() {
+            let name = node.metadata.name.as_deref().unwrap_or_default();
+            found.add_node(&node, &informers.pods.list_indexed(name));
         }
+        let servers = informers.endpoint_slices.get(Some("default"), "kubernetes");
+        if let Some(slice) = servers {
+            found.add_api_servers(&slice);
+        }
+        for kind in ["NodePort", LOAD_BALANCER] {
+            for service in informers.services.list_indexed(kind) {
+                found.add_node_ports(&service);
+            }
+        }
+        found.all()
     }
 
     fn forget_the_gone(&self) {
@@ -236,9 +227,10 @@ impl LoadBalancer {
     }
 
     /// Writes the addresses of a Service, unless it has them.
-    async fn write(&self, wish: &Wish, addresses: &BTreeSet<Ipv4Addr>) -> Result<(), Error> {
+    async fn write(&self, wish: &Balanced, addresses: &BTreeSet<Ipv4Addr>) -> Result<(), Error> {
+        let key = ObjectKey::of(wish.service.as_ref());
         let texts: BTreeSet<String> = addresses.iter().map(ToString::to_string).collect();
-        if held(&wish.service) == texts {
+        if balanced_at(&wish.service) == texts {
             return Ok(());
         }
         let ingress: Vec<_> = addresses
@@ -255,16 +247,16 @@ impl LoadBalancer {
             ..PatchParams::default()
         };
         let written = self
-            .services(&wish.key)
-            .patch_status(&wish.key.name, &params, &Patch::Merge(patch))
+            .services(&key)
+            .patch_status(&key.name, &params, &Patch::Merge(patch))
             .await;
-        gone_is_none(written).context(|| format!("write the addresses of service {}", wish.key))?;
+        gone_is_none(written).context(|| format!("write the addresses of service {key}"))?;
         let owner = Owner {
             uid: wish.service.metadata.uid.clone(),
             addresses: texts,
             is_davit: true,
         };
-        self.owners.lock().insert(wish.key.clone(), owner);
+        self.owners.lock().insert(key, owner);
         Ok(())
     }
 
@@ -273,13 +265,13 @@ impl LoadBalancer {
         if wishes.is_empty() {
             return Ok(());
         }
-        let places = places::of_cluster(&self.informers);
+        let places = self.addresses();
         let mut failed = None;
-        for (wish, verdict) in assign(&places, &wishes) {
+        for (wish, verdict) in balance(&places, &wishes) {
             let none = BTreeSet::new();
             let addresses = match &verdict {
-                Verdict::Given(addresses) => addresses,
-                Verdict::Refused { .. } => &none,
+                BalanceVerdict::Given(addresses) => addresses,
+                BalanceVerdict::Refused { .. } => &none,
             };
             // What one Service stumbles over is no matter of the others.
             if let Err(error) = self.write(wish, addresses).await {
@@ -288,12 +280,12 @@ impl LoadBalancer {
             }
             let about = wish.service.as_ref();
             match verdict {
-                Verdict::Given(_) => {
+                BalanceVerdict::Given(_) => {
                     let words = "Ensured load balancer";
                     self.notices
                         .say(about, Tone::Normal, "EnsuredLoadBalancer", words);
                 }
-                Verdict::Refused { reason, message } => {
+                BalanceVerdict::Refused { reason, message } => {
                     self.notices.say(about, Tone::Warning, reason, &message);
                 }
             }
@@ -338,38 +330,5 @@ impl Reconcile for LoadBalancer {
             LoadBalancing::Nodes => self.give().await.map(|()| Next::Wait),
             LoadBalancing::Others => self.leave_to_others().await,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whose_a_service_is() {
-        let service = |spec: serde_json::Value, manager: &str| -> Service {
-            serde_json::from_value(json!({
-                "metadata": { "name": "s", "namespace": "n", "managedFields": [{
-                    "manager": manager, "operation": "Update", "subresource": "status",
-                    "fieldsV1": { "f:status": { "f:loadBalancer": { "f:ingress": {} } } },
-                }] },
-                "spec": spec,
-                "status": { "loadBalancer": { "ingress": [{ "ip": "192.0.2.1" }, { "hostname": "h" }] } },
-            }))
-            .unwrap()
-        };
-        let plain = service(json!({ "type": "LoadBalancer" }), MANAGER);
-        assert!(is_wanting(&plain) && is_ours(&plain) && !is_local(&plain));
-        assert_eq!(held(&plain), ["192.0.2.1".into(), "h".into()].into());
-        let theirs = json!({ "type": "LoadBalancer", "loadBalancerClass": "example.com/lb" });
-        assert!(!is_wanting(&service(theirs, MANAGER)));
-        assert!(!is_wanting(&service(
-            json!({ "type": "NodePort" }),
-            MANAGER
-        )));
-        assert!(!is_ours(&service(
-            json!({ "type": "LoadBalancer" }),
-            "metallb-controller"
-        )));
     }
 }

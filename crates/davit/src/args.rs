@@ -113,9 +113,9 @@ pub(crate) enum Command {
     Node(Node),
     /// Run the Service proxy alone, where others connect pods
     #[command(visible_alias = "kube-proxy")]
-    Proxy(Box<crate::proxy::Proxy>),
+    Proxy(Box<crate::kube_proxy_flags::Proxy>),
     /// Run the cluster's DNS server alone
-    Dns(crate::dns::Dns),
+    Dns(crate::dns_flags::Dns),
     /// Show which device is where, healthy or not, and which container holds it
     Devices(Devices),
     /// Say why a pod is pending or refused, or where its devices came from

@@ -1,8 +1,8 @@
 //! Addresses of nodes, and which of their ports are somebody's already.
 
-use crate::informers::Informers;
-use davit_client::ObjectKey;
-use davit_netplan::{PROXIES_SERVICES, addresses_of, external_addresses_of};
+use super::named;
+use crate::network::address_of;
+use crate::{PROXIES_SERVICES, addresses_of, external_addresses_of};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,18 +14,17 @@ use std::sync::Arc;
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// Nodes with this taint are about to go.
 const GOING: &str = "ToBeDeletedByClusterAutoscaler";
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Who keeps the machine must not be shut out by a Service of a user.
 const SSH: i32 = 22;
 
 /// A port of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Port {
+pub struct BalancerPort {
     protocol: &'static str,
     number: u16,
 }
 
-impl Port {
+impl BalancerPort {
     /// Nothing for what is no port. TCP unless it is said.
     pub(super) fn new(protocol: Option<&str>, number: i32) -> Option<Self> {
         let protocol = match protocol {
@@ -39,7 +38,7 @@ impl Port {
     }
 }
 
-impl fmt::Display for Port {
+impl fmt::Display for BalancerPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.number, self.protocol)
     }
@@ -47,16 +46,16 @@ impl fmt::Display for Port {
 
 /// An address at which a Service can be reached.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
+pub struct BalancerAddress {
     pub(super) address: Ipv4Addr,
     /// The nodes that have it: several, where several run on one machine.
     pub(super) nodes: BTreeSet<String>,
-    taken: BTreeMap<Port, String>,
+    taken: BTreeMap<BalancerPort, String>,
     /// Pods with ports of the host.
-    pods: Vec<(Port, Arc<Pod>)>,
+    pods: Vec<(BalancerPort, Arc<Pod>)>,
 }
 
-impl Place {
+impl BalancerAddress {
     pub(super) fn new(address: Ipv4Addr, node: &str) -> Self {
         Self {
             address,
@@ -67,18 +66,18 @@ impl Place {
     }
 
     /// The port is somebody's.
-    pub(super) fn take(&mut self, port: Port, by: &str) {
+    pub(super) fn take(&mut self, port: BalancerPort, by: &str) {
         self.taken.entry(port).or_insert_with(|| by.to_owned());
     }
 
     /// Who has a port that the Service wants. A pod that the Service leads to anyway does not stand in its way.
-    pub(super) fn holder(&self, port: Port, service: &Service) -> Option<String> {
+    pub(super) fn holder(&self, port: BalancerPort, service: &Service) -> Option<String> {
         if let Some(by) = self.taken.get(&port) {
             return Some(by.clone());
         }
         let mut pods = self.pods.iter().filter(|(held, _)| *held == port);
         let other = pods.find(|(_, pod)| !leads_to(service, pod));
-        other.map(|(_, pod)| format!("pod {}", ObjectKey::of(pod.as_ref())))
+        other.map(|(_, pod)| format!("pod {}", named(&pod.metadata)))
     }
 }
 
@@ -91,15 +90,16 @@ fn leads_to(service: &Service, pod: &Pod) -> bool {
 }
 
 /// The ports at which a Service wants to be reached.
-pub(super) fn ports_of(service: &Service) -> Vec<Port> {
+pub(super) fn ports_of(service: &Service) -> Vec<BalancerPort> {
     let ports = service.spec.iter().flat_map(|s| s.ports.iter().flatten());
     ports
-        .filter_map(|port| Port::new(port.protocol.as_deref(), port.port))
+        .filter_map(|port| BalancerPort::new(port.protocol.as_deref(), port.port))
         .collect()
 }
 
 /// The ports of the host that a pod has, as long as it runs.
-pub(super) fn host_ports(pod: &Pod) -> Vec<Port> {
+#[must_use]
+pub fn host_ports(pod: &Pod) -> Vec<BalancerPort> {
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
     let ended = matches!(phase, Some("Succeeded" | "Failed"));
     let Some(spec) = pod.spec.as_ref().filter(|_| !ended) else {
@@ -114,17 +114,18 @@ pub(super) fn host_ports(pod: &Pod) -> Vec<Port> {
     ports
         .filter_map(|port| {
             let own = in_host_network.then_some(port.container_port);
-            Port::new(port.protocol.as_deref(), port.host_port.or(own)?)
+            BalancerPort::new(port.protocol.as_deref(), port.host_port.or(own)?)
         })
         .collect()
 }
 
 /// What counts of a node: its addresses, if a load balancer may lead to it, and the port of its agent.
-pub(super) fn of_node(node: &Node) -> (BTreeSet<Ipv4Addr>, Option<Port>) {
+#[must_use]
+pub fn balancer_addresses_of(node: &Node) -> (BTreeSet<Ipv4Addr>, Option<BalancerPort>) {
     let status = node.status.as_ref();
     let agent = status
         .and_then(|s| s.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref())
-        .and_then(|endpoint| Port::new(None, endpoint.port));
+        .and_then(|endpoint| BalancerPort::new(None, endpoint.port));
     if !is_available(node) {
         return (BTreeSet::new(), agent);
     }
@@ -154,16 +155,9 @@ fn is_available(node: &Node) -> bool {
         && says(&node.metadata.annotations, PROXIES_SERVICES).as_deref() != Some("false")
 }
 
-/// The Service that a slice is of.
-pub(super) fn service_of(slice: &EndpointSlice) -> Option<ObjectKey> {
-    Some(ObjectKey {
-        namespace: slice.metadata.namespace.clone()?,
-        name: slice.metadata.labels.as_ref()?.get(SERVICE_NAME)?.clone(),
-    })
-}
-
 /// The nodes with endpoints that are ready.
-pub(super) fn nodes_with_endpoints<'a>(
+#[must_use]
+pub fn nodes_with_endpoints<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice>,
 ) -> BTreeSet<String> {
     let endpoints = slices.flat_map(|slice| slice.endpoints.iter().flatten());
@@ -176,78 +170,73 @@ pub(super) fn nodes_with_endpoints<'a>(
         .collect()
 }
 
-/// All addresses of nodes that Services may have, in order.
-pub(super) fn of_cluster(informers: &Informers) -> Vec<Place> {
-    let mut places: BTreeMap<Ipv4Addr, Place> = BTreeMap::new();
-    for node in informers.nodes.list() {
-        let (addresses, agent) = of_node(&node);
+/// The addresses of a cluster's nodes, with whatever has ports there.
+#[derive(Debug, Default)]
+pub struct BalancerAddresses {
+    places: BTreeMap<Ipv4Addr, BalancerAddress>,
+}
+
+impl BalancerAddresses {
+    /// A node with its pods.
+    pub fn add_node(&mut self, node: &Node, pods: &[Arc<Pod>]) {
+        let (addresses, agent) = balancer_addresses_of(node);
         let name = node.metadata.name.clone().unwrap_or_default();
         for address in addresses {
-            let place = places
+            let place = self
+                .places
                 .entry(address)
-                .or_insert_with(|| Place::new(address, &name));
+                .or_insert_with(|| BalancerAddress::new(address, &name));
             place.nodes.insert(name.clone());
             if let Some(port) = agent {
                 place.take(port, &format!("the agent of node {name}"));
             }
-            if let Some(port) = Port::new(None, SSH) {
+            if let Some(port) = BalancerPort::new(None, SSH) {
                 place.take(port, "SSH to the machine");
             }
-            for pod in informers.pods.list_indexed(&name) {
-                let ports = host_ports(&pod).into_iter();
+            for pod in pods {
+                let ports = host_ports(pod).into_iter();
                 place.pods.extend(ports.map(|port| (port, pod.clone())));
             }
         }
     }
-    for (address, port) in api_servers(informers) {
-        if let Some(place) = places.get_mut(&address) {
-            place.take(port, "the API server");
-        }
-    }
-    for (port, by) in node_ports(informers) {
-        for place in places.values_mut() {
-            place.take(port, &by);
-        }
-    }
-    places.into_values().collect()
-}
 
-fn api_servers(informers: &Informers) -> Vec<(Ipv4Addr, Port)> {
-    let slice = informers.endpoint_slices.get(Some("default"), "kubernetes");
-    let Some(slice) = slice else {
-        return Vec::new();
-    };
-    let addresses = slice
-        .endpoints
-        .iter()
-        .flatten()
-        .flat_map(|endpoint| &endpoint.addresses)
-        .filter_map(|address| address.parse().ok());
-    let ports: Vec<Port> = slice
-        .ports
-        .iter()
-        .flatten()
-        .filter_map(|port| Port::new(port.protocol.as_deref(), port.port?))
-        .collect();
-    addresses
-        .flat_map(|address| ports.iter().map(move |port| (address, *port)))
-        .collect()
-}
-
-/// Ports of nodes that are other Services'.
-fn node_ports(informers: &Informers) -> Vec<(Port, String)> {
-    let mut found = Vec::new();
-    for kind in ["NodePort", "LoadBalancer"] {
-        for service in informers.services.list_indexed(kind) {
-            let Some(spec) = &service.spec else { continue };
-            let by = format!("service {} on nodes", ObjectKey::of(service.as_ref()));
-            let ports = spec.ports.iter().flatten();
-            let ports = ports.filter_map(|p| Port::new(p.protocol.as_deref(), p.node_port?));
-            let health = spec.health_check_node_port.and_then(|n| Port::new(None, n));
-            found.extend(ports.chain(health).map(|port| (port, by.clone())));
+    /// The API servers, by the slice of their Service. Nodes come before.
+    pub fn add_api_servers(&mut self, slice: &EndpointSlice) {
+        let endpoints = slice.endpoints.iter().flatten();
+        let addresses = endpoints.flat_map(|endpoint| &endpoint.addresses);
+        for address in addresses.filter_map(|address| address_of(address)) {
+            let Some(place) = self.places.get_mut(&address) else {
+                continue;
+            };
+            for port in slice.ports.iter().flatten() {
+                let number = port.port.unwrap_or_default();
+                if let Some(port) = BalancerPort::new(port.protocol.as_deref(), number) {
+                    place.take(port, "the API server");
+                }
+            }
         }
     }
-    found
+
+    /// A Service with ports on all nodes. Nodes come before.
+    pub fn add_node_ports(&mut self, service: &Service) {
+        let Some(spec) = &service.spec else { return };
+        let by = format!("service {} on nodes", named(&service.metadata));
+        let ports = spec.ports.iter().flatten();
+        let ports = ports.filter_map(|p| BalancerPort::new(p.protocol.as_deref(), p.node_port?));
+        let health = spec.health_check_node_port;
+        let health = health.and_then(|number| BalancerPort::new(None, number));
+        for port in ports.chain(health) {
+            for place in self.places.values_mut() {
+                place.take(port, &by);
+            }
+        }
+    }
+
+    /// All of them, in order.
+    #[must_use]
+    pub fn all(self) -> Vec<BalancerAddress> {
+        self.places.into_values().collect()
+    }
 }
 
 #[cfg(test)]
@@ -265,7 +254,7 @@ mod tests {
             },
         });
         change(&mut node);
-        of_node(&serde_json::from_value(node).unwrap()).0
+        balancer_addresses_of(&serde_json::from_value(node).unwrap()).0
     }
 
     #[test]
@@ -309,8 +298,8 @@ mod tests {
             let service = json!({ "metadata": { "name": "s", "namespace": "n" }, "spec": { "selector": selector } });
             serde_json::from_value(service).unwrap()
         };
-        let mut place = Place::new(Ipv4Addr::new(192, 0, 2, 1), "a");
-        let port = Port::new(None, 80).unwrap();
+        let mut place = BalancerAddress::new(Ipv4Addr::new(192, 0, 2, 1), "a");
+        let port = BalancerPort::new(None, 80).unwrap();
         place.pods.push((port, Arc::new(pod(own, "Running"))));
         assert_eq!(place.holder(port, &service(json!({ "app": "web" }))), None);
         let other = place.holder(port, &service(json!({ "app": "x" })));

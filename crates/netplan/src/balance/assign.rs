@@ -1,36 +1,42 @@
-//! Which Service gets which addresses. Pure.
+//! Which Service gets which addresses.
 
-use super::places::{Place, Port, ports_of};
-use davit_client::ObjectKey;
+use super::named;
+use super::places::{BalancerAddress, BalancerPort, ports_of};
 use k8s_openapi::api::core::v1::Service;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 /// A Service that wants addresses.
-#[derive(Debug)]
-pub(super) struct Wish {
-    pub(super) key: ObjectKey,
-    pub(super) service: Arc<Service>,
+#[derive(Debug, Clone)]
+pub struct Balanced {
+    /// The Service.
+    pub service: Arc<Service>,
     /// Only these nodes lead to it (`externalTrafficPolicy: Local`); all do without.
-    pub(super) nodes: Option<BTreeSet<String>>,
+    pub nodes: Option<BTreeSet<String>>,
 }
 
-/// What becomes of a wish.
+/// What becomes of a Service that wants addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It has these addresses.
+pub enum BalanceVerdict {
+    /// It has these.
     Given(BTreeSet<Ipv4Addr>),
-    /// It has none; reason and words of the event.
+    /// It has none.
     Refused {
+        /// The reason of the event.
         reason: &'static str,
+        /// Its words.
         message: String,
     },
 }
 
 /// Gives every Service in turn the addresses at which nobody before it has one of its ports.
-pub(super) fn assign<'a>(places: &[Place], wishes: &'a [Wish]) -> Vec<(&'a Wish, Verdict)> {
-    let mut given: BTreeMap<(Ipv4Addr, Port), &ObjectKey> = BTreeMap::new();
+#[must_use]
+pub fn balance<'a>(
+    places: &[BalancerAddress],
+    wishes: &'a [Balanced],
+) -> Vec<(&'a Balanced, BalanceVerdict)> {
+    let mut given: BTreeMap<(Ipv4Addr, BalancerPort), String> = BTreeMap::new();
     let mut verdicts = Vec::new();
     for wish in wishes {
         let ports = ports_of(&wish.service);
@@ -52,12 +58,13 @@ pub(super) fn assign<'a>(places: &[Place], wishes: &'a [Wish]) -> Vec<(&'a Wish,
             }
         }
         for address in &free {
-            given.extend(ports.iter().map(|port| ((*address, *port), &wish.key)));
+            let name = named(&wish.service.metadata);
+            given.extend(ports.iter().map(|port| ((*address, *port), name.clone())));
         }
         let verdict = if free.is_empty() {
             refused(taken, wish.nodes.is_some())
         } else {
-            Verdict::Given(free)
+            BalanceVerdict::Given(free)
         };
         verdicts.push((wish, verdict));
     }
@@ -65,13 +72,13 @@ pub(super) fn assign<'a>(places: &[Place], wishes: &'a [Wish]) -> Vec<(&'a Wish,
 }
 
 /// As the service controller of Kubernetes names it.
-fn refused(taken: Option<String>, is_local: bool) -> Verdict {
+fn refused(taken: Option<String>, is_local: bool) -> BalanceVerdict {
     match taken {
-        Some(message) => Verdict::Refused {
+        Some(message) => BalanceVerdict::Refused {
             reason: "SyncLoadBalancerFailed",
             message,
         },
-        None => Verdict::Refused {
+        None => BalanceVerdict::Refused {
             reason: "UnAvailableLoadBalancer",
             message: if is_local {
                 "There are no available nodes with ready endpoints for LoadBalancer".to_owned()
@@ -87,40 +94,36 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn place(address: &str, node: &str, taken: &[(&str, u16)]) -> Place {
-        let mut place = Place::new(address.parse().unwrap(), node);
+    fn place(address: &str, node: &str, taken: &[(&str, u16)]) -> BalancerAddress {
+        let mut place = BalancerAddress::new(address.parse().unwrap(), node);
         for (protocol, number) in taken {
-            let port = Port::new(Some(protocol), i32::from(*number)).unwrap();
+            let port = BalancerPort::new(Some(protocol), i32::from(*number)).unwrap();
             place.take(port, "somebody");
         }
         place
     }
 
-    fn wish(name: &str, ports: Value, nodes: Option<&[&str]>) -> Wish {
+    fn wish(name: &str, ports: Value, nodes: Option<&[&str]>) -> Balanced {
         let service = json!({
             "metadata": { "name": name, "namespace": "n" },
             "spec": { "type": "LoadBalancer", "ports": ports },
         });
         let nodes = nodes.map(|nodes| nodes.iter().map(|node| (*node).to_owned()).collect());
-        Wish {
-            key: ObjectKey {
-                namespace: "n".into(),
-                name: name.into(),
-            },
+        Balanced {
             service: Arc::new(serde_json::from_value(service).unwrap()),
             nodes,
         }
     }
 
-    fn verdicts(places: &[Place], wishes: &[Wish]) -> Vec<String> {
-        let say = |(_, verdict): (&Wish, Verdict)| match verdict {
-            Verdict::Given(addresses) => {
+    fn verdicts(places: &[BalancerAddress], wishes: &[Balanced]) -> Vec<String> {
+        let say = |(_, verdict): (&Balanced, BalanceVerdict)| match verdict {
+            BalanceVerdict::Given(addresses) => {
                 let all: Vec<String> = addresses.iter().map(ToString::to_string).collect();
                 all.join(",")
             }
-            Verdict::Refused { reason, message } => format!("{reason}: {message}"),
+            BalanceVerdict::Refused { reason, message } => format!("{reason}: {message}"),
         };
-        assign(places, wishes).into_iter().map(say).collect()
+        balance(places, wishes).into_iter().map(say).collect()
     }
 
     #[test]
