@@ -4,6 +4,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+#[path = "network/alone.rs"]
+mod alone;
+#[path = "network/exposed.rs"]
+mod exposed;
 mod harness;
 #[path = "network/policy.rs"]
 mod policy;
@@ -572,6 +576,22 @@ fn item_64_pods_of_two_nodes_reach_one_another() {
         eventually(&url, STEP, || fetch_here(&url).as_deref() == Ok("far"));
     }
 
+    // A load balancer leads to the nodes with endpoints, under policy Local.
+    let local =
+        "type: LoadBalancer, externalTrafficPolicy: Local, ports: [{port: 82, targetPort: 8080}]";
+    net.create(&service("far", local).replace("{name: far}", "{name: edge}"));
+    eventually("an address of the other node", STEP, || {
+        net.given("edge") == "192.0.2.11"
+    });
+    eventually("the address answers", STEP, || {
+        fetch_here("http://192.0.2.11:82").as_deref() == Ok("far")
+    });
+    // Nobody has let that node see the pods of others.
+    eventually("what it does not enforce", STEP, || {
+        let words = "may not see the pods of other nodes";
+        net.told("Node", "node-2", "NetworkPolicyNotEnforced", words)
+    });
+
     // A node that has gone takes its routes with it.
     other.stop();
     let routes = || run(Command::new("ip").args(["route"]));
@@ -579,5 +599,8 @@ fn item_64_pods_of_two_nodes_reach_one_another() {
     run(&mut net.kubectl(&["delete", "node", "node-2"]));
     eventually("no way to a node that has gone", STEP, || {
         !routes().contains("via 192.0.2.11")
+    });
+    eventually("no address of it either", STEP, || {
+        net.given("edge").is_empty()
     });
 }

@@ -112,6 +112,18 @@ impl Default for NodePorts {
     }
 }
 
+impl NodePorts {
+    /// Lower ports are left to those who ask for a particular one (KEP-3668).
+    fn random_from(&self) -> u16 {
+        let size = self.0.end() - self.0.start();
+        let lower = match size.saturating_add(1) {
+            0..=16 => 0,
+            size => (size / 32).clamp(16, 128),
+        };
+        self.0.start() + lower.min(size)
+    }
+}
+
 impl fmt::Display for NodePorts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.0.start(), self.0.end())
@@ -228,6 +240,7 @@ impl ServiceAddresses {
         self.external(spec, &held, &mut faults);
         self.address(spec, &held, &mut reservation, &mut faults);
         self.node_ports(spec, &held, &mut reservation, &mut faults);
+        self.health_check(spec, &held, &mut reservation, &mut faults);
         if faults.is_empty() {
             Ok(reservation)
         } else {
@@ -383,17 +396,28 @@ impl ServiceAddresses {
         else {
             return;
         };
+        // Ports of one number that differ by protocol have one node port together.
+        let mut shared: Vec<(u64, u16)> = ports.iter().filter_map(numbers).collect();
         for (index, port) in ports.iter_mut().enumerate() {
             let udp = port["protocol"] == "UDP";
-            let asked = port["nodePort"]
-                .as_u64()
-                .and_then(|p| u16::try_from(p).ok())
-                .unwrap_or(0);
+            let asked = numbers(port).map_or(0, |(_, asked)| asked);
             if asked != 0 && held.ports.contains(&(asked, udp)) {
                 continue;
             }
-            match self.node_port(asked, udp, reservation) {
-                Ok(given) => port["nodePort"] = json!(given),
+            let number = port["port"].as_u64().unwrap_or(0);
+            let twin = shared.iter().find(|(port, _)| *port == number);
+            let twin = twin
+                .filter(|_| asked == 0)
+                .and_then(|(_, node_port)| self.node_port(*node_port, udp, reservation).ok());
+            let given = match twin {
+                Some(given) => Ok(given),
+                None => self.node_port(asked, udp, reservation),
+            };
+            match given {
+                Ok(given) => {
+                    shared.push((number, given));
+                    port["nodePort"] = json!(given);
+                }
                 Err(why) => {
                     let path = Path::new("spec")
                         .child("ports")
@@ -401,6 +425,34 @@ impl ServiceAddresses {
                         .child("nodePort");
                     faults.push(FieldError::invalid(&path, asked, why));
                 }
+            }
+        }
+    }
+
+    /// Where load balancers ask each node whether it has endpoints, under external policy Local.
+    fn health_check(
+        &self,
+        spec: &mut serde_json::Map<String, Value>,
+        held: &Held,
+        reservation: &mut Reservation,
+        faults: &mut Vec<FieldError>,
+    ) {
+        let is = |key: &str, text: &str| spec.get(key).and_then(Value::as_str) == Some(text);
+        if !is("type", "LoadBalancer") || !is("externalTrafficPolicy", "Local") {
+            return;
+        }
+        let asked = spec.get("healthCheckNodePort").and_then(port_number);
+        let asked = asked.unwrap_or(0);
+        if asked != 0 && held.ports.contains(&(asked, false)) {
+            return;
+        }
+        match self.node_port(asked, false, reservation) {
+            Ok(given) => drop(spec.insert("healthCheckNodePort".to_owned(), json!(given))),
+            Err(why) => {
+                let path = Path::new("spec").child("healthCheckNodePort");
+                let why =
+                    format!("failed to allocate requested HealthCheck NodePort {asked}: {why}");
+                faults.push(FieldError::invalid(&path, asked, why));
             }
         }
     }
@@ -413,10 +465,12 @@ impl ServiceAddresses {
     ) -> Result<u16, String> {
         let mut taken = self.taken.lock();
         let port = if asked == 0 {
-            let ports = &self.ports.0;
-            let start = rand::rng().random_range(ports.clone());
-            (start..=*ports.end())
-                .chain(*ports.start()..start)
+            let (first, last) = (*self.ports.0.start(), *self.ports.0.end());
+            let from = self.ports.random_from();
+            let start = rand::rng().random_range(from..=last);
+            (start..=last)
+                .chain(from..start)
+                .chain(first..from)
                 .find(|port| !taken.ports.contains(&(*port, udp)))
                 .ok_or_else(|| "failed to allocate a nodePort: range is full".to_owned())?
         } else if self.ports.0.contains(&asked) {
@@ -500,16 +554,27 @@ fn address_of(service: &Value) -> Option<u32> {
         .map(u32::from)
 }
 
+/// A port that is one.
+fn port_number(value: &Value) -> Option<u16> {
+    let number = u16::try_from(value.as_u64()?).ok()?;
+    (number != 0).then_some(number)
+}
+
+/// A port of a Service that has a node port, and that.
+fn numbers(port: &Value) -> Option<(u64, u16)> {
+    Some((port["port"].as_u64()?, port_number(&port["nodePort"])?))
+}
+
+/// The ports of nodes that a Service holds, and whether they are UDP's.
 fn ports_of(service: &Value) -> Vec<(u16, bool)> {
     let ports = service.pointer("/spec/ports").and_then(Value::as_array);
-    ports
-        .into_iter()
-        .flatten()
-        .filter_map(|port| {
-            let number = u16::try_from(port["nodePort"].as_u64()?).ok()?;
-            (number != 0).then(|| (number, port["protocol"] == "UDP"))
-        })
-        .collect()
+    let ports = ports.into_iter().flatten().filter_map(|port| {
+        let number = port_number(&port["nodePort"])?;
+        Some((number, port["protocol"] == "UDP"))
+    });
+    let health = service.pointer("/spec/healthCheckNodePort");
+    let health = health.and_then(port_number).map(|number| (number, false));
+    ports.chain(health).collect()
 }
 
 #[cfg(test)]
@@ -539,6 +604,16 @@ mod tests {
         ] {
             assert_eq!(range(wrong), Err(ServiceRangeError::Addresses), "{wrong}");
         }
+    }
+
+    #[test]
+    fn lower_ports_are_asked_for() {
+        let from = |text: &str| text.parse::<NodePorts>().unwrap().random_from();
+        assert_eq!(from("30000-32767"), 30086);
+        assert_eq!(from("30000-30015"), 30000);
+        assert_eq!(from("30000-30016"), 30016);
+        assert_eq!(from("80"), 80);
+        assert_eq!(from("1-65535"), 129);
     }
 
     #[test]

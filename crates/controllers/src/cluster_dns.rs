@@ -8,8 +8,9 @@ use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use davit_netplan::range_of;
-use k8s_openapi::api::core::v1::{Node, Service};
+use k8s_openapi::api::core::v1::{Node, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
@@ -24,6 +25,9 @@ const MANAGER: &str = "cluster-dns.davit.dev";
 /// Nodes with this annotation answer at the gateway of their pods.
 const SERVES: &str = "davit.dev/cluster-dns";
 const PORT: u16 = 53;
+const METRICS_PORT: i32 = 9153;
+/// What the Service is called by, whoever answers.
+const CALLED: &str = "kubernetes.io/name";
 
 struct ClusterDns {
     client: kube::Client,
@@ -89,7 +93,7 @@ fn service(address: Ipv4Addr) -> Value {
             "labels": {
                 "k8s-app": NAME,
                 "kubernetes.io/cluster-service": "true",
-                "kubernetes.io/name": "CoreDNS",
+                CALLED: "CoreDNS",
             },
         },
         "spec": {
@@ -97,9 +101,34 @@ fn service(address: Ipv4Addr) -> Value {
             "ports": [
                 { "name": "dns", "port": PORT, "protocol": "UDP", "targetPort": PORT },
                 { "name": "dns-tcp", "port": PORT, "protocol": "TCP", "targetPort": PORT },
+                { "name": "metrics", "port": METRICS_PORT, "protocol": "TCP", "targetPort": METRICS_PORT },
             ],
         },
     })
+}
+
+/// Whether the Service had no such port, and is one of davit's.
+fn add_metrics_port(service: &mut Service) -> bool {
+    let labels = service.metadata.labels.as_ref();
+    let is_ours = labels
+        .and_then(|l| l.get(CALLED))
+        .is_some_and(|l| l == "CoreDNS");
+    let Some(spec) = service.spec.as_mut().filter(|_| is_ours) else {
+        return false;
+    };
+    let ports = spec.ports.get_or_insert_default();
+    let is_metrics = |port: &ServicePort| port.port == METRICS_PORT;
+    if ports.iter().any(is_metrics) {
+        return false;
+    }
+    ports.push(ServicePort {
+        name: Some("metrics".to_owned()),
+        port: METRICS_PORT,
+        protocol: Some("TCP".to_owned()),
+        target_port: Some(IntOrString::Int(METRICS_PORT)),
+        ..ServicePort::default()
+    });
+    true
 }
 
 fn slice(endpoints: &[Value]) -> Value {
@@ -112,6 +141,7 @@ fn slice(endpoints: &[Value]) -> Value {
         "ports": [
             { "name": "dns", "port": PORT, "protocol": "UDP" },
             { "name": "dns-tcp", "port": PORT, "protocol": "TCP" },
+            { "name": "metrics", "port": METRICS_PORT, "protocol": "TCP" },
         ],
         "endpoints": endpoints,
     })
@@ -145,6 +175,18 @@ impl ClusterDns {
             }
             Some(_) => {}
         }
+        Ok(())
+    }
+
+    /// A Service that an older davit has made has no port of metrics.
+    async fn add_metrics(&self, held: &Service) -> Result<(), Error> {
+        let mut new = held.clone();
+        if !add_metrics_port(&mut new) {
+            return Ok(());
+        }
+        let services: Api<Service> = Api::namespaced(self.client.clone(), NAMESPACE);
+        let written = services.replace(NAME, &PostParams::default(), &new).await;
+        gone_is_none(written).context(|| format!("write service {NAMESPACE}/{NAME}"))?;
         Ok(())
     }
 
@@ -191,6 +233,7 @@ impl Reconcile for ClusterDns {
         if selector.is_some_and(|selector| !selector.is_empty()) {
             self.remove_slice().await?;
         } else {
+            self.add_metrics(&held).await?;
             self.write_slice().await?;
         }
         Ok(Next::Wait)
@@ -221,7 +264,12 @@ mod tests {
             None
         );
         assert_eq!(endpoint(&node("true", None, "True")), None);
-        parsed::<Service>(service(Ipv4Addr::new(10, 96, 0, 10))).unwrap();
+        let mut made: Service = parsed(service(Ipv4Addr::new(10, 96, 0, 10))).unwrap();
+        assert!(!add_metrics_port(&mut made));
+        let ports = made.spec.as_mut().unwrap().ports.as_mut().unwrap();
+        let metrics = ports.pop();
+        assert!(add_metrics_port(&mut made), "of an older davit");
+        assert_eq!(made.spec.unwrap().ports.unwrap().pop(), metrics);
         parsed::<EndpointSlice>(slice(&[found])).unwrap();
     }
 }

@@ -2,13 +2,13 @@
 
 mod desired;
 pub(crate) mod mirroring;
-mod placement;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use crate::endpoints::pods::{self, TRIGGER_TIME, TriggerTimes};
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
+use davit_netplan::{SlicePlacement, place_endpoints, same_ports};
 use desired::{Group, MANAGED_BY, MANAGER, SERVICE_NAME};
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
@@ -16,7 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::Resource;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use parking_lot::Mutex;
-use placement::{Placement, place, same_ports};
 use std::collections::BTreeMap;
 
 struct EndpointSlices {
@@ -159,7 +158,7 @@ impl Family<'_> {
                     && same_ports(slice.ports.as_ref(), &group.ports)
             });
             left = others;
-            let placement = place(ours.clone(), group.endpoints);
+            let placement = place_endpoints(ours.clone(), group.endpoints);
             self.restore_labels(&ours, &placement).await?;
             self.apply(placement, group.address_type, &group.ports)
                 .await?;
@@ -201,7 +200,7 @@ impl Family<'_> {
     async fn restore_labels(
         &self,
         slices: &[EndpointSlice],
-        placement: &Placement,
+        placement: &SlicePlacement,
     ) -> Result<(), Error> {
         let touched = |slice: &EndpointSlice| {
             placement
@@ -228,7 +227,7 @@ impl Family<'_> {
 
     async fn apply(
         &self,
-        placement: Placement,
+        placement: SlicePlacement,
         address_type: &str,
         ports: &[EndpointPort],
     ) -> Result<(), Error> {

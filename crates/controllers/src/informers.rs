@@ -1,6 +1,6 @@
 //! The informers that controllers share: one list and watch a kind.
 
-use davit_client::Informer;
+use davit_client::{Informer, Object};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::batch::v1::{CronJob, Job};
 use k8s_openapi::api::coordination::v1::Lease;
@@ -32,6 +32,7 @@ pub(crate) struct Informers {
     pub(crate) deployments: Informer<Deployment>,
     pub(crate) daemon_sets: Informer<DaemonSet>,
     pub(crate) jobs: Informer<Job>,
+    /// Indexed by type.
     pub(crate) services: Informer<Service>,
     pub(crate) endpoints: Informer<Endpoints>,
     pub(crate) endpoint_slices: Informer<EndpointSlice>,
@@ -47,6 +48,16 @@ pub(crate) struct Informers {
     pub(crate) node_leases: Informer<Lease>,
 }
 
+/// Follows all objects of a kind.
+fn follow<K: Object>(
+    client: &kube::Client,
+    tasks: &mut JoinSet<()>,
+    cancel: &CancellationToken,
+) -> Informer<K> {
+    let all = watcher::Config::default();
+    Informer::spawn(kube::Api::all(client.clone()), all, tasks, cancel.clone())
+}
+
 impl Informers {
     pub(crate) fn spawn(
         client: &kube::Client,
@@ -57,13 +68,8 @@ impl Informers {
         let root_ca_maps = all().fields(&format!("metadata.name={ROOT_CA_MAP}"));
         let leases = kube::Api::namespaced(client.clone(), LEASE_NAMESPACE);
         Self {
-            namespaces: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            nodes: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            namespaces: follow(client, tasks, cancel),
+            nodes: follow(client, tasks, cancel),
             pods: Informer::spawn_indexed(
                 kube::Api::all(client.clone()),
                 all(),
@@ -71,70 +77,26 @@ impl Informers {
                 tasks,
                 cancel.clone(),
             ),
-            service_accounts: Informer::spawn(
+            service_accounts: follow(client, tasks, cancel),
+            replica_sets: follow(client, tasks, cancel),
+            deployments: follow(client, tasks, cancel),
+            daemon_sets: follow(client, tasks, cancel),
+            jobs: follow(client, tasks, cancel),
+            services: Informer::spawn_indexed(
                 kube::Api::all(client.clone()),
                 all(),
+                |service: &Service| service.spec.as_ref()?.type_.clone(),
                 tasks,
                 cancel.clone(),
             ),
-            replica_sets: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            deployments: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            daemon_sets: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            jobs: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            services: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            endpoints: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            endpoint_slices: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            stateful_sets: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            cron_jobs: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            disruption_budgets: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            replication_controllers: Informer::spawn(
-                kube::Api::all(client.clone()),
-                all(),
-                tasks,
-                cancel.clone(),
-            ),
-            claims: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
-            volumes: Informer::spawn(kube::Api::all(client.clone()), all(), tasks, cancel.clone()),
+            endpoints: follow(client, tasks, cancel),
+            endpoint_slices: follow(client, tasks, cancel),
+            stateful_sets: follow(client, tasks, cancel),
+            cron_jobs: follow(client, tasks, cancel),
+            disruption_budgets: follow(client, tasks, cancel),
+            replication_controllers: follow(client, tasks, cancel),
+            claims: follow(client, tasks, cancel),
+            volumes: follow(client, tasks, cancel),
             root_ca_maps: Informer::spawn(
                 kube::Api::all(client.clone()),
                 root_ca_maps,

@@ -31,6 +31,7 @@ mod garbage_collector;
 mod horizontal;
 mod informers;
 mod job;
+mod load_balancer;
 mod local_volumes;
 mod namespace;
 mod node_fit;
@@ -38,6 +39,7 @@ mod node_ipam;
 mod node_lifecycle;
 mod node_routes;
 mod node_ttl;
+mod notices;
 mod persistent_volume;
 mod pod_control;
 mod pod_gc;
@@ -55,6 +57,7 @@ mod service_account;
 mod statefulset;
 mod token_secrets;
 mod trust_bundle;
+mod unserved;
 mod volume_expand;
 mod volume_protection;
 
@@ -69,6 +72,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use certificates::{Authority, AuthorityError};
 pub use controller::Error;
+pub use load_balancer::LoadBalancing;
 pub use node_ipam::NodeRanges;
 pub use token_secrets::TokenSigner;
 
@@ -86,6 +90,8 @@ pub struct Options {
     pub node_ranges: Option<NodeRanges>,
     /// The address of the Service `kube-dns`, which is made when nodes answer questions for names. None is made without.
     pub dns_address: Option<Ipv4Addr>,
+    /// Where Services of type LoadBalancer have their addresses from.
+    pub load_balancing: LoadBalancing,
     /// Makes the class `standard` of davit's own provisioner, the default where there is no other, once in the cluster's
     /// life.
     pub default_storage_class: bool,
@@ -170,6 +176,8 @@ impl Controllers {
         attach_detach::spawn(&mut spawner, FlexDrivers::new(flex_drivers));
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
+        load_balancer::spawn(&mut spawner, self.options.load_balancing);
+        unserved::spawn(&mut spawner);
         let claims = resourceclaim::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner, &claims);
         let slices = resourceclaim::watch_slices(&mut spawner);

@@ -135,6 +135,11 @@ pub(crate) enum Command {
     Controllers(Controllers),
     /// Run the node agent alone, against any Kubernetes API server
     Node(Node),
+    /// Run the Service proxy alone, where others connect pods
+    #[command(visible_alias = "kube-proxy")]
+    Proxy(Box<crate::kube_proxy_flags::Proxy>),
+    /// Run the cluster's DNS server alone
+    Dns(crate::dns_flags::Dns),
     /// Show which device is where, healthy or not, and which container holds it
     Devices(Devices),
     /// Say why a pod is pending or refused, or where its devices came from
@@ -220,6 +225,24 @@ pub(crate) enum DefaultStorageClass {
     None,
 }
 
+/// Where Services of type LoadBalancer have their addresses from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum LoadBalancer {
+    /// They have those of the nodes.
+    Node,
+    /// Another load balancer gives them some.
+    None,
+}
+
+impl From<LoadBalancer> for davit_controllers::LoadBalancing {
+    fn from(chosen: LoadBalancer) -> Self {
+        match chosen {
+            LoadBalancer::Node => Self::Nodes,
+            LoadBalancer::None => Self::Others,
+        }
+    }
+}
+
 impl FromStr for RuntimeKind {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
@@ -244,6 +267,10 @@ pub(crate) struct Up {
     /// nodes, once in the cluster's life
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::Local)]
     pub(crate) default_storage_class: DefaultStorageClass,
+    /// Where Services of type LoadBalancer have their addresses from: `node`, those of the nodes that are ready, or `none`,
+    /// from another load balancer
+    #[arg(long, value_name = "FROM", value_enum, default_value_t = LoadBalancer::Node, conflicts_with = "no_controllers")]
+    pub(crate) load_balancer: LoadBalancer,
     /// Directory of the executables of FlexVolume drivers that attach volumes [default: that of --volume-plugin-dir]
     #[arg(long, value_name = "DIR")]
     pub(crate) flex_volume_plugin_dir: Option<PathBuf>,
@@ -382,6 +409,8 @@ pub(crate) struct NodeOptions {
     /// Answer pods' questions for names, where davit connects them. Without it names are somebody else's matter (CoreDNS)
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) dns: bool,
+    #[command(flatten)]
+    pub(crate) proxy: crate::proxy_flags::ProxyFlags,
     /// Where the volumes of class `standard` are kept on this node [default: `volumes` below the data dir]
     #[arg(long, value_name = "DIR")]
     pub(crate) volumes_dir: Option<PathBuf>,
@@ -476,6 +505,10 @@ pub(crate) struct Controllers {
     /// nodes, once in the cluster's life
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::None)]
     pub(crate) default_storage_class: DefaultStorageClass,
+    /// Where Services of type LoadBalancer have their addresses from: `node`, those of the nodes that are ready, or `none`,
+    /// from another load balancer
+    #[arg(long, value_name = "FROM", value_enum, default_value_t = LoadBalancer::None)]
+    pub(crate) load_balancer: LoadBalancer,
     /// Directory of the executables of FlexVolume drivers that attach volumes
     /// [default: /usr/libexec/kubernetes/kubelet-plugins/volume/exec/]
     #[arg(long, value_name = "DIR")]

@@ -8,6 +8,8 @@ mod components;
 mod configuration;
 mod demo;
 mod devices;
+mod dns;
+mod dns_flags;
 mod down;
 mod etcd;
 mod explain;
@@ -15,6 +17,7 @@ mod exporter;
 mod features;
 mod image;
 mod install;
+mod kube_proxy_flags;
 mod kubelet_flags;
 mod lab;
 mod node_identity;
@@ -23,6 +26,9 @@ mod owner;
 mod paths;
 mod pod_network;
 mod protection;
+mod proxy;
+mod proxy_config;
+mod proxy_flags;
 mod scheduler;
 mod scheduler_flags;
 mod scratch;
@@ -91,6 +97,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Scheduler(flags) => scheduler::run(*flags).await,
         Command::Controllers(client) => single::controllers(client).await,
         Command::Node(node) => single::node(node).await,
+        Command::Proxy(proxy) => proxy::run(*proxy).await,
+        Command::Dns(dns) => dns::run(dns).await,
         Command::Devices(devices) => devices::run(devices).await,
         Command::Explain(explain) => explain::run(explain).await,
         Command::Image(image) => image::run(image).await,

@@ -8,7 +8,7 @@ use crate::serving;
 use anyhow::{Context, Result, bail};
 use davit_apiserver::ServiceRange;
 use davit_controllers::NodeRanges;
-use davit_netplan::Network;
+use davit_netplan::{ENFORCES_POLICIES, Network, PROXIES_SERVICES};
 use davit_network::{Claims, CniOrOwn, DnsOptions, NodeNetwork, RangeError};
 use davit_node::network_abilities::NetworkAbilities;
 use davit_oci::network::{Loopback, Network as Connects};
@@ -91,8 +91,47 @@ pub(crate) fn cluster_ranges(args: &Up, data_dir: &Path) -> Result<NodeRanges> {
     Ok(NodeRanges { cluster, ..usual })
 }
 
+/// Who does something for the network of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum By {
+    /// Its agent.
+    Davit,
+    /// Whoever is installed beside it, if anybody is.
+    Others,
+    /// It cannot be done.
+    Nobody,
+}
+
+/// Has the node say who proxies Services and enforces network policies; the controllers tell whom it concerns.
+fn say(node: &mut davit_node::NodeOptions, proxy: By, policies: By) {
+    for (annotation, by) in [(PROXIES_SERVICES, proxy), (ENFORCES_POLICIES, policies)] {
+        let value = match by {
+            By::Davit => "true",
+            By::Others => "external",
+            By::Nobody => "false",
+        };
+        node.annotations
+            .insert(annotation.to_owned(), value.to_owned());
+    }
+}
+
 /// Opens what the flags name, and tells the node of it.
 pub(crate) async fn open(
+    options: &NodeOptions,
+    node_paths: &NodePaths,
+    data_dir: &Path,
+    services: ServiceRange,
+    node: &mut davit_node::NodeOptions,
+) -> Result<Opened> {
+    let opened = choose(options, node_paths, data_dir, services, node).await?;
+    let given = options.proxy.given();
+    if opened.own.is_none() && !given.is_empty() {
+        tracing::warn!("{}: this node proxies no Services", given.join(", "));
+    }
+    Ok(opened)
+}
+
+async fn choose(
     options: &NodeOptions,
     node_paths: &NodePaths,
     data_dir: &Path,
@@ -111,9 +150,14 @@ pub(crate) async fn open(
     let network = options.pod_network()?;
     match network {
         PodNetwork::None => {
-            // other runtimes connect pods themselves
-            if options.runtime()? == RuntimeKind::Embedded {
-                node.network = NO_NETWORK;
+            match options.runtime()? {
+                RuntimeKind::Embedded => {
+                    node.network = NO_NETWORK;
+                    say(node, By::Nobody, By::Nobody);
+                }
+                RuntimeKind::None => say(node, By::Nobody, By::Nobody),
+                // other runtimes connect pods themselves
+                RuntimeKind::Cri(_) => say(node, By::Others, By::Others),
             }
             return Ok(alone(Arc::new(Loopback)));
         }
@@ -121,12 +165,14 @@ pub(crate) async fn open(
             tracing::info!(
                 "pods are connected by CNI plugins: network policies are theirs to enforce"
             );
+            say(node, By::Others, By::Others);
             return Ok(alone(Arc::new(Cni::new(cni(dir)))));
         }
         PodNetwork::Bridge(networks) => {
             tracing::warn!(
                 "pods are connected by a bridge: nobody enforces network policies on this node"
             );
+            say(node, By::Others, By::Nobody);
             let dir = bridge::write(&networks, &options.cni_bin_dir, data_dir)?;
             return Ok(alone(Arc::new(Cni::new(cni(dir)))));
         }
@@ -140,6 +186,7 @@ pub(crate) async fn open(
             domain: node.cluster_dns.domain.clone(),
             resolv_conf: node.resolv_conf.clone(),
         }),
+        proxy: options.proxy.options(node.address)?,
     };
     let opening = tokio::task::spawn_blocking(|| NodeNetwork::open(made));
     let own = match opening.await.context("the pods' network")? {
@@ -147,10 +194,12 @@ pub(crate) async fn open(
         Err(error) if usual => {
             tracing::warn!(%error, "pods have a loopback device only: this machine does not let davit make links");
             node.network = NO_NETWORK;
+            say(node, By::Nobody, By::Nobody);
             return Ok(alone(Arc::new(Loopback)));
         }
         Err(error) => return Err(error).context("--pod-network=own"),
     };
+    say(node, By::Davit, By::Davit);
     let serves = if options.dns { "true" } else { "false" };
     let annotation = (SERVES_DNS.to_owned(), serves.to_owned());
     node.annotations.extend([annotation]);

@@ -114,6 +114,7 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
             .then(|| pod_network::ranges(args.cluster_cidr, args.node_cidr_mask_size, services))
             .transpose()?,
         dns_address: args.dns.then_some(args.service_cluster_ip_range.dns()),
+        load_balancing: args.load_balancer.into(),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: args.flex_volume_plugin_dir.clone(),
     };

@@ -39,6 +39,7 @@ pub(crate) async fn run(mut args: Up) -> Result<()> {
         scratch::sweep(&args).await;
         args.server.port.get_or_insert(0);
         args.node.node_port.get_or_insert(0);
+        args.node.proxy.keep_to_itself();
     }
     let scratch = Scratch::for_cluster(&mut args)?;
     let data_dir = paths::data_dir(args.server.data_dir.as_deref())?;
@@ -108,6 +109,7 @@ impl Cluster {
                         .node
                         .dns
                         .then_some(args.server.services.service_cluster_ip_range.dns()),
+                    load_balancing: args.load_balancer.into(),
                     default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
                     flex_volume_plugin_dir: flex_volume_plugin_dir(args),
                 },

@@ -41,6 +41,16 @@ struct ServerLabels {
     zone: &'static str,
 }
 
+/// Services whose names lead to their pods; of others the address stays.
+const HEADLESS: ServiceLabels = ServiceLabels {
+    service_kind: "headless_with_selector",
+};
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ServiceLabels {
+    service_kind: &'static str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct UpstreamLabels {
     to: String,
@@ -53,6 +63,7 @@ pub struct Metrics {
     responses: Family<ResponseLabels, Counter>,
     durations: Family<ServerLabels, Histogram, fn() -> Histogram>,
     forwarded: Family<UpstreamLabels, Counter>,
+    programming: Family<ServiceLabels, Histogram, fn() -> Histogram>,
 }
 
 impl Default for Metrics {
@@ -65,6 +76,10 @@ impl Default for Metrics {
                 Histogram::new(exponential_buckets(0.000_25, 2.0, 16))
             }),
             forwarded: Family::default(),
+            // 1 ms to 9 minutes
+            programming: Family::new_with_constructor(|| {
+                Histogram::new(exponential_buckets(0.001, 2.0, 20))
+            }),
         }
     }
 }
@@ -92,6 +107,17 @@ impl Metrics {
             "Counter of requests made per upstream",
             self.forwarded.clone(),
         );
+        registry.register(
+            "coredns_kubernetes_dns_programming_duration_seconds",
+            "Histogram of the time (in seconds) it took to program a dns instance",
+            self.programming.clone(),
+        );
+    }
+
+    /// So long after a headless Service's pods have changed, its names lead to them.
+    pub fn programmed(&self, took: Duration) {
+        let durations = self.programming.get_or_create(&HEADLESS);
+        durations.observe(took.as_secs_f64());
     }
 
     /// A question was answered.
@@ -198,6 +224,7 @@ mod tests {
             Duration::from_millis(1),
         );
         metrics.forwarded("10.0.0.2:53".parse().unwrap());
+        metrics.programmed(Duration::from_millis(20));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         for line in [
@@ -205,6 +232,7 @@ mod tests {
             r#"coredns_dns_responses_total{server="dns://:53",zone=".",rcode="NXDOMAIN"} 1"#,
             r#"coredns_dns_request_duration_seconds_count{server="dns://:53",zone="."} 1"#,
             r#"coredns_forward_requests_total{to="10.0.0.2:53"} 1"#,
+            r#"coredns_kubernetes_dns_programming_duration_seconds_count{service_kind="headless_with_selector"} 1"#,
         ] {
             assert!(text.contains(line), "{line} in {text}");
         }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use davit_netplan::{ENFORCES_POLICIES, PROXIES_SERVICES};
 use davit_node::{NodeAgent, NodeOptions};
 use davit_oci::Hollow;
 use tokio::task::{JoinError, JoinSet};
@@ -121,6 +122,10 @@ pub async fn run(
             return Err(Error::TooLong(options.dir.clone()));
         }
         let mut node = NodeOptions::new(&name, dir.join("kubelet"), Arc::new(Hollow::default()));
+        // What has no pods has no network either.
+        for what in [PROXIES_SERVICES, ENFORCES_POLICIES] {
+            node.annotations.insert(what.to_owned(), "false".to_owned());
+        }
         node.log_dir = dir.join("logs");
         node.address = ADDRESS;
         node.mounts = false;

@@ -1,8 +1,9 @@
 //! Which endpoints a Service's port leads to (KEP-1669, KEP-2086, KEP-4444, KEP-3015; spec network.md 3.2).
 
+use crate::network::address_of;
 use crate::plan::Protocol;
 use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 /// More endpoints than these are not told to the kernel: a part of them is chosen, always the same.
@@ -15,6 +16,10 @@ pub struct Node {
     pub name: String,
     /// Its label `topology.kubernetes.io/zone`.
     pub zone: Option<String>,
+    /// Its addresses inside the cluster (`InternalIP`).
+    pub internal: BTreeSet<Ipv4Addr>,
+    /// Its addresses outside (`ExternalIP`). Packets to them come to those inside where a router in between translates them.
+    pub external: BTreeSet<Ipv4Addr>,
 }
 
 /// Which endpoints may be chosen.
@@ -99,7 +104,7 @@ impl Endpoints {
 
     fn enter(&mut self, slice: &EndpointSlice, port: u16, node: &Node) {
         for endpoint in slice.endpoints.iter().flatten() {
-            let Some(Ok(address)) = endpoint.addresses.first().map(|a| a.parse()) else {
+            let Some(address) = endpoint.addresses.first().and_then(|a| address_of(a)) else {
                 continue;
             };
             if is_foreign(address) {
@@ -125,6 +130,12 @@ impl Endpoints {
     pub(crate) fn serving(&self) -> Vec<(Ipv4Addr, u16)> {
         let serving = self.all.iter().filter(|(_, e)| e.serving || e.ready);
         serving.map(|(at, _)| *at).collect()
+    }
+
+    /// Addresses of this node that are ready.
+    pub(crate) fn ready_here(&self) -> impl Iterator<Item = Ipv4Addr> {
+        let ready = self.all.iter().filter(|(_, e)| e.local && e.ready);
+        ready.map(|((address, _), _)| *address)
     }
 
     /// Those of this node.

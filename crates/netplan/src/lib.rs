@@ -11,19 +11,29 @@
     )
 )]
 
+mod balance;
 mod chain;
 mod endpoints;
 mod network;
 mod node;
+mod placement;
 mod plan;
 mod policy;
 mod service;
 
+pub use balance::{
+    BalanceVerdict, Balanced, BalancerAddress, BalancerAddresses, BalancerPort, balance,
+    balanced_at, balancer_addresses_of, host_ports, is_balanced_by, keeps_to_nodes,
+    nodes_with_endpoints, wants_balancer,
+};
 pub use chain::{Chain, Choice, Masquerade};
 pub use endpoints::{Node, Scope};
 pub use network::{Network, NetworkError};
-pub use node::{addresses_of, range_of};
-pub use plan::{Key, Map, Plan, Protocol, Value};
+pub use node::{
+    ENFORCES_POLICIES, PROXIES_SERVICES, addresses_of, external_addresses_of, range_of,
+};
+pub use placement::{SlicePlacement, place_endpoints, same_ports};
+pub use plan::{HealthCheck, Key, Map, Nowhere, Plan, Protocol, Value};
 pub use policy::{
     Allowance, CompiledPolicy, Isolation, NamedPort, NamespaceScope, Peers, PodGroup, PodScope,
     PolicyPod, PolicyWorld, PortRange,

@@ -11,6 +11,24 @@ pub struct Network {
     bits: u8,
 }
 
+/// The IPv4 address that a text of an object means. Old objects have leading zeros, which say nothing (they are not octal), and
+/// addresses of IPv4 as those of IPv6; new ones may not (KEP-4858).
+pub(crate) fn address_of(text: &str) -> Option<Ipv4Addr> {
+    let text = text.trim();
+    let text = match text.rsplit_once(':') {
+        Some((before, address)) if before.eq_ignore_ascii_case("::ffff") => address,
+        _ => text,
+    };
+    let mut octets = [0_u8; 4];
+    let mut parts = text.split('.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        let digits = part.bytes().all(|digit| digit.is_ascii_digit());
+        *octet = part.parse().ok().filter(|_| digits)?;
+    }
+    parts.next().is_none().then(|| octets.into())
+}
+
 /// A text that is no range of addresses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NetworkError;
@@ -110,7 +128,7 @@ impl FromStr for Network {
     /// Bits of the address beyond the range are left out, as older objects have them.
     fn from_str(text: &str) -> Result<Self, NetworkError> {
         let (address, bits) = text.trim().split_once('/').ok_or(NetworkError)?;
-        let address = address.parse().map_err(|_| NetworkError)?;
+        let address = address_of(address).ok_or(NetworkError)?;
         let bits = bits.parse().map_err(|_| NetworkError)?;
         Self::around(address, bits).ok_or(NetworkError)
     }
@@ -122,6 +140,27 @@ mod tests {
 
     fn net(text: &str) -> Network {
         text.parse().unwrap()
+    }
+
+    #[test]
+    fn addresses_as_old_objects_have_them() {
+        let ten = Some(Ipv4Addr::new(10, 0, 0, 1));
+        for text in ["10.0.0.1", "010.000.0.01", " 10.0.0.1\n", "::ffff:10.0.0.1"] {
+            assert_eq!(address_of(text), ten, "{text}");
+        }
+        for wrong in [
+            "",
+            "10.0.0",
+            "10.0.0.1.2",
+            "10.0.0.256",
+            "+1.0.0.0",
+            "a.b.c.d",
+            "::1",
+            "1::ffff:10.0.0.1",
+        ] {
+            assert_eq!(address_of(wrong), None, "{wrong}");
+        }
+        assert_eq!(net("010.1.0.0/016").to_string(), "10.1.0.0/16");
     }
 
     #[test]

@@ -55,6 +55,30 @@ pub struct Plan {
     pub entries: BTreeMap<Key, Value>,
     /// Endpoints of UDP ports, and where they are reached: connections to others end.
     pub datagrams: Vec<Datagrams>,
+    /// What its load balancer asks of the node.
+    pub health: Option<HealthCheck>,
+    /// Ports that have endpoints, and none here, where only those here may be chosen.
+    pub nowhere: Nowhere,
+}
+
+/// Whether the node has endpoints, for who asks at a port of the node (`healthCheckNodePort`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HealthCheck {
+    /// The uid of the Service.
+    pub uid: String,
+    /// The port.
+    pub port: u16,
+    /// How many addresses of the node's are ready.
+    pub endpoints: usize,
+}
+
+/// How many ports of a Service lead nowhere on the node, by the policy that says so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Nowhere {
+    /// `internalTrafficPolicy`.
+    pub internal: usize,
+    /// `externalTrafficPolicy`.
+    pub external: usize,
 }
 
 /// Where a UDP port is reached, and who answers.

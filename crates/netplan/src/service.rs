@@ -3,10 +3,11 @@
 use crate::Network;
 use crate::chain::{Chain, Choice, Masquerade};
 use crate::endpoints::{Endpoints, Node, Scope};
-use crate::plan::{Datagrams, Key, Map, Plan, Protocol, Value};
+use crate::network::address_of;
+use crate::plan::{Datagrams, HealthCheck, Key, Map, Plan, Protocol, Value};
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
 /// Where the numbers of this node's endpoints begin.
@@ -33,7 +34,8 @@ pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node) -> Plan {
     else {
         return plan;
     };
-    let addresses = Addresses::of(service, spec);
+    let addresses = Addresses::of(service, spec, node);
+    let mut ready = BTreeSet::new();
     for address in &addresses.cluster {
         let key = Key::cluster_address(*address);
         plan.entries.insert(key, Value::Member);
@@ -53,8 +55,14 @@ pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node) -> Plan {
             node_port: node_port(port),
             endpoints: Endpoints::of(slices, name, protocol, node),
         };
+        ready.extend(reached.endpoints.ready_here());
         reached.enter(&addresses, &mut plan);
     }
+    plan.health = health_port(spec).map(|port| HealthCheck {
+        uid: service.metadata.uid.clone().unwrap_or_default(),
+        port,
+        endpoints: ready.len(),
+    });
     plan
 }
 
@@ -72,6 +80,14 @@ fn is_proxied(service: &Service, spec: &ServiceSpec) -> bool {
         && !has_label(labels, HEADLESS)
 }
 
+/// Where its load balancer asks nodes whether they have endpoints.
+fn health_port(spec: &ServiceSpec) -> Option<u16> {
+    let is_asked = spec.type_.as_deref() == Some("LoadBalancer")
+        && spec.external_traffic_policy.as_deref() == Some("Local");
+    let number = u16::try_from(spec.health_check_node_port.filter(|_| is_asked)?).ok()?;
+    (number > 0).then_some(number)
+}
+
 fn node_port(port: &ServicePort) -> Option<u16> {
     let number = port.node_port.and_then(|port| u16::try_from(port).ok());
     number.filter(|number| *number > 0)
@@ -82,15 +98,15 @@ struct Addresses {
     cluster: Vec<Ipv4Addr>,
     external: Vec<Ipv4Addr>,
     balanced: Vec<Ipv4Addr>,
-    /// Sources that may use the load balancer's addresses; empty for all.
-    sources: Vec<Network>,
+    /// Sources that may use the load balancer's addresses.
+    sources: Option<Vec<Network>>,
 }
 
 impl Addresses {
-    fn of(service: &Service, spec: &ServiceSpec) -> Self {
+    fn of(service: &Service, spec: &ServiceSpec, node: &Node) -> Self {
         let parse = |texts: Option<&Vec<String>>| -> Vec<Ipv4Addr> {
             let all = texts.into_iter().flatten();
-            all.filter_map(|text| text.parse().ok()).collect()
+            all.filter_map(|text| address_of(text)).collect()
         };
         let status = service
             .status
@@ -103,23 +119,33 @@ impl Addresses {
         // A load balancer of its own kind (`ipMode: Proxy`) wants the packets itself.
         let captured = ingress.filter(|i| i.ip_mode.as_deref().unwrap_or("VIP") == "VIP");
         let is_balanced = spec.type_.as_deref() == Some("LoadBalancer");
-        let ranges = spec.load_balancer_source_ranges.iter().flatten();
+        // Old objects have blanks around them. Ranges of another family let nobody of this one in.
+        let ranges = spec.load_balancer_source_ranges.as_ref();
+        let ranges = ranges.filter(|ranges| !ranges.is_empty());
+        let sources = ranges.map(|ranges| {
+            let ranges = ranges.iter().map(|range| range.parse().ok());
+            ranges.flatten().collect()
+        });
         let cluster = match &spec.cluster_ips {
             Some(all) if !all.is_empty() => parse(Some(all)),
             _ => spec
                 .cluster_ip
                 .iter()
-                .filter_map(|t| t.parse().ok())
+                .filter_map(|t| address_of(t))
                 .collect(),
         };
+        let mut balanced: Vec<Ipv4Addr> = captured
+            .filter(|_| is_balanced)
+            .filter_map(|i| address_of(i.ip.as_ref()?))
+            .collect();
+        if balanced.iter().any(|at| node.external.contains(at)) {
+            balanced.extend(&node.internal);
+        }
         Self {
             cluster,
             external: parse(spec.external_ips.as_ref()),
-            balanced: captured
-                .filter(|_| is_balanced)
-                .filter_map(|i| i.ip.as_ref()?.parse().ok())
-                .collect(),
-            sources: ranges.filter_map(|range| range.parse().ok()).collect(),
+            balanced,
+            sources,
         }
     }
 }
@@ -147,6 +173,11 @@ impl Port<'_> {
             self.endpoints.choose(Scope::Local),
         );
         let internal = self.internal(&cluster, &local);
+        if local.is_empty() && self.endpoints.any() {
+            let is_local = |policy: &Option<String>| policy.as_deref() == Some("Local");
+            plan.nowhere.internal += usize::from(is_local(&self.spec.internal_traffic_policy));
+            plan.nowhere.external += usize::from(is_local(&self.spec.external_traffic_policy));
+        }
         let external = |node_port| self.external(&cluster, &local, node_port);
         for address in &addresses.cluster {
             self.reach(*address, &internal, plan);
@@ -155,14 +186,12 @@ impl Port<'_> {
             self.reach(*address, &external(false), plan);
         }
         for address in &addresses.balanced {
-            let target = match external(false) {
-                Target::Chain(then) if !addresses.sources.is_empty() => {
-                    Target::Chain(Chain::Guard {
-                        sources: addresses.sources.clone(),
-                        then: Box::new(then),
-                    })
-                }
-                other => other,
+            let target = match (external(false), &addresses.sources) {
+                (Target::Chain(then), Some(sources)) => Target::Chain(Chain::Guard {
+                    sources: sources.clone(),
+                    then: Box::new(then),
+                }),
+                (other, _) => other,
             };
             self.reach(*address, &target, plan);
         }

@@ -1,26 +1,40 @@
 //! The cluster's DNS server on this node: fed by informers, listening where its pods reach everything (spec network.md
 //! 6.7).
 
-use crate::{Error, failed};
+mod others;
+
+use crate::follower::{all, trigger_of};
+use crate::{Error, failed, http};
 use davit_client::{Change, Informer, Subscription};
-use davit_dns::{Forwarder, Metrics, Server, Upstreams, Zone, resolv_conf};
-use k8s_openapi::api::core::v1::{Namespace, Service};
+use davit_dns::{Forwarder, Metrics, Server, Upstreams, Zone};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
+use others::Others;
 use parking_lot::RwLock;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UdpSocket};
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use others::settings;
+
 const PORT: u16 = 53;
+/// Where CoreDNS serves its metrics.
+const METRICS_PORT: u16 = 9153;
+/// Slices of Services without an address of their own.
+const HEADLESS: &str = "service.kubernetes.io/headless";
 /// How long answers are good: short, because asking again costs next to nothing here.
 const TTL: u32 = 5;
-/// Between tries to listen, and looks at the file of the machine's own servers.
+/// Between tries to listen.
 const RETRY: Duration = Duration::from_secs(10);
 
 /// How names are resolved.
@@ -32,18 +46,55 @@ pub struct DnsOptions {
     pub resolv_conf: PathBuf,
 }
 
-/// What the zone is made of.
+/// What the zone is made of, and what is said of others' names.
 pub(crate) struct Sources {
     pub(crate) services: Informer<Service>,
     pub(crate) slices: Informer<EndpointSlice>,
     pub(crate) namespaces: Informer<Namespace>,
+    pub(crate) settings: Informer<ConfigMap>,
+}
+
+impl Sources {
+    /// Those of a server that shares none of its informers.
+    pub(crate) fn follow(
+        client: &kube::Client,
+        tasks: &mut JoinSet<()>,
+        cancel: &CancellationToken,
+    ) -> Self {
+        Self {
+            services: all(client, tasks, cancel),
+            slices: all(client, tasks, cancel),
+            namespaces: all(client, tasks, cancel),
+            settings: settings(client, tasks, cancel),
+        }
+    }
 }
 
 /// Follows the informers and answers at the gateway's address, from when there is one until it is cancelled.
+pub(crate) async fn run_at_gateway(
+    options: DnsOptions,
+    sources: Sources,
+    mut gateway: watch::Receiver<Option<Ipv4Addr>>,
+    cancel: CancellationToken,
+) {
+    let waiting = async {
+        let found = gateway.wait_for(Option::is_some).await;
+        found.ok().and_then(|found| *found).map(Places::at)
+    };
+    let found = tokio::select! {
+        () = cancel.cancelled() => return,
+        found = waiting => found,
+    };
+    if let Some(places) = found {
+        run(options, sources, places, cancel).await;
+    }
+}
+
+/// Follows the informers and answers until it is cancelled.
 pub(crate) async fn run(
     options: DnsOptions,
     sources: Sources,
-    gateway: watch::Receiver<Option<Ipv4Addr>>,
+    places: Places,
     cancel: CancellationToken,
 ) {
     let zone = match Zone::new(&options.domain, TTL) {
@@ -53,8 +104,10 @@ pub(crate) async fn run(
             return;
         }
     };
-    let feeding = feed(zone.clone(), sources);
-    let serving = serve(options, zone, gateway, &cancel);
+    let metrics = Metrics::default();
+    let others = Others::new(options.resolv_conf, sources.settings.subscribe());
+    let feeding = feed(zone.clone(), sources, metrics.clone());
+    let serving = serve(others, zone, places, metrics, &cancel);
     tokio::select! {
         biased;
         () = cancel.cancelled() => {}
@@ -64,7 +117,8 @@ pub(crate) async fn run(
 }
 
 /// Enters every change. Names that are not found are not said to be missing before everything was seen once.
-async fn feed(zone: Arc<RwLock<Zone>>, sources: Sources) {
+async fn feed(zone: Arc<RwLock<Zone>>, sources: Sources, metrics: Metrics) {
+    let started = Timestamp::now();
     let mut services = sources.services.subscribe();
     let mut slices = sources.slices.subscribe();
     let mut namespaces = sources.namespaces.subscribe();
@@ -75,7 +129,15 @@ async fn feed(zone: Arc<RwLock<Zone>>, sources: Sources) {
                 None => return,
             },
             change = slices.next() => match change {
-                Some(change) => slice(&zone, change),
+                Some(change) => {
+                    let trigger = trigger(&change).filter(|at| *at > started);
+                    slice(&zone, change);
+                    if let Some(at) = trigger {
+                        let took = Duration::try_from(Timestamp::now().duration_since(at));
+                        // clocks of machines differ
+                        metrics.programmed(took.unwrap_or_default());
+                    }
+                }
                 None => return,
             },
             change = namespaces.next() => match change {
@@ -126,6 +188,16 @@ fn slice(zone: &RwLock<Zone>, change: Change<EndpointSlice>) {
     }
 }
 
+/// When the pods of a headless Service have changed, if that is what the change is about.
+fn trigger(change: &Change<EndpointSlice>) -> Option<Timestamp> {
+    let Change::Applied { old, new } = change else {
+        return None;
+    };
+    let is_headless = new.labels().contains_key(HEADLESS);
+    let at = trigger_of(new).filter(|_| is_headless);
+    at.filter(|at| old.as_deref().and_then(trigger_of) != Some(*at))
+}
+
 fn namespace(zone: &RwLock<Zone>, change: Change<Namespace>) {
     match change {
         Change::Applied { new, .. } => zone.write().apply_namespace(&new.name_any()),
@@ -134,17 +206,35 @@ fn namespace(zone: &RwLock<Zone>, change: Change<Namespace>) {
     }
 }
 
+/// Where the server is reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Places {
+    /// Questions.
+    pub(crate) dns: SocketAddr,
+    /// `/metrics`; nowhere without.
+    pub(crate) metrics: Option<SocketAddr>,
+}
+
+impl Places {
+    /// Those of a node's server.
+    fn at(gateway: Ipv4Addr) -> Self {
+        let at = |port| SocketAddr::new(gateway.into(), port);
+        Self {
+            dns: at(PORT),
+            metrics: Some(at(METRICS_PORT)),
+        }
+    }
+}
+
 /// Listens and answers; looks again from time to time whom others' names are asked of.
 async fn serve(
-    options: DnsOptions,
+    others: Others,
     zone: Arc<RwLock<Zone>>,
-    mut gateway: watch::Receiver<Option<Ipv4Addr>>,
+    places: Places,
+    metrics: Metrics,
     cancel: &CancellationToken,
 ) {
-    let Ok(address) = gateway.wait_for(Option::is_some).await.map(|found| *found) else {
-        return;
-    };
-    let address = SocketAddr::new(address.unwrap_or(Ipv4Addr::LOCALHOST).into(), PORT);
+    let address = places.dns;
     zone.write().set_servers(vec![address.ip()]);
     let listeners = loop {
         match listen(address).await {
@@ -153,9 +243,8 @@ async fn serve(
         }
         tokio::time::sleep(RETRY).await;
     };
-    let metrics = Metrics::default();
-    let mut upstreams = upstreams(&options, address.ip());
-    let forwarder = match Forwarder::new(&upstreams, vec![address], metrics.clone()) {
+    let forwarder = Forwarder::new(&Upstreams::default(), vec![address], metrics.clone());
+    let forwarder = match forwarder {
         Ok(forwarder) => forwarder,
         Err(error) => {
             tracing::error!(%error, "DNS for pods");
@@ -163,24 +252,35 @@ async fn serve(
         }
     };
     let server = Server::new(zone)
-        .with_metrics(metrics)
+        .with_metrics(metrics.clone())
         .with_forwarder(forwarder.clone());
-    let looking = async {
-        loop {
-            tokio::time::sleep(RETRY).await;
-            let found = self::upstreams(&options, address.ip());
-            if found != upstreams {
-                if let Err(error) = forwarder.configure(&found) {
-                    tracing::error!(%error, "DNS for pods: servers of other names");
-                }
-                upstreams = found;
-            }
+    let telling = async {
+        if let Some(address) = places.metrics {
+            let pages = pages(metrics);
+            http::keep("metrics of DNS", address, pages, cancel.clone()).await;
         }
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         () = server.run(vec![listeners], cancel.child_token()) => {}
-        () = looking => {}
+        () = others.follow(&forwarder, address.ip()) => {}
+        () = telling => {}
     }
+}
+
+fn pages(metrics: Metrics) -> http::Pages {
+    Arc::new(move |path| {
+        (path == "/metrics").then(|| {
+            let mut registry = Registry::default();
+            metrics.register(&mut registry);
+            let mut text = String::new();
+            if let Err(error) = encode(&mut text, &registry) {
+                // a String takes everything
+                tracing::debug!(%error, "metrics");
+            }
+            http::Page::metrics(text)
+        })
+    })
 }
 
 async fn listen(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
@@ -188,22 +288,6 @@ async fn listen(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
         UdpSocket::bind(address).await?,
         TcpListener::bind(address).await?,
     ))
-}
-
-/// The machine's own servers. Where it has none, other names are not known.
-fn upstreams(options: &DnsOptions, own: IpAddr) -> Upstreams {
-    let file = &options.resolv_conf;
-    let servers = resolv_conf::read(file);
-    let servers = servers.unwrap_or_else(|error| {
-        tracing::debug!(%error, "DNS for pods: no servers of other names");
-        Vec::new()
-    });
-    // The cluster's own address leads here.
-    let others = servers.into_iter().filter(|server| server.ip() != own);
-    Upstreams {
-        default: others.collect(),
-        ..Upstreams::default()
-    }
 }
 
 /// Whether the domain can be served.
@@ -214,4 +298,38 @@ pub(crate) fn check(options: &DnsOptions) -> Result<(), Error> {
     let zone = Zone::new(&options.domain, TTL);
     zone.map(drop)
         .map_err(|error| failed("cluster domain")(io::Error::other(error)))
+}
+
+/// A DNS server that runs alone.
+#[derive(Debug, Clone)]
+pub struct DnsAlone {
+    /// How names are resolved.
+    pub dns: DnsOptions,
+    /// Where questions are answered.
+    pub listen: SocketAddr,
+    /// Where `/metrics` is served; nowhere without.
+    pub metrics: Option<SocketAddr>,
+}
+
+impl DnsAlone {
+    /// Answers until `cancel` is cancelled.
+    ///
+    /// # Errors
+    /// When the cluster's domain is none, or the address cannot be listened on.
+    pub async fn run(self, client: kube::Client, cancel: CancellationToken) -> Result<(), Error> {
+        check(&self.dns)?;
+        // Later on it waits for an address; one that cannot be had at the start is a mistake.
+        listen(self.listen)
+            .await
+            .map_err(failed("listening for questions"))?;
+        let mut tasks = JoinSet::new();
+        let sources = Sources::follow(&client, &mut tasks, &cancel);
+        let places = Places {
+            dns: self.listen,
+            metrics: self.metrics,
+        };
+        run(self.dns, sources, places, cancel).await;
+        tasks.shutdown().await;
+        Ok(())
+    }
 }

@@ -12,10 +12,16 @@
     )
 )]
 
+mod alone;
 mod dns;
 mod either;
+mod follower;
+mod health;
+mod http;
 mod maps;
+mod metrics;
 mod node;
+mod node_ports;
 #[cfg(test)]
 mod packets;
 mod pods;
@@ -24,12 +30,16 @@ mod proxy;
 mod ranges;
 mod rules;
 mod ruleset;
+mod told;
 mod watch;
 
-pub use dns::DnsOptions;
+pub use alone::{LocalPods, ProxyAlone};
+pub use dns::{DnsAlone, DnsOptions};
 pub use either::CniOrOwn;
+pub use node_ports::{NodePortAddresses, NodePortAddressesError};
 pub use pods::PodLinks;
 pub use ranges::{Claims, RangeError};
+pub use told::ProxyOptions;
 pub use watch::{NodeNetwork, Options};
 
 use davit_net::nft::Table;

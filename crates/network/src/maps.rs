@@ -34,6 +34,8 @@ pub(crate) enum Map {
     Inside,
     /// Ranges of Services: what is sent to an address that no Service has vanishes.
     ServiceRanges,
+    /// Ranges of pods that somebody else connects: what they send is the cluster's own.
+    ForeignPods,
     /// Address of a pod here: what becomes of connections to it.
     Ingress,
     /// Address of a pod here: what becomes of its connections.
@@ -43,7 +45,7 @@ pub(crate) enum Map {
 }
 
 impl Map {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Endpoints,
         Self::Hairpin,
         Self::Services,
@@ -57,6 +59,7 @@ impl Map {
         Self::NodeAddresses,
         Self::Inside,
         Self::ServiceRanges,
+        Self::ForeignPods,
         Self::Ingress,
         Self::Egress,
         Self::Affinity,
@@ -78,6 +81,7 @@ impl Map {
             Self::NodeAddresses => "node-addresses",
             Self::Inside => "inside",
             Self::ServiceRanges => "service-ranges",
+            Self::ForeignPods => "foreign-pods",
             Self::Ingress => "ingress",
             Self::Egress => "egress",
             Self::Affinity => "affinity",
@@ -93,9 +97,11 @@ impl Map {
             Self::NodePorts | Self::RefusedNodePorts => (PORT, Values::Verdicts),
             Self::HostPorts => (PORT, ENDPOINT),
             Self::HostPortsAt => (SERVICE, ENDPOINT),
-            Self::ClusterAddresses | Self::NodeAddresses | Self::Inside | Self::ServiceRanges => {
-                (ONE, Values::None)
-            }
+            Self::ClusterAddresses
+            | Self::NodeAddresses
+            | Self::Inside
+            | Self::ServiceRanges
+            | Self::ForeignPods => (ONE, Values::None),
             Self::Ingress | Self::Egress => (ONE, Values::Verdicts),
             Self::Affinity => (CLIENT, ENDPOINT),
         };
@@ -103,7 +109,7 @@ impl Map {
             name: self.name(),
             keys,
             values,
-            intervals: matches!(self, Self::Inside | Self::ServiceRanges),
+            intervals: matches!(self, Self::Inside | Self::ServiceRanges | Self::ForeignPods),
             dynamic: (self == Self::Affinity).then_some(CLIENTS),
         }
     }

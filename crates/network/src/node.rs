@@ -4,7 +4,7 @@ use crate::maps::Map;
 use crate::pods::{PROTOCOL, PodLinks};
 use crate::ruleset::{Ruleset, Update, Wanted};
 use davit_net::route::{Link, Netlink, Route};
-use davit_netplan::{Network, addresses_of, range_of};
+use davit_netplan::{Network, addresses_of, external_addresses_of, range_of};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet};
@@ -33,6 +33,10 @@ pub(crate) struct Seen {
     pub(crate) others: BTreeMap<Network, Ipv4Addr>,
     /// Ranges of Services.
     pub(crate) services: BTreeSet<Network>,
+    /// Ranges of pods that somebody else connects.
+    pub(crate) foreign: BTreeSet<Network>,
+    /// More ranges whose connections to cluster addresses are not masqueraded.
+    pub(crate) unmasked: BTreeSet<Network>,
 }
 
 /// Where the pods of a slice's node are.
@@ -46,8 +50,12 @@ fn route_of(slice: &EndpointSlice) -> Option<(Network, Ipv4Addr)> {
 /// Whether a change of a node means anything here: heartbeats do not.
 pub(crate) fn matters(old: &Node, new: &Node) -> bool {
     let labels = |node: &Node| node.metadata.labels.clone();
+    let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
     range_of(old) != range_of(new)
         || addresses_of(old).ne(addresses_of(new))
+        || external_addresses_of(old).ne(external_addresses_of(new))
+        || taints(old) != taints(new)
+        || old.metadata.deletion_timestamp != new.metadata.deletion_timestamp
         || labels(old) != labels(new)
 }
 
@@ -65,6 +73,7 @@ impl Seen {
             addresses: own.into_iter().flat_map(addresses_of).collect(),
             others: routes.filter(|(other, _)| Some(*other) != range).collect(),
             services,
+            ..Self::default()
         }
     }
 
@@ -73,6 +82,7 @@ impl Seen {
         let multicast = MULTICAST.parse().ok();
         let own = self.own.iter().chain(self.others.keys());
         own.chain(&self.services)
+            .chain(&self.unmasked)
             .copied()
             .chain(multicast)
             .collect()
@@ -118,7 +128,13 @@ pub(crate) fn write_sets(ruleset: &Ruleset, seen: &Seen) -> io::Result<()> {
     }
     enter_ranges(&mut update, Map::Inside, &seen.inside());
     enter_ranges(&mut update, Map::ServiceRanges, &seen.services);
-    let maps = [Map::NodeAddresses, Map::Inside, Map::ServiceRanges];
+    enter_ranges(&mut update, Map::ForeignPods, &seen.foreign);
+    let maps = [
+        Map::NodeAddresses,
+        Map::Inside,
+        Map::ServiceRanges,
+        Map::ForeignPods,
+    ];
     ruleset.replace(&maps, update)?;
     ruleset.set_pods(seen.own)
 }

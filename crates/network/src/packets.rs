@@ -2,6 +2,7 @@
 //! tested.
 
 mod policy;
+mod services;
 
 use crate::maps::Map;
 use crate::node::{self, Seen};
@@ -86,18 +87,23 @@ struct Machine {
 const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
 const VIRTUAL: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 9);
 
+/// Of the cluster, what the machine knows.
+fn seen() -> Seen {
+    Seen {
+        own: "10.244.0.0/24".parse().ok(),
+        addresses: [OWN].into(),
+        services: ["10.96.0.0/16".parse().unwrap()].into(),
+        ..Seen::default()
+    }
+}
+
 impl Machine {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let prefix = links_of(dir.path());
         let ruleset = Arc::new(Ruleset::open("davit-packets", &prefix).unwrap());
         let links = PodLinks::open(dir.path().join("pods"), ruleset.clone(), &prefix).unwrap();
-        let seen = Seen {
-            own: "10.244.0.0/24".parse().ok(),
-            addresses: [OWN].into(),
-            others: BTreeMap::new(),
-            services: ["10.96.0.0/16".parse().unwrap()].into(),
-        };
+        let seen = seen();
         node::write_sets(&ruleset, &seen).unwrap();
         node::become_gateway(seen.own.unwrap(), &links).unwrap();
         let mut netlink = davit_net::route::Netlink::open().unwrap();
@@ -183,6 +189,7 @@ impl Machine {
         let node = Node {
             name: "n1".to_owned(),
             zone: None,
+            ..Node::default()
         };
         let mut update = Update::default();
         for (key, value) in plan(&service, &[&slice], &node).entries {

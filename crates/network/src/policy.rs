@@ -6,16 +6,16 @@
 //! Whom a policy lets through depends on the pods of all nodes, which not every node may see. On one that may not, nobody is
 //! isolated, and the log says so.
 
+use crate::follower::all;
 use crate::pods::PodLinks;
 use crate::ruleset::{Judgement, Ruleset};
-use crate::watch::all;
 use crate::{Error, failed};
-use davit_client::{Change, Informer, Object, ObjectKey, Subscription};
+use davit_client::{Change, EventRecorder, Informer, Object, ObjectKey, Subscription};
 use davit_netplan::{CompiledPolicy, Isolation, PolicyPod, PolicyWorld};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::PostParams;
@@ -40,6 +40,8 @@ const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// What the node follows anyway.
 pub(crate) struct Known {
+    /// The name of the node.
+    pub(crate) node: String,
     pub(crate) namespaces: Informer<Namespace>,
     pub(crate) resolvers: watch::Receiver<BTreeSet<Ipv4Addr>>,
 }
@@ -98,8 +100,10 @@ pub(crate) async fn run(
     cancel: CancellationToken,
 ) {
     let mut tasks = JoinSet::new();
+    let (component, node) = ("network-policy", known.node.as_str());
+    let events = EventRecorder::spawn(client.clone(), component, node, &mut tasks, cancel.clone());
     let enforcing = async {
-        until_permitted(&client, &table).await;
+        until_permitted(&client, &table, &events, node).await;
         let policies: Informer<NetworkPolicy> = all(&client, &mut tasks, &cancel);
         let pods: Informer<Pod> = all(&client, &mut tasks, &cancel);
         let changes = Changes {
@@ -117,18 +121,29 @@ pub(crate) async fn run(
     tasks.shutdown().await;
 }
 
+/// A node as its events name it: the kubelet's uid is the name.
+fn reference(node: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(node.to_owned()),
+        uid: Some(node.to_owned()),
+        ..ObjectReference::default()
+    }
+}
+
 /// Keeps pods open as long as this node may not see what policies are about.
-async fn until_permitted(client: &kube::Client, table: &Table) {
+async fn until_permitted(client: &kube::Client, table: &Table, events: &EventRecorder, node: &str) {
     let mut told = false;
     loop {
         match is_permitted(client).await {
             Ok(true) => return,
             Ok(false) if !told => {
                 told = true;
-                tracing::warn!(
-                    "this node enforces no network policies: it may not see the pods of other nodes \
-                     (cluster role davit:network-policy)"
-                );
+                let words = "this node enforces no network policies: it may not see the pods of other nodes \
+                             (cluster role davit:network-policy)";
+                tracing::warn!("{words}");
+                events.warning(&reference(node), "NetworkPolicyNotEnforced", words);
             }
             Ok(false) => {}
             Err(error) => {

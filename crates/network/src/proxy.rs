@@ -2,20 +2,23 @@
 
 mod claims;
 
+use crate::health::Checks;
 use crate::maps::Map;
+use crate::metrics::{Extent, ProxyMetrics};
 use crate::rules;
 use crate::ruleset::{Ruleset, Update, Wanted};
 use claims::Claims;
 use davit_client::{Informer, ObjectKey};
 use davit_net::conntrack::{self, Connection};
 use davit_net::nft::{Data, Element, Verdict};
-use davit_netplan::{Chain, Key, Node, Plan, Value, plan};
+use davit_netplan::{Chain, Key, Node, Nowhere, Plan, Value, plan};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// The maps that Services fill.
 const MAPS: [Map; 7] = [
@@ -48,18 +51,31 @@ pub(crate) fn service_of(slice: &EndpointSlice) -> Option<String> {
 #[derive(Debug)]
 pub(crate) struct Proxy {
     ruleset: Arc<Ruleset>,
+    metrics: ProxyMetrics,
     claims: Claims,
+    /// What load balancers ask.
+    checks: Checks,
+    /// Of how many Services ports lead nowhere here; those that do.
+    nowhere: BTreeMap<ObjectKey, Nowhere>,
     /// Everything is to be told again.
     stale: bool,
 }
 
 impl Proxy {
-    pub(crate) fn new(ruleset: Arc<Ruleset>) -> Self {
+    pub(crate) fn new(ruleset: Arc<Ruleset>, metrics: ProxyMetrics) -> Self {
         Self {
             ruleset,
+            metrics,
             claims: Claims::default(),
+            checks: Checks::new(),
+            nowhere: BTreeMap::new(),
             stale: true,
         }
+    }
+
+    /// What load balancers ask, and are to be answered.
+    pub(crate) fn checks(&self) -> &Checks {
+        &self.checks
     }
 
     /// The next change tells of everything.
@@ -74,6 +90,7 @@ impl Proxy {
         seen: &Services,
         node: &Node,
     ) -> io::Result<()> {
+        let started = Instant::now();
         let mut touched = BTreeSet::new();
         let mut changed = Vec::new();
         for key in keys {
@@ -83,9 +100,13 @@ impl Proxy {
                 continue;
             }
             changed.push(key.clone());
+            self.count(key, &new);
             self.claims.enter(key, new, &mut touched);
         }
         let everything = self.stale;
+        if !everything && changed.is_empty() {
+            return Ok(());
+        }
         if everything {
             touched = self.claims.all().cloned().collect();
         }
@@ -101,8 +122,34 @@ impl Proxy {
             self.ruleset.apply(&update)?;
         }
         self.stale = false;
+        self.told(everything, started);
         self.end_datagrams(&changed)?;
         self.end_affinity(&changed)
+    }
+
+    /// What of a Service is no matter of the kernel's.
+    fn count(&mut self, key: &ObjectKey, plan: &Plan) {
+        match &plan.health {
+            Some(health) => drop(self.checks.insert(key.clone(), health.clone())),
+            None => drop(self.checks.remove(key)),
+        }
+        if plan.nowhere == Nowhere::default() {
+            self.nowhere.remove(key);
+        } else {
+            self.nowhere.insert(key.clone(), plan.nowhere);
+        }
+    }
+
+    fn told(&self, everything: bool, started: Instant) {
+        let extent = match everything {
+            true => Extent::Full,
+            false => Extent::Partial,
+        };
+        self.metrics.synced(extent, started.elapsed());
+        let all = self.nowhere.values();
+        let internal = all.clone().map(|nowhere| nowhere.internal).sum();
+        let external = all.map(|nowhere| nowhere.external).sum();
+        self.metrics.without_endpoints(internal, external);
     }
 
     fn want(&self, key: &Key, update: &mut Update) {
@@ -149,9 +196,12 @@ impl Proxy {
                 .or_else(|| ports.get(&to.1).filter(|_| on_node()));
             serving.is_some_and(|serving| !serving.contains(&from))
         };
+        let started = Instant::now();
         let known = conntrack::datagrams()?;
         let stale: Vec<Connection> = known.into_iter().filter(stale).collect();
-        conntrack::forget(&stale)
+        conntrack::forget(&stale)?;
+        self.metrics.conntrack(started.elapsed(), stale.len());
+        Ok(())
     }
 
     /// Clients whose endpoint is none any more choose anew.

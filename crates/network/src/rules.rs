@@ -354,6 +354,8 @@ fn split(to: &mut Transaction, name: &str, choices: [&Option<Choice>; 2], links:
     });
     let ours = Do::Equal(A, links.into());
     to.add_rule(name, &[Do::InputName(A), ours, inside.clone()]);
+    let pods = is_in(Map::ForeignPods, A);
+    to.add_rule(name, &[Do::SourceAddress(A), pods, inside.clone()]);
     let local = Do::Equal(A, LOCAL.to_ne_bytes().to_vec());
     to.add_rule(name, &[Do::SourceKind(A), local, inside]);
     to.add_rule(name, &[outside]);

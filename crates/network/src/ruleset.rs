@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 /// The rules of another layout are thrown away at start.
-const LAYOUT: &str = "davit 2 ";
+const LAYOUT: &str = "davit 3 ";
 /// Elements of one transaction, at most: the kernel works on nothing else meanwhile.
 const BATCH: usize = 4096;
 

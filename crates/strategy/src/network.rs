@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::containers::{choice, optional_choice, port_number, port_or_name, required};
 use super::json::{
-    at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, remove, set, str_at,
+    at, at_mut, default, default_unset, has, int_at, keep, list_at, list_mut, object_mut, remove,
+    set, str_at,
 };
 use super::{Generic, KindInfo, Strategy, access, meta};
 
@@ -90,6 +91,12 @@ impl Strategy for Service {
         access::keep_status(&self.0, new, old);
         keep_assigned(new, old);
         drop_what_the_type_lacks(new, old);
+        if str_at(new, &["spec", "type"]) != "LoadBalancer" {
+            // Whoever has given addresses takes them back in his own time; they are in force no more.
+            if let Some(status) = object_mut(new, "status") {
+                status.insert("loadBalancer".to_owned(), json!({}));
+            }
+        }
     }
 
     fn validate(&self, obj: &Value) -> ErrorList {
@@ -114,6 +121,16 @@ impl Strategy for Service {
                 &path,
                 json!([now]),
                 "may not change once set",
+            ));
+        }
+        let number = |service| int_at(service, &["spec", "healthCheckNodePort"]).unwrap_or(0);
+        let both = [new, old].map(|s| needs_health_check(at(s, &["spec"])));
+        if both == [true; 2] && number(old) != 0 && number(new) != number(old) {
+            let path = Path::new("spec").child("healthCheckNodePort");
+            errors.push(FieldError::invalid(
+                &path,
+                number(new),
+                "field is immutable",
             ));
         }
         service(new, &mut errors);
@@ -163,6 +180,10 @@ fn keep_assigned(new: &mut Value, old: &Value) {
             keep(spec, stored, key);
         }
     }
+    let asked = int_at(spec, &["healthCheckNodePort"]).unwrap_or(0);
+    if asked == 0 && needs_health_check(stored) && needs_health_check(spec) {
+        keep(spec, stored, "healthCheckNodePort");
+    }
     if !matches!(&*kind, "NodePort" | "LoadBalancer") {
         return;
     }
@@ -178,6 +199,11 @@ fn keep_assigned(new: &mut Value, old: &Value) {
     }
 }
 
+/// Whether load balancers ask the nodes at `healthCheckNodePort` if endpoints are there.
+fn needs_health_check(spec: &Value) -> bool {
+    str_at(spec, &["type"]) == "LoadBalancer" && str_at(spec, &["externalTrafficPolicy"]) == "Local"
+}
+
 /// A writer that changes nothing but the type does not mean to keep what the new type cannot have:
 /// fields that only the old one has go, unless they were changed as well.
 fn drop_what_the_type_lacks(new: &mut Value, old: &Value) {
@@ -189,10 +215,14 @@ fn drop_what_the_type_lacks(new: &mut Value, old: &Value) {
         str_at(spec, &["type"]).to_owned(),
         str_at(stored, &["type"]),
     );
+    let same = |spec: &Value, key: &str| at(spec, &[key]) == at(stored, &[key]);
+    if needs_health_check(stored) && !needs_health_check(spec) && same(spec, "healthCheckNodePort")
+    {
+        remove(spec, "healthCheckNodePort");
+    }
     if kind == before {
         return;
     }
-    let same = |spec: &Value, key: &str| at(spec, &[key]) == at(stored, &[key]);
     if kind == "ExternalName" && same(spec, "clusterIP") && same(spec, "clusterIPs") {
         for key in ["clusterIP", "clusterIPs"] {
             remove(spec, key);
@@ -221,11 +251,7 @@ fn drop_what_the_type_lacks(new: &mut Value, old: &Value) {
         }
     }
     if kind != "LoadBalancer" {
-        for key in [
-            "allocateLoadBalancerNodePorts",
-            "healthCheckNodePort",
-            "loadBalancerClass",
-        ] {
+        for key in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
             if same(spec, key) {
                 remove(spec, key);
             }
@@ -310,6 +336,19 @@ fn service(obj: &Value, errors: &mut ErrorList) {
     let policies = ["Cluster", "Local"];
     for key in ["externalTrafficPolicy", "internalTrafficPolicy"] {
         optional_choice(spec, key, &policies, &path, errors);
+    }
+    health_check(spec, &path, errors);
+}
+
+fn health_check(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let number = int_at(spec, &["healthCheckNodePort"]).unwrap_or(0);
+    let path = path.child("healthCheckNodePort");
+    if number != 0 && !needs_health_check(spec) {
+        let why =
+            "may only be set when `type` is 'LoadBalancer' and `externalTrafficPolicy` is 'Local'";
+        errors.push(FieldError::invalid(&path, number, why));
+    } else if number != 0 {
+        port_number(number, &path, errors);
     }
 }
 

@@ -1,3 +1,5 @@
+mod balancers;
+
 use super::*;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
@@ -40,6 +42,7 @@ fn here() -> Node {
     Node {
         name: "n1".to_owned(),
         zone: Some("z1".to_owned()),
+        ..Node::default()
     }
 }
 
@@ -199,34 +202,36 @@ fn policies_of_node_ports() {
     );
 }
 
+/// Checklist 25: a named port is another number on another pod.
 #[test]
-fn addresses_of_load_balancers() {
-    let mut service = cluster_ip(json!({
-        "type": "LoadBalancer", "loadBalancerSourceRanges": [" 192.0.2.0/24"],
-        "externalIPs": ["203.0.113.250", "fd00::1"],
-    }));
-    service.status = serde_json::from_value(json!({ "loadBalancer": { "ingress": [
-        { "ip": "203.0.113.1" }, { "ip": "203.0.113.2", "ipMode": "Proxy" }, { "hostname": "x" },
-    ] } }))
-    .unwrap();
-    let plan = of(&service, json!([ready("10.244.0.2", "n1")]));
-    let at = |last| {
-        let key = Key::service(
-            Map::Services,
-            Ipv4Addr::new(203, 0, 113, last),
-            Protocol::Tcp,
-            80,
-        );
-        plan.entries.get(&key)
+fn a_name_has_a_number_in_each_slice() {
+    let one = slice(json!([ready("10.244.0.2", "n1")]));
+    let mut other = slice(json!([ready("10.244.0.3", "n1")]));
+    let ports = json!([{ "name": "http", "port": 9090, "protocol": "TCP" }]);
+    other.ports = serde_json::from_value(ports).unwrap();
+    let plan = plan(&cluster_ip(json!({})), &[&one, &other], &here());
+    assert_eq!(endpoints(&plan, 0), ["10.244.0.2:8080", "10.244.0.3:9090"]);
+}
+
+/// Checklist 26: one number, two protocols; one of them may go.
+#[test]
+fn protocols_are_apart() {
+    let port =
+        |name: &str, protocol: &str| json!({ "name": name, "port": 80, "protocol": protocol });
+    let mut both = slice(json!([ready("10.244.0.2", "n1")]));
+    both.ports = serde_json::from_value(json!([port("t", "TCP"), port("u", "UDP")])).unwrap();
+    let found = |ports: Json| {
+        let plan = plan(&cluster_ip(json!({ "ports": ports })), &[&both], &here());
+        [Protocol::Tcp, Protocol::Udp].map(|protocol| {
+            let key = Key::service(Map::Services, ADDRESS, protocol, 80);
+            plan.entries.contains_key(&key)
+        })
     };
-    let chosen = Chain::Choose(choice(1, 0, Masquerade::Always));
-    assert_eq!(at(250), Some(&Value::Chain(chosen.clone())));
-    let guarded = Chain::Guard {
-        sources: vec!["192.0.2.0/24".parse().unwrap()],
-        then: Box::new(chosen),
-    };
-    assert_eq!(at(1), Some(&Value::Chain(guarded)));
-    assert_eq!(at(2), None);
+    assert_eq!(
+        found(json!([port("t", "TCP"), port("u", "UDP")])),
+        [true, true]
+    );
+    assert_eq!(found(json!([port("u", "UDP")])), [false, true]);
 }
 
 #[test]

@@ -115,6 +115,7 @@ fn ranges_grow_and_shrink() {
                 addresses: [at].into(),
                 others: others.collect(),
                 services: ["10.96.0.0/16".parse().unwrap()].into(),
+                ..Seen::default()
             };
             write_sets(&ruleset, &seen).unwrap();
             let mut found = ruleset.table.elements("inside").unwrap();

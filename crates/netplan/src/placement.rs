@@ -3,21 +3,22 @@
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 
 /// Endpoints of one slice (`--max-endpoints-per-slice` of the original).
-pub(super) const CAPACITY: usize = 100;
+const CAPACITY: usize = 100;
 
 /// What is to be done with the slices of one address type and one set of ports.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Placement {
+pub struct SlicePlacement {
     /// Endpoints of new slices.
-    pub(super) create: Vec<Vec<Endpoint>>,
+    pub create: Vec<Vec<Endpoint>>,
     /// Slices with their new endpoints.
-    pub(super) update: Vec<EndpointSlice>,
+    pub update: Vec<EndpointSlice>,
     /// Slices that hold nothing any more.
-    pub(super) delete: Vec<EndpointSlice>,
+    pub delete: Vec<EndpointSlice>,
 }
 
 /// Whether two ports lists mean the same, whatever their order.
-pub(super) fn same_ports(a: Option<&Vec<EndpointPort>>, b: &[EndpointPort]) -> bool {
+#[must_use]
+pub fn same_ports(a: Option<&Vec<EndpointPort>>, b: &[EndpointPort]) -> bool {
     let sorted = |ports: &[EndpointPort]| {
         let mut keys: Vec<_> = ports
             .iter()
@@ -39,8 +40,9 @@ fn same_endpoint(a: &Endpoint, b: &Endpoint) -> bool {
 }
 
 /// Distributes `wanted` over the slices that are there.
-pub(super) fn place(existing: Vec<EndpointSlice>, mut wanted: Vec<Endpoint>) -> Placement {
-    let mut placement = Placement::default();
+#[must_use]
+pub fn place_endpoints(existing: Vec<EndpointSlice>, mut wanted: Vec<Endpoint>) -> SlicePlacement {
+    let mut placement = SlicePlacement::default();
     let mut unchanged = Vec::new();
     for mut slice in existing {
         let held = slice.endpoints.take().unwrap_or_default();
@@ -144,7 +146,7 @@ mod tests {
                 let of: Vec<u32> = of.into_iter().filter(|n| seen.insert(*n)).collect();
                 slice(i, &of)
             }).collect();
-            let placed = place(held.clone(), wanted.iter().map(|n| endpoint(*n)).collect());
+            let placed = place_endpoints(held.clone(), wanted.iter().map(|n| endpoint(*n)).collect());
             let touched: BTreeSet<_> = placed.update.iter().chain(&placed.delete)
                 .map(|s| s.metadata.name.clone()).collect();
             prop_assert_eq!(touched.len(), placed.update.len() + placed.delete.len());
@@ -169,8 +171,8 @@ mod tests {
                 endpoints: Some(endpoints), ..slice(100 + i, &[])
             }));
             now.retain(|s| count(s) > 0);
-            let again = place(now, wanted.iter().map(|n| endpoint(*n)).collect());
-            prop_assert_eq!(again, Placement::default());
+            let again = place_endpoints(now, wanted.iter().map(|n| endpoint(*n)).collect());
+            prop_assert_eq!(again, SlicePlacement::default());
         }
     }
 }
