@@ -30,7 +30,7 @@ const CIRCLES: &[(&str, &str, usize)] = &[
     ("allocator", "", 10),
     ("apiserver", "", 19),
     ("cel", "", 6),
-    ("davit", "", 13),
+    ("davit", "", 11),
     ("listen", "", 6),
     ("node", "", 10),
 ];

@@ -2,6 +2,7 @@
 
 mod bootstrap;
 mod identities;
+mod joining;
 mod listen;
 mod options;
 mod publish;
@@ -162,6 +163,8 @@ pub struct ApiServer {
     openapi: OpenApiCache,
     service_addresses: ServiceAddresses,
     nodes: NodeClient,
+    /// Whether nodes' servers must show certificates of an authority that is known.
+    judges_nodes: bool,
     nodes_here: parking_lot::RwLock<HashMap<String, IpAddr>>,
     webhooks: Arc<Webhooks>,
     aggregation: Aggregation,
@@ -285,6 +288,7 @@ impl ApiServer {
             openapi: OpenApiCache::default(),
             service_addresses: ServiceAddresses::new(options.service_range, options.node_ports),
             nodes,
+            judges_nodes: options.kubelet_authority != KubeletAuthority::Any,
             nodes_here: parking_lot::RwLock::default(),
             webhooks,
             aggregation: Aggregation::new(identities.front_proxy(), options.proxy_client.is_some()),

@@ -13,12 +13,15 @@ mod explain;
 mod exporter;
 mod features;
 mod image;
+mod join;
 mod kubelet_flags;
 mod lab;
 mod node_identity;
 mod open_files;
+mod output;
 mod owner;
 mod paths;
+mod plugin;
 mod pod_network;
 mod protection;
 mod scheduler;
@@ -29,6 +32,7 @@ mod shutdown;
 mod single;
 mod table;
 mod test_assets;
+mod token;
 mod up;
 
 use anyhow::Context;
@@ -81,6 +85,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Scheduler(flags) => scheduler::run(*flags).await,
         Command::Controllers(client) => single::controllers(client).await,
         Command::Node(node) => single::node(node).await,
+        Command::Token(token) => token::run(token).await,
         Command::Devices(devices) => devices::run(devices).await,
         Command::Explain(explain) => explain::run(explain).await,
         Command::Image(image) => image::run(image).await,

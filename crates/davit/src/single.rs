@@ -224,7 +224,11 @@ where
     signals.stop_within(STOPPING, run).await
 }
 
-pub(crate) async fn node(args: Node) -> Result<()> {
+pub(crate) async fn node(mut args: Node) -> Result<()> {
+    args.join.check()?;
+    if args.join.are_given() {
+        args.options.kubelet.ask_for_serving_certificate()?;
+    }
     if let Some(lacks) = lacks_privileges(&args.options)? {
         bail!("{lacks}");
     }
@@ -238,7 +242,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     let Some(identity) = signals.unless_received(joining).await? else {
         return Ok(());
     };
-    let ca = cluster_ca(&args.kubeconfig)?;
+    let ca = cluster_ca(&identity.kubeconfig)?;
     let client = identity.client.clone();
     // ends with this function
     let mut tasks = JoinSet::new();

@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use base64::Engine as _;
 use davit_api::status::Reason;
 use serde_json::{Value, json};
 
@@ -13,7 +12,6 @@ use crate::authn::RequestHeader;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::pki::FRONT_PROXY_CLIENT;
-use crate::user::ANONYMOUS;
 use crate::writes::Author;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -21,14 +19,8 @@ const KUBERNETES: &str = "kubernetes";
 /// The manager under which the server writes its own objects.
 const MANAGER: &str = "kube-apiserver";
 const TOKEN_TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
-const RBAC: &str = "rbac.authorization.k8s.io";
-const PUBLIC: &str = "kube-public";
 const NETWORKING: &str = "networking.k8s.io";
 const RANGES: &str = "servicecidrs";
-const CLUSTER_INFO: &str = "cluster-info";
-const CLUSTER_INFO_ROLE: &str = "davit:cluster-info";
-/// Marks what is published here, so that it may be written again.
-const PUBLISHED: &str = "davit.dev/published";
 /// The address endpoints name when the server listens on loopback only, which endpoints may not.
 const DOCUMENTATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
@@ -68,51 +60,6 @@ pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
     });
     ensure(server, "", "configmaps", "kube-system", tracking, false).await?;
     extension_authentication(server).await
-}
-
-/// The ConfigMap `kube-public/cluster-info`, by which machines that have only a bootstrap token find
-/// out whom they talk to; the token signs it. Everybody may read it. What an administrator has
-/// made is left alone.
-pub(super) async fn cluster_info(server: &Arc<ApiServer>) -> Result<(), Error> {
-    let Some(pki) = server.pki() else {
-        return Ok(());
-    };
-    let ca = base64::engine::general_purpose::STANDARD.encode(pki.ca_certificate());
-    let url = format!("https://{}", server.advertised());
-    let kubeconfig = format!(
-        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {ca}\n    \
-         server: {url}\n  name: \"\"\ncontexts: null\ncurrent-context: \"\"\nkind: Config\n\
-         preferences: {{}}\nusers: null\n"
-    );
-    let held = server.object("", "configmaps", PUBLIC, CLUSTER_INFO).await;
-    let held = held.map_err(|status| Error::Bootstrap {
-        what: format!("configmaps {CLUSTER_INFO}"),
-        status: Box::new(status),
-    })?;
-    let ours = |map: &Value| map["metadata"]["labels"][PUBLISHED] == "true";
-    let current = |map: &Value| map["data"]["kubeconfig"] == kubeconfig.as_str();
-    if held.is_none_or(|map| ours(&map) && !current(&map)) {
-        let map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": { "name": CLUSTER_INFO, "namespace": PUBLIC, "labels": { PUBLISHED: "true" } },
-            "data": { "kubeconfig": kubeconfig },
-        });
-        ensure(server, "", "configmaps", PUBLIC, map, true).await?;
-    }
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-        "metadata": { "name": CLUSTER_INFO_ROLE, "namespace": PUBLIC },
-        "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"],
-            "resourceNames": [CLUSTER_INFO] }],
-    });
-    ensure(server, RBAC, "roles", PUBLIC, role, false).await?;
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-        "metadata": { "name": CLUSTER_INFO_ROLE, "namespace": PUBLIC },
-        "roleRef": { "apiGroup": RBAC, "kind": "Role", "name": CLUSTER_INFO_ROLE },
-        "subjects": [{ "apiGroup": RBAC, "kind": "User", "name": ANONYMOUS }],
-    });
-    ensure(server, RBAC, "rolebindings", PUBLIC, binding, false).await
 }
 
 /// The ConfigMap from which aggregated API servers learn whom to believe.
@@ -346,7 +293,7 @@ async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
 }
 
 /// Creates an object; with `update` an existing one gets the wanted content again.
-async fn ensure(
+pub(super) async fn ensure(
     server: &Arc<ApiServer>,
     group: &str,
     plural: &str,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use davit_store::Error as StoreError;
 
-use super::{ApiServer, Error, bootstrap};
+use super::{ApiServer, Error, bootstrap, joining};
 
 /// How often the cluster's own objects are looked at (kube-apiserver's endpoint reconciler).
 const INTERVAL: Duration = Duration::from_secs(10);
@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(super) async fn now(server: &Arc<ApiServer>, address: SocketAddr) -> Result<bool, Error> {
     let published = async {
         bootstrap::endpoints(server, address).await?;
-        bootstrap::cluster_info(server).await
+        joining::publish(server).await
     };
     match published.await {
         Ok(()) => Ok(true),
