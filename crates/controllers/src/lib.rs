@@ -173,7 +173,7 @@ impl Controllers {
         let claims = resourceclaim::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner, &claims);
         let slices = resourceclaim::watch_slices(&mut spawner);
-        let rules = resourceclaim::watch_all(&mut spawner);
+        let rules = spawner.informer();
         device_taint_eviction::spawn(&mut spawner, claims.clone(), slices.clone(), rules.clone());
         resourcepool_status::spawn(&mut spawner, claims, slices, rules);
         if let Some(address) = self.options.dns_address {
