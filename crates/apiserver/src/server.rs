@@ -240,6 +240,7 @@ impl ApiServer {
             None => options.store,
         };
         let registry = Registry::built_in(Arc::clone(&store));
+        let addresses = ServiceAddresses::new(options.service_range, options.node_ports, &registry);
         let webhooks = Arc::new(Webhooks::new(&registry, loopback, shutdown.clone()));
         let metrics = Metrics::new();
         metrics.process.set_build(options.build);
@@ -286,7 +287,7 @@ impl ApiServer {
             build: options.build,
             aggregated: AggregatedCache::default(),
             openapi: OpenApiCache::default(),
-            service_addresses: ServiceAddresses::new(options.service_range, options.node_ports),
+            service_addresses: addresses,
             nodes,
             judges_nodes: options.kubelet_authority != KubeletAuthority::Any,
             nodes_here: parking_lot::RwLock::default(),

@@ -1,189 +1,67 @@
 //! Cluster IPs and node ports of Services.
-//!
-//! What is taken is read from the Services once, on first use, and kept in memory after that.
-//! That is exact for one API server over a store; several will need the `IPAddress` objects of
-//! Kubernetes, which the ServiceCIDR work brings.
 
-use std::collections::BTreeSet;
-use std::fmt;
+mod claims;
+mod ports;
+mod ranges;
+
 use std::net::Ipv4Addr;
-use std::ops::RangeInclusive;
-use std::str::FromStr;
-use std::sync::Arc;
 
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
-use parking_lot::Mutex;
-use rand::Rng;
 use serde_json::{Value, json};
-use tokio::sync::OnceCell;
 
+pub use ranges::{NodePorts, ServiceRange, ServiceRangeError};
+
+use crate::object;
+use crate::registry::Registry;
+use crate::server::ApiServer;
 use crate::storage::Storage;
 use crate::writes::Writer;
-
-/// The addresses of Services (`--service-cluster-ip-range` of kube-apiserver), an IPv4 range of 8 to 2²⁰ addresses.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ServiceRange {
-    first: u32,
-    bits: u8,
-}
-
-impl Default for ServiceRange {
-    /// 10.96.0.0/16
-    fn default() -> Self {
-        Self {
-            first: u32::from_be_bytes([10, 96, 0, 0]),
-            bits: 16,
-        }
-    }
-}
-
-impl ServiceRange {
-    /// The address of the Service `kubernetes`.
-    pub fn kubernetes(self) -> Ipv4Addr {
-        Ipv4Addr::from(self.first + 1)
-    }
-
-    /// The address that the Service `kube-dns` has by convention: the tenth, or the last one of a small range.
-    pub fn dns(self) -> Ipv4Addr {
-        Ipv4Addr::from(self.first + 10.min(self.size() - 2))
-    }
-
-    fn size(self) -> u32 {
-        1 << (32 - self.bits)
-    }
-
-    /// Lower addresses are left to those who ask for a particular one (KEP-3070).
-    fn random_from(self) -> u32 {
-        match self.size() / 16 {
-            0..16 => 2,
-            part => part.min(256),
-        }
-    }
-
-    fn contains(self, address: u32) -> bool {
-        (self.first + 1..self.first + self.size() - 1).contains(&address)
-    }
-}
-
-impl fmt::Display for ServiceRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", Ipv4Addr::from(self.first), self.bits)
-    }
-}
-
-/// The text is no range of Services' addresses or ports.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ServiceRangeError {
-    /// Addresses.
-    #[error("expected an IPv4 range such as 10.96.0.0/16 (davit gives Services no IPv6 addresses)")]
-    Addresses,
-    /// The range has too many addresses or too few.
-    #[error("a range of Services has 12 to 29 bits, this one has {0}")]
-    Size(u8),
-    /// Ports.
-    #[error("expected a range of ports such as 30000-32767 or 30000+2767")]
-    Ports,
-}
-
-impl FromStr for ServiceRange {
-    type Err = ServiceRangeError;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (address, bits) = text.split_once('/').ok_or(ServiceRangeError::Addresses)?;
-        let address: Ipv4Addr = address.parse().map_err(|_| ServiceRangeError::Addresses)?;
-        let bits: u8 = bits.parse().map_err(|_| ServiceRangeError::Addresses)?;
-        if !(12..=29).contains(&bits) {
-            return Err(ServiceRangeError::Size(bits));
-        }
-        let first = u32::from(address) & (u32::MAX << (32 - bits));
-        Ok(Self { first, bits })
-    }
-}
-
-/// The ports of Services on nodes (`--service-node-port-range`).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodePorts(RangeInclusive<u16>);
-
-impl Default for NodePorts {
-    /// 30000-32767
-    fn default() -> Self {
-        Self(30000..=32767)
-    }
-}
-
-impl fmt::Display for NodePorts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.0.start(), self.0.end())
-    }
-}
-
-impl FromStr for NodePorts {
-    type Err = ServiceRangeError;
-
-    /// `FIRST-LAST`, `FIRST+MORE` or one port.
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let port = |text: &str| text.parse::<u16>().ok().filter(|port| *port > 0);
-        let (first, last) = match (text.split_once('-'), text.split_once('+')) {
-            (Some((first, last)), _) => (port(first), port(last)),
-            (None, Some((first, more))) => {
-                let first = port(first);
-                let last = first.zip(more.parse().ok());
-                (
-                    first,
-                    last.and_then(|(first, more)| first.checked_add(more)),
-                )
-            }
-            (None, None) => (port(text), port(text)),
-        };
-        match first.zip(last) {
-            Some((first, last)) if first <= last => Ok(Self(first..=last)),
-            _ => Err(ServiceRangeError::Ports),
-        }
-    }
-}
-
-#[derive(Debug, Default)]
-struct Taken {
-    addresses: BTreeSet<u32>,
-    ports: BTreeSet<(u16, bool)>,
-}
+use claims::{ClusterIps, NoAddress, Parent};
+use ports::{NodePort, PortPool, TakenPorts, ports_of};
 
 /// What there is, and what of it is taken.
 #[derive(Debug)]
 pub(crate) struct ServiceAddresses {
     range: ServiceRange,
-    ports: NodePorts,
-    taken: Arc<Mutex<Taken>>,
-    loaded: OnceCell<()>,
+    ips: ClusterIps,
+    ports: PortPool,
 }
 
-/// Addresses taken for a write that may still fail; given back when dropped.
+/// What was taken for a write that may still fail. Node ports are given back when it is dropped, the claim on an address
+/// by [`Reservation::give_back`]; one that nobody gives back is found by the repair controller.
 #[derive(Debug, Default)]
 pub(crate) struct Reservation {
-    taken: Option<Arc<Mutex<Taken>>>,
-    addresses: Vec<u32>,
-    ports: Vec<(u16, bool)>,
+    claim: Option<Ipv4Addr>,
+    ports: TakenPorts,
 }
 
 impl Reservation {
     /// The write succeeded.
-    pub(crate) fn keep(mut self) {
-        self.taken = None;
+    pub(crate) fn keep(self) {
+        self.ports.keep();
+    }
+
+    /// It did not.
+    pub(crate) async fn give_back(self, writer: &Writer<'_>, service: &Value) {
+        if let Some(ip) = self.claim {
+            released(writer.server, ip, parent(writer.namespace, service)).await;
+        }
     }
 }
 
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if let Some(taken) = &self.taken {
-            let mut taken = taken.lock();
-            for address in &self.addresses {
-                taken.addresses.remove(address);
-            }
-            for port in &self.ports {
-                taken.ports.remove(port);
-            }
-        }
+fn parent<'a>(namespace: &'a str, service: &'a Value) -> Parent<'a> {
+    Parent {
+        namespace,
+        name: object::name(service),
+    }
+}
+
+/// Takes back the claim on an address that a Service holds no more. What fails is left to the repair controller: the
+/// Service itself has been written.
+async fn released(server: &ApiServer, ip: Ipv4Addr, parent: Parent<'_>) {
+    if let Err(status) = claims::release(server, ip, parent).await {
+        tracing::warn!(%ip, ?parent, error = status.message, "the claim on an address stays for now");
     }
 }
 
@@ -192,16 +70,15 @@ fn is_service(storage: &Storage) -> bool {
 }
 
 impl ServiceAddresses {
-    pub(crate) fn new(range: ServiceRange, ports: NodePorts) -> Self {
+    pub(crate) fn new(range: ServiceRange, ports: NodePorts, registry: &Registry) -> Self {
         Self {
             range,
-            ports,
-            taken: Arc::default(),
-            loaded: OnceCell::new(),
+            ips: ClusterIps::new(range, registry),
+            ports: PortPool::new(ports),
         }
     }
 
-    /// Where cluster IPs are from.
+    /// Where cluster IPs are from, unless from ranges that were added.
     pub(crate) fn range(&self) -> ServiceRange {
         self.range
     }
@@ -215,19 +92,32 @@ impl ServiceAddresses {
         if !is_service(&writer.resource.storage) {
             return Ok(Reservation::default());
         }
-        self.load(writer).await?;
-        let mut reservation = Reservation::default();
-        reservation.taken = Some(Arc::clone(&self.taken));
-        let name = crate::object::name(service).to_owned();
-        let uid = crate::object::uid(service).to_owned();
+        self.ports.load(writer).await?;
+        let name = object::name(service).to_owned();
+        let uid = object::uid(service).to_owned();
         let held = held_by(writer, &name, &uid).await?;
         let mut faults = Vec::new();
+        let mut reservation = Reservation {
+            claim: None,
+            ports: self.ports.take(),
+        };
         let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else {
             return Ok(reservation);
         };
         self.external(spec, &held, &mut faults);
-        self.address(spec, &held, &mut reservation, &mut faults);
-        self.node_ports(spec, &held, &mut reservation, &mut faults);
+        self.node_ports(spec, &held, &mut reservation.ports, &mut faults);
+        // Last, and only if nothing else is wrong: it is an object that would have to go again.
+        if faults.is_empty() {
+            let parent = Parent {
+                namespace: writer.namespace,
+                name: &name,
+            };
+            let claim = self.address(writer, spec, &held, parent);
+            reservation.claim = claim.await?.unwrap_or_else(|fault| {
+                faults.push(fault);
+                None
+            });
+        }
         if faults.is_empty() {
             Ok(reservation)
         } else {
@@ -239,56 +129,68 @@ impl ServiceAddresses {
         }
     }
 
-    async fn load(&self, writer: &Writer<'_>) -> Result<(), Status> {
-        self.loaded
-            .get_or_try_init(|| async {
-                let services = writer.server.objects("", "services", None).await?;
-                let mut taken = self.taken.lock();
-                for service in &services {
-                    taken.addresses.extend(address_of(service));
-                    taken.ports.extend(ports_of(service));
-                }
-                Ok(())
-            })
-            .await
-            .map(|_| ())
-    }
-
-    fn address(
+    /// Fills in the cluster IP; the address that was claimed for it, if one was.
+    async fn address(
         &self,
+        writer: &Writer<'_>,
         spec: &mut serde_json::Map<String, Value>,
         held: &Held,
-        reservation: &mut Reservation,
-        faults: &mut Vec<FieldError>,
-    ) {
+        parent: Parent<'_>,
+    ) -> Result<Result<Option<Ipv4Addr>, FieldError>, Status> {
         if spec.get("type").and_then(Value::as_str) == Some("ExternalName") {
-            return;
+            return Ok(Ok(None));
         }
-        let asked = spec
-            .get("clusterIP")
-            .and_then(Value::as_str)
-            .unwrap_or_default()
-            .to_owned();
-        let address = match asked.as_str() {
-            "" => self.any_address(reservation),
-            "None" => Ok("None".to_owned()),
-            text => self.this_address(text, held, reservation),
+        let asked = spec.get("clusterIP").and_then(Value::as_str);
+        let asked = asked.unwrap_or_default().to_owned();
+        let fault = |why: String| {
+            let path = Path::new("spec").child("clusterIPs");
+            FieldError::invalid(&path, json!([asked]), why)
         };
-        match address {
-            Ok(address) => {
-                spec.insert("clusterIPs".to_owned(), json!([address]));
-                spec.insert("clusterIP".to_owned(), json!(address));
-                if address != "None" || spec.contains_key("selector") {
-                    spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
-                    spec.entry("ipFamilyPolicy")
-                        .or_insert_with(|| json!("SingleStack"));
+        let (server, dry_run) = (writer.server, writer.dry_run);
+        let claimed = match asked.as_str() {
+            "None" => Ok(None),
+            "" => self.ips.claim_any(server, parent, dry_run).await.map(Some),
+            text => match text.parse::<Ipv4Addr>() {
+                Err(_) => return Ok(Err(fault("must be a valid IPv4 address".to_owned()))),
+                Ok(ip) if held.address == Some(ip) => Ok(None),
+                Ok(ip) => {
+                    let claim = self.ips.claim_this(server, ip, parent, dry_run);
+                    claim.await.map(|()| Some(ip))
                 }
+            },
+        };
+        let claimed = match claimed {
+            Ok(claimed) => claimed,
+            Err(NoAddress::Failed(status)) => return Err(status),
+            Err(NoAddress::Full) => {
+                let name = parent.name;
+                let why =
+                    format!("failed to allocate a serviceIP for Service {name:?}: range is full");
+                return Err(Status::internal(why));
             }
-            Err(why) => {
-                let path = Path::new("spec").child("clusterIPs");
-                faults.push(FieldError::invalid(&path, json!([asked]), why));
+            Err(NoAddress::Taken) => {
+                let why =
+                    format!("failed to allocate IP {asked}: provided IP is already allocated");
+                return Ok(Err(fault(why)));
             }
+            Err(NoAddress::OutOfRange(ranges)) => {
+                return Ok(Err(fault(format!(
+                    "failed to allocate IP {asked}: the provided IP ({asked}) is not in the valid range. \
+                     The range of valid IPs is {ranges}"
+                ))));
+            }
+        };
+        let address = claimed.map_or(asked, |ip| ip.to_string());
+        let headless = address == "None";
+        spec.insert("clusterIPs".to_owned(), json!([address]));
+        spec.insert("clusterIP".to_owned(), json!(address));
+        if !headless || spec.contains_key("selector") {
+            spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
+            spec.entry("ipFamilyPolicy")
+                .or_insert_with(|| json!("SingleStack"));
         }
+        // a dry run has claimed nothing
+        Ok(Ok(claimed.filter(|_| !dry_run)))
     }
 
     /// An address that is, or will be, a Service's own is nobody's external one.
@@ -301,8 +203,8 @@ impl ServiceAddresses {
         let asked = spec.get("externalIPs").and_then(Value::as_array);
         for (index, asked) in asked.into_iter().flatten().enumerate() {
             let text = asked.as_str().unwrap_or_default();
-            let address = text.parse::<Ipv4Addr>().map(u32::from);
-            if address.is_ok_and(|address| self.range.contains(address))
+            let address = text.parse::<Ipv4Addr>();
+            if address.is_ok_and(|address| self.ips.contains(address))
                 && !held.external.contains(asked)
             {
                 let path = Path::new("spec").child("externalIPs").index(index);
@@ -312,59 +214,11 @@ impl ServiceAddresses {
         }
     }
 
-    fn any_address(&self, reservation: &mut Reservation) -> Result<String, String> {
-        let mut taken = self.taken.lock();
-        let (from, end) = (self.range.random_from(), self.range.size() - 1);
-        let start = rand::rng().random_range(from..end);
-        let low = 2..from;
-        let free = (start..end)
-            .chain(from..start)
-            .chain(low)
-            .map(|offset| self.range.first + offset)
-            .find(|address| !taken.addresses.contains(address));
-        let Some(address) = free else {
-            return Err("failed to allocate a serviceIP: range is full".to_owned());
-        };
-        taken.addresses.insert(address);
-        reservation.addresses.push(address);
-        Ok(Ipv4Addr::from(address).to_string())
-    }
-
-    fn this_address(
-        &self,
-        text: &str,
-        held: &Held,
-        reservation: &mut Reservation,
-    ) -> Result<String, String> {
-        let Ok(ip) = text.parse::<Ipv4Addr>() else {
-            return Err("must be a valid IPv4 address".to_owned());
-        };
-        let address = u32::from(ip);
-        if held.addresses.contains(&address) {
-            return Ok(text.to_owned());
-        }
-        if !self.range.contains(address) {
-            return Err(format!(
-                "failed to allocate IP {text}: the provided IP ({text}) is not in the valid range. \
-                 The range of valid IPs is {}",
-                self.range
-            ));
-        }
-        let mut taken = self.taken.lock();
-        if !taken.addresses.insert(address) {
-            return Err(format!(
-                "failed to allocate IP {text}: provided IP is already allocated"
-            ));
-        }
-        reservation.addresses.push(address);
-        Ok(text.to_owned())
-    }
-
     fn node_ports(
         &self,
         spec: &mut serde_json::Map<String, Value>,
         held: &Held,
-        reservation: &mut Reservation,
+        taken: &mut TakenPorts,
         faults: &mut Vec<FieldError>,
     ) {
         let wants = match spec.get("type").and_then(Value::as_str) {
@@ -392,7 +246,7 @@ impl ServiceAddresses {
             if asked != 0 && held.ports.contains(&(asked, udp)) {
                 continue;
             }
-            match self.node_port(asked, udp, reservation) {
+            match self.ports.port(asked, udp, taken) {
                 Ok(given) => port["nodePort"] = json!(given),
                 Err(why) => {
                     let path = Path::new("spec")
@@ -405,65 +259,50 @@ impl ServiceAddresses {
         }
     }
 
-    fn node_port(
-        &self,
-        asked: u16,
-        udp: bool,
-        reservation: &mut Reservation,
-    ) -> Result<u16, String> {
-        let mut taken = self.taken.lock();
-        let port = if asked == 0 {
-            let ports = &self.ports.0;
-            let start = rand::rng().random_range(ports.clone());
-            (start..=*ports.end())
-                .chain(*ports.start()..start)
-                .find(|port| !taken.ports.contains(&(*port, udp)))
-                .ok_or_else(|| "failed to allocate a nodePort: range is full".to_owned())?
-        } else if self.ports.0.contains(&asked) {
-            asked
-        } else {
-            return Err(format!(
-                "provided port is not in the valid range. The range of valid ports is {}",
-                self.ports
-            ));
-        };
-        if !taken.ports.insert((port, udp)) {
-            return Err("provided port is already allocated".to_owned());
-        }
-        reservation.ports.push((port, udp));
-        Ok(port)
-    }
-
     /// A stored Service changed: what it no longer holds is free.
-    pub(crate) fn changed(&self, storage: &Storage, old: &Value, new: &Value) {
-        if !is_service(storage) || !self.loaded.initialized() {
+    pub(crate) async fn changed(&self, writer: &Writer<'_>, old: &Value, new: &Value) {
+        if !is_service(&writer.resource.storage) {
             return;
         }
-        let mut taken = self.taken.lock();
-        let (address, ports) = (address_of(new), ports_of(new));
+        self.ports.changed(old, new);
         if let Some(held) = address_of(old)
-            && address != Some(held)
+            && address_of(new) != Some(held)
         {
-            taken.addresses.remove(&held);
-        }
-        for port in ports_of(old) {
-            if !ports.contains(&port) {
-                taken.ports.remove(&port);
-            }
+            released(writer.server, held, parent(writer.namespace, old)).await;
         }
     }
 
     /// A Service was deleted.
-    pub(crate) fn released(&self, storage: &Storage, old: &Value) {
-        self.changed(storage, old, &Value::Null);
+    pub(crate) async fn released(&self, writer: &Writer<'_>, old: &Value) {
+        self.changed(writer, old, &Value::Null).await;
+    }
+
+    /// Claims the addresses of Services that are older than claims are; another server may be doing the same.
+    ///
+    /// # Errors
+    /// Services cannot be read, or a claim cannot be written.
+    pub(crate) async fn adopt(&self, server: &ApiServer) -> Result<(), Status> {
+        let claimed = claims::all(server).await?;
+        for service in server.objects("", "services", None).await? {
+            let parent = Parent {
+                namespace: object::namespace(&service),
+                name: object::name(&service),
+            };
+            if let Some(ip) = address_of(&service)
+                && !claimed.contains(&ip)
+            {
+                claims::claim(server, ip, parent).await?;
+            }
+        }
+        Ok(())
     }
 }
 
 /// What the stored Service of the same identity holds already.
 #[derive(Debug, Default)]
 struct Held {
-    addresses: Vec<u32>,
-    ports: Vec<(u16, bool)>,
+    address: Option<Ipv4Addr>,
+    ports: Vec<NodePort>,
     /// `externalIPs`.
     external: Vec<Value>,
 }
@@ -474,9 +313,9 @@ async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Sta
         .object("", "services", writer.namespace, name)
         .await?;
     Ok(stored
-        .filter(|service| crate::object::uid(service) == uid)
+        .filter(|service| object::uid(service) == uid)
         .map(|service| Held {
-            addresses: address_of(&service).into_iter().collect(),
+            address: address_of(&service),
             ports: ports_of(&service),
             external: service
                 .pointer("/spec/externalIPs")
@@ -488,67 +327,9 @@ async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Sta
 }
 
 /// The cluster IP that a Service holds. One of type ExternalName holds none, whatever is written there.
-fn address_of(service: &Value) -> Option<u32> {
+fn address_of(service: &Value) -> Option<Ipv4Addr> {
     if service.pointer("/spec/type").and_then(Value::as_str) == Some("ExternalName") {
         return None;
     }
-    service
-        .pointer("/spec/clusterIP")?
-        .as_str()?
-        .parse::<Ipv4Addr>()
-        .ok()
-        .map(u32::from)
-}
-
-fn ports_of(service: &Value) -> Vec<(u16, bool)> {
-    let ports = service.pointer("/spec/ports").and_then(Value::as_array);
-    ports
-        .into_iter()
-        .flatten()
-        .filter_map(|port| {
-            let number = u16::try_from(port["nodePort"].as_u64()?).ok()?;
-            (number != 0).then(|| (number, port["protocol"] == "UDP"))
-        })
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_of_addresses() {
-        let range = |text: &str| text.parse::<ServiceRange>();
-        let usual = ServiceRange::default();
-        assert_eq!(range(&usual.to_string()), Ok(usual));
-        assert_eq!(usual.kubernetes().to_string(), "10.96.0.1");
-        assert_eq!(usual.dns().to_string(), "10.96.0.10");
-        let small = range("192.168.7.9/29").unwrap();
-        assert_eq!(small.to_string(), "192.168.7.8/29");
-        assert_eq!(small.dns().to_string(), "192.168.7.14");
-        assert!(small.random_from() < small.size() - 1);
-        assert_eq!(range("10.0.0.0/24").unwrap().random_from(), 16);
-        assert_eq!(range("10.0.0.0/30"), Err(ServiceRangeError::Size(30)));
-        for wrong in [
-            "",
-            "10.0.0.0",
-            "fd00::/112",
-            "10.0.0.0/24,fd00::/112",
-            "x/16",
-            "1.2.3.4/-1",
-        ] {
-            assert_eq!(range(wrong), Err(ServiceRangeError::Addresses), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn ranges_of_ports() {
-        let ports = |text: &str| text.parse::<NodePorts>().map(|ports| ports.to_string());
-        assert_eq!(ports("80-90").as_deref(), Ok("80-90"));
-        assert_eq!(ports("80+10").as_deref(), Ok("80-90"));
-        assert_eq!(ports("80").as_deref(), Ok("80-80"));
-        for wrong in ["", "0-3", "9-8", "65535+1", "a-b", "1-70000"] {
-            assert_eq!(ports(wrong), Err(ServiceRangeError::Ports), "{wrong}");
-        }
-    }
+    service.pointer("/spec/clusterIP")?.as_str()?.parse().ok()
 }

@@ -52,6 +52,7 @@ mod revisions;
 mod root_ca;
 mod scale;
 mod service_account;
+mod service_cidrs;
 mod statefulset;
 mod token_secrets;
 mod trust_bundle;
@@ -168,6 +169,7 @@ impl Controllers {
         let flex_drivers = self.options.flex_volume_plugin_dir;
         let flex_drivers = flex_drivers.unwrap_or_else(|| DEFAULT_PLUGIN_DIR.into());
         attach_detach::spawn(&mut spawner, FlexDrivers::new(flex_drivers));
+        service_cidrs::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
         let claims = resourceclaim::spawn(&mut spawner);

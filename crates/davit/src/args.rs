@@ -103,7 +103,7 @@ pub(crate) enum Command {
     /// Run the node agent alone, against any Kubernetes API server
     Node(Node),
     /// Make, list and delete the tokens by which machines join a cluster
-    Token(crate::token::Token),
+    Token(crate::token::TokenArgs),
     /// Show which device is where, healthy or not, and which container holds it
     Devices(Devices),
     /// Say why a pod is pending or refused, or where its devices came from

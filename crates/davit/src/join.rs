@@ -14,7 +14,7 @@ use std::str::FromStr;
 pub(crate) struct JoinFlags {
     /// Join the cluster whose API server is there, by a token; a node that has joined goes on as what it is
     #[arg(long, value_name = "HOST:PORT", requires = "token", conflicts_with_all = ["discovery_file", "bootstrap_kubeconfig"])]
-    join: Option<Endpoint>,
+    join: Option<ServerAddress>,
     /// The bootstrap token (`davit token create`)
     #[arg(long, value_name = "TOKEN")]
     token: Option<BootstrapToken>,
@@ -41,9 +41,9 @@ pub(crate) struct JoinFlags {
 
 /// `HOST:PORT` of an API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Endpoint(String);
+pub(crate) struct ServerAddress(String);
 
-impl FromStr for Endpoint {
+impl FromStr for ServerAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -89,7 +89,7 @@ impl JoinFlags {
         if let Some(file) = &self.discovery_file {
             return of_file(file, self.token.as_ref());
         }
-        let (Some(Endpoint(endpoint)), Some(token)) = (&self.join, &self.token) else {
+        let (Some(ServerAddress(endpoint)), Some(token)) = (&self.join, &self.token) else {
             bail!("--join HOST:PORT and --token TOKEN are missing");
         };
         let discovery = Discovery {

@@ -20,16 +20,16 @@ const USAGE_PREFIX: &str = "usage-bootstrap-";
 
 /// `davit token`
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Token {
+pub(crate) struct TokenArgs {
     #[command(subcommand)]
-    action: Action,
+    action: TokenAction,
     /// How to reach the API server [default: $KUBECONFIG, the davit cluster of this machine, ~/.kube/config]
     #[arg(long, value_name = "FILE", global = true)]
     kubeconfig: Option<std::path::PathBuf>,
 }
 
 #[derive(Debug, Clone, clap::Subcommand)]
-enum Action {
+enum TokenAction {
     /// Make a token and print it
     Create(Create),
     /// Print what could be a token, and make none
@@ -72,7 +72,7 @@ struct Create {
         value_delimiter = ',',
         default_value = "signing,authentication"
     )]
-    usages: Vec<Usage>,
+    usages: Vec<TokenUsage>,
     /// Groups that it authenticates as; the nodes that davit lets in are those of the default one
     #[arg(
         long,
@@ -88,14 +88,14 @@ struct Create {
 
 /// What a token can be used for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-enum Usage {
+enum TokenUsage {
     /// Tells machines that the cluster is the right one
     Signing,
     /// Lets machines in
     Authentication,
 }
 
-impl Usage {
+impl TokenUsage {
     fn name(self) -> &'static str {
         match self {
             Self::Signing => "signing",
@@ -104,8 +104,8 @@ impl Usage {
     }
 }
 
-pub(crate) async fn run(args: Token) -> Result<()> {
-    if matches!(args.action, Action::Generate) {
+pub(crate) async fn run(args: TokenArgs) -> Result<()> {
+    if matches!(args.action, TokenAction::Generate) {
         println!("{}", BootstrapToken::generate()?.reveal());
         return Ok(());
     }
@@ -113,10 +113,10 @@ pub(crate) async fn run(args: Token) -> Result<()> {
     let client = davit_client::from_kubeconfig(&kubeconfig).await?;
     let secrets: kube::Api<Secret> = kube::Api::namespaced(client.clone(), SECRET_NAMESPACE);
     match args.action {
-        Action::Create(create) => create.run(&client, &secrets).await,
-        Action::List { output } => list(&secrets, output).await,
-        Action::Delete { tokens } => delete(&secrets, &tokens).await,
-        Action::Generate => Ok(()),
+        TokenAction::Create(create) => create.run(&client, &secrets).await,
+        TokenAction::List { output } => list(&secrets, output).await,
+        TokenAction::Delete { tokens } => delete(&secrets, &tokens).await,
+        TokenAction::Generate => Ok(()),
     }
 }
 
@@ -240,7 +240,7 @@ fn command(cluster_info: &str, token: &BootstrapToken) -> Result<String> {
 /// A token as lists show it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Listed {
+struct ListedToken {
     token: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<String>,
@@ -250,7 +250,7 @@ struct Listed {
     groups: Vec<String>,
 }
 
-impl Listed {
+impl ListedToken {
     fn of(secret: &Secret) -> Result<Self> {
         let name = secret.metadata.name.as_deref().unwrap_or_default();
         let data = secret.data.clone().unwrap_or_default();
@@ -323,7 +323,7 @@ async fn list(secrets: &kube::Api<Secret>, output: Option<Output>) -> Result<()>
     let held = secrets.list(&params).await.context("cannot list tokens")?;
     let mut tokens = Vec::new();
     for secret in &held.items {
-        match Listed::of(secret) {
+        match ListedToken::of(secret) {
             Ok(token) => tokens.push(token),
             Err(error) => eprintln!("davit: {error:#}"),
         }
@@ -384,8 +384,8 @@ mod tests {
                 .chain(line.split_whitespace()),
         );
         match args.command {
-            Command::Token(Token {
-                action: Action::Create(create),
+            Command::Token(TokenArgs {
+                action: TokenAction::Create(create),
                 ..
             }) => create,
             other => panic!("{other:?}"),
@@ -424,7 +424,7 @@ mod tests {
                 ("usage-bootstrap-signing", "true"),
             ]
         );
-        let row = Listed::of(&secret)
+        let row = ListedToken::of(&secret)
             .unwrap()
             .row("2026-01-01T01:00:00Z".parse().unwrap());
         assert_eq!(
@@ -442,7 +442,7 @@ mod tests {
             "{TOKEN} --ttl 0 --usages signing --groups= --description=edge"
         ))
         .unwrap();
-        let row = Listed::of(&bare).unwrap().row(Timestamp::now());
+        let row = ListedToken::of(&bare).unwrap().row(Timestamp::now());
         assert_eq!(
             row,
             [TOKEN, "<forever>", "<never>", "signing", "edge", "<none>"]
@@ -451,7 +451,7 @@ mod tests {
         assert!(made(&format!("{TOKEN} --groups system:bootstrappers:a:")).is_err());
         let mut renamed = secret;
         renamed.metadata.name = Some("other".to_owned());
-        assert!(Listed::of(&renamed).is_err());
+        assert!(ListedToken::of(&renamed).is_err());
     }
 
     #[test]

@@ -59,6 +59,12 @@ pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
         "data": { "since": today.date().to_string() },
     });
     ensure(server, "", "configmaps", "kube-system", tracking, false).await?;
+    service_range(server).await?;
+    let adopted = server.service_addresses().adopt(server).await;
+    adopted.map_err(|status| Error::Bootstrap {
+        what: "the addresses of services".to_owned(),
+        status: Box::new(status),
+    })?;
     extension_authentication(server).await
 }
 
@@ -155,8 +161,8 @@ pub(super) async fn endpoints(server: &Arc<ApiServer>, listens: SocketAddr) -> R
         },
         "status": { "loadBalancer": {} },
     });
-    ensure(server, "", "services", "default", service, true).await?;
     service_range(server).await?;
+    ensure(server, "", "services", "default", service, true).await?;
     let (address, port) = reachable(server, listens);
     let endpoints = json!({
         "apiVersion": "v1", "kind": "Endpoints",
@@ -237,8 +243,8 @@ async fn same_range(server: &ApiServer) -> Result<(), Error> {
     }
 }
 
-/// The range of cluster IPs as the object `kubernetes` of kind ServiceCIDR, and the address of the
-/// Service of that name as an IPAddress (KEP-1880). Other Services have no such object yet.
+/// The range of cluster IPs as the object `kubernetes` of kind ServiceCIDR (KEP-1880), from which addresses come as from
+/// those that users add.
 async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
     let addresses = server.service_addresses().range();
     let range = json!({
@@ -249,20 +255,6 @@ async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
         "spec": { "cidrs": [addresses.to_string()] },
     });
     ensure(server, NETWORKING, RANGES, "", range, false).await?;
-    let address = json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
-        "metadata": {
-            "name": addresses.kubernetes().to_string(),
-            "labels": {
-                "ipaddress.kubernetes.io/ip-family": "IPv4",
-                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
-            },
-        },
-        "spec": { "parentRef": {
-            "group": "", "resource": "services", "namespace": "default", "name": KUBERNETES,
-        } },
-    });
-    ensure(server, NETWORKING, "ipaddresses", "", address, false).await?;
     let failed = |status| Error::Bootstrap {
         what: format!("{RANGES} {KUBERNETES}"),
         status: Box::new(status),
