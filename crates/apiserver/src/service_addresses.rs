@@ -17,8 +17,8 @@ use crate::registry::Registry;
 use crate::server::ApiServer;
 use crate::storage::Storage;
 use crate::writes::Writer;
-use claims::{ClusterIps, NoAddress, Parent};
-use ports::{NodePort, PortPool, TakenPorts, ports_of};
+use claims::{ClusterIps, NoAddress};
+use ports::{NoPort, NodePort, PortPool, ports_of};
 
 /// What there is, and what of it is taken.
 #[derive(Debug)]
@@ -28,41 +28,53 @@ pub(crate) struct ServiceAddresses {
     ports: PortPool,
 }
 
-/// What was taken for a write that may still fail. Node ports are given back when it is dropped, the claim on an address
-/// by [`Reservation::give_back`]; one that nobody gives back is found by the repair controller.
+/// What was claimed for a write that may still fail. What nobody gives back is found by what repairs.
 #[derive(Debug, Default)]
+#[must_use = "what was claimed is kept or given back"]
 pub(crate) struct Reservation {
-    claim: Option<Ipv4Addr>,
-    ports: TakenPorts,
+    ip: Option<Ipv4Addr>,
+    ports: Vec<NodePort>,
 }
 
 impl Reservation {
     /// The write succeeded.
-    pub(crate) fn keep(self) {
-        self.ports.keep();
-    }
+    pub(crate) fn keep(self) {}
 
     /// It did not.
     pub(crate) async fn give_back(self, writer: &Writer<'_>, service: &Value) {
-        if let Some(ip) = self.claim {
-            released(writer.server, ip, parent(writer.namespace, service)).await;
+        let parent = Parent {
+            namespace: writer.namespace,
+            name: object::name(service),
+        };
+        release(writer.server, self.ip, &self.ports, parent).await;
+    }
+}
+
+/// For which Service something is claimed.
+#[derive(Debug, Clone, Copy)]
+struct Parent<'a> {
+    namespace: &'a str,
+    name: &'a str,
+}
+
+impl<'a> Parent<'a> {
+    fn of(service: &'a Value) -> Self {
+        Self {
+            namespace: object::namespace(service),
+            name: object::name(service),
         }
     }
 }
 
-fn parent<'a>(namespace: &'a str, service: &'a Value) -> Parent<'a> {
-    Parent {
-        namespace,
-        name: object::name(service),
-    }
-}
-
-/// Takes back the claim on an address that a Service holds no more. What fails is left to the repair controller: the
-/// Service itself has been written.
-async fn released(server: &ApiServer, ip: Ipv4Addr, parent: Parent<'_>) {
-    if let Err(status) = claims::release(server, ip, parent).await {
+/// Takes back claims for what a Service does not hold. What fails is left to what repairs: the Service itself has been written.
+async fn release(server: &ApiServer, ip: Option<Ipv4Addr>, ports: &[NodePort], parent: Parent<'_>) {
+    if let Some(ip) = ip
+        && let Err(status) = claims::release(server, ip, parent).await
+    {
         tracing::warn!(%ip, ?parent, error = status.message, "the claim on an address stays for now");
     }
+    let pool = &server.service_addresses().ports;
+    pool.release(&**server.store(), ports, parent).await;
 }
 
 fn is_service(storage: &Storage) -> bool {
@@ -92,41 +104,58 @@ impl ServiceAddresses {
         if !is_service(&writer.resource.storage) {
             return Ok(Reservation::default());
         }
-        self.ports.load(writer).await?;
         let name = object::name(service).to_owned();
         let uid = object::uid(service).to_owned();
         let held = held_by(writer, &name, &uid).await?;
-        let mut faults = Vec::new();
-        let mut reservation = Reservation {
-            claim: None,
-            ports: self.ports.take(),
+        let parent = Parent {
+            namespace: writer.namespace,
+            name: &name,
         };
+        let mut reservation = Reservation::default();
         let Some(spec) = service.get_mut("spec").and_then(Value::as_object_mut) else {
             return Ok(reservation);
         };
-        self.external(spec, &held, &mut faults);
-        self.node_ports(spec, &held, &mut reservation.ports, &mut faults);
-        // Last, and only if nothing else is wrong: it is an object that would have to go again.
+        let filled = self.fill(writer, spec, &held, parent, &mut reservation);
+        let refused = match filled.await {
+            Ok(faults) if faults.is_empty() => return Ok(reservation),
+            Ok(faults) => {
+                let kind = writer.resource.qualified_kind();
+                Status::invalid(kind, &name, &faults)
+            }
+            Err(status) => status,
+        };
+        release(writer.server, reservation.ip, &reservation.ports, parent).await;
+        Err(refused)
+    }
+
+    /// Fills in what is left to the cluster; what the writer has to mend.
+    async fn fill(
+        &self,
+        writer: &Writer<'_>,
+        spec: &mut serde_json::Map<String, Value>,
+        held: &Held,
+        parent: Parent<'_>,
+        reservation: &mut Reservation,
+    ) -> Result<Vec<FieldError>, Status> {
+        let mut faults = Vec::new();
+        self.external(spec, held, &mut faults);
+        self.node_ports(
+            writer,
+            spec,
+            held,
+            parent,
+            &mut reservation.ports,
+            &mut faults,
+        )
+        .await?;
+        // Only if nothing else is wrong: it is an object that would have to go again.
         if faults.is_empty() {
-            let parent = Parent {
-                namespace: writer.namespace,
-                name: &name,
-            };
-            let claim = self.address(writer, spec, &held, parent);
-            reservation.claim = claim.await?.unwrap_or_else(|fault| {
-                faults.push(fault);
-                None
-            });
+            match self.address(writer, spec, held, parent).await? {
+                Ok(ip) => reservation.ip = ip,
+                Err(fault) => faults.push(fault),
+            }
         }
-        if faults.is_empty() {
-            Ok(reservation)
-        } else {
-            Err(Status::invalid(
-                writer.resource.qualified_kind(),
-                &name,
-                &faults,
-            ))
-        }
+        Ok(faults)
     }
 
     /// Fills in the cluster IP; the address that was claimed for it, if one was.
@@ -214,13 +243,15 @@ impl ServiceAddresses {
         }
     }
 
-    fn node_ports(
+    async fn node_ports(
         &self,
+        writer: &Writer<'_>,
         spec: &mut serde_json::Map<String, Value>,
         held: &Held,
-        taken: &mut TakenPorts,
+        parent: Parent<'_>,
+        taken: &mut Vec<NodePort>,
         faults: &mut Vec<FieldError>,
-    ) {
+    ) -> Result<(), Status> {
         let wants = match spec.get("type").and_then(Value::as_str) {
             Some("NodePort") => true,
             Some("LoadBalancer") => {
@@ -230,13 +261,11 @@ impl ServiceAddresses {
             }
             _ => false,
         };
-        let Some(ports) = spec
-            .get_mut("ports")
-            .and_then(Value::as_array_mut)
-            .filter(|_| wants)
-        else {
-            return;
+        let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
+        let Some(ports) = ports.filter(|_| wants) else {
+            return Ok(());
         };
+        let store = &**writer.server.store();
         for (index, port) in ports.iter_mut().enumerate() {
             let udp = port["protocol"] == "UDP";
             let asked = port["nodePort"]
@@ -246,9 +275,17 @@ impl ServiceAddresses {
             if asked != 0 && held.ports.contains(&(asked, udp)) {
                 continue;
             }
-            match self.ports.port(asked, udp, taken) {
-                Ok(given) => port["nodePort"] = json!(given),
-                Err(why) => {
+            let given = self.ports.port(store, asked, udp, parent, writer.dry_run);
+            match given.await {
+                Ok(given) => {
+                    port["nodePort"] = json!(given);
+                    // a dry run has claimed nothing
+                    if !writer.dry_run {
+                        taken.push((given, udp));
+                    }
+                }
+                Err(NoPort::Failed(status)) => return Err(status),
+                Err(NoPort::Refused(why)) => {
                     let path = Path::new("spec")
                         .child("ports")
                         .index(index)
@@ -257,6 +294,7 @@ impl ServiceAddresses {
                 }
             }
         }
+        Ok(())
     }
 
     /// A stored Service changed: what it no longer holds is free.
@@ -264,12 +302,15 @@ impl ServiceAddresses {
         if !is_service(&writer.resource.storage) {
             return;
         }
-        self.ports.changed(old, new);
-        if let Some(held) = address_of(old)
-            && address_of(new) != Some(held)
-        {
-            released(writer.server, held, parent(writer.namespace, old)).await;
-        }
+        let (held, kept) = (address_of(old), ports_of(new));
+        let mut ports = ports_of(old);
+        ports.retain(|port| !kept.contains(port));
+        let ip = held.filter(|held| address_of(new) != Some(*held));
+        let parent = Parent {
+            namespace: writer.namespace,
+            name: object::name(old),
+        };
+        release(writer.server, ip, &ports, parent).await;
     }
 
     /// A Service was deleted.
@@ -277,24 +318,34 @@ impl ServiceAddresses {
         self.changed(writer, old, &Value::Null).await;
     }
 
-    /// Claims the addresses of Services that are older than claims are; another server may be doing the same.
+    /// Claims what Services hold that are older than claims are; another server may be doing the same.
     ///
     /// # Errors
     /// Services cannot be read, or a claim cannot be written.
     pub(crate) async fn adopt(&self, server: &ApiServer) -> Result<(), Status> {
+        let services = server.objects("", "services", None).await?;
         let claimed = claims::all(server).await?;
-        for service in server.objects("", "services", None).await? {
-            let parent = Parent {
-                namespace: object::namespace(&service),
-                name: object::name(&service),
-            };
-            if let Some(ip) = address_of(&service)
+        for service in &services {
+            if let Some(ip) = address_of(service)
                 && !claimed.contains(&ip)
             {
-                claims::claim(server, ip, parent).await?;
+                claims::claim(server, ip, Parent::of(service)).await?;
             }
         }
-        Ok(())
+        self.repair_ports(server).await
+    }
+
+    /// Compares the claims on node ports with the Services, as the controllers do with those on addresses.
+    ///
+    /// # Errors
+    /// The store does not answer.
+    pub(crate) async fn repair_ports(&self, server: &ApiServer) -> Result<(), Status> {
+        // first the claims are listed and then the Services: what is claimed in between is not missed
+        let claims = PortPool::claims(&**server.store()).await;
+        let claims = claims.map_err(|error| Status::internal(&error))?;
+        let services = server.objects("", "services", None).await?;
+        let repaired = self.ports.repair(&**server.store(), claims, &services);
+        repaired.await.map_err(|error| Status::internal(&error))
     }
 }
 

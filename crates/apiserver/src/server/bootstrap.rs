@@ -1,12 +1,11 @@
 //! The objects every cluster has: made at start when they are missing.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use davit_api::status::Reason;
 use serde_json::{Value, json};
 
-use super::{ApiServer, Error};
+use super::{ApiServer, Error, shared_keys};
 use crate::admission::SYSTEM_CLASSES;
 use crate::authn::RequestHeader;
 use crate::object;
@@ -15,18 +14,19 @@ use crate::pki::FRONT_PROXY_CLIENT;
 use crate::writes::Author;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-const KUBERNETES: &str = "kubernetes";
+pub(super) const KUBERNETES: &str = "kubernetes";
 /// The manager under which the server writes its own objects.
 const MANAGER: &str = "kube-apiserver";
 const TOKEN_TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
 const NETWORKING: &str = "networking.k8s.io";
 const RANGES: &str = "servicecidrs";
-/// The address endpoints name when the server listens on loopback only, which endpoints may not.
-const DOCUMENTATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// Namespaces, system priority classes, what aggregated API servers need to know.
 pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
     same_range(server).await?;
+    if server.shares_store {
+        shared_keys::check(server).await?;
+    }
     for name in NAMESPACES {
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace",
@@ -146,83 +146,6 @@ impl Believed {
     }
 }
 
-/// The Service `default/kubernetes` and the addresses behind it.
-pub(super) async fn endpoints(server: &Arc<ApiServer>, listens: SocketAddr) -> Result<(), Error> {
-    let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
-    let ip = server.service_addresses().range().kubernetes().to_string();
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": KUBERNETES, "namespace": "default", "labels": labels },
-        "spec": {
-            "type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip],
-            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
-            "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
-            "ports": [{ "name": "https", "protocol": "TCP", "port": 443, "targetPort": listens.port() }],
-        },
-        "status": { "loadBalancer": {} },
-    });
-    service_range(server).await?;
-    ensure(server, "", "services", "default", service, true).await?;
-    let (address, port) = reachable(server, listens);
-    let endpoints = json!({
-        "apiVersion": "v1", "kind": "Endpoints",
-        "metadata": {
-            "name": KUBERNETES, "namespace": "default",
-            "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" },
-        },
-        "subsets": [{
-            "addresses": [{ "ip": address }],
-            "ports": [{ "name": "https", "port": port, "protocol": "TCP" }],
-        }],
-    });
-    ensure(server, "", "endpoints", "default", endpoints, true).await?;
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": KUBERNETES, "namespace": "default",
-            "labels": { "kubernetes.io/service-name": KUBERNETES },
-        },
-        "addressType": "IPv4",
-        "endpoints": [{ "addresses": [address], "conditions": { "ready": true } }],
-        "ports": [{ "name": "https", "port": port, "protocol": "TCP" }],
-    });
-    ensure(
-        server,
-        "discovery.k8s.io",
-        "endpointslices",
-        "default",
-        slice,
-        true,
-    )
-    .await
-}
-
-/// Where pods reach this server.
-fn reachable(server: &ApiServer, listens: SocketAddr) -> (String, u16) {
-    if let Some(address) = *server.for_pods().borrow() {
-        return (address.ip().to_string(), address.port());
-    }
-    let fits = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified() && ip.is_ipv4();
-    let address = server
-        .advertise_address
-        .filter(fits)
-        .or_else(|| Some(listens.ip()).filter(fits))
-        .or_else(outgoing_address)
-        .unwrap_or(IpAddr::V4(DOCUMENTATION));
-    (address.to_string(), listens.port())
-}
-
-/// The address this machine uses towards others; asking the routing table sends nothing.
-fn outgoing_address() -> Option<IpAddr> {
-    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect((DOCUMENTATION, 9)).ok()?;
-    socket
-        .local_addr()
-        .ok()
-        .map(|address| address.ip())
-        .filter(|ip| !ip.is_loopback())
-}
-
 /// Services have their addresses for life: a server with another range would leave them where nobody looks.
 async fn same_range(server: &ApiServer) -> Result<(), Error> {
     let held = server.object(NETWORKING, RANGES, "", KUBERNETES).await;
@@ -245,7 +168,7 @@ async fn same_range(server: &ApiServer) -> Result<(), Error> {
 
 /// The range of cluster IPs as the object `kubernetes` of kind ServiceCIDR (KEP-1880), from which addresses come as from
 /// those that users add.
-async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
+pub(super) async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
     let addresses = server.service_addresses().range();
     let range = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",

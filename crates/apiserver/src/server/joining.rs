@@ -1,6 +1,7 @@
 //! What machines that join find: the ConfigMap `kube-public/cluster-info`, and the objects that `kubeadm init` makes and
 //! `kubeadm join` looks for.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use base64::Engine as _;
@@ -29,8 +30,11 @@ const DOMAIN: &str = "cluster.local";
 /// Publishes it. What kubeadm makes once in a cluster's life is made once here, too: an administrator who takes a binding
 /// away (so that nodes are approved by hand, say) has it so. The last of it is the ConfigMap `kubeadm-config`; whoever
 /// deletes that gets everything again.
-pub(super) async fn publish(server: &Arc<ApiServer>) -> Result<(), Error> {
-    cluster_info(server).await?;
+pub(super) async fn publish(
+    server: &Arc<ApiServer>,
+    serving: &BTreeSet<String>,
+) -> Result<(), Error> {
+    cluster_info(server, serving).await?;
     if is_there(server, SYSTEM, KUBEADM_CONFIG).await? {
         return Ok(());
     }
@@ -66,8 +70,8 @@ async fn is_there(server: &ApiServer, namespace: &str, name: &str) -> Result<boo
 }
 
 /// The ConfigMap by which machines that have only a bootstrap token find out whom they talk to; the token signs it. What
-/// an administrator has made is left alone.
-async fn cluster_info(server: &Arc<ApiServer>) -> Result<(), Error> {
+/// an administrator has made is left alone, and so is the address of another server as long as that is among `serving`.
+async fn cluster_info(server: &Arc<ApiServer>, serving: &BTreeSet<String>) -> Result<(), Error> {
     let Some(pki) = server.pki() else {
         return Ok(());
     };
@@ -79,7 +83,14 @@ async fn cluster_info(server: &Arc<ApiServer>) -> Result<(), Error> {
          preferences: {{}}\nusers: null\n"
     );
     let ours = |map: &Value| map["metadata"]["labels"][PUBLISHED] == "true";
-    let current = |map: &Value| map["data"]["kubeconfig"] == kubeconfig.as_str();
+    let others = serving
+        .iter()
+        .map(|ip| format!("    server: https://{ip}:"));
+    let others: Vec<String> = others.filter(|_| server.shares_store).collect();
+    let current = |map: &Value| {
+        let held = map["data"]["kubeconfig"].as_str().unwrap_or_default();
+        held == kubeconfig || held.contains(&ca) && others.iter().any(|other| held.contains(other))
+    };
     let held = held(server, PUBLIC, CLUSTER_INFO).await?;
     if held.is_some_and(|map| !ours(&map) || current(&map)) {
         return Ok(());

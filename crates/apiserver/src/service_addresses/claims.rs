@@ -12,6 +12,7 @@ use parking_lot::RwLock;
 use rand::Rng;
 use serde_json::{Value, json};
 
+use super::Parent;
 use super::ranges::ServiceRange;
 use crate::mirror::{Index, Mirror};
 use crate::object;
@@ -136,13 +137,6 @@ impl std::fmt::Debug for ClusterIps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ClusterIps({})", self.range)
     }
-}
-
-/// For whom an address is claimed.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Parent<'a> {
-    pub(super) namespace: &'a str,
-    pub(super) name: &'a str,
 }
 
 impl ClusterIps {

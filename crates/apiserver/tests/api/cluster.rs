@@ -144,7 +144,11 @@ impl Cluster {
 
     /// Another server over the same store.
     pub(crate) async fn another(&self) -> Self {
-        Self::over(self.store(), tempfile::tempdir().unwrap(), |_| {}).await
+        self.another_with(|_| {}).await
+    }
+
+    pub(crate) async fn another_with(&self, change: impl FnOnce(&mut Options)) -> Self {
+        Self::over(self.store(), tempfile::tempdir().unwrap(), change).await
     }
 
     async fn over(

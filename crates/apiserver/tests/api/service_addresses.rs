@@ -201,3 +201,56 @@ async fn services_that_are_older_than_claims_keep_their_addresses() {
     let same = service("new", &json!({ "clusterIP": ip }));
     later.post(SERVICES, &same).await.error(422, "Invalid");
 }
+
+#[tokio::test]
+async fn item_044_node_ports_are_claimed_across_servers() {
+    let few = |options: &mut Options| options.node_ports = "30000-30001".parse().unwrap();
+    let one = Cluster::with(few).await;
+    let other = one.another_with(few).await;
+    let wide = |name: &str, port: &Value| {
+        let ports = json!([{ "port": 80, "nodePort": port }]);
+        service(name, &json!({ "type": "NodePort", "ports": ports }))
+    };
+    one.post(SERVICES, &wide("a", &json!(30001))).await.ok(201);
+    let status = other
+        .post(SERVICES, &wide("b", &json!(30001)))
+        .await
+        .error(422, "Invalid");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains(
+            "spec.ports[0].nodePort: Invalid value: 30001: provided port is already allocated"
+        ),
+        "{message}"
+    );
+    let made = other.post(SERVICES, &wide("c", &json!(null))).await.ok(201);
+    assert_eq!(made["spec"]["ports"][0]["nodePort"], 30000);
+    let status = one
+        .post(SERVICES, &wide("d", &json!(null)))
+        .await
+        .error(422, "Invalid");
+    let message = status["message"].as_str().unwrap();
+    assert!(
+        message.contains("failed to allocate a nodePort: range is full"),
+        "{message}"
+    );
+    // What was claimed for a Service that did not come to be is free: its address could not be had.
+    let both = json!({ "type": "NodePort", "clusterIP": "10.1.1.1", "ports": [{ "port": 80 }] });
+    other
+        .delete(&format!("{SERVICES}/c"), &Value::Null)
+        .await
+        .ok(200);
+    one.post(SERVICES, &service("e", &both))
+        .await
+        .error(422, "Invalid");
+    // One that was deleted at the other server, too.
+    one.delete(&format!("{SERVICES}/a"), &Value::Null)
+        .await
+        .ok(200);
+    for name in ["f", "g"] {
+        other
+            .post(SERVICES, &wide(name, &json!(null)))
+            .await
+            .ok(201);
+    }
+}
