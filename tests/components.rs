@@ -3,6 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod harness;
+#[path = "components/join.rs"]
+mod join;
 
 use harness::{DAVIT, FULL_DISK, any_kubectl, eventually, output, run, temp_dir};
 use nix::sys::signal::{Signal, kill};

@@ -6,6 +6,8 @@
 mod harness;
 #[path = "controllers/jobs.rs"]
 mod jobs;
+#[path = "controllers/services.rs"]
+mod services;
 #[path = "controllers/volumes.rs"]
 mod volumes;
 

@@ -5,6 +5,8 @@
 #[path = "../crates/etcd/tests/server/mod.rs"]
 mod etcd;
 mod harness;
+#[path = "etcd/shared.rs"]
+mod shared;
 
 use etcd::Server;
 use harness::{Cluster, any_kubectl, kubectl_stdin, root, run};
@@ -162,7 +164,7 @@ fn kubectl_stdin_tried(kube: &Kube, manifest: &str) -> bool {
         .is_ok()
 }
 
-/// One API server at a time: another one waits, and ends with a sentence that names the owner.
+/// One API server at a time, unless they say that they share it: another one waits, and ends with a sentence that names the owner.
 #[test]
 fn a_second_server_is_refused() {
     let Some(server) = Server::start() else {

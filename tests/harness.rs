@@ -136,7 +136,13 @@ pub struct Cluster {
 impl Cluster {
     /// Starts `davit up` with a data directory of its own, any port, and `args`; waits for the ready line.
     pub fn up(args: &[&str]) -> Self {
+        Self::up_after(args, |_| {})
+    }
+
+    /// The same, with something done in the directory in which `data` will be.
+    pub fn up_after(args: &[&str], prepare: impl FnOnce(&Path)) -> Self {
         let dir = temp_dir();
+        prepare(dir.path());
         let mut all = vec![
             "up".to_owned(),
             "--data-dir".to_owned(),

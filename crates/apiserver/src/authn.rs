@@ -20,6 +20,7 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use async_trait::async_trait;
 use davit_api::status::Status;
+use davit_client::bootstrap_token::BootstrapToken;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, SEC_WEBSOCKET_PROTOCOL};
 use rustls_pki_types::CertificateDer;
@@ -404,9 +405,9 @@ impl Authenticator {
             }
         }
         if self.bootstrap_tokens
-            && let Some((id, secret)) = bootstrap_tokens::split(token)
+            && let Ok(token) = token.parse::<BootstrapToken>()
         {
-            match bootstrap_tokens::authenticate(server, id, secret).await {
+            match bootstrap_tokens::authenticate(server, &token).await {
                 Ok(user) => return Ok(here(user)),
                 Err(fault) => faults.push(fault),
             }

@@ -15,7 +15,7 @@ use http::{Response, StatusCode};
 
 use crate::body::ResponseBody;
 use crate::context::HandlerResult;
-use crate::server::ApiServer;
+use crate::server::{ApiServer, OF_SERVERS};
 
 /// The path, without slashes at its ends.
 pub(crate) const PATH: &str = "davit.dev/backup";
@@ -86,12 +86,18 @@ async fn page(
         limit: Some(PAGE),
         revision: Some(revision),
     };
-    let listing = store.list("", options).await?;
-    let pairs = encoder.pairs(&listing.items);
+    let mut listing = store.list("", options).await?;
     let last = listing.items.last().filter(|_| listing.more);
-    let Some(last) = last else {
+    let start = last.map(|last| format!("{}\0", last.key));
+    listing.items.retain(|pair| !is_of_servers(&pair.key));
+    let pairs = encoder.pairs(&listing.items);
+    if start.is_none() {
         return Ok(([pairs, encoder.end()].concat().into(), Next::Over));
-    };
-    let start = Some(format!("{}\0", last.key));
+    }
     Ok((pairs, Next::Pairs { encoder, start }))
+}
+
+/// What servers say of themselves is none of the cluster that is made of the backup.
+fn is_of_servers(key: &str) -> bool {
+    OF_SERVERS.iter().any(|prefix| key.starts_with(prefix))
 }

@@ -360,7 +360,8 @@ pub fn api_server_names(service_ip: &str, extra: &[String]) -> Vec<String> {
     names
 }
 
-fn host_name() -> Option<String> {
+/// The name of this machine, where it is one that certificates and labels can have.
+pub(crate) fn host_name() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     let name = name.trim().to_ascii_lowercase();
     let fits = !name.is_empty()

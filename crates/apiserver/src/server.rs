@@ -1,12 +1,16 @@
 //! The server: what it is made of, how it is started, how requests enter it.
 
 mod bootstrap;
+mod endpoints;
 mod identities;
+mod identity_lease;
+mod joining;
 mod listen;
 mod options;
 mod publish;
 mod reload;
 mod roles;
+mod shared_keys;
 mod view;
 
 use std::collections::HashMap;
@@ -68,6 +72,10 @@ pub use options::{DEFAULT_ISSUER, HTTP2_STREAMS, KubeletAuthority, MIN_REQUEST_T
 const COMPONENT: &str = "apiserver";
 /// How long plugins that keep keys of encryption at rest may take to answer at start.
 const PLUGINS_READY: Duration = Duration::from_secs(20);
+/// What the keys begin with by which servers that share a store know of each other.
+pub(crate) const OF_SERVERS: [&str; 2] = [endpoints::LEASES, shared_keys::KEY];
+/// Between looks at the claims on node ports.
+const NODE_PORTS: Duration = Duration::from_secs(3 * 60);
 const DRAIN: Duration = Duration::from_secs(2);
 
 /// Why a server could not be made or started.
@@ -106,6 +114,11 @@ pub enum Error {
         /// The range asked for.
         asked: ServiceRange,
     },
+    /// Those that share the store have other keys.
+    #[error(
+        "pki/ of the data directory holds other keys than those of the API servers that share the store: it must be a copy of theirs"
+    )]
+    OtherKeys,
     /// A certificate's file cannot be read.
     #[error("reading {}: {error}", .path.display())]
     ServingFile {
@@ -138,6 +151,10 @@ pub struct ApiServer {
     signing_key: String,
     identities: OwnIdentities,
     advertise_address: Option<IpAddr>,
+    /// Whether other API servers work on the same store.
+    shares_store: bool,
+    /// The name of its Lease.
+    identity: String,
     authenticator: Authenticator,
     access: authz::Sources,
     authorizer: ArcSwap<authz::Chain>,
@@ -162,6 +179,8 @@ pub struct ApiServer {
     openapi: OpenApiCache,
     service_addresses: ServiceAddresses,
     nodes: NodeClient,
+    /// Whether nodes' servers must show certificates of an authority that is known.
+    judges_nodes: bool,
     nodes_here: parking_lot::RwLock<HashMap<String, IpAddr>>,
     webhooks: Arc<Webhooks>,
     aggregation: Aggregation,
@@ -237,6 +256,7 @@ impl ApiServer {
             None => options.store,
         };
         let registry = Registry::built_in(Arc::clone(&store));
+        let addresses = ServiceAddresses::new(options.service_range, options.node_ports, &registry);
         let webhooks = Arc::new(Webhooks::new(&registry, loopback, shutdown.clone()));
         let metrics = Metrics::new();
         metrics.process.set_build(options.build);
@@ -260,6 +280,8 @@ impl ApiServer {
             disabled: Disabled::new(types, options.features),
             store,
             advertise_address: options.advertise_address,
+            shares_store: options.shares_store,
+            identity: identity_lease::name(options.data_dir.as_deref()),
             authenticator,
             access,
             authorizer: ArcSwap::from_pointee(authorizer),
@@ -283,8 +305,9 @@ impl ApiServer {
             build: options.build,
             aggregated: AggregatedCache::default(),
             openapi: OpenApiCache::default(),
-            service_addresses: ServiceAddresses::new(options.service_range, options.node_ports),
+            service_addresses: addresses,
             nodes,
+            judges_nodes: options.kubelet_authority != KubeletAuthority::Any,
             nodes_here: parking_lot::RwLock::default(),
             webhooks,
             aggregation: Aggregation::new(identities.front_proxy(), options.proxy_client.is_some()),
@@ -372,7 +395,8 @@ impl ApiServer {
         let config = tls::server_config(identity, pki.ca_certificate())?;
         let address = listener.local_addr().map_err(Error::Listener)?;
         *self.address.write() = Some(address);
-        let published = publish::now(&self, address).await?;
+        let mut peers = endpoints::Peers::new(self.shares_store);
+        let published = publish::now(&self, address, &mut peers).await?;
         let acceptor = TlsAcceptor::from(Arc::new(config));
         let stopping = Arc::clone(&self);
         let closing = CancellationToken::new();
@@ -389,7 +413,9 @@ impl ApiServer {
         let server = Arc::clone(&self);
         tokio::join!(
             listen::serve(server, listener, acceptor, closing),
-            publish::keep(&self, address, published),
+            publish::keep(&self, address, published, peers),
+            identity_lease::keep(&self),
+            self.repair_node_ports(),
             reload::follow(&self, &self.shutdown),
             identities::follow(&self, &self.shutdown),
             end_watches
@@ -404,6 +430,19 @@ impl ApiServer {
             auditor.close(DRAIN).await;
         }
         Ok(())
+    }
+
+    /// Compares the claims on node ports with the Services every three minutes, until the server stops.
+    async fn repair_node_ports(self: &Arc<Self>) {
+        loop {
+            tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                () = tokio::time::sleep(NODE_PORTS) => {}
+            }
+            if let Err(status) = self.service_addresses.repair_ports(self).await {
+                tracing::warn!(error = status.message, "the claims on node ports");
+            }
+        }
     }
 
     /// Answers a request of `user` inside the process: no TLS, no socket, everything else as on

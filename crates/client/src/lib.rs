@@ -2,12 +2,14 @@
 //!
 //! The client itself is [`kube::Client`]. This crate adds what every component needs around it: [`Informer`] (list and
 //! watch into an indexed store), [`Feed`] (the same without a store), [`WorkQueue`] (client-go's queue semantics), [`EventRecorder`], [`LeaderElector`],
-//! [`Reviews`] of callers by the API server, [`certificate`]s by request, the one reader of who they are about ([`subject`]), and the key
-//! that signs tokens ([`signing`]).
+//! [`Reviews`] of callers by the API server, [`certificate`]s by request, the one reader of who they are about ([`subject`]), the key
+//! that signs tokens ([`signing`]), tokens by which machines join ([`bootstrap_token`]) and how these find the cluster ([`discovery`]).
 #![forbid(unsafe_code)]
 
+pub mod bootstrap_token;
 pub mod certificate;
 mod connect;
+pub mod discovery;
 mod events;
 mod feed;
 mod informer;

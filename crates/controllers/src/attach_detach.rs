@@ -30,7 +30,6 @@ use davit_volume::binding::claim_ref;
 use davit_volume::names::{attachment_name, split_csi_volume_name};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, VolumeAttachment};
-use kube::runtime::watcher;
 use nodes::{facts_of, is_managed};
 use objects::StorageInformers;
 use operations::{AttachError, Operations};
@@ -54,20 +53,9 @@ const SYNC_WARNING: Duration = Duration::from_secs(30);
 
 /// Starts the controller.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, flex_drivers: FlexDrivers) {
-    let all = watcher::Config::default;
-    let (client, cancel) = (spawner.client.clone(), spawner.cancel.clone());
-    let attachments: Informer<VolumeAttachment> = Informer::spawn(
-        kube::Api::all(client.clone()),
-        all(),
-        spawner.tasks.set(),
-        cancel.clone(),
-    );
-    let drivers: Informer<CSIDriver> = Informer::spawn(
-        kube::Api::all(client.clone()),
-        all(),
-        spawner.tasks.set(),
-        cancel.clone(),
-    );
+    let client = spawner.client.clone();
+    let attachments: Informer<VolumeAttachment> = spawner.informer();
+    let drivers: Informer<CSIDriver> = spawner.informer();
     let events = spawner.events("attachdetach-controller");
     let controller = AttachDetach::new(
         client,

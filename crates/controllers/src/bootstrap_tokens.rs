@@ -6,8 +6,9 @@
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use async_trait::async_trait;
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use davit_client::bootstrap_token::{
+    BootstrapToken, SECRET_NAMESPACE, SECRET_TYPE, SIGNATURE_PREFIX,
+};
 use davit_client::{Informer, ObjectKey};
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::jiff::Timestamp;
@@ -16,19 +17,16 @@ use kube::runtime::watcher;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-const NAMESPACE: &str = "kube-system";
-const TYPE: &str = "bootstrap.kubernetes.io/token";
 const PUBLIC: &str = "kube-public";
 const CLUSTER_INFO: &str = "cluster-info";
 const KUBECONFIG: &str = "kubeconfig";
-const SIGNATURE: &str = "jws-kubeconfig-";
 const NOT_SYNCED: Duration = Duration::from_secs(1);
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let client = spawner.client.clone();
-    let of_type = watcher::Config::default().fields(&format!("type={TYPE}"));
+    let of_type = watcher::Config::default().fields(&format!("type={SECRET_TYPE}"));
     let tokens: Informer<Secret> = Informer::spawn(
-        kube::Api::namespaced(client.clone(), NAMESPACE),
+        kube::Api::namespaced(client.clone(), SECRET_NAMESPACE),
         of_type,
         spawner.tasks.set(),
         spawner.cancel.clone(),
@@ -77,16 +75,6 @@ fn remaining(secret: &Secret, now: Timestamp) -> Option<Duration> {
     Some(Duration::try_from(left).unwrap_or(Duration::ZERO))
 }
 
-/// A detached signature (JWS, HS256) of the text by the token.
-fn signature(id: &str, secret: &str, text: &str) -> String {
-    let header = serde_json::json!({ "alg": "HS256", "kid": id }).to_string();
-    let header = URL_SAFE_NO_PAD.encode(header);
-    let payload = URL_SAFE_NO_PAD.encode(text);
-    let key = ring::hmac::Key::new(ring::hmac::HMAC_SHA256, secret.as_bytes());
-    let tag = ring::hmac::sign(&key, format!("{header}.{payload}").as_bytes());
-    format!("{header}..{}", URL_SAFE_NO_PAD.encode(tag.as_ref()))
-}
-
 /// The signatures that the ConfigMap should carry.
 fn signatures<'a>(
     tokens: impl Iterator<Item = &'a Secret>,
@@ -98,11 +86,17 @@ fn signatures<'a>(
             && remaining(token, now).is_none_or(|left| !left.is_zero())
     });
     signing
-        .map(|token| (field(token, "token-id"), field(token, "token-secret")))
-        .filter(|(id, secret)| !id.is_empty() && !secret.is_empty())
-        .map(|(id, secret)| {
-            let signature = signature(&id, &secret, kubeconfig);
-            (format!("{SIGNATURE}{id}"), signature)
+        .filter_map(|token| {
+            let text = format!(
+                "{}.{}",
+                field(token, "token-id"),
+                field(token, "token-secret")
+            );
+            text.parse::<BootstrapToken>().ok()
+        })
+        .map(|token| {
+            let key = format!("{SIGNATURE_PREFIX}{}", token.id());
+            (key, token.sign(kubeconfig))
         })
         .collect()
 }
@@ -132,7 +126,7 @@ impl Reconcile for Signer {
         let tokens = self.tokens.list();
         let tokens = tokens.iter().map(AsRef::as_ref);
         let mut wanted = held.clone();
-        wanted.retain(|name, _| !name.starts_with(SIGNATURE));
+        wanted.retain(|name, _| !name.starts_with(SIGNATURE_PREFIX));
         wanted.extend(signatures(tokens, kubeconfig, Timestamp::now()));
         if wanted == held {
             return Ok(Next::Wait);
@@ -204,15 +198,8 @@ mod tests {
         let good = token("2026-01-01T01:00:00Z");
         assert_eq!(remaining(&good, now), Some(Duration::from_secs(3600)));
         let signed = signatures(std::iter::once(&good), "text", now);
-        let signature = &signed["jws-kubeconfig-abcdef"];
-        // header, no payload, signature
-        let parts: Vec<&str> = signature.split('.').collect();
-        assert_eq!((parts.len(), parts[1]), (3, ""));
-        assert_eq!(
-            URL_SAFE_NO_PAD.decode(parts[0]).unwrap(),
-            br#"{"alg":"HS256","kid":"abcdef"}"#
-        );
-        assert_eq!(URL_SAFE_NO_PAD.decode(parts[2]).unwrap().len(), 32);
+        let signer: BootstrapToken = "abcdef.0123456789abcdef".parse().unwrap();
+        assert!(signer.has_signed("text", &signed["jws-kubeconfig-abcdef"]));
         let over = token("2025-01-01T00:00:00Z");
         assert_eq!(remaining(&over, now), Some(Duration::ZERO));
         assert!(signatures(std::iter::once(&over), "text", now).is_empty());

@@ -18,7 +18,6 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, PostParams};
-use kube::runtime::watcher;
 use request::Request;
 use std::time::Duration;
 
@@ -36,12 +35,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(600);
 type Api = kube::Api<CertificateSigningRequest>;
 
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, authority: Option<Authority>) {
-    let requests = Informer::spawn(
-        Api::all(spawner.client.clone()),
-        watcher::Config::default(),
-        spawner.tasks.set(),
-        spawner.cancel.clone(),
-    );
+    let requests = spawner.informer();
     let client = spawner.client.clone();
     let keys = |request: &CertificateSigningRequest| vec![ObjectKey::of(request)];
     let queue = spawner.controller(Approver {

@@ -4,6 +4,7 @@ use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::{Change, EventRecorder, Informer, ObjectKey, WorkQueue};
 use davit_task::{Tasks, guard, guard_async};
+use kube::runtime::watcher;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
@@ -129,6 +130,13 @@ impl Spawner<'_> {
                 tokio::select! { biased; () = cancel.cancelled() => {} () = worker => {} }
             }
         });
+    }
+
+    /// An informer for all objects of a kind.
+    pub(crate) fn informer<K: davit_client::Object>(&mut self) -> Informer<K> {
+        let api = kube::Api::all(self.client.clone());
+        let cancel = self.cancel.clone();
+        Informer::spawn(api, watcher::Config::default(), self.tasks.set(), cancel)
     }
 
     /// Feeds a queue with the keys that a change of an informer's object concerns.

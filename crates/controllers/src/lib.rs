@@ -54,6 +54,7 @@ mod revisions;
 mod root_ca;
 mod scale;
 mod service_account;
+mod service_cidrs;
 mod statefulset;
 mod token_secrets;
 mod trust_bundle;
@@ -174,6 +175,7 @@ impl Controllers {
         let flex_drivers = self.options.flex_volume_plugin_dir;
         let flex_drivers = flex_drivers.unwrap_or_else(|| DEFAULT_PLUGIN_DIR.into());
         attach_detach::spawn(&mut spawner, FlexDrivers::new(flex_drivers));
+        service_cidrs::spawn(&mut spawner);
         endpoints::spawn(&mut spawner);
         endpoint_slices::spawn(&mut spawner);
         load_balancer::spawn(&mut spawner, self.options.load_balancing);
@@ -181,7 +183,7 @@ impl Controllers {
         let claims = resourceclaim::spawn(&mut spawner);
         resource_quota::spawn(&mut spawner, &claims);
         let slices = resourceclaim::watch_slices(&mut spawner);
-        let rules = resourceclaim::watch_all(&mut spawner);
+        let rules = spawner.informer();
         device_taint_eviction::spawn(&mut spawner, claims.clone(), slices.clone(), rules.clone());
         resourcepool_status::spawn(&mut spawner, claims, slices, rules);
         if let Some(address) = self.options.dns_address {

@@ -12,7 +12,6 @@ mod retire;
 
 use crate::controller::{Spawner, cluster_key};
 use crate::informers::Informers;
-use crate::resourceclaim::watch_all;
 use davit_client::{EventRecorder, Informer, ObjectKey};
 use davit_volume::local;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -54,7 +53,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, default_class: bool) {
     let shared = Arc::new(Shared {
         client: spawner.client.clone(),
         informers: informers.clone(),
-        classes: watch_all(spawner),
+        classes: spawner.informer(),
         events: spawner.events(local::PROVISIONER),
     });
     if default_class {

@@ -10,7 +10,6 @@ mod plan;
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use crate::informers::Informers;
 use crate::pod_control::{is_terminal, node_of};
-use crate::resourceclaim::watch_all;
 use async_trait::async_trait;
 use cache::AssumeCache;
 use davit_client::{EventRecorder, Informer, ObjectKey, WorkQueue};
@@ -64,7 +63,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     let shared = Arc::new(Shared {
         client: spawner.client.clone(),
         informers: informers.clone(),
-        classes: watch_all(spawner),
+        classes: spawner.informer(),
         volumes: AssumeCache::new(place_of),
         claims: AssumeCache::new(|_| ()),
         events: spawner.events("persistentvolume-controller"),

@@ -16,7 +16,6 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::ApiResource;
-use kube::runtime::watcher;
 use serde_json::{Map, Value, json};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -50,12 +49,7 @@ struct Quotas {
 
 /// Starts the controller; `claims` are watched by others as well.
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, claims: &Informer<ResourceClaim>) {
-    let quotas: Informer<ResourceQuota> = Informer::spawn(
-        kube::Api::all(spawner.client.clone()),
-        watcher::Config::default(),
-        spawner.tasks.set(),
-        spawner.cancel.clone(),
-    );
+    let quotas: Informer<ResourceQuota> = spawner.informer();
     let queue = spawner.controller(Quotas {
         client: spawner.client.clone(),
         quotas: quotas.clone(),

@@ -53,22 +53,6 @@ impl Known {
     }
 }
 
-/// An informer for all objects of a kind.
-pub(crate) fn watch_all<K>(spawner: &mut Spawner<'_>) -> Informer<K>
-where
-    K: kube::Resource<DynamicType = ()>
-        + serde::de::DeserializeOwned
-        + Clone
-        + std::fmt::Debug
-        + Send
-        + Sync
-        + 'static,
-{
-    let api = kube::Api::all(spawner.client.clone());
-    let cancel = spawner.cancel.clone();
-    Informer::spawn(api, watcher::Config::default(), spawner.tasks.set(), cancel)
-}
-
 /// An informer for slices that says which devices there are and what taints them. What else drivers publish of them is much,
 /// and matters to the scheduler alone.
 pub(crate) fn watch_slices(spawner: &mut Spawner<'_>) -> Informer<ResourceSlice> {
@@ -105,7 +89,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) -> Informer<ResourceClaim> {
     let known = Known {
         client: spawner.client.clone(),
         pods: spawner.informers.pods.clone(),
-        templates: watch_all(spawner),
+        templates: spawner.informer(),
         claims: claims.clone(),
         classic: Classic::default(),
         written_pods: Written::new(&spawner.informers.pods),

@@ -44,7 +44,7 @@ pub(crate) fn spawn(
     slices: Informer<ResourceSlice>,
     rules: Informer<DeviceTaintRule>,
 ) {
-    let requests: Informer<ResourcePoolStatusRequest> = crate::resourceclaim::watch_all(spawner);
+    let requests: Informer<ResourcePoolStatusRequest> = spawner.informer();
     let queue = spawner.controller(PoolStatuses {
         client: spawner.client.clone(),
         requests: requests.clone(),

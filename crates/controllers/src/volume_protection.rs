@@ -11,7 +11,6 @@ use davit_volume::pod::{claims_of, is_made_for};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttributesClass;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::runtime::watcher;
 use serde::de::DeserializeOwned;
 
 struct Claims {
@@ -49,12 +48,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     spawner.feed(&informers.volumes, &volumes, |volume: &PersistentVolume| {
         vec![ObjectKey::of(volume)]
     });
-    let classes: Informer<VolumeAttributesClass> = Informer::spawn(
-        kube::Api::all(spawner.client.clone()),
-        watcher::Config::default(),
-        spawner.tasks.set(),
-        spawner.cancel.clone(),
-    );
+    let classes: Informer<VolumeAttributesClass> = spawner.informer();
     let protection = spawner.controller(AttributesClasses {
         client: spawner.client.clone(),
         informers: informers.clone(),

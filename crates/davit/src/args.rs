@@ -1,15 +1,18 @@
 //! The command line. Names are stable; `docs/` and scripts rely on them.
 
 use crate::access::AccessOptions;
+use crate::join::JoinFlags;
 use crate::kubelet_flags::KubeletFlags;
+use crate::output::Output;
+use crate::plugin;
 use crate::scheduler_flags::SchedulerFlags;
-use anyhow::{Result, anyhow};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use anyhow::{Context, Result, anyhow};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use davit_api::features::Features;
 use davit_netplan::Network;
 use std::ffi::OsString;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 /// A Kubernetes-compatible cluster for devices in one binary.
@@ -23,20 +26,8 @@ pub(crate) struct Args {
     verbose: u8,
 }
 
-/// The name under which kubectl finds this binary as its plugin: `kubectl davit …`.
-const PLUGIN: &str = "kubectl-davit";
 /// What the plugin offers; everything else runs a cluster and is no matter of kubectl.
 const PLUGIN_COMMANDS: [&str; 2] = ["devices", "explain"];
-
-/// Whether this process was started under the plugin's name.
-pub(crate) fn is_plugin() -> bool {
-    std::env::args_os()
-        .next()
-        .as_deref()
-        .map(std::path::Path::new)
-        .and_then(|path| path.file_stem()?.to_str())
-        .is_some_and(|name| name == PLUGIN || name == "kubectl_davit")
-}
 
 /// `explain pods/x`, as kubectl names objects, is `explain pods x`.
 fn with_kinds_apart(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -58,7 +49,7 @@ impl Args {
             return Self::parse_from(line);
         }
         let line = with_kinds_apart(std::env::args_os());
-        if !is_plugin() {
+        if !plugin::is_running() {
             return Self::configured(line);
         }
         let matches = Self::plugin().get_matches_from(line);
@@ -88,7 +79,7 @@ impl Args {
     /// The commands as kubectl's users see them.
     fn plugin() -> clap::Command {
         let command = Self::command()
-            .name(PLUGIN)
+            .name(plugin::NAME)
             .bin_name("kubectl davit")
             .about("Devices of a cluster, and why pods got them or not");
         let names: Vec<String> = command
@@ -140,6 +131,8 @@ pub(crate) enum Command {
     Proxy(Box<crate::kube_proxy_flags::Proxy>),
     /// Run the cluster's DNS server alone
     Dns(crate::dns_flags::Dns),
+    /// Make, list and delete the tokens by which machines join a cluster
+    Token(crate::token::TokenArgs),
     /// Show which device is where, healthy or not, and which container holds it
     Devices(Devices),
     /// Say why a pod is pending or refused, or where its devices came from
@@ -520,9 +513,11 @@ pub(crate) struct Controllers {
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Node {
-    /// How to reach the API server
-    #[arg(long, value_name = "FILE", env = "KUBECONFIG")]
-    pub(crate) kubeconfig: PathBuf,
+    /// How to reach the API server [default: of a node that joins, node.kubeconfig in the data directory; else $KUBECONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) join: JoinFlags,
     /// How to reach the API server to ask for the node's certificate, with a bootstrap token; the kubeconfig is written then
     #[arg(long, value_name = "FILE")]
     pub(crate) bootstrap_kubeconfig: Option<PathBuf>,
@@ -588,6 +583,21 @@ impl NodeOptions {
 }
 
 impl Node {
+    /// The kubeconfig of the node: as asked for; of a node that joins, in its data directory; else `$KUBECONFIG`.
+    pub(crate) fn kubeconfig(&self, data_dir: &Path) -> Result<PathBuf> {
+        if let Some(file) = &self.kubeconfig {
+            return Ok(file.clone());
+        }
+        if self.join.are_given() {
+            return Ok(data_dir.join("node.kubeconfig"));
+        }
+        let named = std::env::var_os("KUBECONFIG").filter(|file| !file.is_empty());
+        let named = named.map(PathBuf::from);
+        named.context(
+            "which cluster? --kubeconfig FILE names one that this node belongs to, --join HOST:PORT one to join",
+        )
+    }
+
     /// Whether the node's certificate is renewed.
     pub(crate) fn rotates_certificates(&self) -> Result<bool> {
         if let Some(rotate) = self.rotate_certificates {
@@ -596,16 +606,6 @@ impl Node {
         let file = self.options.kubelet.parsed()?;
         Ok(file.rotate_certificates().unwrap_or(true))
     }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// More columns
-    Wide,
-    /// One JSON document (with --watch: one a line)
-    Json,
-    /// YAML
-    Yaml,
 }
 
 #[derive(Debug, Clone, clap::Args)]
@@ -739,7 +739,7 @@ mod tests {
 
     #[test]
     fn every_shell_gets_a_script_that_knows_the_commands() {
-        for shell in clap_complete::Shell::value_variants() {
+        for shell in <clap_complete::Shell as clap::ValueEnum>::value_variants() {
             let script = String::from_utf8(completion(*shell)).unwrap();
             assert!(
                 script.contains("explain") && script.contains("data-dir"),

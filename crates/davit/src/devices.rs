@@ -1,6 +1,7 @@
 //! `davit devices`: which device is where, healthy or not, and which container holds it.
 
-use crate::args::{Devices, Output};
+use crate::args::Devices;
+use crate::output::Output;
 use crate::{paths, table};
 use anyhow::{Context, Result, bail};
 use davit_api::devices::{Device, NodeDevices};

@@ -34,6 +34,9 @@ pub(crate) struct StoreFlags {
     /// How often history is compacted in etcd (0 = never)
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = crate::protection::duration)]
     etcd_compaction_interval: Duration,
+    /// Other API servers, started with this flag, too, and a copy of pki/, work on the same objects in etcd (docs/etcd.md)
+    #[arg(long)]
+    etcd_shared: bool,
     #[arg(skip)]
     no_sync: bool,
 }
@@ -50,6 +53,11 @@ impl StoreFlags {
     /// What is written need not outlive the machine: it does not wait for the disk.
     pub(crate) fn keep_in_memory(&mut self) {
         self.no_sync = true;
+    }
+
+    /// Whether other API servers work on the same objects.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.etcd_shared
     }
 
     fn servers(&self) -> Result<Vec<EndpointUrl>> {
@@ -72,6 +80,11 @@ impl StoreFlags {
             if self.etcd_cafile.is_some() || self.etcd_certfile.is_some() {
                 bail!("--etcd-cafile and --etcd-certfile need --etcd-servers");
             }
+            if self.etcd_shared {
+                bail!(
+                    "--etcd-shared needs --etcd-servers: a store in the data directory has one server"
+                );
+            }
             return Ok(Place::Embedded(data_dir.join("store")));
         }
         let options = EtcdOptions {
@@ -81,6 +94,7 @@ impl StoreFlags {
             },
             prefix: self.etcd_prefix.clone(),
             compaction_interval: self.etcd_compaction_interval,
+            shared: self.etcd_shared,
             ..EtcdOptions::new(servers, owner(data_dir)?)
         };
         Ok(Place::Etcd(Box::new(options)))

@@ -8,7 +8,8 @@ mod classic;
 mod offers;
 mod pod;
 
-use crate::args::{Explain, ExplainWhat, Output};
+use crate::args::{Explain, ExplainWhat};
+use crate::output::Output;
 use crate::paths;
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Event, Pod};

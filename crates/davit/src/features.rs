@@ -4,7 +4,8 @@ use std::io::Write as _;
 
 use davit_api::features::{Effect, Features, GateInfo, gates};
 
-use crate::args::{FeaturesArgs, Output};
+use crate::args::FeaturesArgs;
+use crate::output::Output;
 use crate::table;
 
 pub(crate) fn run(args: &FeaturesArgs) -> anyhow::Result<()> {

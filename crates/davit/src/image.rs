@@ -1,6 +1,7 @@
 //! `davit image`: the images of the embedded runtime.
 
-use crate::args::{Image, ImageAction, Output};
+use crate::args::{Image, ImageAction};
+use crate::output::Output;
 use crate::{components, paths, table};
 use anyhow::{Context, Result, bail};
 use davit_oci::Images;

@@ -235,6 +235,15 @@ impl KubeletFlags {
         Ok(KubeletConfig::parse(&text, self.fields()?)?)
     }
 
+    /// Has the node's server ask the cluster for its certificate, unless the user has said something else: where a node joins,
+    /// an API server may believe no other.
+    pub(crate) fn ask_for_serving_certificate(&mut self) -> Result<()> {
+        if self.parsed()?.server_tls_bootstrap().is_none() {
+            self.rotate_server_certificates = Some(true);
+        }
+        Ok(())
+    }
+
     /// Lets pods be on a disk that is nearly full, unless the user has said what is full.
     pub(crate) fn ignore_full_disk(&mut self) {
         if self.config.is_none() {

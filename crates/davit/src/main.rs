@@ -17,13 +17,16 @@ mod exporter;
 mod features;
 mod image;
 mod install;
+mod join;
 mod kube_proxy_flags;
 mod kubelet_flags;
 mod lab;
 mod node_identity;
 mod open_files;
+mod output;
 mod owner;
 mod paths;
+mod plugin;
 mod pod_network;
 mod protection;
 mod proxy;
@@ -38,6 +41,7 @@ mod shutdown;
 mod single;
 mod table;
 mod test_assets;
+mod token;
 mod up;
 
 use anyhow::Context;
@@ -99,6 +103,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Node(node) => single::node(node).await,
         Command::Proxy(proxy) => proxy::run(*proxy).await,
         Command::Dns(dns) => dns::run(dns).await,
+        Command::Token(token) => token::run(token).await,
         Command::Devices(devices) => devices::run(devices).await,
         Command::Explain(explain) => explain::run(explain).await,
         Command::Image(image) => image::run(image).await,

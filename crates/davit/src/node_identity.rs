@@ -1,12 +1,13 @@
-//! The node's certificate: asked for with a bootstrap token, and renewed before it ends, as the kubelet does
+//! The node's certificate: asked for with a bootstrap token, from a cluster that is known or found by it, and renewed before it ends, as the kubelet does
 //! (<https://kubernetes.io/docs/reference/access-authn-authz/kubelet-tls-bootstrapping/>).
 
 use crate::args::Node;
+use crate::join;
 use anyhow::{Context, Result};
 use davit_client::Rotation;
 use davit_client::certificate::{CertificateRequest, Issued, write_private};
 use k8s_openapi::jiff::Timestamp;
-use kube::config::Kubeconfig;
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -19,10 +20,11 @@ const PENDING_KEY: &str = "kubelet-client.key.tmp";
 /// Between tries to renew.
 const RETRY: Duration = Duration::from_secs(60);
 
-/// Reaches the API server as the node `name`: with the kubeconfig, or first with the bootstrap kubeconfig to get a
-/// certificate. With rotation the certificate is renewed until `cancel`.
+/// Reaches the API server as the node `name`: with the kubeconfig, or first as somebody who joins, to get a certificate. With rotation the certificate is renewed until `cancel`.
 pub(crate) struct Identity {
     pub(crate) client: kube::Client,
+    /// Where the client is from.
+    pub(crate) kubeconfig: PathBuf,
     rotation: Option<Renewal>,
 }
 
@@ -37,33 +39,34 @@ impl Identity {
     /// As whom the node agent works.
     pub(crate) async fn new(args: &Node, data_dir: &Path, name: &str) -> Result<Self> {
         let dir = data_dir.join("node-pki");
-        if let Some(bootstrap) = &args.bootstrap_kubeconfig
-            && !is_usable(&args.kubeconfig, &dir)
+        let kubeconfig = args.kubeconfig(data_dir)?;
+        if !is_usable(&kubeconfig, &dir)
+            && let Some(bootstrap) = bootstrap(args, name).await?
         {
-            let client = davit_client::from_kubeconfig(bootstrap).await?;
+            let client = client(bootstrap.clone()).await?;
             let wanted = wanted(name);
             let pem = wanted.obtain(&client, &dir.join(PENDING_KEY)).await?;
             write_private(&dir.join(CURRENT), &pem)?;
-            write_kubeconfig(bootstrap, &args.kubeconfig, &dir.join(CURRENT))?;
+            write_kubeconfig(bootstrap, &kubeconfig, &dir.join(CURRENT))?;
             tracing::info!(node = name, "the node has got its certificate");
         }
-        let client = davit_client::from_kubeconfig(&args.kubeconfig).await?;
-        if !args.rotates_certificates()? || !dir.join(CURRENT).exists() {
-            return Ok(Self {
-                client,
-                rotation: None,
-            });
-        }
-        let (client, rotation) = davit_client::rotating(client);
-        Ok(Self {
+        let client = davit_client::from_kubeconfig(&kubeconfig).await?;
+        let mut identity = Self {
             client,
-            rotation: Some(Renewal {
+            kubeconfig,
+            rotation: None,
+        };
+        if args.rotates_certificates()? && dir.join(CURRENT).exists() {
+            let (client, rotation) = davit_client::rotating(identity.client);
+            identity.client = client;
+            identity.rotation = Some(Renewal {
                 rotation,
-                kubeconfig: args.kubeconfig.clone(),
+                kubeconfig: identity.kubeconfig.clone(),
                 dir,
                 name: name.to_owned(),
-            }),
-        })
+            });
+        }
+        Ok(identity)
     }
 
     /// Renews the certificate in time until `cancel`.
@@ -111,6 +114,28 @@ impl Renewal {
     }
 }
 
+/// How the API server is reached by a node that has no certificate yet, if the flags say.
+async fn bootstrap(args: &Node, name: &str) -> Result<Option<Kubeconfig>> {
+    if let Some(file) = &args.bootstrap_kubeconfig {
+        let read = Kubeconfig::read_from(file);
+        let read = read.with_context(|| format!("kubeconfig {}", file.display()))?;
+        return Ok(Some(read));
+    }
+    if !args.join.are_given() {
+        return Ok(None);
+    }
+    let found = args.join.discover().await?;
+    join::check_name(&client(found.clone()).await?, name).await?;
+    Ok(Some(found))
+}
+
+async fn client(kubeconfig: Kubeconfig) -> Result<kube::Client> {
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    let config = config.context("cannot use the credentials for joining")?;
+    kube::Client::try_from(config).context("cannot use the credentials for joining")
+}
+
 /// What the kubelet asks for.
 fn wanted(name: &str) -> CertificateRequest {
     CertificateRequest {
@@ -135,16 +160,15 @@ fn is_usable(kubeconfig: &Path, dir: &Path) -> bool {
     Issued::read(&pem).is_some_and(|c| c.not_after > Timestamp::now().as_second())
 }
 
-/// A kubeconfig for the bootstrap kubeconfig's cluster with the certificate's file as identity.
-fn write_kubeconfig(bootstrap: &Path, kubeconfig: &Path, identity: &Path) -> Result<()> {
-    let unusable = || format!("kubeconfig {}", bootstrap.display());
-    let mut config = Kubeconfig::read_from(bootstrap).with_context(unusable)?;
+/// A kubeconfig for the cluster that was joined with the certificate's file as identity.
+fn write_kubeconfig(mut config: Kubeconfig, kubeconfig: &Path, identity: &Path) -> Result<()> {
+    let unusable = "the kubeconfig for joining has no current context";
     let identity = std::path::absolute(identity).context("certificate")?;
     let identity = identity.to_string_lossy().into_owned();
     let wanted = config.current_context.clone().unwrap_or_default();
     let context = config.contexts.iter_mut().find(|c| c.name == wanted);
     let context = context.and_then(|c| c.context.as_mut());
-    let context = context.with_context(unusable)?;
+    let context = context.context(unusable)?;
     context.user = Some(USER.to_owned());
     let user = serde_json::from_value(serde_json::json!({
         "name": USER,
@@ -174,7 +198,8 @@ mod tests {
         )
         .unwrap();
         assert!(!is_usable(&kubeconfig, dir.path()));
-        write_kubeconfig(&bootstrap, &kubeconfig, Path::new("/pki/c.pem")).unwrap();
+        let bootstrap = Kubeconfig::read_from(&bootstrap).unwrap();
+        write_kubeconfig(bootstrap, &kubeconfig, Path::new("/pki/c.pem")).unwrap();
         let read = Kubeconfig::read_from(&kubeconfig).unwrap();
         let user = read.auth_infos[0].auth_info.as_ref().unwrap();
         assert_eq!(user.client_certificate.as_deref(), Some("/pki/c.pem"));

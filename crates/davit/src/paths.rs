@@ -44,7 +44,7 @@ pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".kube/config"));
     let local = default_data_dir().map(|dir| admin_kubeconfig(&dir));
     // Under kubectl the same cluster is asked as kubectl asks.
-    let after_env = if crate::args::is_plugin() {
+    let after_env = if crate::plugin::is_running() {
         [home, local]
     } else {
         [local, home]

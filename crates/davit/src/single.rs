@@ -138,6 +138,15 @@ pub(crate) struct Candidate {
 }
 
 impl Candidate {
+    /// For the lease of this name in kube-system.
+    pub(crate) fn usual(lease: &str) -> Self {
+        Self {
+            namespace: "kube-system".to_owned(),
+            name: lease.to_owned(),
+            durations: None,
+        }
+    }
+
     fn elector(&self, client: kube::Client) -> Result<LeaderElector> {
         let identity = format!("{}_{}", paths::host_name()?, std::process::id());
         let elector = LeaderElector::new(client, &self.namespace, &self.name, &identity);
@@ -146,6 +155,31 @@ impl Candidate {
             None => elector,
         })
     }
+}
+
+/// Runs a component of a whole cluster until `cancel`: alone, or where other clusters on the same objects have one, too
+/// (`candidate`), as leader, term after term.
+pub(crate) async fn in_terms<F>(
+    client: kube::Client,
+    candidate: Option<Candidate>,
+    cancel: CancellationToken,
+    mut work: impl FnMut(CancellationToken) -> F,
+) -> Result<()>
+where
+    F: Future<Output = Result<()>>,
+{
+    let Some(candidate) = candidate else {
+        return work(cancel).await;
+    };
+    let elector = candidate.elector(client)?;
+    while !cancel.is_cancelled() {
+        let mut outcome = Ok(());
+        elector
+            .run(cancel.clone(), async |term| outcome = work(term).await)
+            .await;
+        outcome?;
+    }
+    Ok(())
 }
 
 /// Runs a component against the API server of a kubeconfig until a signal, as leader where that was asked for.
@@ -162,11 +196,7 @@ where
     let Some(client) = connect(&mut signals, &args.kubeconfig).await? else {
         return Ok(());
     };
-    let candidate = args.leader_elect.then(|| Candidate {
-        namespace: "kube-system".to_owned(),
-        name: lease.to_owned(),
-        durations: None,
-    });
+    let candidate = args.leader_elect.then(|| Candidate::usual(lease));
     let component = client.clone();
     lead(&mut signals, client, lease, candidate, |cancel| {
         work(component, cancel)
@@ -225,7 +255,11 @@ where
     signals.stop_within(STOPPING, run).await
 }
 
-pub(crate) async fn node(args: Node) -> Result<()> {
+pub(crate) async fn node(mut args: Node) -> Result<()> {
+    args.join.check()?;
+    if args.join.are_given() {
+        args.options.kubelet.ask_for_serving_certificate()?;
+    }
     if let Some(lacks) = lacks_privileges(&args.options)? {
         bail!("{lacks}");
     }
@@ -239,7 +273,7 @@ pub(crate) async fn node(args: Node) -> Result<()> {
     let Some(identity) = signals.unless_received(joining).await? else {
         return Ok(());
     };
-    let ca = cluster_ca(&args.kubeconfig)?;
+    let ca = cluster_ca(&identity.kubeconfig)?;
     let client = identity.client.clone();
     // ends with this function
     let mut tasks = JoinSet::new();

@@ -8,6 +8,7 @@ use crate::components::{
 use crate::paths::NodePaths;
 use crate::scratch::{self, Scratch};
 use crate::shutdown::{Received, STOPPING, Signals};
+use crate::single::Candidate;
 use crate::{demo, lab, owner, paths, pod_network, scheduler, service_manager, single};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::KubeletAuthority;
@@ -85,37 +86,48 @@ impl Cluster {
             stop_serving.clone(),
         )
         .await?;
+        // Of several clusters on the same objects one schedules and one controls at a time.
+        let shared = args.server.store.is_shared();
+        let candidate = |lease| shared.then(|| Candidate::usual(lease));
         if !args.no_scheduler {
             let configuration =
                 scheduler::embedded_configuration(args.scheduler_config.as_deref())?;
-            let options = davit_scheduler::SchedulerOptions {
-                configuration,
-                ..davit_scheduler::SchedulerOptions::default()
-            };
             let client = server.client(SCHEDULER, &[]);
-            let scheduler = davit_scheduler::Scheduler::new(client, options);
-            let (scheduler, cancel) = (scheduler.context("scheduler")?, stop_components.clone());
-            components.spawn(async move { scheduler.run(cancel).await.context("scheduler") });
+            let work = {
+                let client = client.clone();
+                move |cancel| {
+                    let options = davit_scheduler::SchedulerOptions {
+                        configuration: configuration.clone(),
+                        ..davit_scheduler::SchedulerOptions::default()
+                    };
+                    let scheduler = davit_scheduler::Scheduler::new(client.clone(), options);
+                    async move {
+                        let scheduler = scheduler.context("scheduler")?;
+                        scheduler.run(cancel).await.context("scheduler")
+                    }
+                }
+            };
+            let cancel = stop_components.clone();
+            let candidate = candidate("kube-scheduler");
+            components.spawn(single::in_terms(client, candidate, cancel, work));
         }
         if !args.no_controllers {
-            let controllers = davit_controllers::Controllers::new(
-                server.client(CONTROLLERS, &[]),
-                davit_controllers::Options {
-                    root_ca: server.ca(),
-                    authority: server.authority()?,
-                    token_signer: Some(server.token_signer()?),
-                    node_ranges: Some(pod_network::cluster_ranges(args, data_dir)?),
-                    dns_address: args
-                        .node
-                        .dns
-                        .then_some(args.server.services.service_cluster_ip_range.dns()),
-                    load_balancing: args.load_balancer.into(),
-                    default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
-                    flex_volume_plugin_dir: flex_volume_plugin_dir(args),
-                },
-            );
+            let client = server.client(CONTROLLERS, &[]);
+            let work = {
+                let (server, client, args) = (server.clone(), client.clone(), args.clone());
+                let ranges = pod_network::cluster_ranges(&args, data_dir)?;
+                move |cancel| {
+                    let options = controllers(&server, &args, ranges);
+                    let client = client.clone();
+                    async move {
+                        let controllers = davit_controllers::Controllers::new(client, options?);
+                        controllers.run(cancel).await.context("controllers")
+                    }
+                }
+            };
             let cancel = stop_components.clone();
-            components.spawn(async move { controllers.run(cancel).await.context("controllers") });
+            let candidate = candidate("kube-controller-manager");
+            components.spawn(single::in_terms(client, candidate, cancel, work));
         }
         let has_nodes = !args.no_node || args.sim_nodes > 0;
         if has_nodes && args.node.kubelet.publishes_topology()? {
@@ -257,6 +269,27 @@ impl Cluster {
         }
         Ok(())
     }
+}
+
+/// How the controllers of a whole cluster work.
+fn controllers(
+    server: &RunningServer,
+    args: &Up,
+    ranges: davit_controllers::NodeRanges,
+) -> Result<davit_controllers::Options> {
+    Ok(davit_controllers::Options {
+        root_ca: server.ca(),
+        authority: server.authority()?,
+        token_signer: Some(server.token_signer()?),
+        node_ranges: Some(ranges),
+        dns_address: args
+            .node
+            .dns
+            .then_some(args.server.services.service_cluster_ip_range.dns()),
+        load_balancing: args.load_balancer.into(),
+        default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
+        flex_volume_plugin_dir: flex_volume_plugin_dir(args),
+    })
 }
 
 /// The work of the simulated nodes, as a task for [`Cluster::start`].

@@ -4,7 +4,7 @@
 //! the compactor's protocol. What is read is linearizable. Calls go to one member and on to the next when it does not
 //! answer; a watch that breaks is opened again where it was, so that its consumer sees every change once.
 //!
-//! One server owns the keys below a prefix at a time ([`owner`]): it keeps addresses and ports of Services in its memory.
+//! One server owns the keys below a prefix at a time, or several share them and say so ([`owner`]).
 //! Every write compares the key that says so, so that a server that was cut off and replaced cannot write any more.
 
 #![forbid(unsafe_code)]

@@ -1,8 +1,9 @@
-//! Who owns the store: one API server at a time.
+//! Who owns the store: one API server at a time, or all that say that they share it.
 //!
 //! A key with a lease names the owner; it is written when the store is opened and not again, so that its revision stands
 //! for the ownership. Every write compares it. A lease that ran out while etcd could not be reached is taken anew, if no
-//! other server came in between.
+//! other server came in between. Servers that share the store compare the same key, which one of them keeps and the next one
+//! writes when that ends: none that wants the store for itself begins beside them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,6 +24,8 @@ use crate::parts::Parts;
 
 /// How long the ownership outlives its server.
 const TTL: Duration = Duration::from_secs(15);
+/// What the key says while several servers share the store.
+const SHARED: &str = "servers that share it";
 /// How often the lease is renewed.
 const RENEW: Duration = Duration::from_secs(5);
 /// How long one renewal may take.
@@ -46,6 +49,16 @@ pub(crate) struct Owner {
 enum Refusal {
     Held(KeyValue),
     Failed(Error),
+}
+
+/// What became of joining those that share the store.
+enum Entered {
+    /// The key is this server's, with this lease.
+    Wrote(i64),
+    /// It was there.
+    Found,
+    /// This server has the store for itself.
+    Owned(String),
 }
 
 impl Owner {
@@ -83,7 +96,7 @@ impl Owner {
             };
             owner.revoke(lease).await;
             let holder = String::from_utf8_lossy(&pair.value).into_owned();
-            if Instant::now() >= deadline {
+            if Instant::now() >= deadline || holder == SHARED {
                 return Err(Error::Owned { holder });
             }
             if !std::mem::replace(&mut said, true) {
@@ -93,6 +106,94 @@ impl Owner {
                 );
             }
             sleep(RETRY).await;
+        }
+    }
+
+    /// Joins the servers that share the store, waiting for the end of one that has it for itself. The lease of the key, if
+    /// this server wrote it.
+    pub(crate) async fn share(parts: Arc<Parts>) -> Result<(Arc<Self>, Option<i64>), Error> {
+        let owner = Arc::new(Self {
+            key: parts.layout.owner(),
+            parts,
+            identity: SHARED.to_owned(),
+            held: AtomicU64::new(0),
+            is_replaced: AtomicBool::new(false),
+        });
+        let deadline = Instant::now() + TTL + RENEW;
+        loop {
+            match owner.enter().await? {
+                Entered::Wrote(lease) => return Ok((owner, Some(lease))),
+                Entered::Found => return Ok((owner, None)),
+                Entered::Owned(holder) if Instant::now() >= deadline => {
+                    return Err(Error::Owned { holder });
+                }
+                Entered::Owned(_) => sleep(RETRY).await,
+            }
+        }
+    }
+
+    /// Sees to it that the key says that the store is shared.
+    async fn enter(&self) -> Result<Entered, Error> {
+        let lease = self.grant().await.map_err(Error::Unavailable)?;
+        let pair = match self.write(lease, 0).await {
+            Ok(()) => return Ok(Entered::Wrote(lease)),
+            Err(Refusal::Held(pair)) => pair,
+            Err(Refusal::Failed(error)) => {
+                self.revoke(lease).await;
+                return Err(error);
+            }
+        };
+        self.revoke(lease).await;
+        if pair.value != SHARED {
+            return Ok(Entered::Owned(
+                String::from_utf8_lossy(&pair.value).into_owned(),
+            ));
+        }
+        let revision = pair.mod_revision.cast_unsigned();
+        self.held.store(revision, Ordering::Release);
+        Ok(Entered::Found)
+    }
+
+    /// Keeps the key, or enters again when whoever kept it has ended, until `closed`.
+    pub(crate) async fn stay(self: Arc<Self>, mut lease: Option<i64>, closed: CancellationToken) {
+        let mut renewed = Instant::now();
+        loop {
+            tokio::select! {
+                () = closed.cancelled() => break,
+                () = sleep(RETRY) => {}
+            }
+            if self.held.load(Ordering::Acquire) == 0 {
+                match self.enter().await {
+                    Ok(Entered::Wrote(new)) => (lease, renewed) = (Some(new), Instant::now()),
+                    Ok(Entered::Found) => lease = None,
+                    Ok(Entered::Owned(holder)) => {
+                        tracing::error!(
+                            holder,
+                            "another server owns the store in etcd now; nothing is written any more"
+                        );
+                        self.is_replaced.store(true, Ordering::Release);
+                        return;
+                    }
+                    Err(error) => tracing::warn!(%error, "cannot share the store in etcd"),
+                }
+            } else if let Some(held) = lease
+                && renewed.elapsed() >= RENEW
+            {
+                match self.renew(held).await {
+                    Ok(true) => renewed = Instant::now(),
+                    // The key is gone with it; the next write finds out, or the next look.
+                    Ok(false) => {
+                        lease = None;
+                        self.held.store(0, Ordering::Release);
+                    }
+                    Err(error) => {
+                        tracing::warn!(error, "cannot renew the key of the store in etcd");
+                    }
+                }
+            }
+        }
+        if let Some(lease) = lease {
+            self.revoke(lease).await;
         }
     }
 

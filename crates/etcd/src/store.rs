@@ -51,6 +51,8 @@ pub struct EtcdOptions {
     pub patience: Duration,
     /// Names this server as the store's owner; the same name after a restart takes the store over at once.
     pub identity: String,
+    /// Other servers that say so, too, write at the same time.
+    pub shared: bool,
 }
 
 impl EtcdOptions {
@@ -64,6 +66,7 @@ impl EtcdOptions {
             watch_buffer: 8192,
             patience: Duration::from_secs(10),
             identity: identity.into(),
+            shared: false,
         }
     }
 }
@@ -76,7 +79,8 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// Opens the store: finds a member that is new enough, and takes the ownership of what is below the prefix.
+    /// Opens the store: finds a member that is new enough, and takes the ownership of what is below the prefix, or a
+    /// part in it.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when no member answers, [`Error::Refused`] for a release that is too old, [`Error::Owned`]
@@ -101,9 +105,16 @@ impl EtcdStore {
         let parts = Arc::new(Parts::new(cluster, layout, options.watch_buffer));
         compactor::learn(&parts).await?;
         parts.look_back().await?;
-        let (owner, lease) = Owner::take(Arc::clone(&parts), options.identity).await?;
         let mut tasks = JoinSet::new();
-        tasks.spawn(Arc::clone(&owner).keep(lease, parts.closed.clone()));
+        let owner = if options.shared {
+            let (owner, lease) = Owner::share(Arc::clone(&parts)).await?;
+            tasks.spawn(Arc::clone(&owner).stay(lease, parts.closed.clone()));
+            owner
+        } else {
+            let (owner, lease) = Owner::take(Arc::clone(&parts), options.identity).await?;
+            tasks.spawn(Arc::clone(&owner).keep(lease, parts.closed.clone()));
+            owner
+        };
         if !options.compaction_interval.is_zero() {
             tasks.spawn(compactor::run(
                 Arc::clone(&parts),

@@ -287,6 +287,11 @@ impl KubeletConfig {
         self.rotate_certificates
     }
 
+    /// `serverTLSBootstrap`, if the file says.
+    pub fn server_tls_bootstrap(&self) -> Option<bool> {
+        self.server_tls_bootstrap
+    }
+
     fn sysctls(&self) -> Result<Allowlist, ConfigError> {
         let allowlist = Allowlist::new(&self.allowed_unsafe_sysctls);
         value("allowedUnsafeSysctls", allowlist)

@@ -1,4 +1,4 @@
-//! Services, endpoints and ingresses; network policies below.
+//! Services, endpoints and ingresses; network policies, ranges of addresses and claims on them below.
 
 use std::collections::HashSet;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,6 +14,7 @@ use super::json::{
 };
 use super::{Generic, KindInfo, Strategy, access, meta};
 
+mod addresses;
 mod policies;
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
@@ -23,6 +24,8 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         "EndpointSlice" => Box::new(EndpointSlice(info)),
         "Ingress" => Box::new(Ingress(info)),
         "NetworkPolicy" => Box::new(policies::NetworkPolicy(info)),
+        "ServiceCIDR" => Box::new(addresses::ServiceCidr(info)),
+        "IPAddress" => Box::new(addresses::IpAddress(info)),
         _ => Box::new(Generic::new(info)),
     }
 }

@@ -4,6 +4,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use davit_client::bootstrap_token::{BootstrapToken, SECRET_NAMESPACE, SECRET_TYPE, secret_name};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
@@ -12,45 +13,33 @@ use crate::object;
 use crate::user::UserInfo;
 
 const GROUP: &str = "system:bootstrappers";
-const TYPE: &str = "bootstrap.kubernetes.io/token";
-
-/// The id and the secret of a text in the form of a bootstrap token.
-pub(super) fn split(token: &str) -> Option<(&str, &str)> {
-    let (id, secret) = token.split_once('.')?;
-    let fits = |text: &str, length| {
-        text.len() == length
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-    };
-    (fits(id, 6) && fits(secret, 16)).then_some((id, secret))
-}
 
 /// Who a bootstrap token stands for.
 pub(super) async fn authenticate(
     server: &dyn TokenView,
-    id: &str,
-    secret: &str,
+    token: &BootstrapToken,
 ) -> Result<UserInfo, String> {
-    let name = format!("bootstrap-token-{id}");
-    let found = server.object("", "secrets", "kube-system", &name).await;
+    let name = secret_name(token.id());
+    let found = server.object("", "secrets", SECRET_NAMESPACE, &name).await;
     let held = found
         .map_err(|status| status.message)?
         .ok_or_else(|| format!("no secret {name}"))?;
-    user(&held, id, secret, jiff::Timestamp::now())
+    user(&held, token, jiff::Timestamp::now())
 }
 
-fn user(held: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Result<UserInfo, String> {
+fn user(held: &Value, token: &BootstrapToken, now: jiff::Timestamp) -> Result<UserInfo, String> {
     let field = |key: &str| -> String {
         let encoded = held["data"][key].as_str().unwrap_or_default();
         let bytes = STANDARD.decode(encoded).unwrap_or_default();
         String::from_utf8(bytes).unwrap_or_default()
     };
-    if object::is_deleting(held) || held["type"] != TYPE {
+    if object::is_deleting(held) || held["type"] != SECRET_TYPE {
         return Err("the secret is no bootstrap token".to_owned());
     }
     // digests, so that the time taken says nothing about the secret
-    if field("token-id") != id || Sha256::digest(field("token-secret")) != Sha256::digest(secret) {
+    if field("token-id") != token.id()
+        || Sha256::digest(field("token-secret")) != Sha256::digest(token.secret())
+    {
         return Err("the token does not match".to_owned());
     }
     let expiration = field("expiration");
@@ -66,7 +55,7 @@ fn user(held: &Value, id: &str, secret: &str, now: jiff::Timestamp) -> Result<Us
         return Err("the token is not for authentication".to_owned());
     }
     let mut user = UserInfo {
-        name: format!("system:bootstrap:{id}"),
+        name: format!("system:bootstrap:{}", token.id()),
         ..UserInfo::default()
     };
     user.add_group(GROUP);
@@ -92,14 +81,10 @@ mod tests {
 
     #[test]
     fn item_184_bootstrap_tokens_give_their_groups_until_they_expire() {
-        assert_eq!(
-            split("abcdef.0123456789abcdef"),
-            Some(("abcdef", "0123456789abcdef"))
-        );
-        assert_eq!(split("abcdef.0123456789ABCDEF"), None);
+        let token = |text: &str| text.parse::<BootstrapToken>().unwrap();
         let data = |text: &str| STANDARD.encode(text);
         let secret = json!({
-            "type": TYPE,
+            "type": SECRET_TYPE,
             "data": {
                 "token-id": data("abcdef"),
                 "token-secret": data("0123456789abcdef"),
@@ -110,7 +95,7 @@ mod tests {
         });
         let at = |text: &str| text.parse().unwrap();
         let early = at("2026-05-01T00:00:00Z");
-        let found = user(&secret, "abcdef", "0123456789abcdef", early).unwrap();
+        let found = user(&secret, &token("abcdef.0123456789abcdef"), early).unwrap();
         assert_eq!(found.name, "system:bootstrap:abcdef");
         assert_eq!(
             found.groups,
@@ -120,8 +105,8 @@ mod tests {
                 "system:authenticated"
             ]
         );
-        assert!(user(&secret, "abcdef", "0123456789abcdee", early).is_err());
+        assert!(user(&secret, &token("abcdef.0123456789abcdee"), early).is_err());
         let late = at("2026-07-01T00:00:00Z");
-        assert!(user(&secret, "abcdef", "0123456789abcdef", late).is_err());
+        assert!(user(&secret, &token("abcdef.0123456789abcdef"), late).is_err());
     }
 }

@@ -1,40 +1,32 @@
 //! The objects every cluster has: made at start when they are missing.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use base64::Engine as _;
 use davit_api::status::Reason;
 use serde_json::{Value, json};
 
-use super::{ApiServer, Error};
+use super::{ApiServer, Error, shared_keys};
 use crate::admission::SYSTEM_CLASSES;
 use crate::authn::RequestHeader;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::pki::FRONT_PROXY_CLIENT;
-use crate::user::ANONYMOUS;
 use crate::writes::Author;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
-const KUBERNETES: &str = "kubernetes";
+pub(super) const KUBERNETES: &str = "kubernetes";
 /// The manager under which the server writes its own objects.
 const MANAGER: &str = "kube-apiserver";
 const TOKEN_TRACKING: &str = "kube-apiserver-legacy-service-account-token-tracking";
-const RBAC: &str = "rbac.authorization.k8s.io";
-const PUBLIC: &str = "kube-public";
 const NETWORKING: &str = "networking.k8s.io";
 const RANGES: &str = "servicecidrs";
-const CLUSTER_INFO: &str = "cluster-info";
-const CLUSTER_INFO_ROLE: &str = "davit:cluster-info";
-/// Marks what is published here, so that it may be written again.
-const PUBLISHED: &str = "davit.dev/published";
-/// The address endpoints name when the server listens on loopback only, which endpoints may not.
-const DOCUMENTATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 
 /// Namespaces, system priority classes, what aggregated API servers need to know.
 pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
     same_range(server).await?;
+    if server.shares_store {
+        shared_keys::check(server).await?;
+    }
     for name in NAMESPACES {
         let namespace = json!({
             "apiVersion": "v1", "kind": "Namespace",
@@ -67,52 +59,13 @@ pub(super) async fn objects(server: &Arc<ApiServer>) -> Result<(), Error> {
         "data": { "since": today.date().to_string() },
     });
     ensure(server, "", "configmaps", "kube-system", tracking, false).await?;
-    extension_authentication(server).await
-}
-
-/// The ConfigMap `kube-public/cluster-info`, by which machines that have only a bootstrap token find
-/// out whom they talk to; the token signs it. Everybody may read it. What an administrator has
-/// made is left alone.
-pub(super) async fn cluster_info(server: &Arc<ApiServer>) -> Result<(), Error> {
-    let Some(pki) = server.pki() else {
-        return Ok(());
-    };
-    let ca = base64::engine::general_purpose::STANDARD.encode(pki.ca_certificate());
-    let url = format!("https://{}", server.advertised());
-    let kubeconfig = format!(
-        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {ca}\n    \
-         server: {url}\n  name: \"\"\ncontexts: null\ncurrent-context: \"\"\nkind: Config\n\
-         preferences: {{}}\nusers: null\n"
-    );
-    let held = server.object("", "configmaps", PUBLIC, CLUSTER_INFO).await;
-    let held = held.map_err(|status| Error::Bootstrap {
-        what: format!("configmaps {CLUSTER_INFO}"),
+    service_range(server).await?;
+    let adopted = server.service_addresses().adopt(server).await;
+    adopted.map_err(|status| Error::Bootstrap {
+        what: "the addresses of services".to_owned(),
         status: Box::new(status),
     })?;
-    let ours = |map: &Value| map["metadata"]["labels"][PUBLISHED] == "true";
-    let current = |map: &Value| map["data"]["kubeconfig"] == kubeconfig.as_str();
-    if held.is_none_or(|map| ours(&map) && !current(&map)) {
-        let map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": { "name": CLUSTER_INFO, "namespace": PUBLIC, "labels": { PUBLISHED: "true" } },
-            "data": { "kubeconfig": kubeconfig },
-        });
-        ensure(server, "", "configmaps", PUBLIC, map, true).await?;
-    }
-    let role = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-        "metadata": { "name": CLUSTER_INFO_ROLE, "namespace": PUBLIC },
-        "rules": [{ "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"],
-            "resourceNames": [CLUSTER_INFO] }],
-    });
-    ensure(server, RBAC, "roles", PUBLIC, role, false).await?;
-    let binding = json!({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
-        "metadata": { "name": CLUSTER_INFO_ROLE, "namespace": PUBLIC },
-        "roleRef": { "apiGroup": RBAC, "kind": "Role", "name": CLUSTER_INFO_ROLE },
-        "subjects": [{ "apiGroup": RBAC, "kind": "User", "name": ANONYMOUS }],
-    });
-    ensure(server, RBAC, "rolebindings", PUBLIC, binding, false).await
+    extension_authentication(server).await
 }
 
 /// The ConfigMap from which aggregated API servers learn whom to believe.
@@ -193,83 +146,6 @@ impl Believed {
     }
 }
 
-/// The Service `default/kubernetes` and the addresses behind it.
-pub(super) async fn endpoints(server: &Arc<ApiServer>, listens: SocketAddr) -> Result<(), Error> {
-    let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
-    let ip = server.service_addresses().range().kubernetes().to_string();
-    let service = json!({
-        "apiVersion": "v1", "kind": "Service",
-        "metadata": { "name": KUBERNETES, "namespace": "default", "labels": labels },
-        "spec": {
-            "type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip],
-            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
-            "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
-            "ports": [{ "name": "https", "protocol": "TCP", "port": 443, "targetPort": listens.port() }],
-        },
-        "status": { "loadBalancer": {} },
-    });
-    ensure(server, "", "services", "default", service, true).await?;
-    service_range(server).await?;
-    let (address, port) = reachable(server, listens);
-    let endpoints = json!({
-        "apiVersion": "v1", "kind": "Endpoints",
-        "metadata": {
-            "name": KUBERNETES, "namespace": "default",
-            "labels": { "endpointslice.kubernetes.io/skip-mirror": "true" },
-        },
-        "subsets": [{
-            "addresses": [{ "ip": address }],
-            "ports": [{ "name": "https", "port": port, "protocol": "TCP" }],
-        }],
-    });
-    ensure(server, "", "endpoints", "default", endpoints, true).await?;
-    let slice = json!({
-        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
-        "metadata": {
-            "name": KUBERNETES, "namespace": "default",
-            "labels": { "kubernetes.io/service-name": KUBERNETES },
-        },
-        "addressType": "IPv4",
-        "endpoints": [{ "addresses": [address], "conditions": { "ready": true } }],
-        "ports": [{ "name": "https", "port": port, "protocol": "TCP" }],
-    });
-    ensure(
-        server,
-        "discovery.k8s.io",
-        "endpointslices",
-        "default",
-        slice,
-        true,
-    )
-    .await
-}
-
-/// Where pods reach this server.
-fn reachable(server: &ApiServer, listens: SocketAddr) -> (String, u16) {
-    if let Some(address) = *server.for_pods().borrow() {
-        return (address.ip().to_string(), address.port());
-    }
-    let fits = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified() && ip.is_ipv4();
-    let address = server
-        .advertise_address
-        .filter(fits)
-        .or_else(|| Some(listens.ip()).filter(fits))
-        .or_else(outgoing_address)
-        .unwrap_or(IpAddr::V4(DOCUMENTATION));
-    (address.to_string(), listens.port())
-}
-
-/// The address this machine uses towards others; asking the routing table sends nothing.
-fn outgoing_address() -> Option<IpAddr> {
-    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect((DOCUMENTATION, 9)).ok()?;
-    socket
-        .local_addr()
-        .ok()
-        .map(|address| address.ip())
-        .filter(|ip| !ip.is_loopback())
-}
-
 /// Services have their addresses for life: a server with another range would leave them where nobody looks.
 async fn same_range(server: &ApiServer) -> Result<(), Error> {
     let held = server.object(NETWORKING, RANGES, "", KUBERNETES).await;
@@ -290,9 +166,9 @@ async fn same_range(server: &ApiServer) -> Result<(), Error> {
     }
 }
 
-/// The range of cluster IPs as the object `kubernetes` of kind ServiceCIDR, and the address of the
-/// Service of that name as an IPAddress (KEP-1880). Other Services have no such object yet.
-async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
+/// The range of cluster IPs as the object `kubernetes` of kind ServiceCIDR (KEP-1880), from which addresses come as from
+/// those that users add.
+pub(super) async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
     let addresses = server.service_addresses().range();
     let range = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
@@ -302,20 +178,6 @@ async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
         "spec": { "cidrs": [addresses.to_string()] },
     });
     ensure(server, NETWORKING, RANGES, "", range, false).await?;
-    let address = json!({
-        "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
-        "metadata": {
-            "name": addresses.kubernetes().to_string(),
-            "labels": {
-                "ipaddress.kubernetes.io/ip-family": "IPv4",
-                "ipaddress.kubernetes.io/managed-by": "ipallocator.k8s.io",
-            },
-        },
-        "spec": { "parentRef": {
-            "group": "", "resource": "services", "namespace": "default", "name": KUBERNETES,
-        } },
-    });
-    ensure(server, NETWORKING, "ipaddresses", "", address, false).await?;
     let failed = |status| Error::Bootstrap {
         what: format!("{RANGES} {KUBERNETES}"),
         status: Box::new(status),
@@ -346,7 +208,7 @@ async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
 }
 
 /// Creates an object; with `update` an existing one gets the wanted content again.
-async fn ensure(
+pub(super) async fn ensure(
     server: &Arc<ApiServer>,
     group: &str,
     plural: &str,

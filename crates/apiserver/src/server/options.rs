@@ -57,6 +57,8 @@ pub struct Options {
     pub data_dir: Option<PathBuf>,
     /// The address others reach the server by; also in the serving certificate.
     pub advertise_address: Option<IpAddr>,
+    /// Other API servers work on the same store at the same time.
+    pub shares_store: bool,
     /// Further names and addresses for the serving certificate.
     pub extra_names: Vec<String>,
     /// Certificate and key (PEM files) that clients are shown instead of one of the cluster's own authority
@@ -137,6 +139,7 @@ impl Options {
             store,
             data_dir: None,
             advertise_address: None,
+            shares_store: false,
             extra_names: Vec::new(),
             serving_files: None,
             service_range: ServiceRange::default(),

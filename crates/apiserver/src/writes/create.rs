@@ -147,15 +147,25 @@ impl Writer<'_> {
                 revision: 0,
             });
         }
-        let stored = match storage.create(self.namespace, name, new).await {
-            Err(StorageError::Store(StoreError::TooLarge { .. })) if is_tracked(new) => {
-                strip(new);
-                storage.create(self.namespace, name, new).await?
+        let mut stored = storage.create(self.namespace, name, new).await;
+        if matches!(
+            &stored,
+            Err(StorageError::Store(StoreError::TooLarge { .. }))
+        ) && is_tracked(new)
+        {
+            strip(new);
+            stored = storage.create(self.namespace, name, new).await;
+        }
+        match stored {
+            Ok(stored) => {
+                reserved.keep();
+                Ok(stored)
             }
-            result => result?,
-        };
-        reserved.keep();
-        Ok(stored)
+            Err(error) => {
+                reserved.give_back(self, new).await;
+                Err(error)
+            }
+        }
     }
 
     fn exists(&self, name: &str, held: Option<&Value>, generated: bool) -> Status {

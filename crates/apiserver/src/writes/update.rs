@@ -106,13 +106,17 @@ impl Writer<'_> {
             match written {
                 Ok(stored) => {
                     reserved.keep();
-                    self.server
-                        .service_addresses()
-                        .changed(storage, &old.value, &stored.value);
+                    let addresses = self.server.service_addresses();
+                    addresses.changed(self, &old.value, &stored.value).await;
                     return Ok(stored);
                 }
-                Err(StorageError::Changed(_)) => race.lost(self, name).await?,
-                Err(error) => return Err(self.storage_error(error, name)),
+                Err(error) => {
+                    reserved.give_back(self, &new).await;
+                    let StorageError::Changed(_) = error else {
+                        return Err(self.storage_error(error, name));
+                    };
+                    race.lost(self, name).await?;
+                }
             }
         }
     }
@@ -297,9 +301,8 @@ impl Writer<'_> {
         }
         let storage = &self.resource.storage;
         let revision = storage.delete(self.namespace, name, old.revision).await?;
-        self.server
-            .service_addresses()
-            .released(storage, &old.value);
+        let addresses = self.server.service_addresses();
+        addresses.released(self, &old.value).await;
         Ok(crate::storage::with_revision(last, revision))
     }
 }

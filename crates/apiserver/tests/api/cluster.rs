@@ -139,7 +139,23 @@ impl Cluster {
         let store = EmbeddedStore::open(dir.path().join("store"), EmbeddedOptions::default())
             .await
             .unwrap();
-        let store: Arc<dyn Store> = Arc::new(store);
+        Self::over(Arc::new(store), dir, change).await
+    }
+
+    /// Another server over the same store.
+    pub(crate) async fn another(&self) -> Self {
+        self.another_with(|_| {}).await
+    }
+
+    pub(crate) async fn another_with(&self, change: impl FnOnce(&mut Options)) -> Self {
+        Self::over(self.store(), tempfile::tempdir().unwrap(), change).await
+    }
+
+    async fn over(
+        store: Arc<dyn Store>,
+        dir: tempfile::TempDir,
+        change: impl FnOnce(&mut Options),
+    ) -> Self {
         let mut options = Options::new(Arc::clone(&store));
         // most of these tests are about what happens to those who may
         options.authorization = Authorization::Authenticated;

@@ -33,6 +33,7 @@ mod protection;
 mod rbac;
 mod routes;
 mod serve;
+mod service_addresses;
 mod services;
 mod subresources;
 mod webhooks;

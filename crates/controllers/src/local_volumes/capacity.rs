@@ -2,7 +2,6 @@
 
 use super::{Shared, requirements};
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
-use crate::resourceclaim::watch_all;
 use async_trait::async_trait;
 use davit_client::{Informer, ObjectKey};
 use davit_volume::local;
@@ -27,7 +26,7 @@ impl Capacities {
     pub(super) fn new(shared: Arc<Shared>, spawner: &mut Spawner<'_>) -> Self {
         Self {
             shared,
-            held: watch_all(spawner),
+            held: spawner.informer(),
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use super::file::camel_case;
 use super::{COMMANDS, Source, complete, is_not_for_files};
-use crate::args::{Args, Output};
+use crate::args::Args;
+use crate::output::Output;
 use anyhow::{Result, anyhow, bail};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Subcommand};

@@ -126,8 +126,10 @@ fn policy_peer(peer: &Value, path: &Path, errors: &mut ErrorList) {
     }
 }
 
+pub(super) const CIDR: &str = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
+
 /// A range of addresses: its first bits, and how many of them there are.
-fn range_of(text: &str) -> Option<(IpAddr, u32)> {
+pub(super) fn range_of(text: &str) -> Option<(IpAddr, u32)> {
     let (address, bits) = text.split_once('/')?;
     let address: IpAddr = address.parse().ok()?;
     let most = if address.is_ipv4() { 32 } else { 128 };
@@ -152,12 +154,11 @@ fn is_within(address: IpAddr, (first, bits): (IpAddr, u32)) -> bool {
 }
 
 fn ip_block(block: &Value, path: &Path, errors: &mut ErrorList) {
-    let why = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)";
     required(block, "cidr", path, errors);
     let text = str_at(block, &["cidr"]);
     let Some(range) = range_of(text) else {
         if !text.is_empty() {
-            errors.push(FieldError::invalid(&path.child("cidr"), text, why));
+            errors.push(FieldError::invalid(&path.child("cidr"), text, CIDR));
         }
         return;
     };
@@ -165,7 +166,7 @@ fn ip_block(block: &Value, path: &Path, errors: &mut ErrorList) {
         let path = path.child("except").index(i);
         let text = except.as_str().unwrap_or_default();
         match range_of(text) {
-            None => errors.push(FieldError::invalid(&path, text, why)),
+            None => errors.push(FieldError::invalid(&path, text, CIDR)),
             Some((address, bits)) if !is_within(address, range) || bits <= range.1 => {
                 let why = "must be a strict subset of `cidr`";
                 errors.push(FieldError::invalid(&path, text, why));

@@ -1,0 +1,398 @@
+//! Cluster IPs are claimed by objects: who creates the IPAddress with the name of an address has it, whichever of several
+//! API servers they asked (KEP-1880). What this server remembers of claims and ranges only spares it asking for what is
+//! taken; it decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+use std::sync::{Arc, OnceLock};
+
+use davit_api::status::{Reason, Status};
+use futures::future::BoxFuture;
+use parking_lot::RwLock;
+use rand::Rng;
+use serde_json::{Value, json};
+
+use super::Parent;
+use super::ranges::ServiceRange;
+use crate::mirror::{Index, Mirror};
+use crate::object;
+use crate::ownership::Tracking;
+use crate::registry::Registry;
+use crate::server::ApiServer;
+use crate::storage::Storage;
+use crate::writes::{Author, DeleteOptions, Preconditions};
+
+const GROUP: &str = "networking.k8s.io";
+const CLAIMS: &str = "ipaddresses";
+const RANGES: &str = "servicecidrs";
+/// Who made a claim, and who may take it back (a label).
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+const ALLOCATOR: &str = "ipallocator.k8s.io";
+const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
+/// The manager of the fields of claims.
+const MANAGER: &str = "kube-apiserver";
+
+/// Why a Service does not get an address.
+#[derive(Debug)]
+pub(super) enum NoAddress {
+    /// There is none left.
+    Full,
+    /// It is in no range that gives addresses at the moment; those that do.
+    OutOfRange(String),
+    /// It is another's.
+    Taken,
+    /// The claim could not be written.
+    Failed(Status),
+}
+
+impl From<Status> for NoAddress {
+    fn from(status: Status) -> Self {
+        Self::Failed(status)
+    }
+}
+
+/// The addresses of all claims, whoever manages them.
+#[derive(Debug, Default)]
+struct ClaimedAddresses(RwLock<BTreeSet<u32>>);
+
+impl Index for ClaimedAddresses {
+    fn replace(&self, objects: &[Value]) {
+        let all = objects.iter().map(object::name).filter_map(number);
+        *self.0.write() = all.collect();
+    }
+
+    fn put(&self, object: &Value) {
+        self.0.write().extend(number(object::name(object)));
+    }
+
+    fn remove(&self, _: &str, name: &str) {
+        if let Some(address) = number(name) {
+            self.0.write().remove(&address);
+        }
+    }
+}
+
+fn number(address: &str) -> Option<u32> {
+    address.parse::<Ipv4Addr>().ok().map(u32::from)
+}
+
+/// The ranges of ServiceCIDRs by their names, and whether they give addresses.
+#[derive(Debug, Default)]
+struct OfferedRanges(RwLock<BTreeMap<String, (bool, Vec<ServiceRange>)>>);
+
+impl Index for OfferedRanges {
+    fn replace(&self, objects: &[Value]) {
+        *self.0.write() = objects.iter().map(offer).collect();
+    }
+
+    fn put(&self, object: &Value) {
+        self.0.write().extend([offer(object)]);
+    }
+
+    fn remove(&self, _: &str, name: &str) {
+        self.0.write().remove(name);
+    }
+}
+
+fn offer(object: &Value) -> (String, (bool, Vec<ServiceRange>)) {
+    let list = |path: &str| object.pointer(path).and_then(Value::as_array);
+    let cidrs = list("/spec/cidrs").into_iter().flatten();
+    let ranges = cidrs.filter_map(|cidr| ServiceRange::of_cidr(cidr.as_str()?));
+    let is_ready = list("/status/conditions")
+        .into_iter()
+        .flatten()
+        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True");
+    let gives = is_ready && !object::is_deleting(object);
+    (object::name(object).to_owned(), (gives, ranges.collect()))
+}
+
+impl OfferedRanges {
+    /// The ranges that give addresses, each once; the cluster's first one first.
+    fn giving(&self, first: ServiceRange) -> Vec<ServiceRange> {
+        let mut all = Vec::new();
+        for (gives, ranges) in self.0.read().values() {
+            for range in ranges.iter().filter(|_| *gives) {
+                if !all.contains(range) {
+                    all.push(*range);
+                }
+            }
+        }
+        all.sort_by_key(|range| *range != first);
+        all
+    }
+}
+
+/// Which addresses there are, and the claims on them.
+pub(super) struct ClusterIps {
+    /// The cluster's first range.
+    range: ServiceRange,
+    claimed: Arc<ClaimedAddresses>,
+    offered: Arc<OfferedRanges>,
+    storages: Option<[Arc<Storage>; 2]>,
+    /// None before the first use.
+    mirrors: OnceLock<Option<[Mirror; 2]>>,
+}
+
+impl std::fmt::Debug for ClusterIps {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ClusterIps({})", self.range)
+    }
+}
+
+impl ClusterIps {
+    pub(super) fn new(range: ServiceRange, registry: &Registry) -> Self {
+        let snapshot = registry.snapshot();
+        let storage = |plural| {
+            let resource = snapshot.by_group_resource(GROUP, plural);
+            resource.map(|resource| Arc::clone(&resource.storage))
+        };
+        Self {
+            range,
+            claimed: Arc::default(),
+            offered: Arc::default(),
+            storages: storage(CLAIMS)
+                .zip(storage(RANGES))
+                .map(|(claims, ranges)| [claims, ranges]),
+            mirrors: OnceLock::new(),
+        }
+    }
+
+    /// Has everything known that this server has written: of ranges, and where `claims_too` of claims, which are written all
+    /// the time.
+    async fn fresh(&self, claims_too: bool) {
+        let follow = || {
+            let [claims, ranges] = self.storages.as_ref()?;
+            let claimed = Arc::clone(&self.claimed) as Arc<dyn Index>;
+            let offered = Arc::clone(&self.offered) as Arc<dyn Index>;
+            Some([
+                Mirror::spawn(Arc::clone(claims), claimed),
+                Mirror::spawn(Arc::clone(ranges), offered),
+            ])
+        };
+        // before the first use everything is waited for
+        let claims_too = claims_too || self.mirrors.get().is_none();
+        let Some([claims, ranges]) = self.mirrors.get_or_init(follow) else {
+            return;
+        };
+        if !ranges.fresh().await || (claims_too && !claims.fresh().await) {
+            tracing::warn!("what is known of the addresses of Services may be old");
+        }
+    }
+
+    /// Whether an address is one that Services may have.
+    pub(super) fn contains(&self, address: Ipv4Addr) -> bool {
+        let offered = self.offered.0.read();
+        let mut ranges = offered.values().flat_map(|(_, ranges)| ranges);
+        self.range.contains(address.into()) || ranges.any(|range| range.contains(address.into()))
+    }
+
+    /// Claims any address; with `dry_run` it is only looked for.
+    pub(super) async fn claim_any(
+        &self,
+        server: &ApiServer,
+        parent: Parent<'_>,
+        dry_run: bool,
+    ) -> Result<Ipv4Addr, NoAddress> {
+        // Only where there seems to be none it matters whether that is still so.
+        for again in [false, true] {
+            self.fresh(again).await;
+            for range in self.offered.giving(self.range) {
+                let mut lost = BTreeSet::new();
+                while let Some(address) = self.free(range, &lost) {
+                    let ip = Ipv4Addr::from(address);
+                    if dry_run || claim(server, ip, parent).await? {
+                        return Ok(ip);
+                    }
+                    lost.insert(address);
+                }
+            }
+        }
+        Err(NoAddress::Full)
+    }
+
+    /// An address of which no claim is known.
+    fn free(&self, range: ServiceRange, lost: &BTreeSet<u32>) -> Option<u32> {
+        let (all, from) = (range.addresses(), range.dynamic());
+        if all.is_empty() {
+            return None;
+        }
+        let start = match from < all.end {
+            true => rand::rng().random_range(from..all.end),
+            false => from,
+        };
+        let claimed = self.claimed.0.read();
+        (start..all.end)
+            .chain(from..start)
+            .chain(all.start..from)
+            .find(|address| !claimed.contains(address) && !lost.contains(address))
+    }
+
+    /// Claims this address; with `dry_run` it is only looked for.
+    pub(super) async fn claim_this(
+        &self,
+        server: &ApiServer,
+        ip: Ipv4Addr,
+        parent: Parent<'_>,
+        dry_run: bool,
+    ) -> Result<(), NoAddress> {
+        self.fresh(dry_run).await;
+        let ranges = self.offered.giving(self.range);
+        if !ranges.iter().any(|range| range.contains(ip.into())) {
+            let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
+            return Err(NoAddress::OutOfRange(ranges.join(", ")));
+        }
+        if dry_run {
+            return match self.claimed.0.read().contains(&ip.into()) {
+                true => Err(NoAddress::Taken),
+                false => Ok(()),
+            };
+        }
+        match claim(server, ip, parent).await? {
+            true => Ok(()),
+            false => Err(NoAddress::Taken),
+        }
+    }
+}
+
+/// All addresses that are claimed.
+pub(super) async fn all(server: &ApiServer) -> Result<BTreeSet<Ipv4Addr>, Status> {
+    let claims = server.objects(GROUP, CLAIMS, None).await?;
+    let addresses = claims.iter().map(object::name);
+    Ok(addresses.filter_map(|name| name.parse().ok()).collect())
+}
+
+/// Creates the claim; false when there is one already. Boxed, because it is a write during a write.
+pub(super) fn claim<'a>(
+    server: &'a ApiServer,
+    ip: Ipv4Addr,
+    parent: Parent<'a>,
+) -> BoxFuture<'a, Result<bool, Status>> {
+    Box::pin(async move {
+        let wanted = json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
+            "metadata": {
+                "name": ip.to_string(),
+                "labels": { FAMILY: "IPv4", MANAGED_BY: ALLOCATOR },
+            },
+            "spec": { "parentRef": {
+                "group": "", "resource": "services",
+                "namespace": parent.namespace, "name": parent.name,
+            } },
+        });
+        let snapshot = server.registry().snapshot();
+        let Some(resource) = snapshot.by_group_resource(GROUP, CLAIMS) else {
+            return Ok(true);
+        };
+        let author = Author::apiserver();
+        let writer = author.writer(server, resource, "", Tracking::Update(MANAGER.to_owned()));
+        match writer.create(wanted).await {
+            Ok(_) => Ok(true),
+            Err(status) if status.reason == Reason::AlreadyExists => Ok(false),
+            Err(status) => Err(status),
+        }
+    })
+}
+
+/// Takes a claim back, if it is still this parent's.
+pub(super) fn release<'a>(
+    server: &'a ApiServer,
+    ip: Ipv4Addr,
+    parent: Parent<'a>,
+) -> BoxFuture<'a, Result<(), Status>> {
+    Box::pin(async move {
+        let name = ip.to_string();
+        let snapshot = server.registry().snapshot();
+        let Some(resource) = snapshot.by_group_resource(GROUP, CLAIMS) else {
+            return Ok(());
+        };
+        let held = server.object(GROUP, CLAIMS, "", &name).await?;
+        let Some(held) = held.filter(|held| is_claim_of(held, parent)) else {
+            return Ok(());
+        };
+        let author = Author::apiserver();
+        let writer = author.writer(server, resource, "", Tracking::Update(MANAGER.to_owned()));
+        // not one that somebody has made meanwhile
+        let options = DeleteOptions {
+            preconditions: Preconditions {
+                uid: Some(object::uid(&held).to_owned()),
+                resource_version: None,
+            },
+            ..DeleteOptions::default()
+        };
+        match writer.delete(&name, &options).await {
+            Err(status) if !matches!(status.reason, Reason::NotFound | Reason::Conflict) => {
+                Err(status)
+            }
+            _ => Ok(()),
+        }
+    })
+}
+
+/// Whether an IPAddress is the allocator's claim for this Service.
+fn is_claim_of(address: &Value, parent: Parent<'_>) -> bool {
+    let of = |key: &str| {
+        address["spec"]["parentRef"][key]
+            .as_str()
+            .unwrap_or_default()
+    };
+    address["metadata"]["labels"][MANAGED_BY] == ALLOCATOR
+        && (of("group"), of("resource")) == ("", "services")
+        && (of("namespace"), of("name")) == (parent.namespace, parent.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(name: &str, cidr: &str, ready: &str) -> Value {
+        json!({
+            "metadata": { "name": name }, "spec": { "cidrs": [cidr, "fd00::/112"] },
+            "status": { "conditions": [{ "type": "Ready", "status": ready }] },
+        })
+    }
+
+    #[test]
+    fn only_ready_ranges_give_addresses_the_first_one_first() {
+        let (offered, first) = (OfferedRanges::default(), ServiceRange::default());
+        let mut going = range("going", "10.3.0.0/24", "True");
+        going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        offered.replace(&[
+            range("a", "10.1.0.0/24", "True"),
+            range("b", "10.2.0.0/24", "False"),
+            going,
+            range("kubernetes", "10.96.0.0/16", "True"),
+            range("same", "10.96.0.0/16", "True"),
+        ]);
+        let giving = || -> Vec<String> {
+            let all = offered.giving(first);
+            all.iter().map(ToString::to_string).collect()
+        };
+        assert_eq!(giving(), ["10.96.0.0/16", "10.1.0.0/24"]);
+        offered.put(&range("b", "10.2.0.0/24", "True"));
+        offered.remove("", "a");
+        assert_eq!(giving(), ["10.96.0.0/16", "10.2.0.0/24"]);
+    }
+
+    #[test]
+    fn the_lower_addresses_are_given_last() {
+        let ips = ClusterIps {
+            range: ServiceRange::default(),
+            claimed: Arc::default(),
+            offered: Arc::default(),
+            storages: None,
+            mirrors: OnceLock::new(),
+        };
+        let range = ServiceRange::of_cidr("10.0.0.0/27").unwrap();
+        let mut given = Vec::new();
+        while let Some(address) = ips.free(range, &BTreeSet::new()) {
+            ips.claimed.0.write().insert(address);
+            given.push(address - u32::from(Ipv4Addr::new(10, 0, 0, 0)));
+        }
+        assert_eq!(given.len(), 30);
+        let (upper, lower) = given.split_at(14);
+        assert!(upper.iter().all(|offset| *offset > 16), "{given:?}");
+        assert!(lower.iter().all(|offset| *offset <= 16), "{given:?}");
+        let network = ServiceRange::of_cidr("10.0.0.0/32").unwrap();
+        assert_eq!(ips.free(network, &BTreeSet::new()), None);
+    }
+}
