@@ -686,3 +686,64 @@ fn a_service_is_installed_works_and_is_removed() {
     }
     assert!(left.is_empty(), "{left:?}");
 }
+
+#[test]
+fn a_bundle_for_a_report_holds_no_secrets() {
+    let Some(kubectl) = any_kubectl() else { return };
+    let cluster = harness::Cluster::up(&["--no-node"]);
+    let manifest = r#"
+apiVersion: v1
+kind: Secret
+metadata: {name: s}
+stringData: {password: s3cret}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: c}
+data: {file: s3cret}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: reported}
+spec:
+  containers: [{name: c, image: i, args: [--token=s3cret], env: [{name: A, value: s3cret}]}]
+"#;
+    eventually("the account of pods", Duration::from_secs(30), || {
+        let mut get = cluster.kubectl(&kubectl);
+        output(get.args(["get", "serviceaccount", "default"]))
+            .status
+            .success()
+    });
+    harness::kubectl_stdin(&cluster, &kubectl, &["apply", "-f", "-"], manifest);
+    let dir = temp_dir();
+    let file = dir.path().join("bundle.tar.gz");
+    let mut command = Command::new(DAVIT);
+    command.args(["debug", "bundle", "-o"]).arg(&file);
+    run(command.env("KUBECONFIG", &cluster.kubeconfig));
+    let again = output(&mut command);
+    assert!(!again.status.success(), "what is there stays");
+    let opened = std::fs::File::open(&file).unwrap();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(opened));
+    let mut files = std::collections::BTreeMap::new();
+    for entry in archive.entries().unwrap() {
+        let mut entry = entry.unwrap();
+        let path = entry.path().unwrap().into_owned();
+        let mut text = String::new();
+        entry.read_to_string(&mut text).unwrap();
+        let name: std::path::PathBuf = path.components().skip(1).collect();
+        files.insert(name.display().to_string(), text);
+    }
+    let pods = &files["objects/api/v1/pods.json"];
+    assert!(
+        pods.contains("\"reported\"") && !pods.contains("--token"),
+        "{pods}"
+    );
+    assert!(files["readyz.txt"].contains("[+]ping ok"));
+    assert!(files["metrics.txt"].contains("apiserver_request_total"));
+    assert!(files["bundle.json"].contains("notAnswered"));
+    let telling: Vec<_> = files
+        .iter()
+        .filter(|(_, text)| text.contains("s3cret"))
+        .collect();
+    assert!(telling.is_empty(), "{telling:?}");
+}

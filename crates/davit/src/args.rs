@@ -137,6 +137,8 @@ pub(crate) enum Command {
     Devices(Devices),
     /// Say why a pod is pending or refused, or where its devices came from
     Explain(Explain),
+    /// Collect what a report of a fault needs
+    Debug(crate::debug::Debug),
     /// Manage the images of the embedded runtime
     Image(Image),
     /// Save all objects of a running cluster to a file

@@ -25,7 +25,15 @@ use std::path::{Path, PathBuf};
 pub(crate) use show::{ConfigArgs, Setting, file_of, run, settings};
 
 /// The commands that go on, and may be configured by a file.
-const COMMANDS: [&str; 5] = ["up", "server", "scheduler", "controllers", "node"];
+const COMMANDS: [&str; 7] = [
+    "up",
+    "server",
+    "scheduler",
+    "controllers",
+    "node",
+    "proxy",
+    "dns",
+];
 /// The flag that names the file.
 const FLAG: &str = "configuration";
 /// What names of environment variables begin with.

@@ -6,6 +6,7 @@ mod args;
 mod backup;
 mod components;
 mod configuration;
+mod debug;
 mod demo;
 mod devices;
 mod dns;
@@ -106,6 +107,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Token(token) => token::run(token).await,
         Command::Devices(devices) => devices::run(devices).await,
         Command::Explain(explain) => explain::run(explain).await,
+        Command::Debug(args) => debug::run(args).await,
         Command::Image(image) => image::run(image).await,
         Command::Backup(args) => backup::backup(args).await,
         Command::Restore(args) => backup::restore(args).await,
