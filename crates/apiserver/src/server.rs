@@ -207,7 +207,13 @@ impl ApiServer {
     ///
     /// # Errors
     /// When keys, TLS or the first objects cannot be made.
-    pub async fn new(options: Options) -> Result<Arc<Self>, Error> {
+    pub fn new(options: Options) -> BoxFuture<'static, Result<Arc<Self>, Error>> {
+        // Boxed, here and where others of the house are entered: what runs is compiled in its own crate, once, and not by
+        // everybody who starts it.
+        Self::start(options).boxed()
+    }
+
+    async fn start(options: Options) -> Result<Arc<Self>, Error> {
         let pki = match &options.data_dir {
             Some(dir) => Some(Pki::open(&dir.join("pki"))?),
             None => None,
@@ -385,7 +391,15 @@ impl ApiServer {
     ///
     /// # Errors
     /// When TLS cannot be configured or the cluster's own endpoints cannot be written.
-    pub async fn serve(
+    pub fn serve(
+        self: Arc<Self>,
+        listener: TcpListener,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.serve_until(listener, cancel).boxed()
+    }
+
+    async fn serve_until(
         self: Arc<Self>,
         listener: TcpListener,
         cancel: CancellationToken,
@@ -468,12 +482,12 @@ impl ApiServer {
         }
     }
 
-    pub(crate) async fn answer(
-        self: &Arc<Self>,
+    pub(crate) fn answer<'a>(
+        self: &'a Arc<Self>,
         request: Request<RequestBody>,
         caller: Caller,
-    ) -> Response<ResponseBody> {
-        pipeline::run(self, request, caller).await
+    ) -> BoxFuture<'a, Response<ResponseBody>> {
+        pipeline::run(self, request, caller).boxed()
     }
 
     /// Ends watches and makes `/readyz` fail, as the first step of a shutdown of a server that is
@@ -622,7 +636,15 @@ impl ApiServer {
     ///
     /// # Errors
     /// When TLS cannot be configured.
-    pub async fn serve_pods(
+    pub fn serve_pods(
+        self: Arc<Self>,
+        listener: TcpListener,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.serve_pods_until(listener, cancel).boxed()
+    }
+
+    async fn serve_pods_until(
         self: Arc<Self>,
         listener: TcpListener,
         cancel: CancellationToken,

@@ -65,6 +65,8 @@ mod volume_protection;
 use controller::{COMPONENT, Spawner};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use davit_task::{TaskEnded, Tasks};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use informers::Informers;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -119,7 +121,11 @@ impl Controllers {
     ///
     /// # Errors
     /// When a task ended without which they cannot go on; they can be run again.
-    pub async fn run(self, cancel: CancellationToken) -> Result<(), TaskEnded> {
+    pub fn run(self, cancel: CancellationToken) -> BoxFuture<'static, Result<(), TaskEnded>> {
+        self.run_until(cancel).boxed()
+    }
+
+    async fn run_until(self, cancel: CancellationToken) -> Result<(), TaskEnded> {
         // Whatever ends the run ends its tasks.
         let cancel = cancel.child_token();
         let _guard = cancel.clone().drop_guard();

@@ -7,6 +7,8 @@ use crate::told::ProxyOptions;
 use crate::{Error, failed};
 use davit_net::nft::Table;
 use davit_netplan::Network;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -93,7 +95,15 @@ impl ProxyAlone {
     ///
     /// # Errors
     /// Without the right to change the network, or a kernel without nf_tables.
-    pub async fn run(self, client: kube::Client, cancel: CancellationToken) -> Result<(), Error> {
+    pub fn run(
+        self,
+        client: kube::Client,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.run_until(client, cancel).boxed()
+    }
+
+    async fn run_until(self, client: kube::Client, cancel: CancellationToken) -> Result<(), Error> {
         let opening = tokio::task::spawn_blocking(|| Ruleset::open(TABLE, NO_LINKS));
         let opened = opening.await.map_err(std::io::Error::other);
         let ruleset = opened.and_then(|opened| opened);

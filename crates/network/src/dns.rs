@@ -7,6 +7,8 @@ use crate::follower::{all, trigger_of};
 use crate::{Error, failed, http};
 use davit_client::{Change, Informer, Subscription};
 use davit_dns::{Forwarder, Metrics, Server, Upstreams, Zone};
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::Timestamp;
@@ -316,7 +318,15 @@ impl DnsAlone {
     ///
     /// # Errors
     /// When the cluster's domain is none, or the address cannot be listened on.
-    pub async fn run(self, client: kube::Client, cancel: CancellationToken) -> Result<(), Error> {
+    pub fn run(
+        self,
+        client: kube::Client,
+        cancel: CancellationToken,
+    ) -> BoxFuture<'static, Result<(), Error>> {
+        self.run_until(client, cancel).boxed()
+    }
+
+    async fn run_until(self, client: kube::Client, cancel: CancellationToken) -> Result<(), Error> {
         check(&self.dns)?;
         // Later on it waits for an address; one that cannot be had at the start is a mistake.
         listen(self.listen)

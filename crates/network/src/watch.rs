@@ -8,6 +8,8 @@ use crate::ruleset::Ruleset;
 use crate::told::ProxyOptions;
 use crate::{DnsOptions, Error, dns, failed, links_of, metric_of, policy, sweep, table_of};
 use davit_netplan::Network;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -77,7 +79,11 @@ impl NodeNetwork {
     }
 
     /// Follows the API until `cancel` is cancelled.
-    pub async fn run(self, client: kube::Client, cancel: CancellationToken) {
+    pub fn run(self, client: kube::Client, cancel: CancellationToken) -> BoxFuture<'static, ()> {
+        self.run_until(client, cancel).boxed()
+    }
+
+    async fn run_until(self, client: kube::Client, cancel: CancellationToken) {
         let mut tasks = JoinSet::new();
         let (options, gateway) = (self.options.dns.clone(), self.gateway());
         let namespaces = all(&client, &mut tasks, &cancel);

@@ -57,6 +57,8 @@ use davit_flexvolume::FlexDrivers;
 use davit_oci::runtime::Runtime;
 use davit_task::{TaskEnded, Tasks};
 use davit_topology::Hardware;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::{Node, Pod, Service, Taint};
 use kube::Api;
 use kube::runtime::watcher;
@@ -354,7 +356,11 @@ impl NodeAgent {
     ///
     /// # Errors
     /// What keeps the agent from starting; once it runs, errors are retried and reported on the objects they concern.
-    pub async fn run(self, cancel: CancellationToken) -> Result<(), Error> {
+    pub fn run(self, cancel: CancellationToken) -> BoxFuture<'static, Result<(), Error>> {
+        self.run_until(cancel).boxed()
+    }
+
+    async fn run_until(self, cancel: CancellationToken) -> Result<(), Error> {
         // Everything the agent starts ends with it, also when starting fails half-way.
         let cancel = cancel.child_token();
         let _guard = cancel.clone().drop_guard();

@@ -9,6 +9,8 @@ mod consulting;
 mod engine;
 mod storage;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
@@ -214,11 +216,14 @@ impl Scheduler {
     ///
     /// # Errors
     /// When a task the scheduler depends on ended; it can be run again.
-    pub async fn run(&self, cancel: CancellationToken) -> Result<(), SchedulerError> {
-        self.progress.store(SYNCING, Ordering::Relaxed);
-        let ended = self.run_until_end(cancel).await;
-        self.progress.store(IDLE, Ordering::Relaxed);
-        ended
+    pub fn run(&self, cancel: CancellationToken) -> BoxFuture<'_, Result<(), SchedulerError>> {
+        let run = async move {
+            self.progress.store(SYNCING, Ordering::Relaxed);
+            let ended = self.run_until_end(cancel).await;
+            self.progress.store(IDLE, Ordering::Relaxed);
+            ended
+        };
+        run.boxed()
     }
 
     async fn run_until_end(&self, cancel: CancellationToken) -> Result<(), SchedulerError> {
