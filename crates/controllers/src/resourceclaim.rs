@@ -390,10 +390,14 @@ impl Reconcile for OfClaims {
             };
             let deleted = api.delete(&key.name, &params).await;
             let deleted = gone_is_none(deleted).context(|| format!("delete claim {key}"))?;
-            match deleted.and_then(|deleted| deleted.left()) {
-                Some(deleting) => claim = deleting,
-                None => return Ok(Next::Wait),
-            }
+            let Some(deleted) = deleted else {
+                return Ok(Next::Wait);
+            };
+            // without its finalizer it would be gone at once
+            let Some(deleting) = deleted.left() else {
+                return Ok(Next::Wait);
+            };
+            claim = deleting;
         }
         if let Some(status) = plan::freed_status(&claim, users.clone()) {
             claim.status = Some(status);

@@ -50,13 +50,17 @@ pub(crate) async fn ensure(server: &Arc<ApiServer>) -> Result<(), (String, Statu
             work.push((plural, wanted, held));
         }
     }
-    let work = work.into_iter().map(|(plural, wanted, held)| async move {
-        let what = format!("{plural} {}", object::name(&wanted));
-        bring(server, plural, wanted, held)
-            .await
-            .map_err(|status| (what, status))
-    });
-    let mut done = futures::stream::iter(work).buffer_unordered(TOGETHER);
+    let mut writes = Vec::new();
+    for (plural, wanted, held) in work {
+        let write = async move {
+            let what = format!("{plural} {}", object::name(&wanted));
+            bring(server, plural, wanted, held)
+                .await
+                .map_err(|status| (what, status))
+        };
+        writes.push(write);
+    }
+    let mut done = futures::stream::iter(writes).buffer_unordered(TOGETHER);
     while let Some(result) = done.next().await {
         result?;
     }

@@ -167,7 +167,7 @@ pub(super) fn drops_finalizer(
         return false;
     }
     let status = claim.status.as_ref();
-    vanishes_unprotected(claim) || !status.is_some_and(|s| s.allocation.is_some())
+    vanishes_unprotected(claim) || status.is_none_or(|s| s.allocation.is_none())
 }
 
 #[cfg(test)]
