@@ -28,6 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-encryption",
             "davit-etcd",
             "davit-client",
+            "davit-certificates",
             "davit-listen",
             "davit-streaming",
             "davit-net",

@@ -145,10 +145,6 @@ const MAY: &[(&str, &str)] = &[
         "pinned namespaces in davit's state directory",
     ),
     (
-        "oci/src/monitor/mounts/images.rs",
-        "layers of finished images",
-    ),
-    (
         "oci/src/monitor/pause.rs",
         "pinned namespaces in davit's state directory",
     ),

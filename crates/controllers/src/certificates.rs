@@ -3,11 +3,9 @@
 //! The built-in signers and what they require of a request:
 //! <https://kubernetes.io/docs/reference/access-authn-authz/certificate-signing-requests/#kubernetes-signers>.
 
-mod der;
-mod request;
-
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, gone_is_none};
 use async_trait::async_trait;
+use davit_certificates::request::{self, Request};
 use davit_client::{Informer, ObjectKey};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::authorization::v1::{
@@ -18,10 +16,9 @@ use k8s_openapi::api::certificates::v1::{
 };
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, PostParams};
-use request::Request;
 use std::time::Duration;
 
-pub use der::{Authority, AuthorityError};
+pub use davit_certificates::{Authority, AuthorityError};
 
 const APPROVED: &str = "Approved";
 const DENIED: &str = "Denied";
@@ -186,19 +183,6 @@ const NODE_CLIENT: (&str, &str) = (
     "Auto approving kubelet client certificate after SubjectAccessReview.",
 );
 
-impl Authority {
-    /// Reads, judges and signs a request, as it is done for one that was approved; the certificate is PEM.
-    ///
-    /// # Errors
-    /// Why it is not signed, for its status.
-    pub fn answer(&self, asked: &CertificateSigningRequest) -> Result<String, String> {
-        let request = Request::parse(asked)?;
-        request.check_for(&asked.spec.signer_name)?;
-        self.sign(&request, asked.spec.expiration_seconds)
-            .map_err(|error| error.to_string())
-    }
-}
-
 /// Signs what is approved, for the built-in signers.
 struct Signer {
     client: kube::Client,
@@ -226,7 +210,7 @@ impl Reconcile for Signer {
                     Some(ByteString(pem.into_bytes()));
                 signed
             }
-            Err(why) => with_condition(&held, FAILED, "SignerValidationFailure", &why),
+            Err(why) => with_condition(&held, FAILED, "SignerValidationFailure", &why.to_string()),
         };
         let written = Api::all(self.client.clone())
             .replace_status(&key.name, &PostParams::default(), &next)

@@ -1,8 +1,6 @@
 //! Makes Jobs on a schedule.
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/>
 
-mod schedule;
-
 use crate::controller::{
     Context, Error, Next, Reconcile, Spawner, cause_of, exists_is_none, gone_is_none,
 };
@@ -10,6 +8,7 @@ use crate::informers::Informers;
 use crate::job::outcome;
 use crate::pod_control::{controller_key, controller_of};
 use async_trait::async_trait;
+use davit_api::schedule::Schedule;
 use davit_client::{EventRecorder, ObjectKey, object_ref};
 use k8s_openapi::api::batch::v1::{CronJob, CronJobStatus, Job};
 use k8s_openapi::api::core::v1::ObjectReference;
@@ -17,7 +16,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::Resource;
 use kube::api::{DeleteParams, PostParams};
-use schedule::Schedule;
 use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,7 @@
 //! The command line. Names are stable; `docs/` and scripts rely on them.
 
 use crate::access::AccessOptions;
+use crate::cluster_flag::Cluster;
 use crate::join::JoinFlags;
 use crate::kubelet_flags::KubeletFlags;
 use crate::output::Output;
@@ -160,7 +161,7 @@ pub(crate) enum Command {
     /// Print the version, as --version does
     Version,
     /// List the feature gates that are known, their stages and defaults
-    Features(FeaturesArgs),
+    Features(crate::features::FeaturesArgs),
     /// Serve Prometheus metrics of a node's devices, davit's or a kubelet's
     Exporter(crate::exporter::Options),
     /// Simulated devices and nodes, and conformance checks for plugins and monitors
@@ -625,21 +626,6 @@ pub(crate) struct Devices {
     pub(crate) node: Option<String>,
 }
 
-/// Which cluster to ask.
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Cluster {
-    /// How to reach the API server [default: $KUBECONFIG, the davit cluster of this machine, ~/.kube/config]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) kubeconfig: Option<PathBuf>,
-}
-
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct FeaturesArgs {
-    /// Output format
-    #[arg(short, long, value_enum)]
-    pub(crate) output: Option<Output>,
-}
-
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Explain {
     #[command(subcommand)]
@@ -708,13 +694,6 @@ pub(crate) enum ImageAction {
     },
 }
 
-/// The script by which a shell completes davit's command lines.
-pub(crate) fn completion(shell: clap_complete::Shell) -> Vec<u8> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Args::full_command(), "davit", &mut script);
-    script
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -737,17 +716,6 @@ mod tests {
     #[test]
     fn command_line_is_consistent() {
         Args::full_command().debug_assert();
-    }
-
-    #[test]
-    fn every_shell_gets_a_script_that_knows_the_commands() {
-        for shell in <clap_complete::Shell as clap::ValueEnum>::value_variants() {
-            let script = String::from_utf8(completion(*shell)).unwrap();
-            assert!(
-                script.contains("explain") && script.contains("data-dir"),
-                "{shell}"
-            );
-        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `davit backup` and `davit restore`: all objects in a file, and a store made of it.
 
-use crate::args::Cluster;
+use crate::cluster_flag::Cluster;
 use crate::etcd::{Place, StoreFlags};
 use crate::paths;
 use anyhow::{Context, Result, bail, ensure};

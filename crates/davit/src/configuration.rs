@@ -14,7 +14,6 @@
 mod file;
 mod show;
 
-use crate::args::Args;
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use std::collections::BTreeMap;
@@ -96,6 +95,13 @@ pub(crate) fn with_flag(command: Command) -> Command {
     })
 }
 
+/// The script by which a shell completes davit's command lines.
+pub(crate) fn completion(command: &Command, shell: clap_complete::Shell) -> Vec<u8> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command.clone(), "davit", &mut script);
+    script
+}
+
 /// Adds to a command line what the environment and the file that it names say.
 ///
 /// `environment` answers with the value of a variable. A line that cannot be understood, or of a command that takes no
@@ -168,8 +174,8 @@ pub(crate) fn complete(
 ///
 /// # Errors
 /// It cannot be read, or is wrong.
-pub(crate) fn commands_in(file: &Path) -> anyhow::Result<Vec<String>> {
-    let sections = file::read(file).and_then(|text| file::sections(&Args::full_command(), &text));
+pub(crate) fn commands_in(command: &Command, file: &Path) -> anyhow::Result<Vec<String>> {
+    let sections = file::read(file).and_then(|text| file::sections(command, &text));
     let faults = |faults: Vec<String>| anyhow::anyhow!("{}: {}", file.display(), faults.join("; "));
     Ok(sections.map_err(faults)?.into_keys().collect())
 }

@@ -2,7 +2,7 @@
 
 mod redact;
 
-use crate::args::Cluster;
+use crate::cluster_flag::Cluster;
 use crate::paths;
 use anyhow::{Context, Result, bail};
 use clap::Subcommand;

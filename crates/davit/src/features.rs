@@ -4,9 +4,16 @@ use std::io::Write as _;
 
 use davit_api::features::{Effect, Features, GateInfo, gates};
 
-use crate::args::FeaturesArgs;
 use crate::output::Output;
 use crate::table;
+
+/// Flags of `davit features`.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct FeaturesArgs {
+    /// Output format
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<Output>,
+}
 
 pub(crate) fn run(args: &FeaturesArgs) -> anyhow::Result<()> {
     let all: Vec<GateInfo> = gates().collect();

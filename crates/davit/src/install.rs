@@ -76,17 +76,17 @@ impl Place {
     }
 }
 
-pub(crate) fn install(args: &Install) -> Result<()> {
+pub(crate) fn install(args: &Install, commands: &clap::Command) -> Result<()> {
     let place = Place::new(args.destdir.as_deref())?;
     let command = if args.node { "node" } else { "up" };
     let file = place.at(CONFIGURATION);
-    let configuration = wanted_configuration(command, &args.flags, &file)?;
+    let configuration = wanted_configuration(commands, command, &args.flags, &file)?;
     write_binary(&place.at(BINARY))?;
     match std::fs::symlink_metadata(place.at(PLUGIN)) {
         Ok(_) => {}
         Err(_) => symlink("davit", place.at(PLUGIN)).context("cannot make kubectl-davit")?,
     }
-    let script = crate::args::completion(clap_complete::Shell::Bash);
+    let script = configuration::completion(commands, clap_complete::Shell::Bash);
     write(&place.at(COMPLETION), &script, 0o644)?;
     if let Some(text) = configuration {
         // it may hold a token
@@ -116,7 +116,7 @@ pub(crate) fn install(args: &Install) -> Result<()> {
     Ok(())
 }
 
-pub(crate) async fn uninstall(args: Uninstall) -> Result<()> {
+pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Result<()> {
     let place = Place::new(args.destdir.as_deref())?;
     let (unit, file) = (place.at(UNIT), place.at(CONFIGURATION));
     if !unit.exists() && !file.exists() && !place.at(BINARY).exists() {
@@ -126,7 +126,7 @@ pub(crate) async fn uninstall(args: Uninstall) -> Result<()> {
         systemctl(&["disable", "--now", SERVICE])?;
     }
     if !place.is_elsewhere {
-        for (data_dir, root) in used(&file)? {
+        for (data_dir, root) in used(commands, &file)? {
             let data_dir = paths::data_dir(data_dir.as_deref())?;
             if data_dir.exists() {
                 down::run(down::Down::of(data_dir, root, args.purge)).await?;
@@ -158,7 +158,12 @@ pub(crate) async fn uninstall(args: Uninstall) -> Result<()> {
 }
 
 /// The text for the configuration file; none if the one that is there stays. Either is one that the command starts with.
-fn wanted_configuration(command: &str, flags: &[OsString], file: &Path) -> Result<Option<String>> {
+fn wanted_configuration(
+    commands: &clap::Command,
+    command: &str,
+    flags: &[OsString],
+    file: &Path,
+) -> Result<Option<String>> {
     let exists = file.exists();
     if exists && !flags.is_empty() {
         bail!(
@@ -172,22 +177,22 @@ fn wanted_configuration(command: &str, flags: &[OsString], file: &Path) -> Resul
     }
     line.extend(flags.iter().cloned());
     // the environment of this process is not the service's
-    let settings = configuration::settings(line, |_| None)?;
+    let settings = configuration::settings(commands, line, |_| None)?;
     let said: Vec<Setting> = settings.into_iter().filter(Setting::is_flag).collect();
     Ok((!exists).then(|| configuration::file_of(command, &said)))
 }
 
 /// Data directory and root of what the configuration file starts.
-fn used(file: &Path) -> Result<Vec<(Option<PathBuf>, Option<PathBuf>)>> {
+fn used(commands: &clap::Command, file: &Path) -> Result<Vec<(Option<PathBuf>, Option<PathBuf>)>> {
     if !file.exists() {
         return Ok(vec![(None, None)]);
     }
-    let sections = configuration::commands_in(file)?;
+    let sections = configuration::commands_in(commands, file)?;
     sections
         .into_iter()
         .map(|command| {
             let line = vec![command.into(), "--configuration".into(), file.into()];
-            let settings = configuration::settings(line, |_| None)?;
+            let settings = configuration::settings(commands, line, |_| None)?;
             let of = |name| {
                 settings
                     .iter()

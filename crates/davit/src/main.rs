@@ -4,6 +4,7 @@
 mod access;
 mod args;
 mod backup;
+mod cluster_flag;
 mod components;
 mod configuration;
 mod debug;
@@ -96,8 +97,8 @@ async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         Command::Up(up) => up::run(up).await,
         Command::Down(down) => down::run(down).await,
-        Command::Install(args) => install::install(&args),
-        Command::Uninstall(args) => install::uninstall(args).await,
+        Command::Install(flags) => install::install(&flags, &Args::full_command()),
+        Command::Uninstall(flags) => install::uninstall(flags, &Args::full_command()).await,
         Command::Server(server) => single::server(server).await,
         Command::Scheduler(flags) => scheduler::run(*flags).await,
         Command::Controllers(client) => single::controllers(client).await,
@@ -113,9 +114,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Restore(args) => backup::restore(args).await,
         Command::TestAssets(args) => test_assets::run(&args),
         Command::Etcd(args) => test_assets::etcd(args).await,
-        Command::Config(args) => configuration::run(args),
+        Command::Config(flags) => configuration::run(flags, &Args::full_command()),
         Command::Completion { shell } => {
-            let script = args::completion(shell);
+            let script = configuration::completion(&Args::full_command(), shell);
             let written = std::io::stdout().write_all(&script);
             written.context("cannot write the script")
         }

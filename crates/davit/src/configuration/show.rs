@@ -2,11 +2,10 @@
 
 use super::file::camel_case;
 use super::{COMMANDS, Source, complete, is_not_for_files};
-use crate::args::Args;
 use crate::output::Output;
 use anyhow::{Result, anyhow, bail};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Subcommand};
+use clap::{Arg, ArgAction, ArgMatches, Command, Subcommand};
 use serde::Serialize;
 use std::ffi::OsString;
 
@@ -60,10 +59,10 @@ impl Setting {
 }
 
 /// Runs `davit config`.
-pub(crate) fn run(args: ConfigArgs) -> Result<()> {
+pub(crate) fn run(args: ConfigArgs, command: &Command) -> Result<()> {
     let ConfigAction::Show { output, line } = args.action;
     let name = line[0].to_string_lossy().into_owned();
-    let settings = settings(line, |name| std::env::var_os(name))?;
+    let settings = settings(command, line, |name| std::env::var_os(name))?;
     match output {
         Some(Output::Json) => println!("{}", serde_json::to_string_pretty(&settings)?),
         Some(Output::Wide) => bail!("-o wide is for tables; without -o the output is YAML"),
@@ -77,12 +76,12 @@ pub(crate) fn run(args: ConfigArgs) -> Result<()> {
 /// # Errors
 /// The line, or what it names, is wrong.
 pub(crate) fn settings(
+    command: &Command,
     line: Vec<OsString>,
     environment: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Vec<Setting>> {
-    let command = Args::full_command();
     let line = std::iter::once("davit".into()).chain(line).collect();
-    let completed = complete(&command, line, environment).map_err(|faults| anyhow!("{faults}"))?;
+    let completed = complete(command, line, environment).map_err(|faults| anyhow!("{faults}"))?;
     let matches = command.clone().try_get_matches_from(&completed.line)?;
     let of = matches.subcommand().and_then(|(name, matches)| {
         let subcommand = command.find_subcommand(name)?;

@@ -170,6 +170,7 @@ fn other_commands_and_wrong_lines_stay_as_they_are() {
 #[test]
 fn what_is_shown_can_be_read_again() {
     let shown = settings(
+        &Args::full_command(),
         line("up --port 0 --tls-san a --tls-san b:c --no-node"),
         no_environment,
     )
@@ -197,4 +198,17 @@ fn what_is_shown_can_be_read_again() {
 fn fields_are_flags_in_camel_case() {
     assert_eq!(camel_case("tls-san"), "tlsSan");
     assert_eq!(camel_case("port"), "port");
+}
+
+#[test]
+fn every_shell_gets_a_script_that_knows_the_commands() {
+    use clap::ValueEnum;
+    for shell in clap_complete::Shell::value_variants() {
+        let script = super::completion(&Args::full_command(), *shell);
+        let script = String::from_utf8(script).unwrap();
+        assert!(
+            script.contains("explain") && script.contains("data-dir"),
+            "{shell}"
+        );
+    }
 }

@@ -1,6 +1,7 @@
 //! Cron jobs.
 
 use davit_api::field::{ErrorList, FieldError, Path};
+use davit_api::schedule::Schedule;
 use serde_json::Value;
 
 use super::super::containers::{choice, not_negative};
@@ -77,7 +78,10 @@ fn cron_job(obj: &Value, errors: &mut ErrorList) {
     let at_schedule = path.child("schedule");
     if schedule.is_empty() {
         errors.push(FieldError::required(&at_schedule, ""));
-    } else if let Some(fault) = schedule_fault(schedule) {
+    } else if let Some(fault) =
+        // the last word has what the controller goes by
+        schedule_fault(schedule).or_else(|| Schedule::parse(schedule, None).err())
+    {
         errors.push(FieldError::invalid(&at_schedule, schedule, fault));
     }
     choice(

@@ -7,21 +7,25 @@ use x509_parser::certification_request::X509CertificationRequest;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-pub(super) const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
-pub(super) const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
-pub(super) const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
-pub(super) const LEGACY: &str = "kubernetes.io/legacy-unknown";
+/// Signer of certificates for clients of the API server.
+pub const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+/// Signer of certificates by which node agents are known to the API server.
+pub const NODE_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+/// Signer of certificates that node agents serve with.
+pub const NODE_SERVING: &str = "kubernetes.io/kubelet-serving";
+/// Signer for whatever is asked of it.
+pub const LEGACY: &str = "kubernetes.io/legacy-unknown";
 
 const NODES: &str = "system:nodes";
 const NODE_PREFIX: &str = "system:node:";
 
 /// Whether davit signs for this signer.
-pub(super) fn is_built_in(signer: &str) -> bool {
+pub fn is_built_in(signer: &str) -> bool {
     [CLIENT, NODE_CLIENT, NODE_SERVING, LEGACY].contains(&signer)
 }
 
 /// Whether a certificate (PEM) is over.
-pub(super) fn is_expired(pem: &[u8], now: Timestamp) -> bool {
+pub fn is_expired(pem: &[u8], now: Timestamp) -> bool {
     let Ok((_, pem)) = x509_parser::pem::parse_x509_pem(pem) else {
         return false;
     };
@@ -40,39 +44,54 @@ struct Names {
     other: usize,
 }
 
+/// A request cannot be read, or its signer does not take it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RequestError(String);
+
+impl From<&str> for RequestError {
+    fn from(why: &str) -> Self {
+        Self(why.to_owned())
+    }
+}
+
 /// A parsed request.
 #[derive(Debug)]
-pub(super) struct Request {
+pub struct Request {
     /// Who is to be known by the certificate: what is judged here is what is signed.
-    pub(super) subject: Subject,
+    pub subject: Subject,
     /// The public key with its algorithm, DER.
-    pub(super) public_key: Vec<u8>,
+    pub public_key: Vec<u8>,
     /// The value of the extension of alternative names, DER.
-    pub(super) alternative_names: Option<Vec<u8>>,
+    pub alternative_names: Option<Vec<u8>>,
     /// As in the object.
-    pub(super) usages: Vec<String>,
+    pub usages: Vec<String>,
     names: Names,
 }
 
 impl Request {
     /// Reads the request and checks that its sender holds the key.
-    pub(super) fn parse(object: &CertificateSigningRequest) -> Result<Self, String> {
-        let der = subject::request(&object.spec.request.0).map_err(|error| error.to_string())?;
+    ///
+    /// # Errors
+    /// It is none, or asks for what nobody signs.
+    pub fn parse(object: &CertificateSigningRequest) -> Result<Self, RequestError> {
+        let failed = |error: &dyn std::fmt::Display| RequestError(error.to_string());
+        let der = subject::request(&object.spec.request.0).map_err(|error| failed(&error))?;
         let ([], parsed) = X509CertificationRequest::from_der(&der)
-            .map_err(|error| format!("certificate request: {error}"))?
+            .map_err(|error| RequestError(format!("certificate request: {error}")))?
         else {
-            return Err("certificate request: something follows it".to_owned());
+            return Err("certificate request: something follows it".into());
         };
-        parsed
-            .verify_signature()
-            .map_err(|error| format!("signature of the certificate request: {error}"))?;
+        parsed.verify_signature().map_err(|error| {
+            RequestError(format!("signature of the certificate request: {error}"))
+        })?;
         let info = &parsed.certification_request_info;
-        let subject = Subject::of(&info.subject).map_err(|error| error.to_string())?;
+        let subject = Subject::of(&info.subject).map_err(|error| failed(&error))?;
         let (mut names, mut alternative_names) = (Names::default(), None);
         for extension in parsed.requested_extensions().into_iter().flatten() {
             if let ParsedExtension::SubjectAlternativeName(found) = extension {
                 if alternative_names.is_some() {
-                    return Err("more than one list of alternative names".to_owned());
+                    return Err("more than one list of alternative names".into());
                 }
                 for name in &found.general_names {
                     match name {
@@ -83,14 +102,14 @@ impl Request {
                         _ => names.other += 1,
                     }
                 }
-                alternative_names = Some(super::der::alternative_names(&found.general_names));
+                alternative_names = Some(crate::authority::alternative_names(&found.general_names));
             }
         }
         if !subject.is_plain() {
-            return Err("only common name and organizations are signed".to_owned());
+            return Err("only common name and organizations are signed".into());
         }
         if names.other > 0 {
-            return Err("only DNS, IP, email and URI alternative names are signed".to_owned());
+            return Err("only DNS, IP, email and URI alternative names are signed".into());
         }
         Ok(Self {
             subject,
@@ -101,12 +120,16 @@ impl Request {
         })
     }
 
-    pub(super) fn common_name(&self) -> &str {
+    /// The name that the certificate is to give.
+    pub fn common_name(&self) -> &str {
         &self.subject.common_name
     }
 
     /// What the signer of this name requires.
-    pub(super) fn check_for(&self, signer: &str) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// What the request lacks, or has too much of.
+    pub fn check_for(&self, signer: &str) -> Result<(), RequestError> {
         match signer {
             CLIENT => {
                 let allowed = ["digital signature", "key encipherment", "client auth"];
@@ -119,10 +142,13 @@ impl Request {
     }
 
     /// A certificate by which a node is known to the API server.
-    pub(super) fn check_node_client(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// What the request lacks, or has too much of.
+    pub fn check_node_client(&self) -> Result<(), RequestError> {
         self.check_node()?;
         if self.names != Names::default() {
-            return Err("DNS, IP, email and URI alternative names are not allowed".to_owned());
+            return Err("DNS, IP, email and URI alternative names are not allowed".into());
         }
         let allowed = ["digital signature", "key encipherment", "client auth"];
         self.only_usages(&allowed, "client auth")?;
@@ -130,25 +156,25 @@ impl Request {
     }
 
     /// A certificate that a node serves with.
-    fn check_node_serving(&self) -> Result<(), String> {
+    fn check_node_serving(&self) -> Result<(), RequestError> {
         self.check_node()?;
         if self.names.dns + self.names.ip == 0 {
-            return Err("DNS or IP subjectAltName is required".to_owned());
+            return Err("DNS or IP subjectAltName is required".into());
         }
         if self.names.email > 0 {
-            return Err("Email subjectAltNames are not allowed".to_owned());
+            return Err("Email subjectAltNames are not allowed".into());
         }
         if self.names.uri > 0 {
-            return Err("URI subjectAltNames are not allowed".to_owned());
+            return Err("URI subjectAltNames are not allowed".into());
         }
         let allowed = ["digital signature", "key encipherment", "server auth"];
         self.only_usages(&allowed, "server auth")?;
         self.needs("digital signature")
     }
 
-    fn check_node(&self) -> Result<(), String> {
+    fn check_node(&self) -> Result<(), RequestError> {
         if self.subject.organizations != [NODES] {
-            return Err("subject organization is not system:nodes".to_owned());
+            return Err("subject organization is not system:nodes".into());
         }
         let named = self
             .common_name()
@@ -156,23 +182,24 @@ impl Request {
             .is_some_and(|name| !name.is_empty());
         named
             .then_some(())
-            .ok_or_else(|| "subject common name does not begin with system:node:".to_owned())
+            .ok_or_else(|| "subject common name does not begin with system:node:".into())
     }
 
-    fn only_usages(&self, allowed: &[&str], needed: &str) -> Result<(), String> {
+    fn only_usages(&self, allowed: &[&str], needed: &str) -> Result<(), RequestError> {
         if let Some(usage) = self
             .usages
             .iter()
             .find(|usage| !allowed.contains(&usage.as_str()))
         {
-            return Err(format!("usage {usage:?} is not allowed by this signer"));
+            let why = format!("usage {usage:?} is not allowed by this signer");
+            return Err(RequestError(why));
         }
         self.needs(needed)
     }
 
-    fn needs(&self, usage: &str) -> Result<(), String> {
+    fn needs(&self, usage: &str) -> Result<(), RequestError> {
         let has = self.usages.iter().any(|held| held == usage);
         has.then_some(())
-            .ok_or_else(|| format!("usage {usage:?} is required by this signer"))
+            .ok_or_else(|| RequestError(format!("usage {usage:?} is required by this signer")))
     }
 }

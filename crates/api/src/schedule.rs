@@ -1,9 +1,9 @@
 //! Cron schedules: five fields with names, ranges, steps and lists, and the `@` words.
 //! <https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/#schedule-syntax>
 
-use k8s_openapi::jiff::civil::{Date, DateTime};
-use k8s_openapi::jiff::tz::TimeZone;
-use k8s_openapi::jiff::{Span, Timestamp, ToSpan};
+use jiff::civil::{Date, DateTime};
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp, ToSpan};
 
 const MONTHS: [&str; 12] = [
     "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
@@ -14,7 +14,7 @@ const YEARS: i16 = 5;
 
 /// A schedule in a time zone.
 #[derive(Debug, Clone)]
-pub(super) struct Schedule {
+pub struct Schedule {
     when: When,
     zone: TimeZone,
 }
@@ -43,7 +43,7 @@ impl Schedule {
     ///
     /// # Errors
     /// What is wrong with the text.
-    pub(super) fn parse(text: &str, zone: Option<&str>) -> Result<Self, String> {
+    pub fn parse(text: &str, zone: Option<&str>) -> Result<Self, String> {
         let zone = match zone {
             None | Some("") => TimeZone::UTC,
             Some(name) => TimeZone::get(name).map_err(|_| format!("unknown time zone {name:?}"))?,
@@ -64,7 +64,7 @@ impl Schedule {
     }
 
     /// The first time after `after`; `None` when there is none within years.
-    pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
+    pub fn next(&self, after: Timestamp) -> Option<Timestamp> {
         match &self.when {
             When::Every(seconds) => {
                 Timestamp::from_second(after.as_second().checked_add(*seconds)?).ok()
@@ -87,7 +87,7 @@ impl Schedule {
     }
 
     /// The moment in the schedule's zone, RFC 3339.
-    pub(super) fn local_text(&self, at: Timestamp) -> String {
+    pub fn local_text(&self, at: Timestamp) -> String {
         let zoned = at.to_zoned(self.zone.clone());
         match zoned.offset().seconds() {
             0 => zoned.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
@@ -101,7 +101,7 @@ fn every(text: &str) -> Result<i64, String> {
         .trim()
         .parse::<Span>()
         .ok()
-        .and_then(|span| span.total(k8s_openapi::jiff::Unit::Second).ok())
+        .and_then(|span| span.total(jiff::Unit::Second).ok())
         .map(|seconds| seconds as i64)
         .filter(|seconds| *seconds > 0);
     seconds.ok_or_else(|| format!("failed to parse duration @every {text}"))

@@ -4,8 +4,9 @@
 //! attribute several times (a user in several organizations, which are groups), which builders of certificates do not
 //! provide for.
 
-use super::request::Request;
+use crate::request::{Request, RequestError};
 use davit_client::subject::Subject;
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use rcgen::{KeyPair, PublicKeyData, SigningKey};
 use x509_parser::extensions::GeneralName;
@@ -89,8 +90,19 @@ impl Authority {
         self
     }
 
+    /// Reads, judges and signs a request, as it is done for one that was approved; the certificate is PEM.
+    ///
+    /// # Errors
+    /// Why it is not signed, for its status.
+    pub fn answer(&self, asked: &CertificateSigningRequest) -> Result<String, RequestError> {
+        let request = Request::parse(asked)?;
+        request.check_for(&asked.spec.signer_name)?;
+        let signed = self.sign(&request, asked.spec.expiration_seconds);
+        signed.map_err(|error| RequestError::from(error.to_string().as_str()))
+    }
+
     /// A certificate for the request, PEM, valid for `seconds` or as long as may be.
-    pub(super) fn sign(
+    pub(crate) fn sign(
         &self,
         request: &Request,
         seconds: Option<i32>,
@@ -203,7 +215,7 @@ fn subject(of: &Subject) -> Vec<u8> {
 }
 
 /// The extension's value for the names that certificates of Kubernetes may carry.
-pub(super) fn alternative_names(names: &[GeneralName<'_>]) -> Vec<u8> {
+pub(crate) fn alternative_names(names: &[GeneralName<'_>]) -> Vec<u8> {
     let encoded: Vec<u8> = names
         .iter()
         .filter_map(|name| match name {
@@ -317,7 +329,6 @@ fn pem(label: &str, der: &[u8]) -> String {
 mod tests {
     use super::*;
     use k8s_openapi::ByteString;
-    use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa};
 
     fn authority() -> (Authority, Vec<u8>) {
@@ -380,12 +391,10 @@ mod tests {
         let (authority, _) = authority();
         let usages = ["digital signature", "server auth"];
         let bare = Request::parse(&node_request(&usages, Vec::new())).unwrap();
-        assert!(bare.check_for(super::super::request::NODE_SERVING).is_err());
+        assert!(bare.check_for(crate::request::NODE_SERVING).is_err());
         let names = vec!["host.example".to_owned(), "192.0.2.1".to_owned()];
         let named = Request::parse(&node_request(&usages, names)).unwrap();
-        named
-            .check_for(super::super::request::NODE_SERVING)
-            .unwrap();
+        named.check_for(crate::request::NODE_SERVING).unwrap();
         assert!(named.check_node_client().is_err());
         let pem = authority.sign(&named, None).unwrap();
         let (_, pem) = x509_parser::pem::parse_x509_pem(pem.as_bytes()).unwrap();
@@ -430,6 +439,7 @@ mod tests {
             ("system:node:n", controllers),
         ] {
             let refused = Request::parse(&with_two_names(first, last)).unwrap_err();
+            let refused = refused.to_string();
             assert!(refused.contains("more than one common name"), "{refused}");
         }
     }
