@@ -586,3 +586,20 @@ async fn nodes_see_the_volumes_they_keep_and_say_what_became_of_them() {
         .await
         .error(403, "Forbidden");
 }
+
+/// What a node reads of ConfigMaps beside those of its pods: the one that names stub domains, where it means something.
+#[tokio::test]
+async fn nodes_list_the_settings_of_dns_in_its_namespace_alone() {
+    let c = cluster().await;
+    let node = UserInfo::new("system:node:n1", &["system:nodes"]);
+    let list = |namespace: &str, selector: &str| {
+        format!("/api/v1/namespaces/{namespace}/configmaps{selector}")
+    };
+    let named = "?fieldSelector=metadata.name%3Dkube-dns";
+    get_as(&c, &node, &list("kube-system", named)).await.ok(200);
+    for (namespace, selector) in [("default", named), ("kube-system", "")] {
+        get_as(&c, &node, &list(namespace, selector))
+            .await
+            .error(403, "Forbidden");
+    }
+}

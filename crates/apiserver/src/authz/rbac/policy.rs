@@ -162,12 +162,13 @@ pub(crate) fn roles() -> Vec<Value> {
 pub(crate) fn role_bindings() -> Vec<Value> {
     let bindings = BINDINGS
         .iter()
-        .map(|(namespace, name, role, users, accounts)| {
+        .map(|(namespace, name, role, users, accounts, groups)| {
             let mut binding = object("RoleBinding", namespace, name);
             binding["roleRef"] = role_ref("Role", role);
             let users = users.iter().map(|name| subject("User", name));
             let accounts = accounts.iter().map(|name| subject("ServiceAccount", name));
-            binding["subjects"] = users.chain(accounts).collect();
+            let groups = groups.iter().map(|name| subject("Group", name));
+            binding["subjects"] = users.chain(accounts).chain(groups).collect();
             binding
         });
     bindings.collect()

@@ -121,13 +121,19 @@ pub(super) const ROLES: &[(&str, &str, &[&str])] = &[
             "events",
         ],
     ),
+    (
+        "kube-system",
+        "davit:node-network",
+        &["list,watch - configmaps kube-dns"],
+    ),
 ];
 
-/// Namespace, name, role, users, service accounts of kube-system.
+/// Namespace, name, role, users, service accounts of kube-system, groups.
 pub(super) type RoleBindingRow = (
     &'static str,
     &'static str,
     &'static str,
+    &'static [&'static str],
     &'static [&'static str],
     &'static [&'static str],
 );
@@ -139,6 +145,7 @@ pub(super) const BINDINGS: &[RoleBindingRow] = &[
         "extension-apiserver-authentication-reader",
         &[CONTROLLER_MANAGER, SCHEDULER],
         &[],
+        &[],
     ),
     (
         "kube-system",
@@ -146,6 +153,7 @@ pub(super) const BINDINGS: &[RoleBindingRow] = &[
         "system::leader-locking-kube-controller-manager",
         &[CONTROLLER_MANAGER],
         &["kube-controller-manager", "leader-election-controller"],
+        &[],
     ),
     (
         "kube-system",
@@ -153,6 +161,7 @@ pub(super) const BINDINGS: &[RoleBindingRow] = &[
         "system::leader-locking-kube-scheduler",
         &[SCHEDULER],
         &["kube-scheduler"],
+        &[],
     ),
     (
         "kube-system",
@@ -160,6 +169,7 @@ pub(super) const BINDINGS: &[RoleBindingRow] = &[
         "system:controller:bootstrap-signer",
         &[],
         &["bootstrap-signer"],
+        &[],
     ),
     (
         "kube-system",
@@ -167,6 +177,7 @@ pub(super) const BINDINGS: &[RoleBindingRow] = &[
         "system:controller:cloud-provider",
         &[],
         &["cloud-provider"],
+        &[],
     ),
     (
         "kube-system",
@@ -174,6 +185,7 @@ pub(super) const BINDINGS: &[RoleBindingRow] = &[
         "system:controller:token-cleaner",
         &[],
         &["token-cleaner"],
+        &[],
     ),
     (
         "kube-public",
@@ -181,5 +193,15 @@ pub(super) const BINDINGS: &[RoleBindingRow] = &[
         "system:controller:bootstrap-signer",
         &[],
         &["bootstrap-signer"],
+        &[],
+    ),
+    // davit's nodes answer questions for names, and take stub domains from there
+    (
+        "kube-system",
+        "davit:node-network",
+        "davit:node-network",
+        &[],
+        &[],
+        &["system:nodes"],
     ),
 ];

@@ -266,7 +266,6 @@ pub(super) const CLUSTER_ROLES: &[(&str, &str, &[&str])] = &[
         "",
         &[
             "list,watch - namespaces,services",
-            "list,watch - configmaps kube-dns",
             "list,watch discovery.k8s.io endpointslices",
             "list,watch networking.k8s.io servicecidrs",
         ],
