@@ -2,7 +2,6 @@
 
 mod claims;
 mod ports;
-mod ranges;
 
 use std::net::Ipv4Addr;
 
@@ -10,7 +9,7 @@ use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
-pub use ranges::{NodePorts, ServiceRange, ServiceRangeError};
+pub use davit_netplan::{NodePorts, ServiceRange, ServiceRangeError};
 
 use crate::object;
 use crate::registry::Registry;

@@ -20,6 +20,7 @@ mod placement;
 mod plan;
 mod policy;
 mod service;
+mod service_ranges;
 
 pub use balance::{
     BalanceVerdict, Balanced, BalancerAddress, BalancerAddresses, BalancerPort, balance,
@@ -39,3 +40,4 @@ pub use policy::{
     PolicyPod, PolicyWorld, PortRange,
 };
 pub use service::plan;
+pub use service_ranges::{NodePorts, ServiceRange, ServiceRangeError};

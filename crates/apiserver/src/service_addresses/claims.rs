@@ -13,7 +13,6 @@ use rand::Rng;
 use serde_json::{Value, json};
 
 use super::Parent;
-use super::ranges::ServiceRange;
 use crate::mirror::{Index, Mirror};
 use crate::object;
 use crate::ownership::Tracking;
@@ -21,6 +20,7 @@ use crate::registry::Registry;
 use crate::server::ApiServer;
 use crate::storage::Storage;
 use crate::writes::{Author, DeleteOptions, Preconditions};
+use davit_netplan::ServiceRange;
 
 const GROUP: &str = "networking.k8s.io";
 const CLAIMS: &str = "ipaddresses";

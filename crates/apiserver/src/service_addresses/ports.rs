@@ -11,7 +11,7 @@ use rand::Rng;
 use serde_json::Value;
 
 use super::Parent;
-use super::ranges::NodePorts;
+use davit_netplan::NodePorts;
 
 /// Below this there is a key for each port that is taken; its value is the Service, `namespace/name`.
 const CLAIMS: &str = "/registry/ranges/nodeports/";
@@ -86,7 +86,7 @@ impl PortPool {
     ) -> Result<u16, NoPort> {
         let refused = |why: &str| Err(NoPort::Refused(why.to_owned()));
         if asked != 0 {
-            if !self.ports.0.contains(&asked) {
+            if !self.ports.all().contains(&asked) {
                 return Err(NoPort::Refused(format!(
                     "provided port is not in the valid range. The range of valid ports is {}",
                     self.ports
@@ -121,7 +121,7 @@ impl PortPool {
 
     /// A port that is not known to be taken.
     fn free(&self, udp: bool) -> Option<u16> {
-        let (ports, known) = (&self.ports.0, self.known.lock());
+        let (ports, known) = (self.ports.all(), self.known.lock());
         let (first, last) = (*ports.start(), *ports.end());
         let from = self.ports.random_from();
         let start = rand::rng().random_range(from..=last);

@@ -34,7 +34,7 @@ impl ServiceRange {
     }
 
     /// The range of a ServiceCIDR, whatever its size; none for IPv6.
-    pub(super) fn of_cidr(text: &str) -> Option<Self> {
+    pub fn of_cidr(text: &str) -> Option<Self> {
         let (address, bits) = text.split_once('/')?;
         let (address, bits) = (address.parse::<Ipv4Addr>().ok()?, bits.parse().ok()?);
         // what is larger is larger than all that is private
@@ -51,14 +51,14 @@ impl ServiceRange {
     }
 
     /// The addresses that Services may have: without that of the network and that of all its hosts.
-    pub(super) fn addresses(self) -> Range<u32> {
+    pub fn addresses(self) -> Range<u32> {
         let last = self.first + (self.size() - 1);
         self.first.saturating_add(1).min(last)..last
     }
 
     /// Where those begin that are given to whoever does not ask for a particular one; the lower ones only when these are
     /// used up (KEP-3070).
-    pub(super) fn dynamic(self) -> u32 {
+    pub fn dynamic(self) -> u32 {
         let all = self.addresses();
         match all.end - all.start {
             0..16 => all.start,
@@ -66,7 +66,8 @@ impl ServiceRange {
         }
     }
 
-    pub(super) fn contains(self, address: u32) -> bool {
+    /// Whether a Service may have this address.
+    pub fn contains(self, address: u32) -> bool {
         self.addresses().contains(&address)
     }
 }
@@ -108,7 +109,7 @@ impl FromStr for ServiceRange {
 
 /// The ports of Services on nodes (`--service-node-port-range`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodePorts(pub(super) RangeInclusive<u16>);
+pub struct NodePorts(RangeInclusive<u16>);
 
 impl Default for NodePorts {
     /// 30000-32767
@@ -118,8 +119,13 @@ impl Default for NodePorts {
 }
 
 impl NodePorts {
+    /// The ports, the lowest and the highest among them.
+    pub fn all(&self) -> &RangeInclusive<u16> {
+        &self.0
+    }
+
     /// Lower ports are left to those who ask for a particular one (KEP-3668).
-    pub(super) fn random_from(&self) -> u16 {
+    pub fn random_from(&self) -> u16 {
         let size = self.0.end() - self.0.start();
         let lower = match size.saturating_add(1) {
             0..=16 => 0,
