@@ -51,11 +51,6 @@ use args::{Args, Command};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-/// With the C library's a fifth of the processor time of a pod goes into allocating (docs/performance.md says what this one saves
-/// and costs).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     // A container's monitor is this binary again; it must begin before any thread exists and never returns.
     davit_oci::monitor::main_if_invoked();
