@@ -618,7 +618,10 @@ fn a_service_is_installed_works_and_is_removed() {
     assert!(!wrong.status.success() && !Path::new(&destdir).exists());
     let worker = output(&mut install(&["--node"]));
     let said = String::from_utf8(worker.stderr).unwrap();
-    assert!(said.contains("--kubeconfig"), "{said}");
+    assert!(
+        said.contains("--join") && !Path::new(&destdir).exists(),
+        "{said}"
+    );
     run(&mut install(&[
         "--",
         "--no-node",

@@ -178,6 +178,16 @@ fn wanted_configuration(
     line.extend(flags.iter().cloned());
     // the environment of this process is not the service's
     let settings = configuration::settings(commands, line, |_| None)?;
+    let knows = |name| settings.iter().any(|s| s.value_of(name).is_some());
+    if command == "node"
+        && !["kubeconfig", "join", "discoveryFile"]
+            .into_iter()
+            .any(knows)
+    {
+        bail!(
+            "a worker has to know its cluster: -- --join HOST:PORT --token TOKEN --discovery-token-ca-cert-hash HASH (docs/node.md), or -- --kubeconfig FILE"
+        );
+    }
     let said: Vec<Setting> = settings.into_iter().filter(Setting::is_flag).collect();
     Ok((!exists).then(|| configuration::file_of(command, &said)))
 }
