@@ -221,10 +221,17 @@ impl ClusterIps {
             false => from,
         };
         let claimed = self.claimed.0.read();
+        let own = u32::from(self.range.kubernetes());
         (start..all.end)
             .chain(from..start)
             .chain(all.start..from)
-            .find(|address| !claimed.contains(address) && !lost.contains(address))
+            .find(|at| *at != own && !claimed.contains(at) && !lost.contains(at))
+    }
+
+    /// The API server's own address, which is nobody else's even while its Service is not there.
+    fn is_of_kubernetes(&self, ip: Ipv4Addr, parent: Parent<'_>) -> bool {
+        ip == self.range.kubernetes()
+            && (parent.namespace, parent.name) != ("default", "kubernetes")
     }
 
     /// Claims this address; with `dry_run` it is only looked for.
@@ -236,6 +243,9 @@ impl ClusterIps {
         dry_run: bool,
     ) -> Result<(), NoAddress> {
         self.fresh(dry_run).await;
+        if self.is_of_kubernetes(ip, parent) {
+            return Err(NoAddress::Taken);
+        }
         let ranges = self.offered.giving(self.range);
         if !ranges.iter().any(|range| range.contains(ip.into())) {
             let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
