@@ -6,9 +6,7 @@ use crate::configuration::{self, Setting};
 use crate::{down, paths};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::Write;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -227,24 +225,13 @@ fn write_binary(to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file anew beside its place and moves it there: a program that runs may be replaced, and who looks sees the one or
-/// the other.
+/// Writes a file anew, and its directory: a program that runs may be replaced, and who looks sees the one or the other.
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).with_context(what)?;
     }
-    let part = path.with_extension("part");
-    let written = || -> std::io::Result<()> {
-        let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(mode);
-        let mut file = options.open(&part)?;
-        file.set_permissions(std::fs::Permissions::from_mode(mode))?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&part, path)
-    };
-    written().with_context(what)
+    davit_beneath::write_durably(path, bytes, mode).with_context(what)
 }
 
 fn remove(path: &Path) -> Result<()> {

@@ -5,7 +5,6 @@ use clap::{Arg, ArgAction, Command};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::io::Read;
 use std::path::Path;
 
 /// Longer files are not read.
@@ -15,16 +14,9 @@ const MAX_FILE: u64 = 1 << 20;
 pub(super) type Sections = BTreeMap<String, Vec<(String, Vec<OsString>)>>;
 
 pub(super) fn read(path: &Path) -> Result<String, Vec<String>> {
-    let mut text = String::new();
-    let read = std::fs::File::open(path)
-        .and_then(|file| file.take(MAX_FILE + 1).read_to_string(&mut text));
-    match read {
-        Err(error) => Err(vec![format!("cannot be read: {error}")]),
-        Ok(_) if text.len() as u64 > MAX_FILE => {
-            Err(vec![format!("is longer than {MAX_FILE} bytes")])
-        }
-        Ok(_) => Ok(text),
-    }
+    let bytes = davit_beneath::read_given(path, MAX_FILE)
+        .map_err(|error| vec![format!("cannot be read: {error}")])?;
+    String::from_utf8(bytes).map_err(|_| vec!["is not UTF-8".to_owned()])
 }
 
 /// Reads the sections of all commands, or finds everything that is wrong with them.
