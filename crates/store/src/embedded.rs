@@ -2,8 +2,9 @@
 //!
 //! On disk it is a log in an embedded database: one record for each revision,
 //! written by one thread that gathers whatever waits into one batch and one
-//! `fdatasync` (group commit). In memory it holds the current state and the recent
-//! history ([`mvcc`]), so that readers never touch the disk and never wait for it.
+//! `fdatasync` (group commit). In memory it holds every key and the recent history with its values ([`mvcc`]), so that
+//! whoever reads what was written of late never waits for the disk; a value older than the history is read from it
+//! ([`records`]), which costs a few microseconds where the kernel has the block, and no memory for what nobody asks about.
 //! A write is applied in memory, shown to watchers and acknowledged only after its
 //! batch is durable.
 
@@ -11,6 +12,7 @@ mod disk;
 mod journal;
 mod mvcc;
 mod queue;
+mod records;
 mod space;
 mod watchers;
 mod writer;
@@ -26,8 +28,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
 use self::disk::Disk;
-use self::mvcc::Mvcc;
+use self::mvcc::{Found, Mvcc};
 use self::queue::{Queue, Request};
+use self::records::Records;
 use self::watchers::Watchers;
 use self::writer::Writer;
 use crate::backup::{BackupReader, REVISION_BUMP};
@@ -77,10 +80,16 @@ impl Default for EmbeddedOptions {
     }
 }
 
+/// How often a read of the current state begins anew. Compaction can only overtake it if somebody compacts everything
+/// meanwhile, and does not while the state is locked, as it is for the last try.
+const OVERTAKEN: u32 = 8;
+
 /// What the handle and the writer thread share.
 struct Shared {
     options: EmbeddedOptions,
     state: RwLock<Mvcc>,
+    /// The values that the state does not hold.
+    records: Arc<dyn Records>,
     watchers: Watchers,
     queue: Queue,
     /// Newest revision that every watcher has been offered.
@@ -153,6 +162,7 @@ impl EmbeddedStore {
             queue: Queue::new(options.queue),
             options,
             state: RwLock::new(state),
+            records: disk.records(),
             watchers: Watchers::default(),
             published: AtomicU64::new(revision),
             poison: OnceLock::new(),
@@ -218,16 +228,52 @@ impl EmbeddedStore {
 
     /// The listing at an exact revision, taken in pieces so that the writer never
     /// waits for a long one.
-    fn list_at(&self, prefix: &str, opts: &ListOptions, revision: u64) -> Result<Listing> {
+    async fn list_at(&self, prefix: &str, opts: &ListOptions, revision: u64) -> Result<Listing> {
         const PIECE: usize = 2048;
         let mut page = mvcc::Page::new(prefix, opts);
         loop {
             let state = self.shared.state.read();
             state.check_revision(revision)?;
             if state.fill(&mut page, revision, PIECE) {
-                return Ok(page.finish(revision));
+                break;
             }
         }
+        self.with_records(page.is_held(), move |shared| {
+            page.finish(revision, |id| shared.records.read(id))
+        })
+        .await
+    }
+
+    /// The pair at an exact revision.
+    async fn pair_at(&self, key: &str, revision: u64) -> Result<Option<KeyValue>> {
+        let found = {
+            let state = self.shared.state.read();
+            state.check_revision(revision)?;
+            state.get_at(key, revision)
+        };
+        let Some(found) = found else { return Ok(None) };
+        self.with_records(matches!(found, Found::Pair(_)), move |shared| {
+            found.resolve(|id| shared.records.read(id)).map(Some)
+        })
+        .await
+    }
+
+    /// Does what may read records where it may wait for the disk; at once if everything is `held` in memory.
+    async fn with_records<T: Send + 'static>(
+        &self,
+        held: bool,
+        read: impl FnOnce(&Shared) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if held {
+            return read(&self.shared);
+        }
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_blocking(move || read(&shared))
+            .await
+            .map_err(|error| Error::Io {
+                action: "read the store",
+                detail: error.to_string(),
+            })?
     }
 
     fn stop(&self) {
@@ -256,33 +302,47 @@ impl Store for EmbeddedStore {
     }
 
     async fn get(&self, key: &str) -> Result<Option<KeyValue>> {
-        Ok(self.shared.state.read().get(key))
-    }
-
-    async fn get_at(&self, key: &str, revision: u64) -> Result<Option<KeyValue>> {
-        let state = self.shared.state.read();
-        state.check_revision(revision)?;
-        Ok(state.get_at(key, revision))
-    }
-
-    async fn list(&self, prefix: &str, opts: ListOptions) -> Result<Listing> {
-        if let Some(revision) = opts.revision {
-            return self.list_at(prefix, &opts, revision);
-        }
-        // Compaction can only overtake a list of the current state if somebody
-        // compacts everything while it is being taken.
-        for _ in 0..8 {
+        for _ in 0..OVERTAKEN {
             let revision = self.shared.state.read().revision();
-            match self.list_at(prefix, &opts, revision) {
+            match self.pair_at(key, revision).await {
                 Err(Error::Compacted { .. }) => {}
                 result => return result,
             }
         }
-        let state = self.shared.state.read();
-        let revision = state.revision();
+        let key = key.to_owned();
+        self.with_records(false, move |shared| {
+            let state = shared.state.read();
+            let found = state.get(&key);
+            found
+                .map(|found| found.resolve(|id| shared.records.read(id)))
+                .transpose()
+        })
+        .await
+    }
+
+    async fn get_at(&self, key: &str, revision: u64) -> Result<Option<KeyValue>> {
+        self.pair_at(key, revision).await
+    }
+
+    async fn list(&self, prefix: &str, opts: ListOptions) -> Result<Listing> {
+        if let Some(revision) = opts.revision {
+            return self.list_at(prefix, &opts, revision).await;
+        }
+        for _ in 0..OVERTAKEN {
+            let revision = self.shared.state.read().revision();
+            match self.list_at(prefix, &opts, revision).await {
+                Err(Error::Compacted { .. }) => {}
+                result => return result,
+            }
+        }
         let mut page = mvcc::Page::new(prefix, &opts);
-        state.fill(&mut page, revision, usize::MAX);
-        Ok(page.finish(revision))
+        self.with_records(false, move |shared| {
+            let state = shared.state.read();
+            let revision = state.revision();
+            state.fill(&mut page, revision, usize::MAX);
+            page.finish(revision, |id| shared.records.read(id))
+        })
+        .await
     }
 
     async fn commit(&self, write: Write) -> Result<Committed> {

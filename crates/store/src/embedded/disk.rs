@@ -22,6 +22,7 @@ use fjall::{
 
 use super::journal::{self, Verdict};
 use super::mvcc::{FIRST_REVISION, Mvcc, RecordId};
+use super::records::{FjallRecords, Records};
 use super::space::{Room, Space};
 use crate::{Change, Error, KeyValue, Result};
 
@@ -37,6 +38,9 @@ pub(super) trait Disk: Send {
 
     /// Removes records and notes that history is compacted up to `revision`.
     fn forget(&mut self, garbage: &[RecordId], revision: u64) -> Result<(), DiskError>;
+
+    /// The values that memory does not hold.
+    fn records(&self) -> Arc<dyn Records>;
 
     /// Opens the log anew after [`DiskError::Stopped`], and answers with what is in it.
     fn reopen(&mut self) -> Result<Mvcc> {
@@ -86,9 +90,9 @@ const KEYSPACE: &str = "revisions";
 /// Removals in one batch, so that no commit waits behind many of them.
 const FORGET_BATCH: usize = 4096;
 
-// The state is in memory and the database is read only at start: it needs hardly
-// any cache, and its write buffer shares the values with the state.
-const CACHE_BYTES: u64 = 1 << 20;
+// The recent state is in memory, and what is read from the database was not written for minutes: it needs hardly any
+// cache beside the kernel's. Its write buffer shares the values with the state.
+const CACHE_BYTES: u64 = 2 << 20;
 const MEMTABLE_BYTES: u64 = 8 << 20;
 const JOURNAL_BYTES: u64 = 128 << 20;
 
@@ -100,6 +104,7 @@ pub(super) struct FjallDisk {
     space: Space,
     /// `None` while there is no space to open it.
     log: Option<Log>,
+    records: Arc<FjallRecords>,
     /// What a commit waits for.
     durability: PersistMode,
     /// Held, and with it the lock, until the database is closed.
@@ -148,6 +153,7 @@ impl FjallDisk {
         }
         let state = log.load(&path)?;
         let disk = Self {
+            records: Arc::new(FjallRecords::new(path.clone(), log.records.clone())),
             path,
             space,
             log: Some(log),
@@ -298,6 +304,7 @@ impl Log {
             Some((key, value)) if *key == HEADER_KEY => parse_header(&value).map_err(corrupt)?,
             _ => return Err(corrupt("the header is missing".to_owned())),
         };
+        let reader = FjallRecords::new(path.to_owned(), self.records.clone());
         let mut state = Mvcc::new(compacted);
         let mut garbage = Vec::new();
         let now = Instant::now();
@@ -312,12 +319,16 @@ impl Log {
                 )));
             }
             previous_revision = record.revision;
-            // A copy of exactly the value: a slice would keep a whole block alive.
-            let value = (!record.delete).then(|| Bytes::copy_from_slice(&value));
             if record.revision <= compacted {
-                restore(&mut state, &mut garbage, &record, value);
+                restore(&mut state, &mut garbage, &record);
             } else if record.revision == state.revision() + 1 {
-                let change = replay(&state, &record, value).map_err(corrupt)?;
+                // A copy of exactly the value: a slice would keep a whole block alive.
+                let value = (!record.delete).then(|| Bytes::copy_from_slice(&value));
+                let previous = state
+                    .get(record.key)
+                    .map(|found| found.resolve(|id| reader.read(id)))
+                    .transpose()?;
+                let change = replay(&state, &record, value, previous).map_err(corrupt)?;
                 state.apply(Arc::new(change), now);
             } else {
                 let detail = format!(
@@ -354,42 +365,48 @@ impl Disk for FjallDisk {
         self.log()?.forget(garbage, revision)
     }
 
+    fn records(&self) -> Arc<dyn Records> {
+        Arc::clone(&self.records) as _
+    }
+
     fn reopen(&mut self) -> Result<Mvcc> {
+        self.records.replace(None);
         self.log = None;
         check_journal(&self.path)?;
         let log = Log::open(&self.path, self.durability)?;
         let state = log.load(&self.path)?;
+        self.records.replace(Some(log.records.clone()));
         self.log = Some(log);
         Ok(state)
     }
 }
 
 /// Takes in a record from before the history.
-fn restore(
-    state: &mut Mvcc,
-    garbage: &mut Vec<RecordId>,
-    record: &Record<'_>,
-    value: Option<Bytes>,
-) {
+fn restore(state: &mut Mvcc, garbage: &mut Vec<RecordId>, record: &Record<'_>) {
     garbage.extend(state.record_of(record.key));
     let key = state
         .shared_key(record.key)
         .unwrap_or_else(|| Arc::from(record.key));
+    let id = RecordId {
+        revision: record.revision,
+        create_revision: record.create_revision,
+        delete: record.delete,
+        key,
+    };
     if record.delete {
-        garbage.push(RecordId {
-            revision: record.revision,
-            create_revision: record.create_revision,
-            delete: true,
-            key: Arc::clone(&key),
-        });
+        garbage.push(id.clone());
     }
-    state.restore(key, (record.revision, record.create_revision), value);
+    state.restore(id);
 }
 
 /// The change a record of the history stands for.
-fn replay(state: &Mvcc, record: &Record<'_>, value: Option<Bytes>) -> Result<Change, String> {
+fn replay(
+    state: &Mvcc,
+    record: &Record<'_>,
+    value: Option<Bytes>,
+    previous: Option<KeyValue>,
+) -> Result<Change, String> {
     let revision = record.revision;
-    let previous = state.get(record.key);
     let created = previous
         .as_ref()
         .map_or(revision, |pair| pair.create_revision);
@@ -426,7 +443,7 @@ struct Record<'a> {
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 
-fn record_key(revision: u64, create_revision: u64, delete: bool, key: &str) -> Vec<u8> {
+pub(super) fn record_key(revision: u64, create_revision: u64, delete: bool, key: &str) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(17 + key.len());
     bytes.extend_from_slice(&revision.to_be_bytes());
     bytes.push(if delete { DELETE } else { PUT });
@@ -578,7 +595,7 @@ fn io(action: &'static str, error: &std::io::Error) -> Error {
     }
 }
 
-fn database_error(path: &Path, action: &'static str, error: &fjall::Error) -> Error {
+pub(super) fn database_error(path: &Path, action: &'static str, error: &fjall::Error) -> Error {
     let path = || PathBuf::from(path);
     match error {
         fjall::Error::Locked => Error::Locked {

@@ -1,6 +1,9 @@
 //! The state in memory: every key with its current and its not yet compacted
 //! earlier versions, and the log of changes in revision order.
 //!
+//! Values are held as long as their write is part of the history. Of what is older memory knows only which record of the
+//! log has it ([`Found::Record`]).
+//!
 //! Pure data: no I/O, no locks, no clock.
 
 use std::collections::btree_map::Entry;
@@ -20,12 +23,56 @@ pub(super) const FIRST_REVISION: u64 = 1;
 /// What a change costs in memory beside the value it superseded.
 const CHANGE_OVERHEAD: usize = 320;
 
-/// One version of a key; `value` is `None` for a deletion.
+/// One version of a key.
 #[derive(Debug)]
 struct Version {
     mod_revision: u64,
     create_revision: u64,
-    value: Option<Bytes>,
+    content: Content,
+}
+
+#[derive(Debug)]
+enum Content {
+    Deleted,
+    Held(Bytes),
+    /// Only its record on disk has the value.
+    Recorded,
+}
+
+impl From<Option<Bytes>> for Content {
+    fn from(value: Option<Bytes>) -> Self {
+        value.map_or(Self::Deleted, Self::Held)
+    }
+}
+
+impl Version {
+    fn is_deleted(&self) -> bool {
+        matches!(self.content, Content::Deleted)
+    }
+}
+
+/// What memory has of a pair.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// All of it.
+    Pair(KeyValue),
+    /// Where its value is. The record stays until the pair is superseded and that is compacted.
+    Record(RecordId),
+}
+
+impl Found {
+    /// The pair, for which `read` gets the value of a record.
+    pub(super) fn resolve(self, read: impl FnOnce(&RecordId) -> Result<Bytes>) -> Result<KeyValue> {
+        match self {
+            Self::Pair(pair) => Ok(pair),
+            Self::Record(id) => Ok(KeyValue {
+                value: read(&id)?,
+                key: id.key,
+                mod_revision: id.revision,
+                create_revision: id.create_revision,
+            }),
+        }
+    }
 }
 
 /// The versions of a key. `older` is ascending and older than `head`.
@@ -61,7 +108,7 @@ impl RecordId {
         Self {
             revision: version.mod_revision,
             create_revision: version.create_revision,
-            delete: version.value.is_none(),
+            delete: version.is_deleted(),
             key: Arc::clone(key),
         }
     }
@@ -128,14 +175,14 @@ impl Mvcc {
         Ok(())
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<KeyValue> {
+    pub(super) fn get(&self, key: &str) -> Option<Found> {
         let (key, slot) = self.keys.get_key_value(key)?;
-        pair(key, &slot.head)
+        found(key, &slot.head)
     }
 
-    pub(super) fn get_at(&self, key: &str, revision: u64) -> Option<KeyValue> {
+    pub(super) fn get_at(&self, key: &str, revision: u64) -> Option<Found> {
         let (key, slot) = self.keys.get_key_value(key)?;
-        pair(key, slot.at(revision)?)
+        found(key, slot.at(revision)?)
     }
 
     /// The shared form of a key the state already knows.
@@ -153,7 +200,11 @@ impl Mvcc {
                 .current
                 .as_ref()
                 .map_or(0, |pair| pair.create_revision),
-            value: change.current.as_ref().map(|pair| pair.value.clone()),
+            content: change
+                .current
+                .as_ref()
+                .map(|pair| pair.value.clone())
+                .into(),
         };
         match self.keys.entry(Arc::clone(&change.key)) {
             Entry::Vacant(entry) => {
@@ -172,28 +223,19 @@ impl Mvcc {
         self.log.push_back(logged);
     }
 
-    /// Restores a pair that is older than the history, at start.
-    pub(super) fn restore(&mut self, key: Arc<str>, version: (u64, u64), value: Option<Bytes>) {
-        let (mod_revision, create_revision) = version;
-        match value {
-            Some(_) => {
-                let head = Version {
-                    mod_revision,
-                    create_revision,
-                    value,
-                };
-                self.keys.insert(
-                    key,
-                    Slot {
-                        head,
-                        older: Vec::new(),
-                    },
-                );
-            }
-            None => {
-                self.keys.remove(&key);
-            }
+    /// Takes in the record of a write that is older than the history, at start.
+    pub(super) fn restore(&mut self, id: RecordId) {
+        if id.delete {
+            self.keys.remove(&id.key);
+            return;
         }
+        let head = Version {
+            mod_revision: id.revision,
+            create_revision: id.create_revision,
+            content: Content::Recorded,
+        };
+        let older = Vec::new();
+        self.keys.insert(id.key, Slot { head, older });
     }
 
     /// The record that holds the current version of `key`, at start.
@@ -239,7 +281,7 @@ impl Mvcc {
             }
             left -= 1;
             last = Some(key);
-            if let Some(found) = slot.at(revision).and_then(|version| pair(key, version)) {
+            if let Some(found) = slot.at(revision).and_then(|version| found(key, version)) {
                 page.push(found);
             }
         }
@@ -308,7 +350,7 @@ impl Mvcc {
         garbage
     }
 
-    /// Forgets the history up to and including `revision`.
+    /// Forgets the history up to and including `revision`, and with it the values written in it, which the disk has.
     pub(super) fn compact(&mut self, revision: u64) {
         while let Some(logged) = self.log.front()
             && logged.change.revision <= revision
@@ -321,15 +363,17 @@ impl Mvcc {
         self.compacted = self.compacted.max(revision);
     }
 
-    /// Drops the versions of a key that nobody can read at or after `revision`.
+    /// Drops the versions of a key that nobody can read at or after `revision`, and the value of one that was written
+    /// before it.
     fn prune(&mut self, key: &str, revision: u64) {
         let Some(slot) = self.keys.get_mut(key) else {
             return;
         };
         if slot.head.mod_revision <= revision {
-            if slot.head.value.is_none() {
+            if slot.head.is_deleted() {
                 self.keys.remove(key);
             } else {
+                slot.head.content = Content::Recorded;
                 slot.older = Vec::new();
             }
             return;
@@ -338,23 +382,28 @@ impl Mvcc {
             .older
             .partition_point(|version| version.mod_revision <= revision);
         if let Some(last) = visible.checked_sub(1) {
-            let keep_from = if slot.older[last].value.is_some() {
-                last
-            } else {
+            let keep_from = if slot.older[last].is_deleted() {
                 visible
+            } else {
+                slot.older[last].content = Content::Recorded;
+                last
             };
             slot.older.drain(..keep_from);
         }
     }
 }
 
-fn pair(key: &Arc<str>, version: &Version) -> Option<KeyValue> {
-    version.value.as_ref().map(|value| KeyValue {
-        key: Arc::clone(key),
-        value: value.clone(),
-        mod_revision: version.mod_revision,
-        create_revision: version.create_revision,
-    })
+fn found(key: &Arc<str>, version: &Version) -> Option<Found> {
+    match &version.content {
+        Content::Deleted => None,
+        Content::Held(value) => Some(Found::Pair(KeyValue {
+            key: Arc::clone(key),
+            value: value.clone(),
+            mod_revision: version.mod_revision,
+            create_revision: version.create_revision,
+        })),
+        Content::Recorded => Some(Found::Record(RecordId::of(key, version))),
+    }
 }
 
 enum Cursor {
@@ -367,7 +416,7 @@ pub(super) struct Page {
     prefix: String,
     cursor: Cursor,
     limit: usize,
-    items: Vec<KeyValue>,
+    items: Vec<Found>,
     remaining: usize,
 }
 
@@ -387,20 +436,33 @@ impl Page {
         }
     }
 
-    fn push(&mut self, pair: KeyValue) {
+    fn push(&mut self, found: Found) {
         if self.items.len() < self.limit {
-            self.items.push(pair);
+            self.items.push(found);
         } else {
             self.remaining += 1;
         }
     }
 
-    pub(super) fn finish(self, revision: u64) -> Listing {
-        Listing {
-            items: self.items,
+    /// Whether all values are at hand.
+    pub(super) fn is_held(&self) -> bool {
+        self.items
+            .iter()
+            .all(|found| matches!(found, Found::Pair(_)))
+    }
+
+    /// The listing, for which `read` gets the values of records.
+    pub(super) fn finish(
+        self,
+        revision: u64,
+        mut read: impl FnMut(&RecordId) -> Result<Bytes>,
+    ) -> Result<Listing> {
+        let resolve = |found: Found| found.resolve(&mut read);
+        Ok(Listing {
+            items: self.items.into_iter().map(resolve).collect::<Result<_>>()?,
             revision,
             more: self.remaining > 0,
             remaining: self.remaining,
-        }
+        })
     }
 }

@@ -10,7 +10,8 @@ use proptest::prelude::*;
 use tokio::task::JoinSet;
 
 use super::disk::{Disk, DiskError};
-use super::mvcc::{FIRST_REVISION, Mvcc, RecordId};
+use super::mvcc::{FIRST_REVISION, Found, Mvcc, RecordId};
+use super::records::Records;
 use super::{EmbeddedOptions, EmbeddedStore};
 use crate::{Change, Error, KeyValue, ListOptions, Store, WatchEvent, Write};
 
@@ -154,6 +155,15 @@ async fn a_write_torn_by_a_power_loss_is_dropped_and_damage_is_told() {
     assert_eq!(store.get("a").await.unwrap(), next.current);
 }
 
+/// What a disk has that keeps nothing.
+struct NoRecords;
+
+impl Records for NoRecords {
+    fn read(&self, id: &RecordId) -> crate::Result<Bytes> {
+        panic!("{id:?} is not held in memory");
+    }
+}
+
 /// A disk that fails from the nth append on.
 struct Failing {
     appends: u64,
@@ -176,6 +186,10 @@ impl Disk for Failing {
 
     fn forget(&mut self, _: &[RecordId], _: u64) -> Result<(), DiskError> {
         Ok(())
+    }
+
+    fn records(&self) -> Arc<dyn Records> {
+        Arc::new(NoRecords)
     }
 }
 
@@ -253,6 +267,10 @@ impl Disk for Stopping {
         self.inner.forget(garbage, revision)
     }
 
+    fn records(&self) -> Arc<dyn Records> {
+        self.inner.records()
+    }
+
     fn reopen(&mut self) -> crate::Result<Mvcc> {
         self.inner.reopen()
     }
@@ -300,6 +318,10 @@ impl Disk for Gate {
 
     fn forget(&mut self, _: &[RecordId], _: u64) -> Result<(), DiskError> {
         Ok(())
+    }
+
+    fn records(&self) -> Arc<dyn Records> {
+        Arc::new(NoRecords)
     }
 }
 
@@ -369,6 +391,96 @@ async fn history_keeps_to_its_limits() {
     assert_eq!(everything(&store).await.len(), 3);
 }
 
+#[tokio::test]
+async fn values_older_than_the_history_are_on_the_disk_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).await;
+    let old = store
+        .commit(Write::create("old", "a value"))
+        .await
+        .unwrap()
+        .current;
+    let young = store
+        .commit(Write::create("young", "another"))
+        .await
+        .unwrap()
+        .current;
+    store.compact(store.revision() - 1).await.unwrap();
+    let held = |store: &EmbeddedStore, key: &str| {
+        let found = store.shared.state.read().get(key);
+        matches!(found, Some(Found::Pair(_)))
+    };
+    assert!(!held(&store, "old") && held(&store, "young"));
+    assert_eq!(store.get("old").await.unwrap(), old);
+    assert_eq!(
+        everything(&store).await,
+        [old.clone().unwrap(), young.unwrap()]
+    );
+    drop(store);
+
+    let store = open(dir.path()).await;
+    assert!(!held(&store, "old") && held(&store, "young"));
+    let committed = store.commit(Write::put("old", "anew")).await.unwrap();
+    assert_eq!(committed.previous, old);
+    assert!(held(&store, "old"));
+    assert_eq!(
+        store.get_at("old", committed.revision - 1).await.unwrap(),
+        old
+    );
+    drop(store);
+
+    let store = open(dir.path()).await;
+    let mut watch = store.watch("", committed.revision - 1).await.unwrap();
+    match watch.next().await.unwrap().unwrap() {
+        WatchEvent::Change(change) => assert_eq!(change.previous, old),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A read finds in memory where a value is, and compaction removes it before the read gets there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_are_right_while_everything_is_compacted() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EmbeddedOptions {
+        sync: false,
+        ..EmbeddedOptions::default()
+    };
+    let store = Arc::new(EmbeddedStore::open(dir.path(), options).await.unwrap());
+    let value = |key: u64, round: u64| format!("{key} in round {round}");
+    for key in 0..4 {
+        let write = Write::put(format!("{key}"), value(key, 0));
+        store.commit(write).await.unwrap();
+    }
+    let writer = {
+        let store = Arc::clone(&store);
+        tokio::spawn(async move {
+            for round in 1..300 {
+                for key in 0..4 {
+                    let write = Write::put(format!("{key}"), value(key, round));
+                    store.commit(write).await.unwrap();
+                }
+                store.compact(store.revision()).await.unwrap();
+            }
+        })
+    };
+    let round_of = |pair: &KeyValue| -> u64 {
+        let text = std::str::from_utf8(&pair.value).unwrap();
+        let (key, round) = text.split_once(" in round ").unwrap();
+        assert_eq!(key, &*pair.key);
+        round.parse().unwrap()
+    };
+    while !writer.is_finished() {
+        let listed = everything(&store).await;
+        assert_eq!(listed.len(), 4);
+        for pair in &listed {
+            let newer = store.get(&pair.key).await.unwrap().unwrap();
+            assert!(round_of(&newer) >= round_of(pair));
+        }
+    }
+    writer.await.unwrap();
+    assert_eq!(store.get("3").await.unwrap().unwrap().value, value(3, 299));
+}
+
 #[test]
 fn old_history_is_compactable_and_young_is_not() {
     let mut state = Mvcc::new(FIRST_REVISION);
@@ -387,7 +499,10 @@ fn old_history_is_compactable_and_young_is_not() {
             revision,
             key,
             current: Some(current),
-            previous: state.get("k"),
+            previous: state.get("k").map(|found| match found {
+                Found::Pair(pair) => pair,
+                Found::Record(id) => panic!("{id:?} is not held in memory"),
+            }),
         };
         state.apply(Arc::new(change), start + Duration::from_secs(step));
     }

@@ -147,10 +147,21 @@ impl Writer {
     }
 
     fn stage(&self, staged: &mut Staged, write: Write, reply: Reply) {
-        let state = self.shared.state.read();
-        let decision = staged.decide(&state, write);
-        drop(state);
+        let decision = self
+            .before(staged, &write.key)
+            .and_then(|previous| staged.decide(&self.shared.state.read(), write, previous));
         staged.answers.push((reply, decision));
+    }
+
+    /// The pair that a write of the batch finds. Only this thread changes the state, so that the answer stays true.
+    fn before(&self, staged: &Staged, key: &str) -> Result<Option<KeyValue>> {
+        if let Some(change) = staged.change_of(key) {
+            return Ok(change.current.clone());
+        }
+        let found = self.shared.state.read().get(key);
+        found
+            .map(|found| found.resolve(|id| self.shared.records.read(id)))
+            .transpose()
     }
 
     /// Makes the staged changes durable, shows them and answers.
@@ -281,17 +292,14 @@ impl Staged {
         }
     }
 
-    /// Decides one write against the state and the writes before it in the batch;
-    /// answers with the index of its change.
-    fn decide(&mut self, state: &Mvcc, write: Write) -> Result<usize> {
-        let earlier = self
-            .last
-            .get(write.key.as_str())
-            .map(|index| &self.changes[*index]);
-        let previous = match earlier {
-            Some(change) => change.current.clone(),
-            None => state.get(&write.key),
-        };
+    /// The last change of a key in the batch.
+    fn change_of(&self, key: &str) -> Option<&Change> {
+        self.last.get(key).map(|index| &*self.changes[*index])
+    }
+
+    /// Decides one write, which finds `previous`, in the state and after the writes before it in the batch; answers with
+    /// the index of its change.
+    fn decide(&mut self, state: &Mvcc, write: Write, previous: Option<KeyValue>) -> Result<usize> {
         let expected = match write.expect {
             Expect::Any => true,
             Expect::Absent => previous.is_none(),
@@ -321,7 +329,8 @@ impl Staged {
             .last()
             .map_or(state.revision(), |change| change.revision)
             + 1;
-        let key = earlier
+        let key = self
+            .change_of(&write.key)
             .map(|change| Arc::clone(&change.key))
             .or_else(|| state.shared_key(&write.key))
             .unwrap_or_else(|| Arc::from(write.key));
