@@ -691,6 +691,37 @@ fn a_service_is_installed_works_and_is_removed() {
 }
 
 #[test]
+fn a_data_directory_without_a_cluster_does_not_stop_the_removal() {
+    let Some(()) = harness::root() else { return };
+    // In mounts of its own, where this machine's files are out of sight.
+    let script = r#"
+        set -e
+        cp "$1" /run/davit-under-test
+        for dir in /etc /usr/local /var/lib; do mount -t tmpfs tmpfs $dir; done
+        mkdir -p /usr/local/bin /var/lib/davit
+        mv /run/davit-under-test /usr/local/bin/davit
+        touch /var/lib/davit/notes
+        /usr/local/bin/davit uninstall --purge
+        find /usr/local /var/lib -type f
+    "#;
+    let said = run(Command::new("unshare").args([
+        "--mount",
+        "--propagation",
+        "private",
+        "sh",
+        "-c",
+        &format!("mount -t tmpfs tmpfs /run; {script}"),
+        "sh",
+        DAVIT,
+    ]));
+    assert!(
+        said.contains("/var/lib/davit holds no cluster and stays"),
+        "{said}"
+    );
+    assert!(said.ends_with("\n/var/lib/davit/notes\n"), "{said}");
+}
+
+#[test]
 fn a_bundle_for_a_report_holds_no_secrets() {
     let Some(kubectl) = any_kubectl() else { return };
     let cluster = harness::Cluster::up(&["--no-node"]);

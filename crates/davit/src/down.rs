@@ -82,10 +82,7 @@ impl Down {
 
 pub(crate) async fn run(args: Down) -> Result<()> {
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
-    if !["locks", "store", "runtime"]
-        .iter()
-        .any(|part| data_dir.join(part).is_dir())
-    {
+    if !holds_cluster(&data_dir) {
         bail!(
             "there is no cluster in {}; --data-dir names another directory",
             data_dir.display()
@@ -102,6 +99,13 @@ pub(crate) async fn run(args: Down) -> Result<()> {
         println!("removed what was in {}", place.data_dir.display());
     }
     Ok(())
+}
+
+/// Whether a cluster or node has been in a data directory.
+pub(crate) fn holds_cluster(data_dir: &Path) -> bool {
+    ["locks", "store", "runtime"]
+        .iter()
+        .any(|part| data_dir.join(part).is_dir())
 }
 
 /// `1 container`, `2 containers`.
