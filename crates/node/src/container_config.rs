@@ -3,7 +3,7 @@
 use crate::containermanager::ContainerOptions;
 use crate::context::Context;
 use crate::env::{self, NodeFacts};
-use crate::expansion::{expand, expand_strict};
+use crate::expansion::{TooLong, expand};
 use crate::images::{ImageVolumes, Present};
 use crate::paths::PRIVATE_DIR;
 use crate::pod::{PodExt, Role};
@@ -15,6 +15,7 @@ use davit_beneath::{Inode, Links, Root, private_dir};
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
 use rustix::fs::FileType;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -192,7 +193,7 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
         ..
     } = parts;
     let services = ctx.services();
-    let own = env::build(pod, container, parts.facts, &services, &*ctx.objects).await?;
+    let mut own = env::build(pod, container, parts.facts, &services, &*ctx.objects).await?;
     for (object, keys) in &own.skipped {
         let reference = pod.container_reference(role, &container.name);
         let message = format!(
@@ -202,32 +203,26 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
         ctx.recorder
             .warning(&reference, "InvalidEnvironmentVariableNames", message);
     }
-    let lookup = |name: &str| {
-        let device = || {
-            parts
-                .devices
-                .envs
-                .iter()
-                .find(|e| e.key == name)
-                .map(|e| e.text().into_owned())
-        };
-        own.get(name).map(str::to_owned).or_else(device)
+    let of_devices = |name: &str| {
+        let mut envs = parts.devices.envs.iter();
+        envs.find(|e| e.key == name).map(cri::KeyValue::text)
     };
-    let words = |list: &Option<Vec<String>>| {
+    let mut words = |list: &Option<Vec<String>>| {
         list.iter()
             .flatten()
-            .map(|w| expand(w, lookup))
-            .collect::<Vec<_>>()
+            .map(|word| own.expand(word, of_devices))
+            .collect::<Result<Vec<_>, _>>()
     };
-    let (command, args) = (words(&container.command), words(&container.args));
+    let (command, args) = (words(&container.command)?, words(&container.args)?);
     let mut envs = parts.devices.envs.clone();
     // One entry a name: the pod's own value stands in for the plugin's.
     envs.retain(|e| own.get(&e.key).is_none());
-    envs.extend(
-        own.vars
-            .iter()
-            .map(|(k, v)| cri::KeyValue::new(k.clone(), v.clone())),
-    );
+    envs.extend(own.vars().map(|(k, v)| cri::KeyValue::new(k, v)));
+    let lookup = |name: &str| {
+        own.get(name)
+            .map(Cow::Borrowed)
+            .or_else(|| of_devices(name))
+    };
     let mut mounts = mounts(ctx, &parts, lookup)?;
     let mut devices = parts.devices.devices.clone();
     devices.extend(volume_devices(&parts)?);
@@ -323,10 +318,10 @@ fn ephemeral_target(pod: &Pod, name: &str, runtime: &PodRuntime) -> Option<Strin
     runtime.latest(target).map(|c| c.id.clone())
 }
 
-fn mounts(
+fn mounts<'a>(
     ctx: &Context,
     parts: &Parts<'_>,
-    lookup: impl Fn(&str) -> Option<String>,
+    lookup: impl Fn(&str) -> Option<Cow<'a, str>>,
 ) -> Result<Vec<cri::Mount>, Error> {
     let Parts {
         pod,
@@ -453,16 +448,15 @@ fn is_projected(pod: &Pod, name: &str) -> bool {
 }
 
 /// The part of the volume that the container gets, if it is not the whole.
-fn sub_path(
+fn sub_path<'a>(
     parts: &Parts<'_>,
     mount: &VolumeMount,
-    lookup: &impl Fn(&str) -> Option<String>,
+    lookup: &impl Fn(&str) -> Option<Cow<'a, str>>,
 ) -> Result<Option<String>, Error> {
     let failed = |cause: String| sub_path_error(parts, mount, cause);
     let expr = mount.sub_path_expr.as_deref().filter(|e| !e.is_empty());
     let sub = match (expr, mount.sub_path.as_deref().filter(|s| !s.is_empty())) {
-        (Some(expr), _) => expand_strict(expr, lookup)
-            .map_err(|names| failed(format!("missing value for {}", names.join(", "))))?,
+        (Some(expr), _) => expand_sub_path(expr, lookup).map_err(failed)?,
         (None, Some(sub)) => sub.to_owned(),
         (None, None) => return Ok(None),
     };
@@ -472,6 +466,28 @@ fn sub_path(
         )));
     }
     Ok(Some(sub))
+}
+
+/// The path that an expression with references to variables stands for. One that is not known is an error.
+fn expand_sub_path<'a>(
+    expr: &str,
+    lookup: &impl Fn(&str) -> Option<Cow<'a, str>>,
+) -> Result<String, String> {
+    /// As of any path.
+    const MAX_BYTES: usize = 4096;
+    let mut missing = Vec::new();
+    let path = expand(expr, MAX_BYTES, |name| {
+        let value = lookup(name);
+        if value.is_none() {
+            missing.push(name.to_owned());
+        }
+        value
+    });
+    match path {
+        _ if !missing.is_empty() => Err(format!("missing value for {}", missing.join(", "))),
+        Ok(path) => Ok(path),
+        Err(TooLong) => Err(format!("it is longer than {MAX_BYTES} bytes")),
+    }
 }
 
 fn sub_path_error(parts: &Parts<'_>, mount: &VolumeMount, cause: String) -> Error {

@@ -4,13 +4,14 @@
 //! Order, and so precedence: device variables first, then `envFrom`, then `env`, then service variables nobody set.
 //! A later entry of the same name wins.
 
-use crate::expansion::expand;
+use crate::expansion::{TooLong, expand};
 use crate::objects::ObjectSource;
 use crate::pod::PodExt;
 use crate::resources;
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, EnvVarSource, Pod, ResourceFieldSelector, Service,
 };
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -46,10 +47,28 @@ pub enum Error {
     /// A source of a later Kubernetes feature.
     #[error("environment variable {0}: fileKeyRef is not supported by this node")]
     FileKey(String),
+    /// More than a program can be started with.
+    #[error(
+        "environment, command and arguments come to more than {} bytes",
+        MAX_BYTES
+    )]
+    TooLong,
     /// The API server could not be asked.
     #[error(transparent)]
     Api(#[from] crate::objects::Error),
 }
+
+impl From<TooLong> for Error {
+    fn from(_: TooLong) -> Self {
+        Self::TooLong
+    }
+}
+
+/// Bytes of a container's environment and command together. The kernel starts nothing with more than 6 MiB, and with the
+/// usual limit of the stack nothing with more than two.
+const MAX_BYTES: usize = 6 << 20;
+/// What each word and variable costs beside its text, as in the kernel.
+const WORD: usize = 9;
 
 /// What the node itself knows and the downward API may show.
 #[derive(Debug, Clone, Default)]
@@ -65,29 +84,78 @@ pub struct NodeFacts {
 }
 
 /// A built environment.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Environment {
     /// The variables in order, names unique.
-    pub vars: Vec<(String, String)>,
+    vars: Vec<(String, String)>,
+    /// Where each is.
+    places: HashMap<String, usize>,
+    /// What may still be added, in bytes.
+    left: usize,
     /// Keys of `envFrom` objects that cannot be variable names: (object kind and name, keys), for an event.
     pub skipped: Vec<(String, Vec<String>)>,
 }
 
 impl Environment {
-    /// Value of a variable.
-    pub fn get(&self, name: &str) -> Option<&str> {
-        self.vars
-            .iter()
-            .rev()
-            .find(|(n, _)| n == name)
-            .map(|(_, v)| v.as_str())
+    fn new() -> Self {
+        Self {
+            vars: Vec::new(),
+            places: HashMap::new(),
+            left: MAX_BYTES,
+            skipped: Vec::new(),
+        }
     }
 
-    fn set(&mut self, name: String, value: String) {
-        match self.vars.iter_mut().find(|(n, _)| *n == name) {
-            Some(entry) => entry.1 = value,
-            None => self.vars.push((name, value)),
+    /// The variables in order, names unique.
+    pub fn vars(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.vars
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+
+    /// Value of a variable.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.places
+            .get(name)
+            .map(|place| self.vars[*place].1.as_str())
+    }
+
+    /// Replaces references in a word of the command, which counts with the variables.
+    ///
+    /// # Errors
+    /// [`Error::TooLong`].
+    pub fn expand<'a>(
+        &mut self,
+        word: &str,
+        others: impl Fn(&str) -> Option<Cow<'a, str>>,
+    ) -> Result<String, Error> {
+        let own = &*self;
+        let word = expand(word, own.left, |name| {
+            own.get(name)
+                .map(|value| Cow::Owned(value.to_owned()))
+                .or_else(|| others(name))
+        })?;
+        self.take(word.len())?;
+        Ok(word)
+    }
+
+    fn set(&mut self, name: String, value: String) -> Result<(), Error> {
+        self.take(name.len() + value.len() + 1)?;
+        match self.places.get(&name) {
+            Some(place) => self.vars[*place].1 = value,
+            None => {
+                self.places.insert(name.clone(), self.vars.len());
+                self.vars.push((name, value));
+            }
         }
+        Ok(())
+    }
+
+    /// Counts what has been worked on, also of what another replaces.
+    fn take(&mut self, bytes: usize) -> Result<(), Error> {
+        let left = self.left.checked_sub(bytes.saturating_add(WORD));
+        self.left = left.ok_or(Error::TooLong)?;
+        Ok(())
     }
 }
 
@@ -102,28 +170,28 @@ pub async fn build(
     services: &[Arc<Service>],
     objects: &dyn ObjectSource,
 ) -> Result<Environment, Error> {
-    let mut out = Environment::default();
+    let mut out = Environment::new();
     from_objects(pod, container, objects, &mut out).await?;
     let service_vars = service_variables(pod, services);
     for var in container.env.iter().flatten() {
         let value = match &var.value_from {
             None => {
                 let lookup = |name: &str| {
-                    out.get(name)
-                        .map(str::to_owned)
-                        .or_else(|| service_vars.get(name).cloned())
+                    let of_service = || service_vars.get(name).map(String::as_str);
+                    out.get(name).or_else(of_service).map(Cow::Borrowed)
                 };
-                Some(expand(var.value.as_deref().unwrap_or_default(), lookup))
+                let value = var.value.as_deref().unwrap_or_default();
+                Some(expand(value, out.left, lookup)?)
             }
             Some(source) => from_source(pod, container, var, source, facts, objects).await?,
         };
         if let Some(value) = value {
-            out.set(var.name.clone(), value);
+            out.set(var.name.clone(), value)?;
         }
     }
     for (name, value) in service_vars {
         if out.get(&name).is_none() {
-            out.vars.push((name, value));
+            out.set(name, value)?;
         }
     }
     Ok(out)
@@ -179,8 +247,9 @@ async fn from_objects(
         for (key, value) in pairs {
             let name = format!("{prefix}{key}");
             if is_env_name(&name) {
-                out.set(name, value);
+                out.set(name, value)?;
             } else {
+                out.take(name.len())?;
                 bad.push(name);
             }
         }
@@ -556,6 +625,23 @@ mod tests {
             assert_eq!(env.get(name), Some(value), "{name}");
         }
         assert_eq!(env.get("OPT"), None);
+    }
+
+    #[tokio::test]
+    async fn what_names_itself_twice_over_and_over_is_too_long() {
+        let mut vars = vec![json!({"name": "V0", "value": "x".repeat(1024)})];
+        for i in 1..40 {
+            let before = i - 1;
+            vars.push(
+                json!({"name": format!("V{i}"), "value": format!("$(V{before})$(V{before})")}),
+            );
+        }
+        let error = build_one(&sample(json!(vars))).await.unwrap_err();
+        assert!(matches!(error, Error::TooLong), "{error}");
+        let mut env = build_one(&sample(json!(vars[..10]))).await.unwrap();
+        let args = "$(V9)".repeat(20);
+        assert!(matches!(env.expand(&args, |_| None), Err(Error::TooLong)));
+        assert_eq!(env.expand("$(B)c", |_| Some("b".into())).unwrap(), "bc");
     }
 
     #[test]

@@ -1,68 +1,60 @@
 //! `$(NAME)` expansion in commands, arguments, environment values and `subPathExpr`.
 
+use std::borrow::Cow;
+
+/// The text has become longer than it may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TooLong;
+
 /// Replaces `$(NAME)` by what `lookup` gives; references it does not know stay as written and `$$` is a literal `$`.
-pub fn expand(input: &str, lookup: impl Fn(&str) -> Option<String>) -> String {
-    let mut out = String::with_capacity(input.len());
+///
+/// # Errors
+/// The result has more than `limit` bytes: a value may be named any number of times, also by one that is named itself.
+pub fn expand<'a>(
+    input: &str,
+    limit: usize,
+    mut lookup: impl FnMut(&str) -> Option<Cow<'a, str>>,
+) -> Result<String, TooLong> {
+    let mut out = String::with_capacity(input.len().min(limit));
+    let mut push = |text: &str| {
+        if text.len() > limit - out.len() {
+            return Err(TooLong);
+        }
+        out.push_str(text);
+        Ok(())
+    };
     let mut rest = input;
     while let Some(at) = rest.find('$') {
-        out.push_str(&rest[..at]);
+        push(&rest[..at])?;
         let tail = &rest[at + 1..];
         if let Some(after) = tail.strip_prefix('$') {
-            out.push('$');
+            push("$")?;
             rest = after;
         } else if let Some((name, after)) = tail.strip_prefix('(').and_then(|t| t.split_once(')')) {
             match lookup(name) {
-                Some(value) => out.push_str(&value),
-                None => {
-                    out.push_str("$(");
-                    out.push_str(name);
-                    out.push(')');
-                }
+                Some(value) => push(&value)?,
+                None => push(&rest[at..rest.len() - after.len()])?,
             }
             rest = after;
         } else {
-            out.push('$');
+            push("$")?;
             rest = tail;
         }
     }
-    out.push_str(rest);
-    out
-}
-
-/// Like [`expand`], but a reference that is not known is an error (`subPathExpr`).
-///
-/// # Errors
-/// The missing names.
-pub fn expand_strict(
-    input: &str,
-    lookup: impl Fn(&str) -> Option<String>,
-) -> Result<String, Vec<String>> {
-    let missing = std::cell::RefCell::new(Vec::new());
-    let out = expand(input, |name| {
-        let value = lookup(name);
-        if value.is_none() {
-            missing.borrow_mut().push(name.to_owned());
-        }
-        value
-    });
-    let missing = missing.into_inner();
-    if missing.is_empty() {
-        Ok(out)
-    } else {
-        Err(missing)
-    }
+    push(rest)?;
+    Ok(out)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn vars(name: &str) -> Option<String> {
+    fn vars(name: &str) -> Option<Cow<'static, str>> {
         match name {
             "VAR_A" => Some("A".into()),
             "VAR_B" => Some("B".into()),
             "VAR_REF" => Some("$(VAR_A)".into()),
-            "VAR_EMPTY" => Some(String::new()),
+            "VAR_EMPTY" => Some("".into()),
             _ => None,
         }
     }
@@ -86,16 +78,15 @@ mod tests {
             ("$()", "$()"),
             ("", ""),
         ] {
-            assert_eq!(expand(input, vars), expected, "{input}");
+            assert_eq!(expand(input, 100, vars).as_deref(), Ok(expected), "{input}");
         }
     }
 
     #[test]
-    fn strict_expansion_names_what_is_missing() {
-        assert_eq!(
-            expand_strict("$(A)/$(VAR_A)/$(B)", vars),
-            Err(vec!["A".into(), "B".into()])
-        );
-        assert_eq!(expand_strict("$(VAR_A)", vars).as_deref(), Ok("A"));
+    fn nothing_grows_beyond_its_limit() {
+        assert_eq!(expand("$(VAR_A)b$$", 3, vars).as_deref(), Ok("Ab$"));
+        for input in ["$(VAR_A)b$$", "$(N)", "abc", "$x$"] {
+            assert_eq!(expand(input, 2, vars), Err(TooLong), "{input}");
+        }
     }
 }

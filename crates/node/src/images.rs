@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::Semaphore;
+use tokio::sync::{AcquireError, OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
 pub mod collector;
 pub mod credentials;
@@ -27,7 +27,9 @@ use pulled::{Access, PullRecords};
 pub use pulled::{Verification, is_allowlist_entry};
 
 /// Pulls that run beside one another.
-const PARALLEL_PULLS: usize = 8;
+const PARALLEL_PULLS: usize = 64;
+/// Of these, pulls for pods of one namespace: a registry that takes its time holds up those who named it.
+const PULLS_OF_NAMESPACE: usize = 4;
 
 /// An image that a pod needs.
 struct Wanted<'a> {
@@ -49,7 +51,41 @@ pub struct ImageManager {
     records: PullRecords,
     backoff: Mutex<Backoff>,
     failures: Mutex<HashMap<String, Timestamp>>,
-    slots: Semaphore,
+    slots: Slots,
+}
+
+/// Places for pulls, shared among namespaces.
+struct Slots {
+    all: Semaphore,
+    /// Of namespaces for whose pods something is being pulled or waits to be.
+    of_namespace: Mutex<HashMap<String, Arc<Semaphore>>>,
+}
+
+impl Slots {
+    fn new() -> Self {
+        Self {
+            all: Semaphore::new(PARALLEL_PULLS),
+            of_namespace: Mutex::default(),
+        }
+    }
+
+    /// A place, held as long as the answer. Whoever waits for one of the namespace's takes none of all.
+    async fn take(
+        &self,
+        namespace: &str,
+    ) -> Result<(OwnedSemaphorePermit, SemaphorePermit<'_>), AcquireError> {
+        let own = {
+            let mut all = self.of_namespace.lock();
+            // Those that nobody holds or waits for are as good as new.
+            all.retain(|_, slots| Arc::strong_count(slots) > 1);
+            let slots = all
+                .entry(namespace.to_owned())
+                .or_insert_with(|| Arc::new(Semaphore::new(PULLS_OF_NAMESPACE)));
+            Arc::clone(slots)
+        };
+        let own = own.acquire_owned().await?;
+        Ok((own, self.all.acquire().await?))
+    }
 }
 
 /// An image that is there.
@@ -82,7 +118,7 @@ impl ImageManager {
             records: PullRecords::new(records, verification),
             backoff: Mutex::new(backoff),
             failures: Mutex::default(),
-            slots: Semaphore::new(PARALLEL_PULLS),
+            slots: Slots::new(),
         }
     }
 
@@ -258,7 +294,7 @@ impl ImageManager {
                 message,
             });
         }
-        let _slot = self.slots.acquire().await;
+        let _slot = self.slots.take(pod.ns()).await;
         self.recorder
             .normal(reference, "Pulling", format!("Pulling image {image:?}"));
         let keyring = self.keyring(pod, &image).await;

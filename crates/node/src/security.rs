@@ -21,6 +21,21 @@ const MASKED: &[&str] = &[
     "/sys/firmware",
     "/sys/devices/virtual/powercap",
 ];
+/// Counters of the processors' heat, by which containers could learn of each other's work (GHSA-6fw5-f8r9-fgfm).
+fn thermal_throttles() -> impl Iterator<Item = String> {
+    const CPUS: &str = "/sys/devices/system/cpu";
+    let entries = std::fs::read_dir(CPUS).into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let number = name.strip_prefix("cpu")?;
+        if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+            return None;
+        }
+        let path = entry.path().join("thermal_throttle");
+        path.is_dir().then(|| path.display().to_string())
+    })
+}
+
 /// Paths under /proc that containers must not change.
 const READ_ONLY: &[&str] = &[
     "/proc/bus",
@@ -43,6 +58,9 @@ pub enum Error {
         /// The container.
         container: String,
     },
+    /// `procMount: Unmasked` with the node's users, of a pod that no API server has looked at.
+    #[error("container {0:?} has procMount Unmasked, for which hostUsers must be false")]
+    Unmasked(String),
     /// `runAsNonRoot` and the image's user is root.
     #[error(
         "container has runAsNonRoot and image will run as root (pod: \"{pod}\", container: {container})"
@@ -249,7 +267,12 @@ pub fn container(
     verify_non_root(pod, container, own, of_pod, user, image)?;
     let privileged = own.and_then(|c| c.privileged).unwrap_or(false);
     let capabilities = own.and_then(|c| c.capabilities.as_ref());
-    let unmasked = privileged || own.and_then(|c| c.proc_mount.as_deref()) == Some("Unmasked");
+    // With the node's users nothing but the masks is between root in the container and the kernel's settings.
+    let asks = own.and_then(|c| c.proc_mount.as_deref()) == Some("Unmasked");
+    if asks && !privileged && users.is_none() {
+        return Err(Error::Unmasked(container.name.clone()));
+    }
+    let unmasked = privileged || asks;
     let mut out = cri::LinuxContainerSecurityContext {
         capabilities: Some(cri::Capability {
             add_capabilities: capabilities.and_then(|c| c.add.clone()).unwrap_or_default(),
@@ -288,6 +311,7 @@ pub fn container(
     }
     if !unmasked {
         out.masked_paths = strings(MASKED);
+        out.masked_paths.extend(thermal_throttles());
         out.readonly_paths = strings(READ_ONLY);
     }
     let labels = own

@@ -44,6 +44,7 @@ use locks::Locks;
 use mounts::Mounter;
 use node_expand::Known;
 use parking_lot::Mutex;
+use projection::Files;
 use prometheus_client::collector::Collector;
 use stats::PlacedVolumes;
 use std::collections::{BTreeMap, BTreeSet};
@@ -313,30 +314,24 @@ impl Volumes {
         if let Some(source) = &volume.empty_dir {
             return empty_dir::set_up(self, pod, volume, source).await;
         }
-        let (plugin, projection) = if let Some(source) = &volume.config_map {
-            (
-                "kubernetes.io~configmap",
-                projection::config_map(pod, source, &*self.objects).await?,
-            )
+        let mut files = Files::default();
+        let plugin = if let Some(source) = &volume.config_map {
+            projection::config_map(pod, source, &*self.objects, &mut files).await?;
+            "kubernetes.io~configmap"
         } else if let Some(source) = &volume.secret {
-            (
-                "kubernetes.io~secret",
-                projection::secret(pod, source, &*self.objects).await?,
-            )
+            projection::secret(pod, source, &*self.objects, &mut files).await?;
+            "kubernetes.io~secret"
         } else if let Some(source) = &volume.downward_api {
             let items = source.items.as_deref().unwrap_or_default();
-            (
-                "kubernetes.io~downward-api",
-                projection::downward(pod, items, source.default_mode, facts)?,
-            )
+            projection::downward(pod, items, source.default_mode, facts, &mut files)?;
+            "kubernetes.io~downward-api"
         } else if let Some(source) = &volume.projected {
-            (
-                "kubernetes.io~projected",
-                projection::projected(self, pod, &volume.name, source, facts).await?,
-            )
+            projection::projected(self, pod, &volume.name, source, facts, &mut files).await?;
+            "kubernetes.io~projected"
         } else {
             return Err(Cause::NotBuilt(kind_of(volume)));
         };
+        let projection = files.into_payload();
         let dir = self.paths.volume(pod.uid(), plugin, &volume.name);
         let in_memory = plugin != "kubernetes.io~configmap";
         let group = group_of(pod);

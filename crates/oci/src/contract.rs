@@ -303,7 +303,7 @@ async fn eventually(mut condition: impl FnMut() -> bool) {
 async fn run(setup: &Setup, id: &str, script: &str) -> String {
     let answer = setup
         .runtime
-        .exec_sync(id, shell(script), Duration::from_secs(10))
+        .exec_sync(id, shell(script), Duration::from_secs(10), 1 << 20)
         .await
         .unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

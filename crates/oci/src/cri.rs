@@ -308,6 +308,7 @@ impl Runtime for Remote {
         id: &str,
         command: Vec<String>,
         timeout: Duration,
+        kept: usize,
     ) -> Result<cri::ExecSyncResponse> {
         // CRI counts in whole seconds and takes zero for "no limit".
         let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
@@ -330,7 +331,12 @@ impl Runtime for Remote {
                 call,
                 after: timeout,
             }),
-            other => other,
+            Ok(mut answer) => {
+                answer.stdout.truncate(kept);
+                answer.stderr.truncate(kept);
+                Ok(answer)
+            }
+            Err(error) => Err(error),
         }
     }
 

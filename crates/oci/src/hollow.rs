@@ -327,6 +327,7 @@ impl Runtime for Hollow {
         _id: &str,
         _command: Vec<String>,
         _timeout: Duration,
+        _kept: usize,
     ) -> Result<cri::ExecSyncResponse> {
         nothing_runs("exec")
     }

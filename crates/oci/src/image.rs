@@ -22,7 +22,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The reference that stands for the host's own root file system.
 pub const HOST_IMAGE: &str = "davit.local/host";
@@ -95,6 +95,33 @@ pub struct ImageConfig {
     pub stop_signal: String,
 }
 
+/// Layers of an image at most.
+const MAX_LAYERS: usize = 500;
+/// Words of a command, or variables, of an image at most.
+const MAX_WORDS: usize = 4096;
+/// Bytes that an image says about containers at most. The kernel starts nothing with more than a few MiB, and what is
+/// here is in memory as long as the image is there.
+const MAX_CONFIG: usize = 512 << 10;
+
+impl ImageConfig {
+    fn check_size(&self) -> Result<()> {
+        let lists = [&self.env, &self.entrypoint, &self.cmd];
+        let single = [&self.user, &self.working_dir, &self.stop_signal];
+        let bytes: usize = lists
+            .into_iter()
+            .flatten()
+            .chain(single)
+            .map(String::len)
+            .sum();
+        if bytes > MAX_CONFIG || lists.iter().any(|list| list.len() > MAX_WORDS) {
+            return Err(Error::Invalid(format!(
+                "image configuration: more than {MAX_WORDS} words or variables, or {MAX_CONFIG} bytes of them"
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// One image.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Image {
@@ -135,7 +162,7 @@ pub struct Images {
     dir: PathBuf,
     layers: PathBuf,
     allow_host: bool,
-    cache: Mutex<(FileMark, Records)>,
+    cache: Mutex<(FileMark, Arc<Records>)>,
 }
 
 /// A description of an image whose layers are there.
@@ -204,6 +231,11 @@ fn parse_config(json: &[u8]) -> Result<(String, ImageConfig, Vec<String>)> {
             "image configuration: layer digest {odd:?}"
         )));
     }
+    if file.rootfs.diff_ids.len() > MAX_LAYERS {
+        return Err(Error::Invalid(format!(
+            "image configuration: more than {MAX_LAYERS} layers"
+        )));
+    }
     let section = file.config.unwrap_or_default();
     let config = ImageConfig {
         user: section.user.unwrap_or_default(),
@@ -213,6 +245,7 @@ fn parse_config(json: &[u8]) -> Result<(String, ImageConfig, Vec<String>)> {
         working_dir: section.working_dir.unwrap_or_default(),
         stop_signal: section.stop_signal.unwrap_or_default(),
     };
+    config.check_size()?;
     Ok((sha256(json), config, file.rootfs.diff_ids))
 }
 
@@ -285,7 +318,7 @@ impl Images {
     }
 
     /// The records as they are now, whoever wrote them.
-    fn records(&self) -> Result<Records> {
+    fn records(&self) -> Result<Arc<Records>> {
         use std::os::unix::fs::MetadataExt;
         let file = self.file();
         let mark = fs::metadata(&file)
@@ -294,21 +327,20 @@ impl Images {
         // The cache is replaced as a whole, so a panic elsewhere leaves it sound.
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if cache.0 != mark {
-            let records = read_json(&file)
-                .map_err(io_error(format!("read {}", file.display())))?
-                .unwrap_or_default();
-            *cache = (mark, records);
+            let records: Option<Records> =
+                read_json(&file).map_err(io_error(format!("read {}", file.display())))?;
+            *cache = (mark, Arc::new(records.unwrap_or_default()));
         }
-        Ok(cache.1.clone())
+        Ok(Arc::clone(&cache.1))
     }
 
     /// Changes the records under their lock.
     fn change<T>(&self, change: impl FnOnce(&mut Vec<Image>) -> T) -> Result<T> {
         let _lock = self.lock_file("records.lock", FlockOperation::LockExclusive)?;
-        let mut records = self.records()?;
-        let before = records.images.clone();
+        let before = self.records()?;
+        let mut records = Records::clone(&before);
         let result = change(&mut records.images);
-        if records.images != before {
+        if records.images != before.images {
             let file = self.file();
             let json = serde_json::to_vec(&records).map_err(|e| Error::Invalid(e.to_string()))?;
             write_durably(&file, &json).map_err(io_error(format!("write {}", file.display())))?;
@@ -354,7 +386,7 @@ impl Images {
 
     /// All images.
     pub fn list(&self) -> Result<Vec<Image>> {
-        let mut images = self.records()?.images;
+        let mut images = self.records()?.images.clone();
         if self.allow_host {
             images.push(Self::host_image());
         }
@@ -363,9 +395,10 @@ impl Images {
 
     /// The image that a reference or an ID stands for.
     pub fn find(&self, name: &str) -> Result<Option<Image>> {
-        let images = self.list()?;
-        if let Some(image) = images
-            .iter()
+        let records = self.records()?;
+        let host = self.allow_host.then(Self::host_image);
+        let images = || records.images.iter().chain(&host);
+        if let Some(image) = images()
             .find(|image| image.id == name || image.id.strip_prefix("sha256:") == Some(name))
         {
             return Ok(Some(image.clone()));
@@ -380,7 +413,7 @@ impl Images {
             (None, Some(tagged)) => image.tags.contains(&tagged),
             (None, None) => false,
         };
-        Ok(images.iter().find(matches).cloned())
+        Ok(images().find(matches).cloned())
     }
 
     /// Imports an OCI layout or a Docker archive: a directory, a tar file or a compressed tar file. Answers with the

@@ -2,7 +2,10 @@
 
 use async_trait::async_trait;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::net::{TcpSocket, TcpStream};
 
 /// A pod as its network sees it.
 #[derive(Debug, Clone, Default)]
@@ -66,30 +69,40 @@ impl Network for Loopback {
     }
 }
 
-/// Connects to `localhost:port` inside a network namespace. Blocks for at most `patience`.
-pub(crate) fn dial(
-    netns: Option<&Path>,
-    port: u16,
-    patience: std::time::Duration,
-) -> std::io::Result<std::net::TcpStream> {
-    use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-    let connect = move || {
-        let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        TcpStream::connect_timeout(&v4, patience).or_else(|error| {
-            let v6 = SocketAddr::from((Ipv6Addr::LOCALHOST, port));
-            TcpStream::connect_timeout(&v6, patience).map_err(|_| error)
-        })
+/// Unconnected sockets of a network namespace, or of this one: for IPv4 and, if there is such a thing, for IPv6. Blocks
+/// for a moment, not for what is at the other end.
+pub(crate) fn sockets(netns: Option<&Path>) -> std::io::Result<[Option<TcpSocket>; 2]> {
+    let make = || -> std::io::Result<[Option<TcpSocket>; 2]> {
+        Ok([Some(TcpSocket::new_v4()?), TcpSocket::new_v6().ok()])
     };
-    let Some(netns) = netns else { return connect() };
+    let Some(netns) = netns else { return make() };
     let file = std::fs::File::open(netns)?;
     // A thread of its own, which ends with the namespace it entered.
     let thread = std::thread::Builder::new()
         .name("pod-dial".to_owned())
         .spawn(move || {
             nix::sched::setns(file, nix::sched::CloneFlags::CLONE_NEWNET)?;
-            connect()
+            make()
         })?;
     thread
         .join()
         .map_err(|_| std::io::Error::other("the dialing thread panicked"))?
+}
+
+/// Connects one of the sockets to `localhost:port` of where they were made, each within `patience`.
+pub(crate) async fn dial(
+    [v4, v6]: [Option<TcpSocket>; 2],
+    port: u16,
+    patience: Duration,
+) -> std::io::Result<TcpStream> {
+    let connect = async |socket: Option<TcpSocket>, address: IpAddr| {
+        let socket = socket.ok_or(std::io::ErrorKind::AddrNotAvailable)?;
+        tokio::time::timeout(patience, socket.connect((address, port).into())).await?
+    };
+    match connect(v4, Ipv4Addr::LOCALHOST.into()).await {
+        Ok(stream) => Ok(stream),
+        Err(error) => connect(v6, Ipv6Addr::LOCALHOST.into())
+            .await
+            .map_err(|_| error),
+    }
 }

@@ -190,12 +190,13 @@ pub trait Runtime: Send + Sync + 'static {
     /// Reopens the container's log file after the node rotated it.
     async fn reopen_container_log(&self, id: &str) -> Result<()>;
 
-    /// Runs a command to its end and returns its output (each stream cut at 16 MiB).
+    /// Runs a command to its end and returns its output, the first `kept` bytes of each stream.
     async fn exec_sync(
         &self,
         id: &str,
         command: Vec<String>,
         timeout: Duration,
+        kept: usize,
     ) -> Result<cri::ExecSyncResponse>;
     /// Starts a command in the container for streaming.
     async fn exec(&self, request: cri::ExecRequest) -> Result<Streaming<ExecSession>>;

@@ -414,10 +414,16 @@ impl Profile {
     }
 }
 
+fn compare(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Error> {
+    SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value).map_err(compile_error)
+}
+
+fn all(conditions: Vec<SeccompCondition>) -> Result<SeccompRule, Error> {
+    SeccompRule::new(conditions).map_err(compile_error)
+}
+
 fn when(index: u8, op: SeccompCmpOp, value: u64) -> Result<SeccompRule, Error> {
-    let condition =
-        SeccompCondition::new(index, SeccompCmpArgLen::Dword, op, value).map_err(compile_error)?;
-    SeccompRule::new(vec![condition]).map_err(compile_error)
+    all(vec![compare(index, op, value)?])
 }
 
 /// The default profile (`RuntimeDefault`) for a container with these capabilities.
@@ -434,6 +440,8 @@ fn default_rules(
     caps: CapSet,
     rows: impl Iterator<Item = syscalls::Row>,
 ) -> Result<Vec<Listed>, Error> {
+    /// The kernel's ciphers, by way of which any readable file could be changed in the page cache (CVE-2026-31431).
+    const AF_ALG: u64 = 38;
     const AF_VSOCK: u64 = 40;
     const ENOSYS: u32 = 38;
     /// `CLONE_NEW*` of user, pid, net, ipc, uts, mount and cgroup namespaces.
@@ -447,7 +455,15 @@ fn default_rules(
             Policy::Gated(needed) if needed.iter().any(|cap| caps.has(*cap)) => Vec::new(),
             Policy::Gated(_) | Policy::Never => continue,
             Policy::Special => match name {
-                "socket" => vec![when(0, SeccompCmpOp::Ne, AF_VSOCK)?],
+                "socket" => {
+                    let other = |family| compare(0, SeccompCmpOp::Ne, family);
+                    vec![all(vec![other(AF_ALG)?, other(AF_VSOCK)?])?]
+                }
+                "socketcall" => {
+                    // The family is behind a pointer; C libraries call what takes it as an argument.
+                    action = SeccompAction::Errno(ENOSYS);
+                    Vec::new()
+                }
                 "personality" => [0, 8, 0x20000, 0x20008, 0xffff_ffff]
                     .into_iter()
                     .map(|persona| when(0, SeccompCmpOp::Eq, persona))
@@ -503,7 +519,39 @@ mod tests {
         // clone3 has its own action only without CAP_SYS_ADMIN
         // and each is there for 32-bit programs, too; one more looks at the architecture
         assert_eq!(default_profile(CapSet::DEFAULT).unwrap().len(), 2 * 2 + 1);
-        assert_eq!(default_profile(CapSet::all()).unwrap().len(), 2 + 1);
+        // i386 has socketcall, which is unknown to all
+        let socketcall = usize::from(cfg!(target_arch = "x86_64"));
+        assert_eq!(
+            default_profile(CapSet::all()).unwrap().len(),
+            2 + 1 + socketcall
+        );
+    }
+
+    #[test]
+    fn the_default_profile_refuses_the_kernels_ciphers_and_vsock() {
+        use rustix::net::{AddressFamily, SocketType, socket};
+        let programs = default_profile(CapSet::all()).unwrap();
+        for (family, refused) in [
+            (AddressFamily::UNIX, false),
+            (AddressFamily::INET6, false),
+            (AddressFamily::from_raw(38), true),
+            (AddressFamily::from_raw(40), true),
+        ] {
+            let Some(child) = crate::sys::fork().unwrap() else {
+                let ready = nix::sys::prctl::set_no_new_privs().is_ok()
+                    && programs
+                        .iter()
+                        .all(|program| crate::sys::install_seccomp(program).is_ok());
+                let answer = socket(family, SocketType::DGRAM, None);
+                let is_refused = answer.err() == Some(rustix::io::Errno::PERM);
+                crate::sys::exit_now(if ready { i32::from(is_refused) } else { 2 })
+            };
+            let status = nix::sys::wait::waitpid(child, None).unwrap();
+            let nix::sys::wait::WaitStatus::Exited(_, code) = status else {
+                panic!("{status:?}");
+            };
+            assert_eq!(code, i32::from(refused), "{family:?}");
+        }
     }
 
     #[test]

@@ -60,20 +60,6 @@ pub(crate) fn reset_signals() {
     let _ = sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None);
 }
 
-/// Marks every descriptor from `first` on close-on-exec.
-pub(crate) fn close_on_exec_from(first: u32) -> io::Result<()> {
-    // SAFETY: only sets a flag on descriptors; closes nothing.
-    check(unsafe {
-        libc::syscall(
-            libc::SYS_close_range,
-            first,
-            libc::c_uint::MAX,
-            libc::CLOSE_RANGE_CLOEXEC,
-        )
-    })
-    .map(drop)
-}
-
 /// Closes every descriptor from `first` on, whoever has it. For a process that is about to end or to run a program.
 pub(crate) fn close_from(first: u32) -> io::Result<()> {
     close_range(first, libc::c_uint::MAX)

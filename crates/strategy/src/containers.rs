@@ -19,6 +19,8 @@ pub(super) struct Scope<'a> {
     pub(super) claims: Vec<&'a str>,
     /// Whether the pod uses the network of the node.
     pub(super) host_network: bool,
+    /// Whether the pod's users are those of the node.
+    pub(super) host_users: bool,
     /// Whether this is a pod and not a template.
     pub(super) is_pod: bool,
 }
@@ -111,7 +113,7 @@ fn common(c: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
         errors,
     );
     let context = at(c, &["securityContext"]);
-    security_context(context, &path.child("securityContext"), errors);
+    security_context(context, scope, &path.child("securityContext"), errors);
 }
 
 /// A value of a closed set that must be given.
@@ -574,7 +576,7 @@ fn ephemeral(c: &Value, containers: &[Value], path: &Path, errors: &mut ErrorLis
     }
 }
 
-fn security_context(context: &Value, path: &Path, errors: &mut ErrorList) {
+fn security_context(context: &Value, scope: &Scope<'_>, path: &Path, errors: &mut ErrorList) {
     for key in ["runAsUser", "runAsGroup"] {
         user_id(context, key, path, errors);
     }
@@ -590,6 +592,14 @@ fn security_context(context: &Value, path: &Path, errors: &mut ErrorList) {
         }
     }
     optional_choice(context, "procMount", &["Default", "Unmasked"], path, errors);
+    if scope.host_users && str_at(context, &["procMount"]) == "Unmasked" {
+        let fault = "`hostUsers` must be false to use `Unmasked`";
+        errors.push(FieldError::invalid(
+            &path.child("procMount"),
+            "Unmasked",
+            fault,
+        ));
+    }
     seccomp(
         at(context, &["seccompProfile"]),
         &path.child("seccompProfile"),

@@ -24,6 +24,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
             .collect(),
         claims: claims.iter().map(|c| str_at(c, &["name"])).collect(),
         host_network: bool_at(spec, &["hostNetwork"]),
+        host_users: at(spec, &["hostUsers"]) != &Value::Bool(false),
         is_pod,
     };
     containers::all(spec, &scope, path, errors);

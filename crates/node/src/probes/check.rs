@@ -137,7 +137,7 @@ pub async fn exec_check(
 ) -> Outcome {
     let shown = format!("{command:?}");
     // The runtime has a deadline of its own; ours is for a runtime that does not keep it.
-    let call = runtime.exec_sync(container_id, command, timeout);
+    let call = runtime.exec_sync(container_id, command, timeout, MAX_OUTPUT);
     match tokio::time::timeout(timeout + Duration::from_secs(5), call).await {
         Ok(Ok(response)) if response.exit_code == 0 => Outcome::Success,
         Ok(Ok(response)) => {

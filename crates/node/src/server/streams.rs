@@ -17,6 +17,8 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 const DIAL: Duration = Duration::from_secs(10);
+/// How much of each stream `/run` answers with.
+const RUN_OUTPUT: usize = 16 << 20;
 /// Terminal size changes that wait; more are dropped, only the last matters.
 const SIZES: usize = 4;
 
@@ -85,7 +87,7 @@ async fn command(
         let command = line.split(' ').map(str::to_owned).collect();
         let output = ctx
             .runtime
-            .exec_sync(&record.id, command, Duration::from_secs(120))
+            .exec_sync(&record.id, command, Duration::from_secs(120), RUN_OUTPUT)
             .await
             .map_err(internal)?;
         return Ok(text(

@@ -95,6 +95,14 @@ pub enum Cause {
         /// The key.
         key: String,
     },
+    /// Files that come to more than a volume takes.
+    #[error("the volume's files are more than {files}, or more than {mebibytes} MiB together")]
+    TooMuch {
+        /// How many there may be.
+        files: usize,
+        /// How large they may be.
+        mebibytes: usize,
+    },
     /// Trust bundles that cannot be used.
     #[error(transparent)]
     TrustBundle(#[from] super::trust_bundle::Error),

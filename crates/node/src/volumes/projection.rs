@@ -14,7 +14,41 @@ use std::collections::BTreeMap;
 const DEFAULT_MODE: i32 = 0o644;
 const TOKEN_SECONDS: i64 = 3600;
 
+/// Bytes of a volume's files at most: a pod may name a key of a megabyte as often as it likes.
+const MAX_BYTES: usize = 32 << 20;
+/// Files of a volume at most; more than an object has keys.
+const MAX_FILES: usize = 1 << 16;
+
 type Data = BTreeMap<String, Vec<u8>>;
+
+/// The files of a volume, as far as they are known.
+#[derive(Default)]
+pub(super) struct Files {
+    payload: Payload,
+    added: usize,
+    bytes: usize,
+}
+
+impl Files {
+    /// Adds a file of that many bytes, which is not made if it is too much.
+    fn add(&mut self, path: &str, bytes: usize, make: impl FnOnce() -> File) -> Result<(), Cause> {
+        self.bytes = self.bytes.saturating_add(bytes);
+        self.added += 1;
+        if self.bytes > MAX_BYTES || self.added > MAX_FILES {
+            return Err(Cause::TooMuch {
+                files: MAX_FILES,
+                mebibytes: MAX_BYTES >> 20,
+            });
+        }
+        self.payload.insert(path.to_owned(), make());
+        Ok(())
+    }
+
+    /// What is in the volume.
+    pub(super) fn into_payload(self) -> Payload {
+        self.payload
+    }
+}
 
 struct Selection<'a> {
     items: Option<&'a Vec<KeyToPath>>,
@@ -27,21 +61,23 @@ pub(super) async fn config_map(
     pod: &Pod,
     source: &ConfigMapVolumeSource,
     objects: &dyn ObjectSource,
-) -> Result<Payload, Cause> {
+    files: &mut Files,
+) -> Result<(), Cause> {
     let selection = Selection {
         items: source.items.as_ref(),
         mode: source.default_mode.unwrap_or(DEFAULT_MODE),
         optional: source.optional == Some(true),
         kind: "config",
     };
-    config_map_files(pod, &source.name, &selection, objects).await
+    config_map_files(pod, &source.name, &selection, objects, files).await
 }
 
 pub(super) async fn secret(
     pod: &Pod,
     source: &SecretVolumeSource,
     objects: &dyn ObjectSource,
-) -> Result<Payload, Cause> {
+    files: &mut Files,
+) -> Result<(), Cause> {
     let selection = Selection {
         items: source.items.as_ref(),
         mode: source.default_mode.unwrap_or(DEFAULT_MODE),
@@ -53,6 +89,7 @@ pub(super) async fn secret(
         source.secret_name.as_deref().unwrap_or_default(),
         &selection,
         objects,
+        files,
     )
     .await
 }
@@ -62,7 +99,8 @@ async fn config_map_files(
     name: &str,
     selection: &Selection<'_>,
     objects: &dyn ObjectSource,
-) -> Result<Payload, Cause> {
+    files: &mut Files,
+) -> Result<(), Cause> {
     let Some(map) = objects.config_map(pod.ns(), name).await? else {
         return missing(selection, "configmap", name);
     };
@@ -78,7 +116,7 @@ async fn config_map_files(
             .into_iter()
             .map(|(k, v)| (k, v.0)),
     );
-    select(data, selection)
+    select(data, selection, files)
 }
 
 async fn secret_files(
@@ -86,24 +124,19 @@ async fn secret_files(
     name: &str,
     selection: &Selection<'_>,
     objects: &dyn ObjectSource,
-) -> Result<Payload, Cause> {
+    files: &mut Files,
+) -> Result<(), Cause> {
     let Some(secret) = objects.secret(pod.ns(), name).await? else {
         return missing(selection, "secret", name);
     };
-    select(
-        secret
-            .data
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(k, v)| (k, v.0))
-            .collect(),
-        selection,
-    )
+    let data = secret.data.unwrap_or_default();
+    let data = data.into_iter().map(|(k, v)| (k, v.0)).collect();
+    select(data, selection, files)
 }
 
-fn missing(selection: &Selection<'_>, kind: &'static str, name: &str) -> Result<Payload, Cause> {
+fn missing(selection: &Selection<'_>, kind: &'static str, name: &str) -> Result<(), Cause> {
     if selection.optional {
-        Ok(Payload::new())
+        Ok(())
     } else {
         Err(Cause::Missing {
             kind,
@@ -120,21 +153,18 @@ fn file(data: Vec<u8>, mode: i32) -> File {
     }
 }
 
-fn select(mut data: Data, selection: &Selection<'_>) -> Result<Payload, Cause> {
+fn select(data: Data, selection: &Selection<'_>, files: &mut Files) -> Result<(), Cause> {
     let Some(items) = selection.items.filter(|i| !i.is_empty()) else {
-        return Ok(data
-            .into_iter()
-            .map(|(k, v)| (k, file(v, selection.mode)))
-            .collect());
+        for (key, content) in data {
+            files.add(&key, content.len(), || file(content, selection.mode))?;
+        }
+        return Ok(());
     };
-    let mut out = Payload::new();
     for item in items {
-        match data.get_mut(&item.key) {
+        match data.get(&item.key) {
             Some(content) => {
-                out.insert(
-                    item.path.clone(),
-                    file(content.clone(), item.mode.unwrap_or(selection.mode)),
-                );
+                let mode = item.mode.unwrap_or(selection.mode);
+                files.add(&item.path, content.len(), || file(content.clone(), mode))?;
             }
             None if selection.optional => {}
             None => {
@@ -145,7 +175,7 @@ fn select(mut data: Data, selection: &Selection<'_>) -> Result<Payload, Cause> {
             }
         }
     }
-    Ok(out)
+    Ok(())
 }
 
 pub(super) fn downward(
@@ -153,8 +183,8 @@ pub(super) fn downward(
     items: &[DownwardAPIVolumeFile],
     default_mode: Option<i32>,
     facts: &NodeFacts,
-) -> Result<Payload, Cause> {
-    let mut out = Payload::new();
+    files: &mut Files,
+) -> Result<(), Cause> {
     for item in items {
         let text = match (&item.field_ref, &item.resource_field_ref) {
             (Some(field), _) => field_value(pod, &field.field_path, facts)?,
@@ -162,9 +192,9 @@ pub(super) fn downward(
             (None, None) => String::new(),
         };
         let mode = item.mode.or(default_mode).unwrap_or(DEFAULT_MODE);
-        out.insert(item.path.clone(), file(text.into_bytes(), mode));
+        files.add(&item.path, text.len(), || file(text.into_bytes(), mode))?;
     }
-    Ok(out)
+    Ok(())
 }
 
 pub(super) async fn projected(
@@ -173,10 +203,10 @@ pub(super) async fn projected(
     volume: &str,
     source: &ProjectedVolumeSource,
     facts: &NodeFacts,
-) -> Result<Payload, Cause> {
+    files: &mut Files,
+) -> Result<(), Cause> {
     let default_mode = source.default_mode.unwrap_or(DEFAULT_MODE);
     let objects = &*volumes.objects;
-    let mut out = Payload::new();
     for part in source.sources.iter().flatten() {
         if let Some(map) = &part.config_map {
             let optional = map.optional == Some(true);
@@ -186,7 +216,7 @@ pub(super) async fn projected(
                 optional,
                 kind: "config",
             };
-            out.extend(config_map_files(pod, &map.name, &selection, objects).await?);
+            config_map_files(pod, &map.name, &selection, objects, files).await?;
         } else if let Some(secret) = &part.secret {
             let optional = secret.optional == Some(true);
             let selection = Selection {
@@ -195,10 +225,10 @@ pub(super) async fn projected(
                 optional,
                 kind: "secret",
             };
-            out.extend(secret_files(pod, &secret.name, &selection, objects).await?);
+            secret_files(pod, &secret.name, &selection, objects, files).await?;
         } else if let Some(fields) = &part.downward_api {
             let items = fields.items.as_deref().unwrap_or_default();
-            out.extend(downward(pod, items, Some(default_mode), facts)?);
+            downward(pod, items, Some(default_mode), facts, files)?;
         } else if let Some(token) = &part.service_account_token {
             let audience = token.audience.as_deref().filter(|a| !a.is_empty());
             let seconds = token.expiration_seconds.unwrap_or(TOKEN_SECONDS);
@@ -206,18 +236,19 @@ pub(super) async fn projected(
                 .tokens
                 .token(pod, volume, &token.path, audience, seconds)
                 .await?;
-            out.insert(
-                token.path.clone(),
-                token_file(pod, held.token, default_mode),
-            );
+            files.add(&token.path, held.token.len(), || {
+                token_file(pod, held.token, default_mode)
+            })?;
         } else if let Some(bundle) = &part.cluster_trust_bundle {
             let text = trust_bundle::anchors(bundle, objects).await?;
-            out.insert(bundle.path.clone(), token_file(pod, text, default_mode));
+            files.add(&bundle.path, text.len(), || {
+                token_file(pod, text, default_mode)
+            })?;
         } else if part.pod_certificate.is_some() {
             return Err(Cause::NotBuilt("projected podCertificate"));
         }
     }
-    Ok(out)
+    Ok(())
 }
 
 /// A token, and a bundle as well, is readable by its user only, where the pod says who that is.
@@ -257,5 +288,34 @@ fn common_user(pod: &Pod) -> Option<u32> {
         u32::try_from(first).ok()
     } else {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_key_is_not_multiplied_without_end() {
+        let data = Data::from([("k".to_owned(), vec![0; 1 << 20])]);
+        let select_times = |times: usize| {
+            let items = (0..times).map(|n| json!({"key": "k", "path": format!("f{n}")}));
+            let items: Vec<KeyToPath> =
+                serde_json::from_value(items.collect::<Vec<_>>().into()).unwrap();
+            let selection = Selection {
+                items: Some(&items),
+                mode: DEFAULT_MODE,
+                optional: false,
+                kind: "config",
+            };
+            let mut files = Files::default();
+            let outcome = select(data.clone(), &selection, &mut files);
+            (outcome, files.into_payload().len())
+        };
+        assert!(matches!(select_times(32), (Ok(()), 32)));
+        let (outcome, made) = select_times(5000);
+        assert!(matches!(outcome, Err(Cause::TooMuch { .. })));
+        assert_eq!(made, 32);
     }
 }

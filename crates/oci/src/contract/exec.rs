@@ -10,7 +10,7 @@ pub(super) async fn exec_sync(setup: Setup) {
     let limit = Duration::from_secs(10);
     let answer = setup
         .runtime
-        .exec_sync(&id, shell("echo $A; echo err >&2; exit 3"), limit)
+        .exec_sync(&id, shell("echo $A; echo err >&2; exit 3"), limit, 1 << 20)
         .await
         .unwrap();
     assert_eq!(
@@ -19,13 +19,19 @@ pub(super) async fn exec_sync(setup: Setup) {
     );
     let answer = setup
         .runtime
-        .exec_sync(&id, shell("head -c 1000000 /dev/zero"), limit)
+        .exec_sync(&id, shell("head -c 1000000 /dev/zero"), limit, 1 << 20)
         .await
         .unwrap();
     assert_eq!(answer.stdout.len(), 1_000_000);
+    let answer = setup
+        .runtime
+        .exec_sync(&id, shell("head -c 1000000 /dev/zero; exit 4"), limit, 1000)
+        .await
+        .unwrap();
+    assert_eq!((answer.stdout.len(), answer.exit_code), (1000, 4));
     let missing = setup
         .runtime
-        .exec_sync(&id, vec!["/no/such".into()], limit)
+        .exec_sync(&id, vec!["/no/such".into()], limit, 1 << 20)
         .await;
     assert!(missing.is_err(), "{missing:?}");
     setup
@@ -36,7 +42,7 @@ pub(super) async fn exec_sync(setup: Setup) {
     assert!(
         setup
             .runtime
-            .exec_sync(&id, shell("true"), limit)
+            .exec_sync(&id, shell("true"), limit, 1 << 20)
             .await
             .is_err()
     );
@@ -53,6 +59,7 @@ pub(super) async fn exec_sync_timeout(setup: Setup) {
             &id,
             vec!["/bin/sleep".into(), "50".into()],
             Duration::from_secs(1),
+            1 << 20,
         )
         .await;
     assert!(

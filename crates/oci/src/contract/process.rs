@@ -137,7 +137,12 @@ pub(super) async fn seccomp(setup: Setup) {
         );
         let unshare = setup
             .runtime
-            .exec_sync(&id, shell("unshare -U true"), Duration::from_secs(5))
+            .exec_sync(
+                &id,
+                shell("unshare -U true"),
+                Duration::from_secs(5),
+                1 << 20,
+            )
             .await
             .unwrap();
         if kind == ProfileType::RuntimeDefault {

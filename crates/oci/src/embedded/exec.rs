@@ -21,8 +21,6 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// `exec_sync` keeps this much of each stream.
-const OUTPUT_LIMIT: usize = 16 << 20;
 /// How long output is waited for after the process itself has ended (children may hold the pipe).
 const DRAIN: Duration = Duration::from_secs(2);
 /// Without a limit of its own a synchronous command may run this long.
@@ -129,15 +127,15 @@ async fn ended(connection: &mut Connection) -> Result<i32> {
     }
 }
 
-/// Reads to the end or the limit; more is read and dropped, so that the writer goes on.
-async fn collect(mut source: pipe::Receiver, into: &mut Vec<u8>) -> io::Result<()> {
-    let mut buffer = vec![0; 32 * 1024];
+/// Reads to the end and keeps so many bytes; more is dropped, so that the writer goes on.
+async fn collect(mut source: pipe::Receiver, into: &mut Vec<u8>, kept: usize) -> io::Result<()> {
+    let mut buffer = vec![0; 8 * 1024];
     loop {
         let count = source.read(&mut buffer).await?;
         if count == 0 {
             return Ok(());
         }
-        let room = OUTPUT_LIMIT - into.len();
+        let room = kept - into.len();
         into.extend_from_slice(&buffer[..count.min(room)]);
     }
 }
@@ -148,6 +146,7 @@ impl Embedded {
         container: &Container,
         command: Vec<String>,
         limit: Duration,
+        kept: usize,
     ) -> Result<cri::ExecSyncResponse> {
         let after = if limit.is_zero() { SYNC_LIMIT } else { limit };
         let deadline = Instant::now() + after;
@@ -168,8 +167,12 @@ impl Embedded {
         drop((their_stdin, their_stdout, their_stderr));
         let (mut out, mut err) = (Vec::new(), Vec::new());
         let code = {
-            let reading =
-                async { tokio::join!(collect(stdout, &mut out), collect(stderr, &mut err)) };
+            let reading = async {
+                tokio::join!(
+                    collect(stdout, &mut out, kept),
+                    collect(stderr, &mut err, kept)
+                )
+            };
             tokio::pin!(reading);
             let mut read = false;
             let ended = ended(&mut connection);

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long connecting to a port of a pod may take.
+/// How long connecting to a port of a pod may take at each of its two addresses.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
 fn labels_match(selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>) -> bool {
@@ -59,14 +59,14 @@ impl PodDialer for Dialer {
         let refused = move |e: std::io::Error| {
             Error::Unavailable(format!("connect to port {port} of the pod: {e}"))
         };
-        let stream =
-            blocking(move || network::dial(netns.as_deref(), port, DIAL_LIMIT).map_err(refused))
-                .await?;
-        let async_stream = stream
-            .set_nonblocking(true)
-            .and_then(|()| tokio::net::TcpStream::from_std(stream))
-            .map_err(|e| Error::Internal(format!("pod connection: {e}")))?;
-        Ok(Box::new(async_stream))
+        let sockets = blocking(move || {
+            network::sockets(netns.as_deref())
+                .map_err(|e| Error::Internal(format!("pod connection: {e}")))
+        });
+        let stream = network::dial(sockets.await?, port, DIAL_LIMIT)
+            .await
+            .map_err(refused)?;
+        Ok(Box::new(stream))
     }
 }
 
@@ -307,8 +307,10 @@ impl Runtime for Embedded {
         id: &str,
         command: Vec<String>,
         timeout: Duration,
+        kept: usize,
     ) -> Result<cri::ExecSyncResponse> {
-        self.run_sync(&*self.container(id)?, command, timeout).await
+        self.run_sync(&*self.container(id)?, command, timeout, kept)
+            .await
     }
 
     async fn exec(&self, request: cri::ExecRequest) -> Result<Streaming<ExecSession>> {

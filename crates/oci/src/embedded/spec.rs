@@ -13,6 +13,7 @@ use crate::seccomp;
 use davit_proto::cri::v1 as cri;
 use oci_spec::runtime::Spec;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -108,14 +109,15 @@ fn args(config: &cri::ContainerConfig, image: &Image) -> Result<Vec<String>> {
 
 fn env(config: &cri::ContainerConfig, image: &Image, hostname: &str) -> Result<Vec<String>> {
     let mut env: Vec<String> = Vec::new();
+    let mut places: HashMap<String, usize> = HashMap::new();
     let mut set = |pair: String| {
-        let name = pair.split('=').next().unwrap_or_default().len();
-        match env
-            .iter_mut()
-            .find(|old| old.get(..=name) == pair.get(..=name))
-        {
-            Some(old) => *old = pair,
-            None => env.push(pair),
+        let name = pair.split('=').next().unwrap_or_default();
+        match places.get(name) {
+            Some(place) => env[*place] = pair,
+            None => {
+                places.insert(name.to_owned(), env.len());
+                env.push(pair);
+            }
         }
     };
     set(DEFAULT_PATH.to_owned());

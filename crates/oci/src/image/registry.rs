@@ -3,7 +3,7 @@
 //! A registry is a stranger: whatever it sends has a limit in size and in time. Credentials go to the registry itself and to
 //! the token server it names, over TLS only; redirects are followed without them when they lead to another host.
 
-use super::{Error, Result, sha256, unpack};
+use super::{Error, MAX_LAYERS, Result, sha256, unpack};
 use oci_spec::image::{Descriptor, ImageIndex, ImageManifest};
 use reqwest::header::{ACCEPT, AUTHORIZATION, HeaderValue, LOCATION, WWW_AUTHENTICATE};
 use reqwest::{Client, Response, StatusCode, Url, redirect};
@@ -11,6 +11,7 @@ use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
 
 /// Of a manifest or an index, as containerd has it; of an image's configuration, too.
 const MAX_MANIFEST: u64 = 4 << 20;
@@ -18,17 +19,17 @@ const MAX_TOKEN: u64 = 1 << 20;
 /// What is read of an answer that says why not.
 const MAX_REASON: u64 = 64 << 10;
 /// As many as overlayfs takes at most.
-pub(super) const MAX_LAYERS: usize = 500;
 const MAX_REDIRECTS: usize = 10;
 const CONNECT: Duration = Duration::from_secs(30);
 /// Between two pieces of data.
 const READ: Duration = Duration::from_secs(60);
 /// For a document, all in all.
 const DOCUMENT: Duration = Duration::from_secs(120);
-/// For a layer, beside what the slowest rate allows.
-const LAYER: Duration = Duration::from_secs(600);
-/// The slowest rate at which a layer is still waited for, bytes a second.
+/// For all layers of an image together, beside what the slowest rate allows.
+const LAYERS: Duration = Duration::from_secs(600);
+/// The slowest rate at which a layer is still waited for, bytes a second, over any [`WINDOW`].
 const SLOWEST: u64 = 16 << 10;
+const WINDOW: Duration = Duration::from_secs(120);
 const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vnd.docker.distribution.manifest.list.v2+json, \
                          application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json";
 
@@ -81,6 +82,8 @@ pub(super) struct Repository {
     plain: bool,
     credentials: Credentials,
     authorization: Option<HeaderValue>,
+    /// How long the layers that are still to come may take.
+    patience: Duration,
 }
 
 impl Repository {
@@ -106,6 +109,7 @@ impl Repository {
             plain,
             credentials,
             authorization: None,
+            patience: DOCUMENT,
         };
         if let Credentials::Bearer(token) = &repository.credentials {
             repository.authorization = Some(secret(&format!("Bearer {token}"))?);
@@ -147,6 +151,11 @@ impl Repository {
         }
         let mut config = Vec::new();
         self.blob(descriptor, &mut config).await?;
+        let bytes = manifest
+            .layers()
+            .iter()
+            .fold(0_u64, |sum, layer| sum.saturating_add(layer.size()));
+        self.patience = LAYERS + Duration::from_secs(bytes / SLOWEST);
         Ok(Found {
             digest,
             manifest: *manifest,
@@ -176,14 +185,17 @@ impl Repository {
             )));
         }
         let url = format!("{}/blobs/{digest}", self.base);
-        let limit = LAYER + Duration::from_secs(descriptor.size() / SLOWEST);
+        let (began, limit) = (Instant::now(), self.patience);
         let work = async {
             let mut response = self.get(&url, "*/*").await?;
             let (mut hash, mut left) = (Sha256::new(), descriptor.size());
+            let mut rate = Rate::new();
             while let Some(piece) = response.chunk().await.map_err(|e| failed(&e))? {
                 left = left
                     .checked_sub(piece.len() as u64)
                     .ok_or_else(|| too_long(&digest, descriptor.size()))?;
+                rate.count(piece.len() as u64)
+                    .map_err(|slow| Error::Invalid(format!("{digest} {slow}")))?;
                 hash.update(&piece);
                 let written = out.write_all(&piece).await;
                 written.map_err(super::io_error(format!("download {digest}")))?;
@@ -195,7 +207,9 @@ impl Repository {
             }
             verify(&digest, &format!("sha256:{}", unpack::hex(hash)))
         };
-        within(limit, &digest, work).await
+        let outcome = within(limit, &digest, work).await;
+        self.patience = limit.saturating_sub(began.elapsed());
+        outcome
     }
 
     /// Asks once, and again with credentials if the registry wants some. What another host wants, to which it has led, is
@@ -431,6 +445,34 @@ fn chain(error: &reqwest::Error) -> String {
 
 fn failed(error: &reqwest::Error) -> Error {
     Error::Invalid(chain(error))
+}
+
+/// How fast something comes.
+struct Rate {
+    since: Instant,
+    bytes: u64,
+}
+
+impl Rate {
+    fn new() -> Self {
+        Self {
+            since: Instant::now(),
+            bytes: 0,
+        }
+    }
+
+    /// Bytes have come. Fails when too few have over a window: a few of those who dribble would hold all pulls of a node.
+    fn count(&mut self, bytes: u64) -> Result<(), String> {
+        self.bytes += bytes;
+        if self.since.elapsed() < WINDOW {
+            return Ok(());
+        }
+        if self.bytes < SLOWEST * WINDOW.as_secs() {
+            return Err(format!("comes at less than {SLOWEST} bytes a second"));
+        }
+        *self = Self::new();
+        Ok(())
+    }
 }
 
 async fn within<T>(

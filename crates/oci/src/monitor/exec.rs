@@ -20,12 +20,12 @@ pub(super) struct Spawned {
 }
 
 /// Starts a child that runs `child`, puts it into the cgroup and waits until its program runs. `namespaces` is called
-/// when the child reports that its namespaces exist; with `moves` another process goes on in the child's place.
+/// when the child reports that its namespaces exist. Nobody is believed to do what is not `expected`.
 pub(super) fn spawn(
     cgroup: Option<&Cgroup>,
     oom_score_adj: Option<i32>,
     patience: Duration,
-    moves: bool,
+    expected: Expected,
     namespaces: impl FnOnce(Pid) -> Result<(), String>,
     child: impl FnOnce(&UnixStream),
 ) -> Result<Spawned, String> {
@@ -44,14 +44,13 @@ pub(super) fn spawn(
             cgroup.add(first).map_err(|e| e.to_string())?;
         }
         if let Some(score) = oom_score_adj {
-            // Lowering needs CAP_SYS_RESOURCE; without it the container keeps the score it inherited.
-            let _ = host.write(format!("{first}/oom_score_adj"), score.to_string());
+            set_oom_score(host, first, score)?;
         }
         ours.set_read_timeout(Some(patience))
             .map_err(|e| e.to_string())?;
         (&ours).write_all(&[0]).map_err(|e| e.to_string())?;
-        follow(&ours, &mut pid, namespaces).and_then(|terminal| {
-            if moves && pid == first {
+        follow(&ours, &mut pid, expected.terminal, namespaces).and_then(|terminal| {
+            if expected.moves && pid == first {
                 return Err("the new process ended".to_owned());
             }
             Ok(terminal)
@@ -68,13 +67,42 @@ pub(super) fn spawn(
     }
 }
 
+/// What a child does on its way to its program.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    /// Another process goes on in its place.
+    pub moves: bool,
+    /// It makes a terminal.
+    pub terminal: bool,
+}
+
+/// Says how readily the kernel ends a process for want of memory. It has davit's score so far, which may be one that is
+/// hardly ever ended.
+fn set_oom_score(host: &Procfs, pid: Pid, score: i32) -> Result<(), String> {
+    let path = format!("{pid}/oom_score_adj");
+    match host.write(&path, score.to_string()) {
+        Ok(()) => Ok(()),
+        // Lowering needs CAP_SYS_RESOURCE; without it the process keeps a score that makes it go first.
+        Err(error) => {
+            let now = host.read(&path, 16).map_err(|e| e.to_string())?;
+            let now = String::from_utf8_lossy(&now);
+            match now.trim().parse::<i32>() {
+                Ok(now) if now >= score => Ok(()),
+                _ => Err(format!("oom_score_adj: {error}")),
+            }
+        }
+    }
+}
+
 /// Listens to the child until its program runs; answers with the terminal, if it made one. `pid` becomes the process
 /// that runs the program.
 ///
-/// A container with SYS_PTRACE can speak in the place of a process that has joined it, so not everything is believed.
+/// A container with SYS_PTRACE can speak in the place of a process that has joined it, so not everything is believed: a
+/// terminal comes once, where one is made, which is before the child joins anybody.
 fn follow(
     mut socket: &UnixStream,
     pid: &mut Pid,
+    makes_terminal: bool,
     namespaces: impl FnOnce(Pid) -> Result<(), String>,
 ) -> Result<Option<OwnedFd>, String> {
     /// More than a child has to say.
@@ -99,7 +127,12 @@ fn follow(
                     socket.write_all(&[0]).map_err(|e| e.to_string())?;
                 }
             }
-            Ok(Some((FromChild::Terminal, fds))) => terminal = fds.into_iter().next(),
+            Ok(Some((FromChild::Terminal, fds))) => {
+                if !makes_terminal || terminal.is_some() {
+                    return Err("another process speaks for the new one".to_owned());
+                }
+                terminal = fds.into_iter().next();
+            }
             Ok(Some((FromChild::Failed(message), _))) => return Err(message),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 return Err("the process did not start in time".to_owned());
@@ -122,9 +155,12 @@ pub(super) fn exec(
     const PATIENCE: Duration = Duration::from_secs(10);
     spawn(
         cgroup,
-        None,
+        process.oom_score_adj,
         PATIENCE,
-        true,
+        Expected {
+            moves: true,
+            terminal: stdio.is_none(),
+        },
         |_| Ok(()),
         |socket| {
             let stdio = stdio.map(|[i, o, e]| Stdio([i.as_fd(), o.as_fd(), e.as_fd()]));

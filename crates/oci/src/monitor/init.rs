@@ -12,12 +12,13 @@ use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::Signal;
 use nix::unistd::{Gid, Uid};
 use oci_spec::runtime::{Capabilities, LinuxNamespaceType, PosixRlimitType, Spec};
-use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, major, minor};
+use rustix::pipe::{PipeFlags, pipe_with};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::ffi::CString;
 use std::io::Read;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -61,6 +62,8 @@ pub(super) struct Process {
     rlimits: Vec<(Resource, u64, u64)>,
     pub tty: bool,
     pub size: Option<(u16, u16)>,
+    /// How readily the kernel ends it for want of memory.
+    pub oom_score_adj: Option<i32>,
     /// It runs in a user namespace that is not the host's.
     own_users: bool,
 }
@@ -134,6 +137,7 @@ impl Process {
                 .flat_map(|linux| linux.namespaces().iter().flatten())
                 .any(|ns| ns.typ() == LinuxNamespaceType::User),
             tty: process.terminal().unwrap_or(false),
+            oom_score_adj: process.oom_score_adj(),
             size: process.console_size().map(|size| {
                 (
                     size.width().try_into().unwrap_or(80),
@@ -185,12 +189,9 @@ impl Process {
             // A hard limit above ours cannot be had without CAP_SYS_RESOURCE; the container runs with what there is.
             let _ = setrlimit(*kind, *soft, *hard);
         }
-        match last {
-            Last::Program => sys::close_on_exec_from(3),
-            // Others see the process that goes on: it has nothing open but what the program gets, and the socket.
-            Last::Join => sys::close_all_but(socket),
-        }
-        .map_err(|e| format!("close descriptors: {e}"))?;
+        // Before the program is looked for: the container names it, and `execve` follows `/proc/self/fd` to whatever is
+        // open, before close-on-exec means anything (CVE-2024-21626). A socket leads nowhere.
+        sys::close_all_but(socket).map_err(|e| format!("close descriptors: {e}"))?;
         // Without no_new_privs a filter needs CAP_SYS_ADMIN, so it goes in before the capabilities are dropped.
         if !self.no_new_privileges {
             install(seccomp)?;
@@ -351,6 +352,50 @@ pub(super) fn use_stdio(stdio: &Stdio<'_>) -> Result<()> {
         .map_err(|e| format!("standard descriptors: {}", std::io::Error::from(e)))
 }
 
+/// The same, inside the container's root: what is the host's `/dev/null` becomes the container's. Through a descriptor
+/// of the host's file its mode could be changed for everybody.
+fn use_stdio_inside(stdio: &Stdio<'_>) -> Result<()> {
+    use_stdio(stdio)?;
+    let failed =
+        |error: rustix::io::Errno| format!("standard descriptors: {}", std::io::Error::from(error));
+    if is_null(rustix::stdio::stdin()) {
+        // A container whose /dev is its own affair reads the end at once, too.
+        let stdin = open_null().or_else(|_| Ok(pipe_with(PipeFlags::CLOEXEC)?.0));
+        rustix::stdio::dup2_stdin(stdin.map_err(failed)?).map_err(failed)?;
+    }
+    let no_null = |_| "the container's /dev/null is not the device that it should be".to_owned();
+    if is_null(rustix::stdio::stdout()) {
+        rustix::stdio::dup2_stdout(open_null().map_err(no_null)?).map_err(failed)?;
+    }
+    if is_null(rustix::stdio::stderr()) {
+        rustix::stdio::dup2_stderr(open_null().map_err(no_null)?).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// The device 1:3, whatever its name.
+fn is_null(fd: impl AsFd) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|stat| {
+        let device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+        device && (major(stat.st_rdev), minor(stat.st_rdev)) == (1, 3)
+    })
+}
+
+fn open_null() -> rustix::io::Result<OwnedFd> {
+    let null = rustix::fs::openat2(
+        rustix::fs::CWD,
+        "/dev/null",
+        OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC,
+        Mode::empty(),
+        ResolveFlags::NO_SYMLINKS,
+    )?;
+    if is_null(&null) {
+        Ok(null)
+    } else {
+        Err(rustix::io::Errno::NODEV)
+    }
+}
+
 /// Waits for a byte of the monitor's.
 pub(super) fn wait_for_parent(mut socket: &UnixStream) -> Result<()> {
     socket
@@ -457,7 +502,7 @@ fn container_steps(socket: &UnixStream, container: Container<'_>) -> Result<Infa
     root.pivot()?;
     Process::join_keyring(&bundle.id)?;
     match stdio {
-        Some(stdio) if !process.tty => use_stdio(&stdio)?,
+        Some(stdio) if !process.tty => use_stdio_inside(&stdio)?,
         _ => terminal::make(socket, &process, true)?,
     }
     rustix::process::umask(Mode::from_raw_mode(0o022));
@@ -533,7 +578,7 @@ fn exec_steps(
     }
     Process::join_keyring(&bundle.id)?;
     match stdio {
-        Some(stdio) => use_stdio(stdio)?,
+        Some(stdio) => use_stdio_inside(stdio)?,
         None => terminal::make(socket, &process, false)?,
     }
     process.run(socket, &bundle.seccomp, &Last::Join)

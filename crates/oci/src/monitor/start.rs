@@ -1,6 +1,6 @@
 //! The monitor's beginning: from its command line to a running container.
 
-use super::exec::spawn;
+use super::exec::{Expected, spawn};
 use super::init::{self, Container, Process, Stdio};
 use super::logs::LogFile;
 use super::protocol::{self, Response};
@@ -243,10 +243,6 @@ fn create(
     // Everything that is forked from here on is in the group, too.
     let rdt = join_rdt(&bundle.id, spec)?;
     let cgroup = make_cgroup(&hierarchies, &bundle, spec).inspect_err(|_| rdt.leave())?;
-    let oom_score_adj = spec
-        .process()
-        .as_ref()
-        .and_then(oci_spec::runtime::Process::oom_score_adj);
     let hooks_before = |pid: nix::unistd::Pid| {
         let hooks = spec.hooks().as_ref();
         hooks::run(
@@ -259,9 +255,12 @@ fn create(
     };
     let spawned = spawn(
         cgroup.as_ref(),
-        oom_score_adj,
+        process.oom_score_adj,
         PATIENCE,
-        counts_its_own(spec),
+        Expected {
+            moves: counts_its_own(spec),
+            terminal: bundle.tty,
+        },
         hooks_before,
         |socket| {
             let stdio = pipes

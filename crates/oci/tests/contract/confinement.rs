@@ -143,7 +143,7 @@ pub(crate) async fn pause(setup: Setup) {
     let zombies = "for i in $(seq 200); do grep -l 'State:.Z' /proc/[0-9]*/status 2>/dev/null || exit 0; sleep 0.05; done; exit 1";
     let answer = setup
         .runtime
-        .exec_sync(&id, shell(zombies), Duration::from_secs(20))
+        .exec_sync(&id, shell(zombies), Duration::from_secs(20), 1 << 20)
         .await;
     assert_eq!(answer.unwrap().exit_code, 0);
     pod.remove().await;
@@ -174,7 +174,7 @@ pub(crate) async fn working_directories(setup: Setup) {
     loop {
         let answer = setup
             .runtime
-            .exec_sync(&id, shell("pwd; ls"), Duration::from_secs(5))
+            .exec_sync(&id, shell("pwd; ls"), Duration::from_secs(5), 1 << 20)
             .await;
         match answer {
             Err(error) => {
@@ -192,6 +192,86 @@ pub(crate) async fn working_directories(setup: Setup) {
     pod.remove().await;
 }
 
+/// What is open while a container is made is no way to its program: a name with `/proc/self/fd` in it, or a `PATH`, finds
+/// nothing of other containers (CVE-2024-21626).
+pub(crate) async fn programs_by_descriptor(setup: Setup) {
+    let pod = Pod::run(&setup).await;
+    let victim = pod
+        .start(pod.container(shell(
+            "printf '#!/bin/sh\\necho of another' > /tmp/tool; chmod 755 /tmp/tool; touch /ready; sleep 60",
+        )))
+        .await;
+    let state = setup.dir.join("root/containers").join(&victim);
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while !state.join("upper/ready").exists() {
+        assert!(std::time::Instant::now() < deadline, "the victim is ready");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let run: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(state.join("state.json")).unwrap()).unwrap();
+    let at = |fd: u32| format!("/proc/self/fd/{fd}/{}/root/tmp", run["pid"]);
+    let mut config = pod.container(vec!["tool".to_owned()]);
+    let path: Vec<String> = (3..40).map(at).collect();
+    config.envs = vec![cri::KeyValue::new("PATH", path.join(":"))];
+    let id = pod.create(config).await;
+    let error = setup.runtime.start_container(&id).await.unwrap_err();
+    assert!(error.to_string().contains("not found in $PATH"), "{error}");
+    for fd in 3..24 {
+        let id = pod
+            .create(pod.container(vec![format!("{}/tool", at(fd))]))
+            .await;
+        let error = setup.runtime.start_container(&id).await.unwrap_err();
+        let error = error.to_string();
+        // The socket by which the monitor is told is no directory.
+        let nowhere = error.contains("no such file") || error.contains("not a directory");
+        assert!(nowhere, "{fd}: {error}");
+    }
+    pod.remove().await;
+}
+
+/// Standard descriptors that lead nowhere are the container's own `/dev/null`: what is done to it is done to nobody else's.
+pub(crate) async fn null_devices(setup: Setup) {
+    let before = std::fs::metadata("/dev/null").unwrap().mode();
+    let pod = Pod::run(&setup).await;
+    let change = "[ -c /proc/self/fd/0 ] && chmod 611 /proc/self/fd/0 && stat -c %a /dev/null";
+    let (code, text) = pod.script(change).await;
+    assert_eq!((code, text.trim()), (0, "611"), "{text}");
+    let id = pod.start(pod.container(shell("sleep 60"))).await;
+    let answer = setup
+        .runtime
+        .exec_sync(&id, shell(change), Duration::from_secs(10), 1 << 20)
+        .await
+        .unwrap();
+    let host = std::fs::metadata("/dev/null").unwrap().mode();
+    assert_eq!(host, before, "the host's has its mode");
+    assert_eq!(answer.stdout, b"611\n", "{answer:?}");
+    // Where there is no such device there is nothing to read all the same.
+    let (code, text) = pod.script("rm /dev/null; sleep 0.1; cat; echo end").await;
+    assert_eq!((code, text.trim()), (0, "end"));
+    pod.remove().await;
+}
+
+/// Commands are as readily ended for want of memory as the container is.
+pub(crate) async fn memory_scores(setup: Setup) {
+    let pod = Pod::run(&setup).await;
+    let mut config = pod.container(shell("sleep 60"));
+    config
+        .linux
+        .get_or_insert_default()
+        .resources
+        .get_or_insert_default()
+        .oom_score_adj = 987;
+    let id = pod.start(config).await;
+    let command = shell("cat /proc/1/oom_score_adj /proc/self/oom_score_adj");
+    let answer = setup
+        .runtime
+        .exec_sync(&id, command, Duration::from_secs(10), 1 << 20)
+        .await
+        .unwrap();
+    assert_eq!(answer.stdout, b"987\n987\n");
+    pod.remove().await;
+}
+
 /// Commands that come into a container, and containers that come into a shared pid namespace, are never more than the
 /// container's own while they can be seen.
 pub(crate) async fn joining(setup: Setup) {
@@ -203,7 +283,7 @@ pub(crate) async fn joining(setup: Setup) {
         let command = vec!["/bin/true".to_owned()];
         let answer = setup
             .runtime
-            .exec_sync(&id, command, Duration::from_secs(10))
+            .exec_sync(&id, command, Duration::from_secs(10), 1 << 20)
             .await
             .unwrap();
         assert_eq!(answer.exit_code, 0);
@@ -339,7 +419,12 @@ pub(crate) async fn keyrings(setup: Setup) {
         for _ in 0..2 {
             let answer = setup
                 .runtime
-                .exec_sync(id, shell("cat /proc/keys"), Duration::from_secs(10))
+                .exec_sync(
+                    id,
+                    shell("cat /proc/keys"),
+                    Duration::from_secs(10),
+                    1 << 20,
+                )
                 .await
                 .unwrap();
             let text = String::from_utf8_lossy(&answer.stdout).into_owned();
@@ -450,7 +535,7 @@ pub(crate) async fn user_namespaces(setup: Setup) {
             shell("id -u; cat /proc/self/uid_map | tr -s ' '; tty 2>/dev/null; cat /volume/secret");
         let answer = setup
             .runtime
-            .exec_sync(&id, command, Duration::from_secs(10))
+            .exec_sync(&id, command, Duration::from_secs(10), 1 << 20)
             .await
             .unwrap();
         let text = String::from_utf8_lossy(&answer.stdout).into_owned();

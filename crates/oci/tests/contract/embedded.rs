@@ -67,6 +67,7 @@ async fn pid_of(setup: &Setup, id: &str) -> String {
             id,
             shell("cut -d' ' -f22 /proc/1/stat"),
             Duration::from_secs(5),
+            1 << 20,
         )
         .await
         .unwrap();
@@ -415,6 +416,15 @@ const OWN: &[Test] = &[
     ("clean", |setup| Box::pin(clean(setup))),
     ("figures", |setup| Box::pin(figures(setup))),
     ("pause", |setup| Box::pin(crate::confinement::pause(setup))),
+    ("programs_by_descriptor", |setup| {
+        Box::pin(crate::confinement::programs_by_descriptor(setup))
+    }),
+    ("null_devices", |setup| {
+        Box::pin(crate::confinement::null_devices(setup))
+    }),
+    ("memory_scores", |setup| {
+        Box::pin(crate::confinement::memory_scores(setup))
+    }),
     ("working_directories", |setup| {
         Box::pin(crate::confinement::working_directories(setup))
     }),

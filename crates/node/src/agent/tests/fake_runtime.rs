@@ -290,6 +290,7 @@ impl Runtime for FakeRuntime {
         id: &str,
         command: Vec<String>,
         _: Duration,
+        _: usize,
     ) -> Result<cri::ExecSyncResponse> {
         self.state
             .lock()
