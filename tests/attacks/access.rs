@@ -4,6 +4,8 @@
 
 #[path = "access/client.rs"]
 mod client;
+#[path = "access/rights.rs"]
+mod rights;
 
 use crate::harness::{Cluster, eventually};
 use base64::Engine as _;
@@ -92,6 +94,11 @@ fn identities_are_what_they_were_judged_to_be() {
     nodes_ask_for_what_is_theirs(&c, &ca, &mut admin);
     nodes_write_what_is_theirs(&c, &ca, &mut admin);
     nobody_grants_more_than_he_has(&c, &ca, &mut admin);
+    rights::labels_grant_nothing(&c, &ca, &mut admin);
+    rights::a_node_is_no_api_server(&c, &ca, &mut admin);
+    rights::errors_show_nothing(&c, &ca, &mut admin);
+    rights::policies_read_nothing_for_their_writer(&c, &ca, &mut admin);
+    rights::odd_values_are_answered(&mut admin);
     the_nodes_server_is_known_by_its_certificate(&c, &mut admin);
     tokens_end_with_their_pod(&c, &mut admin);
     an_authority_that_is_replaced_is_not_believed(&c, &other_ca, file.path());

@@ -371,8 +371,21 @@ impl Authenticator {
         Err(Refused)
     }
 
-    /// Who a bearer token stands for, and for which of `audiences` it is good.
+    /// Who a bearer token stands for, and for which of `audiences` it is good: nobody, if for none of them.
     pub(crate) async fn token(
+        &self,
+        server: &dyn TokenView,
+        token: &str,
+        audiences: &[String],
+    ) -> Result<AuthenticatedToken, String> {
+        if token.contains(char::is_control) {
+            return Err("a token holds no control characters".to_owned());
+        }
+        let found = self.find(server, token, audiences).await?;
+        found.good_for(audiences)
+    }
+
+    async fn find(
         &self,
         server: &dyn TokenView,
         token: &str,

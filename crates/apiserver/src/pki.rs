@@ -11,6 +11,8 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use davit_client::subject::Subject;
+
+use crate::user::{KUBELET_CLIENT, NODE_PREFIX, NODES};
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, PublicKeyData as _, SanType,
@@ -194,8 +196,7 @@ impl Pki {
         let mut params = leaf_params(common_name, organizations, (self.clock)());
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         self.leaf(file, &params, |certificate| {
-            Subject::of(certificate.subject())
-                .is_ok_and(|s| s.common_name == common_name && s.organizations == organizations)
+            is_of(certificate, common_name, organizations)
         })
     }
 
@@ -207,16 +208,22 @@ impl Pki {
         self.client("admin", "kubernetes-admin", &["system:masters"])
     }
 
-    /// The certificate the API server shows to nodes when it forwards logs and exec.
+    /// The certificate the API server shows to nodes when it forwards logs and exec: of a user who may do at nodes what
+    /// role `system:kubelet-api-admin` allows, and nothing else. One in the groups of earlier versions is replaced.
     ///
     /// # Errors
     /// As [`Pki::client`].
     pub fn kubelet_client(&self) -> Result<Identity, PkiError> {
-        self.client(
-            "apiserver-kubelet-client",
-            "kube-apiserver-kubelet-client",
-            &["system:masters"],
-        )
+        self.client("apiserver-kubelet-client", KUBELET_CLIENT, &[])
+    }
+
+    /// The serving certificate of a node of this process, by which its API servers know it.
+    ///
+    /// # Errors
+    /// As [`Pki::client`].
+    pub fn node_serving(&self, node: &str, names: &[String]) -> Result<Identity, PkiError> {
+        let user = format!("{NODE_PREFIX}{node}");
+        self.serving_as(&format!("node-{node}"), &user, &[NODES], names)
     }
 
     /// A serving certificate for the names and addresses given, kept under `file` and made
@@ -230,7 +237,17 @@ impl Pki {
         common_name: &str,
         names: &[String],
     ) -> Result<Identity, PkiError> {
-        let mut params = leaf_params(common_name, &[], (self.clock)());
+        self.serving_as(file, common_name, &[], names)
+    }
+
+    fn serving_as(
+        &self,
+        file: &str,
+        common_name: &str,
+        organizations: &[&str],
+        names: &[String],
+    ) -> Result<Identity, PkiError> {
+        let mut params = leaf_params(common_name, organizations, (self.clock)());
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         for name in names {
             let san = match name.parse::<IpAddr>() {
@@ -239,7 +256,9 @@ impl Pki {
             };
             params.subject_alt_names.push(san);
         }
-        self.leaf(file, &params, |certificate| serves(certificate, names))
+        self.leaf(file, &params, |certificate| {
+            serves(certificate, names) && is_of(certificate, common_name, organizations)
+        })
     }
 
     /// The key that signs service account tokens (P-256, PKCS#8 PEM), made on first use.
@@ -308,6 +327,12 @@ pub(crate) fn ephemeral_key() -> Result<String, PkiError> {
     KeyPair::generate()
         .map(|key| key.serialize_pem())
         .map_err(generate("sa"))
+}
+
+/// Whether a certificate's subject says exactly this.
+fn is_of(certificate: &X509Certificate<'_>, common_name: &str, organizations: &[&str]) -> bool {
+    Subject::of(certificate.subject())
+        .is_ok_and(|s| s.common_name == common_name && s.organizations == organizations)
 }
 
 fn serves(certificate: &X509Certificate<'_>, names: &[String]) -> bool {

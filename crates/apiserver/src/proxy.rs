@@ -2,6 +2,7 @@
 
 mod forward;
 mod links;
+mod no_node;
 mod target;
 
 use davit_api::status::Status;
@@ -95,7 +96,8 @@ pub(crate) fn strip_claims(headers: &mut HeaderMap) {
     let claims: Vec<HeaderName> = headers
         .keys()
         .filter(|name| {
-            let name = name.as_str();
+            // servers behind gateways of the CGI kind take both for the same
+            let name = name.as_str().replace('_', "-");
             name.starts_with("x-remote-") || name.starts_with("impersonate-")
         })
         .cloned()

@@ -12,8 +12,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tokio::net::TcpStream;
 
 /// Where clouds tell machines about themselves, besides the link-local address that most use.
-const METADATA: [IpAddr; 4] = [
+const METADATA: [IpAddr; 7] = [
     IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)),
     IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
     IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
     IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
@@ -103,8 +106,8 @@ pub(crate) fn is_refusal(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied && text.as_deref() == Some(REFUSED)
 }
 
-/// The IPv4 address that an IPv6 address stands for: mapped, compatible (RFC 4291) or translated
-/// (RFC 6052).
+/// The IPv4 address that an IPv6 address stands for: mapped, compatible (RFC 4291), translated
+/// (RFC 6052, and for use within a network RFC 8215) or behind 6to4 (RFC 3056).
 fn embedded(address: IpAddr) -> IpAddr {
     let IpAddr::V6(ip) = address else {
         return address;
@@ -116,6 +119,12 @@ fn embedded(address: IpAddr) -> IpAddr {
     match ip.segments() {
         [0, 0, 0, 0, 0, 0, 0, 0 | 1] => address,
         [0, 0, 0, 0, 0, 0 | 0xffff, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => tail(ip),
+        // whatever the length of the prefix, the operator's own: that of 96 bits is usual
+        [0x64, 0xff9b, 1, ..] => tail(ip),
+        [0x2002, high, low, ..] => {
+            let ([a, b], [c, d]) = (high.to_be_bytes(), low.to_be_bytes());
+            IpAddr::V4(Ipv4Addr::new(a, b, c, d))
+        }
         _ => address,
     }
 }
@@ -124,7 +133,7 @@ fn embedded(address: IpAddr) -> IpAddr {
 mod tests {
     use super::*;
 
-    const NEVER: [&str; 22] = [
+    const NEVER: [&str; 29] = [
         "0.0.0.0",
         "0.1.2.3",
         "169.254.1.1",
@@ -146,15 +155,24 @@ mod tests {
         "::169.254.169.254",
         "64:ff9b::169.254.169.254",
         "::ffff:224.0.0.1",
+        "fd20:ce::254",
+        "fd00:c1::a9fe:a9fe",
+        "fd00:42::42",
+        "64:ff9b:1::169.254.169.254",
+        "64:ff9b:1:fffe::169.254.169.254",
+        "2002:a9fe:a9fe::1",
+        "2002:6464:64c8::",
         "64:ff9b::100.100.100.200",
     ];
-    const LOOPBACK: [&str; 6] = [
+    const LOOPBACK: [&str; 8] = [
         "127.0.0.1",
         "127.9.9.9",
         "::1",
         "::ffff:127.0.0.1",
         "::127.0.0.1",
         "64:ff9b::127.0.0.1",
+        "64:ff9b:1::127.0.0.1",
+        "2002:7f00:1::1",
     ];
 
     #[test]

@@ -249,7 +249,8 @@ impl ApiServer {
             KubeletAuthority::Pem(pem) => Some(pem.as_str()),
         };
         let (identity, loopback) = (identities.kubelet_client(), options.loopback);
-        let nodes = NodeClient::new(identity, kubelet_ca, loopback, shutdown.clone())?;
+        let authority = pki.as_ref().map(Pki::ca_certificate);
+        let nodes = NodeClient::new(identity, kubelet_ca, authority, loopback, shutdown.clone())?;
         if let Some(encryption) = &options.encryption {
             encryption.ready(PLUGINS_READY).await?;
         }

@@ -3,7 +3,7 @@
 mod claims;
 mod ports;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
@@ -86,6 +86,14 @@ impl ServiceAddresses {
             range,
             ips: ClusterIps::new(range, registry),
             ports: PortPool::new(ports),
+        }
+    }
+
+    /// Whether an address is one that Services may have.
+    pub(crate) async fn may_hold(&self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(address) => self.ips.offers(address).await,
+            IpAddr::V6(_) => false,
         }
     }
 

@@ -12,6 +12,12 @@ pub const UNAUTHENTICATED: &str = "system:unauthenticated";
 pub const ANONYMOUS: &str = "system:anonymous";
 /// The group whose members may do everything.
 pub const MASTERS: &str = "system:masters";
+/// The group of nodes.
+pub(crate) const NODES: &str = "system:nodes";
+/// With what the names of nodes as users begin.
+pub(crate) const NODE_PREFIX: &str = "system:node:";
+/// Whom nodes see when an API server forwards to them.
+pub(crate) const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 
 /// An authenticated (or anonymous) caller, as `authentication.k8s.io` `UserInfo`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

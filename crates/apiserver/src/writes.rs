@@ -9,6 +9,7 @@
 mod create;
 mod delete;
 mod escalation;
+mod params;
 mod update;
 
 use std::time::{Duration, Instant};

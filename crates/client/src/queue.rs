@@ -14,6 +14,9 @@ use tokio::time::Instant;
 
 pub use metrics::register_queue_metrics;
 
+/// No key waits longer.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// A de-duplicating queue of keys with per-key exponential back-off. Cheap to clone.
 #[derive(Debug)]
 pub struct WorkQueue<T> {
@@ -103,7 +106,8 @@ impl<T: Clone + Eq + Hash> WorkQueue<T> {
         if delay.is_zero() {
             return self.add(key);
         }
-        let at = Instant::now() + delay;
+        // objects say moments beyond all time, too
+        let at = Instant::now() + delay.min(LONGEST);
         let mut state = self.inner.state.lock();
         if let Some(metrics) = &state.metrics {
             metrics.retried();

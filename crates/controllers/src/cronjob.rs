@@ -232,7 +232,8 @@ impl CronJobs {
             .map_or(now, |t| t.0);
         let mut since = status.last_schedule_time.as_ref().map_or(created, |t| t.0);
         if let Some(deadline) = spec.starting_deadline_seconds {
-            since = since.max(now - SignedDuration::from_secs(deadline));
+            let first = now.checked_sub(SignedDuration::from_secs(deadline));
+            since = since.max(first.unwrap_or(created));
         }
         let (due, count) = missed(&schedule, since, now);
         if count > MANY_MISSED {

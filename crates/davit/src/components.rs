@@ -100,8 +100,7 @@ impl RunningServer {
             return Ok(());
         };
         let names = davit_node::agent::serving_names(node);
-        let user = format!("system:node:{name}");
-        let identity = pki.serving(&format!("node-{name}"), &user, &names);
+        let identity = pki.node_serving(&name, &names);
         let identity = identity.with_context(|| format!("serving certificate of {name}"))?;
         let (certificate, key) = (identity.certificate.into_bytes(), identity.key.into_bytes());
         node.serving_certificate = Some((certificate, key));

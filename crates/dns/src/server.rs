@@ -54,10 +54,11 @@ impl Default for Limits {
         Self {
             queries_per_second: 1000,
             clients: 4096,
-            connections: 256,
-            connections_per_client: 32,
-            forwards: 4096,
-            forwards_per_client: 256,
+            // so that it takes more clients than a node has pods to leave nothing to the others
+            connections: 2048,
+            connections_per_client: 16,
+            forwards: 16_384,
+            forwards_per_client: 128,
             idle: Duration::from_secs(10),
         }
     }

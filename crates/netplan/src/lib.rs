@@ -36,8 +36,8 @@ pub use node::{
 pub use placement::{SlicePlacement, place_endpoints, same_ports};
 pub use plan::{HealthCheck, Key, Map, Nowhere, Plan, Protocol, Value};
 pub use policy::{
-    Allowance, CompiledPolicy, Isolation, NamedPort, NamespaceScope, Peers, PodGroup, PodScope,
-    PolicyPod, PolicyWorld, PortRange,
+    Allowance, CompiledPolicy, Isolation, MAX_COST, NamedPort, NamespaceScope, Peers, PodGroup,
+    PodScope, PolicyPod, PolicyWorld, PortRange,
 };
 pub use service::plan;
 pub use service_ranges::{NodePorts, ServiceRange, ServiceRangeError};

@@ -94,6 +94,26 @@ impl Network {
         self.contains(other.first()) || other.contains(self.first())
     }
 
+    /// The ranges that are left of it without others.
+    #[must_use]
+    pub fn without(self, others: &[Self]) -> Vec<Self> {
+        let others: Vec<Self> = others
+            .iter()
+            .copied()
+            .filter(|other| self.overlaps(*other))
+            .collect();
+        if others.is_empty() {
+            return vec![self];
+        }
+        if others.iter().any(|other| other.bits <= self.bits) {
+            return Vec::new();
+        }
+        let halves = [0, 1]
+            .into_iter()
+            .filter_map(|half| self.part(self.bits + 1, half));
+        halves.flat_map(|half| half.without(&others)).collect()
+    }
+
     /// The `index`-th of its parts of so many bits; `None` when it has no such part.
     #[must_use]
     pub fn part(self, bits: u8, index: u32) -> Option<Self> {
@@ -161,6 +181,23 @@ mod tests {
             assert_eq!(address_of(wrong), None, "{wrong}");
         }
         assert_eq!(net("010.1.0.0/016").to_string(), "10.1.0.0/16");
+    }
+
+    #[test]
+    fn what_is_left_of_a_range() {
+        let without = |range: &str, others: &[&str]| {
+            let others: Vec<Network> = others.iter().map(|text| net(text)).collect();
+            let left = net(range).without(&others);
+            left.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(without("10.0.0.0/30", &[]), ["10.0.0.0/30"]);
+        assert_eq!(without("10.0.0.0/30", &["10.1.0.0/30"]), ["10.0.0.0/30"]);
+        assert_eq!(
+            without("10.0.0.0/30", &["10.0.0.1/32"]),
+            ["10.0.0.0/32", "10.0.0.2/31"]
+        );
+        assert_eq!(without("10.0.0.0/30", &["10.0.0.0/29"]), [""; 0]);
+        assert_eq!(without("0.0.0.0/0", &["128.0.0.0/1"]), ["0.0.0.0/1"]);
     }
 
     #[test]

@@ -93,21 +93,27 @@ pub enum Peers {
     },
 }
 
-/// Something that a policy allows.
+/// Something that a policy allows: each of these peers each of these ports. It is never multiplied out.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Allowance {
     /// To whom, or from whom.
-    pub peers: Peers,
+    pub peers: BTreeSet<Peers>,
     /// To which ports; every protocol when it does not say.
-    pub ports: Option<PortRange>,
+    pub ports: Option<BTreeSet<PortRange>>,
 }
 
 impl Allowance {
     /// Allows everything.
-    const EVERYTHING: Self = Self {
-        peers: Peers::Everybody,
-        ports: None,
-    };
+    fn everything() -> Self {
+        Self {
+            peers: [Peers::Everybody].into(),
+            ports: None,
+        }
+    }
+
+    fn is_everything(&self) -> bool {
+        self.ports.is_none() && self.peers.contains(&Peers::Everybody)
+    }
 }
 
 /// What the policies of a pod let through. A direction in which it is not isolated says nothing.
@@ -117,13 +123,25 @@ pub struct Isolation {
     pub ingress: Option<BTreeSet<Allowance>>,
     /// Connections of the pod.
     pub egress: Option<BTreeSet<Allowance>>,
+    /// Its policies say more than [`MAX_COST`]: in the directions in which they isolate nothing is let through.
+    pub too_large: bool,
 }
+
+/// How much the policies of a pod may say: one for each range of addresses, port and exception, eight for each selector,
+/// 64 for each selector and name of a port in a rule for what the pod sends. Somebody's policy must not use up a node on
+/// which others' pods run.
+pub const MAX_COST: usize = 10_000;
+/// What a selector costs, for which pods are looked through.
+pub(crate) const GROUP_COST: usize = 8;
+/// What a selector with a name of a port costs, which is a set of its own.
+pub(crate) const NAMED_COST: usize = 64;
 
 impl Isolation {
     /// The groups of peers that it names.
     pub fn groups(&self) -> impl Iterator<Item = &PodGroup> {
         let all = self.ingress.iter().chain(&self.egress).flatten();
-        all.filter_map(|allowance| match &allowance.peers {
+        let peers = all.flat_map(|allowance| &allowance.peers);
+        peers.filter_map(|peers| match peers {
             Peers::Group(group) => Some(group),
             Peers::Everybody | Peers::Block { .. } => None,
         })

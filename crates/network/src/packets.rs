@@ -8,7 +8,7 @@ use crate::maps::Map;
 use crate::node::{self, Seen};
 use crate::pods::PodLinks;
 use crate::policy::judgement;
-use crate::ruleset::{Ruleset, Update, Wanted};
+use crate::ruleset::{Judged, Ruleset, Update, Wanted};
 use crate::{links_of, rules};
 use davit_net::nft::{Data, Verdict};
 use davit_netplan::{CompiledPolicy, Node, PolicyPod, PolicyWorld, Value, plan};
@@ -174,7 +174,10 @@ impl Machine {
         }
         let as_of = self.ruleset.pods_changed();
         let written = self.ruleset.judge(as_of, &judgement(&world, &pods));
-        assert!(written.unwrap(), "pods have not changed");
+        let Judged::Written(refused) = written.unwrap() else {
+            panic!("pods have not changed");
+        };
+        assert!(refused.is_empty(), "{refused:?}");
     }
 
     /// What the proxy would write.

@@ -8,10 +8,10 @@
 
 use crate::follower::all;
 use crate::pods::PodLinks;
-use crate::ruleset::{Judgement, Ruleset};
+use crate::ruleset::{Judged, Judgement, Ruleset};
 use crate::{Error, failed};
 use davit_client::{Change, EventRecorder, Informer, Object, ObjectKey, Subscription};
-use davit_netplan::{CompiledPolicy, Isolation, PolicyPod, PolicyWorld};
+use davit_netplan::{CompiledPolicy, Isolation, MAX_COST, PolicyPod, PolicyWorld};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -83,7 +83,14 @@ struct Judge {
     unknown: usize,
     /// Something has changed that was not written.
     dirty: bool,
+    /// Pods that are cut off, and why; told once.
+    cut_off: BTreeMap<String, String>,
+    events: EventRecorder,
+    node: String,
 }
+
+/// Pods that are cut off because of what their policies say, and why.
+type CutOff = BTreeMap<String, String>;
 
 struct Changes {
     policies: Subscription<NetworkPolicy>,
@@ -112,7 +119,7 @@ pub(crate) async fn run(
             namespaces: known.namespaces.subscribe(),
             resolvers: known.resolvers,
         };
-        follow(changes, table).await;
+        follow(changes, table, events.clone(), node).await;
     };
     tokio::select! {
         () = cancel.cancelled() => {}
@@ -156,9 +163,9 @@ async fn until_permitted(client: &kube::Client, table: &Table, events: &EventRec
         tokio::pin!(asking_again);
         loop {
             match table.write(open).await {
-                Ok(true) => {}
+                Ok(Some(_)) => {}
                 // Pods have come or gone meanwhile.
-                Ok(false) => continue,
+                Ok(None) => continue,
                 Err(error) => {
                     tracing::error!(%error, "network policies");
                     tokio::time::sleep(RETRY).await;
@@ -211,13 +218,16 @@ async fn is_permitted(client: &kube::Client) -> Result<bool, kube::Error> {
 }
 
 /// Follows what changes for good.
-async fn follow(mut changes: Changes, table: Table) {
+async fn follow(mut changes: Changes, table: Table, events: EventRecorder, node: &str) {
     changes.resolvers.mark_changed();
     let mut judge = Judge {
         table,
         world: Arc::default(),
         unknown: 3,
         dirty: true,
+        cut_off: CutOff::new(),
+        events,
+        node: node.to_owned(),
     };
     loop {
         judge.gather(&mut changes);
@@ -232,7 +242,11 @@ async fn follow(mut changes: Changes, table: Table) {
         }
         if judge.dirty {
             match judge.write().await {
-                Ok(written) => judge.dirty = !written,
+                Ok(None) => {}
+                Ok(Some(cut_off)) => {
+                    judge.dirty = false;
+                    judge.tell(cut_off);
+                }
                 Err(error) => {
                     tracing::error!(%error, "network policies");
                     tokio::time::sleep(RETRY).await;
@@ -244,7 +258,13 @@ async fn follow(mut changes: Changes, table: Table) {
             }
             tokio::time::sleep(PAUSE).await;
         }
-        judge.wait(&mut changes).await;
+        // what the kernel has refused it may take later
+        let again = match judge.cut_off.is_empty() {
+            true => Duration::MAX,
+            false => ASK_AGAIN,
+        };
+        let changed = tokio::time::timeout(again, judge.wait(&mut changes)).await;
+        judge.dirty |= changed.is_err();
     }
 }
 
@@ -325,8 +345,25 @@ impl Judge {
         self.dirty |= self.world.lock().set_resolvers(resolvers);
     }
 
-    /// Brings the table to what is known. Answers with `false` when pods have come or gone meanwhile.
-    async fn write(&self) -> Result<bool, Error> {
+    /// Says which pods are cut off, in the log and on the node.
+    fn tell(&mut self, cut_off: CutOff) {
+        for (pod, why) in &cut_off {
+            if self.cut_off.get(pod) != Some(why) {
+                let words =
+                    format!("pod {pod} is cut off where network policies isolate it: {why}");
+                tracing::warn!("{words}");
+                self.events.warning(
+                    &reference(&self.node),
+                    "NetworkPolicyNotEnforceable",
+                    &words,
+                );
+            }
+        }
+        self.cut_off = cut_off;
+    }
+
+    /// Brings the table to what is known; the pods that are cut off. `None` when pods have come or gone meanwhile.
+    async fn write(&self) -> Result<Option<CutOff>, Error> {
         let world = self.world.clone();
         self.table
             .write(move |pods| judgement(&world.lock(), pods))
@@ -335,21 +372,30 @@ impl Judge {
 }
 
 impl Table {
-    /// Writes what is found of the pods here. Answers with `false` when pods have come or gone meanwhile.
+    /// Writes what is found of the pods here; those that are cut off. `None` when pods have come or gone meanwhile.
     async fn write(
         &self,
         find: impl FnOnce(&[(Ipv4Addr, String)]) -> Judgement + Send + 'static,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<CutOff>, Error> {
         let Self { ruleset, links } = self.clone();
         let work = move || {
             let as_of = ruleset.pods_changed();
             let pods = links.pods().map_err(failed("records of pods' networks"))?;
-            let written = ruleset.judge(as_of, &find(&pods));
-            let written = written.map_err(failed("network policies"))?;
-            if written {
-                links.judged(as_of);
-            }
-            Ok(written)
+            let judgement = find(&pods);
+            let judged = ruleset.judge(as_of, &judgement);
+            let Judged::Written(refused) = judged.map_err(failed("network policies"))? else {
+                return Ok(None);
+            };
+            links.judged(as_of);
+            let cut_off = pods.into_iter().filter_map(|(address, pod)| {
+                let isolation = judgement.pods.get(&address)?.as_ref()?;
+                let why = match isolation.too_large {
+                    true => format!("they say more than {MAX_COST} things"),
+                    false => refused.get(&address)?.clone(),
+                };
+                Some((pod, why))
+            });
+            Ok(Some(cut_off.collect()))
         };
         match tokio::task::spawn_blocking(work).await {
             Ok(done) => done,

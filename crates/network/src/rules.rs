@@ -39,9 +39,11 @@ const D: Slot = Slot(3);
 const FOUND: Slot = Slot(8);
 
 /// Where packets of a hook go: name, kind, point, priority.
-const HOOKS: [(&str, Hook); 9] = [
+const HOOKS: [(&str, Hook); 10] = [
     // before anything is remembered of the connection
     ("sources", hook("filter", Point::Prerouting, -300)),
+    // what is accepted here is still judged in the next one
+    ("policy-leave", hook("filter", Point::Forward, -6)),
     ("policy-forward", hook("filter", Point::Forward, -5)),
     ("policy-input", hook("filter", Point::Input, -5)),
     ("prerouting", hook("nat", Point::Prerouting, -100)),
@@ -277,7 +279,7 @@ fn judge(to: &mut Transaction, links: &str) {
         "sources",
         &[Do::InputName(A), own, Do::WayBack(B), none, end],
     );
-    for chain in ["policy-forward", "policy-input"] {
+    for chain in ["policy-leave", "policy-forward", "policy-input"] {
         let [bit, set] = has(A, ESTABLISHED_OR_RELATED);
         to.add_rule(
             chain,
@@ -291,8 +293,9 @@ fn judge(to: &mut Transaction, links: &str) {
         is_in(Map::Pods, A),
     ];
     let itself = [&itself[..], &[Do::Verdict(Verdict::Accept)]].concat();
+    to.add_rule("policy-leave", &itself);
     to.add_rule("policy-forward", &itself);
-    to.add_rule("policy-forward", &[jump(EGRESS)]);
+    to.add_rule("policy-leave", &[jump(EGRESS)]);
     to.add_rule("policy-forward", &[jump(INGRESS)]);
     to.add_rule("policy-input", &[jump(EGRESS)]);
     to.add_rule(EGRESS, &[Do::SourceAddress(A), dispatch(Map::Egress, A)]);

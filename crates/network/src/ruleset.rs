@@ -2,7 +2,7 @@
 
 mod policy;
 
-pub(crate) use policy::Judgement;
+pub(crate) use policy::{Judged, Judgement};
 
 use crate::maps::Map;
 use crate::rules;
@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 /// The rules of another layout are thrown away at start.
-const LAYOUT: &str = "davit 3 ";
+const LAYOUT: &str = "davit 4 ";
 /// Elements of one transaction, at most: the kernel works on nothing else meanwhile.
 const BATCH: usize = 4096;
 

@@ -37,7 +37,7 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("certificates.k8s.io", "ClusterTrustBundle") => {
             Box::new(super::trust_bundles::TrustBundle(info))
         }
-        ("certificates.k8s.io", "PodCertificateRequest") => Box::new(BySigner(info)),
+        ("certificates.k8s.io", "PodCertificateRequest") => Box::new(CertificateOfPod(info)),
         ("apiregistration.k8s.io", _) => Box::new(ApiService(info)),
         ("apiextensions.k8s.io", _) => Box::new(super::crd::CustomResourceDefinition(info)),
         ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::build(info),
@@ -539,20 +539,27 @@ pub(super) fn signer_fields(obj: &Value) -> Vec<(&'static str, String)> {
     vec![(SIGNER_FIELDS[0], signer.to_owned())]
 }
 
-/// Kinds selectable by their signer.
-struct BySigner(KindInfo);
+/// What requests for certificates of pods are selectable by: nodes see their own.
+const POD_CERTIFICATE_FIELDS: &[&str] = &["spec.signerName", "spec.nodeName", "spec.podName"];
 
-impl Strategy for BySigner {
+/// Requests for certificates of pods.
+struct CertificateOfPod(KindInfo);
+
+impl Strategy for CertificateOfPod {
     fn kind(&self) -> &KindInfo {
         &self.0
     }
 
     fn field_names(&self) -> &'static [&'static str] {
-        SIGNER_FIELDS
+        POD_CERTIFICATE_FIELDS
     }
 
     fn fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        signer_fields(obj)
+        let value = |field: &&'static str| {
+            let parts: Vec<&str> = field.split('.').collect();
+            (*field, str_at(obj, &parts).to_owned())
+        };
+        POD_CERTIFICATE_FIELDS.iter().map(value).collect()
     }
 }
 

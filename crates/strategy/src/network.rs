@@ -105,11 +105,16 @@ impl Strategy for Service {
     fn validate(&self, obj: &Value) -> ErrorList {
         let mut errors = meta::validate(&self.0, obj);
         service(obj, &mut errors);
+        service_size(at(obj, &["spec"]), &mut errors);
         errors
     }
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
+        // what is there already may stay
+        if ways_in(at(new, &["spec"])) > ways_in(at(old, &["spec"])) {
+            service_size(at(new, &["spec"]), &mut errors);
+        }
         let path = Path::new("spec").child("clusterIPs").index(0);
         let of = |s| {
             (
@@ -259,6 +264,30 @@ fn drop_what_the_type_lacks(new: &mut Value, old: &Value) {
                 remove(spec, key);
             }
         }
+    }
+}
+
+/// Most pairs of a port and an address, or a range of sources, of one Service: each is an element in the kernel of every node,
+/// and again for each endpoint.
+const MAX_WAYS_IN: usize = 1_000;
+
+fn ways_in(spec: &Value) -> usize {
+    let lists = ["externalIPs", "loadBalancerSourceRanges"];
+    let addresses = lists.map(|list| list_at(spec, &[list]).len());
+    list_at(spec, &["ports"]).len() * (1 + addresses.iter().sum::<usize>())
+}
+
+/// A Service of 29 KB was half a million elements on every node.
+fn service_size(spec: &Value, errors: &mut ErrorList) {
+    let ways = ways_in(spec);
+    if ways > MAX_WAYS_IN {
+        let why = format!(
+            "ports times addresses (the cluster's, externalIPs and loadBalancerSourceRanges) must not be more than {MAX_WAYS_IN}: they are {ways}"
+        );
+        errors.push(FieldError::forbidden(
+            &Path::new("spec").child("ports"),
+            why,
+        ));
     }
 }
 

@@ -67,6 +67,7 @@ impl Strategy for Pod {
 
     fn validate_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
+        mirror_update(new, old, &mut errors);
         update(new, old, &mut errors);
         errors
     }
@@ -87,6 +88,7 @@ impl Strategy for Pod {
 
     fn validate_status_update(&self, new: &Value, old: &Value) -> ErrorList {
         let mut errors = meta::validate_update(&self.0, new, old);
+        mirror_update(new, old, &mut errors);
         status_update(new, old, &mut errors);
         errors
     }
@@ -237,6 +239,21 @@ fn keep_all_but_resources(spec: &mut Value, written: &Value) {
         }
     }
     keep(spec, written, "resources");
+}
+
+/// What says that a pod is the mirror of a node's own: nobody takes it for something else later on.
+const MIRROR: &str = "kubernetes.io/config.mirror";
+
+fn mirror_update(new: &Value, old: &Value, errors: &mut ErrorList) {
+    let of = |pod| at(pod, &["metadata", "annotations", MIRROR]);
+    let why = match (of(old).is_null(), of(new).is_null()) {
+        (true, true) => return,
+        (true, false) => "may not add mirror pod annotation",
+        (false, _) if of(new) == of(old) => return,
+        (false, _) => "may not remove or update mirror pod annotation",
+    };
+    let path = Path::new("metadata").child("annotations").key(MIRROR);
+    errors.push(FieldError::forbidden(&path, why));
 }
 
 fn update(new: &Value, old: &Value, errors: &mut ErrorList) {

@@ -567,3 +567,52 @@ proptest! {
         prop_assert_eq!(&new, &once);
     }
 }
+
+/// Each pair of a port and an address is an element in the kernel of every node.
+#[test]
+fn a_service_has_so_many_ways_in() {
+    let service = |ports: u16, addresses: u8| {
+        let ports: Vec<Value> = (1..=ports)
+            .map(|port| json!({"name": format!("p{port}"), "port": port, "protocol": "TCP", "targetPort": port}))
+            .collect();
+        let addresses: Vec<String> = (1..=addresses).map(|n| format!("192.0.2.{n}")).collect();
+        json!({"metadata": {"name": "s", "namespace": "default"},
+            "spec": {"type": "ClusterIP", "sessionAffinity": "None", "ports": ports, "externalIPs": addresses}})
+    };
+    let rules = strategy("", "v1", "Service");
+    let refused = |errors: &ErrorList| lines(errors).contains("must not be more than 1000");
+    assert!(!refused(&rules.validate(&service(100, 9))));
+    assert!(refused(&rules.validate(&service(101, 9))));
+    // what is there may stay, and shrink
+    let (old, less, more) = (service(200, 100), service(200, 99), service(201, 100));
+    assert!(!refused(&rules.validate_update(&old, &old)));
+    assert!(!refused(&rules.validate_update(&less, &old)));
+    assert!(refused(&rules.validate_update(&more, &old)));
+}
+
+/// With the annotation of a mirror a pod is nobody's but the node's that says so.
+#[test]
+fn a_pod_does_not_become_a_mirror_or_cease_to_be_one() {
+    let mirror = |text: &str| {
+        let text = text.to_owned();
+        pod(move |pod| {
+            pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": text})
+        })
+    };
+    let plain = pod(|_| {});
+    let rules = strategy("", "v1", "Pod");
+    for (new, old, refused) in [
+        (&mirror("a"), &plain, true),
+        (&plain, &mirror("a"), true),
+        (&mirror("b"), &mirror("a"), true),
+        (&mirror("a"), &mirror("a"), false),
+        (&plain, &plain, false),
+    ] {
+        for errors in [
+            rules.validate_update(new, old),
+            rules.validate_status_update(new, old),
+        ] {
+            assert_eq!(lines(&errors).contains("mirror pod annotation"), refused);
+        }
+    }
+}

@@ -167,6 +167,13 @@ fn pod_status(node: &str, attributes: &Attributes<'_>, object: Option<&Value>) -
             "node {node:?} cannot update labels through pod status"
         ));
     }
+    for key in ["finalizers", "ownerReferences"] {
+        if items(&new["metadata"][key]) != items(&old["metadata"][key]) {
+            return Err(format!(
+                "node {node:?} cannot update {key} through pod status"
+            ));
+        }
+    }
     let claims = |pod: &Value| items(&pod["status"]["resourceClaimStatuses"]).to_vec();
     let extended = |pod: &Value| pod["status"]["extendedResourceClaimStatus"].clone();
     if claims(new) != claims(old) {

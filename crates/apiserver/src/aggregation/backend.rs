@@ -169,7 +169,7 @@ impl Backend {
         *request.uri_mut() = self.url(path)?;
         let headers = request.headers_mut();
         headers.insert(ACCEPT, HeaderValue::from_static(accept));
-        identity_headers(headers, &UserInfo::system(USER));
+        identity_headers(headers, &UserInfo::system(USER))?;
         let (parts, body) = self.send(request).await?.into_parts();
         let body = Limited::new(body, limit).collect().await;
         let body = body.map_err(|error| error.to_string())?.to_bytes();

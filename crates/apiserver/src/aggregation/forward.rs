@@ -116,7 +116,7 @@ fn readdress(
     let headers = &mut parts.headers;
     start_hop(headers, upgrade);
     headers.remove(AUTHORIZATION);
-    identity_headers(headers, user);
+    identity_headers(headers, user)?;
     forwarded_headers(headers, host, path, peer);
     let authority = HeaderValue::from_str(&backend.authority()).map_err(|e| e.to_string())?;
     headers.insert(HOST, authority);
@@ -127,28 +127,33 @@ fn readdress(
 }
 
 /// Says who the caller is; what the caller said of itself goes.
-pub(super) fn identity_headers(headers: &mut HeaderMap, user: &UserInfo) {
+///
+/// # Errors
+/// When that cannot be said: half of an identity would be another one.
+pub(super) fn identity_headers(headers: &mut HeaderMap, user: &UserInfo) -> Result<(), String> {
     strip_claims(headers);
-    let value = |text: &str| HeaderValue::from_bytes(text.as_bytes()).ok();
-    if let Some(name) = value(&user.name) {
-        headers.insert(USER, name);
+    let value = |text: &str| {
+        let value = HeaderValue::from_bytes(text.as_bytes());
+        value.map_err(|_| format!("the caller's identity cannot be passed on: {text:?}"))
+    };
+    headers.insert(USER, value(&user.name)?);
+    if !user.uid.is_empty() {
+        headers.insert(UID, value(&user.uid)?);
     }
-    if let Some(uid) = value(&user.uid).filter(|uid| !uid.is_empty()) {
-        headers.insert(UID, uid);
-    }
-    for group in user.groups.iter().filter_map(|group| value(group)) {
-        headers.append(GROUP, group);
+    for group in &user.groups {
+        headers.append(GROUP, value(group)?);
     }
     for (key, values) in &user.extra {
         let escaped = utf8_percent_encode(key, ESCAPED).to_string();
-        let Ok(name) = format!("{EXTRA}{}", escaped.to_ascii_lowercase()).parse::<HeaderName>()
-        else {
-            continue;
-        };
-        for value in values.iter().filter_map(|text| value(text)) {
-            headers.append(name.clone(), value);
+        let name = format!("{EXTRA}{}", escaped.to_ascii_lowercase());
+        let name: HeaderName = name
+            .parse()
+            .map_err(|_| format!("the caller's identity cannot be passed on: {key:?}"))?;
+        for text in values {
+            headers.append(name.clone(), value(text)?);
         }
     }
+    Ok(())
 }
 
 fn forwarded_headers(
@@ -206,7 +211,20 @@ mod tests {
             "example.com/Some Key%".to_owned(),
             vec!["1".to_owned(), "2".to_owned()],
         );
-        identity_headers(&mut headers, &user);
+        headers.insert("x_remote_user", HeaderValue::from_static("root"));
+        headers.insert(
+            "Impersonate_Group",
+            HeaderValue::from_static("system:masters"),
+        );
+        identity_headers(&mut headers, &user).unwrap();
+        // a server that reads both spellings as one reads no claim
+        assert!(headers.keys().all(|name| !name.as_str().contains('_')));
+        for hostile in ["a\nb", "a\r\nX-Remote-Group: system:masters", "\0"] {
+            let nobody = UserInfo::new(hostile, &[]);
+            assert!(identity_headers(&mut HeaderMap::new(), &nobody).is_err());
+            let half = UserInfo::new("jane", &[hostile]);
+            assert!(identity_headers(&mut HeaderMap::new(), &half).is_err());
+        }
         let all = |name: &str| -> Vec<String> {
             let values = headers.get_all(name).iter();
             values.map(|v| v.to_str().unwrap().to_owned()).collect()

@@ -109,16 +109,29 @@ impl Proxies {
             &config.uid_headers,
             &config.group_headers,
         ];
-        for name in lists.into_iter().flatten() {
-            headers.remove(name);
-        }
+        // spelled with underscores, too: servers behind gateways of the CGI kind take both for the same
+        let known: Vec<String> = lists
+            .into_iter()
+            .flatten()
+            .map(|name| dashed(name))
+            .collect();
+        let is_claim = |name: &HeaderName| {
+            let spelled = dashed(name.as_str());
+            let parsed = spelled.parse::<HeaderName>();
+            known.contains(&spelled)
+                || self.extra_key(name).is_some()
+                || parsed.is_ok_and(|name| self.extra_key(&name).is_some())
+        };
         let extra: Vec<HeaderName> = headers
             .keys()
-            .filter(|name| self.extra_key(name).is_some())
+            .filter(|name| is_claim(name))
             .cloned()
             .collect();
         for name in extra {
             headers.remove(name);
         }
     }
+}
+fn dashed(name: &str) -> String {
+    name.to_ascii_lowercase().replace('_', "-")
 }

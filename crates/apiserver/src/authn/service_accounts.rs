@@ -19,6 +19,20 @@ pub(crate) struct AuthenticatedToken {
     pub(crate) note: Note,
 }
 
+impl AuthenticatedToken {
+    /// The same with no audiences but those asked for.
+    ///
+    /// # Errors
+    /// When the token is good for none of them.
+    pub(super) fn good_for(mut self, asked: &[String]) -> Result<Self, String> {
+        self.audiences.retain(|audience| asked.contains(audience));
+        if self.audiences.is_empty() && !asked.is_empty() {
+            return Err(format!("the token is not good for the audiences {asked:?}"));
+        }
+        Ok(self)
+    }
+}
+
 /// What the user and the audit log are told of a token.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Note {
@@ -168,6 +182,20 @@ fn user(claims: &Claims) -> UserInfo {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    /// A reviewer took a token for this server for one of its own.
+    #[test]
+    fn a_token_is_good_for_an_audience_that_was_asked_for() {
+        let list = |all: &[&str]| all.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
+        let token = || AuthenticatedToken {
+            user: UserInfo::new("u", &[]),
+            audiences: list(&["here", "there"]),
+            note: Note::default(),
+        };
+        assert!(token().good_for(&list(&["vault"])).is_err());
+        let good = token().good_for(&list(&["vault", "there"])).unwrap();
+        assert_eq!(good.audiences, ["there"]);
+    }
 
     #[test]
     fn tokens_end_a_minute_after_the_deletion_of_what_they_are_bound_to() {

@@ -125,10 +125,13 @@ pub(crate) fn is_passing(error: &CallError) -> bool {
 
 fn key(token: &str, audiences: &[String]) -> [u8; 32] {
     let mut digest = Sha256::new();
-    digest.update(token.as_bytes());
-    for audience in audiences {
-        digest.update([0]);
-        digest.update(audience.as_bytes());
+    let texts = [token]
+        .into_iter()
+        .chain(audiences.iter().map(String::as_str));
+    for text in texts {
+        // with its length, so that no two lists of texts are one
+        digest.update((text.len() as u64).to_be_bytes());
+        digest.update(text.as_bytes());
     }
     digest.finalize().into()
 }
@@ -178,4 +181,19 @@ fn read(answer: &Value, audiences: &[String]) -> Result<Known, String> {
 fn texts(value: &Value) -> Vec<String> {
     let items = value.as_array().into_iter().flatten();
     items.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_of_one_token_is_of_no_other() {
+        let audiences = |all: &[&str]| all.iter().map(|a| (*a).to_owned()).collect::<Vec<_>>();
+        let one = key("token", &audiences(&["a", "b"]));
+        assert_ne!(one, key("token\0a", &audiences(&["b"])));
+        assert_ne!(one, key("token", &audiences(&["ab"])));
+        assert_ne!(one, key("token", &audiences(&["a\0b"])));
+        assert_eq!(one, key("token", &audiences(&["a", "b"])));
+    }
 }

@@ -17,17 +17,15 @@ use davit_volume::local;
 use super::rbac::{Rule, node_rules};
 use super::{Attributes, Authorizer, Decision, UserRules};
 use crate::request_info::RequestInfo;
-use crate::user::UserInfo;
+use crate::user::{NODE_PREFIX, NODES, UserInfo};
 
 pub(crate) use graph::Graph;
 
-const NODES: &str = "system:nodes";
-const PREFIX: &str = "system:node:";
 const LEASES: &str = "kube-node-lease";
 
 /// Which node a user is: `None` for users who are no nodes, `Some("")` for nodes without a name.
 pub(crate) fn node_of(user: &UserInfo) -> Option<&str> {
-    let name = user.name.strip_prefix(PREFIX)?;
+    let name = user.name.strip_prefix(NODE_PREFIX)?;
     user.in_group(NODES).then_some(name)
 }
 
@@ -58,11 +56,14 @@ impl NodeAuthorizer {
                     )?;
                     return self.related(node, request).await;
                 }
-                // which of them, and what in them: NodeRestriction
+                // what in them: NodeRestriction
                 ("", "persistentvolumes")
                     if request.verb == "patch" && request.subresource.is_empty() =>
                 {
-                    return Ok(());
+                    let kept = self.graph.keeps(node, &request.name).await;
+                    return kept.then_some(()).ok_or_else(|| {
+                        format!("node '{node}' can only update persistent volumes that it keeps")
+                    });
                 }
                 ("", "persistentvolumes") if matches!(request.verb.as_str(), "list" | "watch") => {
                     return kept_volumes(node, request);
@@ -83,6 +84,14 @@ impl NodeAuthorizer {
                     return topology(node, request);
                 }
                 ("resource.k8s.io", "resourceslices") => return self.slice(node, request).await,
+                ("certificates.k8s.io", "podcertificaterequests")
+                    if matches!(request.verb.as_str(), "list" | "watch") =>
+                {
+                    let own = request.selects_field("spec.nodeName", node);
+                    return own.then_some(()).ok_or_else(|| {
+                        "can only list/watch podcertificaterequests with spec.nodeName field selector".to_owned()
+                    });
+                }
                 ("", "nodes") => return own_node(node, request),
                 ("", "pods") => return self.pod(node, request).await,
                 _ => {}
@@ -176,8 +185,14 @@ impl NodeAuthorizer {
                 self.related(node, request).await
             }
             // which pods: NodeRestriction
-            ("", "create" | "delete") | ("status", "update" | "patch") | ("eviction", "create") => {
-                Ok(())
+            ("", "create") => Ok(()),
+            // Before the body is looked at: what is wrong with it may be told from what the pod holds.
+            ("", "delete") | ("status", "update" | "patch") | ("eviction", "create") => {
+                let namespace = request.namespace.as_deref().unwrap_or_default();
+                if !self.graph.has_pod(namespace, &request.name).await {
+                    return Ok(());
+                }
+                self.related(node, request).await
             }
             _ => Err(String::new()),
         }
@@ -257,7 +272,12 @@ fn kept_volumes(node: &str, request: &RequestInfo) -> Result<(), String> {
 fn own_node(node: &str, request: &RequestInfo) -> Result<(), String> {
     match (request.subresource.as_str(), request.verb.as_str()) {
         // whose: NodeRestriction
-        ("", "create" | "update" | "patch") | ("status", "update" | "patch") => Ok(()),
+        ("", "create") => Ok(()),
+        ("" | "status", "update" | "patch") if request.name == node => Ok(()),
+        ("" | "status", "update" | "patch") => Err(format!(
+            "node '{node}' cannot write '{}', only its own Node object",
+            request.name
+        )),
         ("", "get" | "list" | "watch") => match request.name.as_str() {
             name if name == node => Ok(()),
             "" => Err(format!(

@@ -252,7 +252,7 @@ fn received(
     let name = context.info.name.as_str();
     let expected = Expected::of(resource);
     let shape = expected.shape();
-    let invalid = patch.map(|patch| InvalidPatch::of(patch, &result));
+    let invalid = patch.map(InvalidPatch::of);
     let decoded = shape.decode_value(result).map_err(|error| match &invalid {
         Some(invalid) => invalid.status(&error),
         None => error.status(expected.kind, expected.version, b""),
@@ -306,20 +306,24 @@ fn check_type(expected: &Expected<'_>, value: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// What is shown of a patch whose result is no object of the kind: the result, or of a strategic merge patch itself.
-struct InvalidPatch(String);
+/// What is shown of a patch whose result is no object of the kind: itself, where it shows what it changes. The result, which
+/// others show, holds what whoever may only write may not read.
+struct InvalidPatch(Option<String>);
 
 impl InvalidPatch {
-    fn of(patch: &Patch, result: &Value) -> Self {
+    fn of(patch: &Patch) -> Self {
         Self(match patch {
-            Patch::Strategic(patch) => patch.to_string(),
-            Patch::Json(_) | Patch::Merge(_) => result.to_string(),
+            Patch::Strategic(patch) | Patch::Merge(patch) => Some(patch.to_string()),
+            Patch::Json(_) => None,
         })
     }
 
     fn status(&self, why: &dyn std::fmt::Display) -> Status {
         let path = Path::new("patch");
-        let fault = FieldError::invalid(&path, self.0.as_str(), why.to_string());
+        let fault = match &self.0 {
+            Some(patch) => FieldError::invalid(&path, patch.as_str(), why.to_string()),
+            None => FieldError::invalid_unshown(&path, why.to_string()),
+        };
         Status::invalid(Qualified::new("", ""), "", &[fault])
     }
 }

@@ -32,6 +32,8 @@ use frames::Frames;
 
 /// How long a client may take for an event that is told over a WebSocket; elsewhere the connection knows.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// No watch is longer, whatever it asks for.
+const LONGEST: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// `GET …?watch=true`.
 pub(super) async fn watch(
@@ -56,7 +58,7 @@ pub(super) async fn watch(
         start: start(&query),
         filter: selection.filter,
         bookmarks: query.bookmarks,
-        deadline: Some(Instant::now() + Duration::from_secs(seconds)),
+        deadline: Some(Instant::now() + Duration::from_secs(seconds).min(LONGEST)),
     };
     let frames = Frames::new(context, accepted, resource)?;
     let deadline = Instant::now() + FRESHNESS_TIMEOUT;

@@ -21,9 +21,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::links::Links;
+use super::no_node;
 use super::target::Backend;
 use crate::body::{RequestBody, ResponseBody, request_body};
 use crate::context::HandlerResult;
+use crate::pki::first_certificate;
 use crate::reach::{Loopback, is_refusal, refusal};
 use crate::server::ApiServer;
 use crate::tls::{ShownIdentity, TlsError, Trust, client_config};
@@ -44,6 +46,8 @@ pub(crate) struct Forward {
 /// Connects to nodes and pods and keeps track of what is connected.
 pub(crate) struct NodeClient {
     node: TlsConnector,
+    /// The cluster's own authority, DER: what it has signed says whose it is.
+    authority: Option<Vec<u8>>,
     plain: TlsConnector,
     loopback: Loopback,
     tasks: TaskTracker,
@@ -60,17 +64,19 @@ trait Transport: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Transport for T {}
 
 impl NodeClient {
-    /// `identity` is what nodes are shown, `ca` verifies them when given. Everything ends with
-    /// `cancel`.
+    /// `identity` is what nodes are shown, `ca` verifies them when given. What `authority`, the cluster's own, has signed
+    /// must be the node's that is meant. Everything ends with `cancel`.
     pub(crate) fn new(
         identity: Option<Arc<ShownIdentity>>,
         ca: Option<&str>,
+        authority: Option<&str>,
         loopback: Loopback,
         cancel: CancellationToken,
     ) -> Result<Self, TlsError> {
         let trust = ca.map_or(Trust::Any, |pem| Trust::Authorities(pem.to_owned()));
         Ok(Self {
             node: TlsConnector::from(Arc::new(client_config(&trust, identity)?)),
+            authority: authority.and_then(first_certificate),
             plain: TlsConnector::from(Arc::new(client_config(&Trust::Any, None)?)),
             loopback,
             tasks: TaskTracker::new(),
@@ -170,7 +176,7 @@ impl NodeClient {
         upgrade: bool,
     ) -> Result<Response<hyper::body::Incoming>, Status> {
         let backend = &forward.backend;
-        let io = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(backend, server.listens()))
+        let io = tokio::time::timeout(CONNECT_TIMEOUT, self.connect(backend, server))
             .await
             .map_err(|_| dial_error(backend, &"i/o timeout"))?
             .map_err(|error| match is_refusal(&error) {
@@ -210,18 +216,12 @@ impl NodeClient {
             .map_err(|error| Status::unknown(format!("error sending request to backend: {error}")))
     }
 
-    /// `own` is where this server listens: a node there would be asked with this server's rights.
     async fn connect(
         &self,
         backend: &Backend,
-        own: Option<SocketAddr>,
+        server: &ApiServer,
     ) -> std::io::Result<Box<dyn Transport>> {
-        let is_own = |address: &SocketAddr| {
-            let here = own.filter(|own| own.port() == address.port());
-            let same = |own: SocketAddr| own.ip() == address.ip() || own.ip().is_unspecified();
-            here.is_some_and(|own| same(own) || address.ip().to_canonical().is_loopback())
-        };
-        let reach = if backend.is_node {
+        let reach = if backend.node.is_some() {
             self.loopback.of_nodes()
         } else {
             self.loopback.of_endpoints()
@@ -230,7 +230,7 @@ impl NodeClient {
             Some(address) => vec![SocketAddr::new(address, backend.port)],
             None => reach.resolve(&backend.host, backend.port).await?,
         };
-        if backend.is_node && addresses.iter().any(is_own) {
+        if backend.node.is_some() && no_node::is_any(server, &addresses).await? {
             return Err(refusal());
         }
         let stream = TcpStream::connect(addresses.as_slice()).await?;
@@ -240,12 +240,21 @@ impl NodeClient {
         }
         let name = ServerName::try_from(backend.host.clone())
             .map_err(|error| std::io::Error::new(std::io::ErrorKind::InvalidInput, error))?;
-        let connector = if backend.is_node {
-            &self.node
-        } else {
-            &self.plain
+        let Some(node) = &backend.node else {
+            return Ok(Box::new(self.plain.connect(name, stream).await?));
         };
-        Ok(Box::new(connector.connect(name, stream).await?))
+        let stream = self.node.connect(name, stream).await?;
+        let (_, session) = stream.get_ref();
+        let shown = session.peer_certificates().and_then(<[_]>::first);
+        match &self.authority {
+            Some(authority) if !shown.is_some_and(|own| no_node::may_be(own, authority, node)) => {
+                Err(std::io::Error::new(
+                    std::io::ErrorKind::InvalidData,
+                    format!("tls: failed to verify certificate: it is not that of node {node}"),
+                ))
+            }
+            _ => Ok(Box::new(stream)),
+        }
     }
 
     /// Answers 101 and joins both sides once they are upgraded.

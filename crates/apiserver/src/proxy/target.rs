@@ -25,9 +25,8 @@ pub(crate) struct Backend {
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) tls: bool,
-    /// Whether this is the server of a node: the kubelet client certificate is shown, and its own
-    /// is checked.
-    pub(crate) is_node: bool,
+    /// Whose server this is, when it is a node's: the kubelet client certificate is shown, and its own is checked.
+    pub(crate) node: Option<String>,
     /// Where to connect to instead of the host, which is still whose certificate is expected.
     pub(crate) via: Option<IpAddr>,
 }
@@ -62,7 +61,7 @@ pub(crate) async fn node_backend(server: &ApiServer, node: &str) -> Result<Backe
         host: host.to_owned(),
         port,
         tls: true,
-        is_node: true,
+        node: Some(node.to_owned()),
         via: server.node_here(node),
     })
 }
@@ -88,7 +87,7 @@ pub(super) async fn of_proxy(
                 if port != backend.port {
                     backend = Backend {
                         tls,
-                        is_node: false,
+                        node: None,
                         via: None,
                         ..backend
                     };
@@ -113,7 +112,7 @@ pub(super) async fn of_proxy(
                 host: host.to_owned(),
                 port,
                 tls,
-                is_node: false,
+                node: None,
                 via: None,
             })
         }
@@ -124,7 +123,7 @@ pub(super) async fn of_proxy(
                 host,
                 port,
                 tls,
-                is_node: false,
+                node: None,
                 via: None,
             })
         }

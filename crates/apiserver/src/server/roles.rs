@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::authz::rbac::GROUP;
 use crate::authz::rbac::policy::{self, AUTOUPDATE};
-use crate::authz::rbac::rule::{Rule, missing};
+use crate::authz::rbac::rule::{Rule, lacking};
 use crate::object;
 use crate::ownership::Tracking;
 use crate::server::ApiServer;
@@ -129,7 +129,7 @@ fn repaired(held: &Value, wanted: &Value) -> Value {
         return new;
     }
     if wanted.get("rules").is_some() {
-        let lacking = missing(&Rule::of(held), &Rule::of(wanted));
+        let lacking = lacking(&Rule::of(held), &Rule::of(wanted));
         append(&mut new, "rules", lacking.iter().map(Rule::to_value));
     }
     let subjects = wanted["subjects"].as_array().into_iter().flatten();
@@ -170,6 +170,6 @@ mod tests {
         held["rules"] = json!([own]);
         let new = repaired(&held, wanted);
         assert_eq!(new["rules"][0], own);
-        assert!(missing(&Rule::of(&new), &Rule::of(wanted)).is_empty());
+        assert!(lacking(&Rule::of(&new), &Rule::of(wanted)).is_empty());
     }
 }

@@ -179,6 +179,12 @@ impl ClusterIps {
         }
     }
 
+    /// Whether an address is one that Services may have, of all ranges there are now.
+    pub(super) async fn offers(&self, address: Ipv4Addr) -> bool {
+        self.fresh(false).await;
+        self.contains(address)
+    }
+
     /// Whether an address is one that Services may have.
     pub(super) fn contains(&self, address: Ipv4Addr) -> bool {
         let offered = self.offered.0.read();

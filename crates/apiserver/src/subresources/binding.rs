@@ -15,6 +15,9 @@ use crate::server::ApiServer;
 use crate::writes::Writer;
 use crate::{errors, object, respond};
 
+/// The labels that say where the node is, whatever the pod has said before.
+const TOPOLOGY: &str = "topology.kubernetes.io/";
+
 /// `POST pods/{name}/binding` and, with an empty `name`, `POST bindings`.
 pub(crate) async fn handle(
     server: &ApiServer,
@@ -142,7 +145,11 @@ fn bound(name: &str, pod: &Value, binding: &Value, node: &str) -> Result<Value, 
     new["spec"]["nodeName"] = json!(node);
     for map in ["annotations", "labels"] {
         for (key, value) in binding["metadata"][map].as_object().into_iter().flatten() {
-            new["metadata"][map][key.as_str()] = value.clone();
+            let held = &mut new["metadata"][map][key.as_str()];
+            // who binds pods does not choose by what others select them
+            if held.is_null() || key.starts_with(TOPOLOGY) {
+                *held = value.clone();
+            }
         }
     }
     set_scheduled(&mut new);

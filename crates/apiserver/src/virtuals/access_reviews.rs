@@ -157,8 +157,19 @@ enum Requirement {
     Label,
 }
 
-/// The selector of an access review as a list request would carry it. What cannot be said in it
-/// is left out: fewer conditions never allow more.
+/// Whether a text stands in a selector for itself, and cannot be read as several.
+fn is_plain(text: &str, kind: Requirement) -> bool {
+    let plain = |c: char| match kind {
+        Requirement::Label => c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/'),
+        Requirement::Field => {
+            !c.is_control() && !c.is_whitespace() && !matches!(c, '\\' | ',' | '=' | '!')
+        }
+    };
+    text.chars().all(plain)
+}
+
+/// The selector of an access review as a list request would carry it. What cannot be said in it, or what would say
+/// something else there, is left out: fewer conditions never allow more.
 fn selector(given: &Value, kind: Requirement) -> String {
     if let Some(raw) = given["rawSelector"].as_str().filter(|raw| !raw.is_empty()) {
         return raw.to_owned();
@@ -173,6 +184,10 @@ fn selector(given: &Value, kind: Requirement) -> String {
             .filter_map(Value::as_str)
             .collect();
         let operator = requirement["operator"].as_str()?;
+        let words = [key].into_iter().chain(values.iter().copied());
+        if key.is_empty() || !words.into_iter().all(|word| is_plain(word, kind)) {
+            return None;
+        }
         match (operator, values.as_slice(), kind) {
             ("In", [value], _) => Some(format!("{key}={value}")),
             ("NotIn", [value], _) => Some(format!("{key}!={value}")),
@@ -226,4 +241,30 @@ pub(super) async fn rules(
         status["evaluationError"] = json!(found.faults.join(", "));
     }
     Ok(status)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A requirement about one field said something about another.
+    #[test]
+    fn a_requirement_is_one_condition() {
+        let of = |key: &str, value: &str| {
+            let given =
+                json!({"requirements": [{"key": key, "operator": "In", "values": [value]}]});
+            [Requirement::Field, Requirement::Label].map(|kind| selector(&given, kind))
+        };
+        assert_eq!(of("spec.nodeName", "n1"), ["spec.nodeName=n1"; 2]);
+        for (key, value) in [
+            ("metadata.name", "a,spec.nodeName=n1"),
+            ("metadata.name=a,spec.nodeName", "n1"),
+            ("!x", "n1"),
+            ("a", "b\\"),
+            ("", "a"),
+            ("a", "b c"),
+        ] {
+            assert_eq!(of(key, value), ["", ""], "{key} {value}");
+        }
+    }
 }

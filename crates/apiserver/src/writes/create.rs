@@ -41,6 +41,7 @@ impl Writer<'_> {
         self.place(&mut new)?;
         let attributes = self.attributes(Operation::Create, "", &given, None);
         super::escalation::check(self.server, &attributes, &new).await?;
+        super::params::check(self.server, &attributes, &new).await?;
         crate::admission::certificates::set_requester(self.resource, self.user, &mut new);
         system_metadata(&mut new);
         let strategy = &*self.resource.strategy;

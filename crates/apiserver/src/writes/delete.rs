@@ -294,7 +294,8 @@ impl Writer<'_> {
             }
             let end = object::meta_str(old, "deletionTimestamp").parse::<jiff::Timestamp>();
             let end = end.unwrap_or_else(|_| jiff::Timestamp::now());
-            let end = end - jiff::SignedDuration::from_secs(held - asked);
+            let sooner = jiff::SignedDuration::from_secs(held.saturating_sub(asked));
+            let end = end.checked_sub(sooner).unwrap_or_else(|_| after(asked));
             return Grace::Begin {
                 seconds: asked,
                 deletion_timestamp: object::seconds(end),
@@ -305,7 +306,7 @@ impl Writer<'_> {
             None => Grace::None,
             Some(seconds) => {
                 let seconds = if seconds < 0 { 1 } else { seconds };
-                let end = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds);
+                let end = after(seconds);
                 Grace::Begin {
                     seconds,
                     deletion_timestamp: object::seconds(end),
@@ -364,10 +365,32 @@ enum Grace {
     },
 }
 
+/// The moment in so many seconds, or the last one that can be written.
+fn after(seconds: i64) -> jiff::Timestamp {
+    jiff::Timestamp::now()
+        .checked_add(jiff::SignedDuration::from_secs(seconds))
+        .unwrap_or(jiff::Timestamp::MAX)
+}
+
 fn mark(new: &mut Value, seconds: i64, deletion_timestamp: &str) {
     object::set_meta(new, "deletionTimestamp", json!(deletion_timestamp));
     object::set_meta(new, "deletionGracePeriodSeconds", json!(seconds));
     if let Some(generation) = object::meta_int(new, "generation").filter(|g| *g > 0) {
         object::set_meta(new, "generation", json!(generation + 1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A pod with such a grace period could not be deleted, nor its namespace.
+    #[test]
+    fn no_grace_period_is_beyond_time() {
+        let now = jiff::Timestamp::now();
+        for seconds in [i64::MAX, i64::MAX / 2, 1 << 40] {
+            assert_eq!(after(seconds), jiff::Timestamp::MAX, "{seconds}");
+        }
+        assert!(after(30) >= now && after(30) < after(60));
     }
 }

@@ -43,14 +43,7 @@ async fn role(attributes: &Attributes<'_>, rbac: &Rbac, new: &Value) -> Result<(
     if only_collects(attributes.old, new) {
         return Ok(());
     }
-    let same = |key: &str| {
-        attributes
-            .old
-            .is_some_and(|old| old.get(key) == new.get(key))
-    };
-    if same("rules") && same("aggregationRule") {
-        return Ok(());
-    }
+    // Labels count as much as rules: by them a role's rules are gathered into others.
     let plural = attributes.resource.row.plural;
     if may(attributes, "escalate", plural, object::name(new)).await {
         return Ok(());
@@ -60,7 +53,8 @@ async fn role(attributes: &Attributes<'_>, rbac: &Rbac, new: &Value) -> Result<(
     let aggregates = |role: &Value| !role["aggregationRule"].is_null();
     let aggregated = aggregates(new) || attributes.old.is_some_and(aggregates);
     // what an aggregation gathers is not known beforehand
-    if aggregated && !missing(attributes, rbac, &Rule::everything()).is_empty() {
+    let (held, _) = rbac.rules_of(attributes.user, attributes.namespace);
+    if aggregated && !rule::holds_all(&held, &Rule::everything()) {
         let why = "must have cluster-admin privileges to use an aggregationRule";
         return Err(forbidden(attributes, new, why));
     }
@@ -130,23 +124,19 @@ async fn may(attributes: &Attributes<'_>, verb: &str, plural: &str, name: &str) 
     matches!(decision, Decision::Allow(_))
 }
 
-fn missing(attributes: &Attributes<'_>, rbac: &Rbac, wanted: &[Rule]) -> Vec<Rule> {
-    let (held, _) = rbac.rules_of(attributes.user, attributes.namespace);
-    rule::missing(&held, wanted)
-}
-
 fn holds(
     attributes: &Attributes<'_>,
     rbac: &Rbac,
     wanted: &[Rule],
     new: &Value,
 ) -> Result<(), Status> {
-    let missing = missing(attributes, rbac, wanted);
+    let user = attributes.user;
+    let (held, faults) = rbac.rules_of(user, attributes.namespace);
+    let missing =
+        rule::missing(&held, wanted).map_err(|error| Status::bad_request(error.to_string()))?;
     if missing.is_empty() {
         return Ok(());
     }
-    let user = attributes.user;
-    let (_, faults) = rbac.rules_of(user, attributes.namespace);
     let mut why = format!(
         "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
         user.name,

@@ -165,6 +165,7 @@ impl Writer<'_> {
             self.warnings
                 .add(before.check(&mut new).unwrap_or_default());
             super::escalation::check(self.server, &attributes, &new).await?;
+            super::params::check(self.server, &attributes, &new).await?;
         }
         // strategies that keep the old metadata keep its writer's entries
         let entries = new.pointer("/metadata/managedFields").cloned();

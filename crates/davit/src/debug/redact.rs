@@ -1,11 +1,22 @@
 //! Leaving out what users wrote for their programs: it may be a secret.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// What stands in the place of what was left out.
 const LEFT_OUT: &str = "(left out)";
 /// Fields of containers whose texts are users'.
 const TEXTS: [&str; 2] = ["command", "args"];
+/// Fields that are handed to drivers as they are.
+const OPAQUE: [&str; 2] = ["volumeAttributes", "parameters"];
+/// Reasons of events whose messages repeat what a container has answered.
+const SAID_BY_CONTAINERS: [&str; 4] = [
+    "Unhealthy",
+    "ProbeWarning",
+    "FailedPostStartHook",
+    "FailedPreStopHook",
+];
+/// The domain of Kubernetes' own annotations, or what it ends with.
+const KUBERNETES: &str = "kubernetes.io";
 /// Annotations that repeat whole objects.
 const REPEATS: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
@@ -22,17 +33,69 @@ fn object(object: &mut Value) {
         Value::Object(fields) => {
             fields.remove("managedFields");
             fields.remove(REPEATS);
+            event(fields);
             for (name, value) in fields.iter_mut() {
                 match name.as_str() {
                     "env" => values(value),
                     text if TEXTS.contains(&text) => all(value),
                     // of probes and hooks
                     "exec" | "httpGet" => commands(value),
+                    "annotations" => annotations(value),
+                    text if OPAQUE.contains(&text) => opaque(value),
+                    "flexVolume" | "terminated" => part(value),
                     _ => self::object(value),
                 }
             }
         }
         _ => {}
+    }
+}
+
+/// The message of an event that repeats what a container has said.
+fn event(fields: &mut Map<String, Value>) {
+    let reason = fields.get("reason").and_then(Value::as_str);
+    let repeats = reason.is_some_and(|reason| SAID_BY_CONTAINERS.contains(&reason));
+    for text in ["message", "note"] {
+        if let Some(message) = fields.get_mut(text).filter(|_| repeats) {
+            *message = LEFT_OUT.into();
+        }
+    }
+}
+
+/// The values of annotations that are not Kubernetes' own.
+fn annotations(all: &mut Value) {
+    let Some(fields) = all.as_object_mut() else {
+        return;
+    };
+    fields.remove(REPEATS);
+    for (key, value) in fields.iter_mut() {
+        let domain = key.split('/').next().unwrap_or_default();
+        let known = key.contains('/')
+            && (domain == KUBERNETES
+                || domain.ends_with(".kubernetes.io")
+                || domain.ends_with(".k8s.io"));
+        if !known {
+            *value = LEFT_OUT.into();
+        }
+    }
+}
+
+/// Every text at any depth: what it means only a driver knows.
+fn opaque(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(opaque),
+        Value::Object(fields) => fields.values_mut().for_each(opaque),
+        Value::Null | Value::Bool(_) => {}
+        other => *other = LEFT_OUT.into(),
+    }
+}
+
+/// The options of a FlexVolume, and what a container has left behind.
+fn part(value: &mut Value) {
+    for key in ["options", "message"] {
+        if let Some(given) = value.get_mut(key) {
+            opaque(given);
+        }
     }
 }
 
@@ -58,6 +121,9 @@ fn commands(probe: &mut Value) {
     if let Some(command) = probe.get_mut("command") {
         all(command);
     }
+    if let Some(path) = probe.get_mut("path") {
+        *path = LEFT_OUT.into();
+    }
     if let Some(headers) = probe.get_mut("httpHeaders") {
         values(headers);
     }
@@ -72,14 +138,14 @@ mod tests {
     fn nothing_that_users_wrote_for_their_programs_is_left() {
         let mut pods = json!({"items": [{
             "metadata": {"name": "p", "managedFields": [{"manager": "s3cret"}],
-                "annotations": {REPEATS: "s3cret", "kept": "yes"}},
+                "annotations": {REPEATS: "s3cret", "kubernetes.io/kept": "yes", "example.com/token": "s3cret"}},
             "spec": {
                 "initContainers": [{"name": "i", "args": ["--token=s3cret"]}],
                 "containers": [{"name": "c", "image": "i", "command": ["sh", "-c", "s3cret"],
                     "env": [{"name": "A", "value": "s3cret"},
                         {"name": "B", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
                     "livenessProbe": {"exec": {"command": ["s3cret"]}},
-                    "readinessProbe": {"httpGet": {"port": 1, "httpHeaders": [{"name": "Authorization", "value": "s3cret"}]}},
+                    "readinessProbe": {"httpGet": {"port": 1, "path": "/?token=s3cret", "httpHeaders": [{"name": "Authorization", "value": "s3cret"}]}},
                     "lifecycle": {"preStop": {"exec": {"command": ["s3cret"]}}}}],
                 "ephemeralContainers": [{"name": "e", "env": [{"name": "A", "value": "s3cret"}]}]}}]});
         list(&mut pods);
@@ -91,8 +157,30 @@ mod tests {
         assert_eq!(container["image"], "i");
         assert_eq!(
             pods["items"][0]["metadata"]["annotations"],
-            json!({"kept": "yes"})
+            json!({"kubernetes.io/kept": "yes", "example.com/token": LEFT_OUT})
         );
+    }
+
+    #[test]
+    fn nothing_that_is_for_drivers_or_said_by_containers_is_left() {
+        let mut all = json!({"items": [
+            {"spec": {"csi": {"driver": "d", "volumeAttributes": {"password": "s3cret"}}}},
+            {"spec": {"flexVolume": {"driver": "f", "options": {"password": "s3cret"}}}},
+            {"provisioner": "d", "parameters": {"key": "s3cret"}},
+            {"spec": {"devices": {"config": [{"opaque": {"driver": "d", "parameters": {"a": [{"b": "s3cret"}, 7]}}}]}}},
+            {"status": {"containerStatuses": [{"lastState": {"terminated": {"exitCode": 1, "message": "s3cret"}}}]}},
+            {"reason": "Unhealthy", "message": "Readiness probe failed: s3cret", "involvedObject": {"name": "p"}},
+            {"reason": "Scheduled", "message": "assigned"},
+        ]});
+        list(&mut all);
+        let text = all.to_string();
+        assert!(!text.contains("s3cret"), "{text}");
+        assert_eq!(
+            all["items"][4]["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"],
+            1
+        );
+        assert_eq!(all["items"][6]["message"], "assigned");
+        assert_eq!(all["items"][0]["spec"]["csi"]["driver"], "d");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What counts of the API's objects.
 
-use super::{NamespaceScope, PodScope, PortRange};
+use super::{GROUP_COST, NAMED_COST, NamespaceScope, PodScope, PortRange};
 use crate::{Network, Protocol};
 use davit_api::selector::{Labels, Selector};
 use k8s_openapi::api::core::v1::{Container, Pod};
@@ -110,7 +110,33 @@ pub(super) enum PolicyPort {
     Named(String, Protocol),
 }
 
+impl PolicyRule {
+    /// How much the rule says, [`super::MAX_COST`].
+    fn cost(&self) -> usize {
+        let (peers, ports) = (self.peers.as_deref(), self.ports.as_deref());
+        let each = peers.into_iter().flatten().map(|peer| match peer {
+            PolicyPeer::Pods(_) => GROUP_COST,
+            PolicyPeer::Block { except, .. } => 1 + except.len(),
+        });
+        let groups = peers.map_or(1, |peers| {
+            let pods = |peer: &&PolicyPeer| matches!(peer, PolicyPeer::Pods(_));
+            peers.iter().filter(pods).count()
+        });
+        let ports = ports.unwrap_or_default();
+        let named = |port: &&PolicyPort| matches!(port, PolicyPort::Named(..));
+        let named = ports.iter().filter(named).count();
+        each.sum::<usize>() + ports.len() + (groups * named).saturating_mul(NAMED_COST)
+    }
+}
+
 impl CompiledPolicy {
+    /// How much the policy says, [`super::MAX_COST`].
+    #[must_use]
+    pub fn cost(&self) -> usize {
+        let rules = self.ingress.iter().chain(&self.egress).flatten();
+        rules.map(PolicyRule::cost).fold(0, usize::saturating_add)
+    }
+
     /// Understands a policy.
     #[must_use]
     pub fn new(policy: &NetworkPolicy) -> Self {

@@ -49,15 +49,16 @@ fn passes(world: &PolicyWorld, cluster: &Cluster, packet: &Packet) -> bool {
     let fits = |allowed: &Option<BTreeSet<Allowance>>, peer: Ipv4Addr| {
         let Some(allowed) = allowed else { return true };
         allowed.iter().any(|allowance| {
-            let to = match &allowance.peers {
+            let to = |peers: &Peers| match peers {
                 Peers::Everybody => true,
                 Peers::Group(group) => world.members(group).contains(&peer),
                 Peers::Block { range, except } => {
                     range.contains(peer) && !except.iter().any(|range| range.contains(peer))
                 }
             };
-            let ports = allowance.ports;
-            to && ports.is_none_or(|ports| ports.contains(packet.protocol, packet.port))
+            let open = |ports: &PortRange| ports.contains(packet.protocol, packet.port);
+            let ports = allowance.ports.as_ref();
+            allowance.peers.iter().any(to) && ports.is_none_or(|ports| ports.iter().any(open))
         })
     };
     let egress = isolation(packet.from).is_none_or(|from| fits(&from.egress, packet.to));
@@ -226,9 +227,9 @@ fn the_nodes_name_servers_count_as_pods() {
         let allowed = world.isolation("one", "a").unwrap().egress.unwrap();
         let resolvers = allowed
             .into_iter()
-            .filter(|a| a.peers == Peers::Group(PodGroup::Resolvers));
+            .filter(|a| a.peers == [Peers::Group(PodGroup::Resolvers)].into());
         resolvers
-            .map(|a| a.ports.unwrap().protocol)
+            .map(|a| a.ports.unwrap().first().unwrap().protocol)
             .collect::<Vec<_>>()
     };
     let names = json!([{
@@ -264,9 +265,55 @@ fn what_allows_everything_says_it_shortly() {
     let spec = json!({ "podSelector": {}, "ingress": [{ "ports": [{ "port": 80 }] }, {}], "policyTypes": ["Ingress"] });
     let world = compiled(&cluster(vec![policy("one", "all", spec)]));
     let isolation = world.isolation("one", "a").unwrap();
-    assert_eq!(isolation.ingress, Some([Allowance::EVERYTHING].into()));
+    assert_eq!(isolation.ingress, Some([Allowance::everything()].into()));
     assert_eq!(isolation.egress, None);
     assert_eq!(world.isolation("one", "nobody"), None);
+}
+
+/// 50 KB of policy were a million rules for each pod, and the pods of the whole node without any.
+#[test]
+fn what_a_policy_says_is_not_multiplied_out() {
+    let blocks = |count: u32| -> Vec<Value> {
+        let block = |n: u32| json!({ "ipBlock": { "cidr": format!("{}/32", Ipv4Addr::from(n)) } });
+        (0..count).map(block).collect()
+    };
+    let ports =
+        |count: u16| -> Vec<Value> { (1..=count).map(|port| json!({ "port": port })).collect() };
+    let spec = |from: Vec<Value>, ports: Vec<Value>| json!({ "podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{ "from": from, "ports": ports }] });
+    let of = |specs: Vec<Value>| {
+        let policies = specs.into_iter().zip(0..);
+        let policies = policies.map(|(spec, n)| policy("one", &format!("p{n}"), spec));
+        let world = compiled(&cluster(policies.collect()));
+        world.isolation("one", "a").unwrap()
+    };
+    let isolation = of(vec![spec(blocks(1000), ports(1000))]);
+    let ingress = isolation.ingress.unwrap();
+    assert!(!isolation.too_large && ingress.len() == 1);
+    let held: Vec<_> = ingress
+        .iter()
+        .map(|a| (a.peers.len(), a.ports.as_ref().unwrap().len()))
+        .collect();
+    assert_eq!(held, [(1000, 1000)]);
+    // what is too large even so lets nothing through, in the directions that it is about
+    let half = || spec(blocks(4_500), ports(1_500));
+    let isolation = of(vec![half(), half()]);
+    assert!(isolation.too_large);
+    assert_eq!(
+        (isolation.ingress, isolation.egress),
+        (Some(BTreeSet::new()), None)
+    );
+    // names mean other numbers on each pod
+    let selectors =
+        (0..20).map(|n| json!({ "podSelector": { "matchLabels": { "n": n.to_string() } } }));
+    let names: Vec<_> = (0..20)
+        .map(|n| json!({ "port": format!("p{n}") }))
+        .collect();
+    let named = json!({
+        "podSelector": {}, "policyTypes": ["Egress"],
+        "egress": [{ "to": selectors.collect::<Vec<_>>(), "ports": names }],
+    });
+    let isolation = of(vec![named]);
+    assert!(isolation.too_large && isolation.ingress.is_none());
 }
 
 fn labels() -> impl Strategy<Value = Value> {

@@ -2,8 +2,8 @@
 
 use super::read::{PolicyPeer, PolicyPort, PolicyRule};
 use super::{
-    Allowance, CompiledPolicy, Isolation, NamedPort, NamespaceScope, Peers, PodGroup, PodScope,
-    PolicyPod, PortRange,
+    Allowance, CompiledPolicy, Isolation, MAX_COST, NamedPort, NamespaceScope, Peers, PodGroup,
+    PodScope, PolicyPod, PortRange,
 };
 use crate::Protocol;
 use davit_api::selector::{Labels, Selector};
@@ -113,7 +113,21 @@ impl PolicyWorld {
             .get(namespace)
             .into_iter()
             .flat_map(BTreeMap::values);
-        for policy in policies.filter(|policy| policy.pods.matches(&pod.labels)) {
+        let policies = policies.filter(|policy| policy.pods.matches(&pod.labels));
+        let policies: Vec<&CompiledPolicy> = policies.collect();
+        let costs = policies.iter().map(|policy| policy.cost());
+        if costs.fold(0, usize::saturating_add) > MAX_COST {
+            let isolates = |of: fn(&CompiledPolicy) -> bool| {
+                let any = policies.iter().any(|policy| of(policy));
+                any.then(BTreeSet::new)
+            };
+            return Some(Isolation {
+                ingress: isolates(|policy| policy.ingress.is_some()),
+                egress: isolates(|policy| policy.egress.is_some()),
+                too_large: true,
+            });
+        }
+        for policy in policies {
             if let Some(rules) = &policy.ingress {
                 let allowed = isolation.ingress.get_or_insert_default();
                 rules.iter().for_each(|rule| ingress(rule, pod, allowed));
@@ -128,8 +142,8 @@ impl PolicyWorld {
             .flatten()
         {
             // so that those who allow everything say it the same way
-            if allowed.contains(&Allowance::EVERYTHING) {
-                *allowed = [Allowance::EVERYTHING].into();
+            if allowed.iter().any(Allowance::is_everything) {
+                *allowed = [Allowance::everything()].into();
             }
         }
         Some(isolation)
@@ -182,31 +196,23 @@ impl PolicyWorld {
     /// What a rule allows a pod to reach.
     fn egress(&self, rule: &PolicyRule, allowed: &mut BTreeSet<Allowance>) {
         let peers = peers_of(rule);
-        for peers in &peers {
-            let Some(ports) = &rule.ports else {
-                allowed.insert(Allowance {
-                    peers: peers.clone(),
-                    ports: None,
-                });
-                continue;
-            };
-            for port in ports {
-                match port {
-                    PolicyPort::Range(range) => {
-                        allowed.insert(Allowance {
-                            peers: peers.clone(),
-                            ports: Some(*range),
-                        });
-                    }
-                    PolicyPort::Named(name, protocol) => {
-                        self.egress_named(peers, name, *protocol, allowed);
-                    }
+        for port in rule.ports.iter().flatten() {
+            if let PolicyPort::Named(name, protocol) = port {
+                for peers in &peers {
+                    self.egress_named(peers, name, *protocol, allowed);
                 }
             }
         }
         if peers.iter().any(|peers| self.selects_resolvers(peers)) {
             allowed.extend(resolvers(rule));
         }
+        let range = |port: &PolicyPort| match port {
+            PolicyPort::Range(range) => Some(*range),
+            PolicyPort::Named(..) => None,
+        };
+        let ports = rule.ports.as_ref();
+        let ports = ports.map(|ports| ports.iter().filter_map(range).collect());
+        enter(allowed, Allowance { peers, ports });
     }
 
     /// A name means what it means on the pod that is reached, and nothing for blocks of addresses.
@@ -240,8 +246,8 @@ impl PolicyWorld {
                 port,
             };
             allowed.insert(Allowance {
-                peers: Peers::Group(group),
-                ports: Some(PortRange::one(protocol, number)),
+                peers: [Peers::Group(group)].into(),
+                ports: Some([PortRange::one(protocol, number)].into()),
             });
         }
     }
@@ -278,22 +284,24 @@ fn ingress(rule: &PolicyRule, pod: &PolicyPod, allowed: &mut BTreeSet<Allowance>
             Some(PortRange::one(*protocol, number))
         }
     };
-    let ports: Vec<Option<PortRange>> = match &rule.ports {
-        None => vec![None],
-        Some(ports) => ports.iter().filter_map(resolve).map(Some).collect(),
-    };
-    for peers in peers_of(rule) {
-        let all = ports.iter().map(|ports| Allowance {
-            peers: peers.clone(),
-            ports: *ports,
-        });
-        allowed.extend(all);
+    let ports = rule.ports.as_ref();
+    let ports = ports.map(|ports| ports.iter().filter_map(resolve).collect());
+    let peers = peers_of(rule);
+    enter(allowed, Allowance { peers, ports });
+}
+
+/// Enters what allows something.
+fn enter(allowed: &mut BTreeSet<Allowance>, allowance: Allowance) {
+    let nothing =
+        allowance.peers.is_empty() || allowance.ports.as_ref().is_some_and(BTreeSet::is_empty);
+    if !nothing {
+        allowed.insert(allowance);
     }
 }
 
-fn peers_of(rule: &PolicyRule) -> Vec<Peers> {
+fn peers_of(rule: &PolicyRule) -> BTreeSet<Peers> {
     let Some(peers) = &rule.peers else {
-        return vec![Peers::Everybody];
+        return [Peers::Everybody].into();
     };
     let each = peers.iter().map(|peer| match peer {
         PolicyPeer::Pods(scope) => Peers::Group(PodGroup::Scope(scope.clone())),
@@ -320,7 +328,7 @@ fn resolvers(rule: &PolicyRule) -> impl Iterator<Item = Allowance> {
         .into_iter()
         .filter(move |(name, protocol)| allows(name, *protocol));
     allowed.map(|(_, protocol)| Allowance {
-        peers: Peers::Group(PodGroup::Resolvers),
-        ports: Some(PortRange::one(protocol, DNS_PORT)),
+        peers: [Peers::Group(PodGroup::Resolvers)].into(),
+        ports: Some([PortRange::one(protocol, DNS_PORT)].into()),
     })
 }

@@ -92,6 +92,59 @@ fn who_may_not_send_reaches_only_what_is_allowed() {
     });
 }
 
+/// Many peers and many ports of a rule are chains of their own, and a range of many exceptions is cut up.
+#[test]
+fn large_rules_let_through_what_they_say() {
+    alone(|| {
+        let machine = Machine::new();
+        let [a, b, c] = ["a", "b", "c"].map(|name| machine.pod(name, vec![]));
+        listen(&b, "b");
+        listen(&a, "a");
+        let block = |address: Ipv4Addr| json!({ "ipBlock": { "cidr": format!("{address}/32") } });
+        let others: Vec<Json> = (1..=200)
+            .map(|n| block(Ipv4Addr::new(192, 0, 2, n)))
+            .collect();
+        let ports = |last: u16| -> Vec<Json> {
+            let ports = (1..=300).chain([last]);
+            ports
+                .map(|port| json!({ "protocol": "TCP", "port": port }))
+                .collect()
+        };
+        let except: Vec<String> = (1..=100).map(|n| format!("192.0.2.{n}/32")).collect();
+        let ingress = |more: &[Json], last| {
+            let peers = [&others[..], more].concat();
+            json!({
+                "podSelector": { "matchLabels": { "app": "b" } },
+                "ingress": [{ "from": peers, "ports": ports(last) }],
+            })
+        };
+        machine.judge(&[ingress(&[block(a.address)], 8080)]);
+        assert_eq!(from(&a, b.address, 8080).unwrap().0, "b");
+        fails(&c, b.address, 8080);
+        machine.judge(&[ingress(&[block(a.address)], 8081)]);
+        fails(&a, b.address, 8080);
+        // what is sent is still judged where it arrives
+        let range =
+            |except: &[String]| json!({ "ipBlock": { "cidr": "0.0.0.0/0", "except": except } });
+        let egress = |except: &[String]| {
+            json!({
+                "podSelector": { "matchLabels": { "app": "b" } }, "policyTypes": ["Egress"],
+                "egress": [{ "to": [range(except), block(c.address)], "ports": ports(8080) }],
+            })
+        };
+        let deny_a = json!({ "podSelector": { "matchLabels": { "app": "a" } } });
+        machine.judge(&[egress(&except)]);
+        assert_eq!(from(&b, a.address, 8080).unwrap().0, "a");
+        machine.judge(&[egress(&except), deny_a]);
+        fails(&b, a.address, 8080);
+        let without_a = [&except[..], &[format!("{}/32", a.address)]].concat();
+        machine.judge(&[egress(&without_a)]);
+        fails(&b, a.address, 8080);
+        machine.judge(&[]);
+        assert_eq!(from(&c, b.address, 8080).unwrap().0, "b");
+    });
+}
+
 #[test]
 fn connections_that_stand_go_on() {
     alone(|| {
@@ -137,7 +190,8 @@ fn a_new_pod_is_cut_off_until_it_is_judged() {
         let pods = machine.links.pods().unwrap();
         let early = machine.ruleset.pods_changed() - 1;
         let judgement = judgement(&PolicyWorld::default(), &pods);
-        assert!(!machine.ruleset.judge(early, &judgement).unwrap());
+        let judged = machine.ruleset.judge(early, &judgement).unwrap();
+        assert!(matches!(judged, Judged::Outdated));
         machine.judge(&[]);
         assert_eq!(from(&a, b.address, 8080).unwrap().0, "b");
         // Nothing is left of one that goes.

@@ -6,7 +6,7 @@
 
 use super::{BATCH, Ruleset, State};
 use crate::maps::{Map, set_of_peers};
-use crate::rules::policy::{Side, allowed};
+use crate::rules::policy::{Side, allowed, chains};
 use davit_net::nft::{Data, Element, Verdict};
 use davit_netplan::{Allowance, Isolation, PodGroup};
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,6 +16,8 @@ use std::net::Ipv4Addr;
 /// With what the names begin.
 const CHAIN: &str = "allow-";
 const SET: &str = "peers-";
+/// New chains of one transaction, at most.
+const CHAINS: usize = 64;
 
 /// What of policies stands in the table.
 #[derive(Debug, Default)]
@@ -36,6 +38,15 @@ pub(crate) struct Judgement {
     pub(crate) pods: BTreeMap<Ipv4Addr, Option<Isolation>>,
     /// The groups that the pods' policies name.
     pub(crate) groups: BTreeMap<PodGroup, BTreeSet<Ipv4Addr>>,
+}
+
+/// What has come of bringing the table to what policies say.
+#[derive(Debug)]
+pub(crate) enum Judged {
+    /// Pods have come or gone meanwhile: nothing was done.
+    Outdated,
+    /// Everything stands there, but for what the kernel has refused: the pods that it is about are cut off.
+    Written(BTreeMap<Ipv4Addr, String>),
 }
 
 fn element(address: Ipv4Addr, data: Option<Data>) -> Element {
@@ -62,7 +73,7 @@ impl Written {
             .collect();
         let old_chains = chains.iter().filter(|name| name.starts_with(CHAIN));
         let old_chains: Vec<String> = old_chains.cloned().collect();
-        let number = |name: &String| name.rsplit_once('-')?.1.parse::<u64>().ok();
+        let number = |name: &String| name.split('-').nth(1)?.parse::<u64>().ok();
         let numbers = old_sets.iter().chain(&old_chains).filter_map(number);
         Self {
             last: numbers.max().unwrap_or_default().max(last),
@@ -111,20 +122,24 @@ impl Ruleset {
         self.state.lock().pods_changed
     }
 
-    /// Brings the table to what policies say. Answers with `false`, and does nothing, when pods have come or gone since
-    /// they had changed `as_of` times. When the kernel refuses, everything is written anew the next time.
-    pub(crate) fn judge(&self, as_of: u64, judgement: &Judgement) -> io::Result<bool> {
+    /// Brings the table to what policies say, if pods have not come or gone since they had changed `as_of` times. What the
+    /// kernel refuses of one pod's policies cuts off the pods with these; when it refuses more, everything is written anew
+    /// the next time.
+    pub(crate) fn judge(&self, as_of: u64, judgement: &Judgement) -> io::Result<Judged> {
         let mut state = self.state.lock();
         if state.pods_changed != as_of {
-            return Ok(false);
+            return Ok(Judged::Outdated);
         }
         let done = self.enter_peers(&mut state, judgement);
         let done = done.and_then(|()| self.enter_chains(&mut state, judgement));
-        let done = done.and_then(|()| self.clear_peers(&mut state, judgement));
+        let done = done.and_then(|refused| {
+            self.clear_peers(&mut state, judgement)?;
+            Ok(Judged::Written(refused))
+        });
         if done.is_err() {
             self.read_again(&mut state);
         }
-        done.map(|()| true)
+        done
     }
 
     /// New sets, and new members of those that are there.
@@ -155,22 +170,71 @@ impl Ruleset {
         Ok(())
     }
 
-    /// New chains, and the elements that lead to them, at once.
-    fn enter_chains(&self, state: &mut State, judgement: &Judgement) -> io::Result<()> {
-        let mut change = self.table.transaction();
-        let mut new = BTreeMap::new();
-        for (side, rules) in chains_of(judgement) {
-            let key = (side, rules.clone());
-            if state.policies.chains.contains_key(&key) {
+    /// New chains, some at once; those that the kernel refuses, and why.
+    fn make_chains(
+        &self,
+        state: &mut State,
+        judgement: &Judgement,
+    ) -> io::Result<BTreeMap<(Side, BTreeSet<Allowance>), String>> {
+        let all = chains_of(judgement).into_iter();
+        let missing = all.filter(|(side, rules)| {
+            let key = (*side, (*rules).clone());
+            !state.policies.chains.contains_key(&key)
+        });
+        let missing: Vec<(Side, &BTreeSet<Allowance>)> = missing.collect();
+        let mut refused = BTreeMap::new();
+        for some in missing.chunks(CHAINS) {
+            let Err(error) = self.make_some(state, some) else {
                 continue;
+            };
+            tracing::debug!(%error, "chains of network policies: one by one");
+            for one in some {
+                if let Err(error) = self.make_some(state, std::slice::from_ref(one)) {
+                    refused.insert((one.0, one.1.clone()), error.to_string());
+                }
             }
+        }
+        match refused.len() {
+            // nothing of one policy's then
+            failed if failed > 1 && failed == missing.len() => {
+                let why = refused.into_values().next().unwrap_or_default();
+                Err(io::Error::other(why))
+            }
+            _ => Ok(refused),
+        }
+    }
+
+    /// Makes chains at once, or none of them.
+    fn make_some(
+        &self,
+        state: &mut State,
+        some: &[(Side, &BTreeSet<Allowance>)],
+    ) -> io::Result<()> {
+        let mut change = self.table.transaction();
+        let mut new = Vec::with_capacity(some.len());
+        for (side, rules) in some {
             let number = state.policies.number();
             let chain = format!("{CHAIN}{number}");
-            allowed(&mut change, &chain, side, rules, |group| {
+            allowed(&mut change, &chain, *side, rules, |group| {
                 state.policies.set(group)
             });
-            new.insert(key, number);
+            new.push(((*side, (*rules).clone()), number));
         }
+        self.table.commit(change)?;
+        state.policies.chains.extend(new);
+        Ok(())
+    }
+
+    /// New chains, and then the elements that lead to them, at once; the pods that are cut off because the kernel has
+    /// refused theirs.
+    fn enter_chains(
+        &self,
+        state: &mut State,
+        judgement: &Judgement,
+    ) -> io::Result<BTreeMap<Ipv4Addr, String>> {
+        let refused = self.make_chains(state, judgement)?;
+        let mut cut_off = BTreeMap::new();
+        let mut change = self.table.transaction();
         let mut entered = Vec::new();
         for (address, isolation) in &judgement.pods {
             for (map, side) in [
@@ -186,7 +250,10 @@ impl Ruleset {
                         };
                         let number = rules.as_ref().map(|rules| {
                             let key = (side, rules.clone());
-                            state.policies.chains.get(&key).or_else(|| new.get(&key))
+                            if let Some(why) = refused.get(&key) {
+                                cut_off.insert(*address, why.clone());
+                            }
+                            state.policies.chains.get(&key)
                         });
                         match number {
                             None => Verdict::Return,
@@ -209,11 +276,10 @@ impl Ruleset {
             }
         }
         self.table.commit(change)?;
-        state.policies.chains.extend(new);
         for (map, place, data) in entered {
             state.maps.entry(map).or_default().insert(place, data);
         }
-        Ok(())
+        Ok(cut_off)
     }
 
     /// Members, chains and sets that nothing needs any more.
@@ -221,9 +287,11 @@ impl Ruleset {
         let needed = chains_of(judgement);
         let unused = |key: &(Side, BTreeSet<Allowance>)| !needed.contains(&(key.0, &key.1));
         let mut change = self.table.transaction();
-        let chains = state.policies.chains.iter().filter(|(key, _)| unused(key));
-        for (_, number) in chains {
-            change.delete_chain(&format!("{CHAIN}{number}"));
+        let gone = state.policies.chains.iter().filter(|(key, _)| unused(key));
+        for ((_, rules), number) in gone {
+            for chain in chains(&format!("{CHAIN}{number}"), rules) {
+                change.delete_chain(&chain);
+            }
         }
         for chain in &state.policies.old_chains {
             change.delete_chain(chain);

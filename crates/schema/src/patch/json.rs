@@ -10,6 +10,9 @@ pub const MAX_OPERATIONS: usize = 10_000;
 /// Most bytes that the `copy` operations of one patch may add, and most that `add` and `replace`
 /// may make of it.
 pub const MAX_COPIED_BYTES: usize = 3 * 1024 * 1024;
+/// Most elements of arrays that the operations of one patch may move aside: enough for any patch of arrays of some
+/// thousands. Without it a patch of [`MAX_OPERATIONS`] insertions before a million elements took minutes.
+pub const MAX_SHIFTED: usize = 50_000_000;
 
 /// A parsed JSON patch.
 #[derive(Debug, Clone)]
@@ -76,14 +79,36 @@ impl JsonPatch {
     /// Applies the patch; all of it or nothing.
     ///
     /// # Errors
-    /// When a path is missing, a test fails or copies add too much.
+    /// When a path is missing, a test fails, copies add too much or insertions and removals move too much.
     pub fn apply(&self, document: &Value) -> Result<Value, PatchError> {
         let mut document = document.clone();
-        let mut copied = 0;
+        let mut spent = Spent::default();
         for operation in &self.operations {
-            operation.apply(&mut document, &mut copied)?;
+            operation.apply(&mut document, &mut spent)?;
         }
         Ok(document)
+    }
+}
+
+/// What the operations so far have cost.
+#[derive(Debug, Default)]
+struct Spent {
+    /// Bytes of copies.
+    copied: usize,
+    /// Elements moved aside.
+    shifted: usize,
+}
+
+impl Spent {
+    /// Counts the elements from `at` on.
+    fn shift(&mut self, items: &[Value], at: usize) -> Result<(), String> {
+        self.shifted += items.len().saturating_sub(at);
+        if self.shifted > MAX_SHIFTED {
+            return Err(format!(
+                "the operations of the patch move more than {MAX_SHIFTED} elements of arrays"
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -128,39 +153,42 @@ fn operation(value: Value) -> Result<Operation, PatchError> {
 }
 
 impl Operation {
-    fn apply(&self, document: &mut Value, copied: &mut usize) -> Result<(), PatchError> {
+    fn apply(&self, document: &mut Value, spent: &mut Spent) -> Result<(), PatchError> {
         let path = &self.path;
         match &self.verb {
             Verb::Add(value) => {
                 let place = place(document, path).ok_or_else(|| missing("add", path))?;
-                add(place, value.clone()).map_err(|why| failed("add for path", path, &why))
+                add(place, value.clone(), spent).map_err(|why| failed("add for path", path, &why))
             }
             Verb::Remove => {
                 let place = place(document, path).ok_or_else(|| missing("remove", path))?;
-                let removed = remove(place).map_err(|why| failed("remove for path", path, &why));
+                let removed =
+                    remove(place, spent).map_err(|why| failed("remove for path", path, &why));
                 removed.map(drop)
             }
             Verb::Replace(value) => replace(document, path, value),
             Verb::Move(from) => {
                 let source = place(document, from).ok_or_else(|| missing_from("move", from))?;
                 let key = unescape(from.rsplit('/').next().unwrap_or_default());
-                let value = remove(source).map_err(|why| failed("move for path", &key, &why))?;
+                let value =
+                    remove(source, spent).map_err(|why| failed("move for path", &key, &why))?;
                 let target = place(document, path).ok_or_else(|| missing_to("move", path))?;
-                add(target, value).map_err(|why| failed("move for path", path, &why))
+                add(target, value, spent).map_err(|why| failed("move for path", path, &why))
             }
             Verb::Copy(from) => {
                 let source = place(document, from).ok_or_else(|| missing_from("copy", from))?;
                 // As the original: what an object does not have is copied as null.
                 let value = get(&source).map_err(|why| failed("copy for from", from, &why))?;
                 let value = value.cloned().unwrap_or(Value::Null);
-                *copied += size(&value);
-                if *copied > MAX_COPIED_BYTES {
+                spent.copied += size(&value);
+                let copied = spent.copied;
+                if copied > MAX_COPIED_BYTES {
                     return Err(PatchError::Unprocessable(format!(
                         "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {MAX_COPIED_BYTES}"
                     )));
                 }
                 let target = place(document, path).ok_or_else(|| missing_to("copy", path))?;
-                add(target, value).map_err(|why| {
+                add(target, value, spent).map_err(|why| {
                     PatchError::Unprocessable(format!(
                         "error while adding value during copy: {why}"
                     ))
@@ -301,7 +329,7 @@ fn get<'a>(place: &'a Place<'_>) -> Result<Option<&'a Value>, String> {
     }
 }
 
-fn add(place: Place<'_>, value: Value) -> Result<(), String> {
+fn add(place: Place<'_>, value: Value, spent: &mut Spent) -> Result<(), String> {
     match place {
         Place::Member(map, key) => drop(map.insert(key, value)),
         Place::Item(items, token) if token == "-" => items.push(value),
@@ -311,18 +339,23 @@ fn add(place: Place<'_>, value: Value) -> Result<(), String> {
                 Ok(_) => why,
                 Err(_) => format!("value was not a proper array index: '{token}': {why}"),
             })?;
+            spent.shift(items, at)?;
             items.insert(at, value);
         }
     }
     Ok(())
 }
 
-fn remove(place: Place<'_>) -> Result<Value, String> {
+fn remove(place: Place<'_>, spent: &mut Spent) -> Result<Value, String> {
     match place {
         Place::Member(map, key) => map
             .remove(&key)
             .ok_or_else(|| format!("Unable to remove nonexistent key: {key}: missing value")),
-        Place::Item(items, token) => Ok(items.remove(index(&token, items.len())?)),
+        Place::Item(items, token) => {
+            let at = index(&token, items.len())?;
+            spent.shift(items, at)?;
+            Ok(items.remove(at))
+        }
     }
 }
 
@@ -503,6 +536,27 @@ mod tests {
             };
             assert_eq!(Some(&ended.1), case.get(ended.0), "{line}");
         }
+    }
+
+    #[test]
+    fn what_is_moved_aside_is_limited() {
+        let doc = json!({"a": vec![0; 600_000], "b": [1, 2]});
+        let attacks = [
+            json!({"op": "add", "path": "/a/0", "value": 1}),
+            json!({"op": "remove", "path": "/a/0"}),
+            json!({"op": "move", "from": "/a/0", "path": "/a/1"}),
+            json!({"op": "copy", "from": "/b/0", "path": "/a/0"}),
+        ];
+        for operation in attacks {
+            let error = apply(&doc, &Value::from(vec![operation; 100])).unwrap_err();
+            assert!(error.to_string().contains("elements of arrays"), "{error}");
+            assert_eq!(error.status().code, 422);
+        }
+        // at the end nothing moves, and of short arrays every patch may move all
+        let append = json!({"op": "add", "path": "/a/-", "value": 1});
+        assert!(apply(&doc, &Value::from(vec![append; MAX_OPERATIONS])).is_ok());
+        let first = json!({"op": "add", "path": "/b/0", "value": 1});
+        assert!(apply(&json!({"b": []}), &Value::from(vec![first; MAX_OPERATIONS])).is_ok());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! The directives are `$patch: replace|delete|merge` in objects and list elements,
 //! `$deleteFromPrimitiveList/FIELD`, `$setElementOrder/FIELD` and `$retainKeys`.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 
 use davit_api::field::quote;
@@ -35,7 +36,8 @@ pub fn strategic_merge_patch(
     let (Value::Object(document), Value::Object(patch)) = (document, patch) else {
         return Err(PatchError::Malformed("invalid JSON document".to_owned()));
     };
-    let merger = Merger { types };
+    let compared = Cell::new(0);
+    let merger = Merger { types, compared };
     let root = FieldType::Named(root);
     merger
         .object(document, patch, Some(&root))
@@ -72,7 +74,13 @@ struct Meta<'t> {
 
 struct Merger<'t> {
     types: &'t TypeTable,
+    /// Comparisons of elements so far, at most.
+    compared: Cell<usize>,
 }
+
+/// Most comparisons of elements of lists that merge in one patch: enough for lists of ten thousand. Each element is looked
+/// for among all others, and half a million of them took minutes.
+const MAX_COMPARED: usize = 100_000_000;
 
 impl<'t> Merger<'t> {
     /// How a field of a struct or an entry of a map merges. Inside values without a schema nothing
@@ -104,6 +112,19 @@ impl<'t> Merger<'t> {
             }
             _ => Ok(plain(None)),
         }
+    }
+
+    /// Counts what merging lists of so many elements together costs.
+    fn compare(&self, elements: usize) -> Result<(), PatchError> {
+        let compared = elements.saturating_mul(elements);
+        let compared = compared.saturating_add(self.compared.get());
+        self.compared.set(compared);
+        if compared > MAX_COMPARED {
+            return Err(PatchError::TooLarge(
+                "the lists that the patch merges have too many elements".to_owned(),
+            ));
+        }
+        Ok(())
     }
 
     fn object(
@@ -191,6 +212,7 @@ impl<'t> Merger<'t> {
                 check_order(change, &order, meta.key)?;
             }
             let before = current.clone().unwrap_or_default();
+            self.compare(order.len() + before.len() + change.as_ref().map_or(0, Vec::len))?;
             let merged = match (current, change) {
                 (Some(current), None) => current,
                 (None, Some(change)) => change.into_iter().filter_map(added).collect(),
@@ -217,6 +239,7 @@ impl<'t> Merger<'t> {
         if original.is_empty() && patch.is_empty() {
             return Ok(original);
         }
+        self.compare(original.len() + patch.len())?;
         if !elements_are_objects(&original, &patch)? {
             if is_delete_list {
                 return Ok(original

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 
+use davit_volume::local;
 use parking_lot::RwLock;
 use serde_json::Value;
 
@@ -234,6 +235,23 @@ impl Graph {
         false
     }
 
+    /// Whether davit's own provisioner keeps the volume on the node; so, too, if there is no such volume.
+    pub(super) async fn keeps(&self, node: &str, volume: &str) -> bool {
+        let Some(volume) = self.object("persistentvolumes", volume).await else {
+            return true;
+        };
+        volume["metadata"]["labels"][local::NODE_LABEL] == local::label_of_node(node).as_str()
+    }
+
+    /// Whether there is a pod of the name.
+    pub(super) async fn has_pod(&self, namespace: &str, name: &str) -> bool {
+        let Some(storage) = self.storages.get("pods") else {
+            return false;
+        };
+        // what cannot be read may be there
+        !matches!(storage.get(namespace, name).await, Ok(None))
+    }
+
     async fn object(&self, resource: &str, name: &str) -> Option<Value> {
         let storage = self.storages.get(resource)?;
         let found = storage.get("", name).await.ok().flatten()?;
@@ -241,21 +259,33 @@ impl Graph {
     }
 }
 
-/// Whether the source of a volume names a secret (`secretRef` and its siblings of CSI sources).
+/// The secrets that a node needs of the volume of a claim: the source, and what in it names one. What the controllers of CSI
+/// drivers are given (`controllerPublishSecretRef`, `controllerExpandSecretRef`) is not the node's.
+const NODE_SECRETS: [(&str, &str); 11] = [
+    ("cephfs", "secretRef"),
+    ("cinder", "secretRef"),
+    ("csi", "nodeExpandSecretRef"),
+    ("csi", "nodePublishSecretRef"),
+    ("csi", "nodeStageSecretRef"),
+    ("flexVolume", "secretRef"),
+    ("glusterfs", "secretRef"),
+    ("iscsi", "secretRef"),
+    ("rbd", "secretRef"),
+    ("scaleIO", "secretRef"),
+    ("storageos", "secretRef"),
+];
+
+/// Whether a node needs a secret for a volume.
 fn names_secret(spec: &Value, namespace: &str, name: &str) -> bool {
     let own = spec.pointer("/claimRef/namespace").and_then(Value::as_str);
-    let sources = spec.as_object().into_iter().flatten();
-    sources
-        .filter_map(|(_, source)| source.as_object())
-        .flatten()
-        .filter(|(key, _)| key.ends_with("ecretRef") || *key == "secretName")
-        .any(|(key, secret)| {
-            if key == "secretName" {
-                return secret == name && own == Some(namespace);
-            }
-            let place = secret["namespace"].as_str().or(own);
-            secret["name"] == name && place == Some(namespace)
-        })
+    let is = |secret: &Value, key: &str, place: &Value| {
+        secret[key] == name && place.as_str().or(own) == Some(namespace)
+    };
+    let azure = &spec["azureFile"];
+    NODE_SECRETS.iter().any(|(source, key)| {
+        let secret = &spec[*source][*key];
+        is(secret, "name", &secret["namespace"])
+    }) || is(azure, "secretName", &azure["secretNamespace"])
 }
 
 /// What a pod refers to.
@@ -362,6 +392,34 @@ fn claims(pod: &Value, add: Add<'_>) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_node_reads_of_a_volume_the_secrets_that_it_needs() {
+        let secret = |name: &str| json!({"name": name, "namespace": "csi"});
+        let spec = json!({
+            "claimRef": {"namespace": "a"},
+            "csi": {
+                "controllerPublishSecretRef": secret("publish"),
+                "controllerExpandSecretRef": secret("expand"),
+                "nodeStageSecretRef": secret("stage"),
+                "nodePublishSecretRef": secret("node"),
+                "nodeExpandSecretRef": secret("grow"),
+                "volumeAttributes": {"secretRef": "x"},
+            },
+        });
+        for name in ["stage", "node", "grow"] {
+            assert!(names_secret(&spec, "csi", name) && !names_secret(&spec, "a", name));
+        }
+        for name in ["publish", "expand", "x", ""] {
+            assert!(!names_secret(&spec, "csi", name), "{name}");
+        }
+        let azure = json!({"claimRef": {"namespace": "a"}, "azureFile": {"secretName": "s"}});
+        assert!(names_secret(&azure, "a", "s") && !names_secret(&azure, "b", "s"));
+        let other = json!({"azureFile": {"secretName": "s", "secretNamespace": "b"}});
+        assert!(names_secret(&other, "b", "s") && !names_secret(&other, "a", "s"));
+        let rbd = json!({"claimRef": {"namespace": "a"}, "rbd": {"secretRef": {"name": "r"}}});
+        assert!(names_secret(&rbd, "a", "r"));
+    }
 
     #[test]
     fn item_191_pods_relate_their_node_to_what_they_name() {

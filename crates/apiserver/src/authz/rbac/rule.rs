@@ -105,38 +105,60 @@ impl Rule {
         })
     }
 
+    /// How many pieces the rule has.
+    fn size(&self) -> usize {
+        let resources = self
+            .groups
+            .len()
+            .saturating_mul(self.resources.len())
+            .saturating_mul(self.names.len().max(1));
+        self.verbs
+            .len()
+            .saturating_mul(resources.saturating_add(self.urls.len()))
+    }
+
     /// The rule cut into rules of one verb, group, resource and name (or one verb and path) each.
-    fn pieces(&self) -> Vec<Self> {
+    fn pieces(&self) -> impl Iterator<Item = Self> {
         let one = |text: &String| vec![text.clone()];
-        let mut pieces = Vec::new();
-        for verb in &self.verbs {
-            for url in &self.urls {
-                pieces.push(Self {
-                    verbs: one(verb),
-                    urls: one(url),
-                    ..Self::default()
-                });
-            }
-            for group in &self.groups {
-                for resource in &self.resources {
-                    let piece = Self {
+        self.verbs.iter().flat_map(move |verb| {
+            let urls = self.urls.iter().map(move |url| Self {
+                verbs: one(verb),
+                urls: one(url),
+                ..Self::default()
+            });
+            let resources = self.groups.iter().flat_map(move |group| {
+                let of_group = self.resources.iter().map(move |resource| (group, resource));
+                of_group.flat_map(move |(group, resource)| {
+                    let unnamed = self.names.is_empty().then(Vec::new);
+                    let names = self.names.iter().map(one).chain(unnamed);
+                    names.map(move |names| Self {
                         verbs: one(verb),
                         groups: one(group),
                         resources: one(resource),
-                        ..Self::default()
-                    };
-                    if self.names.is_empty() {
-                        pieces.push(piece);
-                        continue;
-                    }
-                    pieces.extend(self.names.iter().map(|name| Self {
-                        names: one(name),
-                        ..piece.clone()
-                    }));
-                }
-            }
-        }
-        pieces
+                        names,
+                        urls: Vec::new(),
+                    })
+                })
+            });
+            urls.chain(resources)
+        })
+    }
+
+    /// Whether this rule alone allows all that another allows, however many pieces that has.
+    fn covers_whole(&self, wanted: &Self) -> bool {
+        let verbs = wanted.verbs.iter().all(|verb| has(&self.verbs, verb));
+        let urls = |url: &String| self.urls.iter().any(|held| url_covers(held, url));
+        let resources = wanted.groups.is_empty()
+            || wanted.resources.is_empty()
+            || wanted.groups.iter().all(|group| has(&self.groups, group))
+                && wanted
+                    .resources
+                    .iter()
+                    .all(|resource| covers_resource(&self.resources, resource))
+                && (self.names.is_empty()
+                    || !wanted.names.is_empty()
+                        && wanted.names.iter().all(|name| self.names.contains(name)));
+        verbs && wanted.urls.iter().all(urls) && resources
     }
 
     /// Whether this rule allows all that `piece` (a rule of one of each) allows.
@@ -188,11 +210,49 @@ fn covers_resource(held: &[String], wanted: &str) -> bool {
     })
 }
 
-/// What of `wanted` no rule of `held` covers, put together again where only the verb differs.
-pub(crate) fn missing(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
-    let pieces = wanted.iter().flat_map(Rule::pieces);
+/// Most pieces into which rules are cut for one comparison: what nobody could read either.
+const MAX_PIECES: usize = 100_000;
+/// Most missing pieces that a refusal names, and bytes of its text.
+const MAX_NAMED: usize = 200;
+const MAX_TEXT: usize = 16 * 1024;
+
+/// Rules that allow too many things one by one to be compared with what somebody holds.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the rules combine to more than {MAX_PIECES} verbs on resources that are not held as one rule: write fewer of them"
+)]
+pub(crate) struct TooManyPieces;
+
+/// What of `wanted` no rule of `held` covers, put together again where only the verb differs. Of very much only the
+/// first part.
+///
+/// # Errors
+/// When `wanted` allows more things than are compared.
+pub(crate) fn missing(held: &[Rule], wanted: &[Rule]) -> Result<Vec<Rule>, TooManyPieces> {
+    let open: Vec<&Rule> = wanted
+        .iter()
+        .filter(|wanted| !held.iter().any(|rule| rule.covers_whole(wanted)))
+        .collect();
+    let sizes = open.iter().map(|rule| rule.size());
+    if sizes.fold(0, usize::saturating_add) > MAX_PIECES {
+        return Err(TooManyPieces);
+    }
+    let pieces = open.into_iter().flat_map(Rule::pieces);
     let missing = pieces.filter(|piece| !held.iter().any(|rule| rule.covers(piece)));
-    compact(missing)
+    Ok(compact(missing.take(MAX_NAMED)))
+}
+
+/// What of `wanted` no rule of `held` covers, as [`missing`], and all of it: for rules that are not strangers'.
+pub(crate) fn lacking(held: &[Rule], wanted: &[Rule]) -> Vec<Rule> {
+    let pieces = wanted.iter().flat_map(Rule::pieces);
+    compact(pieces.filter(|piece| !held.iter().any(|rule| rule.covers(piece))))
+}
+
+/// Whether each of `wanted` is covered by one rule of `held`.
+pub(crate) fn holds_all(held: &[Rule], wanted: &[Rule]) -> bool {
+    wanted
+        .iter()
+        .all(|wanted| held.iter().any(|rule| rule.covers_whole(wanted)))
 }
 
 /// Joins the verbs of rules that are about the same resource.
@@ -226,10 +286,15 @@ fn compact(rules: impl Iterator<Item = Rule>) -> Vec<Rule> {
     joined.into_values().chain(rest).collect()
 }
 
-/// The lines that name missing rules in a refusal, sorted.
+/// The lines that name missing rules in a refusal, sorted; the end of a very long text is left out.
 pub(crate) fn describe(rules: &[Rule]) -> String {
     let lines: BTreeSet<String> = rules.iter().map(ToString::to_string).collect();
-    lines.into_iter().collect::<Vec<_>>().join("\n")
+    let mut text = lines.into_iter().collect::<Vec<_>>().join("\n");
+    if text.len() > MAX_TEXT {
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        text.push('…');
+    }
+    text
 }
 
 /// `["a" "b"]`, as Go prints a list of quoted texts.
@@ -323,12 +388,39 @@ mod tests {
             rule(&["get", "list", "watch"], &[""], &["pods"], &[]),
             rule(&["create"], &["apps"], &["deployments"], &[]),
         ];
-        let missing = missing(&held, &wanted);
+        let missing = missing(&held, &wanted).unwrap();
         assert_eq!(
             describe(&missing),
             "{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"list\" \"watch\"]}\n\
              {APIGroups:[\"apps\"], Resources:[\"deployments\"], Verbs:[\"create\"]}"
         );
+    }
+
+    /// A refusal took ten seconds and a gigabyte, twice.
+    #[test]
+    fn rules_that_multiply_are_refused_before_they_are_cut_up() {
+        let many = |what: &str, count: usize| -> Vec<String> {
+            (0..count).map(|n| format!("{what}{n}")).collect()
+        };
+        let cube = |count| Rule {
+            verbs: many("v", count),
+            groups: many("g", count),
+            resources: many("r", count),
+            ..Rule::default()
+        };
+        let held = [rule(&["get"], &[""], &["pods"], &[])];
+        assert_eq!(missing(&held, &[cube(60)]), Err(TooManyPieces));
+        assert_eq!(missing(&held, &[cube(4000)]), Err(TooManyPieces));
+        // parts that only together are too much
+        let parts = vec![cube(20); 13];
+        assert_eq!(missing(&held, &parts), Err(TooManyPieces));
+        // what is held as it is written needs no cutting up
+        assert_eq!(missing(&[cube(60)], &[cube(60)]), Ok(Vec::new()));
+        // refusals do not grow with what is refused
+        let named = missing(&held, &[cube(40)]).unwrap();
+        assert!(!named.is_empty() && named.len() <= MAX_NAMED);
+        let long = rule(&["get"], &[""], &[&"é".repeat(MAX_TEXT)], &[]);
+        assert!(describe(&[long]).len() < MAX_TEXT + 8);
     }
 
     fn some(of: &'static [&'static str]) -> impl Strategy<Value = Vec<String>> {
@@ -363,14 +455,20 @@ mod tests {
             name in proptest::sample::select(vec!["", "a", "b", "c"]),
         ) {
             let asked = request(verb, group, "pods", sub, name);
-            if missing(&held, std::slice::from_ref(&wanted)).is_empty() && wanted.allows(&asked) {
+            prop_assert_eq!(wanted.pieces().count(), wanted.size());
+            let whole = held.iter().any(|rule| rule.covers_whole(&wanted));
+            let cut = held.iter().any(|rule| wanted.pieces().all(|piece| rule.covers(&piece)));
+            prop_assert_eq!(whole, cut);
+            if missing(&held, std::slice::from_ref(&wanted)).unwrap().is_empty() && wanted.allows(&asked) {
                 prop_assert!(held.iter().any(|rule| rule.allows(&asked)));
             }
         }
 
         #[test]
         fn rules_cover_themselves(wanted in any_rule()) {
-            prop_assert!(missing(std::slice::from_ref(&wanted), std::slice::from_ref(&wanted)).is_empty());
+            let own = std::slice::from_ref(&wanted);
+            prop_assert!(missing(own, own).unwrap().is_empty());
+            prop_assert!(holds_all(own, own));
         }
     }
 }

@@ -251,6 +251,29 @@ fn containers() -> impl Strategy<Value = Value> {
     })
 }
 
+/// Half a million names in a list took minutes to merge with as many.
+#[test]
+fn lists_that_merge_have_a_size() {
+    let names = |from: u32, count: u32| -> Vec<Value> {
+        (from..from + count)
+            .map(|n| json!({ "name": n.to_string() }))
+            .collect()
+    };
+    let merge = |count: u32| {
+        let document = json!({"containers": names(0, count)});
+        patch(
+            "core/v1.PodSpec",
+            document,
+            json!({"containers": names(count, count)}),
+        )
+    };
+    assert!(merge(200).is_ok());
+    let error = merge(100_000).unwrap_err();
+    assert_eq!(error.status().code, 413, "{error}");
+    let order = json!({"$setElementOrder/containers": names(0, 100_000)});
+    assert!(patch("core/v1.PodSpec", json!({"containers": names(0, 2)}), order).is_err());
+}
+
 proptest! {
     #[test]
     fn applying_twice_is_applying_once(document in containers(), change in containers()) {

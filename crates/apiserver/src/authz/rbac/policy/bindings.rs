@@ -1,6 +1,6 @@
 //! The bindings of cluster roles, and the roles and bindings of namespaces.
 
-use crate::user::{AUTHENTICATED, MASTERS, UNAUTHENTICATED};
+use crate::user::{AUTHENTICATED, KUBELET_CLIENT, MASTERS, UNAUTHENTICATED};
 
 pub(super) const SCHEDULER: &str = "system:kube-scheduler";
 pub(super) const CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
@@ -32,6 +32,11 @@ pub(super) const CLUSTER_BINDINGS: &[(&str, &str, &[&str])] = &[
         "system:node-proxier",
         "system:node-proxier",
         &["u", "system:kube-proxy"],
+    ),
+    (
+        "davit:kubelet-api-admin",
+        "system:kubelet-api-admin",
+        &["u", KUBELET_CLIENT],
     ),
     (
         CONTROLLER_MANAGER,
