@@ -1,8 +1,8 @@
 //! The chains of what policies allow: what no rule lets return is dropped at the end.
 
-use super::{A, B, C, bits, is_within};
+use super::{A, B, C, is_within, masked};
 use davit_net::nft::{Expression as Do, Slot, Transaction, Verdict};
-use davit_netplan::{Allowance, Network, Peers, PodGroup, PortRange};
+use davit_netplan::{Allowance, Family, Network, Peers, PodGroup, PortRange, octets};
 use std::collections::BTreeSet;
 
 /// On which side of a packet the peer is.
@@ -28,6 +28,7 @@ pub(crate) fn allowed(
     to: &mut Transaction,
     chain: &str,
     side: Side,
+    family: Family,
     allowed: &BTreeSet<Allowance>,
     set: impl Fn(&PodGroup) -> Option<String>,
 ) {
@@ -35,6 +36,8 @@ pub(crate) fn allowed(
     for allowance in allowed {
         let mut rule = match &allowance.peers {
             Peers::Everybody => Vec::new(),
+            // nobody here has such an address
+            Peers::Block { range, .. } if range.family() != family => continue,
             Peers::Block { range, except } => block(side, *range, except),
             Peers::Group(group) => {
                 // Without its set nobody is allowed.
@@ -59,10 +62,9 @@ pub(crate) fn allowed(
 
 fn block(side: Side, range: Network, except: &[Network]) -> Vec<Do> {
     let mut rule = is_within(side.load(A), range).to_vec();
-    for range in except {
-        let mask = u32::from_ne_bytes(range.mask().octets());
-        let other = Do::NotEqual(A, range.first().octets().to_vec());
-        rule.extend([side.load(A), bits(A, mask), other]);
+    for range in except.iter().filter(|part| part.family() == range.family()) {
+        let other = Do::NotEqual(A, octets(range.first()));
+        rule.extend([side.load(A), masked(*range), other]);
     }
     rule
 }
