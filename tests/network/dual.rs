@@ -99,7 +99,7 @@ fn items_20_54_74_services_of_both_families() {
         assert_eq!(fetch_here(&url).as_deref(), Ok("web"), "{url}");
     }
     assert_eq!(
-        net.fetch("web", "-6 http://web").as_deref(),
+        net.fetch("web", "-6 http://web.default.svc").as_deref(),
         Ok("web"),
         "itself"
     );
@@ -185,7 +185,7 @@ fn items_9_54_a_cluster_of_ipv6_alone() {
         net.fetch("client", "http://web").as_deref() == Ok("web")
     });
     assert_eq!(
-        net.fetch("web", "http://web").as_deref(),
+        net.fetch("web", "http://web.default.svc").as_deref(),
         Ok("web"),
         "itself"
     );

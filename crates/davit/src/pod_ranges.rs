@@ -4,8 +4,12 @@ use anyhow::{Result, bail};
 use davit_apiserver::{ServiceRange, ServiceRanges};
 use davit_controllers::{ClusterRange, NodeRanges};
 use davit_netplan::{Family, Network};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use kube::api::ListParams;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// Bits of a node's range unless flags say.
 const BITS: [(Family, u8); 2] = [(Family::V4, 24), (Family::V6, 64)];
@@ -124,6 +128,42 @@ impl NodeSizes {
             services,
         })
     }
+}
+
+/// Below the data directory: the ranges of Services that the cluster had last.
+const SERVICES: &str = "network/service-cluster-ip-range";
+/// How long the cluster may take to say.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The addresses of Services as the cluster of a node says, or as it has said before; else those that clusters have unless
+/// told otherwise.
+pub(crate) async fn services_of(client: kube::Client, data_dir: &Path) -> ServiceRanges {
+    let file = data_dir.join(SERVICES);
+    match tokio::time::timeout(PATIENCE, asked_for(client)).await {
+        Ok(Some(ranges)) => {
+            let written = std::fs::create_dir_all(data_dir.join("network"))
+                .and_then(|()| std::fs::write(&file, format!("{ranges}\n")));
+            if let Err(error) = written {
+                tracing::warn!(file = %file.display(), %error, "the ranges of Services are not kept");
+            }
+            ranges
+        }
+        _ => {
+            let before = std::fs::read_to_string(&file).ok();
+            let before = before.and_then(|text| text.trim().parse().ok());
+            before.unwrap_or_default()
+        }
+    }
+}
+
+/// What the object of the cluster's own ranges has.
+async fn asked_for(client: kube::Client) -> Option<ServiceRanges> {
+    let ranges: kube::Api<ServiceCIDR> = kube::Api::all(client);
+    // nodes may list them all
+    let listed = ranges.list(&ListParams::default()).await.ok()?;
+    let is_own = |range: &ServiceCIDR| range.metadata.name.as_deref() == Some("kubernetes");
+    let own = listed.items.into_iter().find(is_own)?;
+    own.spec?.cidrs?.join(",").parse().ok()
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use crate::args::{Attached, Controllers, DefaultStorageClass, Node, Server};
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::shutdown::{Received, STOPPING, Signals};
-use crate::{features, owner, paths, service_manager};
+use crate::{features, owner, paths, pod_ranges, service_manager};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::{KubeletAuthority, ServiceRange, ServiceRanges};
 use davit_client::LeaderElector;
@@ -283,6 +283,10 @@ pub(crate) async fn node(mut args: Node) -> Result<()> {
     };
     let ca = cluster_ca(&identity.kubeconfig)?;
     let client = identity.client.clone();
+    let asking = async { Ok(pod_ranges::services_of(client.clone(), &data_dir).await) };
+    let Some(services) = signals.unless_received(asking).await? else {
+        return Ok(());
+    };
     // ends with this function
     let mut tasks = JoinSet::new();
     tasks.spawn(identity.attend(cancel.clone()));
@@ -299,7 +303,7 @@ pub(crate) async fn node(mut args: Node) -> Result<()> {
         data_dir: &data_dir,
         client_ca: ca,
         listen: Ipv4Addr::UNSPECIFIED.into(),
-        services: ServiceRanges::default(),
+        services,
         demo: false,
         stays: true,
     };

@@ -226,7 +226,7 @@ fn what_pods_send_outside_comes_from_the_machine() {
     alone(|| {
         let Some(machine) = dual(&BOTH) else { return };
         let a = machine.pod("a", vec![]);
-        let client = super::services::outside_of(six("2001:db8:1::1"), six("2001:db8:1::50"));
+        let client = services::outside_of(six("2001:db8:1::1"), six("2001:db8:1::50"));
         let (told, tell) = (mpsc::channel::<IpAddr>(), six("2001:db8:1::50"));
         let (tx, rx) = told;
         client.within(|| {
