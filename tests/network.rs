@@ -6,6 +6,8 @@
 
 #[path = "network/alone.rs"]
 mod alone;
+#[path = "network/dual.rs"]
+mod dual;
 #[path = "network/exposed.rs"]
 mod exposed;
 mod harness;
@@ -422,7 +424,7 @@ fn item_60_the_table_is_restored() {
     net.wait_ready(&["a"]);
     let url = format!("http://{NODE_IP}:30080");
     eventually("the service answers", STEP, || fetch_here(&url).is_ok());
-    let table = davit_network::table(&net.cluster.dir.path().join("data"));
+    let [table, _] = davit_network::tables(&net.cluster.dir.path().join("data"));
     let mut change = table.transaction();
     change.delete_table();
     table.commit(change).unwrap();

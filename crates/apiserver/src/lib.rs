@@ -84,7 +84,7 @@ pub use server::{
     ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority,
     MIN_REQUEST_TIMEOUT, Options, ServingFiles,
 };
-pub use service_addresses::{NodePorts, ServiceRange, ServiceRangeError};
+pub use service_addresses::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};
 pub use tls::TlsError;
 pub use tokens::{TokenError, TokenLife};
 pub use user::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};

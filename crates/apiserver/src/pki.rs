@@ -362,7 +362,7 @@ pub const LOOPBACK_NAME: &str = "apiserver-loopback-client";
 
 /// The names an API server's certificate must carry for clients on the machine, in pods and
 /// through the service address.
-pub fn api_server_names(service_ip: &str, extra: &[String]) -> Vec<String> {
+pub fn api_server_names(service_ips: &[String], extra: &[String]) -> Vec<String> {
     let mut names: Vec<String> = [
         "localhost",
         "127.0.0.1",
@@ -372,12 +372,12 @@ pub fn api_server_names(service_ip: &str, extra: &[String]) -> Vec<String> {
         "kubernetes.default.svc",
         "kubernetes.default.svc.cluster.local",
         LOOPBACK_NAME,
-        service_ip,
     ]
     .into_iter()
     .map(str::to_owned)
     .collect();
-    for name in host_name().into_iter().chain(extra.iter().cloned()) {
+    let own = service_ips.iter().cloned().chain(host_name());
+    for name in own.chain(extra.iter().cloned()) {
         if !name.is_empty() && !names.contains(&name) {
             names.push(name);
         }

@@ -56,7 +56,7 @@ use crate::proxy::NodeClient;
 use crate::registry::Registry;
 use crate::request_info::RequestInfo;
 use crate::resource_metrics::{self, ResourceMetrics};
-use crate::service_addresses::{ServiceAddresses, ServiceRange};
+use crate::service_addresses::{ServiceAddresses, ServiceRanges};
 use crate::tls::{self, TlsError};
 use crate::tokens::{TokenError, TokenKeys};
 use crate::user::UserInfo;
@@ -112,7 +112,15 @@ pub enum Error {
         /// The range of the store.
         held: String,
         /// The range asked for.
-        asked: ServiceRange,
+        asked: ServiceRanges,
+    },
+    /// The Service `kubernetes` would have an address of one family and endpoints of the other.
+    #[error("service IP family {range:?} must match public address family {address:?}")]
+    Family {
+        /// The range of its address.
+        range: String,
+        /// The address that the others are told.
+        address: String,
     },
     /// Those that share the store have other keys.
     #[error(
@@ -201,6 +209,21 @@ impl std::fmt::Debug for ApiServer {
     }
 }
 
+/// Whoever reaches the Service `kubernetes` must be able to reach what is behind it.
+fn same_family(options: &Options) -> Result<(), Error> {
+    let range = options.service_ranges.primary();
+    let is_other = |address: &IpAddr| {
+        !address.is_unspecified() && davit_netplan::Family::of(*address) != range.family()
+    };
+    match options.advertise_address.filter(is_other) {
+        Some(address) => Err(Error::Family {
+            range: range.to_string(),
+            address: address.to_string(),
+        }),
+        None => Ok(()),
+    }
+}
+
 impl ApiServer {
     /// Makes a server and sees to it that the objects every cluster has are there. It answers
     /// [`ApiServer::call`] at once; [`ApiServer::serve`] puts it on a socket.
@@ -234,7 +257,10 @@ impl ApiServer {
         keys.set_life(options.token_life);
         let mut names = options.extra_names.clone();
         names.extend(options.advertise_address.map(|address| address.to_string()));
-        let names = api_server_names(&options.service_range.kubernetes().to_string(), &names);
+        let ranges = options.service_ranges.all();
+        let of_service: Vec<String> = ranges.map(|range| range.kubernetes().to_string()).collect();
+        let names = api_server_names(&of_service, &names);
+        same_family(&options)?;
         let identities = OwnIdentities::new(
             pki.as_ref(),
             names,
@@ -263,7 +289,8 @@ impl ApiServer {
             None => options.store,
         };
         let registry = Registry::built_in(Arc::clone(&store));
-        let addresses = ServiceAddresses::new(options.service_range, options.node_ports, &registry);
+        let addresses =
+            ServiceAddresses::new(options.service_ranges, options.node_ports, &registry);
         let webhooks = Arc::new(Webhooks::new(&registry, loopback, shutdown.clone()));
         let metrics = Metrics::new();
         metrics.process.set_build(options.build);
@@ -703,6 +730,12 @@ impl ApiServer {
     /// Cancelled when watches must end.
     pub(crate) fn shutdown(&self) -> &CancellationToken {
         &self.shutdown
+    }
+
+    /// The addresses of Services.
+    #[must_use]
+    pub fn service_ranges(&self) -> ServiceRanges {
+        self.service_addresses.ranges()
     }
 
     /// `host:port` that discovery names.

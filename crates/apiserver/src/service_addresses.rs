@@ -1,15 +1,18 @@
 //! Cluster IPs and node ports of Services.
 
 mod claims;
+mod families;
 mod ports;
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 use davit_api::field::{FieldError, Path};
 use davit_api::status::Status;
 use serde_json::{Value, json};
 
-pub use davit_netplan::{NodePorts, ServiceRange, ServiceRangeError};
+pub use davit_netplan::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};
+
+use davit_netplan::Family;
 
 use crate::object;
 use crate::registry::Registry;
@@ -22,7 +25,7 @@ use ports::{NoPort, NodePort, PortPool, port_number, ports_of};
 /// What there is, and what of it is taken.
 #[derive(Debug)]
 pub(crate) struct ServiceAddresses {
-    range: ServiceRange,
+    ranges: ServiceRanges,
     ips: ClusterIps,
     ports: PortPool,
 }
@@ -31,7 +34,7 @@ pub(crate) struct ServiceAddresses {
 #[derive(Debug, Default)]
 #[must_use = "what was claimed is kept or given back"]
 pub(crate) struct Reservation {
-    ip: Option<Ipv4Addr>,
+    ips: Vec<IpAddr>,
     ports: Vec<NodePort>,
 }
 
@@ -45,7 +48,7 @@ impl Reservation {
             namespace: writer.namespace,
             name: object::name(service),
         };
-        release(writer.server, self.ip, &self.ports, parent).await;
+        release(writer.server, &self.ips, &self.ports, parent).await;
     }
 }
 
@@ -66,11 +69,11 @@ impl<'a> Parent<'a> {
 }
 
 /// Takes back claims for what a Service does not hold. What fails is left to what repairs: the Service itself has been written.
-async fn release(server: &ApiServer, ip: Option<Ipv4Addr>, ports: &[NodePort], parent: Parent<'_>) {
-    if let Some(ip) = ip
-        && let Err(status) = claims::release(server, ip, parent).await
-    {
-        tracing::warn!(%ip, ?parent, error = status.message, "the claim on an address stays for now");
+async fn release(server: &ApiServer, ips: &[IpAddr], ports: &[NodePort], parent: Parent<'_>) {
+    for ip in ips {
+        if let Err(status) = claims::release(server, *ip, parent).await {
+            tracing::warn!(%ip, ?parent, error = status.message, "the claim on an address stays for now");
+        }
     }
     let pool = &server.service_addresses().ports;
     pool.release(&**server.store(), ports, parent).await;
@@ -81,10 +84,10 @@ fn is_service(storage: &Storage) -> bool {
 }
 
 impl ServiceAddresses {
-    pub(crate) fn new(range: ServiceRange, ports: NodePorts, registry: &Registry) -> Self {
+    pub(crate) fn new(ranges: ServiceRanges, ports: NodePorts, registry: &Registry) -> Self {
         Self {
-            range,
-            ips: ClusterIps::new(range, registry),
+            ranges,
+            ips: ClusterIps::new(ranges, registry),
             ports: PortPool::new(ports),
         }
     }
@@ -98,8 +101,8 @@ impl ServiceAddresses {
     }
 
     /// Where cluster IPs are from, unless from ranges that were added.
-    pub(crate) fn range(&self) -> ServiceRange {
-        self.range
+    pub(crate) fn ranges(&self) -> ServiceRanges {
+        self.ranges
     }
 
     /// Fills in what a Service leaves to the cluster: its IP and node ports.
@@ -131,7 +134,7 @@ impl ServiceAddresses {
             }
             Err(status) => status,
         };
-        release(writer.server, reservation.ip, &reservation.ports, parent).await;
+        release(writer.server, &reservation.ips, &reservation.ports, parent).await;
         Err(refused)
     }
 
@@ -144,7 +147,7 @@ impl ServiceAddresses {
         parent: Parent<'_>,
         reservation: &mut Reservation,
     ) -> Result<Vec<FieldError>, Status> {
-        let mut faults = Vec::new();
+        let mut faults = families::assign(spec, held.spec.as_ref(), &self.ranges);
         self.external(spec, held, &mut faults);
         self.node_ports(
             writer,
@@ -166,76 +169,83 @@ impl ServiceAddresses {
         .await?;
         // Only if nothing else is wrong: it is an object that would have to go again.
         if faults.is_empty() {
-            match self.address(writer, spec, held, parent).await? {
-                Ok(ip) => reservation.ip = ip,
-                Err(fault) => faults.push(fault),
-            }
+            let ips = &mut reservation.ips;
+            faults.extend(self.addresses(writer, spec, held, parent, ips).await?);
         }
         Ok(faults)
     }
 
-    /// Fills in the cluster IP; the address that was claimed for it, if one was.
-    async fn address(
+    /// Fills in the cluster IPs, one of each of the Service's families; those that were claimed for it are in `taken`.
+    async fn addresses(
         &self,
         writer: &Writer<'_>,
         spec: &mut serde_json::Map<String, Value>,
         held: &Held,
         parent: Parent<'_>,
-    ) -> Result<Result<Option<Ipv4Addr>, FieldError>, Status> {
+        taken: &mut Vec<IpAddr>,
+    ) -> Result<Option<FieldError>, Status> {
         if spec.get("type").and_then(Value::as_str) == Some("ExternalName") {
-            return Ok(Ok(None));
+            return Ok(None);
         }
-        let asked = spec.get("clusterIP").and_then(Value::as_str);
-        let asked = asked.unwrap_or_default().to_owned();
-        let fault = |why: String| {
-            let path = Path::new("spec").child("clusterIPs");
-            FieldError::invalid(&path, json!([asked]), why)
-        };
-        let (server, dry_run) = (writer.server, writer.dry_run);
-        let claimed = match asked.as_str() {
-            "None" => Ok(None),
-            "" => self.ips.claim_any(server, parent, dry_run).await.map(Some),
-            text => match text.parse::<Ipv4Addr>() {
-                Err(_) => return Ok(Err(fault("must be a valid IPv4 address".to_owned()))),
-                Ok(ip) if held.address == Some(ip) => Ok(None),
-                Ok(ip) => {
-                    let claim = self.ips.claim_this(server, ip, parent, dry_run);
-                    claim.await.map(|()| Some(ip))
+        let asked: Vec<String> = families::texts(spec, "clusterIPs");
+        if asked.first().is_some_and(|first| first == "None") {
+            spec.insert("clusterIP".to_owned(), json!("None"));
+            return Ok(None);
+        }
+        let mut given = Vec::new();
+        for (index, family) in families::of(spec).into_iter().enumerate() {
+            let text = asked.get(index).map(String::as_str).unwrap_or_default();
+            let claim = self.address(writer, family, text, held, parent);
+            let why = match claim.await {
+                Ok((ip, is_new)) => {
+                    given.push(ip.to_string());
+                    // a dry run has claimed nothing
+                    if is_new && !writer.dry_run {
+                        taken.push(ip);
+                    }
+                    continue;
                 }
-            },
-        };
-        let claimed = match claimed {
-            Ok(claimed) => claimed,
-            Err(NoAddress::Failed(status)) => return Err(status),
-            Err(NoAddress::Full) => {
-                let name = parent.name;
-                let why =
-                    format!("failed to allocate a serviceIP for Service {name:?}: range is full");
-                return Err(Status::internal(why));
-            }
-            Err(NoAddress::Taken) => {
-                let why =
-                    format!("failed to allocate IP {asked}: provided IP is already allocated");
-                return Ok(Err(fault(why)));
-            }
-            Err(NoAddress::OutOfRange(ranges)) => {
-                return Ok(Err(fault(format!(
-                    "failed to allocate IP {asked}: the provided IP ({asked}) is not in the valid range. \
-                     The range of valid IPs is {ranges}"
-                ))));
-            }
-        };
-        let address = claimed.map_or(asked, |ip| ip.to_string());
-        let headless = address == "None";
-        spec.insert("clusterIPs".to_owned(), json!([address]));
-        spec.insert("clusterIP".to_owned(), json!(address));
-        if !headless || spec.contains_key("selector") {
-            spec.entry("ipFamilies").or_insert_with(|| json!(["IPv4"]));
-            spec.entry("ipFamilyPolicy")
-                .or_insert_with(|| json!("SingleStack"));
+                Err(NoAddress::Failed(status)) => return Err(status),
+                Err(NoAddress::Full) => {
+                    let name = parent.name;
+                    let why = format!(
+                        "failed to allocate a serviceIP for Service {name:?}: range is full"
+                    );
+                    return Err(Status::internal(why));
+                }
+                Err(NoAddress::Taken) => "provided IP is already allocated".to_owned(),
+                Err(NoAddress::OutOfRange(ranges)) => format!(
+                    "the provided IP ({text}) is not in the valid range. The range of valid IPs is {ranges}"
+                ),
+            };
+            let path = Path::new("spec").child("clusterIPs");
+            let why = format!("failed to allocate IP {text}: {why}");
+            return Ok(Some(FieldError::invalid(&path, json!(asked), why)));
         }
-        // a dry run has claimed nothing
-        Ok(Ok(claimed.filter(|_| !dry_run)))
+        spec.insert("clusterIP".to_owned(), json!(given.first()));
+        spec.insert("clusterIPs".to_owned(), json!(given));
+        Ok(None)
+    }
+
+    /// An address of a family, the one that was asked for if one was, and whether it was claimed now.
+    async fn address(
+        &self,
+        writer: &Writer<'_>,
+        family: Family,
+        asked: &str,
+        held: &Held,
+        parent: Parent<'_>,
+    ) -> Result<(IpAddr, bool), NoAddress> {
+        let (server, dry_run) = (writer.server, writer.dry_run);
+        let Ok(ip) = asked.parse::<IpAddr>() else {
+            let claimed = self.ips.claim_any(server, family, parent, dry_run).await;
+            return claimed.map(|ip| (ip, true));
+        };
+        if held.addresses.contains(&ip) {
+            return Ok((ip, false));
+        }
+        let claimed = self.ips.claim_this(server, ip, parent, dry_run).await;
+        claimed.map(|()| (ip, true))
     }
 
     /// An address that is, or will be, a Service's own is nobody's external one.
@@ -248,12 +258,12 @@ impl ServiceAddresses {
         let asked = spec.get("externalIPs").and_then(Value::as_array);
         for (index, asked) in asked.into_iter().flatten().enumerate() {
             let text = asked.as_str().unwrap_or_default();
-            let address = text.parse::<Ipv4Addr>();
+            let address = text.parse::<IpAddr>();
             if address.is_ok_and(|address| self.ips.contains(address))
                 && !held.external.contains(asked)
             {
                 let path = Path::new("spec").child("externalIPs").index(index);
-                let why = format!("may not be in the range of cluster IPs, {}", self.range);
+                let why = format!("may not be in the range of cluster IPs, {}", self.ranges);
                 faults.push(FieldError::invalid(&path, asked.clone(), why));
             }
         }
@@ -372,15 +382,16 @@ impl ServiceAddresses {
         if !is_service(&writer.resource.storage) {
             return;
         }
-        let (held, kept) = (address_of(old), ports_of(new));
+        let (mut ips, kept) = (addresses_of(old), ports_of(new));
         let mut ports = ports_of(old);
         ports.retain(|port| !kept.contains(port));
-        let ip = held.filter(|held| address_of(new) != Some(*held));
+        let stay = addresses_of(new);
+        ips.retain(|ip| !stay.contains(ip));
         let parent = Parent {
             namespace: writer.namespace,
             name: object::name(old),
         };
-        release(writer.server, ip, &ports, parent).await;
+        release(writer.server, &ips, &ports, parent).await;
     }
 
     /// A Service was deleted.
@@ -396,10 +407,10 @@ impl ServiceAddresses {
         let services = server.objects("", "services", None).await?;
         let claimed = claims::all(server).await?;
         for service in &services {
-            if let Some(ip) = address_of(service)
-                && !claimed.contains(&ip)
-            {
-                claims::claim(server, ip, Parent::of(service)).await?;
+            for ip in addresses_of(service) {
+                if !claimed.contains(&ip) {
+                    claims::claim(server, ip, Parent::of(service)).await?;
+                }
             }
         }
         self.repair_ports(server).await
@@ -422,10 +433,11 @@ impl ServiceAddresses {
 /// What the stored Service of the same identity holds already.
 #[derive(Debug, Default)]
 struct Held {
-    address: Option<Ipv4Addr>,
+    addresses: Vec<IpAddr>,
     ports: Vec<NodePort>,
     /// `externalIPs`.
     external: Vec<Value>,
+    spec: Option<Value>,
 }
 
 async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Status> {
@@ -436,7 +448,8 @@ async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Sta
     Ok(stored
         .filter(|service| object::uid(service) == uid)
         .map(|service| Held {
-            address: address_of(&service),
+            addresses: addresses_of(&service),
+            spec: service.get("spec").cloned(),
             ports: ports_of(&service),
             external: service
                 .pointer("/spec/externalIPs")
@@ -447,12 +460,21 @@ async fn held_by(writer: &Writer<'_>, name: &str, uid: &str) -> Result<Held, Sta
         .unwrap_or_default())
 }
 
-/// The cluster IP that a Service holds. One of type ExternalName holds none, whatever is written there.
-fn address_of(service: &Value) -> Option<Ipv4Addr> {
-    if service.pointer("/spec/type").and_then(Value::as_str) == Some("ExternalName") {
-        return None;
+/// The cluster IPs that a Service holds. One of type ExternalName holds none, whatever is written there.
+fn addresses_of(service: &Value) -> Vec<IpAddr> {
+    let spec = service.get("spec").and_then(Value::as_object);
+    let Some(spec) = spec.filter(|spec| spec.get("type") != Some(&json!("ExternalName"))) else {
+        return Vec::new();
+    };
+    let one = spec
+        .get("clusterIP")
+        .and_then(Value::as_str)
+        .map(str::to_owned);
+    let mut all = families::texts(spec, "clusterIPs");
+    if all.is_empty() {
+        all.extend(one);
     }
-    service.pointer("/spec/clusterIP")?.as_str()?.parse().ok()
+    all.iter().filter_map(|ip| ip.parse().ok()).collect()
 }
 
 /// A port of a Service that has a node port, and that.

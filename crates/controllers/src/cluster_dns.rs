@@ -7,18 +7,25 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
-use davit_netplan::range_of;
+use davit_netplan::{Family, range_of};
 use k8s_openapi::api::core::v1::{Node, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::Api;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 const NAMESPACE: &str = "kube-system";
 const NAME: &str = "kube-dns";
-const SLICE: &str = "kube-dns-davit";
+/// The name of the slice of a family.
+fn slice_name(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "kube-dns-davit",
+        Family::V6 => "kube-dns-davit-ipv6",
+    }
+}
+
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 const MANAGER: &str = "cluster-dns.davit.dev";
@@ -32,15 +39,16 @@ const CALLED: &str = "kubernetes.io/name";
 struct ClusterDns {
     client: kube::Client,
     informers: Informers,
-    address: Ipv4Addr,
+    /// One, or one of each family.
+    addresses: Vec<IpAddr>,
 }
 
-pub(crate) fn spawn(spawner: &mut Spawner<'_>, address: Ipv4Addr) {
+pub(crate) fn spawn(spawner: &mut Spawner<'_>, addresses: Vec<IpAddr>) {
     let informers = spawner.informers.clone();
     let queue = spawner.controller(ClusterDns {
         client: spawner.client.clone(),
         informers: informers.clone(),
-        address,
+        addresses,
     });
     let key = || ObjectKey {
         namespace: NAMESPACE.to_owned(),
@@ -56,21 +64,23 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, address: Ipv4Addr) {
         &queue,
         move |slice: &EndpointSlice| {
             let found = ObjectKey::of(slice);
-            let ours = found.namespace == NAMESPACE && found.name == SLICE;
+            let names = Family::ALL.map(slice_name);
+            let ours = found.namespace == NAMESPACE && names.contains(&found.name.as_str());
             ours.then(key).into_iter().collect()
         },
     );
-    let matters = |old: &Node, new: &Node| endpoint(old) != endpoint(new);
+    let endpoints = |node: &Node| Family::ALL.map(|family| endpoint(node, family));
+    let matters = move |old: &Node, new: &Node| endpoints(old) != endpoints(new);
     spawner.feed_changes(&informers.nodes, &queue, matters, move |_: &Node| {
         vec![key()]
     });
 }
 
 /// The node's server as an endpoint.
-fn endpoint(node: &Node) -> Option<Value> {
+fn endpoint(node: &Node, family: Family) -> Option<Value> {
     let annotations = node.metadata.annotations.as_ref()?;
     let serves = annotations.get(SERVES).is_some_and(|value| value == "true");
-    let gateway = range_of(node)?.gateway();
+    let gateway = range_of(node, family)?.gateway();
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
     let mut conditions = conditions.into_iter().flatten();
     let ready = conditions.any(|c| c.type_ == "Ready" && c.status == "True");
@@ -86,7 +96,11 @@ fn endpoint(node: &Node) -> Option<Value> {
     })
 }
 
-fn service(address: Ipv4Addr) -> Value {
+fn service(addresses: &[IpAddr]) -> Value {
+    let policy = match addresses {
+        [_] => "SingleStack",
+        _ => "PreferDualStack",
+    };
     json!({
         "metadata": {
             "name": NAME, "namespace": NAMESPACE,
@@ -97,7 +111,9 @@ fn service(address: Ipv4Addr) -> Value {
             },
         },
         "spec": {
-            "clusterIP": address,
+            "clusterIP": addresses.first(),
+            "clusterIPs": addresses,
+            "ipFamilyPolicy": policy,
             "ports": [
                 { "name": "dns", "port": PORT, "protocol": "UDP", "targetPort": PORT },
                 { "name": "dns-tcp", "port": PORT, "protocol": "TCP", "targetPort": PORT },
@@ -131,13 +147,13 @@ fn add_metrics_port(service: &mut Service) -> bool {
     true
 }
 
-fn slice(endpoints: &[Value]) -> Value {
+fn slice(family: Family, endpoints: &[Value]) -> Value {
     json!({
         "metadata": {
-            "name": SLICE, "namespace": NAMESPACE,
+            "name": slice_name(family), "namespace": NAMESPACE,
             "labels": { SERVICE_NAME: NAME, MANAGED_BY: MANAGER },
         },
-        "addressType": "IPv4",
+        "addressType": family.name(),
         "ports": [
             { "name": "dns", "port": PORT, "protocol": "UDP" },
             { "name": "dns-tcp", "port": PORT, "protocol": "TCP" },
@@ -152,16 +168,23 @@ fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, Error> {
 }
 
 impl ClusterDns {
-    fn endpoints(&self) -> Vec<Value> {
+    fn endpoints(&self, family: Family) -> Vec<Value> {
         let nodes = self.informers.nodes.list();
-        nodes.iter().filter_map(|node| endpoint(node)).collect()
+        let endpoints = nodes.iter().filter_map(|node| endpoint(node, family));
+        endpoints.collect()
     }
 
-    async fn write_slice(&self) -> Result<(), Error> {
+    /// The families of the Service.
+    fn families(&self) -> impl Iterator<Item = Family> {
+        self.addresses.iter().copied().map(Family::of)
+    }
+
+    async fn write_slice(&self, family: Family) -> Result<(), Error> {
+        let name = slice_name(family);
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let wanted: EndpointSlice = parsed(slice(&self.endpoints()))?;
-        let held = self.informers.endpoint_slices.get(Some(NAMESPACE), SLICE);
-        let what = || format!("endpoint slice {NAMESPACE}/{SLICE}");
+        let wanted: EndpointSlice = parsed(slice(family, &self.endpoints(family)))?;
+        let held = self.informers.endpoint_slices.get(Some(NAMESPACE), name);
+        let what = || format!("endpoint slice {NAMESPACE}/{name}");
         match held {
             None => {
                 let made = slices.create(&PostParams::default(), &wanted).await;
@@ -170,7 +193,7 @@ impl ClusterDns {
             Some(held) if held.endpoints != wanted.endpoints || held.ports != wanted.ports => {
                 let mut new = (*held).clone();
                 (new.endpoints, new.ports) = (wanted.endpoints, wanted.ports);
-                let written = slices.replace(SLICE, &PostParams::default(), &new).await;
+                let written = slices.replace(name, &PostParams::default(), &new).await;
                 gone_is_none(written).context(|| format!("write {}", what()))?;
             }
             Some(_) => {}
@@ -191,17 +214,18 @@ impl ClusterDns {
     }
 
     /// Somebody else's server answers.
-    async fn remove_slice(&self) -> Result<(), Error> {
+    async fn remove_slice(&self, family: Family) -> Result<(), Error> {
+        let name = slice_name(family);
         if self
             .informers
             .endpoint_slices
-            .get(Some(NAMESPACE), SLICE)
+            .get(Some(NAMESPACE), name)
             .is_some()
         {
             let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), NAMESPACE);
-            let deleted = slices.delete(SLICE, &DeleteParams::default()).await;
+            let deleted = slices.delete(name, &DeleteParams::default()).await;
             gone_is_none(deleted)
-                .context(|| format!("delete endpoint slice {NAMESPACE}/{SLICE}"))?;
+                .context(|| format!("delete endpoint slice {NAMESPACE}/{name}"))?;
         }
         Ok(())
     }
@@ -215,7 +239,10 @@ impl Reconcile for ClusterDns {
     async fn sync(&self, _: &ObjectKey) -> Result<Next, Error> {
         let Some(held) = self.informers.services.get(Some(NAMESPACE), NAME) else {
             // Nodes that answer are what makes it worth a Service.
-            if self.endpoints().is_empty() {
+            if self
+                .families()
+                .all(|family| self.endpoints(family).is_empty())
+            {
                 return Ok(Next::Wait);
             }
             let services: Api<Service> = Api::namespaced(self.client.clone(), NAMESPACE);
@@ -223,7 +250,7 @@ impl Reconcile for ClusterDns {
             let held = services.get_opt(NAME).await;
             let held = held.context(|| format!("read service {NAMESPACE}/{NAME}"))?;
             if held.is_none() {
-                let wanted: Service = parsed(service(self.address))?;
+                let wanted: Service = parsed(service(&self.addresses))?;
                 let made = services.create(&PostParams::default(), &wanted).await;
                 exists_is_none(made).context(|| format!("create service {NAMESPACE}/{NAME}"))?;
             }
@@ -231,10 +258,14 @@ impl Reconcile for ClusterDns {
         };
         let selector = held.spec.as_ref().and_then(|spec| spec.selector.as_ref());
         if selector.is_some_and(|selector| !selector.is_empty()) {
-            self.remove_slice().await?;
+            for family in self.families() {
+                self.remove_slice(family).await?;
+            }
         } else {
             self.add_metrics(&held).await?;
-            self.write_slice().await?;
+            for family in self.families() {
+                self.write_slice(family).await?;
+            }
         }
         Ok(Next::Wait)
     }
@@ -254,6 +285,7 @@ mod tests {
             }))
             .unwrap()
         };
+        let endpoint = |node: &Node| super::endpoint(node, Family::V4);
         let found = endpoint(&node("true", Some("10.244.3.0/24"), "True")).unwrap();
         assert_eq!(found["addresses"], json!(["10.244.3.1"]));
         assert_eq!(found["conditions"]["ready"], true);
@@ -264,12 +296,23 @@ mod tests {
             None
         );
         assert_eq!(endpoint(&node("true", None, "True")), None);
-        let mut made: Service = parsed(service(Ipv4Addr::new(10, 96, 0, 10))).unwrap();
+        let mut made: Service = parsed(service(&["10.96.0.10".parse().unwrap()])).unwrap();
         assert!(!add_metrics_port(&mut made));
         let ports = made.spec.as_mut().unwrap().ports.as_mut().unwrap();
         let metrics = ports.pop();
         assert!(add_metrics_port(&mut made), "of an older davit");
         assert_eq!(made.spec.unwrap().ports.unwrap().pop(), metrics);
-        parsed::<EndpointSlice>(slice(&[found])).unwrap();
+        parsed::<EndpointSlice>(slice(Family::V4, &[found])).unwrap();
+        let six = super::endpoint(
+            &node("true", Some("fd00:10:244:3::/64"), "True"),
+            Family::V6,
+        );
+        assert_eq!(six.unwrap()["addresses"], json!(["fd00:10:244:3::1"]));
+        let both = ["fd00:10:96::a", "10.96.0.10"].map(|text| text.parse().unwrap());
+        let both: Service = parsed(service(&both)).unwrap();
+        assert_eq!(
+            both.spec.unwrap().ip_family_policy.as_deref(),
+            Some("PreferDualStack")
+        );
     }
 }

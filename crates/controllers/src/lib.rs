@@ -68,7 +68,7 @@ use davit_task::{TaskEnded, Tasks};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use informers::Informers;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -76,7 +76,7 @@ use tokio_util::sync::CancellationToken;
 pub use certificates::{Authority, AuthorityError};
 pub use controller::Error;
 pub use load_balancer::LoadBalancing;
-pub use node_ipam::NodeRanges;
+pub use node_ipam::{ClusterRange, NodeRanges};
 pub use token_secrets::TokenSigner;
 
 /// What the controllers need to know beyond what the API tells them.
@@ -92,7 +92,7 @@ pub struct Options {
     /// Gives nodes ranges of addresses for their pods. They get none without.
     pub node_ranges: Option<NodeRanges>,
     /// The address of the Service `kube-dns`, which is made when nodes answer questions for names. None is made without.
-    pub dns_address: Option<Ipv4Addr>,
+    pub dns_addresses: Vec<IpAddr>,
     /// Where Services of type LoadBalancer have their addresses from.
     pub load_balancing: LoadBalancing,
     /// Makes the class `standard` of davit's own provisioner, the default where there is no other, once in the cluster's
@@ -192,8 +192,8 @@ impl Controllers {
         let rules = spawner.informer();
         device_taint_eviction::spawn(&mut spawner, claims.clone(), slices.clone(), rules.clone());
         resourcepool_status::spawn(&mut spawner, claims, slices, rules);
-        if let Some(address) = self.options.dns_address {
-            cluster_dns::spawn(&mut spawner, address);
+        if !self.options.dns_addresses.is_empty() {
+            cluster_dns::spawn(&mut spawner, self.options.dns_addresses);
         }
         garbage_collector::spawn(&mut spawner);
         tokio::select! {

@@ -22,7 +22,7 @@ use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use serde_json::json;
 use std::collections::{BTreeSet, HashMap};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -227,7 +227,7 @@ impl LoadBalancer {
     }
 
     /// Writes the addresses of a Service, unless it has them.
-    async fn write(&self, wish: &Balanced, addresses: &BTreeSet<Ipv4Addr>) -> Result<(), Error> {
+    async fn write(&self, wish: &Balanced, addresses: &BTreeSet<IpAddr>) -> Result<(), Error> {
         let key = ObjectKey::of(wish.service.as_ref());
         let texts: BTreeSet<String> = addresses.iter().map(ToString::to_string).collect();
         if balanced_at(&wish.service) == texts {

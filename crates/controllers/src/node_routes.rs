@@ -1,5 +1,5 @@
-//! Publishes where the pods of each node are: one EndpointSlice a node in `kube-system`, with the node's address and, as an
-//! annotation, the range of its pods.
+//! Publishes where the pods of each node are: for each family one EndpointSlice a node in `kube-system`, with the node's
+//! address and, as an annotation, the range of its pods.
 //!
 //! Nodes need no more to make routes to one another, and may not read one another's Node objects.
 
@@ -7,16 +7,23 @@ use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none
 use crate::informers::Informers;
 use async_trait::async_trait;
 use davit_client::ObjectKey;
-use davit_netplan::{addresses_of, range_of};
+use davit_netplan::{Family, addresses_of, range_of};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 const NAMESPACE: &str = "kube-system";
-const PREFIX: &str = "davit-node-";
+/// With what the names of the slices begin, by the family of their addresses.
+fn prefix(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "davit-node-",
+        Family::V6 => "davit-node6-",
+    }
+}
+
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The slices belong together under this name; there is no such Service.
 const NODES: &str = "davit-nodes";
@@ -36,7 +43,8 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         client: spawner.client.clone(),
         informers: informers.clone(),
     });
-    let matters = |old: &Node, new: &Node| route_of(old) != route_of(new);
+    let routes = |node: &Node| Family::ALL.map(|family| route_of(node, family));
+    let matters = move |old: &Node, new: &Node| routes(old) != routes(new);
     spawner.feed_changes(&informers.nodes, &queue, matters, |node: &Node| {
         vec![ObjectKey::of(node)]
     });
@@ -46,7 +54,10 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
         |slice: &EndpointSlice| {
             let labels = slice.labels();
             let name = slice.metadata.name.as_deref().unwrap_or_default();
-            let node = name.strip_prefix(PREFIX).filter(|_| {
+            let node = Family::ALL
+                .into_iter()
+                .find_map(|family| name.strip_prefix(prefix(family)));
+            let node = node.filter(|_| {
                 slice.metadata.namespace.as_deref() == Some(NAMESPACE)
                     && labels.get(MANAGED_BY).is_some_and(|by| by == MANAGER)
             });
@@ -57,17 +68,19 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>) {
     );
 }
 
-/// The range of a node's pods, and the address by which other nodes reach it.
-fn route_of(node: &Node) -> Option<(String, Ipv4Addr)> {
-    let range = range_of(node)?;
-    Some((range.to_string(), addresses_of(node).next()?))
+/// The range of a node's pods, and the address by which other nodes reach it, of one family.
+fn route_of(node: &Node, family: Family) -> Option<(String, IpAddr)> {
+    let range = range_of(node, family)?;
+    let mut addresses = addresses_of(node).filter(|address| Family::of(*address) == family);
+    Some((range.to_string(), addresses.next()?))
 }
 
-fn slice_of(node: &Node, range: &str, address: Ipv4Addr) -> Result<EndpointSlice, Error> {
+fn slice_of(node: &Node, range: &str, address: IpAddr) -> Result<EndpointSlice, Error> {
+    let family = Family::of(address);
     let name = node.name_any();
     let slice = json!({
         "metadata": {
-            "name": format!("{PREFIX}{name}"), "namespace": NAMESPACE,
+            "name": format!("{}{name}", prefix(family)), "namespace": NAMESPACE,
             "labels": { SERVICE_NAME: NODES, MANAGED_BY: MANAGER },
             "annotations": { RANGE: range },
             "ownerReferences": [{
@@ -75,7 +88,7 @@ fn slice_of(node: &Node, range: &str, address: Ipv4Addr) -> Result<EndpointSlice
                 "uid": node.metadata.uid.clone().unwrap_or_default(),
             }],
         },
-        "addressType": "IPv4",
+        "addressType": family.name(),
         "endpoints": [{ "addresses": [address], "nodeName": name }],
         "ports": [],
     });
@@ -87,18 +100,27 @@ impl Reconcile for Routes {
     const NAME: &'static str = "node-routes";
 
     async fn sync(&self, key: &ObjectKey) -> Result<Next, Error> {
-        let name = format!("{PREFIX}{}", key.name);
+        for family in Family::ALL {
+            self.sync_family(key, family).await?;
+        }
+        Ok(Next::Wait)
+    }
+}
+
+impl Routes {
+    async fn sync_family(&self, key: &ObjectKey, family: Family) -> Result<(), Error> {
+        let name = format!("{}{}", prefix(family), key.name);
         let slices: Api<EndpointSlice> = Api::namespaced(self.client.clone(), NAMESPACE);
         let held = self.informers.endpoint_slices.get(Some(NAMESPACE), &name);
         let what = || format!("endpoint slice {NAMESPACE}/{name}");
         let node = self.informers.nodes.get(None, &key.name);
-        let route = node.as_ref().and_then(|node| route_of(node));
+        let route = node.as_ref().and_then(|node| route_of(node, family));
         let (Some(node), Some((range, address))) = (node, route) else {
             if held.is_some() {
                 let deleted = slices.delete(&name, &DeleteParams::default()).await;
                 gone_is_none(deleted).context(|| format!("delete {}", what()))?;
             }
-            return Ok(Next::Wait);
+            return Ok(());
         };
         let wanted = slice_of(&node, &range, address)?;
         match held {
@@ -120,7 +142,7 @@ impl Reconcile for Routes {
             }
             Some(_) => {}
         }
-        Ok(Next::Wait)
+        Ok(())
     }
 }
 
@@ -141,7 +163,8 @@ mod tests {
             }))
             .unwrap()
         };
-        let address = Ipv4Addr::new(192, 0, 2, 7);
+        let address: IpAddr = "192.0.2.7".parse().unwrap();
+        let route_of = |node: &Node| super::route_of(node, Family::V4);
         let found = route_of(&node(Some("10.244.1.0/24"), "192.0.2.7"));
         assert_eq!(found, Some(("10.244.1.0/24".to_owned(), address)));
         assert_eq!(route_of(&node(None, "192.0.2.7")), None);
@@ -150,5 +173,10 @@ mod tests {
         let slice = slice_of(&node(None, ""), "10.244.1.0/24", address).unwrap();
         assert_eq!(slice.metadata.name.as_deref(), Some("davit-node-n"));
         assert_eq!(slice.annotations()[RANGE], "10.244.1.0/24");
+        let six = node(Some("fd00:10:244:1::/64"), "2001:db8::7");
+        let (range, address) = super::route_of(&six, Family::V6).unwrap();
+        let slice = slice_of(&six, &range, address).unwrap();
+        assert_eq!(slice.metadata.name.as_deref(), Some("davit-node6-n"));
+        assert_eq!(slice.address_type, "IPv6");
     }
 }

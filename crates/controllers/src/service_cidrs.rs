@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,7 +56,7 @@ fn is_going(range: &ServiceCIDR) -> bool {
     range.metadata.deletion_timestamp.is_some()
 }
 
-/// The IPv4 networks of a range; Services get no other addresses.
+/// The networks of a range.
 fn networks(range: &ServiceCIDR) -> Vec<Network> {
     let spec = range.spec.as_ref();
     let cidrs = spec.and_then(|spec| spec.cidrs.as_ref());
@@ -64,7 +64,7 @@ fn networks(range: &ServiceCIDR) -> Vec<Network> {
     cidrs.filter_map(|cidr| cidr.parse().ok()).collect()
 }
 
-fn address(claim: &IPAddress) -> Option<Ipv4Addr> {
+fn address(claim: &IPAddress) -> Option<IpAddr> {
     claim.metadata.name.as_ref()?.parse().ok()
 }
 

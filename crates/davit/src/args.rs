@@ -6,11 +6,11 @@ use crate::join::JoinFlags;
 use crate::kubelet_flags::KubeletFlags;
 use crate::output::Output;
 use crate::plugin;
+use crate::pod_ranges::{ClusterCidrs, NodeSizes};
 use crate::scheduler_flags::SchedulerFlags;
 use anyhow::{Context, Result, anyhow};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use davit_api::features::Features;
-use davit_netplan::Network;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -291,13 +291,12 @@ pub(crate) struct Up {
     /// Start the example device plugin and a pod that holds two of its devices, and show who holds what
     #[arg(long, conflicts_with_all = ["no_node", "no_scheduler"])]
     pub(crate) demo: bool,
-    /// Addresses of all pods of the cluster, of which each node gets a part
-    /// [default: the first of 10.244.0.0/16, 10.245.0.0/16, … that this machine does not use]
-    #[arg(long, value_name = "CIDR")]
-    pub(crate) cluster_cidr: Option<Network>,
-    /// Bits of the part of a node
-    #[arg(long, value_name = "BITS", default_value_t = 24)]
-    pub(crate) node_cidr_mask_size: u8,
+    /// Addresses of all pods of the cluster, of which each node gets a part: one range, or one of each family
+    /// [default: of each family of --service-cluster-ip-range one; the first of 10.244.0.0/16, 10.245.0.0/16, … and of fd00:10:244::/56, … that this machine does not use]
+    #[arg(long, value_name = "CIDR[,CIDR]")]
+    pub(crate) cluster_cidr: Option<ClusterCidrs>,
+    #[command(flatten)]
+    pub(crate) node_sizes: NodeSizes,
     /// KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1) of the scheduler (docs/scheduler.md)
     #[arg(long, value_name = "FILE", conflicts_with = "no_scheduler")]
     pub(crate) scheduler_config: Option<PathBuf>,
@@ -489,14 +488,13 @@ pub(crate) struct Controllers {
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) allocate_node_cidrs: bool,
     /// Addresses of all pods of the cluster
-    #[arg(long, value_name = "CIDR", default_value = "10.244.0.0/16")]
-    pub(crate) cluster_cidr: Network,
-    /// Bits of the part of a node
-    #[arg(long, value_name = "BITS", default_value_t = 24)]
-    pub(crate) node_cidr_mask_size: u8,
+    #[arg(long, value_name = "CIDR[,CIDR]", default_value = "10.244.0.0/16")]
+    pub(crate) cluster_cidr: ClusterCidrs,
+    #[command(flatten)]
+    pub(crate) node_sizes: NodeSizes,
     /// Addresses of Services, which no pod gets
-    #[arg(long, value_name = "CIDR", default_value_t)]
-    pub(crate) service_cluster_ip_range: davit_apiserver::ServiceRange,
+    #[arg(long, value_name = "CIDR[,CIDR]", default_value_t)]
+    pub(crate) service_cluster_ip_range: davit_apiserver::ServiceRanges,
     /// The storage class that the cluster begins with: `local` makes class `standard`, whose volumes are directories of
     /// nodes, once in the cluster's life
     #[arg(long, value_name = "CLASS", value_enum, default_value_t = DefaultStorageClass::None)]

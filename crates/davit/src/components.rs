@@ -9,15 +9,16 @@ use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
 use davit_apiserver::version::Build;
 use davit_apiserver::{
-    ApiServer, KubeletAuthority, Loopback, Options, ServiceRange, ServingFiles, UserInfo,
+    ApiServer, KubeletAuthority, Loopback, Options, ServiceRanges, ServingFiles, UserInfo,
     admission, parse_token_file,
 };
 use davit_controllers::{Authority, TokenSigner};
+use davit_netplan::Family;
 use davit_oci::{Embedded, EmbeddedOptions, Hollow, Runtime};
 use davit_proto::cri::v1::{ContainerFilter, ContainerState, ContainerStateValue};
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,19 +108,26 @@ impl RunningServer {
         Ok(())
     }
 
+    /// Of the addresses by which pods reach this machine the one of the family of the Service `kubernetes`.
+    fn for_pods(&self, gateways: Result<Vec<IpAddr>, oneshot::error::RecvError>) -> Option<IpAddr> {
+        let family = self.server.service_ranges().primary().family();
+        let mut gateways = gateways.ok()?.into_iter();
+        gateways.find(|address| Family::of(*address) == family)
+    }
+
     /// Once pods have a gateway, serves there, too: a server that only this machine reaches is reached by its pods all the
     /// same, at the same port where it is free.
     pub(crate) async fn serve_pods(
         self,
-        gateway: oneshot::Receiver<Ipv4Addr>,
+        gateways: oneshot::Receiver<Vec<IpAddr>>,
         cancel: CancellationToken,
     ) -> Result<()> {
         let address = tokio::select! {
             () = cancel.cancelled() => return Ok(()),
-            address = gateway => match address {
-                Ok(address) => address,
+            found = gateways => match self.for_pods(found) {
+                Some(address) => address,
                 // Pods have no such network.
-                Err(_) => {
+                None => {
                     cancel.cancelled().await;
                     return Ok(());
                 }
@@ -156,7 +164,12 @@ pub(crate) async fn start_server(
     tasks: &mut JoinSet<Result<()>>,
     cancel: CancellationToken,
 ) -> Result<RunningServer> {
-    let address = SocketAddr::new(options.bind_address, options.port.unwrap_or(PORT));
+    let services = options.services.service_cluster_ip_range;
+    let bind = same_family(options)?;
+    let address = SocketAddr::new(
+        in_all_families(bind, &services),
+        options.port.unwrap_or(PORT),
+    );
     let listener = TcpListener::bind(address).await.with_context(|| {
         format!(
             "cannot listen on {address}; another port can be named with --port N (0 = any free one)"
@@ -177,7 +190,7 @@ pub(crate) async fn start_server(
     // Its own clients are shown its own certificate: they believe no other authority.
     let server_name = shown.as_ref().map(|_| LOOPBACK_NAME);
     server_options.serving_files = shown;
-    server_options.service_range = options.services.service_cluster_ip_range;
+    server_options.service_ranges = services;
     server_options.node_ports = options.services.service_node_port_range.clone();
     // A server that only this machine reaches, or one without a network, has its nodes here.
     server_options.loopback = Loopback {
@@ -222,6 +235,30 @@ pub(crate) async fn start_server(
         url,
         kubeconfig,
     })
+}
+
+/// The address to listen on, where it is one by which a server can be reached as the Service `kubernetes`: that is of the
+/// family of the first range.
+fn same_family(options: &ServerOptions) -> Result<IpAddr> {
+    let bind = options.bind_address;
+    let range = options.services.service_cluster_ip_range.primary();
+    let is_told = options.advertise_address.is_none() && !bind.is_loopback();
+    if is_told && !bind.is_unspecified() && Family::of(bind) != range.family() {
+        bail!(
+            "service IP family {:?} must match public address family {:?}",
+            range.to_string(),
+            bind.to_string()
+        );
+    }
+    Ok(bind)
+}
+
+/// All addresses of a machine are those of IPv6, too, in a cluster that has such.
+fn in_all_families(bind: IpAddr, services: &ServiceRanges) -> IpAddr {
+    match services.families().any(|family| family == Family::V6) {
+        true if bind == Ipv4Addr::UNSPECIFIED => Ipv6Addr::UNSPECIFIED.into(),
+        _ => bind,
+    }
 }
 
 /// The kubeconfigs of a server, whose certificates are renewed in time.
@@ -311,7 +348,7 @@ fn admission(options: &ServerOptions) -> Result<admission::Chain> {
 fn reachable(bound: IpAddr) -> IpAddr {
     match bound {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-        IpAddr::V6(ip) if ip.is_unspecified() => std::net::Ipv6Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
         other => other,
     }
 }
@@ -384,7 +421,7 @@ pub(crate) fn node_name(options: &NodeOptions) -> Result<String> {
 pub(crate) struct NodeStart<'a> {
     pub(crate) client: kube::Client,
     /// Learns the address by which pods reach this machine, once there is one.
-    pub(crate) gateway: Option<oneshot::Sender<Ipv4Addr>>,
+    pub(crate) gateway: Option<oneshot::Sender<Vec<IpAddr>>>,
     pub(crate) options: &'a NodeOptions,
     pub(crate) data_dir: &'a Path,
     /// The authority of those who call the node's server, PEM.
@@ -394,8 +431,32 @@ pub(crate) struct NodeStart<'a> {
     /// At its end it is said which containers go on.
     pub(crate) stays: bool,
     /// Addresses of Services; that of the DNS server among them, unless flags or configuration say.
-    pub(crate) services: ServiceRange,
+    pub(crate) services: ServiceRanges,
     pub(crate) demo: bool,
+}
+
+/// The addresses of a node unless flags say: one of each family of Services, as far as this machine has them.
+fn node_addresses(services: ServiceRanges) -> Vec<IpAddr> {
+    let four = davit_node::agent::default_address;
+    let found = services.families().filter_map(|family| match family {
+        Family::V4 => Some(four()),
+        Family::V6 => davit_node::agent::default_ipv6_address(),
+    });
+    let mut found: Vec<IpAddr> = found.collect();
+    if found.is_empty() {
+        found.push(four());
+    }
+    if found.len() < services.families().count()
+        || found
+            .first()
+            .is_some_and(|first| Family::of(*first) != services.primary().family())
+    {
+        tracing::warn!(
+            addresses = ?found, %services,
+            "this machine has no address of a family of Services by which others reach it; --node-ip names some"
+        );
+    }
+    found
 }
 
 /// Runs the node agent until it is stopped. `adjust` sees its options last.
@@ -416,7 +477,7 @@ pub(crate) async fn run_node(
         stays,
     } = start;
     let node_paths = NodePaths::new(options.root.as_deref(), data_dir)?;
-    let address = davit_node::agent::default_address();
+    let addresses = node_addresses(services);
     // Until the runtime is there nothing is asked of it.
     let none = Arc::new(Hollow::default());
     let mut node = davit_node::NodeOptions::new(node_name(options)?, node_paths.kubelet(), none);
@@ -427,14 +488,19 @@ pub(crate) async fn run_node(
         node.local_volumes = Some(given.unwrap_or_else(|| data_dir.join("volumes")));
     }
     node.port = options.node_port.unwrap_or(NODE_PORT);
-    node.node_ips = vec![address];
+    node.node_ips = addresses;
     node.client_ca = client_ca.map(String::into_bytes);
     node.address = listen;
     options.kubelet.apply(&mut node)?;
     features::remark(&node.features);
+    if node.address == Ipv4Addr::UNSPECIFIED && node.node_ips.iter().any(IpAddr::is_ipv6) {
+        node.address = Ipv6Addr::UNSPECIFIED.into();
+    }
     node.address = options.node_address.unwrap_or(node.address);
     adjust(&mut node)?;
     let opened = pod_network::open(options, &node_paths, data_dir, services, &mut node).await?;
+    let address = node.node_ips.first().copied();
+    let address = address.unwrap_or_else(davit_node::agent::default_address);
     let connecting = runtime(options, data_dir, &node_paths, address, demo, &opened);
     node.runtime = tokio::select! {
         () = stop.cancel.cancelled() => return Ok(()),

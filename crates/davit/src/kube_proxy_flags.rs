@@ -129,7 +129,8 @@ mod tests {
         assert_eq!(usual.node, "node-1");
         assert_eq!(usual.proxy.healthz, "0.0.0.0:10256".parse().ok());
         assert_eq!(usual.proxy.metrics, "127.0.0.1:10249".parse().ok());
-        let all = NodePortAddresses::Within(vec!["0.0.0.0/0".parse().unwrap()]);
+        let all = ["0.0.0.0/0", "::/0"].map(|range| range.parse().unwrap());
+        let all = NodePortAddresses::Within(all.into());
         assert_eq!(
             (usual.pods, usual.proxy.node_ports),
             (LocalPods::Unknown, all)

@@ -170,6 +170,10 @@ impl KubeletFlags {
             let label = label.as_str().unwrap_or_default().to_owned();
             options.labels.insert(name, label);
         }
+        let is_pair = |ips: &[IpAddr]| matches!(ips, [a, b] if a.is_ipv4() != b.is_ipv4());
+        if self.node_ip.len() > 1 && !is_pair(&self.node_ip) {
+            bail!("--node-ip must contain either a single IP or a dual-stack pair of IPs");
+        }
         if !self.node_ip.is_empty() {
             options.node_ips.clone_from(&self.node_ip);
         }

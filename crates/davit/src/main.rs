@@ -30,6 +30,7 @@ mod owner;
 mod paths;
 mod plugin;
 mod pod_network;
+mod pod_ranges;
 mod protection;
 mod proxy;
 mod proxy_config;

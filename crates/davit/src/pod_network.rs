@@ -4,25 +4,22 @@ mod bridge;
 
 use crate::args::{NodeOptions, PodNetwork, RuntimeKind, Up};
 use crate::paths::{self, NodePaths};
-use crate::serving;
+use crate::pod_ranges::ClusterCidrs;
 use anyhow::{Context, Result, bail};
-use davit_apiserver::ServiceRange;
+use davit_apiserver::ServiceRanges;
 use davit_controllers::NodeRanges;
-use davit_netplan::{ENFORCES_POLICIES, Network, PROXIES_SERVICES};
+use davit_netplan::{ENFORCES_POLICIES, Family, Network, PROXIES_SERVICES};
 use davit_network::{Claims, CniOrOwn, DnsOptions, NodeNetwork, RangeError};
 use davit_node::network_abilities::NetworkAbilities;
 use davit_oci::network::{Loopback, Network as Connects};
 use davit_oci::{Cni, CniOptions};
-use std::net::Ipv4Addr;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
 
-/// The first range of addresses that a cluster tries to have.
-const FIRST: &str = "10.244.0.0/16";
-/// Where the others are that it tries.
-const PRIVATE: &str = "10.0.0.0/8";
 /// Pods have a loopback device only.
 const NO_NETWORK: NetworkAbilities = NetworkAbilities {
     host_ports: false,
@@ -39,56 +36,80 @@ pub(crate) struct Opened {
     own: Option<NodeNetwork>,
 }
 
-/// The ranges of nodes' pods.
-pub(crate) fn ranges(cluster: Network, bits: u8, services: Network) -> Result<NodeRanges> {
-    if bits <= cluster.bits() || bits > 30 {
-        bail!("--node-cidr-mask-size: {cluster} has no parts of {bits} bits that pods fit into");
-    }
-    if services.overlaps(cluster) {
-        bail!("--cluster-cidr: {cluster} overlaps {services}, the addresses of Services");
-    }
-    Ok(NodeRanges {
-        cluster,
-        bits,
-        services: None,
-    })
-}
-
-/// The ranges of a whole cluster in one process: as asked for, as chosen at its first start, or one that no other cluster
-/// of this machine has.
+/// The ranges of a whole cluster in one process: as asked for, as chosen at its first start, or such that no other cluster
+/// of this machine has. Of each family of Services there is one.
 pub(crate) fn cluster_ranges(args: &Up, data_dir: &Path) -> Result<NodeRanges> {
     let network = args.node.pod_network()?;
     let has_links =
         !args.no_node && paths::is_root() && matches!(network, PodNetwork::Own | PodNetwork::Usual);
     let file = data_dir.join(CHOSEN);
     let before = std::fs::read_to_string(&file).ok();
-    let wanted = args
-        .cluster_cidr
-        .or(before.and_then(|text| text.trim().parse().ok()));
-    let first = wanted.unwrap_or(FIRST.parse()?);
-    let services = serving::network(args.server.services.service_cluster_ip_range)?;
-    let usual = ranges(first, args.node_cidr_mask_size, services)?;
+    let before: Option<ClusterCidrs> = before.and_then(|text| text.trim().parse().ok());
+    let services = args.server.services.service_cluster_ip_range;
+    let given = args.cluster_cidr.clone().map(|given| given.0);
+    let families: BTreeSet<Family> = services.families().collect();
+    if let Some(given) = &given
+        && given
+            .iter()
+            .map(|range| range.family())
+            .collect::<BTreeSet<_>>()
+            != families
+    {
+        bail!(
+            "--cluster-cidr and --service-cluster-ip-range must be of the same IP families: pods reach Services of theirs only"
+        );
+    }
+    let known = given.or(before.map(|before| before.0)).unwrap_or_default();
+    let choices = services.families().map(|family| {
+        let (first, within) = usual(family)?;
+        let wanted = known.iter().find(|range| range.family() == family).copied();
+        Ok((wanted, first, within))
+    });
+    let mut choices = choices.collect::<Result<Vec<_>>>()?;
+    // the order is that of the flag
+    if let Some(given) = &args.cluster_cidr {
+        choices
+            .sort_by_key(|(wanted, ..)| given.0.iter().position(|range| Some(*range) == *wanted));
+    }
+    let usual: Vec<Network> = choices
+        .iter()
+        .map(|(wanted, first, _)| wanted.unwrap_or(*first))
+        .collect();
+    let usual = args.node_sizes.ranges(&usual, services)?;
     if !has_links {
         return Ok(usual);
     }
     let claims = Claims::of_clusters();
-    let claimed = match wanted {
-        Some(range) => claims.claim(data_dir, range).map(|()| range),
-        None => claims.choose(data_dir, first, PRIVATE.parse()?, services),
-    };
-    let cluster = match claimed {
-        Ok(range) => range,
-        // Whoever may not claim may not make links either, and runs without.
-        Err(RangeError::Claims { dir, error }) if network == PodNetwork::Usual => {
-            tracing::warn!(dir = %dir.display(), %error, "ranges of pods cannot be claimed");
-            return Ok(usual);
+    let mut claimed = Vec::new();
+    for (wanted, first, within) in choices {
+        let claim = match wanted {
+            Some(range) => claims.claim(data_dir, range).map(|()| range),
+            None => claims.choose(data_dir, first, within, &usual.services),
+        };
+        match claim {
+            Ok(range) => claimed.push(range),
+            // Whoever may not claim may not make links either, and runs without.
+            Err(RangeError::Claims { dir, error }) if network == PodNetwork::Usual => {
+                tracing::warn!(dir = %dir.display(), %error, "ranges of pods cannot be claimed");
+                return Ok(usual);
+            }
+            Err(error) => return Err(error.into()),
         }
-        Err(error) => return Err(error.into()),
-    };
+    }
+    let ranges = args.node_sizes.ranges(&claimed, services)?;
     std::fs::create_dir_all(data_dir.join("network"))
-        .and_then(|()| std::fs::write(&file, format!("{cluster}\n")))
+        .and_then(|()| std::fs::write(&file, format!("{}\n", ClusterCidrs(claimed))))
         .with_context(|| format!("cannot write {}", file.display()))?;
-    Ok(NodeRanges { cluster, ..usual })
+    Ok(ranges)
+}
+
+/// The first range of a family that a cluster tries to have, and where the others are that it tries.
+fn usual(family: Family) -> Result<(Network, Network)> {
+    let (first, within) = match family {
+        Family::V4 => ("10.244.0.0/16", "10.0.0.0/8"),
+        Family::V6 => ("fd00:10:244::/56", "fd00:10:200::/40"),
+    };
+    Ok((first.parse()?, within.parse()?))
 }
 
 /// Who does something for the network of a node.
@@ -120,7 +141,7 @@ pub(crate) async fn open(
     options: &NodeOptions,
     node_paths: &NodePaths,
     data_dir: &Path,
-    services: ServiceRange,
+    services: ServiceRanges,
     node: &mut davit_node::NodeOptions,
 ) -> Result<Opened> {
     let opened = choose(options, node_paths, data_dir, services, node).await?;
@@ -135,7 +156,7 @@ async fn choose(
     options: &NodeOptions,
     node_paths: &NodePaths,
     data_dir: &Path,
-    services: ServiceRange,
+    services: ServiceRanges,
     node: &mut davit_node::NodeOptions,
 ) -> Result<Opened> {
     let cni = |conf_dir: PathBuf| CniOptions {
@@ -204,7 +225,7 @@ async fn choose(
     let annotation = (SERVES_DNS.to_owned(), serves.to_owned());
     node.annotations.extend([annotation]);
     if options.dns && node.cluster_dns.servers.is_empty() {
-        node.cluster_dns.servers = vec![services.dns().to_string()];
+        node.cluster_dns.servers = vec![services.primary().dns().to_string()];
     }
     node.network = NetworkAbilities {
         host_ports: true,
@@ -227,18 +248,18 @@ async fn choose(
 pub(crate) async fn run(
     opened: Opened,
     client: kube::Client,
-    gateway: Option<oneshot::Sender<Ipv4Addr>>,
+    gateway: Option<oneshot::Sender<Vec<IpAddr>>>,
     look: Arc<Notify>,
     cancel: CancellationToken,
 ) {
     let Some(own) = opened.own else { return };
-    let mut found = own.gateway();
+    let mut found = own.gateways();
     let tell = async {
-        let address = found.wait_for(Option::is_some).await;
-        let address = address.ok().and_then(|address| *address);
-        if let (Some(address), Some(gateway)) = (address, gateway) {
+        let addresses = found.wait_for(|found| !found.is_empty()).await;
+        let addresses = addresses.ok().map(|addresses| addresses.clone());
+        if let (Some(addresses), Some(gateway)) = (addresses, gateway) {
             // nobody listens when the server is reached anyway
-            let _ = gateway.send(address);
+            let _ = gateway.send(addresses);
         }
         look.notify_one();
     };

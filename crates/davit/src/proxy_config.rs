@@ -2,11 +2,10 @@
 
 use crate::proxy_flags::BindAddress;
 use anyhow::{Context, Result, bail};
-use davit_netplan::Network;
+use davit_netplan::{Family, Network};
 use davit_network::{LocalPods, NodePortAddresses, ProxyAlone, ProxyOptions};
 use serde::Deserialize;
 use serde_json::Value;
-use std::net::Ipv6Addr;
 
 const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
 const KIND: &str = "KubeProxyConfiguration";
@@ -176,15 +175,17 @@ impl KubeProxyConfiguration {
         let words = self.node_port_addresses.clone().unwrap_or_default();
         if words.is_empty() && self.mode != "nftables" {
             // as in that mode of kube-proxy
-            return Ok(NodePortAddresses::Within(vec!["0.0.0.0/0".parse()?]));
+            return Ok(NodePortAddresses::Within(
+                Family::ALL.map(Family::everything).into(),
+            ));
         }
-        Ok(NodePortAddresses::parse(&without_ipv6(words))?)
+        Ok(NodePortAddresses::parse(&words)?)
     }
 
     fn pods(&self) -> Result<LocalPods> {
         let ranges = self.cluster_cidr.split(',').map(str::trim);
         let ranges = ranges.filter(|range| !range.is_empty()).map(str::to_owned);
-        let ranges = without_ipv6(ranges.collect());
+        let ranges: Vec<String> = ranges.collect();
         match self.detect_local_mode.as_str() {
             "NodeCIDR" => Ok(LocalPods::OfNode),
             "" | "ClusterCIDR" if ranges.is_empty() => {
@@ -201,18 +202,6 @@ impl KubeProxyConfiguration {
             }
         }
     }
-}
-
-/// davit gives Services no addresses of IPv6: their ranges are another family's matter.
-fn without_ipv6(words: Vec<String>) -> Vec<String> {
-    let (ipv6, others): (Vec<_>, Vec<_>) = words.into_iter().partition(|word| {
-        let address = word.split('/').next().unwrap_or_default();
-        address.parse::<Ipv6Addr>().is_ok()
-    });
-    if !ipv6.is_empty() {
-        tracing::warn!(ranges = ipv6.join(","), "Services have no IPv6 here yet");
-    }
-    others
 }
 
 #[cfg(test)]
@@ -357,13 +346,13 @@ winkernel:
             proxy(&[nftables]).proxy.node_ports,
             NodePortAddresses::Primary
         );
-        let all = NodePortAddresses::Within(vec!["0.0.0.0/0".parse().unwrap()]);
+        let all = NodePortAddresses::Within(Family::ALL.map(Family::everything).into());
         assert_eq!(proxy(&[]).proxy.node_ports, all);
         let dual = ("10.244.0.0/16", "10.244.0.0/16,fd00:10::/56");
         let LocalPods::Within(ranges) = proxy(&[dual]).pods else {
             panic!("ranges expected")
         };
-        assert_eq!(ranges.len(), 1);
+        assert_eq!(ranges.len(), 2, "one of each family");
         let node = ("detectLocalMode: \"\"", "detectLocalMode: NodeCIDR");
         assert_eq!(proxy(&[node]).pods, LocalPods::OfNode);
         let all = ("masqueradeAll: false", "masqueradeAll: true");

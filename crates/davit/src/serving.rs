@@ -2,8 +2,7 @@
 //! them.
 
 use anyhow::{Result, bail};
-use davit_apiserver::{NodePorts, ServiceRange, ServingFiles};
-use davit_netplan::Network;
+use davit_apiserver::{NodePorts, ServiceRanges, ServingFiles};
 use std::path::{Path, PathBuf};
 
 /// The certificate that is shown, by `davit server`.
@@ -64,20 +63,13 @@ impl ServingFlags {
 /// The addresses and ports of Services.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct ServiceFlags {
-    /// Addresses of Services, for the cluster's life
-    #[arg(long, value_name = "CIDR", default_value_t)]
-    pub(crate) service_cluster_ip_range: ServiceRange,
+    /// Addresses of Services, for the cluster's life: one range, or one of each family, of which the first is that of Services
+    /// that do not say
+    #[arg(long, value_name = "CIDR[,CIDR]", default_value_t)]
+    pub(crate) service_cluster_ip_range: ServiceRanges,
     /// Ports of Services on nodes
     #[arg(long, value_name = "FIRST-LAST", default_value_t)]
     pub(crate) service_node_port_range: NodePorts,
-}
-
-/// The range as the networks of pods know it.
-///
-/// # Errors
-/// Never for a range that could be parsed.
-pub(crate) fn network(range: ServiceRange) -> Result<Network> {
-    Ok(range.to_string().parse()?)
 }
 
 #[cfg(test)]

@@ -4,14 +4,14 @@ use crate::args::{Attached, Controllers, DefaultStorageClass, Node, Server};
 use crate::components::{NodeStart, Stop, lacks_privileges, node_name, run_node, start_server};
 use crate::node_identity::Identity;
 use crate::shutdown::{Received, STOPPING, Signals};
-use crate::{features, owner, paths, pod_network, service_manager, serving};
+use crate::{features, owner, paths, pod_ranges, service_manager};
 use anyhow::{Context, Result, bail};
-use davit_apiserver::{KubeletAuthority, ServiceRange};
+use davit_apiserver::{KubeletAuthority, ServiceRange, ServiceRanges};
 use davit_client::LeaderElector;
 use davit_controllers::{Authority, TokenSigner};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -104,16 +104,18 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
             "the kubeconfig names no authority: pods get no kube-root-ca.crt; --root-ca-file FILE gives them one"
         );
     }
-    let services = serving::network(args.service_cluster_ip_range)?;
     let options = davit_controllers::Options {
         root_ca,
         authority,
         token_signer,
         node_ranges: args
             .allocate_node_cidrs
-            .then(|| pod_network::ranges(args.cluster_cidr, args.node_cidr_mask_size, services))
+            .then(|| {
+                args.node_sizes
+                    .ranges(&args.cluster_cidr.0, args.service_cluster_ip_range)
+            })
             .transpose()?,
-        dns_address: args.dns.then_some(args.service_cluster_ip_range.dns()),
+        dns_addresses: dns_addresses(args.service_cluster_ip_range, args.dns),
         load_balancing: args.load_balancer.into(),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: args.flex_volume_plugin_dir.clone(),
@@ -127,6 +129,12 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
         },
     )
     .await
+}
+
+/// The addresses of the Service `kube-dns`; none where names are somebody else's.
+pub(crate) fn dns_addresses(services: ServiceRanges, wanted: bool) -> Vec<IpAddr> {
+    let wanted = services.all().filter(|_| wanted);
+    wanted.map(ServiceRange::dns).collect()
 }
 
 /// The Lease for which a component stands.
@@ -275,6 +283,10 @@ pub(crate) async fn node(mut args: Node) -> Result<()> {
     };
     let ca = cluster_ca(&identity.kubeconfig)?;
     let client = identity.client.clone();
+    let asking = async { Ok(pod_ranges::services_of(client.clone(), &data_dir).await) };
+    let Some(services) = signals.unless_received(asking).await? else {
+        return Ok(());
+    };
     // ends with this function
     let mut tasks = JoinSet::new();
     tasks.spawn(identity.attend(cancel.clone()));
@@ -291,7 +303,7 @@ pub(crate) async fn node(mut args: Node) -> Result<()> {
         data_dir: &data_dir,
         client_ca: ca,
         listen: Ipv4Addr::UNSPECIFIED.into(),
-        services: ServiceRange::default(),
+        services,
         demo: false,
         stays: true,
     };

@@ -117,7 +117,7 @@ impl Cluster {
                 let (server, client, args) = (server.clone(), client.clone(), args.clone());
                 let ranges = pod_network::cluster_ranges(&args, data_dir)?;
                 move |cancel| {
-                    let options = controllers(&server, &args, ranges);
+                    let options = controllers(&server, &args, ranges.clone());
                     let client = client.clone();
                     async move {
                         let controllers = davit_controllers::Controllers::new(client, options?);
@@ -282,10 +282,10 @@ fn controllers(
         authority: server.authority()?,
         token_signer: Some(server.token_signer()?),
         node_ranges: Some(ranges),
-        dns_address: args
-            .node
-            .dns
-            .then_some(args.server.services.service_cluster_ip_range.dns()),
+        dns_addresses: single::dns_addresses(
+            args.server.services.service_cluster_ip_range,
+            args.node.dns,
+        ),
         load_balancing: args.load_balancer.into(),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: flex_volume_plugin_dir(args),

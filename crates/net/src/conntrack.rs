@@ -1,11 +1,13 @@
 //! The connections that the kernel knows (ctnetlink): UDP's live on after their endpoint has gone, unless they are ended.
 
 use crate::message::{Message, attribute};
+use crate::nft::IpVersion;
+use crate::route::octets;
 use crate::socket::{DUMP, REQUEST, Socket};
 use nix::libc;
 use nix::sys::socket::SockProtocol;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 const SUBSYSTEM: u16 = 1;
 const GET: u16 = 1;
@@ -15,8 +17,8 @@ const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
 const TUPLE_ADDRESSES: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
-const SOURCE_ADDRESS: u16 = 1;
-const DESTINATION_ADDRESS: u16 = 2;
+/// Source and destination, by version.
+const ADDRESSES: [(IpVersion, [u16; 2]); 2] = [(IpVersion::Four, [1, 2]), (IpVersion::Six, [3, 4])];
 const PROTOCOL_NUMBER: u16 = 1;
 const SOURCE_PORT: u16 = 2;
 const DESTINATION_PORT: u16 = 3;
@@ -27,12 +29,12 @@ const UDP: u8 = 17;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Direction {
     /// Who sends.
-    pub from: (Ipv4Addr, u16),
+    pub from: (IpAddr, u16),
     /// Who receives.
-    pub to: (Ipv4Addr, u16),
+    pub to: (IpAddr, u16),
 }
 
-/// A UDP connection over IPv4.
+/// A UDP connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connection {
     /// As the client sees it.
@@ -46,9 +48,14 @@ fn read(tuple: &[u8]) -> Option<(Direction, u8)> {
         attribute(tuple, TUPLE_ADDRESSES)?,
         attribute(tuple, TUPLE_PROTOCOL)?,
     );
-    let address = |kind| {
-        let octets: [u8; 4] = attribute(addresses, kind)?.try_into().ok()?;
-        Some(Ipv4Addr::from(octets))
+    let address = |which: usize| {
+        let octets = ADDRESSES
+            .iter()
+            .find_map(|(_, kinds)| attribute(addresses, kinds[which]))?;
+        match *octets {
+            [a, b, c, d] => Some(IpAddr::from([a, b, c, d])),
+            _ => Some(IpAddr::from(<[u8; 16]>::try_from(octets).ok()?)),
+        }
     };
     let port = |kind| {
         let bytes: [u8; 2] = attribute(protocol, kind)?.try_into().ok()?;
@@ -56,24 +63,36 @@ fn read(tuple: &[u8]) -> Option<(Direction, u8)> {
     };
     let number = *attribute(protocol, PROTOCOL_NUMBER)?.first()?;
     let direction = Direction {
-        from: (address(SOURCE_ADDRESS)?, port(SOURCE_PORT)?),
-        to: (address(DESTINATION_ADDRESS)?, port(DESTINATION_PORT)?),
+        from: (address(0)?, port(SOURCE_PORT)?),
+        to: (address(1)?, port(DESTINATION_PORT)?),
     };
     Some((direction, number))
 }
 
-fn message(kind: u16, flags: u16) -> Message {
-    // AF_INET, version and resource 0
-    Message::new((SUBSYSTEM << 8) | kind, flags, &[2, 0, 0, 0])
+fn message(version: IpVersion, kind: u16, flags: u16) -> Message {
+    let family = match version {
+        IpVersion::Four => libc::AF_INET,
+        IpVersion::Six => libc::AF_INET6,
+    };
+    // the version of the protocol and the resource are 0
+    let header = [u8::try_from(family).unwrap_or_default(), 0, 0, 0];
+    Message::new((SUBSYSTEM << 8) | kind, flags, &header)
 }
 
-/// The UDP connections over IPv4. Blocks.
+fn version(address: IpAddr) -> IpVersion {
+    match address {
+        IpAddr::V4(_) => IpVersion::Four,
+        IpAddr::V6(_) => IpVersion::Six,
+    }
+}
+
+/// The UDP connections of a version. Blocks.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn datagrams() -> io::Result<Vec<Connection>> {
+pub fn datagrams(version: IpVersion) -> io::Result<Vec<Connection>> {
     let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
-    let found = socket.ask(&message(GET, DUMP))?;
+    let found = socket.ask(&message(version, GET, DUMP))?;
     let read = |body: &Vec<u8>| {
         let rest = body.get(4..)?;
         let (original, protocol) = read(attribute(rest, TUPLE_ORIGINAL)?)?;
@@ -91,11 +110,14 @@ pub fn forget(connections: &[Connection]) -> io::Result<()> {
     let mut socket = Socket::open(SockProtocol::NetlinkNetFilter)?;
     for connection in connections {
         let way = connection.original;
-        let mut message = message(DELETE, REQUEST);
+        let version = version(way.from.0);
+        let mut message = message(version, DELETE, REQUEST);
+        let kinds = ADDRESSES.iter().find(|(of, _)| *of == version);
+        let [source, destination] = kinds.map_or([1, 2], |(_, kinds)| *kinds);
         message.nest(TUPLE_ORIGINAL, |to| {
             to.nest(TUPLE_ADDRESSES, |to| {
-                to.put(SOURCE_ADDRESS, &way.from.0.octets())
-                    .put(DESTINATION_ADDRESS, &way.to.0.octets());
+                to.put(source, &octets(way.from.0))
+                    .put(destination, &octets(way.to.0));
             })
             .nest(TUPLE_PROTOCOL, |to| {
                 to.put(PROTOCOL_NUMBER, &[UDP])

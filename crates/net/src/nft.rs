@@ -215,16 +215,45 @@ pub enum Point {
     Postrouting = 4,
 }
 
-/// A table for IPv4.
+/// Of which packets a table is. Numbers of a packet's header and types of fields follow from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum IpVersion {
+    /// IPv4 (`ip`).
+    Four,
+    /// IPv6 (`ip6`).
+    Six,
+}
+
+impl IpVersion {
+    /// `NFPROTO_…`, which is `AF_…`.
+    fn number(self) -> i32 {
+        match self {
+            Self::Four => libc::AF_INET,
+            Self::Six => libc::AF_INET6,
+        }
+    }
+
+    /// Bytes of an address.
+    pub(crate) fn address_length(self) -> u32 {
+        match self {
+            Self::Four => 4,
+            Self::Six => 16,
+        }
+    }
+}
+
+/// A table for the packets of one version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     name: String,
+    version: IpVersion,
 }
 
 /// Changes that happen at once, or not at all.
 #[derive(Debug)]
 pub struct Transaction {
     table: String,
+    version: IpVersion,
     messages: Vec<Message>,
     sets: u32,
 }
@@ -232,17 +261,18 @@ pub struct Transaction {
 /// The header of netfilter's messages.
 fn header(family: i32, resource: u16) -> [u8; 4] {
     let [high, low] = resource.to_be_bytes();
-    // 0 or 2
+    // 0, 2 or 10
     [u8::try_from(family).unwrap_or_default(), 0, high, low]
 }
 
-fn message(kind: u16, flags: u16) -> Message {
-    Message::new((SUBSYSTEM << 8) | kind, flags, &header(libc::AF_INET, 0))
+fn message(version: IpVersion, kind: u16, flags: u16) -> Message {
+    let header = header(version.number(), 0);
+    Message::new((SUBSYSTEM << 8) | kind, flags, &header)
 }
 
 impl Transaction {
     fn push(&mut self, kind: u16, flags: u16) -> &mut Message {
-        self.messages.push(message(kind, flags));
+        self.messages.push(message(self.version, kind, flags));
         let last = self.messages.len() - 1;
         &mut self.messages[last]
     }
@@ -301,13 +331,13 @@ impl Transaction {
     /// Appends a rule to a chain.
     pub fn add_rule(&mut self, chain: &str, rule: &[Expression]) {
         const APPEND: u16 = libc::NLM_F_APPEND as u16;
-        let table = self.table.clone();
+        let (table, version) = (self.table.clone(), self.version);
         self.push(NEWRULE, SILENT | CREATE | APPEND)
             .put_name(RULE_TABLE, &table)
             .put_name(RULE_CHAIN, chain)
             .nest(RULE_EXPRESSIONS, |to| {
                 for expression in rule {
-                    to.nest(LIST_ELEMENT, |to| expression.write(to));
+                    to.nest(LIST_ELEMENT, |to| expression.write(to, version));
                 }
             });
     }
@@ -326,7 +356,8 @@ impl Transaction {
         if set.dynamic.is_some() {
             flags |= FLAG_TIMEOUT | FLAG_EVAL;
         }
-        let (kind, length) = Field::join(set.keys);
+        let version = self.version;
+        let (kind, length) = Field::join(set.keys, version);
         let to = self.push(NEWSET, SILENT | CREATE);
         to.put_name(SET_TABLE, &table)
             .put_name(SET_NAME, set.name)
@@ -340,7 +371,7 @@ impl Transaction {
                 to.put_be32(SET_DATA_TYPE, VERDICT_TYPE);
             }
             Values::Fields(fields) => {
-                let (kind, length) = Field::join(fields);
+                let (kind, length) = Field::join(fields, version);
                 to.put_be32(SET_DATA_TYPE, kind)
                     .put_be32(SET_DATA_LENGTH, length);
             }
@@ -398,8 +429,9 @@ impl Transaction {
 impl Table {
     /// The table of this name, there or not.
     #[must_use]
-    pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into() }
+    pub fn new(name: impl Into<String>, version: IpVersion) -> Self {
+        let name = name.into();
+        Self { name, version }
     }
 
     /// Begins a transaction.
@@ -407,6 +439,7 @@ impl Table {
     pub fn transaction(&self) -> Transaction {
         Transaction {
             table: self.name.clone(),
+            version: self.version,
             messages: Vec::new(),
             sets: 0,
         }
@@ -440,7 +473,7 @@ impl Table {
     /// # Errors
     /// What the kernel says.
     pub fn mark(&self) -> io::Result<Option<Vec<u8>>> {
-        let mut message = message(GETTABLE, SILENT);
+        let mut message = message(self.version, GETTABLE, SILENT);
         message.put_name(TABLE_NAME, &self.name);
         message.flags |= REQUEST;
         match Self::open()?.ask(&message) {
@@ -472,7 +505,7 @@ impl Table {
     }
 
     fn names(&self, kind: u16, of_table: u16, of_name: u16) -> io::Result<Vec<String>> {
-        let found = Self::open()?.ask(&message(kind, DUMP))?;
+        let found = Self::open()?.ask(&message(self.version, kind, DUMP))?;
         let read = |body: &Vec<u8>| {
             let rest = body.get(4..)?;
             let table = attribute(rest, of_table).map(name)?;
@@ -487,7 +520,7 @@ impl Table {
     /// # Errors
     /// What the kernel says.
     pub fn elements(&self, set: &str) -> io::Result<Vec<Element>> {
-        let mut message = message(GETSETELEM, DUMP);
+        let mut message = message(self.version, GETSETELEM, DUMP);
         message
             .put_name(ELEMENTS_TABLE, &self.name)
             .put_name(ELEMENTS_SET, set);

@@ -100,7 +100,7 @@ fn link_header(index: u32, flags: u32) -> Vec<u8> {
     body
 }
 
-fn octets(address: IpAddr) -> Vec<u8> {
+pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => address.octets().to_vec(),

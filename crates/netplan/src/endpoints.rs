@@ -1,10 +1,12 @@
 //! Which endpoints a Service's port leads to (KEP-1669, KEP-2086, KEP-4444, KEP-3015; spec network.md 3.2).
 
+use crate::Family;
+use crate::family::number;
 use crate::network::address_of;
 use crate::plan::Protocol;
 use k8s_openapi::api::discovery::v1::{Endpoint as SliceEndpoint, EndpointSlice};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// More endpoints than these are not told to the kernel: a part of them is chosen, always the same.
 const MOST: usize = 512;
@@ -17,9 +19,9 @@ pub struct Node {
     /// Its label `topology.kubernetes.io/zone`.
     pub zone: Option<String>,
     /// Its addresses inside the cluster (`InternalIP`).
-    pub internal: BTreeSet<Ipv4Addr>,
+    pub internal: BTreeSet<IpAddr>,
     /// Its addresses outside (`ExternalIP`). Packets to them come to those inside where a router in between translates them.
-    pub external: BTreeSet<Ipv4Addr>,
+    pub external: BTreeSet<IpAddr>,
 }
 
 /// Which endpoints may be chosen.
@@ -46,15 +48,16 @@ struct Endpoint {
 /// The endpoints of one port.
 #[derive(Debug, Default)]
 pub(crate) struct Endpoints {
-    all: BTreeMap<(Ipv4Addr, u16), Endpoint>,
+    all: BTreeMap<(IpAddr, u16), Endpoint>,
 }
 
 /// Addresses that no endpoint of a cluster has.
-fn is_foreign(address: Ipv4Addr) -> bool {
-    address.is_loopback()
-        || address.is_link_local()
-        || address.is_unspecified()
-        || address.is_multicast()
+fn is_foreign(address: IpAddr) -> bool {
+    let is_link_local = match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    };
+    is_link_local || address.is_loopback() || address.is_unspecified() || address.is_multicast()
 }
 
 fn read(endpoint: &SliceEndpoint, node: &Node) -> Endpoint {
@@ -81,9 +84,11 @@ impl Endpoints {
         name: &str,
         protocol: Protocol,
         node: &Node,
+        family: Family,
     ) -> Self {
         let mut found = Self::default();
-        for slice in slices.iter().filter(|slice| slice.address_type == "IPv4") {
+        let of_family = |slice: &&&EndpointSlice| slice.address_type == family.name();
+        for slice in slices.iter().filter(of_family) {
             let fits = |port: &&k8s_openapi::api::discovery::v1::EndpointPort| {
                 port.name.as_deref().unwrap_or_default() == name
                     && Protocol::parse(port.protocol.as_deref()) == Some(protocol)
@@ -96,18 +101,18 @@ impl Endpoints {
                 continue;
             };
             if port > 0 {
-                found.enter(slice, port, node);
+                found.enter(slice, port, node, family);
             }
         }
         found
     }
 
-    fn enter(&mut self, slice: &EndpointSlice, port: u16, node: &Node) {
+    fn enter(&mut self, slice: &EndpointSlice, port: u16, node: &Node, family: Family) {
         for endpoint in slice.endpoints.iter().flatten() {
             let Some(address) = endpoint.addresses.first().and_then(|a| address_of(a)) else {
                 continue;
             };
-            if is_foreign(address) {
+            if is_foreign(address) || Family::of(address) != family {
                 continue;
             }
             let new = read(endpoint, node);
@@ -127,25 +132,25 @@ impl Endpoints {
     }
 
     /// All that serve, wherever and whatever for.
-    pub(crate) fn serving(&self) -> Vec<(Ipv4Addr, u16)> {
+    pub(crate) fn serving(&self) -> Vec<(IpAddr, u16)> {
         let serving = self.all.iter().filter(|(_, e)| e.serving || e.ready);
         serving.map(|(at, _)| *at).collect()
     }
 
     /// Addresses of this node that are ready.
-    pub(crate) fn ready_here(&self) -> impl Iterator<Item = Ipv4Addr> {
+    pub(crate) fn ready_here(&self) -> impl Iterator<Item = IpAddr> {
         let ready = self.all.iter().filter(|(_, e)| e.local && e.ready);
         ready.map(|((address, _), _)| *address)
     }
 
     /// Those of this node.
-    pub(crate) fn local(&self) -> impl Iterator<Item = Ipv4Addr> {
+    pub(crate) fn local(&self) -> impl Iterator<Item = IpAddr> {
         let here = self.all.iter().filter(|(_, e)| e.local);
         here.map(|((address, _), _)| *address)
     }
 
     /// Those that a packet may go to.
-    pub(crate) fn choose(&self, scope: Scope) -> Vec<(Ipv4Addr, u16)> {
+    pub(crate) fn choose(&self, scope: Scope) -> Vec<(IpAddr, u16)> {
         let within = |e: &&Endpoint| scope == Scope::Cluster || e.local;
         let ready: Vec<&Endpoint> = self
             .all
@@ -184,10 +189,12 @@ fn topology(ready: &[&Endpoint]) -> fn(&Endpoint) -> bool {
 }
 
 /// At most [`MOST`] of them; which depends on the endpoints alone, so that one more moves few.
-fn bounded(mut all: Vec<(Ipv4Addr, u16)>) -> Vec<(Ipv4Addr, u16)> {
+fn bounded(mut all: Vec<(IpAddr, u16)>) -> Vec<(IpAddr, u16)> {
     if all.len() > MOST {
         all.sort_by_key(|(address, port)| {
-            let number = u64::from(u32::from(*address)) << 16 | u64::from(*port);
+            // of an IPv6 address both halves count
+            let [high, low] = [number(*address) >> 64, number(*address)].map(|half| half as u64);
+            let number = (low ^ high.rotate_left(24)) << 16 ^ u64::from(*port);
             number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
         });
         all.truncate(MOST);

@@ -14,6 +14,7 @@
 mod balance;
 mod chain;
 mod endpoints;
+mod family;
 mod network;
 mod node;
 mod placement;
@@ -29,9 +30,10 @@ pub use balance::{
 };
 pub use chain::{Chain, Choice, Masquerade};
 pub use endpoints::{Node, Scope};
+pub use family::{Family, number, octets};
 pub use network::{Network, NetworkError};
 pub use node::{
-    ENFORCES_POLICIES, PROXIES_SERVICES, addresses_of, external_addresses_of, range_of,
+    ENFORCES_POLICIES, PROXIES_SERVICES, addresses_of, external_addresses_of, range_of, ranges_of,
 };
 pub use placement::{SlicePlacement, place_endpoints, same_ports};
 pub use plan::{HealthCheck, Key, Map, Nowhere, Plan, Protocol, Value};
@@ -40,4 +42,4 @@ pub use policy::{
     PodScope, PolicyPod, PolicyWorld, PortRange,
 };
 pub use service::plan;
-pub use service_ranges::{NodePorts, ServiceRange, ServiceRangeError};
+pub use service_ranges::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};

@@ -1,32 +1,43 @@
-//! Ranges of IPv4 addresses.
+//! Ranges of addresses.
 
+use crate::Family;
+use crate::family::number;
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A range of IPv4 addresses, as `10.244.0.0/16` writes it.
+/// A range of addresses of one family, as `10.244.0.0/16` and `fd00:10:244::/56` write them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Network {
-    first: u32,
+    first: IpAddr,
     bits: u8,
 }
 
-/// The IPv4 address that a text of an object means. Old objects have leading zeros, which say nothing (they are not octal), and
+/// The address that a text of an object means. Old objects have leading zeros, which say nothing (they are not octal), and
 /// addresses of IPv4 as those of IPv6; new ones may not (KEP-4858).
-pub(crate) fn address_of(text: &str) -> Option<Ipv4Addr> {
+pub(crate) fn address_of(text: &str) -> Option<IpAddr> {
     let text = text.trim();
-    let text = match text.rsplit_once(':') {
+    let dotted = match text.rsplit_once(':') {
         Some((before, address)) if before.eq_ignore_ascii_case("::ffff") => address,
-        _ => text,
+        Some(_) => {
+            return text
+                .parse::<Ipv6Addr>()
+                .ok()
+                .map(|address| address.to_canonical());
+        }
+        None => text,
     };
     let mut octets = [0_u8; 4];
-    let mut parts = text.split('.');
+    let mut parts = dotted.split('.');
     for octet in &mut octets {
         let part = parts.next()?;
         let digits = part.bytes().all(|digit| digit.is_ascii_digit());
         *octet = part.parse().ok().filter(|_| digits)?;
     }
-    parts.next().is_none().then(|| octets.into())
+    parts
+        .next()
+        .is_none()
+        .then(|| Ipv4Addr::from(octets).into())
 }
 
 /// A text that is no range of addresses.
@@ -35,39 +46,57 @@ pub struct NetworkError;
 
 impl fmt::Display for NetworkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not an IPv4 range of the form ADDRESS/BITS")
+        f.write_str("not a range of the form ADDRESS/BITS")
     }
 }
 
 impl std::error::Error for NetworkError {}
 
 impl Network {
-    /// The range of `bits` bits that `address` is in; `None` above 32 bits.
+    /// The range of `bits` bits that `address` is in; `None` for more bits than an address has.
     #[must_use]
-    pub fn around(address: Ipv4Addr, bits: u8) -> Option<Self> {
-        if bits > 32 {
+    pub fn around(address: impl Into<IpAddr>, bits: u8) -> Option<Self> {
+        let address = address.into();
+        let family = Family::of(address);
+        if bits > family.bits() {
             return None;
         }
-        let first = u32::from(address) & mask_of(bits);
+        let first = family.address(number(address) & mask_of(family, bits));
         Some(Self { first, bits })
+    }
+
+    /// All addresses of a family.
+    pub(crate) fn all_of(family: Family) -> Self {
+        Self {
+            first: family.unspecified(),
+            bits: 0,
+        }
+    }
+
+    /// Of which family its addresses are.
+    #[must_use]
+    pub fn family(self) -> Family {
+        Family::of(self.first)
     }
 
     /// The first address: the network's own.
     #[must_use]
-    pub fn first(self) -> Ipv4Addr {
-        self.first.into()
+    pub fn first(self) -> IpAddr {
+        self.first
     }
 
     /// The second address: what a node's pods have as their next hop.
     #[must_use]
-    pub fn gateway(self) -> Ipv4Addr {
-        self.first.saturating_add(1).into()
+    pub fn gateway(self) -> IpAddr {
+        self.family().address(number(self.first).saturating_add(1))
     }
 
-    /// The last address: the broadcast.
+    /// The last address: in IPv4 the broadcast.
     #[must_use]
-    pub fn last(self) -> Ipv4Addr {
-        (self.first | !mask_of(self.bits)).into()
+    pub fn last(self) -> IpAddr {
+        let family = self.family();
+        let free = number(family.highest()) & !mask_of(family, self.bits);
+        family.address(number(self.first) | free)
     }
 
     /// The bits that all addresses share.
@@ -78,14 +107,15 @@ impl Network {
 
     /// The mask of these bits.
     #[must_use]
-    pub fn mask(self) -> Ipv4Addr {
-        mask_of(self.bits).into()
+    pub fn mask(self) -> IpAddr {
+        let family = self.family();
+        family.address(mask_of(family, self.bits))
     }
 
     /// Whether an address is in it.
     #[must_use]
-    pub fn contains(self, address: Ipv4Addr) -> bool {
-        u32::from(address) & mask_of(self.bits) == self.first
+    pub fn contains(self, address: impl Into<IpAddr>) -> bool {
+        Self::around(address, self.bits) == Some(self)
     }
 
     /// Whether some address is in both.
@@ -117,23 +147,29 @@ impl Network {
     /// The `index`-th of its parts of so many bits; `None` when it has no such part.
     #[must_use]
     pub fn part(self, bits: u8, index: u32) -> Option<Self> {
-        let parts = 1_u64 << bits.checked_sub(self.bits)?;
-        if bits > 32 || u64::from(index) >= parts {
+        let family = self.family();
+        let more = u32::from(bits.checked_sub(self.bits)?);
+        // with more bits than an index has every index is a part
+        let is_part = 1_u64
+            .checked_shl(more)
+            .is_none_or(|parts| u64::from(index) < parts);
+        if bits > family.bits() || !is_part {
             return None;
         }
-        let size = 1_u64 << (32 - bits);
-        let first = u64::from(self.first) + u64::from(index) * size;
+        let offset = u128::from(index).checked_shl(u32::from(family.bits() - bits));
+        let first = number(self.first) + offset.unwrap_or(0);
         Some(Self {
-            first: u32::try_from(first).ok()?,
+            first: family.address(first),
             bits,
         })
     }
 }
 
-fn mask_of(bits: u8) -> u32 {
-    u32::MAX
-        .checked_shl(32 - u32::from(bits.min(32)))
-        .unwrap_or(0)
+/// The mask as a number.
+fn mask_of(family: Family, bits: u8) -> u128 {
+    let full = number(family.highest());
+    let free = u32::from(family.bits().saturating_sub(bits));
+    full & u128::MAX.checked_shl(free).unwrap_or(0)
 }
 
 impl fmt::Display for Network {
@@ -164,7 +200,7 @@ mod tests {
 
     #[test]
     fn addresses_as_old_objects_have_them() {
-        let ten = Some(Ipv4Addr::new(10, 0, 0, 1));
+        let ten = Some(Ipv4Addr::new(10, 0, 0, 1).into());
         for text in ["10.0.0.1", "010.000.0.01", " 10.0.0.1\n", "::ffff:10.0.0.1"] {
             assert_eq!(address_of(text), ten, "{text}");
         }
@@ -175,12 +211,14 @@ mod tests {
             "10.0.0.256",
             "+1.0.0.0",
             "a.b.c.d",
-            "::1",
-            "1::ffff:10.0.0.1",
+            "fd00::g",
+            "1::ffff::10.0.0.1",
         ] {
             assert_eq!(address_of(wrong), None, "{wrong}");
         }
         assert_eq!(net("010.1.0.0/016").to_string(), "10.1.0.0/16");
+        assert_eq!(address_of(" FD00:0::1 "), "fd00::1".parse().ok());
+        assert_eq!(address_of("::1"), "::1".parse().ok());
     }
 
     #[test]
@@ -203,8 +241,8 @@ mod tests {
     #[test]
     fn ranges() {
         let pods = net("10.244.0.0/16");
-        assert_eq!(pods.gateway(), Ipv4Addr::new(10, 244, 0, 1));
-        assert_eq!(pods.last(), Ipv4Addr::new(10, 244, 255, 255));
+        assert_eq!(pods.gateway().to_string(), "10.244.0.1");
+        assert_eq!(pods.last().to_string(), "10.244.255.255");
         assert!(pods.contains(Ipv4Addr::new(10, 244, 9, 1)));
         assert!(!pods.contains(Ipv4Addr::new(10, 245, 0, 0)));
         assert!(pods.overlaps(net("10.0.0.0/8")) && net("10.0.0.0/8").overlaps(pods));
@@ -215,8 +253,31 @@ mod tests {
         assert_eq!(net("0.0.0.0/0").part(32, 7), Some(net("0.0.0.7/32")));
         assert!(net("0.0.0.0/0").contains(Ipv4Addr::BROADCAST));
         assert_eq!(net(" 10.244.3.9/24 ").to_string(), "10.244.3.0/24");
-        for wrong in ["", "10.0.0.0", "10.0.0.0/33", "fd00::/64", "a/8"] {
+        for wrong in ["", "10.0.0.0", "10.0.0.0/33", "fd00::/129", "a/8"] {
             assert_eq!(wrong.parse::<Network>(), Err(NetworkError));
         }
+    }
+
+    #[test]
+    fn ranges_of_ipv6() {
+        let pods = net("fd00:10:244::/56");
+        assert_eq!(pods.gateway().to_string(), "fd00:10:244::1");
+        assert_eq!(
+            pods.last().to_string(),
+            "fd00:10:244:ff:ffff:ffff:ffff:ffff"
+        );
+        assert_eq!(pods.mask().to_string(), "ffff:ffff:ffff:ff00::");
+        assert_eq!(pods.part(64, 3), Some(net("fd00:10:244:3::/64")));
+        assert_eq!(pods.part(64, 256), None);
+        assert_eq!(pods.part(129, 0), None);
+        assert_eq!(
+            net("::/0").part(128, u32::MAX).map(Network::bits),
+            Some(128)
+        );
+        assert!(pods.contains("fd00:10:244:9::1".parse::<IpAddr>().unwrap()));
+        assert!(!pods.contains(Ipv4Addr::new(10, 244, 0, 1)));
+        // no address is of both families
+        assert!(!net("::/0").overlaps(net("0.0.0.0/0")));
+        assert!(net("::/0").overlaps(pods) && net("fd00::1/128").overlaps(Family::V6.everything()));
     }
 }

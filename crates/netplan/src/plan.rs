@@ -1,8 +1,9 @@
 //! The elements of the proxy's maps.
 
-use crate::Chain;
+use crate::family::octets;
+use crate::{Chain, Family};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 /// A map or set of the proxy's table. Those that lead to others come after these.
@@ -39,7 +40,7 @@ pub enum Value {
     /// It is in the set.
     Member,
     /// An endpoint.
-    Endpoint(Ipv4Addr, u16),
+    Endpoint(IpAddr, u16),
     /// The chain that goes on.
     Chain(Chain),
     /// The client learns that nobody listens.
@@ -51,6 +52,8 @@ pub enum Value {
 /// The elements of one Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
+    /// Of which family the addresses are.
+    pub family: Family,
     /// What stands where.
     pub entries: BTreeMap<Key, Value>,
     /// Endpoints of UDP ports, and where they are reached: connections to others end.
@@ -85,11 +88,11 @@ pub struct Nowhere {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Datagrams {
     /// Addresses of the Service, with the port.
-    pub at: Vec<(Ipv4Addr, u16)>,
+    pub at: Vec<(IpAddr, u16)>,
     /// Port of the nodes.
     pub node_port: Option<u16>,
     /// Endpoints that serve, ready or not.
-    pub serving: Vec<(Ipv4Addr, u16)>,
+    pub serving: Vec<(IpAddr, u16)>,
 }
 
 /// A protocol above IP, with its number there.
@@ -126,11 +129,11 @@ fn port_field(port: u16) -> [u8; 4] {
 }
 
 impl Key {
-    pub(crate) fn service(map: Map, address: Ipv4Addr, protocol: Protocol, port: u16) -> Self {
-        let fields = [address.octets(), protocol.field(), port_field(port)];
+    pub(crate) fn service(map: Map, address: IpAddr, protocol: Protocol, port: u16) -> Self {
+        let address = octets(address);
         Self {
             map,
-            bytes: fields.concat(),
+            bytes: [&address[..], &protocol.field(), &port_field(port)].concat(),
         }
     }
 
@@ -141,51 +144,45 @@ impl Key {
         }
     }
 
-    pub(crate) fn endpoint(address: Ipv4Addr, protocol: Protocol, port: u16, number: u32) -> Self {
+    pub(crate) fn endpoint(address: IpAddr, protocol: Protocol, port: u16, number: u32) -> Self {
         // The kernel draws numbers in this machine's byte order.
-        let fields = [
-            address.octets(),
-            protocol.field(),
-            port_field(port),
-            number.to_ne_bytes(),
-        ];
+        let place = Self::service(Map::Endpoints, address, protocol, port);
         Self {
-            map: Map::Endpoints,
-            bytes: fields.concat(),
+            bytes: [&place.bytes[..], &number.to_ne_bytes()].concat(),
+            ..place
         }
     }
 
-    pub(crate) fn hairpin(address: Ipv4Addr) -> Self {
+    pub(crate) fn hairpin(address: IpAddr) -> Self {
         Self {
             map: Map::Hairpin,
-            bytes: [address.octets(), address.octets()].concat(),
+            bytes: octets(address).repeat(2),
         }
     }
 
     /// The element that says that an address is a Service's own.
     #[must_use]
-    pub fn cluster_address(address: Ipv4Addr) -> Self {
+    pub fn cluster_address(address: IpAddr) -> Self {
         Self {
             map: Map::ClusterAddresses,
-            bytes: address.octets().to_vec(),
+            bytes: octets(address),
         }
     }
 
     /// The address that an element is about, if it is about one at which a Service is reached.
     #[must_use]
-    pub fn address(&self) -> Option<Ipv4Addr> {
+    pub fn address(&self, family: Family) -> Option<IpAddr> {
         let reached = REACHED.contains(&self.map);
-        let octets: &[u8; 4] = self.bytes.first_chunk()?;
-        reached.then(|| Ipv4Addr::from(*octets))
+        family.read(&self.bytes).filter(|_| reached)
     }
 
     /// All elements about an address at which Services are reached.
     #[must_use]
-    pub fn all_at(address: Ipv4Addr) -> [RangeInclusive<Self>; 3] {
+    pub fn all_at(address: IpAddr) -> [RangeInclusive<Self>; 3] {
         REACHED.map(|map| {
             let key = |rest: &[u8]| Self {
                 map,
-                bytes: [&address.octets(), rest].concat(),
+                bytes: [&octets(address)[..], rest].concat(),
             };
             key(&[])..=key(&[u8::MAX; 16])
         })
@@ -196,22 +193,36 @@ impl Key {
 const REACHED: [Map; 3] = [Map::Endpoints, Map::Services, Map::Refused];
 
 impl Plan {
+    /// Whether it says nothing.
+    #[must_use]
+    pub fn is_nothing(&self) -> bool {
+        *self == Self::nothing(self.family)
+    }
+
+    /// One that says nothing.
+    #[must_use]
+    pub fn nothing(family: Family) -> Self {
+        Self {
+            family,
+            ..Self::default()
+        }
+    }
+
     /// The Service's own addresses: those that no other has.
     #[must_use]
-    pub fn own_addresses(&self) -> BTreeSet<Ipv4Addr> {
+    pub fn own_addresses(&self) -> BTreeSet<IpAddr> {
         let own = self
             .entries
             .keys()
             .filter(|key| key.map == Map::ClusterAddresses);
-        let octets = own.filter_map(|key| key.bytes.first_chunk::<4>());
-        octets.map(|octets| Ipv4Addr::from(*octets)).collect()
+        own.filter_map(|key| self.family.read(&key.bytes)).collect()
     }
 }
 
 impl Value {
     /// An endpoint's fields, each padded to four bytes.
     #[must_use]
-    pub fn endpoint_fields(address: Ipv4Addr, port: u16) -> Vec<u8> {
-        [address.octets(), port_field(port)].concat()
+    pub fn endpoint_fields(address: IpAddr, port: u16) -> Vec<u8> {
+        [&octets(address)[..], &port_field(port)].concat()
     }
 }

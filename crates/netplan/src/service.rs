@@ -1,19 +1,17 @@
 //! The plan of one Service (spec network.md 3.1 to 3.4).
 
-use crate::Network;
 use crate::chain::{Chain, Choice, Masquerade};
 use crate::endpoints::{Endpoints, Node, Scope};
 use crate::network::address_of;
 use crate::plan::{Datagrams, HealthCheck, Key, Map, Plan, Protocol, Value};
+use crate::{Family, Network};
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Where the numbers of this node's endpoints begin.
 const LOCAL: u32 = 1 << 16;
-/// The address that stands for every address of a node.
-const ANY: Ipv4Addr = Ipv4Addr::UNSPECIFIED;
 /// Seconds that a client keeps its endpoint unless the Service says (`sessionAffinityConfig.clientIP.timeoutSeconds`).
 const AFFINITY: u32 = 10_800;
 
@@ -22,11 +20,11 @@ const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 /// Services and slices with this label have no address of their own.
 const HEADLESS: &str = "service.kubernetes.io/headless";
 
-/// What of a Service stands in the kernel of a node, with the slices of the Service. Nothing for a Service that a proxy
-/// passes over.
+/// What of a Service stands in the kernel of a node for one family, with the slices of the Service. Nothing for a Service
+/// that a proxy passes over.
 #[must_use]
-pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node) -> Plan {
-    let mut plan = Plan::default();
+pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node, family: Family) -> Plan {
+    let mut plan = Plan::nothing(family);
     let Some(spec) = service
         .spec
         .as_ref()
@@ -34,7 +32,7 @@ pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node) -> Plan {
     else {
         return plan;
     };
-    let addresses = Addresses::of(service, spec, node);
+    let addresses = Addresses::of(service, spec, node, family);
     let mut ready = BTreeSet::new();
     for address in &addresses.cluster {
         let key = Key::cluster_address(*address);
@@ -52,17 +50,20 @@ pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node) -> Plan {
             spec,
             protocol,
             port: number,
-            node_port: node_port(port),
-            endpoints: Endpoints::of(slices, name, protocol, node),
+            node_port: node_port(port).filter(|_| has_family(spec, family)),
+            endpoints: Endpoints::of(slices, name, protocol, node, family),
+            family,
         };
         ready.extend(reached.endpoints.ready_here());
         reached.enter(&addresses, &mut plan);
     }
-    plan.health = health_port(spec).map(|port| HealthCheck {
-        uid: service.metadata.uid.clone().unwrap_or_default(),
-        port,
-        endpoints: ready.len(),
-    });
+    plan.health = health_port(spec)
+        .filter(|_| has_family(spec, family))
+        .map(|port| HealthCheck {
+            uid: service.metadata.uid.clone().unwrap_or_default(),
+            port,
+            endpoints: ready.len(),
+        });
     plan
 }
 
@@ -88,6 +89,13 @@ fn health_port(spec: &ServiceSpec) -> Option<u16> {
     (number > 0).then_some(number)
 }
 
+/// Whether a Service is one of this family: it has an address of it.
+fn has_family(spec: &ServiceSpec, family: Family) -> bool {
+    let all = spec.cluster_ips.iter().flatten().chain(&spec.cluster_ip);
+    all.filter_map(|text| address_of(text))
+        .any(|address| Family::of(address) == family)
+}
+
 fn node_port(port: &ServicePort) -> Option<u16> {
     let number = port.node_port.and_then(|port| u16::try_from(port).ok());
     number.filter(|number| *number > 0)
@@ -95,18 +103,21 @@ fn node_port(port: &ServicePort) -> Option<u16> {
 
 /// Where a Service is reached.
 struct Addresses {
-    cluster: Vec<Ipv4Addr>,
-    external: Vec<Ipv4Addr>,
-    balanced: Vec<Ipv4Addr>,
+    cluster: Vec<IpAddr>,
+    external: Vec<IpAddr>,
+    balanced: Vec<IpAddr>,
     /// Sources that may use the load balancer's addresses.
     sources: Option<Vec<Network>>,
 }
 
 impl Addresses {
-    fn of(service: &Service, spec: &ServiceSpec, node: &Node) -> Self {
-        let parse = |texts: Option<&Vec<String>>| -> Vec<Ipv4Addr> {
+    fn of(service: &Service, spec: &ServiceSpec, node: &Node, family: Family) -> Self {
+        // what is of the other family is the other proxy's
+        let read =
+            |text: &String| address_of(text).filter(|address| Family::of(*address) == family);
+        let parse = |texts: Option<&Vec<String>>| -> Vec<IpAddr> {
             let all = texts.into_iter().flatten();
-            all.filter_map(|text| address_of(text)).collect()
+            all.filter_map(read).collect()
         };
         let status = service
             .status
@@ -123,23 +134,22 @@ impl Addresses {
         let ranges = spec.load_balancer_source_ranges.as_ref();
         let ranges = ranges.filter(|ranges| !ranges.is_empty());
         let sources = ranges.map(|ranges| {
-            let ranges = ranges.iter().map(|range| range.parse().ok());
-            ranges.flatten().collect()
+            let ranges = ranges.iter().filter_map(|range| range.parse().ok());
+            ranges
+                .filter(|range: &Network| range.family() == family)
+                .collect()
         });
         let cluster = match &spec.cluster_ips {
             Some(all) if !all.is_empty() => parse(Some(all)),
-            _ => spec
-                .cluster_ip
-                .iter()
-                .filter_map(|t| address_of(t))
-                .collect(),
+            _ => spec.cluster_ip.iter().filter_map(read).collect(),
         };
-        let mut balanced: Vec<Ipv4Addr> = captured
+        let mut balanced: Vec<IpAddr> = captured
             .filter(|_| is_balanced)
-            .filter_map(|i| address_of(i.ip.as_ref()?))
+            .filter_map(|i| read(i.ip.as_ref()?))
             .collect();
         if balanced.iter().any(|at| node.external.contains(at)) {
-            balanced.extend(&node.internal);
+            let internal = node.internal.iter().copied();
+            balanced.extend(internal.filter(|address| Family::of(*address) == family));
         }
         Self {
             cluster,
@@ -157,6 +167,7 @@ struct Port<'a> {
     port: u16,
     node_port: Option<u16>,
     endpoints: Endpoints,
+    family: Family,
 }
 
 /// What a packet finds.
@@ -201,7 +212,9 @@ impl Port<'_> {
         let all = addresses.cluster.iter().chain(&addresses.external);
         let all = all.chain(&addresses.balanced).copied();
         let numbered = all.clone().map(|address| (address, self.port));
-        let nodes = self.node_port.map(|number| (ANY, number));
+        let nodes = self
+            .node_port
+            .map(|number| (self.family.unspecified(), number));
         for (address, port) in numbered.clone().chain(nodes) {
             self.number(address, port, &cluster, 0, plan);
             self.number(address, port, &local, LOCAL, plan);
@@ -221,9 +234,9 @@ impl Port<'_> {
     /// Enters the endpoints under their numbers.
     fn number(
         &self,
-        address: Ipv4Addr,
+        address: IpAddr,
         port: u16,
-        endpoints: &[(Ipv4Addr, u16)],
+        endpoints: &[(IpAddr, u16)],
         offset: u32,
         plan: &mut Plan,
     ) {
@@ -263,7 +276,7 @@ impl Port<'_> {
         Target::Nobody(value)
     }
 
-    fn internal(&self, cluster: &[(Ipv4Addr, u16)], local: &[(Ipv4Addr, u16)]) -> Target {
+    fn internal(&self, cluster: &[(IpAddr, u16)], local: &[(IpAddr, u16)]) -> Target {
         let (count, offset) = if self.spec.internal_traffic_policy.as_deref() == Some("Local") {
             (local.len(), LOCAL)
         } else {
@@ -277,8 +290,8 @@ impl Port<'_> {
 
     fn external(
         &self,
-        cluster: &[(Ipv4Addr, u16)],
-        local: &[(Ipv4Addr, u16)],
+        cluster: &[(IpAddr, u16)],
+        local: &[(IpAddr, u16)],
         node_port: bool,
     ) -> Target {
         let at = |choice: Option<Choice>| {
@@ -302,7 +315,7 @@ impl Port<'_> {
         Target::Chain(Chain::Split { inside, outside })
     }
 
-    fn reach(&self, address: Ipv4Addr, target: &Target, plan: &mut Plan) {
+    fn reach(&self, address: IpAddr, target: &Target, plan: &mut Plan) {
         let (map, value) = match target {
             Target::Chain(chain) => (Map::Services, Value::Chain(chain.clone())),
             Target::Nobody(value) => (Map::Refused, value.clone()),

@@ -1,64 +1,70 @@
 //! The ranges from which Services get addresses and ports.
 
+use crate::family::number;
+use crate::{Family, Network};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
-/// The addresses of Services (`--service-cluster-ip-range` of kube-apiserver), an IPv4 range of 8 to 2²⁰ addresses.
+/// Fewer bits are more addresses than all that are private (IPv4), or than Kubernetes takes (IPv6).
+const LEAST_BITS: [(Family, u8); 2] = [(Family::V4, 8), (Family::V6, 64)];
+
+/// A range of addresses of Services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ServiceRange {
-    first: u32,
-    bits: u8,
-}
+pub struct ServiceRange(Network);
 
 impl Default for ServiceRange {
     /// 10.96.0.0/16
     fn default() -> Self {
-        Self {
-            first: u32::from_be_bytes([10, 96, 0, 0]),
-            bits: 16,
-        }
+        let first = Ipv4Addr::new(10, 96, 0, 0);
+        Self(Network::around(first, 16).unwrap_or(Family::V4.everything()))
     }
 }
 
 impl ServiceRange {
     /// The address of the Service `kubernetes`.
-    pub fn kubernetes(self) -> Ipv4Addr {
-        Ipv4Addr::from(self.first + 1)
+    pub fn kubernetes(self) -> IpAddr {
+        self.0.gateway()
     }
 
     /// The address that the Service `kube-dns` has by convention: the tenth, or the last one of a small range.
-    pub fn dns(self) -> Ipv4Addr {
-        Ipv4Addr::from(self.first + 10.min(self.size() - 2))
+    pub fn dns(self) -> IpAddr {
+        let all = self.addresses();
+        let tenth = number(self.0.first()).saturating_add(10);
+        self.family().address(tenth.min(all.end.saturating_sub(1)))
     }
 
-    /// The range of a ServiceCIDR, whatever its size; none for IPv6.
+    /// The range of a ServiceCIDR; none where it has more addresses than Services get.
     pub fn of_cidr(text: &str) -> Option<Self> {
-        let (address, bits) = text.split_once('/')?;
-        let (address, bits) = (address.parse::<Ipv4Addr>().ok()?, bits.parse().ok()?);
-        // what is larger is larger than all that is private
-        let mask = match bits {
-            8..=32 => u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0),
-            _ => return None,
+        let range: Network = text.parse().ok()?;
+        let fits = |(family, least)| family == range.family() && range.bits() >= least;
+        LEAST_BITS.into_iter().any(fits).then_some(Self(range))
+    }
+
+    /// Of which family its addresses are.
+    pub fn family(self) -> Family {
+        self.0.family()
+    }
+
+    /// The range as a network.
+    pub fn network(self) -> Network {
+        self.0
+    }
+
+    /// The addresses that Services may have, as numbers: without that of the network and, in IPv4, that of all its hosts.
+    pub fn addresses(self) -> Range<u128> {
+        let (first, last) = (number(self.0.first()), number(self.0.last()));
+        let end = match self.family() {
+            Family::V4 => last,
+            Family::V6 => last.saturating_add(1),
         };
-        let first = u32::from(address) & mask;
-        Some(Self { first, bits })
-    }
-
-    fn size(self) -> u32 {
-        1 << (32 - self.bits)
-    }
-
-    /// The addresses that Services may have: without that of the network and that of all its hosts.
-    pub fn addresses(self) -> Range<u32> {
-        let last = self.first + (self.size() - 1);
-        self.first.saturating_add(1).min(last)..last
+        first.saturating_add(1).min(end)..end
     }
 
     /// Where those begin that are given to whoever does not ask for a particular one; the lower ones only when these are
     /// used up (KEP-3070).
-    pub fn dynamic(self) -> u32 {
+    pub fn dynamic(self) -> u128 {
         let all = self.addresses();
         match all.end - all.start {
             0..16 => all.start,
@@ -67,14 +73,14 @@ impl ServiceRange {
     }
 
     /// Whether a Service may have this address.
-    pub fn contains(self, address: u32) -> bool {
-        self.addresses().contains(&address)
+    pub fn contains(self, address: IpAddr) -> bool {
+        Family::of(address) == self.family() && self.addresses().contains(&number(address))
     }
 }
 
 impl fmt::Display for ServiceRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", Ipv4Addr::from(self.first), self.bits)
+        self.0.fmt(f)
     }
 }
 
@@ -82,11 +88,24 @@ impl fmt::Display for ServiceRange {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceRangeError {
     /// Addresses.
-    #[error("expected an IPv4 range such as 10.96.0.0/16 (davit gives Services no IPv6 addresses)")]
+    #[error("expected one range such as 10.96.0.0/16 or fd00:10:96::/112, or one of each family")]
     Addresses,
+    /// More ranges than there are families.
+    #[error("--service-cluster-ip-range must not contain more than two entries")]
+    Many,
+    /// Two ranges of one family.
+    #[error(
+        "--service-cluster-ip-range[0] and --service-cluster-ip-range[1] must be of different IP family"
+    )]
+    OneFamily,
     /// The range has too many addresses or too few.
-    #[error("a range of Services has 12 to 29 bits, this one has {0}")]
-    Size(u8),
+    #[error("a range of Services has {} bits, this one has {bits}", match .family { Family::V4 => "12 to 29", Family::V6 => "64 to 125" })]
+    Size {
+        /// Of which family it is.
+        family: Family,
+        /// Its bits.
+        bits: u8,
+    },
     /// Ports.
     #[error("expected a range of ports such as 30000-32767 or 30000+2767")]
     Ports,
@@ -96,14 +115,68 @@ impl FromStr for ServiceRange {
     type Err = ServiceRangeError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let (address, bits) = text.split_once('/').ok_or(ServiceRangeError::Addresses)?;
-        let address: Ipv4Addr = address.parse().map_err(|_| ServiceRangeError::Addresses)?;
-        let bits: u8 = bits.parse().map_err(|_| ServiceRangeError::Addresses)?;
-        if !(12..=29).contains(&bits) {
-            return Err(ServiceRangeError::Size(bits));
+        let range: Network = text.parse().map_err(|_| ServiceRangeError::Addresses)?;
+        let (family, bits) = (range.family(), range.bits());
+        let sizes = match family {
+            Family::V4 => 12..=29,
+            Family::V6 => 64..=125,
+        };
+        if !sizes.contains(&bits) {
+            return Err(ServiceRangeError::Size { family, bits });
         }
-        let first = u32::from(address) & (u32::MAX << (32 - bits));
-        Ok(Self { first, bits })
+        Ok(Self(range))
+    }
+}
+
+/// The addresses of Services (`--service-cluster-ip-range` of kube-apiserver): one range, or one of each family, of which
+/// the first is that of Services that do not say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServiceRanges {
+    primary: ServiceRange,
+    secondary: Option<ServiceRange>,
+}
+
+impl ServiceRanges {
+    /// The first one.
+    pub fn primary(&self) -> ServiceRange {
+        self.primary
+    }
+
+    /// All of them.
+    pub fn all(&self) -> impl Iterator<Item = ServiceRange> + Clone + use<> {
+        std::iter::once(self.primary).chain(self.secondary)
+    }
+
+    /// The families of Services, the first one first.
+    pub fn families(&self) -> impl Iterator<Item = Family> + Clone + use<> {
+        self.all().map(ServiceRange::family)
+    }
+}
+
+impl fmt::Display for ServiceRanges {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.primary.fmt(f)?;
+        match self.secondary {
+            Some(secondary) => write!(f, ",{secondary}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for ServiceRanges {
+    type Err = ServiceRangeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut ranges = text.split(',').map(|range| range.trim().parse());
+        let primary: ServiceRange = ranges.next().ok_or(ServiceRangeError::Addresses)??;
+        let secondary: Option<ServiceRange> = ranges.next().transpose()?;
+        if ranges.next().is_some() {
+            return Err(ServiceRangeError::Many);
+        }
+        if secondary.is_some_and(|other| other.family() == primary.family()) {
+            return Err(ServiceRangeError::OneFamily);
+        }
+        Ok(Self { primary, secondary })
     }
 }
 
@@ -201,17 +274,53 @@ mod tests {
             let range = ServiceRange::of_cidr(text).unwrap().addresses();
             assert_eq!(range.end - range.start, addresses, "{text}");
         }
-        assert_eq!(ServiceRange::of_cidr("fd00::/112"), None);
-        assert_eq!(range("10.0.0.0/30"), Err(ServiceRangeError::Size(30)));
+        assert_eq!(ServiceRange::of_cidr("fd00::/48"), None);
+        assert_eq!(ServiceRange::of_cidr("10.0.0.0/7"), None);
+        let (family, bits) = (Family::V4, 30);
+        assert_eq!(
+            range("10.0.0.0/30"),
+            Err(ServiceRangeError::Size { family, bits })
+        );
         for wrong in [
             "",
             "10.0.0.0",
-            "fd00::/112",
             "10.0.0.0/24,fd00::/112",
             "x/16",
             "1.2.3.4/-1",
         ] {
             assert_eq!(range(wrong), Err(ServiceRangeError::Addresses), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn ranges_of_both_families() {
+        let ranges = |text: &str| text.parse::<ServiceRanges>();
+        let both = ranges("fd00:10:96::/112, 10.96.0.0/16").unwrap();
+        assert_eq!(both.to_string(), "fd00:10:96::/112,10.96.0.0/16");
+        assert!(both.families().eq([Family::V6, Family::V4]));
+        let six = both.primary();
+        assert_eq!(six.kubernetes().to_string(), "fd00:10:96::1");
+        assert_eq!(six.dns().to_string(), "fd00:10:96::a");
+        assert!(
+            six.contains("fd00:10:96::ffff".parse().unwrap()),
+            "there is no broadcast"
+        );
+        assert!(!six.contains("fd00:10:96::".parse().unwrap()));
+        assert!(!six.contains("10.96.0.1".parse().unwrap()));
+        assert_eq!(six.dynamic() - six.addresses().start, 256);
+        assert_eq!(ServiceRanges::default().to_string(), "10.96.0.0/16");
+        for (text, error) in [
+            ("10.0.0.0/16,10.1.0.0/16", ServiceRangeError::OneFamily),
+            ("10.0.0.0/16,fd00::/112,fd01::/112", ServiceRangeError::Many),
+            ("10.0.0.0/16,", ServiceRangeError::Addresses),
+            ("", ServiceRangeError::Addresses),
+        ] {
+            assert_eq!(ranges(text), Err(error), "{text}");
+        }
+        for bits in [63, 126] {
+            let family = Family::V6;
+            let wrong = ranges(&format!("fd00::/{bits}"));
+            assert_eq!(wrong, Err(ServiceRangeError::Size { family, bits }));
         }
     }
 

@@ -2,11 +2,11 @@
 
 use crate::follower::{Follower, Host};
 use crate::node::{self, Seen};
-use crate::ruleset::Ruleset;
+use crate::ruleset::table;
+use crate::tables::Tables;
 use crate::told::ProxyOptions;
-use crate::{Error, failed};
-use davit_net::nft::Table;
-use davit_netplan::Network;
+use crate::{Error, failed, remove_table};
+use davit_netplan::{Family, Network};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
@@ -46,7 +46,7 @@ pub struct ProxyAlone {
 }
 
 struct Alone {
-    ruleset: Arc<Ruleset>,
+    tables: Arc<Tables>,
     inside: Inside,
 }
 
@@ -59,7 +59,7 @@ struct Inside {
 impl Host for Alone {
     fn adjust(&self, seen: &Seen) -> Result<(), Error> {
         let seen = self.inside.sets(seen);
-        node::write_sets(&self.ruleset, &seen).map_err(failed("sets of addresses"))
+        node::write_sets(&self.tables, &seen).map_err(failed("sets of addresses"))
     }
 
     fn restored(&self) -> Result<(), Error> {
@@ -73,11 +73,11 @@ impl Inside {
         let pods = match &self.pods {
             LocalPods::Unknown => BTreeSet::new(),
             LocalPods::Within(ranges) => ranges.clone(),
-            LocalPods::OfNode => seen.own.into_iter().collect(),
+            LocalPods::OfNode => seen.own.iter().copied().collect(),
         };
         let unmasked = match (&self.pods, self.masquerade_all) {
             (_, true) => BTreeSet::new(),
-            (LocalPods::Unknown, false) => "0.0.0.0/0".parse().into_iter().collect(),
+            (LocalPods::Unknown, false) => Family::ALL.map(Family::everything).into(),
             (_, false) => pods.clone(),
         };
         Seen {
@@ -104,12 +104,12 @@ impl ProxyAlone {
     }
 
     async fn run_until(self, client: kube::Client, cancel: CancellationToken) -> Result<(), Error> {
-        let opening = tokio::task::spawn_blocking(|| Ruleset::open(TABLE, NO_LINKS));
+        let opening = tokio::task::spawn_blocking(|| Tables::open(TABLE, NO_LINKS));
         let opened = opening.await.map_err(std::io::Error::other);
-        let ruleset = opened.and_then(|opened| opened);
-        let ruleset = Arc::new(ruleset.map_err(failed("nf_tables"))?);
+        let tables = opened.and_then(|opened| opened);
+        let tables = Arc::new(tables.map_err(failed("nf_tables"))?);
         let host = Arc::new(Alone {
-            ruleset: ruleset.clone(),
+            tables: tables.clone(),
             inside: Inside {
                 pods: self.pods,
                 masquerade_all: self.masquerade_all,
@@ -117,7 +117,7 @@ impl ProxyAlone {
         });
         let mut tasks = JoinSet::new();
         let mut follower = Follower::start(
-            host, ruleset, self.node, self.proxy, &client, &mut tasks, &cancel,
+            host, tables, self.node, self.proxy, &client, &mut tasks, &cancel,
         );
         tokio::select! {
             biased;
@@ -133,13 +133,11 @@ impl ProxyAlone {
     /// # Errors
     /// What the kernel says.
     pub fn clean_up() -> Result<(), Error> {
-        let table = Table::new(TABLE.to_owned());
-        if table.mark().map_err(failed("table"))?.is_none() {
-            return Ok(());
+        for family in Family::ALL {
+            let removed = remove_table(&table(TABLE, family));
+            removed.map_err(failed("removing the table"))?;
         }
-        let mut change = table.transaction();
-        change.delete_table();
-        table.commit(change).map_err(failed("removing the table"))
+        Ok(())
     }
 }
 
@@ -151,7 +149,7 @@ mod tests {
     fn what_is_a_proxys_matter() {
         let range = |text: &str| text.parse::<Network>().unwrap();
         let seen = Seen {
-            own: Some(range("10.244.3.0/24")),
+            own: vec![range("10.244.3.0/24")],
             services: [range("10.96.0.0/16")].into(),
             ..Seen::default()
         };
@@ -161,7 +159,7 @@ mod tests {
                 masquerade_all,
             };
             let sets = inside.sets(&seen);
-            assert_eq!((sets.own, sets.services.len()), (None, 1));
+            assert_eq!((sets.own.len(), sets.services.len()), (0, 1));
             let texts = |set: BTreeSet<Network>| -> Vec<String> {
                 set.iter().map(ToString::to_string).collect()
             };
@@ -170,7 +168,7 @@ mod tests {
         let none: Vec<String> = Vec::new();
         let own = vec!["10.244.3.0/24".to_owned()];
         let all = vec!["10.244.0.0/16".to_owned()];
-        let everywhere = vec!["0.0.0.0/0".to_owned()];
+        let everywhere = vec!["0.0.0.0/0".to_owned(), "::/0".to_owned()];
         assert_eq!(sets(LocalPods::Unknown, false), (none.clone(), everywhere));
         assert_eq!(sets(LocalPods::Unknown, true), (none.clone(), none.clone()));
         assert_eq!(sets(LocalPods::OfNode, false), (own.clone(), own));

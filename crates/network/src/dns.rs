@@ -18,7 +18,7 @@ use parking_lot::RwLock;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,16 +72,16 @@ impl Sources {
     }
 }
 
-/// Follows the informers and answers at the gateway's address, from when there is one until it is cancelled.
-pub(crate) async fn run_at_gateway(
+/// Follows the informers and answers at the gateways' addresses, from when there are any until it is cancelled.
+pub(crate) async fn run_at_gateways(
     options: DnsOptions,
     sources: Sources,
-    mut gateway: watch::Receiver<Option<Ipv4Addr>>,
+    mut gateways: watch::Receiver<Vec<IpAddr>>,
     cancel: CancellationToken,
 ) {
     let waiting = async {
-        let found = gateway.wait_for(Option::is_some).await;
-        found.ok().and_then(|found| *found).map(Places::at)
+        let found = gateways.wait_for(|found| !found.is_empty()).await;
+        found.ok().map(|found| Places::at(&found))
     };
     let found = tokio::select! {
         () = cancel.cancelled() => return,
@@ -209,21 +209,26 @@ fn namespace(zone: &RwLock<Zone>, change: Change<Namespace>) {
 }
 
 /// Where the server is reached.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Places {
     /// Questions.
-    pub(crate) dns: SocketAddr,
-    /// `/metrics`; nowhere without.
-    pub(crate) metrics: Option<SocketAddr>,
+    pub(crate) dns: Vec<SocketAddr>,
+    /// `/metrics`.
+    pub(crate) metrics: Vec<SocketAddr>,
 }
 
 impl Places {
     /// Those of a node's server.
-    fn at(gateway: Ipv4Addr) -> Self {
-        let at = |port| SocketAddr::new(gateway.into(), port);
+    fn at(gateways: &[IpAddr]) -> Self {
+        let at = |port| {
+            let places = gateways
+                .iter()
+                .map(|gateway| SocketAddr::new(*gateway, port));
+            places.collect()
+        };
         Self {
             dns: at(PORT),
-            metrics: Some(at(METRICS_PORT)),
+            metrics: at(METRICS_PORT),
         }
     }
 }
@@ -236,16 +241,19 @@ async fn serve(
     metrics: Metrics,
     cancel: &CancellationToken,
 ) {
-    let address = places.dns;
-    zone.write().set_servers(vec![address.ip()]);
-    let listeners = loop {
-        match listen(address).await {
-            Ok(listeners) => break listeners,
-            Err(error) => tracing::error!(%address, %error, "DNS for pods: cannot listen"),
+    let own: Vec<IpAddr> = places.dns.iter().map(SocketAddr::ip).collect();
+    zone.write().set_servers(own.clone());
+    let mut listeners = Vec::new();
+    for address in &places.dns {
+        loop {
+            match listen(*address).await {
+                Ok(listener) => break listeners.push(listener),
+                Err(error) => tracing::error!(%address, %error, "DNS for pods: cannot listen"),
+            }
+            tokio::time::sleep(RETRY).await;
         }
-        tokio::time::sleep(RETRY).await;
-    };
-    let forwarder = Forwarder::new(&Upstreams::default(), vec![address], metrics.clone());
+    }
+    let forwarder = Forwarder::new(&Upstreams::default(), places.dns, metrics.clone());
     let forwarder = match forwarder {
         Ok(forwarder) => forwarder,
         Err(error) => {
@@ -257,15 +265,16 @@ async fn serve(
         .with_metrics(metrics.clone())
         .with_forwarder(forwarder.clone());
     let telling = async {
-        if let Some(address) = places.metrics {
-            let pages = pages(metrics);
-            http::keep("metrics of DNS", address, pages, cancel.clone()).await;
-        }
+        let each = places.metrics.into_iter().map(|address| {
+            let pages = pages(metrics.clone());
+            http::keep("metrics of DNS", address, pages, cancel.clone())
+        });
+        futures::future::join_all(each).await;
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        () = server.run(vec![listeners], cancel.child_token()) => {}
-        () = others.follow(&forwarder, address.ip()) => {}
+        () = server.run(listeners, cancel.child_token()) => {}
+        () = others.follow(&forwarder, &own) => {}
         () = telling => {}
     }
 }
@@ -335,8 +344,8 @@ impl DnsAlone {
         let mut tasks = JoinSet::new();
         let sources = Sources::follow(&client, &mut tasks, &cancel);
         let places = Places {
-            dns: self.listen,
-            metrics: self.metrics,
+            dns: vec![self.listen],
+            metrics: self.metrics.into_iter().collect(),
         };
         run(self.dns, sources, places, cancel).await;
         tasks.shutdown().await;

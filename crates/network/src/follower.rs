@@ -1,8 +1,9 @@
 //! The loop that brings the kernel to what the API says of Services, of this node and of the others.
 
+use crate::health::Checks;
 use crate::node::{self, Seen};
 use crate::proxy::{Proxy, Services, service_of};
-use crate::ruleset::Ruleset;
+use crate::tables::Tables;
 use crate::told::{ProxyOptions, Told};
 use crate::{Error, failed};
 use davit_client::{Change, Informer, Object, ObjectKey, Subscription};
@@ -51,13 +52,14 @@ pub(crate) fn all<K: Object>(
 /// What the informers say, and what was made of it.
 pub(crate) struct Follower {
     host: Arc<dyn Host>,
-    ruleset: Arc<Ruleset>,
+    tables: Arc<Tables>,
     options: ProxyOptions,
     /// This one: a node may not look at others.
     nodes: Informer<Node>,
     ranges: Informer<ServiceCIDR>,
     pub(crate) services: Services,
-    proxy: Arc<Mutex<Proxy>>,
+    /// One for each table.
+    proxies: Arc<Mutex<Vec<Proxy>>>,
     told: Told,
     /// What was written last.
     seen: Seen,
@@ -95,7 +97,7 @@ pub(crate) fn trigger_of(slice: &EndpointSlice) -> Option<Timestamp> {
 impl Follower {
     pub(crate) fn start(
         host: Arc<dyn Host>,
-        ruleset: Arc<Ruleset>,
+        tables: Arc<Tables>,
         node: String,
         options: ProxyOptions,
         client: &kube::Client,
@@ -110,12 +112,11 @@ impl Follower {
             cancel.clone(),
         );
         let told = Told::default();
-        let proxy = Proxy::new(ruleset.clone(), told.health.metrics.clone());
         let own = format!("metadata.name={node}");
         let own = watcher::Config::default().fields(&own);
         let follower = Self {
             host,
-            ruleset,
+            tables,
             options,
             nodes: Informer::spawn(Api::all(client.clone()), own, tasks, cancel.clone()),
             ranges: all(client, tasks, cancel),
@@ -123,7 +124,7 @@ impl Follower {
                 services: all(client, tasks, cancel),
                 slices,
             },
-            proxy: Arc::new(Mutex::new(proxy)),
+            proxies: Arc::default(),
             told,
             seen: Seen::default(),
             here: Here {
@@ -187,8 +188,7 @@ impl Follower {
     }
 
     fn all(&self) -> BTreeSet<ObjectKey> {
-        let services = self.services.services.list();
-        services.iter().map(|s| ObjectKey::of(s.as_ref())).collect()
+        self.services.keys()
     }
 
     /// Everything that was seen stands in the kernel.
@@ -319,13 +319,41 @@ impl Follower {
             self.seen = seen;
         }
         let keys = std::mem::take(&mut self.dirty);
-        let (proxy, services, here) =
-            (self.proxy.clone(), self.services.clone(), self.here.clone());
+        let (proxies, services, here) = (
+            self.proxies.clone(),
+            self.services.clone(),
+            self.here.clone(),
+        );
+        let (tables, metrics) = (self.tables.clone(), self.told.health.metrics.clone());
         let checks = blocking(move || {
-            let mut proxy = proxy.lock();
-            let done = proxy.sync(&keys, &services, &here);
-            done.map_err(failed("Services"))?;
-            Ok(proxy.checks().clone())
+            let mut proxies = proxies.lock();
+            let known = proxies.len();
+            for ruleset in tables.all() {
+                if proxies
+                    .iter()
+                    .all(|proxy| proxy.family() != ruleset.family())
+                {
+                    proxies.push(Proxy::new(ruleset, &metrics));
+                }
+            }
+            // one that is new has everything to tell
+            let all = match known < proxies.len() {
+                true => services.keys(),
+                false => BTreeSet::new(),
+            };
+            let mut checks = Checks::new();
+            for (index, proxy) in proxies.iter_mut().enumerate() {
+                let keys = if index < known { &keys } else { &all };
+                let done = proxy.sync(keys, &services, &here);
+                done.map_err(failed("Services"))?;
+                // a Service of both families has its endpoints in both
+                for (service, check) in proxy.checks() {
+                    checks
+                        .entry(service.clone())
+                        .or_insert_with(|| check.clone());
+                }
+            }
+            Ok(checks)
         });
         self.told.asked_for(checks.await?);
         Ok(())
@@ -333,9 +361,12 @@ impl Follower {
 
     /// Whether somebody has removed the table; then everything is told again.
     async fn guard(&mut self) {
-        let (ruleset, host) = (self.ruleset.clone(), self.host.clone());
+        let (tables, host) = (self.tables.clone(), self.host.clone());
         let restored = blocking(move || {
-            let restored = ruleset.restore().map_err(failed("nf_tables"))?;
+            let mut restored = false;
+            for ruleset in tables.all() {
+                restored |= ruleset.restore().map_err(failed("nf_tables"))?;
+            }
             if restored {
                 host.restored()?;
             }
@@ -346,7 +377,7 @@ impl Follower {
             Ok(true) => {
                 tracing::warn!("the network's table was removed by somebody: made anew");
                 self.seen = Seen::default();
-                self.proxy.lock().forget();
+                self.proxies.lock().iter_mut().for_each(Proxy::forget);
             }
             Err(error) => tracing::warn!(%error, "looking at the network's table"),
         }

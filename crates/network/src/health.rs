@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use parking_lot::Mutex;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -104,11 +104,18 @@ impl Health {
         };
         let text = |time: Option<Timestamp>| time.map(|time| time.to_string());
         let updated = text(updated);
+        let families = self.metrics.family_names();
+        let status: serde_json::Map<String, serde_json::Value> = families
+            .map(|family| {
+                let said = json!({ "lastUpdated": updated, "healthy": healthy });
+                (family.to_owned(), said)
+            })
+            .collect();
         let mut said = json!({
             "lastUpdated": updated,
             "currentTime": Timestamp::now().to_string(),
             "healthy": healthy,
-            "status": { "IPv4": { "lastUpdated": updated, "healthy": healthy } },
+            "status": status,
         });
         if asks_node {
             said["nodeEligible"] = json!(eligible);
@@ -131,7 +138,7 @@ pub(crate) struct CheckPorts {
     pub(crate) health: Arc<Health>,
     pub(crate) checks: watch::Receiver<Checks>,
     /// Where nodes' ports are.
-    pub(crate) addresses: watch::Receiver<BTreeSet<Ipv4Addr>>,
+    pub(crate) addresses: watch::Receiver<BTreeSet<IpAddr>>,
     pub(crate) events: EventRecorder,
 }
 
@@ -181,7 +188,7 @@ impl CheckPorts {
         let mut wanted = BTreeMap::new();
         for (service, check) in checks.iter() {
             for address in addresses.iter() {
-                let at = SocketAddr::new((*address).into(), check.port);
+                let at = SocketAddr::new(*address, check.port);
                 wanted
                     .entry(at)
                     .or_insert_with(|| reference(service, check));

@@ -30,6 +30,7 @@ mod proxy;
 mod ranges;
 mod rules;
 mod ruleset;
+mod tables;
 mod told;
 mod watch;
 
@@ -44,7 +45,7 @@ pub use watch::{NodeNetwork, Options};
 
 use davit_net::nft::Table;
 use davit_net::route::Netlink;
-use davit_netplan::Network;
+use davit_netplan::{Family, Network};
 use std::io;
 use std::path::Path;
 
@@ -91,10 +92,21 @@ fn table_of(links: &str) -> String {
     format!("davit-{}", &links[rules::ALL_LINKS.len()..])
 }
 
-/// The table of the cluster or node with this data directory.
+/// The tables of the cluster or node with this data directory, there or not.
 #[must_use]
-pub fn table(data_dir: &Path) -> Table {
-    Table::new(table_of(&links_of(data_dir)))
+pub fn tables(data_dir: &Path) -> [Table; 2] {
+    let name = table_of(&links_of(data_dir));
+    Family::ALL.map(|family| ruleset::table(&name, family))
+}
+
+/// Removes a table, if it is there.
+fn remove_table(table: &Table) -> io::Result<()> {
+    if table.mark()?.is_none() {
+        return Ok(());
+    }
+    let mut change = table.transaction();
+    change.delete_table();
+    table.commit(change)
 }
 
 /// Takes away whatever the cluster or node with this data directory has in the kernel: table, links, addresses, routes, and
@@ -105,11 +117,8 @@ pub fn table(data_dir: &Path) -> Table {
 pub fn remove(data_dir: &Path) -> Result<(), Error> {
     let ranges = Claims::of_nodes().held(data_dir)?;
     let links = links_of(data_dir);
-    let table = table(data_dir);
-    if table.mark().map_err(failed("table"))?.is_some() {
-        let mut change = table.transaction();
-        change.delete_table();
-        table.commit(change).map_err(failed("removing the table"))?;
+    for table in tables(data_dir) {
+        remove_table(&table).map_err(failed("removing the table"))?;
     }
     let withdrawn = withdraw(&links, metric_of(data_dir), &ranges);
     withdrawn.map_err(failed("removing links, addresses and routes"))?;
@@ -143,7 +152,7 @@ fn withdraw(links: &str, metric: u32, ranges: &[Network]) -> io::Result<()> {
     }
     if let Some(lo) = netlink.link("lo")? {
         for range in ranges {
-            netlink.remove_host_address(&lo, range.gateway().into())?;
+            netlink.remove_host_address(&lo, range.gateway())?;
         }
     }
     Ok(())

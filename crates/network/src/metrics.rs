@@ -6,11 +6,12 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use std::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// There is no other yet.
 const IPV4: FamilyLabels = FamilyLabels { ip_family: "IPv4" };
+const IPV6: FamilyLabels = FamilyLabels { ip_family: "IPv6" };
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct FamilyLabels {
@@ -48,6 +49,10 @@ pub(crate) struct ProxyMetrics {
     endpoints: Changes,
     healthz: Family<CodeLabels, Counter>,
     livez: Family<CodeLabels, Counter>,
+    /// What is counted of one family is counted of this one.
+    own: FamilyLabels,
+    /// Whether Services of IPv6 are proxied, too.
+    has_six: Arc<AtomicBool>,
 }
 
 /// Changes that were seen, and those of them that wait.
@@ -98,6 +103,8 @@ impl Default for ProxyMetrics {
             endpoints: Changes::default(),
             healthz: Family::default(),
             livez: Family::default(),
+            own: IPV4,
+            has_six: Arc::default(),
         }
     }
 }
@@ -112,12 +119,42 @@ pub(crate) enum Extent {
 }
 
 impl ProxyMetrics {
+    /// The part of one family, which is proxied from now on.
+    pub(crate) fn of(&self, family: davit_netplan::Family) -> Self {
+        let own = match family {
+            davit_netplan::Family::V4 => IPV4,
+            davit_netplan::Family::V6 => {
+                self.has_six.store(true, Ordering::Relaxed);
+                IPV6
+            }
+        };
+        Self {
+            own,
+            ..self.clone()
+        }
+    }
+
+    /// The families that are proxied.
+    fn families(&self) -> impl Iterator<Item = FamilyLabels> + use<> {
+        let six = self.has_six.load(Ordering::Relaxed);
+        [IPV4].into_iter().chain(six.then_some(IPV6))
+    }
+
+    /// Their names.
+    pub(crate) fn family_names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        self.families().map(|labels| labels.ip_family)
+    }
+
     pub(crate) fn queued(&self) {
-        self.last_queued.get_or_create(&IPV4).set(now());
+        for family in self.families() {
+            self.last_queued.get_or_create(&family).set(now());
+        }
     }
 
     pub(crate) fn updated(&self) {
-        self.last.get_or_create(&IPV4).set(now());
+        for family in self.families() {
+            self.last.get_or_create(&family).set(now());
+        }
         self.services.pending.set(0);
         self.endpoints.pending.set(0);
     }
@@ -138,25 +175,33 @@ impl ProxyMetrics {
             Extent::Partial => &self.partial_syncs,
         };
         for durations in [&self.syncs, by_extent] {
-            durations.get_or_create(&IPV4).observe(took.as_secs_f64());
+            durations
+                .get_or_create(&self.own)
+                .observe(took.as_secs_f64());
         }
     }
 
     pub(crate) fn failed(&self) {
-        self.failures.get_or_create(&IPV4).inc();
+        for family in self.families() {
+            self.failures.get_or_create(&family).inc();
+        }
     }
 
     /// From when an endpoint changed until the kernel knew.
     pub(crate) fn programmed(&self, took: Duration) {
-        let durations = self.programming.get_or_create(&IPV4);
-        durations.observe(took.as_secs_f64());
+        for family in self.families() {
+            let durations = self.programming.get_or_create(&family);
+            durations.observe(took.as_secs_f64());
+        }
     }
 
     pub(crate) fn conntrack(&self, took: Duration, deleted: usize) {
-        let durations = self.conntrack.get_or_create(&IPV4);
+        let durations = self.conntrack.get_or_create(&self.own);
         durations.observe(took.as_secs_f64());
         let deleted = u64::try_from(deleted).unwrap_or(u64::MAX);
-        self.conntrack_deleted.get_or_create(&IPV4).inc_by(deleted);
+        self.conntrack_deleted
+            .get_or_create(&self.own)
+            .inc_by(deleted);
     }
 
     /// Ports of Services whose policy is Local, and which have no endpoint here.
@@ -164,7 +209,7 @@ impl ProxyMetrics {
         for (traffic_policy, count) in [("internal", internal), ("external", external)] {
             let labels = PolicyLabels {
                 traffic_policy,
-                ip_family: IPV4.ip_family,
+                ip_family: self.own.ip_family,
             };
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             self.without_endpoints.get_or_create(&labels).set(count);
@@ -285,6 +330,8 @@ mod tests {
     #[test]
     fn names_are_those_of_kube_proxy() {
         let metrics = ProxyMetrics::default();
+        let six = metrics.of(davit_netplan::Family::V6);
+        six.synced(Extent::Full, Duration::from_millis(1));
         metrics.queued();
         metrics.services().seen();
         metrics.updated();
@@ -299,6 +346,7 @@ mod tests {
         metrics.asked(false, 503);
         let text = metrics.encode();
         for line in [
+            r#"kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv6"} 1"#,
             r#"kubeproxy_sync_proxy_rules_duration_seconds_count{ip_family="IPv4"} 2"#,
             r#"kubeproxy_sync_full_proxy_rules_duration_seconds_count{ip_family="IPv4"} 1"#,
             r#"kubeproxy_sync_partial_proxy_rules_duration_seconds_bucket{le="0.004",ip_family="IPv4"} 1"#,

@@ -3,16 +3,19 @@
 use crate::maps::Map;
 use crate::pods::{PROTOCOL, PodLinks};
 use crate::ruleset::{Ruleset, Update, Wanted};
+use crate::tables::Tables;
 use davit_net::route::{Link, Netlink, Route};
-use davit_netplan::{Network, addresses_of, external_addresses_of, range_of};
+use davit_netplan::{
+    Family, Network, addresses_of, external_addresses_of, number, octets, ranges_of,
+};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// Groups: what is sent to them has many receivers.
-const MULTICAST: &str = "224.0.0.0/4";
+const MULTICAST: [&str; 2] = ["224.0.0.0/4", "ff00::/8"];
 
 /// The slices in which the controllers publish where nodes' pods are, in the index.
 pub(crate) const NODES: &str = "kube-system/davit-nodes";
@@ -20,17 +23,22 @@ pub(crate) const NODES: &str = "kube-system/davit-nodes";
 const RANGE: &str = "davit.dev/pod-cidr";
 
 /// Whether the machine passes packets on.
-const FORWARD: &str = "/proc/sys/net/ipv4/ip_forward";
+fn forwarding(family: Family) -> &'static str {
+    match family {
+        Family::V4 => "/proc/sys/net/ipv4/ip_forward",
+        Family::V6 => "/proc/sys/net/ipv6/conf/all/forwarding",
+    }
+}
 
 /// What counts of the cluster's nodes and ranges.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// This node's range.
-    pub(crate) own: Option<Network>,
+    /// This node's ranges, the first one first.
+    pub(crate) own: Vec<Network>,
     /// This node's addresses.
-    pub(crate) addresses: BTreeSet<Ipv4Addr>,
+    pub(crate) addresses: BTreeSet<IpAddr>,
     /// Ranges of the other nodes, and where these are.
-    pub(crate) others: BTreeMap<Network, Ipv4Addr>,
+    pub(crate) others: BTreeMap<Network, IpAddr>,
     /// Ranges of Services.
     pub(crate) services: BTreeSet<Network>,
     /// Ranges of pods that somebody else connects.
@@ -40,18 +48,20 @@ pub(crate) struct Seen {
 }
 
 /// Where the pods of a slice's node are.
-fn route_of(slice: &EndpointSlice) -> Option<(Network, Ipv4Addr)> {
+fn route_of(slice: &EndpointSlice) -> Option<(Network, IpAddr)> {
     let range = slice.metadata.annotations.as_ref()?.get(RANGE)?;
     let endpoint = slice.endpoints.as_ref()?.first()?;
     let address = endpoint.addresses.first()?;
-    Some((range.parse().ok()?, address.parse().ok()?))
+    let (range, address): (Network, IpAddr) = (range.parse().ok()?, address.parse().ok()?);
+    // no packet of one family goes by a router of the other
+    (range.family() == Family::of(address)).then_some((range, address))
 }
 
 /// Whether a change of a node means anything here: heartbeats do not.
 pub(crate) fn matters(old: &Node, new: &Node) -> bool {
     let labels = |node: &Node| node.metadata.labels.clone();
     let taints = |node: &Node| node.spec.as_ref().and_then(|spec| spec.taints.clone());
-    range_of(old) != range_of(new)
+    ranges_of(old) != ranges_of(new)
         || addresses_of(old).ne(addresses_of(new))
         || external_addresses_of(old).ne(external_addresses_of(new))
         || taints(old) != taints(new)
@@ -66,20 +76,28 @@ impl Seen {
         nodes: impl IntoIterator<Item = &'a EndpointSlice>,
         services: BTreeSet<Network>,
     ) -> Self {
-        let range = own.and_then(range_of);
+        let ranges = own.map(ranges_of).unwrap_or_default();
         let routes = nodes.into_iter().filter_map(route_of);
         Self {
-            own: range,
             addresses: own.into_iter().flat_map(addresses_of).collect(),
-            others: routes.filter(|(other, _)| Some(*other) != range).collect(),
+            others: routes
+                .filter(|(other, _)| !ranges.contains(other))
+                .collect(),
+            own: ranges,
             services,
             ..Self::default()
         }
     }
 
+    /// The families of which there are pods or Services.
+    fn families(&self) -> BTreeSet<Family> {
+        let ranges = self.own.iter().chain(&self.services).chain(&self.foreign);
+        ranges.map(|range| range.family()).collect()
+    }
+
     /// Ranges in which pods and Services are.
     fn inside(&self) -> BTreeSet<Network> {
-        let multicast = MULTICAST.parse().ok();
+        let multicast = MULTICAST.iter().filter_map(|range| range.parse().ok());
         let own = self.own.iter().chain(self.others.keys());
         own.chain(&self.services)
             .chain(&self.unmasked)
@@ -90,10 +108,10 @@ impl Seen {
 }
 
 /// Joins ranges that overlap or touch: the kernel's intervals may do neither.
-fn joined(ranges: &BTreeSet<Network>) -> Vec<(u32, u32)> {
-    let mut all: Vec<(u32, u32)> = Vec::new();
+fn joined(ranges: &BTreeSet<Network>) -> Vec<(u128, u128)> {
+    let mut all: Vec<(u128, u128)> = Vec::new();
     for range in ranges {
-        let (first, last) = (u32::from(range.first()), u32::from(range.last()));
+        let (first, last) = (number(range.first()), number(range.last()));
         match all.last_mut() {
             Some((_, end)) if first <= end.saturating_add(1) => *end = last.max(*end),
             _ => all.push((first, last)),
@@ -102,33 +120,53 @@ fn joined(ranges: &BTreeSet<Network>) -> Vec<(u32, u32)> {
     all
 }
 
-fn enter_ranges(update: &mut Update, map: Map, ranges: &BTreeSet<Network>) {
-    for (first, last) in joined(ranges) {
-        let key = |address: u32| address.to_be_bytes().to_vec();
+fn enter_ranges(update: &mut Update, map: Map, ranges: &BTreeSet<Network>, family: Family) {
+    let of_family = |range: &&Network| range.family() == family;
+    let ranges = ranges.iter().filter(of_family).copied().collect();
+    let highest = number(family.everything().last());
+    for (first, last) in joined(&ranges) {
+        let key = |address: u128| octets(family.address(address));
         update
             .elements
             .insert((map, (key(first), false)), Wanted::Member);
-        if let Some(after) = last.checked_add(1) {
+        if last < highest {
             update
                 .elements
-                .insert((map, (key(after), true)), Wanted::Member);
+                .insert((map, (key(last + 1), true)), Wanted::Member);
         }
     }
 }
 
-/// Brings the table to it. Blocks.
-pub(crate) fn write_sets(ruleset: &Ruleset, seen: &Seen) -> io::Result<()> {
-    let mut update = Update::default();
-    for address in &seen.addresses {
-        update.set(
-            Map::NodeAddresses,
-            address.octets().to_vec(),
-            Wanted::Member,
-        );
+/// Brings the tables to it; that of a family of which nothing is seen is left alone unless it is there. Blocks.
+pub(crate) fn write_sets(tables: &Tables, seen: &Seen) -> io::Result<()> {
+    for family in seen.families() {
+        let has_pods = seen.own.iter().any(|range| range.family() == family);
+        match tables.of(family) {
+            Err(error) if !has_pods => {
+                tracing::warn!(%family, %error, "this node proxies no Services of this family");
+            }
+            made => drop(made?),
+        }
     }
-    enter_ranges(&mut update, Map::Inside, &seen.inside());
-    enter_ranges(&mut update, Map::ServiceRanges, &seen.services);
-    enter_ranges(&mut update, Map::ForeignPods, &seen.foreign);
+    for ruleset in tables.all() {
+        write_sets_of(&ruleset, seen)?;
+    }
+    Ok(())
+}
+
+fn write_sets_of(ruleset: &Ruleset, seen: &Seen) -> io::Result<()> {
+    let family = ruleset.family();
+    let mut update = Update::default();
+    for address in seen
+        .addresses
+        .iter()
+        .filter(|address| Family::of(**address) == family)
+    {
+        update.set(Map::NodeAddresses, octets(*address), Wanted::Member);
+    }
+    enter_ranges(&mut update, Map::Inside, &seen.inside(), family);
+    enter_ranges(&mut update, Map::ServiceRanges, &seen.services, family);
+    enter_ranges(&mut update, Map::ForeignPods, &seen.foreign, family);
     let maps = [
         Map::NodeAddresses,
         Map::Inside,
@@ -136,21 +174,41 @@ pub(crate) fn write_sets(ruleset: &Ruleset, seen: &Seen) -> io::Result<()> {
         Map::ForeignPods,
     ];
     ruleset.replace(&maps, update)?;
-    ruleset.set_pods(seen.own)
+    let own = seen.own.iter().find(|range| range.family() == family);
+    ruleset.set_pods(own.copied())
 }
 
-/// Makes the machine a router, with the gateway's address. Blocks.
-pub(crate) fn become_gateway(range: Network, links: &PodLinks) -> io::Result<()> {
-    // In containers the setting is often there, and may not be written.
-    if std::fs::read_to_string(FORWARD)?.trim() != "1" {
-        std::fs::write(FORWARD, "1")?;
-    }
+/// Makes the machine a router, with the gateway's addresses. Blocks.
+pub(crate) fn become_gateway(ranges: &[Network], links: &PodLinks) -> io::Result<()> {
     let mut netlink = Netlink::open()?;
     let lo = loopback(&mut netlink)?;
     netlink.set_up(&lo)?;
-    netlink.add_host_address(&lo, range.gateway().into())?;
+    for range in ranges {
+        let setting = forwarding(range.family());
+        // In containers the setting is often there, and may not be written.
+        if std::fs::read_to_string(setting)?.trim() != "1" {
+            if range.family() == Family::V6 {
+                keep_listening_to_routers()?;
+            }
+            std::fs::write(setting, "1")?;
+        }
+        netlink.add_host_address(&lo, range.gateway())?;
+    }
     let mtu = smallest(&mut netlink)?;
-    links.set_range(range, mtu)
+    links.set_ranges(ranges, mtu)
+}
+
+/// A machine that becomes a router stops learning its own way out from routers (`accept_ra` 1); it would lose its
+/// addresses and its default route within minutes. 2 is to go on.
+fn keep_listening_to_routers() -> io::Result<()> {
+    for entry in std::fs::read_dir("/proc/sys/net/ipv6/conf")? {
+        let setting = entry?.path().join("accept_ra");
+        // a device may go meanwhile
+        if std::fs::read_to_string(&setting).is_ok_and(|is| is.trim() == "1") {
+            std::fs::write(&setting, "2")?;
+        }
+    }
+    Ok(())
 }
 
 fn loopback(netlink: &mut Netlink) -> io::Result<Link> {
@@ -164,7 +222,7 @@ fn smallest(netlink: &mut Netlink) -> io::Result<u32> {
     let ways: Vec<Link> = netlink
         .routes()?
         .into_iter()
-        .filter(|route| route.bits == 0 && route.to.is_ipv4())
+        .filter(|route| route.bits == 0)
         .filter_map(|route| route.link)
         .collect();
     let links = netlink.links()?;
@@ -174,20 +232,19 @@ fn smallest(netlink: &mut Netlink) -> io::Result<u32> {
 
 /// Brings the routes to the other nodes' pods to what is seen. Blocks. `metric` tells them from those of other clusters on
 /// this machine. Answers with the nodes that are on no network of this one: there is no way to their pods.
-pub(crate) fn write_routes(seen: &Seen, metric: u32) -> io::Result<Vec<Ipv4Addr>> {
+pub(crate) fn write_routes(seen: &Seen, metric: u32) -> io::Result<Vec<IpAddr>> {
     let mut netlink = Netlink::open()?;
     let here = netlink.all_addresses()?;
     let (mut wanted, mut unreachable) = (Vec::new(), Vec::new());
     for (range, at) in &seen.others {
-        let address = IpAddr::V4(*at);
+        let address = *at;
         if here.iter().any(|(own, _)| *own == address) {
             // Another node of this machine: its pods have routes of their own.
             continue;
         }
-        let on_link = here.iter().any(|(own, bits)| match own {
-            IpAddr::V4(own) => Network::around(*own, *bits).is_some_and(|n| n.contains(*at)),
-            IpAddr::V6(_) => false,
-        });
+        let on_link = here
+            .iter()
+            .any(|(own, bits)| Network::around(*own, *bits).is_some_and(|n| n.contains(*at)));
         if on_link {
             wanted.push((*range, address));
         } else {
@@ -197,9 +254,7 @@ pub(crate) fn write_routes(seen: &Seen, metric: u32) -> io::Result<Vec<Ipv4Addr>
     for held in netlink.routes()? {
         let own = held.protocol == PROTOCOL && held.metric == metric;
         let known = wanted.iter().any(|(range, at)| {
-            held.to == IpAddr::V4(range.first())
-                && held.bits == range.bits()
-                && held.via == Some(*at)
+            held.to == range.first() && held.bits == range.bits() && held.via == Some(*at)
         });
         if own && !known {
             netlink.remove_route(&held)?;
@@ -207,7 +262,7 @@ pub(crate) fn write_routes(seen: &Seen, metric: u32) -> io::Result<Vec<Ipv4Addr>
     }
     for (range, at) in wanted {
         netlink.set_route(&Route {
-            to: range.first().into(),
+            to: range.first(),
             bits: range.bits(),
             link: None,
             via: Some(at),
@@ -250,14 +305,18 @@ mod tests {
         ];
         let services = ["10.96.0.0/16".parse().unwrap()].into();
         let seen = Seen::new(Some(&own), &nodes, services);
-        assert_eq!(seen.own, "10.244.0.0/24".parse().ok());
-        assert_eq!(seen.addresses, [Ipv4Addr::new(192, 0, 2, 1)].into());
+        assert_eq!(seen.own, ["10.244.0.0/24".parse().unwrap()]);
+        assert_eq!(seen.addresses, ["192.0.2.1".parse().unwrap()].into());
         let b = (
             "10.244.1.0/24".parse().unwrap(),
-            Ipv4Addr::new(192, 0, 2, 2),
+            "192.0.2.2".parse().unwrap(),
         );
         assert_eq!(seen.others, [b].into());
-        assert_eq!(seen.inside().len(), 4, "two ranges, Services, groups");
+        assert_eq!(
+            seen.inside().len(),
+            5,
+            "two ranges, Services, groups of both families"
+        );
     }
 
     #[test]
@@ -269,7 +328,7 @@ mod tests {
             "10.250.0.0/16",
         ];
         let ranges = ranges.iter().map(|range| range.parse().unwrap()).collect();
-        let of = |text: &str| u32::from(text.parse::<Ipv4Addr>().unwrap());
+        let of = |text: &str| number(text.parse().unwrap());
         let expected = [
             (of("10.244.0.0"), of("10.244.1.255")),
             (of("10.250.0.0"), of("10.250.255.255")),
@@ -277,7 +336,10 @@ mod tests {
         assert_eq!(joined(&ranges), expected);
         let end = ["255.0.0.0/8".parse().unwrap()].into();
         let mut update = Update::default();
-        enter_ranges(&mut update, Map::Inside, &end);
+        enter_ranges(&mut update, Map::Inside, &end, Family::V4);
         assert_eq!(update.elements.len(), 1, "nothing comes after it");
+        let six = ["fd00::/64".parse().unwrap()].into();
+        enter_ranges(&mut update, Map::Inside, &six, Family::V4);
+        assert_eq!(update.elements.len(), 1, "of the other family");
     }
 }

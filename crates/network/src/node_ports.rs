@@ -4,7 +4,7 @@ use davit_net::route::Netlink;
 use davit_netplan::{Network, NetworkError};
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 
 /// The word that stands for the addresses by which a node is known.
 const PRIMARY: &str = "primary";
@@ -39,7 +39,7 @@ impl NodePortAddresses {
     /// As kube-proxy takes it: `primary`, or ranges. Nothing is `primary`, as in its mode `nftables`.
     ///
     /// # Errors
-    /// What is neither; ranges of IPv6, as davit gives Services no such addresses.
+    /// What is neither.
     pub fn parse(words: &[String]) -> Result<Self, NodePortAddressesError> {
         match words {
             [] => return Ok(Self::Primary),
@@ -60,7 +60,7 @@ impl NodePortAddresses {
     }
 
     /// The addresses of a node that is known by these. Blocks.
-    pub(crate) fn of(&self, known: BTreeSet<Ipv4Addr>) -> io::Result<BTreeSet<Ipv4Addr>> {
+    pub(crate) fn of(&self, known: BTreeSet<IpAddr>) -> io::Result<BTreeSet<IpAddr>> {
         match self {
             Self::Primary => Ok(known),
             Self::Within(ranges) => {
@@ -71,12 +71,11 @@ impl NodePortAddresses {
     }
 }
 
-fn within(ranges: &[Network], all: impl Iterator<Item = IpAddr>) -> BTreeSet<Ipv4Addr> {
-    let v4 = all.filter_map(|address| match address {
-        IpAddr::V4(address) => Some(address),
-        IpAddr::V6(_) => None,
-    });
-    v4.filter(|address| !address.is_loopback())
+fn within(ranges: &[Network], all: impl Iterator<Item = IpAddr>) -> BTreeSet<IpAddr> {
+    // an address of IPv6 that is good on one link only is nobody's port
+    let is_on_link =
+        |address: &IpAddr| matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    all.filter(|address| !address.is_loopback() && !is_on_link(address))
         .filter(|address| ranges.iter().any(|range| range.contains(*address)))
         .collect()
 }
@@ -95,7 +94,7 @@ mod tests {
         assert_eq!(parse(&["primary"]), Ok(NodePortAddresses::Primary));
         let both = parse(&["primary", "10.0.0.0/8"]);
         assert_eq!(both, Err(NodePortAddressesError::NotAlone));
-        for wrong in ["10.0.0.1", "fd00::/8", "localhost"] {
+        for wrong in ["10.0.0.1", "fd00::/129", "localhost"] {
             assert!(parse(&[wrong]).is_err(), "{wrong}");
         }
         let Ok(NodePortAddresses::Within(ranges)) = parse(&["0.0.0.0/0"]) else {
@@ -103,10 +102,13 @@ mod tests {
         };
         let all = ["127.0.0.1", "192.0.2.1", "::1", "10.244.0.1"];
         let all = || all.iter().map(|text| text.parse().unwrap());
-        let of = |text: &str| text.parse::<Ipv4Addr>().unwrap();
+        let of = |text: &str| text.parse::<IpAddr>().unwrap();
         let expected = [of("10.244.0.1"), of("192.0.2.1")].into();
         assert_eq!(within(&ranges, all()), expected);
         let one = within(&["192.0.2.0/24".parse().unwrap()], all());
         assert_eq!(one, [of("192.0.2.1")].into());
+        let six = ["fe80::1", "::1", "2001:db8::7"].map(|text| of(text));
+        let found = within(&["::/0".parse().unwrap()], six.into_iter());
+        assert_eq!(found, [of("2001:db8::7")].into());
     }
 }

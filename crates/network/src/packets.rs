@@ -1,6 +1,7 @@
 //! Packets through the rules: a machine with pods, in network namespaces of the test's own. Without root nothing is
 //! tested.
 
+mod dual;
 mod policy;
 mod services;
 
@@ -9,9 +10,11 @@ use crate::node::{self, Seen};
 use crate::pods::PodLinks;
 use crate::policy::judgement;
 use crate::ruleset::{Judged, Ruleset, Update, Wanted};
+use crate::tables::Tables;
 use crate::{links_of, rules};
+use davit_net::nft::IpVersion;
 use davit_net::nft::{Data, Verdict};
-use davit_netplan::{CompiledPolicy, Node, PolicyPod, PolicyWorld, Value, plan};
+use davit_netplan::{CompiledPolicy, Family, Node, PolicyPod, PolicyWorld, Value, plan};
 use davit_oci::network::PodNetwork;
 use davit_proto::cri::v1::PortMapping;
 use k8s_openapi::api::core::v1::Service;
@@ -21,7 +24,8 @@ use serde_json::{Value as Json, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -74,23 +78,27 @@ impl Namespace {
 struct Pod {
     namespace: Namespace,
     network: PodNetwork,
-    address: Ipv4Addr,
+    /// The first one.
+    address: IpAddr,
+    addresses: Vec<IpAddr>,
 }
 
 /// A machine with the rules in it.
 struct Machine {
     dir: tempfile::TempDir,
+    tables: Arc<Tables>,
+    /// The table of IPv4.
     ruleset: Arc<Ruleset>,
     links: PodLinks,
 }
 
-const OWN: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 10);
-const VIRTUAL: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 9);
+const OWN: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 10));
+const VIRTUAL: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 9));
 
 /// Of the cluster, what the machine knows.
 fn seen() -> Seen {
     Seen {
-        own: "10.244.0.0/24".parse().ok(),
+        own: vec!["10.244.0.0/24".parse().unwrap()],
         addresses: [OWN].into(),
         services: ["10.96.0.0/16".parse().unwrap()].into(),
         ..Seen::default()
@@ -99,31 +107,51 @@ fn seen() -> Seen {
 
 impl Machine {
     fn new() -> Self {
+        Self::that_sees(&seen())
+    }
+
+    fn that_sees(seen: &Seen) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let prefix = links_of(dir.path());
-        let ruleset = Arc::new(Ruleset::open("davit-packets", &prefix).unwrap());
-        let links = PodLinks::open(dir.path().join("pods"), ruleset.clone(), &prefix).unwrap();
-        let seen = seen();
-        node::write_sets(&ruleset, &seen).unwrap();
-        node::become_gateway(seen.own.unwrap(), &links).unwrap();
+        let tables = Arc::new(Tables::open("davit-packets", &prefix).unwrap());
+        let links = PodLinks::open(dir.path().join("pods"), tables.clone()).unwrap();
+        node::write_sets(&tables, seen).unwrap();
+        node::become_gateway(&seen.own, &links).unwrap();
         let mut netlink = davit_net::route::Netlink::open().unwrap();
         let lo = netlink.link("lo").unwrap().unwrap();
-        netlink.add_host_address(&lo, OWN.into()).unwrap();
-        // A machine without a way out reaches no Service otherwise.
-        netlink
-            .set_route(&davit_net::route::Route {
-                to: Ipv4Addr::new(10, 96, 0, 0).into(),
-                bits: 16,
-                link: Some(lo),
-                via: None,
-                source: Some(OWN.into()),
-                protocol: crate::pods::PROTOCOL,
-                metric: 0,
-            })
-            .unwrap();
+        for address in &seen.addresses {
+            netlink.add_host_address(&lo, *address).unwrap();
+        }
+        // A machine without a way out reaches no Service otherwise. Routes of IPv6 by `lo` lead nowhere.
+        let own = File::open("/proc/thread-self/ns/net").unwrap();
+        let pair = davit_net::route::Pair {
+            name: "way0",
+            alias: "the way out",
+            peer: "way1",
+            namespace: own.as_fd(),
+            mtu: 1500,
+        };
+        netlink.add_pair(&pair).unwrap();
+        let [way, end] = ["way0", "way1"].map(|name| netlink.link(name).unwrap().unwrap());
+        netlink.set_up(&end).unwrap();
+        for range in &seen.services {
+            let is_of_family = |address: &&IpAddr| Family::of(**address) == range.family();
+            netlink
+                .set_route(&davit_net::route::Route {
+                    to: range.first(),
+                    bits: range.bits(),
+                    link: Some(way),
+                    via: None,
+                    source: seen.addresses.iter().find(is_of_family).copied(),
+                    protocol: crate::pods::PROTOCOL,
+                    metric: 0,
+                })
+                .unwrap();
+        }
         Self {
             dir,
-            ruleset,
+            ruleset: tables.of(Family::V4).unwrap(),
+            tables,
             links,
         }
     }
@@ -146,8 +174,11 @@ impl Machine {
             ..PodNetwork::default()
         };
         let addresses = self.links.attach_here(&network).unwrap();
+        let addresses = addresses.iter().map(|text| text.parse().unwrap());
+        let addresses: Vec<IpAddr> = addresses.collect();
         Pod {
-            address: addresses[0].parse().unwrap(),
+            address: addresses[0],
+            addresses,
             namespace,
             network,
         }
@@ -155,14 +186,19 @@ impl Machine {
 
     /// Has these policies stand, as (namespace `default`) specs; pods are labelled `app` with their names.
     fn judge(&self, policies: &[Json]) {
-        let pods = self.links.pods().unwrap();
         let mut world = PolicyWorld::default();
         world.set_namespace("default", Some(BTreeMap::new()));
-        for (address, pod) in &pods {
+        let mut named: BTreeMap<String, Vec<IpAddr>> = BTreeMap::new();
+        for family in Family::ALL {
+            for (address, pod) in self.links.pods(family).unwrap() {
+                named.entry(pod).or_default().push(address);
+            }
+        }
+        for (pod, addresses) in named {
             let (namespace, name) = pod.split_once('/').unwrap();
             let pod = PolicyPod {
                 labels: [("app".to_owned(), name.to_owned())].into(),
-                address: Some(*address),
+                addresses,
                 ..PolicyPod::default()
             };
             world.set_pod(namespace, name, Some(pod));
@@ -172,19 +208,27 @@ impl Machine {
             let policy = CompiledPolicy::new(&serde_json::from_value(policy).unwrap());
             world.set_policy("default", &number.to_string(), Some(policy));
         }
-        let as_of = self.ruleset.pods_changed();
-        let written = self.ruleset.judge(as_of, &judgement(&world, &pods));
-        let Judged::Written(refused) = written.unwrap() else {
-            panic!("pods have not changed");
-        };
-        assert!(refused.is_empty(), "{refused:?}");
+        for ruleset in self.tables.all() {
+            let (family, as_of) = (ruleset.family(), ruleset.pods_changed());
+            let pods = self.links.pods(family).unwrap();
+            let written = ruleset.judge(as_of, &judgement(&world, family, &pods));
+            let Judged::Written(refused) = written.unwrap() else {
+                panic!("pods have not changed");
+            };
+            assert!(refused.is_empty(), "{refused:?}");
+        }
     }
 
     /// What the proxy would write.
     fn serve(&self, service: Json, endpoints: Json) {
+        self.serve_in(&self.ruleset, service, endpoints);
+    }
+
+    fn serve_in(&self, ruleset: &Ruleset, service: Json, endpoints: Json) {
+        let family = ruleset.family();
         let service: Service = serde_json::from_value(service).unwrap();
         let slice: EndpointSlice = serde_json::from_value(json!({
-            "addressType": "IPv4", "metadata": { "name": "web-1" },
+            "addressType": family.name(), "metadata": { "name": "web-1" },
             "ports": [{ "name": "p", "port": 8080, "protocol": "TCP" }],
             "endpoints": endpoints,
         }))
@@ -195,7 +239,7 @@ impl Machine {
             ..Node::default()
         };
         let mut update = Update::default();
-        for (key, value) in plan(&service, &[&slice], &node).entries {
+        for (key, value) in plan(&service, &[&slice], &node, family).entries {
             let wanted = match value {
                 Value::Member => Wanted::Member,
                 Value::Endpoint(address, port) => {
@@ -219,7 +263,7 @@ impl Machine {
             Map::ClusterAddresses,
             Map::Hairpin,
         ];
-        self.ruleset.replace(&maps, update).unwrap();
+        ruleset.replace(&maps, update).unwrap();
     }
 }
 
@@ -241,8 +285,12 @@ fn on(pods: &[&Pod]) -> Json {
 
 /// Answers each connection with the server's name and the client's address.
 fn listen(pod: &Pod, name: &'static str) {
+    listen_at(pod, IpAddr::V4(Ipv4Addr::UNSPECIFIED), name);
+}
+
+fn listen_at(pod: &Pod, at: IpAddr, name: &'static str) {
     pod.namespace.within(|| {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 8080)).unwrap();
+        let listener = TcpListener::bind((at, 8080)).unwrap();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let (mut stream, peer) = (stream.try_clone().unwrap(), stream.peer_addr().unwrap());
@@ -253,7 +301,7 @@ fn listen(pod: &Pod, name: &'static str) {
     });
 }
 
-fn ask(to: Ipv4Addr, port: u16, patience: Duration) -> Result<(String, String), ErrorKind> {
+fn ask(to: IpAddr, port: u16, patience: Duration) -> Result<(String, String), ErrorKind> {
     let to = SocketAddr::from((to, port));
     let mut stream = TcpStream::connect_timeout(&to, patience).map_err(|e| e.kind())?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -263,7 +311,7 @@ fn ask(to: Ipv4Addr, port: u16, patience: Duration) -> Result<(String, String), 
     Ok((server.to_owned(), client.to_owned()))
 }
 
-fn from(pod: &Pod, to: Ipv4Addr, port: u16) -> Result<(String, String), ErrorKind> {
+fn from(pod: &Pod, to: IpAddr, port: u16) -> Result<(String, String), ErrorKind> {
     pod.namespace.within(|| ask(to, port, PATIENCE))
 }
 
@@ -316,7 +364,7 @@ fn pods_reach_one_another_and_services() {
         }
         let nobody = a
             .namespace
-            .within(|| ask(Ipv4Addr::new(10, 96, 7, 7), 80, SILENCE));
+            .within(|| ask("10.96.7.7".parse().unwrap(), 80, SILENCE));
         assert_eq!(nobody, Err(ErrorKind::TimedOut));
     });
 }
@@ -336,7 +384,8 @@ fn clients_keep_their_endpoints() {
             assert_eq!(from(&client, VIRTUAL, 80).unwrap().0, first);
         }
         // It survives that somebody else takes the table over.
-        let again = Ruleset::open("davit-packets", &links_of(machine.dir.path())).unwrap();
+        let again =
+            Ruleset::open("davit-packets", Family::V4, &links_of(machine.dir.path())).unwrap();
         assert_eq!(again.clients().unwrap().len(), 1);
         assert_eq!(from(&client, VIRTUAL, 80).unwrap().0, first);
         again.forget_clients(&again.clients().unwrap());
@@ -406,7 +455,7 @@ fn datagrams_find_the_new_endpoint() {
             socket.send_to(b"x", (OWN, 5353)).unwrap();
             socket.local_addr().unwrap().port()
         });
-        let known = davit_net::conntrack::datagrams().unwrap();
+        let known = davit_net::conntrack::datagrams(IpVersion::Four).unwrap();
         let ours: Vec<_> = known
             .into_iter()
             .filter(|c| c.original.from == (client.address, stale))
@@ -415,7 +464,7 @@ fn datagrams_find_the_new_endpoint() {
         assert_eq!(ours[0].reply.from, (OWN, 5353));
         davit_net::conntrack::forget(&ours).unwrap();
         davit_net::conntrack::forget(&ours).unwrap();
-        let known = davit_net::conntrack::datagrams().unwrap();
+        let known = davit_net::conntrack::datagrams(IpVersion::Four).unwrap();
         assert!(!known.contains(&ours[0]));
     });
 }

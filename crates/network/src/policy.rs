@@ -8,10 +8,11 @@
 
 use crate::follower::all;
 use crate::pods::PodLinks;
-use crate::ruleset::{Judged, Judgement, Ruleset};
+use crate::ruleset::{Judged, Judgement};
+use crate::tables::Tables;
 use crate::{Error, failed};
 use davit_client::{Change, EventRecorder, Informer, Object, ObjectKey, Subscription};
-use davit_netplan::{CompiledPolicy, Isolation, MAX_COST, PolicyPod, PolicyWorld};
+use davit_netplan::{CompiledPolicy, Family, Isolation, MAX_COST, PolicyPod, PolicyWorld};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -21,7 +22,7 @@ use kube::Api;
 use kube::api::PostParams;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -43,18 +44,22 @@ pub(crate) struct Known {
     /// The name of the node.
     pub(crate) node: String,
     pub(crate) namespaces: Informer<Namespace>,
-    pub(crate) resolvers: watch::Receiver<BTreeSet<Ipv4Addr>>,
+    pub(crate) resolvers: watch::Receiver<BTreeSet<IpAddr>>,
 }
 
 /// Where what is found stands, and for whom.
 #[derive(Clone)]
 pub(crate) struct Table {
-    pub(crate) ruleset: Arc<Ruleset>,
+    pub(crate) tables: Arc<Tables>,
     pub(crate) links: PodLinks,
 }
 
-/// What is to stand in the table for these pods: address, and namespace and name.
-pub(crate) fn judgement(world: &PolicyWorld, pods: &[(Ipv4Addr, String)]) -> Judgement {
+/// What is to stand in the table of a family for these pods: address, and namespace and name.
+pub(crate) fn judgement(
+    world: &PolicyWorld,
+    family: Family,
+    pods: &[(IpAddr, String)],
+) -> Judgement {
     let of = |pod: &str| {
         let (namespace, name) = pod.split_once('/')?;
         world.isolation(namespace, name)
@@ -66,7 +71,9 @@ pub(crate) fn judgement(world: &PolicyWorld, pods: &[(Ipv4Addr, String)]) -> Jud
     let groups = pods.values().flatten().flat_map(Isolation::groups);
     let groups: BTreeSet<_> = groups.cloned().collect();
     let members = groups.into_iter().map(|group| {
-        let members = world.members(&group);
+        let members = world.members(&group).into_iter();
+        let members = members.filter(|address| Family::of(*address) == family);
+        let members = members.collect();
         (group, members)
     });
     Judgement {
@@ -96,7 +103,7 @@ struct Changes {
     policies: Subscription<NetworkPolicy>,
     pods: Subscription<Pod>,
     namespaces: Subscription<Namespace>,
-    resolvers: watch::Receiver<BTreeSet<Ipv4Addr>>,
+    resolvers: watch::Receiver<BTreeSet<IpAddr>>,
 }
 
 /// Enforces policies until `cancel` is cancelled.
@@ -181,7 +188,7 @@ async fn until_permitted(client: &kube::Client, table: &Table, events: &EventRec
 }
 
 /// Nobody is isolated.
-fn open(pods: &[(Ipv4Addr, String)]) -> Judgement {
+fn open(_: Family, pods: &[(IpAddr, String)]) -> Judgement {
     let pods = pods.iter().map(|(address, _)| *address);
     Judgement {
         pods: pods
@@ -340,7 +347,7 @@ impl Judge {
         });
     }
 
-    fn resolvers(&mut self, resolvers: &mut watch::Receiver<BTreeSet<Ipv4Addr>>) {
+    fn resolvers(&mut self, resolvers: &mut watch::Receiver<BTreeSet<IpAddr>>) {
         let resolvers = resolvers.borrow_and_update().clone();
         self.dirty |= self.world.lock().set_resolvers(resolvers);
     }
@@ -366,36 +373,45 @@ impl Judge {
     async fn write(&self) -> Result<Option<CutOff>, Error> {
         let world = self.world.clone();
         self.table
-            .write(move |pods| judgement(&world.lock(), pods))
+            .write(move |family, pods| judgement(&world.lock(), family, pods))
             .await
     }
 }
 
 impl Table {
-    /// Writes what is found of the pods here; those that are cut off. `None` when pods have come or gone meanwhile.
+    /// Writes what is found of the pods here, into the table of each family; those that are cut off. `None` when pods have
+    /// come or gone meanwhile.
     async fn write(
         &self,
-        find: impl FnOnce(&[(Ipv4Addr, String)]) -> Judgement + Send + 'static,
+        find: impl Fn(Family, &[(IpAddr, String)]) -> Judgement + Send + 'static,
     ) -> Result<Option<CutOff>, Error> {
-        let Self { ruleset, links } = self.clone();
+        let Self { tables, links } = self.clone();
         let work = move || {
-            let as_of = ruleset.pods_changed();
-            let pods = links.pods().map_err(failed("records of pods' networks"))?;
-            let judgement = find(&pods);
-            let judged = ruleset.judge(as_of, &judgement);
-            let Judged::Written(refused) = judged.map_err(failed("network policies"))? else {
-                return Ok(None);
-            };
-            links.judged(as_of);
-            let cut_off = pods.into_iter().filter_map(|(address, pod)| {
-                let isolation = judgement.pods.get(&address)?.as_ref()?;
-                let why = match isolation.too_large {
-                    true => format!("they say more than {MAX_COST} things"),
-                    false => refused.get(&address)?.clone(),
+            let mut cut_off = Some(CutOff::new());
+            for ruleset in tables.all() {
+                let (family, as_of) = (ruleset.family(), ruleset.pods_changed());
+                let pods = links.pods(family);
+                let pods = pods.map_err(failed("records of pods' networks"))?;
+                let judgement = find(family, &pods);
+                let judged = ruleset.judge(as_of, &judgement);
+                let Judged::Written(refused) = judged.map_err(failed("network policies"))? else {
+                    cut_off = None;
+                    continue;
                 };
-                Some((pod, why))
-            });
-            Ok(Some(cut_off.collect()))
+                links.judged(family, as_of);
+                let here = pods.into_iter().filter_map(|(address, pod)| {
+                    let isolation = judgement.pods.get(&address)?.as_ref()?;
+                    let why = match isolation.too_large {
+                        true => format!("they say more than {MAX_COST} things"),
+                        false => refused.get(&address)?.clone(),
+                    };
+                    Some((pod, why))
+                });
+                if let Some(cut_off) = &mut cut_off {
+                    cut_off.extend(here);
+                }
+            }
+            Ok(cut_off)
         };
         match tokio::task::spawn_blocking(work).await {
             Ok(done) => done,

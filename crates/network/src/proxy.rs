@@ -10,13 +10,13 @@ use crate::ruleset::{Ruleset, Update, Wanted};
 use claims::Claims;
 use davit_client::{Informer, ObjectKey};
 use davit_net::conntrack::{self, Connection};
-use davit_net::nft::{Data, Element, Verdict};
-use davit_netplan::{Chain, Key, Node, Nowhere, Plan, Value, plan};
+use davit_net::nft::{Data, Element, IpVersion, Verdict};
+use davit_netplan::{Chain, Family, Key, Node, Nowhere, Plan, Value, octets, plan};
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -39,6 +39,14 @@ pub(crate) struct Services {
     pub(crate) slices: Informer<EndpointSlice>,
 }
 
+impl Services {
+    /// All of them.
+    pub(crate) fn keys(&self) -> BTreeSet<ObjectKey> {
+        let services = self.services.list();
+        services.iter().map(|s| ObjectKey::of(s.as_ref())).collect()
+    }
+}
+
 /// The Service of a slice, as the index has it.
 pub(crate) fn service_of(slice: &EndpointSlice) -> Option<String> {
     let labels = slice.metadata.labels.as_ref()?;
@@ -47,7 +55,7 @@ pub(crate) fn service_of(slice: &EndpointSlice) -> Option<String> {
     Some(format!("{namespace}/{name}"))
 }
 
-/// What stands in the kernel, and for which Service.
+/// What stands in the table of one family, and for which Service.
 #[derive(Debug)]
 pub(crate) struct Proxy {
     ruleset: Arc<Ruleset>,
@@ -62,15 +70,20 @@ pub(crate) struct Proxy {
 }
 
 impl Proxy {
-    pub(crate) fn new(ruleset: Arc<Ruleset>, metrics: ProxyMetrics) -> Self {
+    pub(crate) fn new(ruleset: Arc<Ruleset>, metrics: &ProxyMetrics) -> Self {
         Self {
+            metrics: metrics.of(ruleset.family()),
+            claims: Claims::new(ruleset.family()),
             ruleset,
-            metrics,
-            claims: Claims::default(),
             checks: Checks::new(),
             nowhere: BTreeMap::new(),
             stale: true,
         }
+    }
+
+    /// Of whose addresses it is.
+    pub(crate) fn family(&self) -> Family {
+        self.ruleset.family()
     }
 
     /// What load balancers ask, and are to be answered.
@@ -94,9 +107,9 @@ impl Proxy {
         let mut touched = BTreeSet::new();
         let mut changed = Vec::new();
         for key in keys {
-            let new = plan_of(key, seen, node);
+            let new = plan_of(key, seen, node, self.ruleset.family());
             let old = self.claims.plan(key);
-            if old == Some(&new) || (old.is_none() && new == Plan::default()) {
+            if old == Some(&new) || (old.is_none() && new.is_nothing()) {
                 continue;
             }
             changed.push(key.clone());
@@ -169,10 +182,17 @@ impl Proxy {
         update.set(key.map.into(), key.bytes.clone(), wanted);
     }
 
+    fn version(&self) -> IpVersion {
+        match self.family() {
+            Family::V4 => IpVersion::Four,
+            Family::V6 => IpVersion::Six,
+        }
+    }
+
     /// UDP has no end: what still goes to endpoints that serve no more begins anew.
     fn end_datagrams(&self, changed: &[ObjectKey]) -> io::Result<()> {
-        let mut at: HashMap<(Ipv4Addr, u16), HashSet<(Ipv4Addr, u16)>> = HashMap::new();
-        let mut ports: HashMap<u16, HashSet<(Ipv4Addr, u16)>> = HashMap::new();
+        let mut at: HashMap<(IpAddr, u16), HashSet<(IpAddr, u16)>> = HashMap::new();
+        let mut ports: HashMap<u16, HashSet<(IpAddr, u16)>> = HashMap::new();
         for plan in changed.iter().filter_map(|key| self.claims.plan(key)) {
             for reached in &plan.datagrams {
                 for place in &reached.at {
@@ -190,14 +210,14 @@ impl Proxy {
         let ours: HashSet<Vec<u8>> = places.into_iter().map(|(key, _)| key).collect();
         let stale = |connection: &Connection| {
             let (to, from) = (connection.original.to, connection.reply.from);
-            let on_node = || ours.contains(to.0.octets().as_slice());
+            let on_node = || ours.contains(octets(to.0).as_slice());
             let serving = at
                 .get(&to)
                 .or_else(|| ports.get(&to.1).filter(|_| on_node()));
             serving.is_some_and(|serving| !serving.contains(&from))
         };
         let started = Instant::now();
-        let known = conntrack::datagrams()?;
+        let known = conntrack::datagrams(self.version())?;
         let stale: Vec<Connection> = known.into_iter().filter(stale).collect();
         conntrack::forget(&stale)?;
         self.metrics.conntrack(started.elapsed(), stale.len());
@@ -213,13 +233,16 @@ impl Proxy {
                 _ => false,
             })
         };
+        // Address, protocol and port; the client's address is before them, the number after.
+        let address = self.family().bytes();
+        let length = address + 8;
         let mut endpoints: BTreeMap<&[u8], HashSet<Vec<u8>>> = BTreeMap::new();
         let mut looked_at = false;
         for plan in plans.iter().filter(|plan| sticky(plan)) {
             looked_at = true;
             for (key, value) in &plan.entries {
-                // Address, protocol and port, without the number.
-                if let (Value::Endpoint(address, port), Some(place)) = (value, key.bytes.get(..12))
+                if let (Value::Endpoint(address, port), Some(place)) =
+                    (value, key.bytes.get(..length))
                 {
                     let fields = Value::endpoint_fields(*address, *port);
                     endpoints.entry(place).or_default().insert(fields);
@@ -230,7 +253,10 @@ impl Proxy {
             return Ok(());
         }
         let stale = |client: &Element| {
-            let place = client.key.get(4..16).unwrap_or_default();
+            let place = client
+                .key
+                .get(address..address + length)
+                .unwrap_or_default();
             let known = endpoints.get(place);
             known.is_some_and(|known| match &client.data {
                 Some(Data::Value(fields)) => !known.contains(fields),
@@ -252,11 +278,11 @@ fn keeps_clients(chain: &Chain) -> bool {
     }
 }
 
-fn plan_of(key: &ObjectKey, seen: &Services, node: &Node) -> Plan {
+fn plan_of(key: &ObjectKey, seen: &Services, node: &Node, family: Family) -> Plan {
     let Some(service) = seen.services.get(Some(&key.namespace), &key.name) else {
-        return Plan::default();
+        return Plan::nothing(family);
     };
     let slices = seen.slices.list_indexed(&key.to_string());
     let slices: Vec<&EndpointSlice> = slices.iter().map(AsRef::as_ref).collect();
-    plan(&service, &slices, node)
+    plan(&service, &slices, node, family)
 }

@@ -4,12 +4,11 @@
 //! directory of who claims it. It holds as long as that directory exists.
 
 use davit_net::route::Netlink;
-use davit_netplan::Network;
+use davit_netplan::{Network, number};
 use nix::fcntl::{Flock, FlockArg};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Where claims are: those of clusters, and those of nodes, whose ranges are parts of a cluster's.
@@ -196,15 +195,15 @@ impl Claims {
         owner: &Path,
         first: Network,
         within: Network,
-        but: Network,
+        but: &[Network],
     ) -> Result<Network, RangeError> {
         let _lock = self.lock()?;
         let mut used = reached().map_err(RangeError::Routes)?;
-        used.push(but);
+        used.extend(but);
         let parts = 1_u32 << first.bits().saturating_sub(within.bits()).min(16);
-        let size = 1_u64 << (32 - u32::from(first.bits()).min(32));
-        let offset = u32::from(first.first()).saturating_sub(within.first().into());
-        let offset = u64::from(offset) / size;
+        let more = first.family().bits().saturating_sub(first.bits());
+        let offset = number(first.first()).saturating_sub(number(within.first()));
+        let offset = offset.checked_shr(u32::from(more)).unwrap_or(0);
         let start = u32::try_from(offset).unwrap_or_default();
         let order = (start..parts).chain(0..start);
         for range in order.filter_map(|index| within.part(first.bits(), index)) {
@@ -230,11 +229,8 @@ fn reached() -> io::Result<Vec<Network>> {
         .filter(|r| r.bits > 0)
         .map(|r| (r.to, r.bits));
     let networks = addresses.into_iter().chain(routes);
-    let v4 = networks.filter_map(|(address, bits)| match address {
-        IpAddr::V4(address) => Network::around(address, bits),
-        IpAddr::V6(_) => None,
-    });
-    Ok(v4.collect())
+    let networks = networks.filter_map(|(address, bits)| Network::around(address, bits));
+    Ok(networks.collect())
 }
 
 /// Whether a range that somebody chose is free of what the machine reaches without davit. Blocks.
@@ -244,13 +240,12 @@ fn reached() -> io::Result<Vec<Network>> {
 pub(crate) fn check_free(range: Network) -> Result<(), RangeError> {
     let mut netlink = Netlink::open().map_err(RangeError::Routes)?;
     let addresses = netlink.all_addresses().map_err(RangeError::Routes)?;
-    let inside = |network: &Network| network.bits() < 32 && network.overlaps(range);
+    // an address without a network around it may be the gateway's own
+    let inside =
+        |network: &Network| network.bits() < network.family().bits() && network.overlaps(range);
     let networks = addresses
         .into_iter()
-        .filter_map(|(address, bits)| match address {
-            IpAddr::V4(address) => Network::around(address, bits),
-            IpAddr::V6(_) => None,
-        });
+        .filter_map(|(address, bits)| Network::around(address, bits));
     match networks.into_iter().find(inside) {
         Some(with) => Err(RangeError::Routed { range, with }),
         None => Ok(()),
@@ -270,7 +265,7 @@ mod tests {
         let first: Network = "198.51.100.0/26".parse().unwrap();
         let within = "198.51.100.0/24".parse().unwrap();
         let but = "198.51.100.64/28".parse().unwrap();
-        let choose = |owner: &Path, first| claims.choose(owner, first, within, but);
+        let choose = |owner: &Path, first| claims.choose(owner, first, within, &[but]);
         assert_eq!(choose(one.path(), first).unwrap(), first);
         assert_eq!(choose(one.path(), first).unwrap(), first, "its own");
         let next = choose(two.path(), first).unwrap();

@@ -3,11 +3,14 @@
 //! Several clusters may be on one machine. Each has a table of its own, and passes over what comes from the pods of the
 //! others: their links are known by the beginnings of their names.
 
+mod key;
 pub(crate) mod policy;
 
 use crate::maps::Map;
 use davit_net::nft::{Expression as Do, Hook, Point, Slot, Transaction, Verdict};
-use davit_netplan::{Chain, Choice, Masquerade, Network};
+use davit_netplan::{Chain, Choice, Family, Masquerade, Network, octets};
+use key::{Part, key};
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 /// With what the names of all clusters' links begin.
@@ -31,12 +34,20 @@ const INGRESS: &str = "judge-ingress";
 const EGRESS: &str = "judge-egress";
 const REFUSE: &str = "refuse";
 
+/// Where values are put that are no part of a key, and where keys begin.
 const A: Slot = Slot(0);
+/// Of two values of at most four bytes, the second one.
 const B: Slot = Slot(1);
 const C: Slot = Slot(2);
-const D: Slot = Slot(3);
-/// Address and port that were found.
-const FOUND: Slot = Slot(8);
+/// Address and port that were found: behind the longest key.
+const FOUND: Slot = Slot(10);
+
+/// `IPPROTO_ICMPV6`.
+const ICMPV6: u8 = 58;
+/// The messages by which neighbours find one another (133 to 137). Without them there is no IPv6.
+const NEIGHBOURS: [u8; 2] = [133, 137];
+/// Addresses that mean something on one link only.
+const ON_LINK: &str = "fe80::/10";
 
 /// Where packets of a hook go: name, kind, point, priority.
 const HOOKS: [(&str, Hook); 10] = [
@@ -65,8 +76,8 @@ const fn hook(kind: &'static str, point: Point, priority: i32) -> Hook {
 fn bits(of: Slot, mask: u32) -> Do {
     Do::Bits {
         of,
-        mask: mask.to_ne_bytes(),
-        change: [0; 4],
+        mask: mask.to_ne_bytes().to_vec(),
+        change: vec![0; 4],
     }
 }
 
@@ -76,8 +87,17 @@ fn has(of: Slot, mask: u32) -> [Do; 2] {
 
 /// The address that `load` puts into `A` is in the range.
 fn is_within(load: Do, range: Network) -> [Do; 3] {
-    let mask = bits(A, u32::from_ne_bytes(range.mask().octets()));
-    [load, mask, Do::Equal(A, range.first().octets().to_vec())]
+    [load, masked(range), Do::Equal(A, octets(range.first()))]
+}
+
+/// Keeps of the address in `A` the bits that are the range's.
+fn masked(range: Network) -> Do {
+    let mask = octets(range.mask());
+    Do::Bits {
+        of: A,
+        change: vec![0; mask.len()],
+        mask,
+    }
 }
 
 fn is_in(map: Map, key: Slot) -> Do {
@@ -115,13 +135,11 @@ fn jump(chain: &str) -> Do {
     Do::Verdict(Verdict::Jump(chain.to_owned()))
 }
 
-/// Destination address, protocol and port.
-fn destination() -> [Do; 3] {
-    [
-        Do::DestinationAddress(A),
-        Do::Protocol(B),
-        Do::DestinationPort(C),
-    ]
+/// Destination address, protocol and port, and what is done with them.
+fn by_destination(family: Family, then: &[Do]) -> Vec<Do> {
+    let mut rule = key(family, &[Part::Destination, Part::Protocol, Part::Port]);
+    rule.extend_from_slice(then);
+    rule
 }
 
 /// The packet came from another cluster's pods.
@@ -136,7 +154,7 @@ fn of_others(links: &str) -> [Do; 4] {
 
 /// Everything but what depends on objects: chains at the hooks, sets and maps, empty. `links` is what the names of this
 /// cluster's links begin with.
-pub(crate) fn lay_out(to: &mut Transaction, links: &str) {
+pub(crate) fn lay_out(to: &mut Transaction, family: Family, links: &str) {
     for map in Map::ALL {
         to.add_set(&map.set());
     }
@@ -149,16 +167,15 @@ pub(crate) fn lay_out(to: &mut Transaction, links: &str) {
     to.add_rule("prerouting", &of_others(links));
     to.add_rule("prerouting", &[jump("destinations")]);
     to.add_rule("output", &[jump("destinations")]);
-    destinations(to);
-    postrouting(to);
-    filters(to, links);
-    judge(to, links);
+    destinations(to, family);
+    postrouting(to, family);
+    filters(to, family, links);
+    judge(to, family, links);
 }
 
-fn destinations(to: &mut Transaction) {
+fn destinations(to: &mut Transaction, family: Family) {
     let chain = "destinations";
-    let [address, protocol, port] = destination();
-    let served = [address, protocol, port, dispatch(Map::Services, A)];
+    let served = by_destination(family, &[dispatch(Map::Services, A)]);
     to.add_rule(chain, &served);
     to.add_rule(
         chain,
@@ -170,20 +187,20 @@ fn destinations(to: &mut Transaction) {
             dispatch(Map::NodePorts, A),
         ],
     );
-    let [address, protocol, port] = destination();
-    let there = look_up(Map::HostPortsAt, A);
-    to.add_rule(
-        chain,
-        &[address, protocol, port, there, Do::Destination(FOUND)],
-    );
+    let there = [look_up(Map::HostPortsAt, A), Do::Destination(FOUND)];
+    to.add_rule(chain, &by_destination(family, &there));
+    let loopback = match family {
+        Family::V4 => vec![127],
+        Family::V6 => octets(Ipv6Addr::LOCALHOST.into()),
+    };
     to.add_rule(
         chain,
         &[
             Do::DestinationKind(A),
             Do::Equal(A, LOCAL.to_ne_bytes().to_vec()),
-            // A packet from 127.0.0.1 may not leave the machine.
+            // A packet from 127.0.0.1 or ::1 may not leave the machine.
             Do::DestinationAddress(A),
-            Do::NotEqual(A, vec![127]),
+            Do::NotEqual(A, loopback),
             Do::Protocol(A),
             Do::DestinationPort(B),
             look_up(Map::HostPorts, A),
@@ -192,7 +209,7 @@ fn destinations(to: &mut Transaction) {
     );
 }
 
-fn postrouting(to: &mut Transaction) {
+fn postrouting(to: &mut Transaction, family: Family) {
     let chain = "postrouting";
     let [bit, set] = has(A, MARK);
     let unmark = bits(B, !MARK);
@@ -210,23 +227,15 @@ fn postrouting(to: &mut Transaction) {
     );
     for pairs in [Map::Hairpin, Map::Pods] {
         let [bit, set] = has(A, REDIRECTED);
-        to.add_rule(
-            chain,
-            &[
-                Do::Status(A),
-                bit,
-                set,
-                Do::SourceAddress(A),
-                Do::DestinationAddress(B),
-                is_in(pairs, A),
-                Do::Masquerade,
-            ],
-        );
+        let mut rule = vec![Do::Status(A), bit, set];
+        rule.extend(key(family, &[Part::Source, Part::Destination]));
+        rule.extend([is_in(pairs, A), Do::Masquerade]);
+        to.add_rule(chain, &rule);
     }
     to.add_rule(chain, &[jump(LEAVE)]);
 }
 
-fn filters(to: &mut Transaction, links: &str) {
+fn filters(to: &mut Transaction, family: Family, links: &str) {
     for load in [Do::InputName(A), Do::OutputName(A)] {
         // The kernel could not translate these: the other end would break the connection off.
         let [bit, set] = has(B, INVALID);
@@ -253,8 +262,7 @@ fn filters(to: &mut Transaction, links: &str) {
             dispatch(Map::RefusedNodePorts, A),
         ],
     );
-    let [address, protocol, port] = destination();
-    let refused = [address, protocol, port, dispatch(Map::Refused, A)];
+    let refused = by_destination(family, &[dispatch(Map::Refused, A)]);
     to.add_rule("unserved", &refused);
     for (map, end) in [
         (Map::ClusterAddresses, refuse()),
@@ -270,7 +278,30 @@ fn filters(to: &mut Transaction, links: &str) {
 }
 
 /// Where policies are asked. This machine itself is nobody's peer: what it sends to its pods is not asked about.
-fn judge(to: &mut Transaction, links: &str) {
+fn judge(to: &mut Transaction, family: Family, links: &str) {
+    if family == Family::V6 {
+        let [first, last] = NEIGHBOURS;
+        for chain in ["sources", "policy-forward", "policy-input"] {
+            to.add_rule(
+                chain,
+                &[
+                    Do::Protocol(A),
+                    Do::Equal(A, vec![ICMPV6]),
+                    Do::IcmpType(B),
+                    Do::AtLeast(B, vec![first]),
+                    Do::AtMost(B, vec![last]),
+                    Do::Verdict(Verdict::Accept),
+                ],
+            );
+        }
+        // Nobody judges what comes from an address that is no pod's.
+        if let Ok(range) = ON_LINK.parse() {
+            let mut rule = vec![Do::InputName(A), Do::Equal(A, links.into())];
+            rule.extend(is_within(Do::SourceAddress(A), range));
+            rule.push(Do::Verdict(Verdict::Drop));
+            to.add_rule("sources", &rule);
+        }
+    }
     let none = Do::Equal(B, vec![0; 4]);
     let own = Do::Equal(A, links.into());
     let end = Do::Verdict(Verdict::Drop);
@@ -287,12 +318,8 @@ fn judge(to: &mut Transaction, links: &str) {
         );
     }
     // A pod reaches itself.
-    let itself = [
-        Do::SourceAddress(A),
-        Do::DestinationAddress(B),
-        is_in(Map::Pods, A),
-    ];
-    let itself = [&itself[..], &[Do::Verdict(Verdict::Accept)]].concat();
+    let mut itself = key(family, &[Part::Source, Part::Destination]);
+    itself.extend([is_in(Map::Pods, A), Do::Verdict(Verdict::Accept)]);
     to.add_rule("policy-leave", &itself);
     to.add_rule("policy-forward", &itself);
     to.add_rule("policy-leave", &[jump(EGRESS)]);
@@ -331,12 +358,12 @@ pub(crate) fn leave(to: &mut Transaction, pods: Option<Network>) {
 }
 
 /// Makes a chain that elements lead to, and fills it.
-pub(crate) fn chain(to: &mut Transaction, chain: &Chain, links: &str) {
+pub(crate) fn chain(to: &mut Transaction, chain: &Chain, family: Family, links: &str) {
     let name = chain.name();
     to.add_chain(&name, None);
     to.flush_chain(&name);
     match chain {
-        Chain::Choose(choice) => choose(to, &name, choice, links),
+        Chain::Choose(choice) => choose(to, &name, choice, family, links),
         Chain::Split { inside, outside } => split(to, &name, [inside, outside], links),
         Chain::Guard { sources, then } => {
             for range in sources {
@@ -364,13 +391,13 @@ fn split(to: &mut Transaction, name: &str, choices: [&Option<Choice>; 2], links:
     to.add_rule(name, &[outside]);
 }
 
-fn choose(to: &mut Transaction, name: &str, choice: &Choice, links: &str) {
+fn choose(to: &mut Transaction, name: &str, choice: &Choice, family: Family, links: &str) {
     let mark = [
         Do::Mark(A),
         Do::Bits {
             of: A,
-            mask: (!MARK).to_ne_bytes(),
-            change: MARK.to_ne_bytes(),
+            mask: (!MARK).to_ne_bytes().to_vec(),
+            change: MARK.to_ne_bytes().to_vec(),
         },
         Do::SetMark(A),
     ];
@@ -388,18 +415,11 @@ fn choose(to: &mut Transaction, name: &str, choice: &Choice, links: &str) {
         rule.extend(mark);
         to.add_rule(name, &rule);
     }
-    let address = |slot| match choice.node_port {
-        true => Do::Load(slot, vec![0; 4]),
-        false => Do::DestinationAddress(slot),
+    let reached = match choice.node_port {
+        true => Part::Anywhere,
+        false => Part::Destination,
     };
-    let client = || {
-        [
-            Do::SourceAddress(A),
-            address(B),
-            Do::Protocol(C),
-            Do::DestinationPort(D),
-        ]
-    };
+    let client = || key(family, &[Part::Source, reached, Part::Protocol, Part::Port]);
     let remember = |seconds: u32| Do::Remember {
         map: Map::Affinity.name().to_owned(),
         key: A,
@@ -407,23 +427,15 @@ fn choose(to: &mut Transaction, name: &str, choice: &Choice, links: &str) {
         time: Duration::from_secs(seconds.into()),
     };
     if let Some(seconds) = choice.affinity {
-        let mut rule = Vec::from(client());
+        let mut rule = client();
         rule.push(look_up(Map::Affinity, A));
         rule.push(remember(seconds));
         rule.push(Do::Destination(FOUND));
         to.add_rule(name, &rule);
     }
-    let mut rule = vec![
-        address(A),
-        Do::Protocol(B),
-        Do::DestinationPort(C),
-        Do::Random {
-            to: D,
-            modulus: choice.count,
-            offset: choice.offset,
-        },
-        look_up(Map::Endpoints, A),
-    ];
+    let random = Part::Random(choice.count, choice.offset);
+    let mut rule = key(family, &[reached, Part::Protocol, Part::Port, random]);
+    rule.push(look_up(Map::Endpoints, A));
     if let Some(seconds) = choice.affinity {
         rule.extend(client());
         rule.push(remember(seconds));

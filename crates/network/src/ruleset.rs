@@ -6,8 +6,8 @@ pub(crate) use policy::{Judged, Judgement};
 
 use crate::maps::Map;
 use crate::rules;
-use davit_net::nft::{Data, Element, Table, Transaction};
-use davit_netplan::{Chain, Network};
+use davit_net::nft::{Data, Element, IpVersion, Table, Transaction};
+use davit_netplan::{Chain, Family, Network};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -50,9 +50,19 @@ struct State {
     pods_changed: u64,
 }
 
-/// The table. Calls block.
+/// The table of a name and family, there or not.
+pub(crate) fn table(name: &str, family: Family) -> Table {
+    let version = match family {
+        Family::V4 => IpVersion::Four,
+        Family::V6 => IpVersion::Six,
+    };
+    Table::new(name, version)
+}
+
+/// The table of one family. Calls block.
 #[derive(Debug)]
 pub(crate) struct Ruleset {
+    family: Family,
     table: Table,
     /// What the names of our links begin with.
     links: String,
@@ -67,15 +77,21 @@ impl Update {
 
 impl Ruleset {
     /// Takes over the table that an earlier run has left, or makes it.
-    pub(crate) fn open(name: &str, links: &str) -> io::Result<Self> {
+    pub(crate) fn open(name: &str, family: Family, links: &str) -> io::Result<Self> {
         let ruleset = Self {
-            table: Table::new(name),
+            family,
+            table: table(name, family),
             links: links.to_owned(),
             state: Mutex::default(),
         };
         let state = ruleset.adopt(0)?;
         *ruleset.state.lock() = state;
         Ok(ruleset)
+    }
+
+    /// Of whose packets it is.
+    pub(crate) fn family(&self) -> Family {
+        self.family
     }
 
     fn mark(&self) -> Vec<u8> {
@@ -101,7 +117,7 @@ impl Ruleset {
         change.add_table(&self.mark());
         change.delete_table();
         change.add_table(&self.mark());
-        rules::lay_out(&mut change, &self.links);
+        rules::lay_out(&mut change, self.family, &self.links);
         self.table.commit(change)?;
         Ok(state)
     }
@@ -254,7 +270,7 @@ impl Ruleset {
                     continue;
                 }
                 let change = change.get_or_insert_with(|| self.table.transaction());
-                rules::chain(change, chain, &self.links);
+                rules::chain(change, chain, self.family, &self.links);
                 made.push(name);
             }
         }

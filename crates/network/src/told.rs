@@ -5,7 +5,7 @@ use crate::http;
 use crate::node_ports::NodePortAddresses;
 use davit_client::EventRecorder;
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -29,7 +29,7 @@ pub struct ProxyOptions {
 pub(crate) struct Told {
     pub(crate) health: Arc<Health>,
     checks: watch::Sender<Checks>,
-    addresses: watch::Sender<BTreeSet<Ipv4Addr>>,
+    addresses: watch::Sender<BTreeSet<IpAddr>>,
 }
 
 impl Default for Told {
@@ -44,7 +44,7 @@ impl Default for Told {
 
 impl Told {
     /// The ports of nodes are at these addresses.
-    pub(crate) fn reached_at(&self, addresses: &BTreeSet<Ipv4Addr>) {
+    pub(crate) fn reached_at(&self, addresses: &BTreeSet<IpAddr>) {
         self.addresses.send_if_modified(|known| {
             let differ = known != addresses;
             known.clone_from(addresses);

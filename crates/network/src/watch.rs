@@ -4,14 +4,14 @@ use crate::follower::{Follower, Host, all};
 use crate::node::{self, Seen};
 use crate::pods::PodLinks;
 use crate::ranges::{self, Claims};
-use crate::ruleset::Ruleset;
+use crate::tables::Tables;
 use crate::told::ProxyOptions;
 use crate::{DnsOptions, Error, dns, failed, links_of, metric_of, policy, sweep, table_of};
 use davit_netplan::Network;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -35,11 +35,11 @@ pub struct Options {
 #[derive(Debug)]
 pub struct NodeNetwork {
     options: Options,
-    ruleset: Arc<Ruleset>,
+    tables: Arc<Tables>,
     links: PodLinks,
-    gateway: watch::Sender<Option<Ipv4Addr>>,
+    gateways: watch::Sender<Vec<IpAddr>>,
     /// Where nodes answer questions for names.
-    resolvers: watch::Sender<BTreeSet<Ipv4Addr>>,
+    resolvers: watch::Sender<BTreeSet<IpAddr>>,
 }
 
 impl NodeNetwork {
@@ -53,15 +53,15 @@ impl NodeNetwork {
         }
         sweep(&options.data_dir)?;
         let links = links_of(&options.data_dir);
-        let ruleset = Ruleset::open(&table_of(&links), &links);
-        let ruleset = Arc::new(ruleset.map_err(failed("nf_tables"))?);
+        let tables = Tables::open(&table_of(&links), &links);
+        let tables = Arc::new(tables.map_err(failed("nf_tables"))?);
         let dir = options.data_dir.join("network/pods");
-        let links = PodLinks::open(dir, ruleset.clone(), &links);
+        let links = PodLinks::open(dir, tables.clone());
         Ok(Self {
             options,
-            ruleset,
+            tables,
             links: links.map_err(failed("records of pods' networks"))?,
-            gateway: watch::channel(None).0,
+            gateways: watch::channel(Vec::new()).0,
             resolvers: watch::channel(BTreeSet::new()).0,
         })
     }
@@ -72,10 +72,11 @@ impl NodeNetwork {
         self.links.clone()
     }
 
-    /// The address of this node by which its pods reach everything, once there is one.
+    /// The addresses of this node by which its pods reach everything, once there are any: one of each family that they have,
+    /// the first one first.
     #[must_use]
-    pub fn gateway(&self) -> watch::Receiver<Option<Ipv4Addr>> {
-        self.gateway.subscribe()
+    pub fn gateways(&self) -> watch::Receiver<Vec<IpAddr>> {
+        self.gateways.subscribe()
     }
 
     /// Follows the API until `cancel` is cancelled.
@@ -85,7 +86,7 @@ impl NodeNetwork {
 
     async fn run_until(self, client: kube::Client, cancel: CancellationToken) {
         let mut tasks = JoinSet::new();
-        let (options, gateway) = (self.options.dns.clone(), self.gateway());
+        let (options, gateways) = (self.options.dns.clone(), self.gateways());
         let namespaces = all(&client, &mut tasks, &cancel);
         let known = policy::Known {
             node: self.options.node.clone(),
@@ -93,15 +94,15 @@ impl NodeNetwork {
             resolvers: self.resolvers.subscribe(),
         };
         let table = policy::Table {
-            ruleset: self.ruleset.clone(),
+            tables: self.tables.clone(),
             links: self.links(),
         };
         tasks.spawn(policy::run(client.clone(), known, table, cancel.clone()));
-        let (ruleset, node) = (self.ruleset.clone(), self.options.node.clone());
+        let (tables, node) = (self.tables.clone(), self.options.node.clone());
         let proxy = self.options.proxy.clone();
         let mut follower = Follower::start(
             Arc::new(self),
-            ruleset,
+            tables,
             node,
             proxy,
             &client,
@@ -115,10 +116,10 @@ impl NodeNetwork {
                 namespaces,
                 settings: dns::settings(&client, &mut tasks, &cancel),
             };
-            tasks.spawn(dns::run_at_gateway(
+            tasks.spawn(dns::run_at_gateways(
                 options,
                 sources,
-                gateway,
+                gateways,
                 cancel.clone(),
             ));
         }
@@ -133,13 +134,13 @@ impl NodeNetwork {
 
 impl Host for NodeNetwork {
     fn adjust(&self, seen: &Seen) -> Result<(), Error> {
-        node::write_sets(&self.ruleset, seen).map_err(failed("sets of addresses"))?;
-        let own = seen.own.filter(|_| self.options.dns.is_some());
-        let resolvers = own.into_iter().chain(seen.others.keys().copied());
+        node::write_sets(&self.tables, seen).map_err(failed("sets of addresses"))?;
+        let own = seen.own.iter().filter(|_| self.options.dns.is_some());
+        let resolvers = own.chain(seen.others.keys()).copied();
         self.resolvers
             .send_replace(resolvers.map(Network::gateway).collect());
-        if let Some(range) = seen.own {
-            let taken = self.take(range);
+        if !seen.own.is_empty() {
+            let taken = self.take(&seen.own);
             self.links
                 .set_fault(taken.as_ref().err().map(ToString::to_string));
             taken?;
@@ -159,12 +160,15 @@ impl Host for NodeNetwork {
 }
 
 impl NodeNetwork {
-    fn take(&self, range: Network) -> Result<(), Error> {
-        ranges::check_free(range)?;
-        Claims::of_nodes().claim(&self.options.data_dir, range)?;
-        let made = node::become_gateway(range, &self.links);
+    fn take(&self, ranges: &[Network]) -> Result<(), Error> {
+        for range in ranges {
+            ranges::check_free(*range)?;
+            Claims::of_nodes().claim(&self.options.data_dir, *range)?;
+        }
+        let made = node::become_gateway(ranges, &self.links);
         made.map_err(failed("gateway of the pods"))?;
-        self.gateway.send_replace(Some(range.gateway()));
+        let gateways = ranges.iter().copied().map(Network::gateway);
+        self.gateways.send_replace(gateways.collect());
         Ok(())
     }
 }

@@ -165,7 +165,7 @@ fn addresses(input: &Input<'_>, status: &mut PodStatus) {
     let ips: Vec<String> = if input.pod.host_network() {
         input.host_ips.to_vec()
     } else {
-        input.runtime.ips().to_vec()
+        in_order_of_node(input.runtime.ips(), input.host_ips)
     };
     if ips.is_empty() {
         // The address stays on record after the sandbox is gone.
@@ -175,6 +175,18 @@ fn addresses(input: &Input<'_>, status: &mut PodStatus) {
         status.pod_ip = ips.first().cloned();
         status.pod_ips = Some(ips.into_iter().map(|ip| PodIP { ip }).collect());
     }
+}
+
+/// A pod's addresses: the one of the family that is the node's first one comes first, and there is at most one of each.
+fn in_order_of_node(ips: &[String], host_ips: &[String]) -> Vec<String> {
+    let is_six = |ip: &String| ip.contains(':');
+    let first = host_ips.first().or(ips.first()).is_some_and(is_six);
+    let of = |six: bool| ips.iter().find(|ip| is_six(ip) == six);
+    [first, !first]
+        .into_iter()
+        .filter_map(of)
+        .cloned()
+        .collect()
 }
 
 #[cfg(test)]

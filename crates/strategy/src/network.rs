@@ -15,6 +15,7 @@ use super::json::{
 use super::{Generic, KindInfo, Strategy, access, meta};
 
 mod addresses;
+mod families;
 mod policies;
 
 pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
@@ -83,15 +84,18 @@ impl Strategy for Service {
         if kind == "LoadBalancer" {
             default_unset(spec, "allocateLoadBalancerNodePorts", true);
         }
-        addresses_in_step(spec);
     }
 
     fn prepare_for_create(&self, obj: &mut Value) {
         set(obj, "status", json!({"loadBalancer": {}}));
+        if let Some(spec) = obj.get_mut("spec") {
+            families::addresses_in_step(spec);
+        }
     }
 
     fn prepare_for_update(&self, new: &mut Value, old: &Value) {
         access::keep_status(&self.0, new, old);
+        families::keep(new, old);
         keep_assigned(new, old);
         drop_what_the_type_lacks(new, old);
         if str_at(new, &["spec", "type"]) != "LoadBalancer" {
@@ -115,22 +119,7 @@ impl Strategy for Service {
         if ways_in(at(new, &["spec"])) > ways_in(at(old, &["spec"])) {
             service_size(at(new, &["spec"]), &mut errors);
         }
-        let path = Path::new("spec").child("clusterIPs").index(0);
-        let of = |s| {
-            (
-                str_at(s, &["spec", "clusterIP"]),
-                str_at(s, &["spec", "type"]),
-            )
-        };
-        let ((now, kind), (before, old_kind)) = (of(new), of(old));
-        let stays = kind != "ExternalName" && old_kind != "ExternalName";
-        if stays && !before.is_empty() && now != before {
-            errors.push(FieldError::invalid(
-                &path,
-                json!([now]),
-                "may not change once set",
-            ));
-        }
+        families::validate_update(at(new, &["spec"]), at(old, &["spec"]), &mut errors);
         let number = |service| int_at(service, &["spec", "healthCheckNodePort"]).unwrap_or(0);
         let both = [new, old].map(|s| needs_health_check(at(s, &["spec"])));
         if both == [true; 2] && number(old) != 0 && number(new) != number(old) {
@@ -164,17 +153,6 @@ impl Strategy for Service {
     }
 }
 
-/// `clusterIP` is the first of `clusterIPs`; whichever is given fills the other.
-fn addresses_in_step(spec: &mut Value) {
-    let one = str_at(spec, &["clusterIP"]).to_owned();
-    let first = list_at(spec, &["clusterIPs"]).first().cloned();
-    if !one.is_empty() && first.is_none() {
-        set(spec, "clusterIPs", json!([one]));
-    } else if let (true, Some(first)) = (one.is_empty(), first) {
-        set(spec, "clusterIP", first);
-    }
-}
-
 /// A writer that leaves out what the cluster assigned does not mean to give it back.
 fn keep_assigned(new: &mut Value, old: &Value) {
     let kind = str_at(new, &["spec", "type"]).to_owned();
@@ -182,12 +160,6 @@ fn keep_assigned(new: &mut Value, old: &Value) {
     let Some(spec) = new.get_mut("spec") else {
         return;
     };
-    let had_address = str_at(stored, &["type"]) != "ExternalName";
-    if kind != "ExternalName" && had_address && str_at(spec, &["clusterIP"]).is_empty() {
-        for key in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-            keep(spec, stored, key);
-        }
-    }
     let asked = int_at(spec, &["healthCheckNodePort"]).unwrap_or(0);
     if asked == 0 && needs_health_check(stored) && needs_health_check(spec) {
         keep(spec, stored, "healthCheckNodePort");
@@ -231,9 +203,10 @@ fn drop_what_the_type_lacks(new: &mut Value, old: &Value) {
     if kind == before {
         return;
     }
-    if kind == "ExternalName" && same(spec, "clusterIP") && same(spec, "clusterIPs") {
-        for key in ["clusterIP", "clusterIPs"] {
-            remove(spec, key);
+    if kind == "ExternalName" {
+        if same(spec, "clusterIP") && same(spec, "clusterIPs") {
+            remove(spec, "clusterIP");
+            remove(spec, "clusterIPs");
         }
         for key in ["ipFamilies", "ipFamilyPolicy"] {
             if same(spec, key) {
@@ -324,10 +297,7 @@ fn service(obj: &Value, errors: &mut ErrorList) {
             ));
         }
     }
-    if kind == "ExternalName" && !list_at(spec, &["clusterIPs"]).is_empty() {
-        let why = "may not be set for ExternalName services";
-        errors.push(FieldError::forbidden(&path.child("clusterIPs"), why));
-    }
+    families::validate(spec, &path, errors);
     if headless && matches!(kind, "LoadBalancer" | "NodePort") {
         let fault = format!("may not be set to 'None' for {kind} services");
         errors.push(FieldError::invalid(
@@ -335,13 +305,6 @@ fn service(obj: &Value, errors: &mut ErrorList) {
             "None",
             fault,
         ));
-    }
-    for (i, ip) in list_at(spec, &["clusterIPs"]).iter().enumerate() {
-        let ip = ip.as_str().unwrap_or_default();
-        if ip != "None" && !ip.is_empty() {
-            let path = path.child("clusterIPs").index(i);
-            errors.extend(invalid_each(&path, ip, names::check_ip(ip)));
-        }
     }
     for (i, ip) in list_at(spec, &["externalIPs"]).iter().enumerate() {
         let ip = ip.as_str().unwrap_or_default();

@@ -481,10 +481,12 @@ fn namespaces_secrets_and_services() {
     text.push(lines(&rules.validate(&service)));
     service["spec"] = json!({"clusterIP": "None", "ports": []});
     rules.default(&mut service);
+    rules.prepare_for_create(&mut service);
     assert_eq!(lines(&rules.validate(&service)), "");
     assert_eq!(service["spec"]["clusterIPs"], json!(["None"]));
     let mut plain = service.clone();
     plain["spec"]["clusterIP"] = json!("10.0.0.1");
+    plain["spec"]["clusterIPs"] = json!(["10.0.0.1"]);
     text.push(lines(&rules.validate_update(&plain, &service)));
     insta::assert_snapshot!(text.join("\n"));
 }

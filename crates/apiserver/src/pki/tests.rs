@@ -14,11 +14,11 @@ fn the_authority_is_made_once_and_leaves_are_reused() {
 fn a_serving_certificate_is_renewed_when_its_names_grow() {
     let dir = tempfile::tempdir().unwrap();
     let pki = Pki::open(dir.path()).unwrap();
-    let names = api_server_names("10.96.0.1", &[]);
+    let names = api_server_names(&["10.96.0.1".to_owned()], &[]);
     let first = pki.serving("apiserver", "kube-apiserver", &names).unwrap();
     let same = pki.serving("apiserver", "kube-apiserver", &names).unwrap();
     assert_eq!(first.certificate, same.certificate);
-    let more = api_server_names("10.96.0.1", &["192.0.2.7".to_owned()]);
+    let more = api_server_names(&["10.96.0.1".to_owned()], &["192.0.2.7".to_owned()]);
     let other = pki.serving("apiserver", "kube-apiserver", &more).unwrap();
     assert_ne!(first.certificate, other.certificate);
 }

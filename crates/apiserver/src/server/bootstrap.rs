@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use davit_api::status::Reason;
+use davit_api::status::{Reason, Status};
 use serde_json::{Value, json};
 
 use super::{ApiServer, Error, shared_keys};
@@ -11,6 +11,7 @@ use crate::authn::RequestHeader;
 use crate::object;
 use crate::ownership::Tracking;
 use crate::pki::FRONT_PROXY_CLIENT;
+use crate::service_addresses::ServiceRanges;
 use crate::writes::Author;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
@@ -153,29 +154,38 @@ async fn same_range(server: &ApiServer) -> Result<(), Error> {
         what: format!("{RANGES} {KUBERNETES}"),
         status: Box::new(status),
     })?;
-    let asked = server.service_addresses().range();
-    let first = held
-        .as_ref()
-        .and_then(|range| range.pointer("/spec/cidrs/0")?.as_str());
-    match first {
-        Some(held) if held.parse() != Ok(asked) => Err(Error::ServiceRange {
-            held: held.to_owned(),
-            asked,
-        }),
-        _ => Ok(()),
+    let asked = server.service_addresses().ranges();
+    let held = held.as_ref().and_then(|range| {
+        let cidrs = range.pointer("/spec/cidrs")?.as_array()?;
+        Some(
+            cidrs
+                .iter()
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>()
+                .join(","),
+        )
+    });
+    let Some(held) = held else { return Ok(()) };
+    // a second family may be added, for good
+    let kept = held.parse::<ServiceRanges>().is_ok_and(|known| {
+        known == asked || (known.all().count() == 1 && known.primary() == asked.primary())
+    });
+    match kept {
+        true => Ok(()),
+        false => Err(Error::ServiceRange { held, asked }),
     }
 }
 
 /// The range of cluster IPs as the object `kubernetes` of kind ServiceCIDR (KEP-1880), from which addresses come as from
 /// those that users add.
 pub(super) async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> {
-    let addresses = server.service_addresses().range();
+    let addresses = server.service_addresses().ranges();
     let range = json!({
         "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
         "metadata": {
             "name": KUBERNETES, "finalizers": ["networking.k8s.io/service-cidr-finalizer"],
         },
-        "spec": { "cidrs": [addresses.to_string()] },
+        "spec": { "cidrs": addresses.all().map(|range| range.to_string()).collect::<Vec<_>>() },
     });
     ensure(server, NETWORKING, RANGES, "", range, false).await?;
     let failed = |status| Error::Bootstrap {
@@ -184,6 +194,15 @@ pub(super) async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> 
     };
     let held = server.object(NETWORKING, RANGES, "", KUBERNETES).await;
     let held = held.map_err(failed)?;
+    let cidrs = |range: &Value| {
+        range
+            .pointer("/spec/cidrs")
+            .and_then(Value::as_array)
+            .map(Vec::len)
+    };
+    if held.as_ref().and_then(cidrs) == Some(1) && addresses.all().count() == 2 {
+        add_second_family(server, addresses).await.map_err(failed)?;
+    }
     let is_ready = |range: &Value| range.pointer("/status/conditions/0").is_some();
     let snapshot = server.registry().snapshot();
     let Some(resource) = snapshot.by_group_resource(NETWORKING, RANGES) else {
@@ -205,6 +224,23 @@ pub(super) async fn service_range(server: &Arc<ApiServer>) -> Result<(), Error> 
     };
     let written = writer.update(KUBERNETES, "status", &mut ready).await;
     written.map_err(failed).map(|_| ())
+}
+
+/// The cluster has become one of two families.
+async fn add_second_family(server: &Arc<ApiServer>, ranges: ServiceRanges) -> Result<(), Status> {
+    let snapshot = server.registry().snapshot();
+    let Some(resource) = snapshot.by_group_resource(NETWORKING, RANGES) else {
+        return Ok(());
+    };
+    let author = Author::apiserver();
+    let writer = author.writer(server, resource, "", Tracking::Update(MANAGER.to_owned()));
+    let mut both = |current: &Value| {
+        let mut range = current.clone();
+        let all: Vec<String> = ranges.all().map(|range| range.to_string()).collect();
+        range["spec"]["cidrs"] = json!(all);
+        Ok(range)
+    };
+    writer.update(KUBERNETES, "", &mut both).await.map(drop)
 }
 
 /// Creates an object; with `update` an existing one gets the wanted content again.

@@ -2,10 +2,11 @@
 //! that have said lately that they serve (spec network.md 1.3).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use davit_netplan::Family;
 use davit_store::{Error as StoreError, ListOptions, Store, Write};
 use serde_json::json;
 use tokio::time::Instant;
@@ -18,7 +19,12 @@ pub(super) const LEASES: &str = "/registry/masterleases/";
 /// How long a server counts that does not renew its key.
 const TTL: Duration = Duration::from_secs(15);
 /// The address endpoints name when the server listens on loopback only, which endpoints may not.
-const DOCUMENTATION: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+fn documentation(family: Family) -> IpAddr {
+    match family {
+        Family::V4 => Ipv4Addr::new(192, 0, 2, 1).into(),
+        Family::V6 => Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(),
+    }
+}
 
 /// Which servers there are.
 #[derive(Debug)]
@@ -120,13 +126,14 @@ pub(super) async fn publish(
     peers: &mut Peers,
 ) -> Result<BTreeSet<String>, Error> {
     let labels = json!({ "component": "apiserver", "provider": "kubernetes" });
-    let ip = server.service_addresses().range().kubernetes().to_string();
+    let range = server.service_addresses().ranges().primary();
+    let ip = range.kubernetes().to_string();
     let service = json!({
         "apiVersion": "v1", "kind": "Service",
         "metadata": { "name": KUBERNETES, "namespace": "default", "labels": labels },
         "spec": {
             "type": "ClusterIP", "clusterIP": ip, "clusterIPs": [ip],
-            "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+            "ipFamilies": [range.family().name()], "ipFamilyPolicy": "SingleStack",
             "internalTrafficPolicy": "Cluster", "sessionAffinity": "None",
             "ports": [{ "name": "https", "protocol": "TCP", "port": 443, "targetPort": listens.port() }],
         },
@@ -191,7 +198,7 @@ async fn write(
             "name": KUBERNETES, "namespace": "default",
             "labels": { "kubernetes.io/service-name": KUBERNETES },
         },
-        "addressType": "IPv4",
+        "addressType": family_of(server).name(),
         "endpoints": addresses.iter().map(ready).collect::<Vec<_>>(),
         "ports": [{ "name": "https", "port": port, "protocol": "TCP" }],
     });
@@ -206,25 +213,31 @@ async fn write(
     .await
 }
 
+/// That of the Service `kubernetes`, which is of one family always.
+fn family_of(server: &ApiServer) -> Family {
+    server.service_addresses().ranges().primary().family()
+}
+
 /// Where pods reach this server.
 fn reachable(server: &ApiServer, listens: SocketAddr) -> (String, u16) {
     if let Some(address) = *server.for_pods().borrow() {
         return (address.ip().to_string(), address.port());
     }
-    let fits = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified() && ip.is_ipv4();
+    let family = family_of(server);
+    let fits = |ip: &IpAddr| !ip.is_loopback() && !ip.is_unspecified() && Family::of(*ip) == family;
     let address = server
         .advertise_address
         .filter(fits)
         .or_else(|| Some(listens.ip()).filter(fits))
-        .or_else(outgoing_address)
-        .unwrap_or(IpAddr::V4(DOCUMENTATION));
+        .or_else(|| outgoing_address(family))
+        .unwrap_or(documentation(family));
     (address.to_string(), listens.port())
 }
 
 /// The address this machine uses towards others; asking the routing table sends nothing.
-fn outgoing_address() -> Option<IpAddr> {
-    let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).ok()?;
-    socket.connect((DOCUMENTATION, 9)).ok()?;
+fn outgoing_address(family: Family) -> Option<IpAddr> {
+    let socket = std::net::UdpSocket::bind((family.unspecified(), 0)).ok()?;
+    socket.connect((documentation(family), 9)).ok()?;
     socket
         .local_addr()
         .ok()

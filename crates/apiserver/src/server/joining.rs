@@ -193,7 +193,7 @@ fn kubelet(server: &ApiServer) -> Value {
         },
         "authorization": { "mode": "Webhook" },
         "cgroupDriver": "systemd",
-        "clusterDNS": [server.service_addresses().range().dns().to_string()],
+        "clusterDNS": [server.service_addresses().ranges().primary().dns().to_string()],
         "clusterDomain": DOMAIN,
         "healthzBindAddress": "127.0.0.1",
         "healthzPort": 10248,
@@ -213,7 +213,7 @@ fn cluster(server: &ApiServer) -> Value {
         "kubernetesVersion": format!("v{MAJOR}.{MINOR}.0"),
         "networking": {
             "dnsDomain": DOMAIN,
-            "serviceSubnet": server.service_addresses().range().to_string(),
+            "serviceSubnet": server.service_addresses().ranges().to_string(),
         },
     })
 }

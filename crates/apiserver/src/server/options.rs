@@ -18,7 +18,7 @@ use crate::authz::Authorization;
 use crate::flowcontrol::FlowOptions;
 use crate::pki::Identity;
 use crate::reach::Loopback;
-use crate::service_addresses::{NodePorts, ServiceRange};
+use crate::service_addresses::{NodePorts, ServiceRanges};
 use crate::tokens::TokenLife;
 use crate::version::Build;
 
@@ -66,7 +66,7 @@ pub struct Options {
     /// [`LOOPBACK_NAME`](crate::pki::LOOPBACK_NAME) are shown the cluster's own all the same.
     pub serving_files: Option<ServingFiles>,
     /// The addresses of Services.
-    pub service_range: ServiceRange,
+    pub service_ranges: ServiceRanges,
     /// The ports of Services on nodes.
     pub node_ports: NodePorts,
     /// Static bearer tokens.
@@ -142,7 +142,7 @@ impl Options {
             shares_store: false,
             extra_names: Vec::new(),
             serving_files: None,
-            service_range: ServiceRange::default(),
+            service_ranges: ServiceRanges::default(),
             node_ports: NodePorts::default(),
             static_tokens: Vec::new(),
             authentication: Authentication::default(),

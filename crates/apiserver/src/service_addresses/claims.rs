@@ -3,7 +3,7 @@
 //! taken; it decides nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 use davit_api::status::{Reason, Status};
@@ -20,7 +20,7 @@ use crate::registry::Registry;
 use crate::server::ApiServer;
 use crate::storage::Storage;
 use crate::writes::{Author, DeleteOptions, Preconditions};
-use davit_netplan::ServiceRange;
+use davit_netplan::{Family, ServiceRange, ServiceRanges};
 
 const GROUP: &str = "networking.k8s.io";
 const CLAIMS: &str = "ipaddresses";
@@ -53,27 +53,27 @@ impl From<Status> for NoAddress {
 
 /// The addresses of all claims, whoever manages them.
 #[derive(Debug, Default)]
-struct ClaimedAddresses(RwLock<BTreeSet<u32>>);
+struct ClaimedAddresses(RwLock<BTreeSet<IpAddr>>);
 
 impl Index for ClaimedAddresses {
     fn replace(&self, objects: &[Value]) {
-        let all = objects.iter().map(object::name).filter_map(number);
+        let all = objects.iter().map(object::name).filter_map(address);
         *self.0.write() = all.collect();
     }
 
     fn put(&self, object: &Value) {
-        self.0.write().extend(number(object::name(object)));
+        self.0.write().extend(address(object::name(object)));
     }
 
     fn remove(&self, _: &str, name: &str) {
-        if let Some(address) = number(name) {
+        if let Some(address) = address(name) {
             self.0.write().remove(&address);
         }
     }
 }
 
-fn number(address: &str) -> Option<u32> {
-    address.parse::<Ipv4Addr>().ok().map(u32::from)
+fn address(name: &str) -> Option<IpAddr> {
+    name.parse().ok()
 }
 
 /// The ranges of ServiceCIDRs by their names, and whether they give addresses.
@@ -107,12 +107,12 @@ fn offer(object: &Value) -> (String, (bool, Vec<ServiceRange>)) {
 }
 
 impl OfferedRanges {
-    /// The ranges that give addresses, each once; the cluster's first one first.
+    /// The ranges that give addresses of the family of the cluster's own range, each once; that one first.
     fn giving(&self, first: ServiceRange) -> Vec<ServiceRange> {
         let mut all = Vec::new();
         for (gives, ranges) in self.0.read().values() {
             for range in ranges.iter().filter(|_| *gives) {
-                if !all.contains(range) {
+                if range.family() == first.family() && !all.contains(range) {
                     all.push(*range);
                 }
             }
@@ -124,8 +124,8 @@ impl OfferedRanges {
 
 /// Which addresses there are, and the claims on them.
 pub(super) struct ClusterIps {
-    /// The cluster's first range.
-    range: ServiceRange,
+    /// The cluster's own ranges.
+    ranges: ServiceRanges,
     claimed: Arc<ClaimedAddresses>,
     offered: Arc<OfferedRanges>,
     storages: Option<[Arc<Storage>; 2]>,
@@ -135,19 +135,19 @@ pub(super) struct ClusterIps {
 
 impl std::fmt::Debug for ClusterIps {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "ClusterIps({})", self.range)
+        write!(f, "ClusterIps({})", self.ranges)
     }
 }
 
 impl ClusterIps {
-    pub(super) fn new(range: ServiceRange, registry: &Registry) -> Self {
+    pub(super) fn new(ranges: ServiceRanges, registry: &Registry) -> Self {
         let snapshot = registry.snapshot();
         let storage = |plural| {
             let resource = snapshot.by_group_resource(GROUP, plural);
             resource.map(|resource| Arc::clone(&resource.storage))
         };
         Self {
-            range,
+            ranges,
             claimed: Arc::default(),
             offered: Arc::default(),
             storages: storage(CLAIMS)
@@ -186,30 +186,37 @@ impl ClusterIps {
     }
 
     /// Whether an address is one that Services may have.
-    pub(super) fn contains(&self, address: Ipv4Addr) -> bool {
+    pub(super) fn contains(&self, address: IpAddr) -> bool {
         let offered = self.offered.0.read();
-        let mut ranges = offered.values().flat_map(|(_, ranges)| ranges);
-        self.range.contains(address.into()) || ranges.any(|range| range.contains(address.into()))
+        let ranges = offered.values().flat_map(|(_, ranges)| ranges).copied();
+        let mut ranges = self.ranges.all().chain(ranges);
+        ranges.any(|range| range.contains(address))
     }
 
-    /// Claims any address; with `dry_run` it is only looked for.
+    /// The ranges that give addresses of a family.
+    fn giving(&self, family: Family) -> Vec<ServiceRange> {
+        let own = self.ranges.all().find(|range| range.family() == family);
+        own.map(|own| self.offered.giving(own)).unwrap_or_default()
+    }
+
+    /// Claims any address of a family; with `dry_run` it is only looked for.
     pub(super) async fn claim_any(
         &self,
         server: &ApiServer,
+        family: Family,
         parent: Parent<'_>,
         dry_run: bool,
-    ) -> Result<Ipv4Addr, NoAddress> {
+    ) -> Result<IpAddr, NoAddress> {
         // Only where there seems to be none it matters whether that is still so.
         for again in [false, true] {
             self.fresh(again).await;
-            for range in self.offered.giving(self.range) {
+            for range in self.giving(family) {
                 let mut lost = BTreeSet::new();
-                while let Some(address) = self.free(range, &lost) {
-                    let ip = Ipv4Addr::from(address);
+                while let Some(ip) = self.free(range, &lost) {
                     if dry_run || claim(server, ip, parent).await? {
                         return Ok(ip);
                     }
-                    lost.insert(address);
+                    lost.insert(ip);
                 }
             }
         }
@@ -217,7 +224,7 @@ impl ClusterIps {
     }
 
     /// An address of which no claim is known.
-    fn free(&self, range: ServiceRange, lost: &BTreeSet<u32>) -> Option<u32> {
+    fn free(&self, range: ServiceRange, lost: &BTreeSet<IpAddr>) -> Option<IpAddr> {
         let (all, from) = (range.addresses(), range.dynamic());
         if all.is_empty() {
             return None;
@@ -227,16 +234,17 @@ impl ClusterIps {
             false => from,
         };
         let claimed = self.claimed.0.read();
-        let own = u32::from(self.range.kubernetes());
+        let own = self.ranges.primary().kubernetes();
         (start..all.end)
             .chain(from..start)
             .chain(all.start..from)
+            .map(|number| range.family().address(number))
             .find(|at| *at != own && !claimed.contains(at) && !lost.contains(at))
     }
 
     /// The API server's own address, which is nobody else's even while its Service is not there.
-    fn is_of_kubernetes(&self, ip: Ipv4Addr, parent: Parent<'_>) -> bool {
-        ip == self.range.kubernetes()
+    fn is_of_kubernetes(&self, ip: IpAddr, parent: Parent<'_>) -> bool {
+        ip == self.ranges.primary().kubernetes()
             && (parent.namespace, parent.name) != ("default", "kubernetes")
     }
 
@@ -244,7 +252,7 @@ impl ClusterIps {
     pub(super) async fn claim_this(
         &self,
         server: &ApiServer,
-        ip: Ipv4Addr,
+        ip: IpAddr,
         parent: Parent<'_>,
         dry_run: bool,
     ) -> Result<(), NoAddress> {
@@ -252,13 +260,13 @@ impl ClusterIps {
         if self.is_of_kubernetes(ip, parent) {
             return Err(NoAddress::Taken);
         }
-        let ranges = self.offered.giving(self.range);
-        if !ranges.iter().any(|range| range.contains(ip.into())) {
+        let ranges = self.giving(Family::of(ip));
+        if !ranges.iter().any(|range| range.contains(ip)) {
             let ranges: Vec<String> = ranges.iter().map(ToString::to_string).collect();
             return Err(NoAddress::OutOfRange(ranges.join(", ")));
         }
         if dry_run {
-            return match self.claimed.0.read().contains(&ip.into()) {
+            return match self.claimed.0.read().contains(&ip) {
                 true => Err(NoAddress::Taken),
                 false => Ok(()),
             };
@@ -271,7 +279,7 @@ impl ClusterIps {
 }
 
 /// All addresses that are claimed.
-pub(super) async fn all(server: &ApiServer) -> Result<BTreeSet<Ipv4Addr>, Status> {
+pub(super) async fn all(server: &ApiServer) -> Result<BTreeSet<IpAddr>, Status> {
     let claims = server.objects(GROUP, CLAIMS, None).await?;
     let addresses = claims.iter().map(object::name);
     Ok(addresses.filter_map(|name| name.parse().ok()).collect())
@@ -280,7 +288,7 @@ pub(super) async fn all(server: &ApiServer) -> Result<BTreeSet<Ipv4Addr>, Status
 /// Creates the claim; false when there is one already. Boxed, because it is a write during a write.
 pub(super) fn claim<'a>(
     server: &'a ApiServer,
-    ip: Ipv4Addr,
+    ip: IpAddr,
     parent: Parent<'a>,
 ) -> BoxFuture<'a, Result<bool, Status>> {
     Box::pin(async move {
@@ -288,7 +296,7 @@ pub(super) fn claim<'a>(
             "apiVersion": "networking.k8s.io/v1", "kind": "IPAddress",
             "metadata": {
                 "name": ip.to_string(),
-                "labels": { FAMILY: "IPv4", MANAGED_BY: ALLOCATOR },
+                "labels": { FAMILY: Family::of(ip).name(), MANAGED_BY: ALLOCATOR },
             },
             "spec": { "parentRef": {
                 "group": "", "resource": "services",
@@ -312,7 +320,7 @@ pub(super) fn claim<'a>(
 /// Takes a claim back, if it is still this parent's.
 pub(super) fn release<'a>(
     server: &'a ApiServer,
-    ip: Ipv4Addr,
+    ip: IpAddr,
     parent: Parent<'a>,
 ) -> BoxFuture<'a, Result<(), Status>> {
     Box::pin(async move {
@@ -384,6 +392,13 @@ mod tests {
             all.iter().map(ToString::to_string).collect()
         };
         assert_eq!(giving(), ["10.96.0.0/16", "10.1.0.0/24"]);
+        let six = ServiceRange::of_cidr("fd01::/112").unwrap();
+        let six: Vec<String> = offered
+            .giving(six)
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(six, ["fd00::/112"], "of the other family");
         offered.put(&range("b", "10.2.0.0/24", "True"));
         offered.remove("", "a");
         assert_eq!(giving(), ["10.96.0.0/16", "10.2.0.0/24"]);
@@ -392,7 +407,7 @@ mod tests {
     #[test]
     fn the_lower_addresses_are_given_last() {
         let ips = ClusterIps {
-            range: ServiceRange::default(),
+            ranges: ServiceRanges::default(),
             claimed: Arc::default(),
             offered: Arc::default(),
             storages: None,
@@ -402,7 +417,9 @@ mod tests {
         let mut given = Vec::new();
         while let Some(address) = ips.free(range, &BTreeSet::new()) {
             ips.claimed.0.write().insert(address);
-            given.push(address - u32::from(Ipv4Addr::new(10, 0, 0, 0)));
+            given.push(
+                davit_netplan::number(address) - davit_netplan::number(range.network().first()),
+            );
         }
         assert_eq!(given.len(), 30);
         let (upper, lower) = given.split_at(14);

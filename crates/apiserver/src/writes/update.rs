@@ -11,6 +11,7 @@ use super::{Facet, Race, Writer, add_missing};
 use crate::admission::{Operation, device_access};
 use crate::object;
 use crate::ownership::BeforeAdmission;
+use crate::service_addresses::Reservation;
 use crate::storage::{StorageError, Stored};
 
 /// Makes the wanted object out of the current one. Runs again when a race was lost, so it must
@@ -78,18 +79,22 @@ impl Writer<'_> {
                 }
             }
             let unchanged = new == old.value && !self.is_stale(name).await?;
+            let mut new = new;
+            let reserved = match unchanged {
+                true => Reservation::default(),
+                false => {
+                    let addresses = self.server.service_addresses();
+                    addresses.reserve(self, &mut new).await?
+                }
+            };
             if unchanged || self.dry_run {
+                // a dry run claims nothing
+                reserved.keep();
                 return Ok(Stored {
                     value: new,
                     revision: old.revision,
                 });
             }
-            let mut new = new;
-            let reserved = self
-                .server
-                .service_addresses()
-                .reserve(self, &mut new)
-                .await?;
             let mut written = storage
                 .update(self.namespace, name, old.revision, &new)
                 .await;

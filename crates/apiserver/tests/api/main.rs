@@ -17,6 +17,7 @@ mod custom_kinds;
 mod delete;
 mod devices;
 mod discovery;
+mod dual_stack;
 mod extended_resources;
 mod full_disk;
 mod history;

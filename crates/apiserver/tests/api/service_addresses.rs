@@ -31,7 +31,7 @@ async fn claims(c: &Cluster) -> BTreeSet<String> {
 
 /// A cluster with very few addresses: the API server's own may be one of them.
 async fn small() -> Cluster {
-    Cluster::with(|options: &mut Options| options.service_range = "10.5.0.0/29".parse().unwrap())
+    Cluster::with(|options: &mut Options| options.service_ranges = "10.5.0.0/29".parse().unwrap())
         .await
 }
 

@@ -62,7 +62,7 @@ async fn addresses_of_services_are_of_the_upper_band() {
     assert_eq!(address(&fixed.ok(201)), Ipv4Addr::new(10, 96, 0, 77));
 
     let small = Cluster::with(|options| {
-        options.service_range = "10.97.0.0/29".parse().unwrap();
+        options.service_ranges = "10.97.0.0/29".parse().unwrap();
     });
     let small = small.await;
     // The network's own address, its broadcast and that of `kubernetes` are nobody's.

@@ -5,16 +5,16 @@ use super::{ALLOCATOR, MANAGED_BY, is_allocated, networks};
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, exists_is_none, gone_is_none};
 use async_trait::async_trait;
 use davit_client::{EventRecorder, Informer, ObjectKey, object_ref};
+use davit_netplan::Family;
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::networking::v1::{IPAddress, ParentReference, ServiceCIDR};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, PostParams, Preconditions};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::Duration;
 
 const FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
-const IPV4: &str = "IPv4";
 /// Everything is looked at again after this long.
 const RESYNC: Duration = Duration::from_secs(3 * 60);
 /// A request takes no longer: by then a claim has its Service, or will never have it.
@@ -93,11 +93,11 @@ fn is_external_name(service: &Service) -> bool {
     spec.and_then(|spec| spec.type_.as_deref()) == Some("ExternalName")
 }
 
-fn claim_for(service: &ObjectKey, ip: Ipv4Addr) -> IPAddress {
+fn claim_for(service: &ObjectKey, ip: IpAddr) -> IPAddress {
     let mut claim = IPAddress::default();
     claim.metadata.name = Some(ip.to_string());
     claim.metadata.labels = Some(BTreeMap::from([
-        (FAMILY.to_owned(), IPV4.to_owned()),
+        (FAMILY.to_owned(), Family::of(ip).name().to_owned()),
         (MANAGED_BY.to_owned(), ALLOCATOR.to_owned()),
     ]));
     claim.spec.parent_ref = ParentReference {
@@ -115,7 +115,13 @@ fn has_labels(claim: &IPAddress) -> bool {
         .labels
         .as_ref()
         .and_then(|labels| labels.get(FAMILY));
-    is_allocated(claim) && family.is_some_and(|family| family == IPV4)
+    let ip = claim
+        .metadata
+        .name
+        .as_ref()
+        .and_then(|name| name.parse().ok());
+    let wanted = ip.map(|ip| Family::of(ip).name());
+    is_allocated(claim) && family.is_some() && family.map(String::as_str) == wanted
 }
 
 fn age(claim: &IPAddress) -> Duration {
@@ -184,16 +190,17 @@ impl Reconcile for ServiceRepair {
 impl ServiceRepair {
     async fn check(&self, key: &ObjectKey, service: &Service, text: &str) -> Result<(), Error> {
         let about = object_ref(service);
-        let Ok(ip) = text.parse::<Ipv4Addr>() else {
+        let Ok(ip) = text.parse::<IpAddr>() else {
             let why = format!("Cluster IP {text} is not a valid IP; please recreate Service");
             self.events.warning(&about, "ClusterIPNotValid", why);
             return Ok(());
         };
+        let family = Family::of(ip);
         let ranges = self.ranges.list();
         let mut networks = ranges.iter().flat_map(|range| networks(range));
         if !networks.any(|network| network.contains(ip)) {
             let why = format!(
-                "Cluster IP [IPv4]: {ip} is not within any configured Service CIDR; please recreate service"
+                "Cluster IP [{family}]: {ip} is not within any configured Service CIDR; please recreate service"
             );
             self.events.warning(&about, "ClusterIPOutOfRange", why);
             return Ok(());
@@ -222,20 +229,20 @@ impl ServiceRepair {
             if parent(&held).as_ref() != Some(key) {
                 if self.is_of_another(&held, text).await? {
                     let why = format!(
-                        "Cluster IP [IPv4]:{ip} was assigned to multiple services; please recreate service"
+                        "Cluster IP [{family}]:{ip} was assigned to multiple services; please recreate service"
                     );
                     self.events
                         .warning(&about, "ClusterIPAlreadyAllocated", why);
                     return Ok(());
                 }
                 let why = format!(
-                    "the ClusterIP [IPv4]: {ip} for Service {key} has a wrong reference; repairing"
+                    "the ClusterIP [{family}]: {ip} for Service {key} has a wrong reference; repairing"
                 );
                 self.events.warning(&about, "ClusterIPNotAllocated", why);
             }
             delete(&self.client, &held).await?;
         } else {
-            let why = format!("Cluster IP [IPv4]: {ip} is not allocated; repairing");
+            let why = format!("Cluster IP [{family}]: {ip} is not allocated; repairing");
             self.events.warning(&about, "ClusterIPNotAllocated", why);
         }
         let made = api
@@ -326,7 +333,7 @@ mod tests {
             namespace: "a".to_owned(),
             name: "s".to_owned(),
         };
-        let mut claim = claim_for(&key, Ipv4Addr::new(10, 0, 0, 7));
+        let mut claim = claim_for(&key, "10.0.0.7".parse().unwrap());
         assert_eq!(parent(&claim), Some(key));
         assert!(has_labels(&claim));
         claim.metadata.labels = Some(BTreeMap::from([(

@@ -1,6 +1,6 @@
 //! The expressions that rules are made of.
 
-use super::{Data, Verdict, milliseconds};
+use super::{Data, IpVersion, Verdict, milliseconds};
 use crate::message::Message;
 use std::time::Duration;
 
@@ -18,31 +18,48 @@ impl Slot {
     }
 }
 
-/// What is in a key or a value, each in four bytes. The numbers are those by which nft prints them.
+/// What is in a key or a value, each padded to four bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Field {
-    /// An IPv4 address.
-    Address = 7,
+    /// An address of the table's packets.
+    Address,
     /// A protocol above IP.
-    Protocol = 12,
+    Protocol,
     /// A port.
-    Port = 13,
+    Port,
     /// A number in this machine's byte order.
-    Number = 19,
+    Number,
 }
 
 impl Field {
     /// Type and length of fields in a row.
-    pub(super) fn join(fields: &[Self]) -> (u32, u32) {
-        let kind = fields
-            .iter()
-            .fold(0, |kind, field| kind << 6 | *field as u32);
+    pub(super) fn join(fields: &[Self], version: IpVersion) -> (u32, u32) {
+        let kinds = fields.iter().map(|field| field.kind(version));
+        let kind = kinds.fold(0, |kind, field| kind << 6 | field);
         let length = match fields {
             [Self::Protocol] => 1,
             [Self::Port] => 2,
-            _ => u32::try_from(4 * fields.len()).unwrap_or_default(),
+            _ => fields.iter().map(|field| field.length(version)).sum(),
         };
         (kind, length)
+    }
+
+    /// The number by which nft prints it.
+    fn kind(self, version: IpVersion) -> u32 {
+        match (self, version) {
+            (Self::Address, IpVersion::Four) => 7,
+            (Self::Address, IpVersion::Six) => 8,
+            (Self::Protocol, _) => 12,
+            (Self::Port, _) => 13,
+            (Self::Number, _) => 19,
+        }
+    }
+
+    fn length(self, version: IpVersion) -> u32 {
+        match self {
+            Self::Address => version.address_length(),
+            Self::Protocol | Self::Port | Self::Number => 4,
+        }
     }
 }
 
@@ -55,6 +72,8 @@ pub enum Expression {
     DestinationAddress(Slot),
     /// Loads the destination port.
     DestinationPort(Slot),
+    /// Loads the type of an ICMP message.
+    IcmpType(Slot),
     /// Loads the protocol above IP.
     Protocol(Slot),
     /// Loads the name of the device that the packet came by, 16 bytes; empty for packets of this machine.
@@ -95,14 +114,14 @@ pub enum Expression {
     AtLeast(Slot, Vec<u8>),
     /// Goes on when it is not above them.
     AtMost(Slot, Vec<u8>),
-    /// Keeps the bits of `mask`, changes those of `change`; of four bytes.
+    /// Keeps the bits of `mask`, changes those of `change`; both are as long as the value.
     Bits {
         /// The value.
         of: Slot,
         /// The bits that stay.
-        mask: [u8; 4],
+        mask: Vec<u8>,
         /// The bits that are turned.
-        change: [u8; 4],
+        change: Vec<u8>,
     },
     /// Goes on when the value is (or, `absent`, is not) in the set.
     In {
@@ -140,7 +159,7 @@ pub enum Expression {
         /// How long, from now.
         time: Duration,
     },
-    /// Changes where the connection goes: address, and port in the slot after it.
+    /// Changes where the connection goes: address, and port after it.
     Destination(Slot),
     /// Has the connection come from this machine, from a random port.
     Masquerade,
@@ -197,10 +216,15 @@ fn lookup(to: &mut Message, set: &str, key: Slot, result: Option<u32>, absent: b
 }
 
 impl Expression {
-    pub(super) fn write(&self, to: &mut Message) {
+    pub(super) fn write(&self, to: &mut Message, version: IpVersion) {
+        let (length, source) = match version {
+            IpVersion::Four => (4, 12),
+            IpVersion::Six => (16, 8),
+        };
         match self {
-            Self::SourceAddress(slot) => payload(to, *slot, 1, 12, 4),
-            Self::DestinationAddress(slot) => payload(to, *slot, 1, 16, 4),
+            Self::SourceAddress(slot) => payload(to, *slot, 1, source, length),
+            Self::DestinationAddress(slot) => payload(to, *slot, 1, source + length, length),
+            Self::IcmpType(slot) => payload(to, *slot, 2, 0, 1),
             Self::DestinationPort(slot) => payload(to, *slot, 2, 2, 2),
             Self::Protocol(slot) => meta(to, *slot, 16),
             Self::InputName(slot) => meta(to, *slot, 6),
@@ -238,9 +262,9 @@ impl Expression {
             Self::Bits { of, mask, change } => expression(to, "bitwise", |to| {
                 to.put_be32(1, of.number())
                     .put_be32(2, of.number())
-                    .put_be32(3, 4)
-                    .nest(4, |to| Data::Value(mask.to_vec()).write(to))
-                    .nest(5, |to| Data::Value(change.to_vec()).write(to));
+                    .put_be32(3, u32::try_from(mask.len()).unwrap_or_default())
+                    .nest(4, |to| Data::Value(mask.clone()).write(to))
+                    .nest(5, |to| Data::Value(change.clone()).write(to));
             }),
             Self::In { set, key, absent } => lookup(to, set, *key, None, *absent),
             Self::Lookup { map, key, to: slot } => {
@@ -261,15 +285,19 @@ impl Expression {
             }),
             Self::Destination(slot) => {
                 let address = slot.number();
-                // IPv4 is family 2
-                let pairs = [(1, 1), (2, 2), (3, address), (5, address + 1)];
+                let family = version.number().cast_unsigned();
+                let pairs = [(1, 1), (2, family), (3, address), (5, address + length / 4)];
                 numbers(to, "nat", &pairs);
             }
             // each connection another port
             Self::Masquerade => numbers(to, "masq", &[(1, 1 << 4)]),
             Self::Reject => expression(to, "reject", |to| {
-                // ICMP: port unreachable
-                to.put_be32(1, 0).put(2, &[3]);
+                // ICMP and ICMPv6: port unreachable
+                let code = match version {
+                    IpVersion::Four => 3,
+                    IpVersion::Six => 4,
+                };
+                to.put_be32(1, 0).put(2, &[code]);
             }),
             Self::Reset => numbers(to, "reject", &[(1, 1)]),
             Self::Counter => expression(to, "counter", |_| {}),

@@ -40,7 +40,7 @@ const SERVICES: Set<'_> = Set {
 #[test]
 fn a_table_is_made_changed_and_read_back() {
     alone(|| {
-        let table = Table::new("davit-test");
+        let table = Table::new("davit-test", IpVersion::Four);
         assert_eq!(table.mark().unwrap(), None);
         let mut change = table.transaction();
         change.add_table(b"7");
@@ -69,7 +69,7 @@ fn a_table_is_made_changed_and_read_back() {
 #[test]
 fn thousands_of_elements_at_once() {
     alone(|| {
-        let table = Table::new("davit-test");
+        let table = Table::new("davit-test", IpVersion::Four);
         let mut change = table.transaction();
         change.add_table(b"");
         change.add_chain("choose", None);
@@ -92,137 +92,145 @@ fn thousands_of_elements_at_once() {
 
 #[test]
 fn the_kernel_takes_every_expression() {
-    alone(|| {
-        let table = Table::new("davit-test");
-        let mut change = table.transaction();
-        change.add_table(b"");
-        let hook = |kind, point, priority| Hook {
-            kind,
-            point,
-            priority,
-        };
-        change.add_chain("dnat", Some(hook("nat", Point::Prerouting, -100)));
-        change.add_chain("snat", Some(hook("nat", Point::Postrouting, 100)));
-        change.add_chain("filter", Some(hook("filter", Point::Forward, 0)));
-        change.add_set(&SERVICES);
-        let endpoint = [Field::Address, Field::Port];
-        let indexed = [Field::Address, Field::Protocol, Field::Port, Field::Number];
-        change.add_set(&Set {
-            name: "endpoints",
-            keys: &indexed,
-            values: Values::Fields(&endpoint),
-            intervals: false,
-            dynamic: None,
-        });
-        let client = [Field::Address, Field::Address, Field::Protocol, Field::Port];
-        change.add_set(&Set {
-            name: "affinity",
-            keys: &client,
-            values: Values::Fields(&endpoint),
-            intervals: false,
-            dynamic: Some(65536),
-        });
-        change.add_set(&Set {
-            name: "pairs",
-            keys: &[Field::Address, Field::Address],
-            values: Values::None,
-            intervals: false,
-            dynamic: None,
-        });
-        let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(Slot);
-        change.add_rule(
-            "dnat",
-            &[
-                Expression::InputName(a),
-                Expression::NotEqual(a, b"dvt".to_vec()),
-                Expression::DestinationKind(a),
-                Expression::Equal(a, 2_u32.to_ne_bytes().to_vec()),
-                Expression::SourceKind(a),
-                Expression::NotEqual(a, 2_u32.to_ne_bytes().to_vec()),
-                Expression::DestinationAddress(a),
-                Expression::Protocol(b),
-                Expression::DestinationPort(c),
-                Expression::Random {
-                    to: d,
-                    modulus: 2,
-                    offset: 65536,
-                },
-                Expression::Lookup {
-                    map: "endpoints".to_owned(),
-                    key: a,
-                    to: e,
-                },
-                Expression::Load(Slot(8), vec![0; 4]),
-                Expression::SourceAddress(a),
-                Expression::DestinationAddress(b),
-                Expression::Protocol(c),
-                Expression::DestinationPort(d),
-                Expression::Remember {
-                    map: "affinity".to_owned(),
-                    key: a,
-                    value: e,
-                    time: Duration::from_secs(10_800),
-                },
-                Expression::Destination(e),
-            ],
-        );
-        change.add_rule(
-            "snat",
-            &[
-                Expression::Status(a),
-                Expression::Bits {
-                    of: a,
-                    mask: 0x20_u32.to_ne_bytes(),
-                    change: [0; 4],
-                },
-                Expression::NotEqual(a, vec![0; 4]),
-                Expression::SourceAddress(a),
-                Expression::DestinationAddress(b),
-                Expression::In {
-                    set: "pairs".to_owned(),
-                    key: a,
-                    absent: false,
-                },
-                Expression::Mark(a),
-                Expression::SetMark(a),
-                Expression::OutputName(a),
-                Expression::Counter,
-                Expression::Masquerade,
-            ],
-        );
-        let dispatch = Expression::Dispatch {
-            map: "services".to_owned(),
-            key: a,
-        };
-        change.add_rule(
-            "filter",
-            &[
-                Expression::DestinationAddress(a),
-                Expression::Protocol(b),
-                Expression::DestinationPort(c),
-                dispatch,
-            ],
-        );
-        change.add_rule("filter", &[Expression::State(a), Expression::Reject]);
-        let tcp = Expression::Equal(a, vec![6]);
-        change.add_rule("filter", &[Expression::Protocol(a), tcp, Expression::Reset]);
-        let end = Expression::Verdict(Verdict::Drop);
-        change.add_rule("filter", &[end]);
-        table.commit(change).unwrap();
-        let mut chains = table.chains().unwrap();
-        chains.sort();
-        assert_eq!(chains, ["dnat", "filter", "snat"]);
-        let mut change = table.transaction();
-        change.flush_chain("filter");
-        change.delete_chain("dnat");
-        table.commit(change).unwrap();
+    for version in [IpVersion::Four, IpVersion::Six] {
+        alone(move || every_expression(version));
+    }
+}
+
+fn every_expression(version: IpVersion) {
+    let table = Table::new("davit-test", version);
+    let mut change = table.transaction();
+    change.add_table(b"");
+    let hook = |kind, point, priority| Hook {
+        kind,
+        point,
+        priority,
+    };
+    change.add_chain("dnat", Some(hook("nat", Point::Prerouting, -100)));
+    change.add_chain("snat", Some(hook("nat", Point::Postrouting, 100)));
+    change.add_chain("filter", Some(hook("filter", Point::Forward, 0)));
+    change.add_set(&SERVICES);
+    let endpoint = [Field::Address, Field::Port];
+    let indexed = [Field::Address, Field::Protocol, Field::Port, Field::Number];
+    change.add_set(&Set {
+        name: "endpoints",
+        keys: &indexed,
+        values: Values::Fields(&endpoint),
+        intervals: false,
+        dynamic: None,
     });
+    let client = [Field::Address, Field::Address, Field::Protocol, Field::Port];
+    change.add_set(&Set {
+        name: "affinity",
+        keys: &client,
+        values: Values::Fields(&endpoint),
+        intervals: false,
+        dynamic: Some(65536),
+    });
+    change.add_set(&Set {
+        name: "pairs",
+        keys: &[Field::Address, Field::Address],
+        values: Values::None,
+        intervals: false,
+        dynamic: None,
+    });
+    // addresses take one slot or four
+    let width = u8::try_from(version.address_length() / 4).unwrap();
+    let [a, b, c, d, e] = [0, width, width + 1, width + 2, 10].map(Slot);
+    let [port, protocol] = [2 * width + 1, 2 * width].map(Slot);
+    change.add_rule(
+        "dnat",
+        &[
+            Expression::InputName(a),
+            Expression::NotEqual(a, b"dvt".to_vec()),
+            Expression::DestinationKind(a),
+            Expression::Equal(a, 2_u32.to_ne_bytes().to_vec()),
+            Expression::SourceKind(a),
+            Expression::NotEqual(a, 2_u32.to_ne_bytes().to_vec()),
+            Expression::DestinationAddress(a),
+            Expression::Protocol(b),
+            Expression::DestinationPort(c),
+            Expression::Random {
+                to: d,
+                modulus: 2,
+                offset: 65536,
+            },
+            Expression::Lookup {
+                map: "endpoints".to_owned(),
+                key: a,
+                to: e,
+            },
+            Expression::Load(a, vec![0; usize::from(4 * width)]),
+            Expression::IcmpType(b),
+            Expression::SourceAddress(a),
+            Expression::DestinationAddress(b),
+            Expression::Protocol(protocol),
+            Expression::DestinationPort(port),
+            Expression::Remember {
+                map: "affinity".to_owned(),
+                key: a,
+                value: e,
+                time: Duration::from_secs(10_800),
+            },
+            Expression::Destination(e),
+        ],
+    );
+    change.add_rule(
+        "snat",
+        &[
+            Expression::Status(a),
+            Expression::Bits {
+                of: a,
+                mask: 0x20_u32.to_ne_bytes().to_vec(),
+                change: vec![0; 4],
+            },
+            Expression::NotEqual(a, vec![0; 4]),
+            Expression::SourceAddress(a),
+            Expression::DestinationAddress(b),
+            Expression::In {
+                set: "pairs".to_owned(),
+                key: a,
+                absent: false,
+            },
+            Expression::Mark(a),
+            Expression::SetMark(a),
+            Expression::OutputName(a),
+            Expression::Counter,
+            Expression::Masquerade,
+        ],
+    );
+    let dispatch = Expression::Dispatch {
+        map: "services".to_owned(),
+        key: a,
+    };
+    change.add_rule(
+        "filter",
+        &[
+            Expression::DestinationAddress(a),
+            Expression::Protocol(b),
+            Expression::DestinationPort(c),
+            dispatch,
+        ],
+    );
+    change.add_rule("filter", &[Expression::State(a), Expression::Reject]);
+    let tcp = Expression::Equal(a, vec![6]);
+    change.add_rule("filter", &[Expression::Protocol(a), tcp, Expression::Reset]);
+    let end = Expression::Verdict(Verdict::Drop);
+    change.add_rule("filter", &[end]);
+    table.commit(change).unwrap();
+    let mut chains = table.chains().unwrap();
+    chains.sort();
+    assert_eq!(chains, ["dnat", "filter", "snat"]);
+    let mut change = table.transaction();
+    change.flush_chain("filter");
+    change.delete_chain("dnat");
+    table.commit(change).unwrap();
 }
 
 #[test]
 fn intervals_next_to_one_another() {
     alone(|| {
-        let table = Table::new("davit-test");
+        let table = Table::new("davit-test", IpVersion::Four);
         let mut change = table.transaction();
         change.add_table(b"");
         change.add_set(&Set {

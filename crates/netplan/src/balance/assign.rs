@@ -2,9 +2,10 @@
 
 use super::named;
 use super::places::{BalancerAddress, BalancerPort, ports_of};
+use crate::Family;
 use k8s_openapi::api::core::v1::Service;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// A Service that wants addresses.
@@ -20,7 +21,7 @@ pub struct Balanced {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BalanceVerdict {
     /// It has these.
-    Given(BTreeSet<Ipv4Addr>),
+    Given(BTreeSet<IpAddr>),
     /// It has none.
     Refused {
         /// The reason of the event.
@@ -36,14 +37,14 @@ pub fn balance<'a>(
     places: &[BalancerAddress],
     wishes: &'a [Balanced],
 ) -> Vec<(&'a Balanced, BalanceVerdict)> {
-    let mut given: BTreeMap<(Ipv4Addr, BalancerPort), String> = BTreeMap::new();
+    let mut given: BTreeMap<(IpAddr, BalancerPort), String> = BTreeMap::new();
     let mut verdicts = Vec::new();
     for wish in wishes {
         let ports = ports_of(&wish.service);
         let (mut free, mut taken) = (BTreeSet::new(), None);
         let allowed = places.iter().filter(|place| {
             let here = |nodes: &BTreeSet<String>| !nodes.is_disjoint(&place.nodes);
-            wish.nodes.as_ref().is_none_or(here)
+            wish.nodes.as_ref().is_none_or(here) && is_of_family(&wish.service, place.address)
         });
         for place in allowed {
             let holder = ports.iter().find_map(|port| {
@@ -69,6 +70,19 @@ pub fn balance<'a>(
         verdicts.push((wish, verdict));
     }
     verdicts
+}
+
+/// Whether a Service is reached at addresses of this family; one that does not say is of IPv4.
+fn is_of_family(service: &Service, address: IpAddr) -> bool {
+    let families = service
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.ip_families.as_ref());
+    let family = Family::of(address);
+    match families {
+        Some(families) if !families.is_empty() => families.iter().any(|name| name == family.name()),
+        _ => family == Family::V4,
+    }
 }
 
 /// As the service controller of Kubernetes names it.

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Nodes with this label are no load balancer's, whatever its value.
@@ -47,7 +47,7 @@ impl fmt::Display for BalancerPort {
 /// An address at which a Service can be reached.
 #[derive(Debug, Clone)]
 pub struct BalancerAddress {
-    pub(super) address: Ipv4Addr,
+    pub(super) address: IpAddr,
     /// The nodes that have it: several, where several run on one machine.
     pub(super) nodes: BTreeSet<String>,
     taken: BTreeMap<BalancerPort, String>,
@@ -56,7 +56,7 @@ pub struct BalancerAddress {
 }
 
 impl BalancerAddress {
-    pub(super) fn new(address: Ipv4Addr, node: &str) -> Self {
+    pub(super) fn new(address: IpAddr, node: &str) -> Self {
         Self {
             address,
             nodes: [node.to_owned()].into(),
@@ -121,7 +121,7 @@ pub fn host_ports(pod: &Pod) -> Vec<BalancerPort> {
 
 /// What counts of a node: its addresses, if a load balancer may lead to it, and the port of its agent.
 #[must_use]
-pub fn balancer_addresses_of(node: &Node) -> (BTreeSet<Ipv4Addr>, Option<BalancerPort>) {
+pub fn balancer_addresses_of(node: &Node) -> (BTreeSet<IpAddr>, Option<BalancerPort>) {
     let status = node.status.as_ref();
     let agent = status
         .and_then(|s| s.daemon_endpoints.as_ref()?.kubelet_endpoint.as_ref())
@@ -129,8 +129,12 @@ pub fn balancer_addresses_of(node: &Node) -> (BTreeSet<Ipv4Addr>, Option<Balance
     if !is_available(node) {
         return (BTreeSet::new(), agent);
     }
-    let usable = |address: &Ipv4Addr| {
-        !address.is_loopback() && !address.is_link_local() && !address.is_unspecified()
+    let usable = |address: &IpAddr| {
+        let is_link_local = match address {
+            IpAddr::V4(address) => address.is_link_local(),
+            IpAddr::V6(address) => address.is_unicast_link_local(),
+        };
+        !address.is_loopback() && !is_link_local && !address.is_unspecified()
     };
     let mut addresses: BTreeSet<_> = external_addresses_of(node).filter(usable).collect();
     if addresses.is_empty() {
@@ -173,7 +177,7 @@ pub fn nodes_with_endpoints<'a>(
 /// The addresses of a cluster's nodes, with whatever has ports there.
 #[derive(Debug, Default)]
 pub struct BalancerAddresses {
-    places: BTreeMap<Ipv4Addr, BalancerAddress>,
+    places: BTreeMap<IpAddr, BalancerAddress>,
 }
 
 impl BalancerAddresses {
@@ -244,7 +248,7 @@ mod tests {
     use super::*;
     use serde_json::{Value, json};
 
-    fn node(change: impl FnOnce(&mut Value)) -> BTreeSet<Ipv4Addr> {
+    fn node(change: impl FnOnce(&mut Value)) -> BTreeSet<IpAddr> {
         let mut node = json!({
             "metadata": { "name": "a", "labels": {}, "annotations": {} },
             "status": {
@@ -259,8 +263,8 @@ mod tests {
 
     #[test]
     fn which_addresses_of_nodes_are_to_be_had() {
-        let internal: Ipv4Addr = "192.0.2.1".parse().unwrap();
-        let external: Ipv4Addr = "198.51.100.7".parse().unwrap();
+        let internal: IpAddr = "192.0.2.1".parse().unwrap();
+        let external: IpAddr = "198.51.100.7".parse().unwrap();
         assert_eq!(node(|_| {}), [internal].into());
         let seen = node(|n| {
             n["status"]["addresses"][1] = json!({ "type": "ExternalIP", "address": external });
@@ -298,7 +302,7 @@ mod tests {
             let service = json!({ "metadata": { "name": "s", "namespace": "n" }, "spec": { "selector": selector } });
             serde_json::from_value(service).unwrap()
         };
-        let mut place = BalancerAddress::new(Ipv4Addr::new(192, 0, 2, 1), "a");
+        let mut place = BalancerAddress::new("192.0.2.1".parse().unwrap(), "a");
         let port = BalancerPort::new(None, 80).unwrap();
         place.pods.push((port, Arc::new(pod(own, "Running"))));
         assert_eq!(place.holder(port, &service(json!({ "app": "web" }))), None);

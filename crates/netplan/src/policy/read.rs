@@ -6,7 +6,7 @@ use davit_api::selector::{Labels, Selector};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::api::networking::v1::{NetworkPolicy, NetworkPolicyPeer, NetworkPolicyPort};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// A port of a container that has a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -24,8 +24,8 @@ pub struct NamedPort {
 pub struct PolicyPod {
     /// Its labels.
     pub labels: Labels,
-    /// By which peers know it; a pod that has ended has none, nor has one in the node's network.
-    pub address: Option<Ipv4Addr>,
+    /// By which peers know it, at most one of each family; a pod that has ended has none, nor has one in the node's network.
+    pub addresses: Vec<IpAddr>,
     /// Its named ports, in the order of its containers.
     pub ports: Vec<NamedPort>,
     /// When it was made, in seconds: of two pods with one address it is the newer one's.
@@ -41,11 +41,22 @@ impl PolicyPod {
         let phase = status.and_then(|status| status.phase.as_deref());
         let is_peer = !matches!(phase, Some("Succeeded" | "Failed"))
             && spec.and_then(|spec| spec.host_network) != Some(true);
-        let addresses = status.into_iter().flat_map(|status| {
+        let all = status.into_iter().flat_map(|status| {
             let all = status.pod_ips.iter().flatten().map(|ip| ip.ip.as_str());
             all.chain(status.pod_ip.as_deref())
         });
-        let address = addresses.filter_map(|text| text.parse().ok()).next();
+        let mut addresses: Vec<IpAddr> = Vec::new();
+        for address in all
+            .filter_map(|text| text.parse::<IpAddr>().ok())
+            .filter(|_| is_peer)
+        {
+            if addresses
+                .iter()
+                .all(|known| known.is_ipv4() != address.is_ipv4())
+            {
+                addresses.push(address);
+            }
+        }
         let lasting =
             |container: &&Container| container.restart_policy.as_deref() == Some("Always");
         let containers = spec.into_iter().flat_map(|spec| {
@@ -63,7 +74,7 @@ impl PolicyPod {
         let created = metadata.creation_timestamp.as_ref();
         Self {
             labels: metadata.labels.clone().unwrap_or_default(),
-            address: address.filter(|_| is_peer),
+            addresses,
             ports: named.collect(),
             created: created.map_or(0, |time| time.0.as_second()),
         }
@@ -77,7 +88,7 @@ impl PolicyPod {
     }
 }
 
-/// A NetworkPolicy, understood once. What is beyond IPv4 matches nobody.
+/// A NetworkPolicy, understood once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompiledPolicy {
     pub(super) pods: Selector,

@@ -6,7 +6,7 @@ use k8s_openapi::api::networking::v1::NetworkPolicy;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 mod reference;
 
@@ -37,7 +37,7 @@ fn passes(world: &PolicyWorld, cluster: &Cluster, packet: &Packet) -> bool {
     if packet.from == packet.to {
         return true;
     }
-    let isolation = |address: Ipv4Addr| {
+    let isolation = |address: IpAddr| {
         let text = address.to_string();
         let has = |pod: &&Pod| pod.status.as_ref().unwrap().pod_ip.as_deref() == Some(&*text);
         let pod = cluster.pods.iter().find(has)?;
@@ -46,7 +46,7 @@ fn passes(world: &PolicyWorld, cluster: &Cluster, packet: &Packet) -> bool {
             pod.metadata.name.as_deref().unwrap(),
         )
     };
-    let fits = |allowed: &Option<BTreeSet<Allowance>>, peer: Ipv4Addr| {
+    let fits = |allowed: &Option<BTreeSet<Allowance>>, peer: IpAddr| {
         let Some(allowed) = allowed else { return true };
         allowed.iter().any(|allowance| {
             let to = |peers: &Peers| match peers {
@@ -429,8 +429,8 @@ proptest! {
     fn compiled_policies_decide_as_the_objects_say(cluster in any_cluster()) {
         let world = compiled(&cluster);
         // the pods, one address that is nobody's, two outside
-        let mut places: Vec<Ipv4Addr> = (2..8).map(|last| Ipv4Addr::new(10, 0, 0, last)).collect();
-        places.extend([Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)]);
+        let mut places: Vec<IpAddr> = (2..8).map(|last| Ipv4Addr::new(10, 0, 0, last).into()).collect();
+        places.extend(["192.0.2.1", "192.0.2.2"].map(|text| text.parse::<IpAddr>().unwrap()));
         for from in &places {
             for to in &places {
                 for protocol in [Protocol::Tcp, Protocol::Udp, Protocol::Sctp] {
@@ -458,7 +458,7 @@ proptest! {
         });
         prop_assert!(world.members(&everywhere).is_empty());
         let again = compiled(&cluster);
-        let living = cluster.pods.iter().filter(|pod| PolicyPod::new(pod).address.is_some()).count();
+        let living = cluster.pods.iter().filter(|pod| !PolicyPod::new(pod).addresses.is_empty()).count();
         prop_assert_eq!(again.members(&everywhere).len(), living);
     }
 }

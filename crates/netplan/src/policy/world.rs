@@ -8,7 +8,7 @@ use super::{
 use crate::Protocol;
 use davit_api::selector::{Labels, Selector};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// Where the cluster's name servers are, for peers.
 const DNS_NAMESPACE: &str = "kube-system";
@@ -27,8 +27,8 @@ pub struct PolicyWorld {
     namespaces: BTreeMap<String, Labels>,
     pods: Named<PolicyPod>,
     /// Who says to have an address: when made, namespace, name. The last one has it.
-    owners: BTreeMap<Ipv4Addr, BTreeSet<(i64, String, String)>>,
-    resolvers: BTreeSet<Ipv4Addr>,
+    owners: BTreeMap<IpAddr, BTreeSet<(i64, String, String)>>,
+    resolvers: BTreeSet<IpAddr>,
 }
 
 /// Enters, changes or takes away an object; whether that was a change.
@@ -74,30 +74,34 @@ impl PolicyWorld {
     /// A pod as it is now, or that it is gone. Answers whether that changes anything.
     pub fn set_pod(&mut self, namespace: &str, name: &str, pod: Option<PolicyPod>) -> bool {
         let owner = |pod: &PolicyPod| (pod.created, namespace.to_owned(), name.to_owned());
-        let new = pod
-            .as_ref()
-            .and_then(|pod| Some((pod.address?, owner(pod))));
+        let places = |pod: &PolicyPod| (pod.addresses.clone(), owner(pod));
+        let new = pod.as_ref().map(places);
         let old = self.pods.get(namespace).and_then(|named| named.get(name));
-        let old = old.and_then(|pod| Some((pod.address?, owner(pod))));
+        let old = old.map(places);
         if !put(&mut self.pods, namespace, name, pod) {
             return false;
         }
-        if let Some((address, owner)) = old
-            && let Some(owners) = self.owners.get_mut(&address)
-        {
-            owners.remove(&owner);
-            if owners.is_empty() {
-                self.owners.remove(&address);
+        let (addresses, owner) = old.unwrap_or_default();
+        for address in addresses {
+            if let Some(owners) = self.owners.get_mut(&address) {
+                owners.remove(&owner);
+                if owners.is_empty() {
+                    self.owners.remove(&address);
+                }
             }
         }
-        if let Some((address, owner)) = new {
-            self.owners.entry(address).or_default().insert(owner);
+        let (addresses, owner) = new.unwrap_or_default();
+        for address in addresses {
+            self.owners
+                .entry(address)
+                .or_default()
+                .insert(owner.clone());
         }
         true
     }
 
     /// Where the nodes' own name servers are. Answers whether that changes anything.
-    pub fn set_resolvers(&mut self, resolvers: BTreeSet<Ipv4Addr>) -> bool {
+    pub fn set_resolvers(&mut self, resolvers: BTreeSet<IpAddr>) -> bool {
         let changed = self.resolvers != resolvers;
         self.resolvers = resolvers;
         changed
@@ -151,10 +155,10 @@ impl PolicyWorld {
 
     /// The addresses of a group, as far as they are known.
     #[must_use]
-    pub fn members(&self, group: &PodGroup) -> BTreeSet<Ipv4Addr> {
+    pub fn members(&self, group: &PodGroup) -> BTreeSet<IpAddr> {
         let addresses = |scope, of: &dyn Fn(&PolicyPod) -> bool| {
-            let pods = self.pods_of(scope).filter(|pod| of(pod));
-            pods.filter_map(|pod| pod.address).collect()
+            let pods = self.pods_of(scope).filter(|(pod, _)| of(pod));
+            pods.flat_map(|(_, addresses)| addresses).collect()
         };
         match group {
             PodGroup::Scope(scope) => addresses(scope, &|_| true),
@@ -167,8 +171,11 @@ impl PolicyWorld {
         }
     }
 
-    /// The pods of a scope that have their addresses to themselves.
-    fn pods_of<'a>(&'a self, scope: &'a PodScope) -> impl Iterator<Item = &'a PolicyPod> {
+    /// The pods of a scope, with those of their addresses that are no newer pod's.
+    fn pods_of<'a>(
+        &'a self,
+        scope: &'a PodScope,
+    ) -> impl Iterator<Item = (&'a PolicyPod, Vec<IpAddr>)> {
         let named = match &scope.namespaces {
             NamespaceScope::Named(name) => self.pods.get_key_value(name).into_iter().collect(),
             NamespaceScope::Labelled(selector) => {
@@ -184,13 +191,17 @@ impl PolicyWorld {
             let of = move |(name, pod)| (namespace, name, pod);
             pods.iter().map(of)
         });
-        let own = |(namespace, name, pod): &(&String, &String, &PolicyPod)| {
-            let owners = pod.address.and_then(|address| self.owners.get(&address));
-            let newest = owners.and_then(BTreeSet::last);
-            newest.is_some_and(|(_, ns, n)| ns == *namespace && n == *name)
+        let own = move |namespace: &str, name: &str, address: &IpAddr| {
+            let newest = self.owners.get(address).and_then(BTreeSet::last);
+            newest.is_some_and(|(_, ns, n)| ns == namespace && n == name)
         };
         let matching = pods.filter(|(_, _, pod)| scope.pods.matches(&pod.labels));
-        matching.filter(own).map(|(_, _, pod)| pod)
+        let addressed = matching.map(move |(namespace, name, pod)| {
+            let addresses = pod.addresses.iter().copied();
+            let addresses = addresses.filter(|address| own(namespace, name, address));
+            (pod, addresses.collect::<Vec<_>>())
+        });
+        addressed.filter(|(_, addresses)| !addresses.is_empty())
     }
 
     /// What a rule allows a pod to reach.
@@ -233,7 +244,7 @@ impl PolicyWorld {
         };
         let numbers: BTreeSet<u16> = self
             .pods_of(&scope)
-            .filter_map(|pod| pod.port(name, protocol))
+            .filter_map(|(pod, _)| pod.port(name, protocol))
             .collect();
         for number in numbers {
             let port = NamedPort {

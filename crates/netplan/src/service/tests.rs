@@ -3,6 +3,7 @@ mod balancers;
 use super::*;
 use proptest::prelude::*;
 use serde_json::{Value as Json, json};
+use std::net::{Ipv4Addr, SocketAddr};
 
 fn service(spec: Json) -> Service {
     serde_json::from_value(json!({ "metadata": { "name": "web", "namespace": "a" }, "spec": spec }))
@@ -47,10 +48,10 @@ fn here() -> Node {
 }
 
 fn of(service: &Service, endpoints: Json) -> Plan {
-    plan(service, &[&slice(endpoints)], &here())
+    plan(service, &[&slice(endpoints)], &here(), Family::V4)
 }
 
-const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 9);
+const ADDRESS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 9));
 
 fn at(plan: &Plan, map: Map) -> Option<&Value> {
     plan.entries
@@ -98,7 +99,7 @@ fn a_cluster_address_leads_to_ready_endpoints() {
     assert_eq!(endpoints(&plan, 0), ["10.244.0.2:8080", "10.244.1.2:8080"]);
     assert_eq!(endpoints(&plan, LOCAL), ["10.244.0.2:8080"]);
     assert!(plan.entries.contains_key(&Key::cluster_address(ADDRESS)));
-    let local = Key::hairpin(Ipv4Addr::new(10, 244, 0, 2));
+    let local = Key::hairpin(Ipv4Addr::new(10, 244, 0, 2).into());
     assert!(plan.entries.contains_key(&local));
 }
 
@@ -178,7 +179,7 @@ fn policies_of_node_ports() {
     };
     let chain = Value::Chain(Chain::Choose(always));
     assert_eq!(plan.entries.get(&key(Map::NodePorts)), Some(&chain));
-    let any = Key::endpoint(ANY, Protocol::Tcp, 30080, 1);
+    let any = Key::endpoint(Family::V4.unspecified(), Protocol::Tcp, 30080, 1);
     assert!(plan.entries.contains_key(&any));
     let split = |plan: &Plan| match plan.entries.get(&key(Map::NodePorts)) {
         Some(Value::Chain(Chain::Split { inside, outside })) => (*inside, *outside),
@@ -209,7 +210,7 @@ fn a_name_has_a_number_in_each_slice() {
     let mut other = slice(json!([ready("10.244.0.3", "n1")]));
     let ports = json!([{ "name": "http", "port": 9090, "protocol": "TCP" }]);
     other.ports = serde_json::from_value(ports).unwrap();
-    let plan = plan(&cluster_ip(json!({})), &[&one, &other], &here());
+    let plan = plan(&cluster_ip(json!({})), &[&one, &other], &here(), Family::V4);
     assert_eq!(endpoints(&plan, 0), ["10.244.0.2:8080", "10.244.0.3:9090"]);
 }
 
@@ -221,7 +222,12 @@ fn protocols_are_apart() {
     let mut both = slice(json!([ready("10.244.0.2", "n1")]));
     both.ports = serde_json::from_value(json!([port("t", "TCP"), port("u", "UDP")])).unwrap();
     let found = |ports: Json| {
-        let plan = plan(&cluster_ip(json!({ "ports": ports })), &[&both], &here());
+        let plan = plan(
+            &cluster_ip(json!({ "ports": ports })),
+            &[&both],
+            &here(),
+            Family::V4,
+        );
         [Protocol::Tcp, Protocol::Udp].map(|protocol| {
             let key = Key::service(Map::Services, ADDRESS, protocol, 80);
             plan.entries.contains_key(&key)
@@ -242,13 +248,13 @@ fn what_a_proxy_passes_over() {
         service(json!({ "type": "ExternalName", "externalName": "example.org" })),
         service(json!({ "ports": [{ "port": 80 }] })),
     ] {
-        assert_eq!(of(&service, endpoints.clone()), Plan::default());
+        assert_eq!(of(&service, endpoints.clone()), Plan::nothing(Family::V4));
     }
     for label in [PROXY_NAME, HEADLESS] {
         let mut other = cluster_ip(json!({}));
         let labels = [(label.to_owned(), String::new())];
         other.metadata.labels = Some(labels.into());
-        assert_eq!(of(&other, endpoints.clone()), Plan::default());
+        assert_eq!(of(&other, endpoints.clone()), Plan::nothing(Family::V4));
     }
 }
 
@@ -304,7 +310,7 @@ proptest! {
         for (node_port, chain) in chains {
             let Chain::Choose(choice) = chain else { continue };
             prop_assert_eq!(choice.node_port, node_port);
-            let (address, port) = if node_port { (ANY, 30080) } else { (ADDRESS, 80) };
+            let (address, port) = if node_port { (Family::V4.unspecified(), 30080) } else { (ADDRESS, 80) };
             let entry = |number| {
                 let key = Key::endpoint(address, Protocol::Tcp, port, number);
                 plan.entries.contains_key(&key)
@@ -315,4 +321,62 @@ proptest! {
             prop_assert!(!entry(choice.offset + choice.count));
         }
     }
+}
+
+/// Checklist of spec network.md, item 54.
+#[test]
+fn each_family_has_its_own_plan() {
+    let both = cluster_ip(json!({
+        "type": "NodePort", "clusterIPs": ["10.96.0.9", "fd00:10:96::9"], "ipFamilies": ["IPv4", "IPv6"],
+        "externalIPs": ["203.0.113.1", "2001:db8::1"],
+        "ports": [{ "name": "http", "port": 80, "nodePort": 30080, "protocol": "TCP" }],
+    }));
+    let four = slice(json!([ready("10.244.0.2", "n1")]));
+    let mut six = slice(json!([
+        ready("fd00:10:244::2", "n1"),
+        ready("fe80::1", "n1")
+    ]));
+    six.address_type = "IPv6".to_owned();
+    let slices = [&four, &six];
+    let plan_of = |service: &Service, family| plan(service, &slices, &here(), family);
+    let plans = Family::ALL.map(|family| plan_of(&both, family));
+    let led_to = |plan: &Plan| -> BTreeSet<String> {
+        let values = plan.entries.values();
+        values
+            .filter_map(|value| match value {
+                Value::Endpoint(address, port) => {
+                    Some(SocketAddr::new(*address, *port).to_string())
+                }
+                _ => None,
+            })
+            .collect()
+    };
+    assert_eq!(led_to(&plans[0]), ["10.244.0.2:8080".to_owned()].into());
+    let six = ["[fd00:10:244::2]:8080".to_owned()];
+    assert_eq!(led_to(&plans[1]), six.into(), "no link-local one");
+    let lengths = |plan: &Plan, map| -> Vec<usize> {
+        let keys = plan.entries.keys().filter(|key| key.map == map);
+        keys.map(|key| key.bytes.len()).collect()
+    };
+    assert_eq!(lengths(&plans[0], Map::Services), [12, 12]);
+    assert_eq!(lengths(&plans[1], Map::Services), [24, 24]);
+    assert_eq!(lengths(&plans[1], Map::ClusterAddresses), [16]);
+    assert_eq!(
+        plans[1].own_addresses(),
+        ["fd00:10:96::9".parse().unwrap()].into()
+    );
+    for plan in &plans {
+        assert_eq!(lengths(plan, Map::NodePorts).len(), 1);
+    }
+    // a Service of one family has no port of the nodes in the other
+    let one = cluster_ip(json!({
+        "type": "NodePort",
+        "ports": [{ "name": "http", "port": 80, "nodePort": 30080, "protocol": "TCP" }],
+    }));
+    assert!(
+        plan_of(&one, Family::V6)
+            .entries
+            .keys()
+            .all(|key| key.map == Map::Hairpin)
+    );
 }

@@ -124,9 +124,9 @@ impl Others {
         }
     }
 
-    /// Keeps the forwarder of the server at this address to it, without end. What cannot be done is said, and things stay as
+    /// Keeps the forwarder of the server at these addresses to it, without end. What cannot be done is said, and things stay as
     /// they are.
-    pub(super) async fn follow(mut self, forwarder: &Forwarder, own: IpAddr) {
+    pub(super) async fn follow(mut self, forwarder: &Forwarder, own: &[IpAddr]) {
         let mut known = Upstreams::default();
         loop {
             let found = self.upstreams(own);
@@ -161,7 +161,7 @@ impl Others {
         }
     }
 
-    fn upstreams(&self, own: IpAddr) -> Upstreams {
+    fn upstreams(&self, own: &[IpAddr]) -> Upstreams {
         let default = self.settings.default.clone();
         Upstreams {
             default: default.unwrap_or_else(|| self.of_machine(own)),
@@ -170,14 +170,16 @@ impl Others {
     }
 
     /// The machine's own servers. Where it has none, other names are not known.
-    fn of_machine(&self, own: IpAddr) -> Vec<SocketAddr> {
+    fn of_machine(&self, own: &[IpAddr]) -> Vec<SocketAddr> {
         let servers = resolv_conf::read(&self.resolv_conf);
         let servers = servers.unwrap_or_else(|error| {
             tracing::debug!(%error, "DNS for pods: no servers of other names");
             Vec::new()
         });
         // The cluster's own address leads here.
-        let others = servers.into_iter().filter(|server| server.ip() != own);
+        let others = servers
+            .into_iter()
+            .filter(|server| !own.contains(&server.ip()));
         others.collect()
     }
 }

@@ -8,7 +8,7 @@ fn deny(direction: &str) -> Json {
     json!({ "podSelector": { "matchLabels": { "app": "b" } }, "policyTypes": [direction] })
 }
 
-fn fails(pod: &Pod, to: Ipv4Addr, port: u16) {
+pub(super) fn fails(pod: &Pod, to: IpAddr, port: u16) {
     let asked = pod.namespace.within(|| ask(to, port, SILENCE));
     assert_eq!(asked, Err(ErrorKind::TimedOut));
 }
@@ -187,9 +187,9 @@ fn a_new_pod_is_cut_off_until_it_is_judged() {
             "from the machine"
         );
         // What was found out before the pod came is not written.
-        let pods = machine.links.pods().unwrap();
+        let pods = machine.links.pods(Family::V4).unwrap();
         let early = machine.ruleset.pods_changed() - 1;
-        let judgement = judgement(&PolicyWorld::default(), &pods);
+        let judgement = judgement(&PolicyWorld::default(), Family::V4, &pods);
         let judged = machine.ruleset.judge(early, &judgement).unwrap();
         assert!(matches!(judged, Judged::Outdated));
         machine.judge(&[]);
@@ -211,17 +211,14 @@ fn a_restart_keeps_what_stands_and_leaves_nothing_behind() {
             "podSelector": {}, "ingress": [{ "from": [{ "podSelector": { "matchLabels": { "app": "c" } } }] }],
         });
         machine.judge(std::slice::from_ref(&from_c));
-        let table = davit_net::nft::Table::new("davit-packets");
+        let table = davit_net::nft::Table::new("davit-packets", IpVersion::Four);
         let count = || (table.chains().unwrap().len(), table.sets().unwrap().len());
         let before = count();
         let prefix = links_of(machine.dir.path());
-        machine.ruleset = Arc::new(Ruleset::open("davit-packets", &prefix).unwrap());
-        machine.links = PodLinks::open(
-            machine.dir.path().join("pods"),
-            machine.ruleset.clone(),
-            &prefix,
-        )
-        .unwrap();
+        machine.tables = Arc::new(Tables::open("davit-packets", &prefix).unwrap());
+        machine.ruleset = machine.tables.of(Family::V4).unwrap();
+        let pods = machine.dir.path().join("pods");
+        machine.links = PodLinks::open(pods, machine.tables.clone()).unwrap();
         fails(&a, b.address, 8080);
         machine.judge(std::slice::from_ref(&from_c));
         fails(&a, b.address, 8080);
@@ -253,8 +250,8 @@ fn who_sends_as_somebody_else_gets_nowhere() {
         let receiver = b
             .namespace
             .within(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 5000)).unwrap());
-        let other = Ipv4Addr::new(10, 244, 0, 77);
-        let send = |source: Ipv4Addr| {
+        let other: IpAddr = "10.244.0.77".parse().unwrap();
+        let send = |source: IpAddr| {
             a.namespace.within(|| {
                 let socket = UdpSocket::bind((source, 0)).unwrap();
                 socket.send_to(b"x", (b.address, 5000)).unwrap();
@@ -264,7 +261,7 @@ fn who_sends_as_somebody_else_gets_nowhere() {
             let mut inside = Netlink::open().unwrap();
             let link = inside.link("eth0").unwrap().unwrap();
             for address in [other, OWN] {
-                inside.add_host_address(&link, address.into()).unwrap();
+                inside.add_host_address(&link, address).unwrap();
             }
         });
         receiver.set_read_timeout(Some(PATIENCE)).unwrap();

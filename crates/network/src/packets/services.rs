@@ -3,22 +3,21 @@
 
 use super::*;
 use davit_net::route::{Link, Netlink, Pair, Route};
-use std::os::fd::AsFd;
 
-const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 50);
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 50));
 /// The machine's address on the client's network.
-const NEAR: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-const BALANCED: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
+const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
+const BALANCED: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7));
 
 /// What is asked at an address of the node, of a load balancer, or another external one.
-const DOORS: [(Ipv4Addr, u16); 2] = [(OWN, 30080), (BALANCED, 80)];
+const DOORS: [(IpAddr, u16); 2] = [(OWN, 30080), (BALANCED, 80)];
 
-fn way(to: Ipv4Addr, bits: u8, link: Option<Link>, via: Option<Ipv4Addr>) -> Route {
+fn way(to: IpAddr, bits: u8, link: Option<Link>, via: Option<IpAddr>) -> Route {
     Route {
-        to: to.into(),
+        to,
         bits,
         link,
-        via: via.map(Into::into),
+        via,
         source: None,
         protocol: crate::pods::PROTOCOL,
         metric: 0,
@@ -27,6 +26,13 @@ fn way(to: Ipv4Addr, bits: u8, link: Option<Link>, via: Option<Ipv4Addr>) -> Rou
 
 /// Another machine, which reaches everything by this one.
 fn outside() -> Namespace {
+    outside_of(NEAR, CLIENT)
+}
+
+/// As [`outside`], with these addresses of the two ends of the link.
+pub(super) fn outside_of(near: IpAddr, client: IpAddr) -> Namespace {
+    let bits = Family::of(client).bits();
+    let any = Family::of(client).unspecified();
     let namespace = Namespace::new();
     let there = File::open(&namespace.path).unwrap();
     let mut netlink = Netlink::open().unwrap();
@@ -39,18 +45,20 @@ fn outside() -> Namespace {
     };
     netlink.add_pair(&pair).unwrap();
     let link = netlink.link("out0").unwrap().unwrap();
-    netlink.add_host_address(&link, NEAR.into()).unwrap();
+    netlink.add_host_address(&link, near).unwrap();
     // All other addresses are over there as well, as they are for machines with a way out.
-    for (to, bits) in [(CLIENT, 32), (Ipv4Addr::UNSPECIFIED, 0)] {
+    for (to, bits) in [(client, bits), (any, 0)] {
         netlink.set_route(&way(to, bits, Some(link), None)).unwrap();
     }
     namespace.within(|| {
         let mut netlink = Netlink::open().unwrap();
         let link = netlink.link("eth0").unwrap().unwrap();
         netlink.set_up(&link).unwrap();
-        netlink.add_host_address(&link, CLIENT.into()).unwrap();
-        netlink.set_route(&way(NEAR, 32, Some(link), None)).unwrap();
-        let all = way(Ipv4Addr::UNSPECIFIED, 0, None, Some(NEAR));
+        netlink.add_host_address(&link, client).unwrap();
+        netlink
+            .set_route(&way(near, bits, Some(link), None))
+            .unwrap();
+        let all = way(any, 0, None, Some(near));
         netlink.set_route(&all).unwrap();
     });
     namespace
@@ -106,11 +114,11 @@ fn who_comes_from_outside() {
             foreign: ["198.51.100.0/24".parse().unwrap()].into(),
             ..super::seen()
         };
-        node::write_sets(&machine.ruleset, &seen_so).unwrap();
+        node::write_sets(&machine.tables, &seen_so).unwrap();
         for door in DOORS {
             assert_eq!(seen(door).unwrap().0, "a", "{door:?}");
         }
-        node::write_sets(&machine.ruleset, &super::seen()).unwrap();
+        node::write_sets(&machine.tables, &super::seen()).unwrap();
         // Nobody anywhere is said at once.
         machine.serve(local(), json!([]));
         for door in DOORS {
@@ -162,7 +170,7 @@ fn load_balancers_let_in_whom_they_name() {
             json!({ "loadBalancer": { "ingress": [{ "ip": BALANCED, "ipMode": "Proxy" }] } });
         machine.serve(other, on(&[&a]));
         assert!(within(balancer, SILENCE).is_err());
-        let external = Ipv4Addr::new(203, 0, 113, 250);
+        let external = "203.0.113.250".parse().unwrap();
         assert_eq!(seen((external, 80)).unwrap().0, "a");
         assert_eq!(from(&a, external, 80).unwrap().0, "a", "to itself");
     });

@@ -1,25 +1,25 @@
 //! Which address the next pod gets.
 
-use davit_netplan::Network;
+use davit_netplan::{Family, Network, number};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 /// An address that was freed is not given to another pod for this long, while there are others.
 const REST: Duration = Duration::from_secs(30);
 
-/// The addresses of one range. The first is the network's own, the second the gateway's, the last the broadcast's.
+/// The addresses of one range. The first is the network's own, the second the gateway's, the last of IPv4 the broadcast's.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     range: Network,
-    taken: BTreeSet<Ipv4Addr>,
-    resting: BTreeMap<Ipv4Addr, Instant>,
-    last: Ipv4Addr,
+    taken: BTreeSet<IpAddr>,
+    resting: BTreeMap<IpAddr, Instant>,
+    last: IpAddr,
 }
 
 impl Addresses {
     /// Those of `range`, without those that pods have.
-    pub(crate) fn new(range: Network, taken: BTreeSet<Ipv4Addr>) -> Self {
+    pub(crate) fn new(range: Network, taken: BTreeSet<IpAddr>) -> Self {
         Self {
             range,
             taken,
@@ -34,20 +34,26 @@ impl Addresses {
 
     /// The next free one after the last one given, wrapping; of those that rest the one that rests longest when there is no
     /// other. None when all are taken.
-    pub(crate) fn take(&mut self, now: Instant) -> Option<Ipv4Addr> {
+    pub(crate) fn take(&mut self, now: Instant) -> Option<IpAddr> {
         self.resting
             .retain(|_, since| now.duration_since(*since) < REST);
-        let (first, last) = (
-            u32::from(self.range.gateway()).saturating_add(1),
-            u32::from(self.range.last()).saturating_sub(1),
-        );
+        let family = self.range.family();
+        let first = number(self.range.gateway()).saturating_add(1);
+        let last = match family {
+            Family::V4 => number(self.range.last()).saturating_sub(1),
+            Family::V6 => number(self.range.last()),
+        };
         if last < first {
             return None;
         }
-        let after = u32::from(self.last) + 1;
-        let order = (after.max(first)..=last).chain(first..after.clamp(first, last + 1));
+        let after = number(self.last).saturating_add(1);
+        let order =
+            (after.max(first)..=last).chain(first..after.clamp(first, last.saturating_add(1)));
+        // No more are looked at than can be taken or rest: ranges of IPv6 have no end.
+        let most = self.taken.len() + self.resting.len() + 1;
         let mut free = order
-            .map(Ipv4Addr::from)
+            .take(most)
+            .map(|number| family.address(number))
             .filter(|address| !self.taken.contains(address));
         let fresh = free.find(|address| !self.resting.contains_key(address));
         let rested = || self.resting.iter().min_by_key(|(_, since)| **since);
@@ -59,7 +65,7 @@ impl Addresses {
     }
 
     /// Gives one back.
-    pub(crate) fn free(&mut self, address: Ipv4Addr, now: Instant) {
+    pub(crate) fn free(&mut self, address: IpAddr, now: Instant) {
         if self.taken.remove(&address) && self.range.contains(address) {
             self.resting.insert(address, now);
         }
@@ -69,23 +75,33 @@ impl Addresses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use davit_netplan::octets;
 
     #[test]
     fn addresses_go_round_and_rest() {
         let now = Instant::now();
         let range = "10.244.0.0/29".parse().unwrap();
-        let taken = [Ipv4Addr::new(10, 244, 0, 3)].into();
+        let of = |last: u8| IpAddr::from([10, 244, 0, last]);
+        let taken = [of(3)].into();
         let mut addresses = Addresses::new(range, taken);
-        let mut take = |at| addresses.take(at).map(|address| address.octets()[3]);
+        let mut take = |at| {
+            addresses
+                .take(at)
+                .and_then(|address| octets(address).last().copied())
+        };
         assert_eq!(
             [take(now), take(now), take(now)],
             [Some(2), Some(4), Some(5)]
         );
-        addresses.free(Ipv4Addr::new(10, 244, 0, 4), now);
-        addresses.free(Ipv4Addr::new(10, 244, 0, 4), now);
+        addresses.free(of(4), now);
+        addresses.free(of(4), now);
         let later = now + Duration::from_secs(1);
-        addresses.free(Ipv4Addr::new(10, 244, 0, 2), later);
-        let mut take = |at| addresses.take(at).map(|address| address.octets()[3]);
+        addresses.free(of(2), later);
+        let mut take = |at| {
+            addresses
+                .take(at)
+                .and_then(|address| octets(address).last().copied())
+        };
         assert_eq!(take(later), Some(6), "others rest");
         assert_eq!(take(later), Some(4), "it rests longest");
         assert_eq!(take(later + REST), Some(2));
@@ -98,5 +114,19 @@ mod tests {
             let mut addresses = Addresses::new(text.parse().unwrap(), BTreeSet::new());
             assert_eq!(addresses.take(Instant::now()), None);
         }
+    }
+
+    #[test]
+    fn ranges_of_ipv6_have_no_end() {
+        let now = Instant::now();
+        let range: Network = "fd00:10:244:3::/64".parse().unwrap();
+        let mut addresses = Addresses::new(range, ["fd00:10:244:3::2".parse().unwrap()].into());
+        let mut take = || addresses.take(now).map(|address| address.to_string());
+        assert_eq!(take().as_deref(), Some("fd00:10:244:3::3"));
+        assert_eq!(take().as_deref(), Some("fd00:10:244:3::4"));
+        // the last one is an address like any other
+        let mut small = Addresses::new("fd00::/126".parse().unwrap(), BTreeSet::new());
+        assert!(small.take(now).is_some() && small.take(now).is_some());
+        assert_eq!(small.take(now), None);
     }
 }

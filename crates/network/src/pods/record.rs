@@ -1,9 +1,10 @@
 //! What is kept on disk of a pod's network: written before anything is made, gone after everything is undone.
 
+use davit_netplan::Family;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// A pod's place in the network.
@@ -13,11 +14,28 @@ pub(crate) struct Record {
     pub(crate) sandbox: String,
     /// `namespace/name`, for people.
     pub(crate) pod: String,
-    pub(crate) address: Ipv4Addr,
+    /// The first one.
+    pub(crate) address: IpAddr,
+    /// That of the other family.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) second_address: Option<IpAddr>,
     /// The device here.
     pub(crate) link: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) ports: Vec<HostPort>,
+}
+
+impl Record {
+    /// The pod's addresses, the first one first.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        std::iter::once(self.address).chain(self.second_address)
+    }
+
+    /// The one of this family.
+    pub(crate) fn address_of(&self, family: Family) -> Option<IpAddr> {
+        self.addresses()
+            .find(|address| Family::of(*address) == family)
+    }
 }
 
 /// A port of the node behind which a pod is.
@@ -30,7 +48,7 @@ pub(crate) struct HostPort {
     pub(crate) to: u16,
     /// One address of the node only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) at: Option<Ipv4Addr>,
+    pub(crate) at: Option<IpAddr>,
 }
 
 /// The records of a directory.

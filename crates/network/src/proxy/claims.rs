@@ -1,18 +1,28 @@
 //! Which Services want an element of the table, and which of them has it.
 
 use davit_client::ObjectKey;
-use davit_netplan::{Key, Plan, Value};
+use davit_netplan::{Family, Key, Plan, Value};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// What all Services want.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Claims {
+    family: Family,
     plans: HashMap<ObjectKey, Plan>,
     /// Pods are endpoints of several Services, and users write equal addresses.
     holders: BTreeMap<Key, BTreeSet<ObjectKey>>,
 }
 
 impl Claims {
+    /// None yet.
+    pub(super) fn new(family: Family) -> Self {
+        Self {
+            family,
+            plans: HashMap::new(),
+            holders: BTreeMap::new(),
+        }
+    }
+
     /// What a Service wants.
     pub(super) fn plan(&self, key: &ObjectKey) -> Option<&Plan> {
         self.plans.get(key)
@@ -25,7 +35,8 @@ impl Claims {
 
     /// A Service wants this now. The elements that may be another's or say something else from now on join `touched`.
     pub(super) fn enter(&mut self, key: &ObjectKey, new: Plan, touched: &mut BTreeSet<Key>) {
-        let old = self.plans.remove(key).unwrap_or_default();
+        let old = self.plans.remove(key);
+        let old = old.unwrap_or(Plan::nothing(self.family));
         for entry in old.entries.keys() {
             if new.entries.contains_key(entry) {
                 continue;
@@ -50,7 +61,7 @@ impl Claims {
             let keys = at.flat_map(|range| self.holders.range(range));
             touched.extend(keys.map(|(key, _)| key.clone()));
         }
-        if new != Plan::default() {
+        if !new.is_nothing() {
             self.plans.insert(key.clone(), new);
         }
     }
@@ -64,7 +75,7 @@ impl Claims {
     /// Who may write a Service may write any address into it, the API server's and the DNS server's, too.
     fn holder(&self, key: &Key) -> Option<&ObjectKey> {
         let holders = self.holders.get(key)?;
-        let own = key.address().map(Key::cluster_address);
+        let own = key.address(self.family).map(Key::cluster_address);
         match own.and_then(|own| self.holders.get(&own)) {
             Some(owners) => owners.intersection(holders).next(),
             None => holders.first(),
@@ -90,7 +101,7 @@ mod tests {
         });
         let service = serde_json::from_value(service).unwrap();
         let slice = serde_json::from_value(slice).unwrap();
-        plan(&service, &[&slice], &Node::default())
+        plan(&service, &[&slice], &Node::default(), Family::V4)
     }
 
     fn key(namespace: &str) -> ObjectKey {
@@ -122,7 +133,7 @@ mod tests {
             of(balanced, Some("10.96.0.10"), "10.244.0.66"),
         ] {
             for first in ["aaa", "zzz"] {
-                let (mut claims, mut touched) = (Claims::default(), BTreeSet::new());
+                let (mut claims, mut touched) = (Claims::new(Family::V4), BTreeSet::new());
                 claims.enter(&key(first), thief.clone(), &mut touched);
                 let alone = leading_to(&claims, "10.244.0.66");
                 touched.clear();
@@ -131,7 +142,7 @@ mod tests {
                 let left = leading_to(&claims, "10.244.0.66");
                 assert_eq!(left * 2, alone, "its own address is left");
                 let about = |key: &Key| {
-                    key.address()
+                    key.address(Family::V4)
                         .is_some_and(|at| at.to_string() == "10.96.0.10")
                 };
                 let theirs = thief.entries.keys().filter(|key| about(key));
@@ -149,7 +160,7 @@ mod tests {
                         == 2
                 );
                 touched.clear();
-                claims.enter(&key("kube-system"), Plan::default(), &mut touched);
+                claims.enter(&key("kube-system"), Plan::nothing(Family::V4), &mut touched);
                 assert_eq!(leading_to(&claims, "10.244.0.66"), alone, "nobody's again");
             }
         }

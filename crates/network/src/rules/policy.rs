@@ -1,8 +1,8 @@
 //! The chains of what policies allow: what no rule lets return is dropped at the end.
 
-use super::{A, B, C, bits, is_within};
+use super::{A, B, C, is_within, masked};
 use davit_net::nft::{Expression as Do, Slot, Transaction, Verdict};
-use davit_netplan::{Allowance, Network, Peers, PodGroup, PortRange};
+use davit_netplan::{Allowance, Family, Network, Peers, PodGroup, PortRange, octets};
 use std::collections::BTreeSet;
 
 /// On which side of a packet the peer is.
@@ -54,12 +54,14 @@ pub(crate) fn allowed(
     to: &mut Transaction,
     chain: &str,
     side: Side,
+    family: Family,
     allowed: &BTreeSet<Allowance>,
     set: impl Fn(&PodGroup) -> Option<String>,
 ) {
     to.add_chain(chain, None);
     for (number, allowance) in allowed.iter().enumerate() {
-        let peers = allowance.peers.iter().flat_map(|one| peer(side, one, &set));
+        let peers = allowance.peers.iter();
+        let peers = peers.flat_map(|one| peer(side, family, one, &set));
         let ports: Vec<Vec<Do>> = match &allowance.ports {
             None => vec![Vec::new()],
             Some(ranges) => ranges.iter().copied().map(ports).collect(),
@@ -92,9 +94,16 @@ pub(crate) fn allowed(
 }
 
 /// The matches of a peer, each of a rule of its own.
-fn peer(side: Side, peers: &Peers, set: impl Fn(&PodGroup) -> Option<String>) -> Vec<Vec<Do>> {
+fn peer(
+    side: Side,
+    family: Family,
+    peers: &Peers,
+    set: impl Fn(&PodGroup) -> Option<String>,
+) -> Vec<Vec<Do>> {
     match peers {
         Peers::Everybody => vec![Vec::new()],
+        // nobody here has such an address
+        Peers::Block { range, .. } if range.family() != family => Vec::new(),
         Peers::Block { range, except } if except.len() <= MAX_EXCEPT => {
             vec![block(side, *range, except)]
         }
@@ -117,10 +126,9 @@ fn peer(side: Side, peers: &Peers, set: impl Fn(&PodGroup) -> Option<String>) ->
 
 fn block(side: Side, range: Network, except: &[Network]) -> Vec<Do> {
     let mut rule = is_within(side.load(A), range).to_vec();
-    for range in except {
-        let mask = u32::from_ne_bytes(range.mask().octets());
-        let other = Do::NotEqual(A, range.first().octets().to_vec());
-        rule.extend([side.load(A), bits(A, mask), other]);
+    for range in except.iter().filter(|part| part.family() == range.family()) {
+        let other = Do::NotEqual(A, octets(range.first()));
+        rule.extend([side.load(A), masked(*range), other]);
     }
     rule
 }

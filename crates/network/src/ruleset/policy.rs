@@ -8,10 +8,10 @@ use super::{BATCH, Ruleset, State};
 use crate::maps::{Map, set_of_peers};
 use crate::rules::policy::{Side, allowed, chains};
 use davit_net::nft::{Data, Element, Verdict};
-use davit_netplan::{Allowance, Isolation, PodGroup};
+use davit_netplan::{Allowance, Isolation, PodGroup, octets};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 
 /// With what the names begin.
 const CHAIN: &str = "allow-";
@@ -24,7 +24,7 @@ const CHAINS: usize = 64;
 pub(super) struct Written {
     /// The last number given.
     last: u64,
-    groups: BTreeMap<PodGroup, (u64, BTreeSet<Ipv4Addr>)>,
+    groups: BTreeMap<PodGroup, (u64, BTreeSet<IpAddr>)>,
     chains: BTreeMap<(Side, BTreeSet<Allowance>), u64>,
     /// Of an earlier run: they stay until everything is written anew.
     old_sets: Vec<String>,
@@ -35,9 +35,9 @@ pub(super) struct Written {
 #[derive(Debug, Default)]
 pub(crate) struct Judgement {
     /// Of each pod here, by its address. One that is not known yet is cut off.
-    pub(crate) pods: BTreeMap<Ipv4Addr, Option<Isolation>>,
+    pub(crate) pods: BTreeMap<IpAddr, Option<Isolation>>,
     /// The groups that the pods' policies name.
-    pub(crate) groups: BTreeMap<PodGroup, BTreeSet<Ipv4Addr>>,
+    pub(crate) groups: BTreeMap<PodGroup, BTreeSet<IpAddr>>,
 }
 
 /// What has come of bringing the table to what policies say.
@@ -46,18 +46,18 @@ pub(crate) enum Judged {
     /// Pods have come or gone meanwhile: nothing was done.
     Outdated,
     /// Everything stands there, but for what the kernel has refused: the pods that it is about are cut off.
-    Written(BTreeMap<Ipv4Addr, String>),
+    Written(BTreeMap<IpAddr, String>),
 }
 
-fn element(address: Ipv4Addr, data: Option<Data>) -> Element {
+fn element(address: IpAddr, data: Option<Data>) -> Element {
     Element {
-        key: address.octets().to_vec(),
+        key: octets(address),
         is_end: false,
         data,
     }
 }
 
-fn elements(addresses: &[Ipv4Addr]) -> Vec<Element> {
+fn elements(addresses: &[IpAddr]) -> Vec<Element> {
     addresses
         .iter()
         .map(|address| element(*address, None))
@@ -159,7 +159,7 @@ impl Ruleset {
                 continue;
             };
             let name = format!("{SET}{number}");
-            let new: Vec<Ipv4Addr> = members.difference(held).copied().collect();
+            let new: Vec<IpAddr> = members.difference(held).copied().collect();
             for batch in new.chunks(BATCH) {
                 let mut change = self.table.transaction();
                 change.add_elements(&name, &elements(batch));
@@ -215,7 +215,7 @@ impl Ruleset {
         for (side, rules) in some {
             let number = state.policies.number();
             let chain = format!("{CHAIN}{number}");
-            allowed(&mut change, &chain, *side, rules, |group| {
+            allowed(&mut change, &chain, *side, self.family, rules, |group| {
                 state.policies.set(group)
             });
             new.push(((*side, (*rules).clone()), number));
@@ -231,7 +231,7 @@ impl Ruleset {
         &self,
         state: &mut State,
         judgement: &Judgement,
-    ) -> io::Result<BTreeMap<Ipv4Addr, String>> {
+    ) -> io::Result<BTreeMap<IpAddr, String>> {
         let refused = self.make_chains(state, judgement)?;
         let mut cut_off = BTreeMap::new();
         let mut change = self.table.transaction();
@@ -322,7 +322,7 @@ impl Ruleset {
             let gone = held
                 .iter()
                 .filter(|address| members.is_none_or(|m| !m.contains(address)));
-            let gone: Vec<Ipv4Addr> = gone.copied().collect();
+            let gone: Vec<IpAddr> = gone.copied().collect();
             for batch in gone.chunks(BATCH) {
                 let mut change = self.table.transaction();
                 change.delete_elements(&format!("{SET}{number}"), &elements(batch));

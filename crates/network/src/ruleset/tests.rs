@@ -27,7 +27,7 @@ fn key(number: u32) -> Vec<u8> {
 #[test]
 fn what_stands_is_taken_over_and_changed() {
     alone(|| {
-        let ruleset = Ruleset::open("davit-t", "dvtffff").unwrap();
+        let ruleset = Ruleset::open("davit-t", Family::V4, "dvtffff").unwrap();
         let mut update = Update::default();
         update.set(Map::Endpoints, key(0), endpoint(2));
         update.set(Map::Endpoints, key(1), endpoint(3));
@@ -53,7 +53,7 @@ fn what_stands_is_taken_over_and_changed() {
         ruleset.set_pods("10.244.0.0/24".parse().ok()).unwrap();
 
         // Another run finds it, and changes what differs.
-        let again = Ruleset::open("davit-t", "dvtffff").unwrap();
+        let again = Ruleset::open("davit-t", Family::V4, "dvtffff").unwrap();
         assert_eq!(again.places(Map::Endpoints).len(), 2);
         assert_eq!(again.places(Map::Inside).len(), 2);
         let mut update = Update::default();
@@ -72,7 +72,7 @@ fn what_stands_is_taken_over_and_changed() {
         assert!(again.restore().unwrap());
         assert_eq!(again.places(Map::Endpoints), []);
         // Another layout does not stay.
-        let other = Ruleset::open("davit-t", "dvteeee").unwrap();
+        let other = Ruleset::open("davit-t", Family::V4, "dvteeee").unwrap();
         assert_eq!(other.places(Map::Endpoints), []);
     });
 }
@@ -80,7 +80,7 @@ fn what_stands_is_taken_over_and_changed() {
 #[test]
 fn a_refused_change_leaves_what_was_there() {
     alone(|| {
-        let ruleset = Ruleset::open("davit-t", "dvtffff").unwrap();
+        let ruleset = Ruleset::open("davit-t", Family::V4, "dvtffff").unwrap();
         let mut update = Update::default();
         update.set(Map::Endpoints, key(0), endpoint(2));
         ruleset.apply(&update).unwrap();
@@ -99,8 +99,9 @@ fn a_refused_change_leaves_what_was_there() {
 fn ranges_grow_and_shrink() {
     use crate::node::{Seen, write_sets};
     alone(|| {
-        let ruleset = Ruleset::open("davit-t", "dvtffff").unwrap();
-        let at = std::net::Ipv4Addr::new(192, 0, 2, 7);
+        let tables = crate::tables::Tables::open("davit-t", "dvtffff").unwrap();
+        let ruleset = tables.of(Family::V4).unwrap();
+        let at = "192.0.2.7".parse::<std::net::IpAddr>().unwrap();
         let mut edges = Vec::new();
         for others in [
             &[][..],
@@ -111,13 +112,13 @@ fn ranges_grow_and_shrink() {
         ] {
             let others = others.iter().map(|range| (range.parse().unwrap(), at));
             let seen = Seen {
-                own: "10.244.0.0/24".parse().ok(),
+                own: vec!["10.244.0.0/24".parse().unwrap()],
                 addresses: [at].into(),
                 others: others.collect(),
                 services: ["10.96.0.0/16".parse().unwrap()].into(),
                 ..Seen::default()
             };
-            write_sets(&ruleset, &seen).unwrap();
+            write_sets(&tables, &seen).unwrap();
             let mut found = ruleset.table.elements("inside").unwrap();
             found.retain(|element| element.key[..2] == [10, 244]);
             edges.push(found.len());

@@ -329,3 +329,19 @@ fn a_lost_container_is_named_unknown() {
     assert_eq!(end.reason.as_deref(), Some("ContainerStatusUnknown"));
     assert_eq!(s.phase.as_deref(), Some("Failed"));
 }
+
+/// Checklist of spec network.md, item 74.
+#[test]
+fn addresses_of_pods_are_in_the_order_of_the_node() {
+    let texts = |all: &[&str]| -> Vec<String> { all.iter().map(|ip| (*ip).to_owned()).collect() };
+    let order = |ips: &[&str], host: &[&str]| in_order_of_node(&texts(ips), &texts(host));
+    let (four, six) = ("10.244.0.2", "fd00:10:244::2");
+    assert_eq!(order(&[four, six], &["192.0.2.1"]), [four, six]);
+    assert_eq!(
+        order(&[four, six], &["2001:db8::1", "192.0.2.1"]),
+        [six, four]
+    );
+    assert_eq!(order(&[six, four, "10.244.0.3"], &[]), [six, four]);
+    assert_eq!(order(&[six], &["192.0.2.1"]), [six]);
+    assert_eq!(order(&[], &["192.0.2.1"]), [""; 0]);
+}

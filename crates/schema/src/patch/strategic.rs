@@ -419,7 +419,8 @@ fn special_elements(
         }
     }
     if replace {
-        return Ok((Vec::new(), plain.into_iter().filter_map(added).collect()));
+        // as they are, two of one key, too: a node has several addresses of a type
+        return Ok((plain.into_iter().filter_map(added).collect(), Vec::new()));
     }
     Ok((original, plain))
 }

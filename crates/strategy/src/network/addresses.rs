@@ -12,6 +12,8 @@ use super::policies::{CIDR, range_of};
 
 /// Fewer bits are more addresses than all that are private.
 const LEAST_BITS: u32 = 8;
+/// Of a range of IPv6.
+const LEAST_BITS_OF_SIX: u32 = 64;
 
 pub(super) struct ServiceCidr(pub(super) KindInfo);
 
@@ -43,9 +45,9 @@ impl Strategy for ServiceCidr {
     fn warnings(&self, obj: &Value) -> Vec<String> {
         let gives_none = |(i, cidr): (usize, &Value)| {
             let (first, bits) = range_of(cidr.as_str()?)?;
-            (first.is_ipv6() || bits < LEAST_BITS).then(|| {
+            (first.is_ipv4() && bits < LEAST_BITS).then(|| {
                 format!(
-                    "spec.cidrs[{i}]: {} gives no addresses: Services have IPv4 addresses, of ranges with {LEAST_BITS} bits or more",
+                    "spec.cidrs[{i}]: {} gives no addresses: those of Services are of ranges with {LEAST_BITS} bits or more",
                     cidr.as_str().unwrap_or_default()
                 )
             })
@@ -81,6 +83,12 @@ fn service_cidr(obj: &Value, errors: &mut ErrorList) {
             None => errors.push(FieldError::invalid(&path, text, CIDR)),
             Some((first, bits)) if has_more_bits(first, bits) => {
                 let why = "must not have bits set beyond the prefix length";
+                errors.push(FieldError::invalid(&path, text, why));
+            }
+            Some((first, bits)) if first.is_ipv6() && bits < LEAST_BITS_OF_SIX => {
+                let why = format!(
+                    "shortest allowed prefix length for service CIDR is {LEAST_BITS_OF_SIX}, got {bits}"
+                );
                 errors.push(FieldError::invalid(&path, text, why));
             }
             Some((first, _)) => families.push(first.is_ipv4()),
@@ -188,6 +196,10 @@ mod tests {
             (&[][..], "at least one CIDR required"),
             (&["10.0.0.0"], "must be a valid CIDR value"),
             (
+                &["fd00::/63"],
+                "shortest allowed prefix length for service CIDR is 64, got 63",
+            ),
+            (
                 &["10.0.0.1/24"],
                 "must not have bits set beyond the prefix length",
             ),
@@ -221,11 +233,10 @@ mod tests {
         assert!(change(&["10.0.0.0/24"], &["10.1.0.0/24"])[0].contains("immutable"));
         let warned = |cidrs: &[&str]| strategy("ServiceCIDR").warnings(&range(cidrs));
         assert_eq!(warned(&["10.0.0.0/8"]), [""; 0]);
+        assert_eq!(warned(&["10.0.0.0/24", "fd00::/112"]), [""; 0]);
         assert!(
-            warned(&["10.0.0.0/24", "fd00::/112"])[0]
-                .starts_with("spec.cidrs[1]: fd00::/112 gives no addresses")
+            warned(&["0.0.0.0/4"])[0].starts_with("spec.cidrs[0]: 0.0.0.0/4 gives no addresses")
         );
-        assert_eq!(warned(&["0.0.0.0/4"]).len(), 1);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use k8s_openapi::api::networking::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 #[derive(Debug, Clone)]
 pub(super) struct Cluster {
@@ -19,14 +19,14 @@ pub(super) struct Cluster {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Packet {
-    pub(super) from: Ipv4Addr,
-    pub(super) to: Ipv4Addr,
+    pub(super) from: IpAddr,
+    pub(super) to: IpAddr,
     pub(super) protocol: Protocol,
     pub(super) port: u16,
 }
 
 impl Cluster {
-    fn pod(&self, address: Ipv4Addr) -> Option<&Pod> {
+    fn pod(&self, address: IpAddr) -> Option<&Pod> {
         let text = address.to_string();
         self.pods
             .iter()
@@ -136,7 +136,7 @@ fn peer_fits(
     cluster: &Cluster,
     peer: &NetworkPolicyPeer,
     namespace: &str,
-    address: Ipv4Addr,
+    address: IpAddr,
 ) -> bool {
     if let Some(IPBlock { cidr, except }) = &peer.ip_block {
         let in_range = |text: &str| {
@@ -147,6 +147,9 @@ fn peer_fits(
                 return false;
             };
             let bits: u32 = bits.parse().unwrap();
+            let IpAddr::V4(address) = address else {
+                return false;
+            };
             (0..bits).all(|bit| (u32::from(first) ^ u32::from(address)) & (1 << (31 - bit)) == 0)
         };
         return in_range(cidr) && !except.iter().flatten().any(|range| in_range(range));

@@ -16,7 +16,7 @@ fn addresses_of_load_balancers() {
     let at = |last| {
         let key = Key::service(
             Map::Services,
-            Ipv4Addr::new(203, 0, 113, last),
+            Ipv4Addr::new(203, 0, 113, last).into(),
             Protocol::Tcp,
             80,
         );
@@ -34,20 +34,21 @@ fn addresses_of_load_balancers() {
 
 #[test]
 fn addresses_that_a_router_translates() {
-    let (outside, inside) = (Ipv4Addr::new(198, 51, 100, 7), Ipv4Addr::new(192, 0, 2, 1));
+    let [outside, inside] =
+        ["198.51.100.7", "192.0.2.1"].map(|text| text.parse::<IpAddr>().unwrap());
     let mut service = cluster_ip(json!({ "type": "LoadBalancer" }));
     service.status = serde_json::from_value(json!({
         "loadBalancer": { "ingress": [{ "ip": outside }] },
     }))
     .unwrap();
     let slice = slice(json!([ready("10.244.0.2", "n1")]));
-    let reached = |internal: &[Ipv4Addr], external: &[Ipv4Addr]| {
+    let reached = |internal: &[IpAddr], external: &[IpAddr]| {
         let node = Node {
             internal: internal.iter().copied().collect(),
             external: external.iter().copied().collect(),
             ..here()
         };
-        let plan = plan(&service, &[&slice], &node);
+        let plan = plan(&service, &[&slice], &node, Family::V4);
         [outside, inside].map(|address| {
             let key = Key::service(Map::Services, address, Protocol::Tcp, 80);
             plan.entries.contains_key(&key)

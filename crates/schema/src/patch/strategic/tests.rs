@@ -37,6 +37,11 @@ fn lists_of_objects_merge_by_key() {
         ),
         json!({"containers": [{"name": "c"}]})
     );
+    // two of one key are two
+    let two = json!([{"name": "c", "image": "a"}, {"name": "c", "image": "b"}]);
+    let patch = json!({"containers": [two[0], two[1], {"$patch": "replace"}]});
+    let found = pod(json!({"containers": [{"name": "c", "image": "a"}]}), patch);
+    assert_eq!(found, json!({"containers": two}));
     // where nothing was there is nothing to replace
     assert_eq!(
         pod(
