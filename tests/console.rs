@@ -190,8 +190,10 @@ drivers:
   devices:
   - name: gpu-{n}
     count: 4
-    attributes: { model: "<b>A100</b>", index: "{n}", numaNode: 0, fast: true }
+    attributes: { model: A100, index: "{n}", numaNode: 0, fast: true }
     capacity: { memory: 40Gi }
+- name: odd.vendor.example
+  devices: [{ name: odd, attributes: { note: "<b>odd</b>", numaNode: 1 } }]
 "#;
 
 const WORK: &str = r#"
@@ -347,7 +349,7 @@ fn the_console_shows_a_cluster_in_a_browser() {
     is(
         "slices",
         &["get", "resourceslices", "-o", slices],
-        "sim-0 sim-1",
+        "sim-0 sim-1 sim-0 sim-1",
     );
     let offered = r"jsonpath={.items[*].status.allocatable.hardware-vendor\.example/foo}";
     is("devices", &["get", "nodes", "-o", offered], "7 7");

@@ -165,7 +165,7 @@ try {
     await goTo(here.page, "pods/default/shell/object", "pre:has-text('onerror')");
     await accessible("object");
     await goTo(here.page, "nodes/sim-1", ".chip");
-    await goTo(here.page, "devices", ".row:has-text('<b>A100</b>')");
+    await goTo(here.page, "devices", ".row:has-text('<b>odd</b>')");
     await goTo(here.page, "pods/default/shell/logs", "pre:has-text('<script>alert(3)</script>')");
     await at("[role=status]:has-text('Following')").waitFor();
     await accessible("logs");

@@ -40,11 +40,6 @@ struct File {
 
 static FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/files.rs"));
 
-/// How many bytes the files take in the binary.
-pub fn embedded_bytes() -> usize {
-    FILES.iter().map(|file| file.gzip.len()).sum()
-}
-
 /// Whether a path is the console's matter: it, or something below it.
 pub fn owns(path: &str) -> bool {
     path.strip_prefix(PATH)
