@@ -4,23 +4,35 @@
 //! compared with what the sources give.
 
 use anyhow::{Context, Result, bail, ensure};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// What to do with what is built.
-pub(crate) enum Mode {
-    /// Put it where it is embedded from.
-    Write,
-    /// Compare it with what is there.
-    Check,
+/// Where the built files are embedded from.
+const EMBEDDED: &str = "crates/console/files";
+
+/// Checks the types of the sources, runs their tests, and builds them to where they are embedded from.
+pub(crate) fn write(root: &Path) -> Result<()> {
+    build(root, &root.join(EMBEDDED))
 }
 
-/// Checks the types of the sources, runs their tests, and builds them.
-pub(crate) fn run(root: &Path, mode: &Mode) -> Result<()> {
+/// Builds them elsewhere, and compares.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let out = root.join("target/console");
+    build(root, &out)?;
+    let (built, known) = (files(&out)?, files(&root.join(EMBEDDED))?);
+    let names = built.keys().chain(known.keys());
+    let differ: BTreeSet<&String> = names.filter(|n| built.get(*n) != known.get(*n)).collect();
+    ensure!(
+        differ.is_empty(),
+        "{EMBEDDED} is not what console/ gives: {differ:?}; run `cargo xtask console`"
+    );
+    Ok(())
+}
+
+fn build(root: &Path, out: &Path) -> Result<()> {
     let sources = root.join("console");
-    let embedded = root.join("crates/console/files");
     if !sources.join("node_modules").is_dir() {
         npm(
             &sources,
@@ -29,22 +41,8 @@ pub(crate) fn run(root: &Path, mode: &Mode) -> Result<()> {
     }
     npm(&sources, &["run", "--silent", "check"])?;
     npm(&sources, &["test", "--silent"])?;
-    let out = match mode {
-        Mode::Write => embedded.clone(),
-        Mode::Check => root.join("target/console"),
-    };
-    let out_name = out.to_str().context("path of the built files")?;
-    npm(&sources, &["run", "--silent", "build", "--", out_name])?;
-    if matches!(mode, Mode::Check) {
-        let (built, known) = (files(&out)?, files(&embedded)?);
-        let names = built.keys().chain(known.keys());
-        let differ: Vec<&String> = names.filter(|n| built.get(*n) != known.get(*n)).collect();
-        ensure!(
-            differ.is_empty(),
-            "crates/console/files is not what console/ gives: {differ:?}; run `cargo xtask console`"
-        );
-    }
-    Ok(())
+    let out = out.to_str().context("path of the built files")?;
+    npm(&sources, &["run", "--silent", "build", "--", out])
 }
 
 fn npm(folder: &Path, args: &[&str]) -> Result<()> {

@@ -24,8 +24,8 @@ fn main() -> Result<()> {
         ["kinds", "--from", file] => {
             kinds::run(Path::new(file), &root.join("crates/api/src/kinds.json"))
         }
-        ["console"] => console::run(&root, &console::Mode::Write),
-        ["console", "--check"] => console::run(&root, &console::Mode::Check),
+        ["console"] => console::write(&root),
+        ["console", "--check"] => console::check(&root),
         ["proto"] => proto::run(),
         ["layers"] => layers::run()
             .and_then(|()| modules::run(&root))
