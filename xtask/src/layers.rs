@@ -17,6 +17,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "davit-netplan",
             "davit-volume",
             "davit-strategy",
+            "davit-console",
         ],
     ),
     (

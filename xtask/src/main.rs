@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+mod console;
 mod kinds;
 mod layers;
 mod modules;
@@ -23,11 +24,13 @@ fn main() -> Result<()> {
         ["kinds", "--from", file] => {
             kinds::run(Path::new(file), &root.join("crates/api/src/kinds.json"))
         }
+        ["console"] => console::write(&root),
+        ["console", "--check"] => console::check(&root),
         ["proto"] => proto::run(),
         ["layers"] => layers::run()
             .and_then(|()| modules::run(&root))
             .and_then(|()| paths::run(&root)),
-        _ => bail!("usage: cargo xtask kinds --from FILE | proto | layers"),
+        _ => bail!("usage: cargo xtask kinds --from FILE | proto | layers | console [--check]"),
     }
 }
 

@@ -22,6 +22,21 @@ pub struct NodeDevices {
     /// Resources whose plugin is connected and has no device.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub empty: Vec<String>,
+    /// The machine's NUMA nodes, in order of their numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub numa: Vec<NumaPlace>,
+}
+
+/// A NUMA node of the machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NumaPlace {
+    /// Its number.
+    pub id: i64,
+    /// The numbers of its CPUs, in list format.
+    pub cpus: String,
+    /// Its memory in bytes, huge pages included.
+    pub memory: u64,
 }
 
 /// One device.

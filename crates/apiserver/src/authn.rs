@@ -110,6 +110,11 @@ pub(crate) struct ConnectionIdentity {
 }
 
 impl ConnectionIdentity {
+    /// Whether the client showed a certificate, of whatever worth.
+    pub(crate) fn shows_certificate(&self) -> bool {
+        !self.chain.is_empty()
+    }
+
     pub(crate) fn new(chain: Option<&[CertificateDer<'_>]>, peer: SocketAddr) -> Self {
         let chain = chain.unwrap_or_default().iter();
         Self {

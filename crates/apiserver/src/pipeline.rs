@@ -5,6 +5,7 @@
 //! more than a line of its own is a module; webhooks, RBAC and audit take the places kept here.
 
 mod authorize;
+mod cross_site;
 mod deadline;
 mod impersonate;
 mod in_flight;
@@ -264,6 +265,7 @@ async fn inner(
         Caller::Connection(connection) => connection.peer,
         Caller::InProcess(_) => None,
     };
+    let is_page = server.has_console() && davit_console::owns(parts.uri.path());
     let connection = match &caller {
         Caller::InProcess(_) => None,
         Caller::Connection(connection) => Some(Arc::clone(connection)),
@@ -282,9 +284,17 @@ async fn inner(
             auditor.begin(&arrival.slot, &request);
         }
     };
+    if is_page {
+        // the same files for everybody, before anybody has told who he is
+        begin(context, &context.user);
+        return page(server, context, &parts).await;
+    }
     context.user = match caller {
         Caller::InProcess(user) => user,
         Caller::Connection(connection) => {
+            if connection.shows_certificate() {
+                cross_site::check(&parts).inspect_err(|_| begin(context, &UserInfo::default()))?;
+            }
             let began = Instant::now();
             let (path, warnings) = (&context.info.path, &context.warnings);
             let user = server
@@ -340,6 +350,16 @@ async fn inner(
     } else {
         root::handle(server, context).await
     }
+}
+
+/// Answers with a file of the console, within the limits that anonymous callers have.
+async fn page(server: &Arc<ApiServer>, context: &mut Context, parts: &Parts) -> HandlerResult {
+    let _place = admitted(server, context).await?;
+    if let Some(exchange) = parts.extensions.get::<Arc<Exchange>>() {
+        exchange.may_begin(AnswerKind::Whole).map_err(too_busy)?;
+    }
+    let answer = davit_console::answer(&parts.method, parts.uri.path(), &parts.headers);
+    Ok(answer.map(ResponseBody::from))
 }
 
 /// How the answer will be given, as far as the request tells.

@@ -251,6 +251,9 @@ fn paths(server: &ApiServer) -> Vec<String> {
     for endpoint in ["healthz", "livez", "readyz"] {
         paths.extend(health::checks(endpoint).map(|check| format!("/{endpoint}/{check}")));
     }
+    if server.has_console() {
+        paths.push(davit_console::PATH.to_owned());
+    }
     let view = server.aggregation().view();
     for (group, versions) in view.groups(&server.registry().snapshot()) {
         if group.is_empty() {

@@ -182,6 +182,7 @@ pub struct ApiServer {
     connection_limits: ConnectionLimits,
     http_limits: HttpLimits,
     min_request_timeout: Duration,
+    console: bool,
     stopping: AtomicBool,
     aggregated: AggregatedCache,
     openapi: OpenApiCache,
@@ -332,6 +333,7 @@ impl ApiServer {
                 streams: options.http2_streams,
             },
             min_request_timeout: options.min_request_timeout,
+            console: options.console,
             stopping: AtomicBool::new(false),
             metrics,
             in_flight: InFlight::new(options.flow_control),
@@ -615,6 +617,11 @@ impl ApiServer {
     /// How long a watch that names no time lives at least.
     pub(crate) fn min_request_timeout(&self) -> Duration {
         self.min_request_timeout
+    }
+
+    /// Whether the web page at `/console` is served.
+    pub(crate) fn has_console(&self) -> bool {
+        self.console
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

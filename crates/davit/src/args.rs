@@ -357,6 +357,9 @@ pub(crate) struct ServerOptions {
     /// listens for this machine only
     #[arg(long)]
     pub(crate) allow_loopback_endpoints: bool,
+    /// Serve the web page at /console
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
+    pub(crate) console: bool,
 }
 
 #[derive(Debug, Clone, clap::Args)]

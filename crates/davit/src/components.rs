@@ -198,6 +198,7 @@ pub(crate) async fn start_server(
         nodes: options.bind_address.is_loopback()
             || davit_node::agent::default_address().is_loopback(),
     };
+    server_options.console = options.console;
     options.access.apply(&mut server_options)?;
     if let Some(file) = &options.token_auth_file {
         let text = std::fs::read_to_string(file)

@@ -20,9 +20,10 @@ pub(crate) use state_files::{check_states, import, keep, migrate};
 
 use std::collections::BTreeMap;
 
+use davit_api::devices::NumaPlace;
 use davit_topology::cpu::{CpuError, CpuPolicy};
 use davit_topology::memory::{MemoryError, MemoryState};
-use davit_topology::{CpuSet, Machine, Policy};
+use davit_topology::{CpuSet, Hardware, Machine, Policy};
 use parking_lot::Mutex;
 
 use crate::allocation::{ComputeHold, Table};
@@ -31,6 +32,7 @@ use crate::devices::Request;
 /// CPUs and memory of this node.
 pub(crate) struct Compute {
     pub(crate) machine: Machine,
+    pub(crate) places: Vec<NumaPlace>,
     pub(crate) topology: Policy,
     pub(crate) pod_scope: bool,
     cpu: Option<CpuPolicy>,
@@ -67,11 +69,30 @@ pub struct ComputeOptions {
     pub mems: Vec<u32>,
 }
 
+/// The NUMA nodes as the device table tells them.
+fn places(hardware: &Hardware) -> Vec<NumaPlace> {
+    let cpus_of = |id: u32| {
+        let groups = hardware.cpus.iter().filter(|group| group.node == id);
+        groups.fold(CpuSet::new(), |all, group| all.union(&group.cpus))
+    };
+    let nodes = hardware.numa_nodes.iter();
+    let mut places: Vec<NumaPlace> = nodes
+        .map(|node| NumaPlace {
+            id: node.id.into(),
+            cpus: cpus_of(node.id).to_string(),
+            memory: node.memory.0,
+        })
+        .collect();
+    places.sort_by_key(|place| place.id);
+    places
+}
+
 impl Compute {
     pub(crate) fn new(settings: &Settings) -> Result<Self, SettingsError> {
         settings.validate()?;
         Ok(Self {
             machine: settings.hardware.machine(),
+            places: places(&settings.hardware),
             topology: settings.topology,
             pod_scope: settings.pod_scope,
             cpu: settings.cpu_policy()?,

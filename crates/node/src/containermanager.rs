@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use davit_api::devices::Device;
+use davit_api::devices::{Device, NumaPlace};
 use davit_proto::cri::v1 as cri;
 use davit_task::Task;
 use davit_topology::PolicyKind;
@@ -345,6 +345,11 @@ impl ContainerManager {
     /// The topology manager's policy.
     pub fn topology_policy(&self) -> PolicyKind {
         self.inner.topology_policy()
+    }
+
+    /// The machine's NUMA nodes.
+    pub fn numa_places(&self) -> Vec<NumaPlace> {
+        self.inner.numa_places()
     }
 
     /// What schedulers are told about the NUMA nodes: everything the decision about a pod depends on.

@@ -116,6 +116,8 @@ pub struct Options {
     pub http2_streams: u32,
     /// A watch that names no time lives between this and twice this.
     pub min_request_timeout: Duration,
+    /// Whether the web page at `/console` is served.
+    pub console: bool,
 }
 
 /// Whose serving certificates of nodes are believed.
@@ -166,6 +168,7 @@ impl Options {
             connections: CONNECTIONS.within_files(FILES.0, FILES.1),
             http2_streams: HTTP2_STREAMS,
             min_request_timeout: MIN_REQUEST_TIMEOUT,
+            console: false,
         }
     }
 }

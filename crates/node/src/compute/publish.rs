@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use davit_api::devices::NumaPlace;
 use davit_topology::published::{Count, NodeState};
 use davit_topology::{NumaMask, PolicyKind};
 
@@ -12,6 +13,11 @@ impl Manager {
     /// The topology manager's policy.
     pub(crate) fn topology_policy(&self) -> PolicyKind {
         self.compute.topology.kind
+    }
+
+    /// The machine's NUMA nodes.
+    pub(crate) fn numa_places(&self) -> Vec<NumaPlace> {
+        self.compute.places.clone()
     }
 
     /// Everything the decision about a pod depends on, as it is now.

@@ -51,6 +51,7 @@ fn line(ctx: &Context, generation: u64) -> Bytes {
         devices: ctx.devices.devices(),
         held: ctx.devices.holdings(),
         empty: ctx.devices.empty_resources(),
+        numa: ctx.devices.numa_places(),
     };
     // A struct of strings and numbers always serialises.
     let mut json = serde_json::to_vec(&table).unwrap_or_default();

@@ -1,0 +1,106 @@
+//! Requests that a page of another site makes in the name of a user whose browser has a client certificate.
+//!
+//! A browser shows its certificate to whoever asks, whichever page makes the request: any site that the user visits could
+//! write to the API, or open a terminal, in his name. Tokens are not shown by themselves, so requests without a certificate
+//! are nobody's matter here. Programs are no browsers, and send none of these headers.
+
+use davit_api::status::{Reason, Status};
+use http::header::{HOST, HeaderName, ORIGIN, UPGRADE, USER_AGENT};
+use http::request::Parts;
+use http::{HeaderMap, Method};
+
+const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+
+/// Refuses what a page of another site asks for. To be called for connections that show a certificate.
+///
+/// # Errors
+/// 403, if it is such a request.
+pub(super) fn check(parts: &Parts) -> Result<(), Status> {
+    let text = |name: HeaderName| text(&parts.headers, name);
+    // somebody follows a link: the other page does not see the answer
+    let is_visit = matches!(parts.method, Method::GET | Method::HEAD)
+        && text(MODE) == "navigate"
+        && !parts.headers.contains_key(UPGRADE);
+    let is_foreign = matches!(text(SITE), "cross-site" | "same-site") && !is_visit;
+    if is_foreign || opens_from_elsewhere(parts) {
+        let why =
+            "forbidden: a page of another site may not act by the browser's client certificate";
+        return Err(Status::failure(Reason::Forbidden, why));
+    }
+    Ok(())
+}
+
+/// Browsers open WebSockets to everywhere, and some say only by `Origin` which page asks for it.
+fn opens_from_elsewhere(parts: &Parts) -> bool {
+    let origin = text(&parts.headers, ORIGIN);
+    let is_browser = text(&parts.headers, USER_AGENT).starts_with("Mozilla/");
+    if !parts.headers.contains_key(UPGRADE) || origin.is_empty() || !is_browser {
+        return false;
+    }
+    let host = parts.uri.authority().map(http::uri::Authority::as_str);
+    let host = host.unwrap_or_else(|| text(&parts.headers, HOST));
+    origin.strip_prefix("https://") != Some(host)
+}
+
+fn text(headers: &HeaderMap, name: HeaderName) -> &str {
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn is_refused(method: Method, headers: &[(&str, &str)]) -> bool {
+        let mut request = Request::builder().method(method).uri("/api/v1/pods");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        check(&request.body(()).unwrap().into_parts().0).is_err()
+    }
+
+    #[test]
+    fn programs_and_the_own_page_are_answered() {
+        assert!(!is_refused(Method::POST, &[]));
+        assert!(!is_refused(
+            Method::POST,
+            &[("sec-fetch-site", "same-origin")]
+        ));
+        assert!(!is_refused(Method::GET, &[("sec-fetch-site", "none")]));
+        let program = [
+            ("upgrade", "websocket"),
+            ("origin", "http://localhost"),
+            ("user-agent", "kubectl/v1.36"),
+        ];
+        assert!(!is_refused(Method::GET, &program));
+        let page = [
+            ("upgrade", "websocket"),
+            ("host", "10.0.0.1:6443"),
+            ("origin", "https://10.0.0.1:6443"),
+            ("user-agent", "Mozilla/5.0"),
+        ];
+        assert!(!is_refused(Method::GET, &page));
+    }
+
+    #[test]
+    fn pages_of_others_are_refused_but_for_links() {
+        for site in ["cross-site", "same-site"] {
+            assert!(is_refused(Method::POST, &[("sec-fetch-site", site)]));
+            assert!(is_refused(Method::GET, &[("sec-fetch-site", site)]));
+            let link = [("sec-fetch-site", site), ("sec-fetch-mode", "navigate")];
+            assert!(!is_refused(Method::GET, &link));
+            assert!(is_refused(Method::POST, &link), "a form");
+        }
+        for origin in ["https://evil.example", "http://10.0.0.1:6443", "null"] {
+            let socket = [
+                ("upgrade", "websocket"),
+                ("host", "10.0.0.1:6443"),
+                ("origin", origin),
+                ("user-agent", "Mozilla/5.0"),
+            ];
+            assert!(is_refused(Method::GET, &socket), "{origin}");
+        }
+    }
+}
