@@ -60,7 +60,11 @@ pub(crate) enum Place {
     /// In this container, by its files or a socket that only this container sees.
     Local(PathBuf),
     /// At a port, by password.
-    Remote { host: String, port: u16, password: String },
+    Remote {
+        host: String,
+        port: u16,
+        password: String,
+    },
 }
 
 /// A database that can be asked.
@@ -119,14 +123,20 @@ impl Engine {
 /// Programs of one version do not touch data of another.
 fn same_version(database: &dyn Database, version: u32) -> Result<()> {
     let found = database.version()?;
-    ensure!(found == version, "the data are of version {found}, the program is of version {version}");
+    ensure!(
+        found == version,
+        "the data are of version {found}, the program is of version {version}"
+    );
     Ok(())
 }
 
 /// Brings the layout to a version; what was done before a kill is not done again.
 pub(crate) fn migrate(database: &dyn Database, to: u32) -> Result<()> {
     let from = database.version()?;
-    ensure!(from <= to, "the data are of version {from}, and a version does not go back");
+    ensure!(
+        from <= to,
+        "the data are of version {from}, and a version does not go back"
+    );
     for step in from + 1..=to {
         let empty = database.empty_rows()?;
         ensure!(
@@ -159,7 +169,10 @@ fn run(command: &mut Command, input: &[u8]) -> Result<String> {
     let status = child.wait().with_context(|| format!("wait for {name}"))?;
     let told = told.ok().and_then(Result::ok).unwrap_or_default();
     ensure!(status.success(), "{name}: {status}: {}", told.trim());
-    written.ok().context("writer")?.with_context(|| format!("write to {name}"))?;
+    written
+        .ok()
+        .context("writer")?
+        .with_context(|| format!("write to {name}"))?;
     out.with_context(|| format!("read from {name}"))
 }
 
@@ -178,15 +191,25 @@ struct Started {
 }
 
 impl Started {
-    fn new(name: &'static str, command: &mut Command, mut ready: impl FnMut() -> bool) -> Result<Self> {
-        let child = command.stdin(Stdio::null()).spawn().with_context(|| format!("start {name}"))?;
+    fn new(
+        name: &'static str,
+        command: &mut Command,
+        mut ready: impl FnMut() -> bool,
+    ) -> Result<Self> {
+        let child = command
+            .stdin(Stdio::null())
+            .spawn()
+            .with_context(|| format!("start {name}"))?;
         let mut started = Self { child, name };
         let end = Instant::now() + PATIENCE;
         while !ready() {
             if let Some(status) = started.child.try_wait()? {
                 bail!("{name} ended: {status}");
             }
-            ensure!(Instant::now() < end, "{name} did not answer within {PATIENCE:?}");
+            ensure!(
+                Instant::now() < end,
+                "{name} did not answer within {PATIENCE:?}"
+            );
             std::thread::sleep(Duration::from_millis(50));
         }
         Ok(started)
@@ -200,7 +223,11 @@ impl Started {
                 ensure!(status.success(), "{} ended: {status}", self.name);
                 return Ok(());
             }
-            ensure!(Instant::now() < end, "{} did not end within {PATIENCE:?}", self.name);
+            ensure!(
+                Instant::now() < end,
+                "{} did not end within {PATIENCE:?}",
+                self.name
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -227,7 +254,8 @@ fn become_program(command: &mut Command) -> anyhow::Error {
 pub(crate) fn sync(path: &Path) -> Result<()> {
     for path in [Some(path), path.parent()].into_iter().flatten() {
         let file = std::fs::File::open(path).with_context(|| format!("open {}", path.display()))?;
-        file.sync_all().with_context(|| format!("sync {}", path.display()))?;
+        file.sync_all()
+            .with_context(|| format!("sync {}", path.display()))?;
     }
     Ok(())
 }

@@ -6,44 +6,51 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::{Api, ObjectMeta, PostParams};
 use std::time::{Duration, Instant};
 
-/// How long a holder that is silent keeps the lease.
-const TERM: Duration = Duration::from_secs(15);
-/// How long a holder that cannot renew goes on.
-const RENEW_WITHIN: Duration = Duration::from_secs(10);
-const RETRY: Duration = Duration::from_secs(2);
-
 /// A candidate for the lease.
 pub(crate) struct Candidate {
     api: Api<Lease>,
     name: &'static str,
     identity: String,
+    /// How long a holder that is silent keeps the lease.
+    term: Duration,
     /// What the lease looked like, and since when by this machine's clock: those of others may be wrong.
     seen: Option<(LeaseSpec, Instant)>,
 }
 
 impl Candidate {
-    pub(crate) fn new(api: Api<Lease>, name: &'static str, identity: String) -> Self {
+    pub(crate) fn new(
+        api: Api<Lease>,
+        name: &'static str,
+        identity: String,
+        term: Duration,
+    ) -> Self {
         Self {
             api,
             name,
             identity,
+            term,
             seen: None,
         }
+    }
+
+    /// How long it is between tries.
+    fn retry(&self) -> Duration {
+        self.term / 7
     }
 
     /// Returns when this candidate holds the lease.
     pub(crate) async fn elected(&mut self) {
         while !self.tried().await {
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(self.retry()).await;
         }
         tracing::info!(identity = self.identity, "leads");
     }
 
-    /// Keeps the lease; returns when it is lost.
+    /// Keeps the lease; returns when it could not be renewed for so long that another may soon take it.
     pub(crate) async fn lost(&mut self) {
         let mut renewed = Instant::now();
-        while renewed.elapsed() < RENEW_WITHIN {
-            tokio::time::sleep(RETRY).await;
+        while renewed.elapsed() < self.term / 3 * 2 {
+            tokio::time::sleep(self.retry()).await;
             if self.tried().await {
                 renewed = Instant::now();
             }
@@ -55,18 +62,26 @@ impl Candidate {
         let Ok(Some(mut lease)) = self.api.get_opt(self.name).await else {
             return;
         };
-        let Some(spec) = lease.spec.as_mut().filter(|s| s.holder_identity.as_ref() == Some(&self.identity)) else {
+        let Some(spec) = lease
+            .spec
+            .as_mut()
+            .filter(|s| s.holder_identity.as_ref() == Some(&self.identity))
+        else {
             return;
         };
         spec.holder_identity = Some(String::new());
         spec.lease_duration_seconds = Some(1);
-        if let Err(error) = self.api.replace(self.name, &PostParams::default(), &lease).await {
+        if let Err(error) = self
+            .api
+            .replace(self.name, &PostParams::default(), &lease)
+            .await
+        {
             tracing::warn!(%error, "lease not given back");
         }
     }
 
     async fn tried(&mut self) -> bool {
-        match tokio::time::timeout(RETRY, self.attempt()).await {
+        match tokio::time::timeout(self.retry(), self.attempt()).await {
             Ok(Ok(held)) => held,
             Ok(Err(error)) => {
                 tracing::warn!(%error, "lease not written");
@@ -93,7 +108,9 @@ impl Candidate {
         }
         lease.spec = Some(self.wanted(&spec));
         // refused when somebody else was faster: the resourceVersion says what was read
-        self.api.replace(self.name, &PostParams::default(), &lease).await?;
+        self.api
+            .replace(self.name, &PostParams::default(), &lease)
+            .await?;
         Ok(true)
     }
 
@@ -103,7 +120,7 @@ impl Candidate {
             return true;
         }
         match &self.seen {
-            Some((seen, since)) if seen == spec => since.elapsed() > TERM,
+            Some((seen, since)) if seen == spec => since.elapsed() > self.term,
             _ => {
                 self.seen = Some((spec.clone(), Instant::now()));
                 false
@@ -117,10 +134,18 @@ impl Candidate {
         let changes = before.lease_transitions.unwrap_or(0);
         LeaseSpec {
             holder_identity: Some(self.identity.clone()),
-            lease_duration_seconds: i32::try_from(TERM.as_secs()).ok(),
-            acquire_time: if ours { before.acquire_time.clone() } else { Some(now.clone()) },
+            lease_duration_seconds: i32::try_from(self.term.as_secs()).ok(),
+            acquire_time: if ours {
+                before.acquire_time.clone()
+            } else {
+                Some(now.clone())
+            },
             renew_time: Some(now),
-            lease_transitions: Some(if ours { changes } else { changes.saturating_add(1) }),
+            lease_transitions: Some(if ours {
+                changes
+            } else {
+                changes.saturating_add(1)
+            }),
             ..LeaseSpec::default()
         }
     }

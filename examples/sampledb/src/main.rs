@@ -42,7 +42,10 @@ struct WorkOptions {
 
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     let result = match Cli::parse().command {
         Command::Operator(options) => operator::run(&options),
         Command::Work(options) => work::run(&options.settings, options.task),

@@ -83,7 +83,10 @@ impl<'a> Objects<'a> {
 
     /// Selects every job of the database.
     pub(crate) fn selector(&self) -> String {
-        format!("app.kubernetes.io/name=sampledb,app.kubernetes.io/instance={}", self.name())
+        format!(
+            "app.kubernetes.io/name=sampledb,app.kubernetes.io/instance={}",
+            self.name()
+        )
     }
 
     fn pod_labels(&self) -> Value {
@@ -113,7 +116,8 @@ impl<'a> Objects<'a> {
 
     /// The headless Service that the stateful set needs, and the one for clients.
     pub(crate) fn services(&self) -> [Value; 2] {
-        let port = json!([{"name": "database", "port": self.engine().port(), "targetPort": "database"}]);
+        let port =
+            json!([{"name": "database", "port": self.engine().port(), "targetPort": "database"}]);
         [
             json!({"metadata": self.owned(&self.name()),
                 "spec": {"clusterIP": "None", "selector": self.pod_labels(), "ports": port, "publishNotReadyAddresses": true}}),
@@ -124,8 +128,7 @@ impl<'a> Objects<'a> {
 
     fn claim_spec(&self) -> Value {
         let storage = &self.database.spec.storage;
-        let mut spec =
-            json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage.size}}});
+        let mut spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": storage.size}}});
         if let Some(class) = &storage.class {
             spec["storageClassName"] = json!(class);
         }
@@ -140,7 +143,9 @@ impl<'a> Objects<'a> {
 
     pub(crate) fn stateful_set(&self, version: u32, replicas: u32) -> Value {
         let mut pod = self.pod(version, &["serve"]);
-        pod["volumes"].as_array_mut().map(|v| v.retain(|v| v["name"] != "data"));
+        pod["volumes"]
+            .as_array_mut()
+            .map(|v| v.retain(|v| v["name"] != "data"));
         let container = &mut pod["containers"][0];
         container["name"] = json!("database");
         container["ports"] = json!([{"name": "database", "containerPort": self.engine().port()}]);
@@ -196,7 +201,9 @@ impl<'a> Objects<'a> {
         if work == Work::Init {
             let newest = || "newest".to_owned();
             let from = self.database.spec.restore_from.as_ref();
-            let file = from.and_then(|from| from.file.clone()).unwrap_or_else(newest);
+            let file = from
+                .and_then(|from| from.file.clone())
+                .unwrap_or_else(newest);
             push(&mut container["args"], json!("--restore"));
             push(&mut container["args"], json!(file));
         }

@@ -36,17 +36,27 @@ pub(crate) struct Options {
     /// Where the webhook listens.
     #[arg(long, default_value = "0.0.0.0:8443")]
     listen: SocketAddr,
+    /// Seconds for which a replica that leads and is silent is still taken to lead.
+    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u64).range(2..=300))]
+    lease_duration: u64,
     /// Seconds until a last backup that has failed is tried again.
     #[arg(long, default_value_t = 30)]
     retry: u64,
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    if rustls::crypto::ring::default_provider().install_default().is_err() {
+    if rustls::crypto::ring::default_provider()
+        .install_default()
+        .is_err()
+    {
         bail!("a TLS provider was installed before");
     }
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    let runtime = builder.worker_threads(2).enable_all().build().context("start the runtime")?;
+    let runtime = builder
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")?;
     runtime.block_on(until_told(options))
 }
 
@@ -56,10 +66,16 @@ async fn until_told(options: &Options) -> Result<()> {
     let client = Client::try_default().await.context("find the API server")?;
     let serving = certificate::take(&client, &options.namespace).await?;
     let versions: Arc<[u32]> = options.versions.clone().into();
-    let webhook = webhook::serve(client.clone(), versions, Arc::clone(&serving), options.listen);
+    let webhook = webhook::serve(
+        client.clone(),
+        versions,
+        Arc::clone(&serving),
+        options.listen,
+    );
     let follow = certificate::follow(client.clone(), options.namespace.clone(), serving);
     let leases = Api::namespaced(client.clone(), &options.namespace);
-    let mut candidate = Candidate::new(leases, "sampledb-operator", options.identity.clone());
+    let term = Duration::from_secs(options.lease_duration);
+    let mut candidate = Candidate::new(leases, "sampledb-operator", options.identity.clone(), term);
     let ended = tokio::select! {
         biased;
         _ = end.recv() => Ok(()),
@@ -81,7 +97,11 @@ async fn lead(client: Client, options: &Options, candidate: &mut Candidate) -> R
 
 async fn reconcile_all(client: Client, options: &Options) {
     let every = watcher::Config::default;
-    let operator = Operator::new(client.clone(), options.images.clone(), Duration::from_secs(options.retry));
+    let operator = Operator::new(
+        client.clone(),
+        options.images.clone(),
+        Duration::from_secs(options.retry),
+    );
     // What others do to what belongs to a database is looked at, too.
     Controller::new(Api::<SampleDb>::all(client.clone()), every())
         .owns(Api::<StatefulSet>::all(client.clone()), every())

@@ -45,13 +45,19 @@ pub(crate) enum Step {
     /// The database is to be up, with data of this version.
     Serve(u32),
     /// The same, since the upgrade has failed.
-    ServeAfter { version: u32, failure: String },
+    ServeAfter {
+        version: u32,
+        failure: String,
+    },
     /// The database is to be down, for this work.
     Stop(Work),
     Start(Work),
     Await(Work),
     /// The work has failed, and there is nothing to go back to.
-    Failed { work: Work, message: String },
+    Failed {
+        work: Work,
+        message: String,
+    },
     /// The data are of this version now.
     Record(u32),
     /// The data are saved or not wanted: claim, stateful set and finalizer go.
@@ -226,7 +232,10 @@ mod tests {
             failed(),
         ];
         for bits in 0..16_u32 {
-            for (upgrade, last) in states.iter().flat_map(|u| states.iter().map(move |l| (u, l))) {
+            for (upgrade, last) in states
+                .iter()
+                .flat_map(|u| states.iter().map(move |l| (u, l)))
+            {
                 let seen = Observed {
                     deleted: bits & 1 != 0,
                     keep_last: bits & 2 != 0,

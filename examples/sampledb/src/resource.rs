@@ -149,7 +149,11 @@ mod tests {
             return;
         };
         let known = schema["properties"].as_object().unwrap();
-        let names = |map: &serde_json::Map<_, _>| map.keys().cloned().collect::<std::collections::BTreeSet<_>>();
+        let names = |map: &serde_json::Map<_, _>| {
+            map.keys()
+                .cloned()
+                .collect::<std::collections::BTreeSet<_>>()
+        };
         assert_eq!(names(fields), names(known), "{path}");
         for (name, field) in fields {
             same_fields(field, &known[name], &format!("{path}.{name}"));

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 /// Answers an AdmissionReview.
 pub(crate) async fn answer(review: &Value, client: &Client, versions: &[u32]) -> Value {
     let request = &review["request"];
-    let (objections, warnings) = match serde_json::from_value::<SampleDb>(request["object"].clone()) {
+    let (objections, warnings) = match serde_json::from_value::<SampleDb>(request["object"].clone())
+    {
         Ok(database) => {
             let mut objections = objections(&database, versions);
             if request["operation"] == "CREATE" {
@@ -20,7 +21,8 @@ pub(crate) async fn answer(review: &Value, client: &Client, versions: &[u32]) ->
     };
     let mut response = json!({"uid": request["uid"], "allowed": objections.is_empty()});
     if !objections.is_empty() {
-        response["status"] = json!({"code": 422, "reason": "Invalid", "message": objections.join("; ")});
+        response["status"] =
+            json!({"code": 422, "reason": "Invalid", "message": objections.join("; ")});
     }
     if !warnings.is_empty() {
         response["warnings"] = json!(warnings);
@@ -33,10 +35,17 @@ fn objections(database: &SampleDb, versions: &[u32]) -> Vec<String> {
     let mut found = Vec::new();
     if !versions.contains(&spec.version) {
         let known: Vec<String> = versions.iter().map(u32::to_string).collect();
-        found.push(format!("spec.version: {} is none of {}", spec.version, known.join(", ")));
+        found.push(format!(
+            "spec.version: {} is none of {}",
+            spec.version,
+            known.join(", ")
+        ));
     }
     if let Err(why) = schedule(&spec.backup.schedule) {
-        found.push(format!("spec.backup.schedule: {:?}: {why}", spec.backup.schedule));
+        found.push(format!(
+            "spec.backup.schedule: {:?}: {why}",
+            spec.backup.schedule
+        ));
     }
     found
 }
@@ -54,19 +63,36 @@ async fn source(database: &SampleDb, request: &Value, client: &Client) -> Option
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
     match claims.get_opt(&from.claim).await {
         Ok(Some(_)) => None,
-        Ok(None) => Some(format!("spec.restoreFrom.claim: there is no claim {:?}", from.claim)),
+        Ok(None) => Some(format!(
+            "spec.restoreFrom.claim: there is no claim {:?}",
+            from.claim
+        )),
         Err(error) => Some(format!("spec.restoreFrom.claim: {error}")),
     }
 }
 
 /// Whether a text is a schedule of five fields or one of the names; what cron jobs take beside that is left to them.
 fn schedule(text: &str) -> Result<(), String> {
-    const NAMES: [&str; 7] = ["@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly"];
+    const NAMES: [&str; 7] = [
+        "@yearly",
+        "@annually",
+        "@monthly",
+        "@weekly",
+        "@daily",
+        "@midnight",
+        "@hourly",
+    ];
     if NAMES.contains(&text) {
         return Ok(());
     }
     let fields: Vec<&str> = text.split_whitespace().collect();
-    let limits = [("minute", 0, 59), ("hour", 0, 23), ("day of month", 1, 31), ("month", 1, 12), ("day of week", 0, 6)];
+    let limits = [
+        ("minute", 0, 59),
+        ("hour", 0, 23),
+        ("day of month", 1, 31),
+        ("month", 1, 12),
+        ("day of week", 0, 6),
+    ];
     if fields.len() != limits.len() {
         return Err(format!("{} fields where there are five", fields.len()));
     }
@@ -79,7 +105,9 @@ fn schedule(text: &str) -> Result<(), String> {
 }
 
 fn in_field(part: &str, least: u32, most: u32) -> Option<()> {
-    let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
+    let (range, step) = part
+        .split_once('/')
+        .map_or((part, None), |(range, step)| (range, Some(step)));
     if let Some(step) = step {
         step.parse().ok().filter(|n: &u32| *n > 0)?;
     }
@@ -96,7 +124,9 @@ fn in_field(part: &str, least: u32, most: u32) -> Option<()> {
 
 /// Months and days have names.
 fn name(text: &str, most: u32) -> Option<u32> {
-    const MONTHS: [&str; 12] = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+    const MONTHS: [&str; 12] = [
+        "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
+    ];
     const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
     let (names, first): (&[&str], u32) = match most {
         12 => (&MONTHS, 1),
@@ -114,24 +144,44 @@ mod tests {
 
     #[test]
     fn schedules() {
-        for good in ["* * * * *", "0 3 * * *", "*/5 0-6,12 1 jan-mar MON", "@daily", "0 0 31 12 6"] {
+        for good in [
+            "* * * * *",
+            "0 3 * * *",
+            "*/5 0-6,12 1 jan-mar MON",
+            "@daily",
+            "0 0 31 12 6",
+        ] {
             assert_eq!(schedule(good), Ok(()), "{good}");
         }
-        for bad in ["", "* * * *", "60 * * * *", "* * 0 * *", "* * * * 7", "5-1 * * * *", "*/0 * * * *", "x * * * *", "@never"] {
+        for bad in [
+            "",
+            "* * * *",
+            "60 * * * *",
+            "* * 0 * *",
+            "* * * * 7",
+            "5-1 * * * *",
+            "*/0 * * * *",
+            "x * * * *",
+            "@never",
+        ] {
             assert!(schedule(bad).is_err(), "{bad}");
         }
     }
 
     #[test]
     fn versions_that_nobody_has_are_refused_and_risks_are_told() {
-        let database: SampleDb = serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": {
+        let database: SampleDb =
+            serde_json::from_value(json!({"metadata": {"name": "a"}, "spec": {
             "engine": "sqlite", "version": 3, "storage": {"size": "1Gi"}, "deletionSnapshot": false,
             "backup": {"schedule": "never", "keep": 1}}}))
-        .unwrap();
+            .unwrap();
         let found = objections(&database, &[1, 2]);
         assert_eq!(
             found,
-            ["spec.version: 3 is none of 1, 2", "spec.backup.schedule: \"never\": 1 fields where there are five"]
+            [
+                "spec.version: 3 is none of 1, 2",
+                "spec.backup.schedule: \"never\": 1 fields where there are five"
+            ]
         );
         assert_eq!(warnings(&database).len(), 1);
     }

@@ -51,7 +51,8 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        let (acceptor, client, versions) = (acceptor.clone(), client.clone(), Arc::clone(&versions));
+        let (acceptor, client, versions) =
+            (acceptor.clone(), client.clone(), Arc::clone(&versions));
         tokio::spawn(async move {
             let _place = place;
             connection(stream, acceptor, client, versions).await;
@@ -59,7 +60,12 @@ pub(crate) async fn serve(
     }
 }
 
-async fn connection(stream: TcpStream, acceptor: tokio_rustls::TlsAcceptor, client: Client, versions: Arc<[u32]>) {
+async fn connection(
+    stream: TcpStream,
+    acceptor: tokio_rustls::TlsAcceptor,
+    client: Client,
+    versions: Arc<[u32]>,
+) {
     let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await else {
         return;
     };
@@ -67,10 +73,21 @@ async fn connection(stream: TcpStream, acceptor: tokio_rustls::TlsAcceptor, clie
         let (client, versions) = (client.clone(), Arc::clone(&versions));
         async move { Ok::<_, Infallible>(answer(request, &client, &versions).await) }
     });
-    let mut builder = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    builder.http2().timer(TokioTimer::new()).keep_alive_interval(PATIENCE).max_concurrent_streams(16);
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+    let mut builder =
+        hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(PATIENCE);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PATIENCE)
+        .max_concurrent_streams(16);
+    if let Err(error) = builder
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+    {
         tracing::debug!(%error, "connection ended");
     }
 }
@@ -81,7 +98,11 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Full<Bytes>> {
     response
 }
 
-async fn answer(request: Request<Incoming>, client: &Client, versions: &[u32]) -> Response<Full<Bytes>> {
+async fn answer(
+    request: Request<Incoming>,
+    client: &Client,
+    versions: &[u32],
+) -> Response<Full<Bytes>> {
     match (request.method(), request.uri().path()) {
         (&Method::GET, "/readyz") => return plain(StatusCode::OK, "ok\n"),
         (&Method::POST, "/validate") => {}
@@ -98,6 +119,8 @@ async fn answer(request: Request<Incoming>, client: &Client, versions: &[u32]) -
     let answered = review::answer(&review, client, versions).await;
     let mut response = plain(StatusCode::OK, answered.to_string());
     let json = hyper::header::HeaderValue::from_static("application/json");
-    response.headers_mut().insert(hyper::header::CONTENT_TYPE, json);
+    response
+        .headers_mut()
+        .insert(hyper::header::CONTENT_TYPE, json);
     response
 }

@@ -17,7 +17,12 @@ pub(crate) struct Settings {
     version: u32,
     #[arg(long, env = "SAMPLEDB_HOST", default_value = "127.0.0.1")]
     host: String,
-    #[arg(long, env = "SAMPLEDB_PASSWORD", hide_env_values = true, default_value = "")]
+    #[arg(
+        long,
+        env = "SAMPLEDB_PASSWORD",
+        hide_env_values = true,
+        default_value = ""
+    )]
     password: String,
     /// How many backups are kept.
     #[arg(long, env = "SAMPLEDB_KEEP", default_value_t = 7)]
@@ -45,8 +50,6 @@ pub(crate) enum Task {
         #[arg(long)]
         last: bool,
     },
-    /// Lists the backups.
-    Backups,
     /// Writes rows N to M through the Service: `add 1 1000`, or `add 7 7 --value text`.
     Add {
         first: u64,
@@ -62,27 +65,39 @@ pub(crate) fn run(settings: &Settings, task: Task) -> Result<()> {
     let data = Path::new(DATA).join("db");
     match task {
         Task::Init { restore } => init(settings, &data, restore.as_deref()),
-        Task::Serve => settings.engine.serve(&data, &settings.password, settings.version),
+        Task::Serve => settings
+            .engine
+            .serve(&data, &settings.password, settings.version),
         Task::Ready => settings.engine.open(settings.remote("127.0.0.1"))?.check(),
         Task::Upgrade => {
             let database = settings.engine.open(Place::Local(data))?;
             engine::migrate(&*database, settings.version)
         }
         Task::Backup { last } => {
-            let place = if last { Place::Local(data) } else { settings.remote(&settings.host) };
+            let place = if last {
+                Place::Local(data)
+            } else {
+                settings.remote(&settings.host)
+            };
             backup(settings, place, last)
         }
-        Task::Backups => backups()?.iter().try_for_each(|name| {
-            println!("{name}");
-            Ok(())
-        }),
         Task::Add { first, last, value } => {
-            let row = |id: u64| Row { id, value: value.clone().unwrap_or_else(|| format!("row {id}")) };
+            let row = |id: u64| Row {
+                id,
+                value: value.clone().unwrap_or_else(|| format!("row {id}")),
+            };
             let rows: Vec<Row> = (first..=last).map(row).collect();
-            settings.engine.open(settings.remote(&settings.host))?.add(&rows)
+            settings
+                .engine
+                .open(settings.remote(&settings.host))?
+                .add(&rows)
         }
         Task::Rows => {
-            for row in settings.engine.open(settings.remote(&settings.host))?.rows()? {
+            for row in settings
+                .engine
+                .open(settings.remote(&settings.host))?
+                .rows()?
+            {
                 println!("{} {}", row.id, row.value);
             }
             Ok(())
@@ -92,7 +107,11 @@ pub(crate) fn run(settings: &Settings, task: Task) -> Result<()> {
 
 impl Settings {
     fn remote(&self, host: &str) -> Place {
-        Place::Remote { host: host.to_owned(), port: self.engine.port(), password: self.password.clone() }
+        Place::Remote {
+            host: host.to_owned(),
+            port: self.engine.port(),
+            password: self.password.clone(),
+        }
     }
 }
 
@@ -100,7 +119,10 @@ impl Settings {
 fn init(settings: &Settings, data: &Path, restore: Option<&str>) -> Result<()> {
     if data.exists() {
         println!("there are data already");
-        return engine::migrate(&*settings.engine.open(Place::Local(data.to_owned()))?, settings.version);
+        return engine::migrate(
+            &*settings.engine.open(Place::Local(data.to_owned()))?,
+            settings.version,
+        );
     }
     let dump = restore.map(chosen).transpose()?;
     let new = data.with_file_name("new");
@@ -108,8 +130,13 @@ fn init(settings: &Settings, data: &Path, restore: Option<&str>) -> Result<()> {
         std::fs::remove_dir_all(&new).context("remove what was begun before")?;
     }
     std::fs::create_dir(&new).with_context(|| format!("make {}", new.display()))?;
-    settings.engine.create(&new, &settings.password, dump.as_deref())?;
-    engine::migrate(&*settings.engine.open(Place::Local(new.clone()))?, settings.version)?;
+    settings
+        .engine
+        .create(&new, &settings.password, dump.as_deref())?;
+    engine::migrate(
+        &*settings.engine.open(Place::Local(new.clone()))?,
+        settings.version,
+    )?;
     std::fs::rename(&new, data).context("name the data")?;
     engine::sync(data)
 }
@@ -171,12 +198,14 @@ fn name(version: u32, last: bool) -> String {
 
 /// What is kept no longer; last backups of earlier databases of the name are.
 fn expired(names: &[String], keep: usize) -> &[String] {
-    let mut ordinary = names.iter().rposition(|name| name.ends_with("-last.dump")).map_or(0, |at| at + 1);
+    let mut ordinary = names
+        .iter()
+        .rposition(|name| name.ends_with("-last.dump"))
+        .map_or(0, |at| at + 1);
     ordinary = ordinary.min(names.len());
     let names = &names[ordinary..];
     &names[..names.len().saturating_sub(keep)]
 }
-
 
 #[cfg(test)]
 mod tests {

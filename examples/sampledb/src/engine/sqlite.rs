@@ -36,7 +36,16 @@ pub(super) fn create(data: &Path, dump: Option<&Path>) -> Result<()> {
 fn query(file: &Path, statements: &str) -> Result<String> {
     let mut command = Command::new("sqlite3");
     // no file of the user's is read; texts are kept apart by a byte that hexadecimal digits have not
-    command.args(["-batch", "-bail", "-init", "/dev/null", "-cmd", ".timeout 10000"]).arg(file);
+    command
+        .args([
+            "-batch",
+            "-bail",
+            "-init",
+            "/dev/null",
+            "-cmd",
+            ".timeout 10000",
+        ])
+        .arg(file);
     let all = format!("PRAGMA synchronous = FULL;\n{statements}\n");
     super::run(&mut command, all.as_bytes())
 }
@@ -59,7 +68,11 @@ fn unquoted(hex: &str) -> Option<String> {
 fn insert(file: &Path, rows: &[Row]) -> Result<()> {
     let mut statements = String::from("BEGIN IMMEDIATE;\n");
     for Row { id, value } in rows {
-        let _infallible = writeln!(statements, "INSERT OR REPLACE INTO rows (id, value) VALUES ({id}, {});", quoted(value));
+        let _infallible = writeln!(
+            statements,
+            "INSERT OR REPLACE INTO rows (id, value) VALUES ({id}, {});",
+            quoted(value)
+        );
     }
     statements.push_str("COMMIT;");
     query(file, &statements).map(drop)
@@ -69,9 +82,14 @@ fn select(file: &Path) -> Result<Vec<Row>> {
     let text = query(file, "SELECT id, hex(value) FROM rows ORDER BY id;")?;
     let row = |line: &str| {
         let (id, hex) = line.split_once('|')?;
-        Some(Row { id: id.parse().ok()?, value: unquoted(hex)? })
+        Some(Row {
+            id: id.parse().ok()?,
+            value: unquoted(hex)?,
+        })
     };
-    text.lines().map(|line| row(line).with_context(|| format!("not a row: {line}"))).collect()
+    text.lines()
+        .map(|line| row(line).with_context(|| format!("not a row: {line}")))
+        .collect()
 }
 
 fn whole(file: &Path) -> Result<()> {
@@ -105,7 +123,9 @@ impl Database for Sqlite {
             Place::Local(_) => query(&self.file()?, "PRAGMA user_version;")?,
             Place::Remote { .. } => server::call(&self.place, "GET", "/version", Vec::new())?,
         };
-        said.trim().parse().with_context(|| format!("version {said:?}"))
+        said.trim()
+            .parse()
+            .with_context(|| format!("version {said:?}"))
     }
 
     fn migrate(&self, to: u32) -> Result<()> {
@@ -120,13 +140,17 @@ impl Database for Sqlite {
 
     fn empty_rows(&self) -> Result<u64> {
         let said = query(&self.file()?, "SELECT count(*) FROM rows WHERE value = '';")?;
-        said.trim().parse().with_context(|| format!("count {said:?}"))
+        said.trim()
+            .parse()
+            .with_context(|| format!("count {said:?}"))
     }
 
     fn add(&self, rows: &[Row]) -> Result<()> {
         match &self.place {
             Place::Local(_) => insert(&self.file()?, rows),
-            Place::Remote { .. } => server::call(&self.place, "POST", "/rows", serde_json::to_vec(rows)?).map(drop),
+            Place::Remote { .. } => {
+                server::call(&self.place, "POST", "/rows", serde_json::to_vec(rows)?).map(drop)
+            }
         }
     }
 
@@ -151,7 +175,9 @@ impl Database for Sqlite {
     fn check(&self) -> Result<()> {
         match &self.place {
             Place::Local(_) => whole(&self.file()?),
-            Place::Remote { .. } => server::call(&self.place, "GET", "/check", Vec::new()).map(drop),
+            Place::Remote { .. } => {
+                server::call(&self.place, "GET", "/check", Vec::new()).map(drop)
+            }
         }
     }
 }

@@ -37,12 +37,18 @@ pub(in crate::engine) fn serve(data: &Path, password: &str, version: u32) -> Res
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(2).enable_all().build().context("start the runtime")
+    builder
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("start the runtime")
 }
 
 async fn listen(file: PathBuf, token: Arc<str>) -> Result<()> {
     let port = crate::engine::Engine::Sqlite.port();
-    let listener = TcpListener::bind(("0.0.0.0", port)).await.with_context(|| format!("listen on port {port}"))?;
+    let listener = TcpListener::bind(("0.0.0.0", port))
+        .await
+        .with_context(|| format!("listen on port {port}"))?;
     let mut end = signal(SignalKind::terminate()).context("wait for SIGTERM")?;
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
@@ -59,8 +65,13 @@ async fn listen(file: PathBuf, token: Arc<str>) -> Result<()> {
                 async move { Ok::<_, Infallible>(answer(request, file, &token).await) }
             });
             let mut builder = hyper::server::conn::http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-            if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
+            builder
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE);
+            if let Err(error) = builder
+                .serve_connection(TokioIo::new(stream), service)
+                .await
+            {
                 tracing::debug!(%error, "connection ended");
             }
         });
@@ -68,7 +79,11 @@ async fn listen(file: PathBuf, token: Arc<str>) -> Result<()> {
 }
 
 fn text(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
-    let mut response = Response::new(Full::new(text.into()).map_err(|never| match never {}).boxed());
+    let mut response = Response::new(
+        Full::new(text.into())
+            .map_err(|never| match never {})
+            .boxed(),
+    );
     *response.status_mut() = status;
     response
 }
@@ -91,7 +106,10 @@ async fn served(request: Request<Incoming>, file: PathBuf) -> Result<Response<Bo
         (Method::POST, "/rows") => {
             let body = Limited::new(request.into_body(), BODY_LIMIT).collect();
             let Ok(Ok(body)) = tokio::time::timeout(PATIENCE, body).await else {
-                return Ok(text(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large or did not come\n"));
+                return Ok(text(
+                    StatusCode::PAYLOAD_TOO_LARGE,
+                    "the body is too large or did not come\n",
+                ));
             };
             let Ok(rows) = serde_json::from_slice::<Vec<Row>>(&body.to_bytes()) else {
                 return Ok(text(StatusCode::BAD_REQUEST, "not a list of rows\n"));
@@ -99,10 +117,14 @@ async fn served(request: Request<Incoming>, file: PathBuf) -> Result<Response<Bo
             blocking(move || super::insert(&file, &rows)).await?;
             text(StatusCode::OK, "stored\n")
         }
-        (Method::GET, "/rows") => text(StatusCode::OK, serde_json::to_vec(&blocking(move || super::select(&file)).await?)?),
-        (Method::GET, "/version") => {
-            text(StatusCode::OK, blocking(move || super::query(&file, "PRAGMA user_version;")).await?)
-        }
+        (Method::GET, "/rows") => text(
+            StatusCode::OK,
+            serde_json::to_vec(&blocking(move || super::select(&file)).await?)?,
+        ),
+        (Method::GET, "/version") => text(
+            StatusCode::OK,
+            blocking(move || super::query(&file, "PRAGMA user_version;")).await?,
+        ),
         (Method::GET, "/check") => {
             blocking(move || super::whole(&file)).await?;
             text(StatusCode::OK, "ok\n")
@@ -112,8 +134,12 @@ async fn served(request: Request<Incoming>, file: PathBuf) -> Result<Response<Bo
     })
 }
 
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    tokio::task::spawn_blocking(work).await.context("the work was broken off")?
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .context("the work was broken off")?
 }
 
 /// A copy as of now, without a name as soon as it is open.
@@ -121,8 +147,12 @@ async fn dump(file: PathBuf) -> Result<Response<Body>> {
     let copy = PathBuf::from(format!("/tmp/dump-{:016x}", rand::random::<u64>()));
     let target = copy.clone();
     blocking(move || super::copy(&file, &target)).await?;
-    let opened = tokio::fs::File::open(&copy).await.context("open the copy")?;
-    tokio::fs::remove_file(&copy).await.context("remove the copy's name")?;
+    let opened = tokio::fs::File::open(&copy)
+        .await
+        .context("open the copy")?;
+    tokio::fs::remove_file(&copy)
+        .await
+        .context("remove the copy's name")?;
     let length = opened.metadata().await.context("size of the copy")?.len();
     let stream = futures::stream::try_unfold(opened, async |mut file| {
         let mut bytes = vec![0; 64 << 10];
@@ -132,7 +162,9 @@ async fn dump(file: PathBuf) -> Result<Response<Body>> {
     });
     let body = StreamBody::new(stream.map_ok(Frame::data));
     let mut response = Response::new(BodyExt::boxed(body));
-    response.headers_mut().insert(hyper::header::CONTENT_LENGTH, length.into());
+    response
+        .headers_mut()
+        .insert(hyper::header::CONTENT_LENGTH, length.into());
     Ok(response)
 }
 
@@ -151,24 +183,41 @@ pub(super) fn call(place: &Place, method: &str, path: &str, body: Vec<u8>) -> Re
 pub(super) fn fetch(place: &Place, path: &str, to: &Path) -> Result<()> {
     runtime()?.block_on(async {
         let mut body = ask(place, "GET", path, Vec::new()).await?;
-        let mut file = tokio::fs::File::create_new(to).await.with_context(|| format!("make {}", to.display()))?;
-        while let Some(frame) = tokio::time::timeout(PATIENCE, body.frame()).await.context("the server stopped sending")? {
+        let mut file = tokio::fs::File::create_new(to)
+            .await
+            .with_context(|| format!("make {}", to.display()))?;
+        while let Some(frame) = tokio::time::timeout(PATIENCE, body.frame())
+            .await
+            .context("the server stopped sending")?
+        {
             if let Ok(data) = frame.context("read the dump")?.into_data() {
-                file.write_all(&data).await.with_context(|| format!("write {}", to.display()))?;
+                file.write_all(&data)
+                    .await
+                    .with_context(|| format!("write {}", to.display()))?;
             }
         }
-        file.sync_all().await.with_context(|| format!("sync {}", to.display()))
+        file.sync_all()
+            .await
+            .with_context(|| format!("sync {}", to.display()))
     })
 }
 
 async fn ask(place: &Place, method: &str, path: &str, body: Vec<u8>) -> Result<Incoming> {
-    let Place::Remote { host, port, password } = place else {
+    let Place::Remote {
+        host,
+        port,
+        password,
+    } = place
+    else {
         bail!("a file is not asked over HTTP");
     };
     let connect = TcpStream::connect((host.as_str(), *port));
-    let stream = tokio::time::timeout(PATIENCE, connect).await.context("connecting took too long")?;
+    let stream = tokio::time::timeout(PATIENCE, connect)
+        .await
+        .context("connecting took too long")?;
     let stream = stream.with_context(|| format!("connect to {host}:{port}"))?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
     let request = Request::builder()
         .method(method)
@@ -183,7 +232,10 @@ async fn ask(place: &Place, method: &str, path: &str, body: Vec<u8>) -> Result<I
     if !status.is_success() {
         let said = Limited::new(response.into_body(), 4096).collect().await;
         let said = said.map(|body| body.to_bytes()).unwrap_or_default();
-        bail!("{method} {path}: {status}: {}", String::from_utf8_lossy(&said).trim());
+        bail!(
+            "{method} {path}: {status}: {}",
+            String::from_utf8_lossy(&said).trim()
+        );
     }
     ensure!(status == StatusCode::OK, "{method} {path}: {status}");
     Ok(response.into_body())
