@@ -207,7 +207,9 @@ fn restored(story: &Story, engines: &[&str]) {
     let first = engines[0];
     story.eventually("a backup by the clock", || {
         story.condition(first, "BackedUp", "status") == "True"
-            && story.get(&format!("sdb/{first}"), "{.status.lastBackup}") != ""
+            && !story
+                .get(&format!("sdb/{first}"), "{.status.lastBackup}")
+                .is_empty()
     });
     for engine in engines {
         story.backup(engine);

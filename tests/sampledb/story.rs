@@ -203,10 +203,12 @@ impl Story {
         rows
     }
 
+    /// Writes rows; once more when it was not told that they are written.
     pub(crate) fn add(&self, name: &str, first: u64, last: u64) {
         let (first, last) = (first.to_string(), last.to_string());
-        self.client(name, &["add", &first, &last])
-            .unwrap_or_else(|e| panic!("add to {name}: {e}{}", self.state()));
+        self.eventually(&format!("{name} takes rows"), || {
+            self.client(name, &["add", &first, &last]).is_ok()
+        });
     }
 
     /// A backup now.
