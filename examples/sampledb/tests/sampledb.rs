@@ -49,7 +49,7 @@ fn contains(all: &Value, part: &Value, path: &str) {
         }
         // what is 1 in a file may be 1.0 in a type
         (Value::Number(all), Value::Number(part)) => {
-            assert_eq!(all.as_f64(), part.as_f64(), "{path}")
+            assert_eq!(all.as_f64(), part.as_f64(), "{path}");
         }
         _ => assert_eq!(all, part, "{path}"),
     }
@@ -70,7 +70,7 @@ fn manifests_have_no_field_that_is_not_there() {
                 "Service" => whole::<Service>(&object),
                 "Pod" => whole::<Pod>(&object),
                 "ValidatingWebhookConfiguration" => {
-                    whole::<ValidatingWebhookConfiguration>(&object)
+                    whole::<ValidatingWebhookConfiguration>(&object);
                 }
                 "CustomResourceDefinition" => whole::<CustomResourceDefinition>(&object),
                 "SampleDB" => {}
