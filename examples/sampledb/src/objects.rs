@@ -143,9 +143,9 @@ impl<'a> Objects<'a> {
 
     pub(crate) fn stateful_set(&self, version: u32, replicas: u32) -> Value {
         let mut pod = self.pod(version, &["serve"]);
-        pod["volumes"]
-            .as_array_mut()
-            .map(|v| v.retain(|v| v["name"] != "data"));
+        if let Some(volumes) = pod["volumes"].as_array_mut() {
+            volumes.retain(|volume| volume["name"] != "data");
+        }
         let container = &mut pod["containers"][0];
         container["name"] = json!("database");
         container["ports"] = json!([{"name": "database", "containerPort": self.engine().port()}]);

@@ -82,6 +82,7 @@ pub(crate) async fn reconcile(database: Arc<SampleDb>, operator: Arc<Operator>) 
 }
 
 /// When a database is looked at after a failure.
+#[allow(clippy::needless_pass_by_value, reason = "what kube-rs calls")]
 pub(crate) fn again(_: Arc<SampleDb>, error: &Failure, operator: Arc<Operator>) -> Action {
     tracing::warn!(%error, "tried again");
     Action::requeue(operator.retry.min(Duration::from_secs(5)))

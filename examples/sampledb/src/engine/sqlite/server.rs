@@ -231,7 +231,9 @@ async fn ask(place: &Place, method: &str, path: &str, body: Vec<u8>) -> Result<I
     let status = response.status();
     if !status.is_success() {
         let said = Limited::new(response.into_body(), 4096).collect().await;
-        let said = said.map(|body| body.to_bytes()).unwrap_or_default();
+        let said = said
+            .map(http_body_util::Collected::to_bytes)
+            .unwrap_or_default();
         bail!(
             "{method} {path}: {status}: {}",
             String::from_utf8_lossy(&said).trim()
