@@ -94,10 +94,7 @@ impl ServiceAddresses {
 
     /// Whether an address is one that Services may have.
     pub(crate) async fn may_hold(&self, address: IpAddr) -> bool {
-        match address {
-            IpAddr::V4(address) => self.ips.offers(address).await,
-            IpAddr::V6(_) => false,
-        }
+        self.ips.offers(address).await
     }
 
     /// Where cluster IPs are from, unless from ranges that were added.

@@ -180,7 +180,7 @@ impl ClusterIps {
     }
 
     /// Whether an address is one that Services may have, of all ranges there are now.
-    pub(super) async fn offers(&self, address: Ipv4Addr) -> bool {
+    pub(super) async fn offers(&self, address: IpAddr) -> bool {
         self.fresh(false).await;
         self.contains(address)
     }
