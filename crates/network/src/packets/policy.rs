@@ -100,9 +100,9 @@ fn large_rules_let_through_what_they_say() {
         let [a, b, c] = ["a", "b", "c"].map(|name| machine.pod(name, vec![]));
         listen(&b, "b");
         listen(&a, "a");
-        let block = |address: Ipv4Addr| json!({ "ipBlock": { "cidr": format!("{address}/32") } });
+        let block = |address: IpAddr| json!({ "ipBlock": { "cidr": format!("{address}/32") } });
         let others: Vec<Json> = (1..=200)
-            .map(|n| block(Ipv4Addr::new(192, 0, 2, n)))
+            .map(|n| block(IpAddr::from([192, 0, 2, n])))
             .collect();
         let ports = |last: u16| -> Vec<Json> {
             let ports = (1..=300).chain([last]);
