@@ -566,7 +566,7 @@ async fn nodes_see_the_volumes_they_keep_and_say_what_became_of_them() {
     patch("mine", ready()).await.ok(200);
     let status = patch("theirs", ready()).await.error(403, "Forbidden");
     let told = status["message"].as_str().unwrap();
-    let why = "node 'n1' can only update persistent volumes that it keeps";
+    let why = "node \"n1\" can only update persistent volumes that it keeps";
     assert!(told.ends_with(why), "{told}");
     for more in [
         json!({"metadata": {"labels": {"local.davit.dev/node": "n2"}}}),
