@@ -62,7 +62,7 @@ impl NodeAuthorizer {
                 {
                     let kept = self.graph.keeps(node, &request.name).await;
                     return kept.then_some(()).ok_or_else(|| {
-                        format!("node '{node}' can only update persistent volumes that it keeps")
+                        format!("node {node:?} can only update persistent volumes that it keeps")
                     });
                 }
                 ("", "persistentvolumes") if matches!(request.verb.as_str(), "list" | "watch") => {
@@ -275,7 +275,7 @@ fn own_node(node: &str, request: &RequestInfo) -> Result<(), String> {
         ("", "create") => Ok(()),
         ("" | "status", "update" | "patch") if request.name == node => Ok(()),
         ("" | "status", "update" | "patch") => Err(format!(
-            "node '{node}' cannot write '{}', only its own Node object",
+            "node {node:?} is not allowed to modify node {:?}",
             request.name
         )),
         ("", "get" | "list" | "watch") => match request.name.as_str() {

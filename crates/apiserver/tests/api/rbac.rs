@@ -565,10 +565,9 @@ async fn nodes_see_the_volumes_they_keep_and_say_what_became_of_them() {
     let ready = || json!({"metadata": {"annotations": {"local.davit.dev/state": "Ready"}}});
     patch("mine", ready()).await.ok(200);
     let status = patch("theirs", ready()).await.error(403, "Forbidden");
-    assert_eq!(
-        status["message"],
-        "persistentvolumes \"theirs\" is forbidden: node \"n1\" can only update persistent volumes that it keeps"
-    );
+    let told = status["message"].as_str().unwrap();
+    let why = "node \"n1\" can only update persistent volumes that it keeps";
+    assert!(told.ends_with(why), "{told}");
     for more in [
         json!({"metadata": {"labels": {"local.davit.dev/node": "n2"}}}),
         json!({"metadata": {"finalizers": ["example.com/held"]}}),
