@@ -14,6 +14,7 @@ mod error;
 mod inode;
 mod make;
 pub mod mount;
+pub mod mountinfo;
 mod private;
 mod procfs;
 mod resolve;
