@@ -19,6 +19,7 @@ mod private;
 mod procfs;
 mod resolve;
 mod root;
+mod shared_usage;
 mod tree;
 mod usage;
 
@@ -27,4 +28,5 @@ pub use inode::{Inode, Permissions};
 pub use private::{private_dir, read_given, read_own, remove_tree, write_durably, write_private};
 pub use procfs::Procfs;
 pub use root::{DirectoryEntry, Links, Root, TargetKind};
-pub use usage::disk_use;
+pub use shared_usage::disk_use;
+pub use usage::measure_tree;
