@@ -242,10 +242,15 @@ impl Place {
             }
         }
         // It may be somebody's home: what is not davit's stays, and the directory with it.
-        for name in names(&self.data_dir) {
-            if paths::is_own(&name) {
-                remove(&self.data_dir.join(name))?;
-            }
+        let (mut made, others) = paths::made_in(&self.data_dir)?;
+        // What says so goes last: somebody may have to try again.
+        made.sort_by_key(|name| name == paths::MARK);
+        for name in made {
+            remove(&self.data_dir.join(name))?;
+        }
+        for name in others {
+            let path = self.data_dir.join(name);
+            eprintln!("davit: {} was there before davit and stays", path.display());
         }
         let _kept = std::fs::remove_dir(&self.data_dir);
         Ok(())
