@@ -365,7 +365,7 @@ impl Worker {
 
 fn symlink(log: &Path, link: &Path) -> io::Result<()> {
     match std::os::unix::fs::symlink(log, link) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
 }
