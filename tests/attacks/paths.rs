@@ -263,6 +263,8 @@ fn roots_and_volumes() {
     volumes_over_the_kernels_files(&attacks);
     a_volume_as_dev(&attacks);
     lists_of_users(&attacks);
+    names_that_are_no_text(&attacks);
+    more_sub_paths_than_any_pod_needs(&attacks);
     assert_eq!(picture(&attacks.victim), before);
     exchanged_parents(&attacks);
     assert_eq!(picture(&attacks.victim), before);
@@ -380,6 +382,59 @@ fn lists_of_users(attacks: &Attacks) {
     let outcome = attacks.outcome("large");
     assert!(outcome.contains("etc/passwd"), "{outcome}");
     assert_eq!(attacks.outcome("fifo"), "ok");
+}
+
+/// A sub-path leads to a directory whose name is no UTF-8, and the kernel prints it as it is in everybody's list of mounts:
+/// containers started no more on that node, no pod ended, and davit itself did not start again.
+fn names_that_are_no_text(attacks: &Attacks) {
+    let mounts = json!([{"name": "v", "mountPath": "/v"}]);
+    let mut prepare = container("plain", &mounts);
+    prepare["name"] = json!("prepare");
+    let script = r#"n=a$(/bin/busybox printf '\377'); mkdir "/v/$n" && ln -s "$n" /v/l"#;
+    prepare["command"] = json!(["/bin/sh", "-c", script]);
+    let sub_path = json!([{"name": "v", "mountPath": "/x", "subPath": "l"}]);
+    let mut hold = container("plain", &sub_path);
+    hold["command"] = json!(["/bin/sleep", "1000"]);
+    attacks.pod(
+        "no-text",
+        &json!({"initContainers": [prepare], "containers": [hold], "volumes": [{"name": "v", "emptyDir": {}}]}),
+    );
+    eventually("the pod runs", STEP, || {
+        let pod = attacks.get("pod/no-text").unwrap_or_default();
+        pod["status"]["phase"] == "Running"
+    });
+    let is_listed = || {
+        let table = fs::read("/proc/self/mountinfo").unwrap();
+        table.windows(4).any(|bytes| bytes == b"/a\xff ")
+    };
+    assert!(is_listed(), "the kernel prints the name as it is");
+    let mut memory = container("plain", &mounts);
+    memory["name"] = json!("main");
+    attacks.pod(
+        "beside",
+        &json!({"containers": [memory], "volumes": [{"name": "v", "emptyDir": {"medium": "Memory"}}]}),
+    );
+    assert_eq!(attacks.outcome("beside"), "ok");
+    for pod in ["beside", "no-text"] {
+        let delete = ["delete", "pod", pod, "--timeout=60s"];
+        let out = output(attacks.cluster.kubectl(&attacks.kubectl).args(delete));
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success(), "{pod}: {said}");
+    }
+    eventually("nothing stays mounted", STEP, || !is_listed());
+}
+
+/// Each is a mount of the node, which every container that starts there pays for.
+fn more_sub_paths_than_any_pod_needs(attacks: &Attacks) {
+    let mount =
+        |index: usize| json!({"name": "v", "mountPath": format!("/v/{index}"), "subPath": "s"});
+    let mounts: Vec<Value> = (0..300).map(mount).collect();
+    attacks.pod(
+        "many",
+        &json!({"containers": [container("plain", &json!(mounts))], "volumes": [{"name": "v", "emptyDir": {}}]}),
+    );
+    let outcome = attacks.outcome("many");
+    assert!(outcome.contains("at most 256 for a container"), "{outcome}");
 }
 
 /// CVE-2021-30465: the parent of a mount target, in a volume, is exchanged for a link to the host while containers start.

@@ -32,6 +32,14 @@ pub enum Error {
         /// What it should have been.
         expected: &'static str,
     },
+    /// Another account's, where it has to be our own or root's.
+    #[error("{}: belongs to user {uid}, who could change what is in it", path.display())]
+    Foreign {
+        /// Which.
+        path: PathBuf,
+        /// Whose it is.
+        uid: u32,
+    },
     /// The kernel's answer.
     #[error("{}: {source}", path.display())]
     Io {
@@ -53,7 +61,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         match self {
-            Error::Escapes(_) => io::ErrorKind::PermissionDenied,
+            Error::Escapes(_) | Error::Foreign { .. } => io::ErrorKind::PermissionDenied,
             Error::NotRegular(_) | Error::Unexpected { .. } => io::ErrorKind::InvalidInput,
             Error::TooLarge { .. } => io::ErrorKind::FileTooLarge,
             Error::Io { source, .. } => source.kind(),

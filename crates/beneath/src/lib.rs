@@ -14,16 +14,22 @@ mod error;
 mod inode;
 mod make;
 pub mod mount;
+pub mod mountinfo;
 mod private;
 mod procfs;
 mod resolve;
 mod root;
+mod shared_usage;
 mod tree;
 mod usage;
 
 pub use error::{Error, Result};
 pub use inode::{Inode, Permissions};
-pub use private::{private_dir, read_given, read_own, remove_tree, write_durably, write_private};
+pub use private::{
+    open_own_for_writing, ours, private_dir, read_given, read_own, remove_tree, write_durably,
+    write_private,
+};
 pub use procfs::Procfs;
 pub use root::{DirectoryEntry, Links, Root, TargetKind};
-pub use usage::disk_use;
+pub use shared_usage::disk_use;
+pub use usage::measure_tree;

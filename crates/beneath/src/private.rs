@@ -3,7 +3,8 @@
 use crate::error::{Error, Result};
 use crate::inode::Inode;
 use crate::root::{Links, Root};
-use rustix::fs::{CWD, Mode, OFlags, fchmod, fstat, openat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, openat};
+use std::fs::File;
 use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
@@ -16,7 +17,7 @@ const STICKY: u32 = 0o1000;
 /// only the host can shape: links on it are followed.
 ///
 /// # Errors
-/// It cannot be made or changed, is no directory, or is everybody's.
+/// It cannot be made or changed, is no directory, is everybody's, or another account's: whose it is could open it again.
 pub fn private_dir(path: impl AsRef<Path>, mode: u32) -> Result<()> {
     let path = path.as_ref();
     std::fs::DirBuilder::new()
@@ -26,7 +27,9 @@ pub fn private_dir(path: impl AsRef<Path>, mode: u32) -> Result<()> {
         .map_err(Error::io(path))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let dir = openat(CWD, path, flags, Mode::empty()).map_err(Error::at(path))?;
-    let bits = fstat(&dir).map_err(Error::at(path))?.st_mode & 0o7777;
+    let stat = fstat(&dir).map_err(Error::at(path))?;
+    ours(path, stat.st_uid)?;
+    let bits = stat.st_mode & 0o7777;
     if bits & 0o777 & !mode == 0 {
         return Ok(());
     }
@@ -38,6 +41,37 @@ pub fn private_dir(path: impl AsRef<Path>, mode: u32) -> Result<()> {
     }
     let kept = Mode::from_raw_mode(bits & (mode | 0o7000));
     fchmod(&dir, kept).map_err(Error::at(path))
+}
+
+/// Refuses what is neither this account's nor root's. `path` is for the error.
+///
+/// # Errors
+/// [`Error::Foreign`].
+pub fn ours(path: impl AsRef<Path>, uid: u32) -> Result<()> {
+    if uid == 0 || uid == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(Error::Foreign {
+        path: path.as_ref().to_owned(),
+        uid,
+    })
+}
+
+/// Opens a file of our own for writing, in a directory that others may have shaped: a link is not followed, a FIFO not
+/// waited for, and what is another account's is refused.
+///
+/// # Errors
+/// Nothing is there, or something else.
+pub fn open_own_for_writing(path: impl AsRef<Path>) -> Result<File> {
+    let path = path.as_ref();
+    let (dir, name) = parent(path)?;
+    let inode = dir.entry_itself(name)?;
+    if inode.kind()? != FileType::RegularFile {
+        return Err(Error::NotRegular(path.to_owned()));
+    }
+    ours(path, inode.stat()?.st_uid)?;
+    let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    inode.reopen(flags).map(File::from)
 }
 
 /// Puts a file with this content and mode 0600 in the place of whatever is there, at once and durably. The directory
@@ -110,4 +144,48 @@ fn parent(path: &Path) -> Result<(Root, &Path)> {
         Root::open(dir.unwrap_or(Path::new(".")), Links::Refused)?,
         name,
     ))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+
+    #[test]
+    fn what_belongs_to_another_account_is_not_taken() {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: giving files away needs root");
+            return;
+        }
+        let tmp = tempfile::tempdir().unwrap();
+        let (dir, file) = (tmp.path().join("dir"), tmp.path().join("file"));
+        private_dir(&dir, 0o700).unwrap();
+        std::fs::write(&file, "").unwrap();
+        open_own_for_writing(&file).unwrap();
+        for path in [&dir, &file] {
+            chown(path, Some(1234), None).unwrap();
+        }
+        let error = private_dir(&dir, 0o700).unwrap_err();
+        assert!(matches!(error, Error::Foreign { uid: 1234, .. }), "{error}");
+        let error = open_own_for_writing(&file).unwrap_err();
+        assert!(matches!(error, Error::Foreign { uid: 1234, .. }), "{error}");
+    }
+
+    #[test]
+    fn only_a_file_is_opened_for_writing() {
+        let tmp = tempfile::tempdir().unwrap();
+        let at = |name: &str| tmp.path().join(name);
+        std::fs::write(at("file"), "kept").unwrap();
+        std::fs::set_permissions(at("file"), std::fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(at("file"), at("link")).unwrap();
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mkfifoat(CWD, at("fifo"), mode).unwrap();
+        // Would wait for a reader for ever.
+        for name in ["link", "fifo", "none", "."] {
+            open_own_for_writing(at(name)).unwrap_err();
+        }
+        open_own_for_writing(at("file")).unwrap();
+        assert_eq!(std::fs::read(at("file")).unwrap(), b"kept");
+    }
 }

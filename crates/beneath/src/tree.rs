@@ -58,11 +58,31 @@ impl Root {
     /// # Errors
     /// The first error of `visit`, or a tree of more than 256 levels.
     pub fn walk(&self, mut visit: impl FnMut(&Path, &Inode) -> Result<()>) -> Result<()> {
+        match self.walk_upper(&mut visit)? {
+            None => Ok(()),
+            Some(path) => Err(Error::TooLarge {
+                path,
+                limit: MAX_DEPTH as u64,
+            }),
+        }
+    }
+
+    /// As [`walk`](Self::walk), but of a tree of more than 256 levels what is below them is left out; answers with the first
+    /// such directory.
+    ///
+    /// # Errors
+    /// The first error of `visit`.
+    pub fn walk_upper(
+        &self,
+        mut visit: impl FnMut(&Path, &Inode) -> Result<()>,
+    ) -> Result<Option<PathBuf>> {
         let top = self.entry("")?;
         visit(Path::new(""), &top)?;
         let fd = self.look(Path::new(""), OFlags::RDONLY | OFlags::DIRECTORY)?;
         let dir = Dir::new(fd).map_err(Error::at(""))?;
-        walk(dir, &mut PathBuf::new(), 0, &mut visit)
+        let mut left_out = None;
+        walk(dir, &mut PathBuf::new(), 0, &mut left_out, &mut visit)?;
+        Ok(left_out)
     }
 }
 
@@ -149,20 +169,23 @@ fn move_up(dir: &OwnedFd, name: &OsStr, top: &OwnedFd, moved: &mut u64) -> rusti
         "..removed-{}-{moved}",
         rustix::process::getpid().as_raw_nonzero()
     );
-    renameat(dir, name, top, &free)
+    match renameat(dir, name, top, &free) {
+        // Who made the tree has guessed the name. What he put there is removed with the rest, and the next pass takes another.
+        Err(Errno::EXIST | Errno::NOTEMPTY | Errno::NOTDIR | Errno::ISDIR | Errno::NOENT) => Ok(()),
+        other => other,
+    }
 }
 
 fn walk(
     mut dir: Dir,
     path: &mut PathBuf,
     depth: usize,
+    left_out: &mut Option<PathBuf>,
     visit: &mut dyn FnMut(&Path, &Inode) -> Result<()>,
 ) -> Result<()> {
     if depth > MAX_DEPTH {
-        return Err(Error::TooLarge {
-            path: path.clone(),
-            limit: MAX_DEPTH as u64,
-        });
+        left_out.get_or_insert_with(|| path.clone());
+        return Ok(());
     }
     while let Some(entry) = dir.next() {
         let entry = entry.map_err(Error::at(&path))?;
@@ -176,7 +199,7 @@ fn walk(
             .map_err(Error::at(&path))
             .and_then(|fd| show(fd, name, path, visit))?;
         if let Some(below) = below {
-            walk(below, path, depth + 1, visit)?;
+            walk(below, path, depth + 1, left_out, visit)?;
         }
         path.pop();
     }
@@ -208,4 +231,56 @@ fn show(
     let inode = resolve::child(&child, OsStr::new("."), flags).map_err(Error::at(path))?;
     visit(path, &Inode::from(inode))?;
     Dir::new(child).map(Some).map_err(Error::at(path))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+    use crate::root::Links;
+
+    /// A tree of so many levels, each called `d`, with a file in the lowest.
+    fn deep(top: &Path, levels: usize) {
+        let path: PathBuf = std::iter::repeat_n("d", levels).collect();
+        std::fs::create_dir_all(top.join(&path)).unwrap();
+        std::fs::write(top.join(&path).join("f"), "").unwrap();
+    }
+
+    #[test]
+    fn names_that_were_guessed_keep_nothing_from_being_removed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let top = tmp.path().join("top");
+        deep(&top, 4 * OPEN_LEVELS);
+        let process = rustix::process::getpid().as_raw_nonzero();
+        for n in 1..8 {
+            let name = top.join(format!("..removed-{process}-{n}"));
+            if n % 2 == 0 {
+                std::fs::write(name, "").unwrap();
+            } else {
+                deep(&name, 2);
+            }
+        }
+        let root = Root::open(tmp.path(), Links::Refused).unwrap();
+        root.remove_tree("top").unwrap();
+        assert!(!top.exists());
+    }
+
+    #[test]
+    fn a_tree_that_is_too_deep_is_walked_in_its_upper_part() {
+        let tmp = tempfile::tempdir().unwrap();
+        deep(&tmp.path().join("deep"), MAX_DEPTH + 4);
+        deep(&tmp.path().join("flat"), 1);
+        let root = Root::open(tmp.path(), Links::Refused).unwrap();
+        let (mut flat, mut all) = (false, 0);
+        let left_out = root.walk_upper(|path, _| {
+            flat |= path == Path::new("flat/d/f");
+            all += 1;
+            Ok(())
+        });
+        let left_out = left_out.unwrap().unwrap();
+        assert!(left_out.starts_with("deep/d") && left_out.components().count() > MAX_DEPTH);
+        assert!(flat && all > MAX_DEPTH);
+        let error = root.walk(|_, _| Ok(())).unwrap_err();
+        assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+    }
 }

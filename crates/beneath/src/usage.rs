@@ -1,36 +1,48 @@
 //! How much of a disk a tree takes.
 
 use crate::tree::same_mount;
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, fstat, openat, statat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Mode, OFlags, RawDir, SeekFrom, fstat, openat, seek, statat,
+};
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CStr, OsStr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
-/// Bytes and inodes below a directory; files with several names count once. What vanishes meanwhile counts nothing,
-/// nor do other mounts. Containers write what is measured, so no link is followed and there is no end to what they can
-/// make: after ten million entries what was seen
-/// so far is the answer.
+/// Bytes and inodes below a directory, counted on this thread; files with several names count once. What vanishes meanwhile
+/// counts nothing, nor do other mounts. Containers write what is measured, so no link is followed and there is no end to
+/// what they can make: after ten million entries, ten seconds, or where it is deeper than a hundred thousand levels, what
+/// was seen so far is the answer. Memory does not grow with what is there.
 #[must_use]
-pub fn disk_use(dir: impl AsRef<Path>) -> (u64, u64) {
-    let mut measured = Measured::default();
+pub fn measure_tree(dir: impl AsRef<Path>) -> (u64, u64) {
+    let mut measured = Measured::new(Instant::now() + MAX_TIME);
     // What is missing, or was moved about meanwhile, is measured in part.
     let _ = measured.tree(dir.as_ref());
     (measured.bytes, measured.inodes)
 }
 
-/// Entries that are looked at in one tree, some ten seconds' worth.
+/// Entries that are looked at in one tree.
 const MAX_ENTRIES: u64 = 10_000_000;
+/// How long one tree is looked at.
+const MAX_TIME: Duration = Duration::from_secs(10);
+/// Entries between two looks at the clock.
+const CLOCK_EVERY: u64 = 256;
+/// Levels that are gone down.
+const MAX_LEVELS: usize = 100_000;
 /// Names of one file that are known to be the same file.
 const MAX_SHARED: usize = 100_000;
+/// Bytes of directories that are read at once.
+const READ_AT_ONCE: usize = 4096;
 
-#[derive(Default)]
 struct Measured {
+    until: Instant,
     bytes: u64,
     inodes: u64,
     seen: HashSet<(u64, u64)>,
+    buffer: Vec<u8>,
 }
 
 /// Directories that stay open on the way down.
@@ -42,11 +54,21 @@ struct Level {
     dir: Option<OwnedFd>,
     device: u64,
     inode: u64,
-    /// What in it is still to be visited.
-    left: Vec<OsString>,
+    /// Where reading it goes on.
+    position: u64,
 }
 
 impl Level {
+    fn new(dir: OwnedFd) -> rustix::io::Result<Self> {
+        let stat = fstat(&dir)?;
+        Ok(Self {
+            dir: Some(dir),
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            position: 0,
+        })
+    }
+
     /// Opens this directory again from one below it, if that is still there.
     fn above(&self, below: &OwnedFd) -> Option<OwnedFd> {
         let dir = open_dir(below, c"..").ok()?;
@@ -56,25 +78,30 @@ impl Level {
 }
 
 impl Measured {
+    fn new(until: Instant) -> Self {
+        Self {
+            until,
+            bytes: 0,
+            inodes: 0,
+            seen: HashSet::new(),
+            buffer: Vec::with_capacity(READ_AT_ONCE),
+        }
+    }
+
     /// Few directories are open at a time, however deep they are: from far down the way up is by `..`. Where that leads
-    /// elsewhere by now, it goes on from the next directory that is open.
+    /// elsewhere by now, it goes on from the next directory that is open. Of a directory only the place is kept at which
+    /// reading goes on.
     fn tree(&mut self, top: &Path) -> rustix::io::Result<()> {
-        let mut levels = vec![self.level(open_dir(CWD, top)?)?];
+        let mut levels = vec![Level::new(open_dir(CWD, top)?)?];
         while let Some(level) = levels.last_mut() {
-            if let (Some(dir), Some(name)) = (&level.dir, level.left.pop()) {
-                let Ok(child) = same_mount(dir, &name) else {
-                    continue;
-                };
-                match self.level(child) {
-                    Ok(below) => {
-                        if levels.len() > OPEN_LEVELS {
-                            levels.last_mut().map(|level| level.dir.take());
-                        }
-                        levels.push(below);
-                    }
-                    Err(Errno::TOOBIG) => return Err(Errno::TOOBIG),
-                    Err(_) => {}
+            if let Some(child) = self.next_below(level)? {
+                if levels.len() > OPEN_LEVELS {
+                    levels.last_mut().map(|level| level.dir.take());
                 }
+                if levels.len() >= MAX_LEVELS {
+                    return Err(Errno::TOOBIG);
+                }
+                levels.extend(Level::new(child));
                 continue;
             }
             let done = levels.pop().and_then(|level| level.dir);
@@ -88,6 +115,61 @@ impl Measured {
         Ok(())
     }
 
+    /// Counts what a directory holds, up to the next directory in it; that is opened.
+    fn next_below(&mut self, level: &mut Level) -> rustix::io::Result<Option<OwnedFd>> {
+        let Some(dir) = &level.dir else {
+            return Ok(None);
+        };
+        if seek(dir, SeekFrom::Start(level.position)).is_err() {
+            return Ok(None);
+        }
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
+        let mut below = Ok(None);
+        // A directory that cannot be read further is measured in part.
+        while let Some(Ok(entry)) = entries.next() {
+            level.position = entry.next_entry_cookie();
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            match self.count(dir, name) {
+                Ok(true) => {
+                    if let Ok(child) = same_mount(dir, OsStr::from_bytes(name.to_bytes())) {
+                        below = Ok(Some(child));
+                        break;
+                    }
+                }
+                Ok(false) => {}
+                Err(error) => {
+                    below = Err(error);
+                    break;
+                }
+            }
+        }
+        self.buffer = buffer;
+        below
+    }
+
+    /// Counts one entry; whether it is a directory.
+    fn count(&mut self, dir: &OwnedFd, name: &CStr) -> rustix::io::Result<bool> {
+        let Ok(stat) = statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
+            return Ok(false);
+        };
+        let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
+        if stat.st_nlink > 1 && !is_dir && self.is_known((stat.st_dev, stat.st_ino)) {
+            return Ok(false);
+        }
+        let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
+        self.bytes = self.bytes.saturating_add(blocks.saturating_mul(512));
+        self.inodes += 1;
+        let is_late = self.inodes.is_multiple_of(CLOCK_EVERY) && Instant::now() >= self.until;
+        if is_late || self.inodes > MAX_ENTRIES {
+            return Err(Errno::TOOBIG);
+        }
+        Ok(is_dir)
+    }
+
     /// Whether a file was counted under another name.
     fn is_known(&mut self, file: (u64, u64)) -> bool {
         if self.seen.len() < MAX_SHARED {
@@ -95,41 +177,6 @@ impl Measured {
         } else {
             self.seen.contains(&file)
         }
-    }
-
-    /// Counts what a directory holds.
-    fn level(&mut self, dir: OwnedFd) -> rustix::io::Result<Level> {
-        let own = fstat(&dir)?;
-        let mut left = Vec::new();
-        for entry in Dir::read_from(&dir)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let Ok(stat) = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW) else {
-                continue;
-            };
-            let is_dir = FileType::from_raw_mode(stat.st_mode) == FileType::Directory;
-            if stat.st_nlink > 1 && !is_dir && self.is_known((stat.st_dev, stat.st_ino)) {
-                continue;
-            }
-            let blocks = u64::try_from(stat.st_blocks).unwrap_or(0);
-            self.bytes = self.bytes.saturating_add(blocks.saturating_mul(512));
-            self.inodes += 1;
-            if self.inodes > MAX_ENTRIES {
-                return Err(Errno::TOOBIG);
-            }
-            if is_dir {
-                left.push(OsStr::from_bytes(name.to_bytes()).to_owned());
-            }
-        }
-        Ok(Level {
-            dir: Some(dir),
-            device: own.st_dev,
-            inode: own.st_ino,
-            left,
-        })
     }
 }
 
@@ -153,8 +200,8 @@ mod tests {
         }
         std::fs::write(host.join("f"), vec![1; 1 << 20]).unwrap();
         std::os::unix::fs::symlink(&host, volume.join("link")).unwrap();
-        assert!(disk_use(&volume).0 < 1 << 20);
-        assert_eq!(disk_use(&volume).1, 1);
+        assert!(measure_tree(&volume).0 < 1 << 20);
+        assert_eq!(measure_tree(&volume).1, 1);
         // Deeper than the longest path and than there are descriptors.
         let depth = 3000;
         let mut at = open_dir(CWD, &volume).unwrap();
@@ -165,10 +212,41 @@ mod tests {
         let flags = OFlags::CREATE | OFlags::WRONLY;
         let file = openat(&at, "f", flags, Mode::RWXU).unwrap();
         rustix::io::write(&file, &vec![1; 1 << 16]).unwrap();
-        let (bytes, inodes) = disk_use(&volume);
+        let (bytes, inodes) = measure_tree(&volume);
         assert_eq!(inodes, depth + 2);
         assert!(bytes >= 1 << 16, "{bytes}");
         let root = Root::open(tmp.path(), Links::Refused).unwrap();
         root.remove_tree("volume").unwrap();
+    }
+
+    #[test]
+    fn all_is_counted_once_wherever_reading_is_broken_off() {
+        let tmp = tempfile::tempdir().unwrap();
+        let mut wanted = 0;
+        // More directories beside one another than are read at once, files and directories between them.
+        for n in 0..500 {
+            let dir = tmp
+                .path()
+                .join(format!("a-directory-with-a-longer-name-{n}"));
+            std::fs::create_dir(&dir).unwrap();
+            std::fs::create_dir(dir.join("empty")).unwrap();
+            std::fs::write(dir.join("file"), "x").unwrap();
+            std::fs::write(tmp.path().join(format!("file-{n}")), "x").unwrap();
+            wanted += 4;
+        }
+        std::fs::hard_link(tmp.path().join("file-0"), tmp.path().join("again")).unwrap();
+        assert_eq!(measure_tree(tmp.path()).1, wanted);
+        assert_eq!(measure_tree(tmp.path().join("none")), (0, 0));
+    }
+
+    #[test]
+    fn time_that_is_up_ends_the_walk() {
+        let tmp = tempfile::tempdir().unwrap();
+        for n in 0..2 * CLOCK_EVERY {
+            std::fs::write(tmp.path().join(n.to_string()), "").unwrap();
+        }
+        let mut measured = Measured::new(Instant::now());
+        measured.tree(tmp.path()).unwrap_err();
+        assert_eq!(measured.inodes, CLOCK_EVERY);
     }
 }

@@ -3,7 +3,7 @@
 use crate::paths::{self, NodePaths};
 use crate::{components, owner};
 use anyhow::{Context, Result, bail};
-use davit_node::volumes::mounts::mount_points;
+use davit_beneath::mountinfo::{is_mount_point, mount_points};
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Runtime};
 use davit_proto::cri::v1::ContainerState;
 use futures::future::join_all;
@@ -228,7 +228,7 @@ impl Place {
         let dirs = node.iter().map(|(dir, _)| dir).chain([&self.data_dir]);
         for dir in dirs {
             if let Some(mount) = mounts_below(dir)?.pop() {
-                bail!("{mount} is mounted: nothing is removed");
+                bail!("{} is mounted: nothing is removed", mount.display());
             }
         }
         if let Some((kubelet, _held)) = node {
@@ -242,10 +242,15 @@ impl Place {
             }
         }
         // It may be somebody's home: what is not davit's stays, and the directory with it.
-        for name in names(&self.data_dir) {
-            if paths::is_own(&name) {
-                remove(&self.data_dir.join(name))?;
-            }
+        let (mut made, others) = paths::made_in(&self.data_dir)?;
+        // What says so goes last: somebody may have to try again.
+        made.sort_by_key(|name| name == paths::MARK);
+        for name in made {
+            remove(&self.data_dir.join(name))?;
+        }
+        for name in others {
+            let path = self.data_dir.join(name);
+            eprintln!("davit: {} was there before davit and stays", path.display());
         }
         let _kept = std::fs::remove_dir(&self.data_dir);
         Ok(())
@@ -290,17 +295,16 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 /// What is mounted below a directory, the deepest last. The directory itself may be a file system of the administrator's.
-fn mounts_below(dir: &Path) -> Result<Vec<String>> {
+fn mounts_below(dir: &Path) -> Result<Vec<PathBuf>> {
     let mut all = mount_points().context("cannot read what is mounted")?;
-    all.retain(|point| Path::new(point).starts_with(dir) && Path::new(point) != dir);
+    all.retain(|point| point.starts_with(dir) && point != dir);
     Ok(all)
 }
 
 /// Takes back that a directory was bound to itself, to be shared. A file system of its own that is mounted there stays.
 fn release(dir: &Path) -> Result<()> {
     let device = |path: &Path| std::fs::metadata(path).map(|meta| meta.dev()).ok();
-    let is_mounted =
-        mount_points().is_ok_and(|all| all.iter().any(|point| Path::new(point) == dir));
+    let is_mounted = is_mount_point(dir).context("cannot know what is mounted")?;
     if is_mounted && device(dir) == dir.parent().and_then(device) {
         umount2(dir, MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH)
             .with_context(|| format!("cannot unmount {}", dir.display()))?;
@@ -312,10 +316,10 @@ fn release(dir: &Path) -> Result<()> {
 fn unmount_below(dir: &Path) -> Result<()> {
     // Later mounts may stand on earlier ones.
     for point in mounts_below(dir)?.iter().rev() {
-        let plain = umount2(point.as_str(), MntFlags::UMOUNT_NOFOLLOW);
+        let plain = umount2(point, MntFlags::UMOUNT_NOFOLLOW);
         if plain.is_err() {
             let flags = MntFlags::UMOUNT_NOFOLLOW | MntFlags::MNT_DETACH;
-            umount2(point.as_str(), flags).with_context(|| format!("cannot unmount {point}"))?;
+            umount2(point, flags).with_context(|| format!("cannot unmount {}", point.display()))?;
         }
     }
     Ok(())

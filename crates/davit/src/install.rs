@@ -6,13 +6,15 @@ use crate::configuration::{self, Setting};
 use crate::{down, paths};
 use anyhow::{Context, Result, bail};
 use std::ffi::OsString;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const BINARY: &str = "usr/local/bin/davit";
 /// Makes `kubectl davit`.
 const PLUGIN: &str = "usr/local/bin/kubectl-davit";
+/// What that link says.
+const PLUGIN_SAYS: &str = "davit";
 const COMPLETION: &str = "usr/share/bash-completion/completions/davit";
 const CONFIGURATION: &str = "etc/davit/davit.yaml";
 const UNIT: &str = "etc/systemd/system/davit.service";
@@ -81,8 +83,12 @@ pub(crate) fn install(args: &Install, commands: &clap::Command) -> Result<()> {
     let configuration = wanted_configuration(commands, command, &args.flags, &file)?;
     write_binary(&place.at(BINARY))?;
     match std::fs::symlink_metadata(place.at(PLUGIN)) {
-        Ok(_) => {}
-        Err(_) => symlink("davit", place.at(PLUGIN)).context("cannot make kubectl-davit")?,
+        Ok(_) if is_our_plugin(&place) => {}
+        Ok(_) => println!(
+            "{} is there already, not davit's, and stays",
+            place.at(PLUGIN).display()
+        ),
+        Err(_) => symlink(PLUGIN_SAYS, place.at(PLUGIN)).context("cannot make kubectl-davit")?,
     }
     let script = configuration::completion(commands, clap_complete::Shell::Bash);
     write(&place.at(COMPLETION), &script, 0o644)?;
@@ -133,12 +139,10 @@ pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Resu
             }
         }
     }
-    let mut files = vec![
-        unit,
-        place.at(COMPLETION),
-        place.at(PLUGIN),
-        place.at(BINARY),
-    ];
+    let mut files = vec![unit, place.at(COMPLETION), place.at(BINARY)];
+    if is_our_plugin(&place) {
+        files.push(place.at(PLUGIN));
+    }
     if args.purge {
         files.push(file.clone());
     }
@@ -155,6 +159,11 @@ pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Resu
         systemctl(&["daemon-reload"])?;
     }
     Ok(())
+}
+
+/// Whether kubectl-davit is the link that [`install`] makes.
+fn is_our_plugin(place: &Place) -> bool {
+    std::fs::read_link(place.at(PLUGIN)).is_ok_and(|says| says == Path::new(PLUGIN_SAYS))
 }
 
 /// The text for the configuration file; none if the one that is there stays. Either is one that the command starts with.
@@ -231,9 +240,21 @@ fn write_binary(to: &Path) -> Result<()> {
 fn write(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let what = || format!("cannot write {}", path.display());
     if let Some(dir) = path.parent() {
-        std::fs::create_dir_all(dir).with_context(what)?;
+        make_dirs(dir).with_context(what)?;
     }
     davit_beneath::write_durably(path, bytes, mode).with_context(what)
+}
+
+/// Makes what is missing of a directory for all to enter, whatever the umask of who installs.
+fn make_dirs(dir: &Path) -> std::io::Result<()> {
+    if dir.is_dir() || dir == Path::new("") {
+        return Ok(());
+    }
+    if let Some(above) = dir.parent() {
+        make_dirs(above)?;
+    }
+    std::fs::create_dir(dir)?;
+    std::fs::set_permissions(dir, std::fs::Permissions::from_mode(0o755))
 }
 
 fn remove(path: &Path) -> Result<()> {
@@ -255,4 +276,28 @@ fn systemctl(args: &[&str]) -> Result<()> {
         bail!("{} has failed: {status}", said());
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_of_somebody_else_is_not_ours() {
+        let tmp = tempfile::tempdir().unwrap();
+        let place = Place::new(Some(tmp.path())).unwrap();
+        let plugin = place.at(PLUGIN);
+        make_dirs(plugin.parent().unwrap()).unwrap();
+        let mode = std::fs::metadata(tmp.path().join("usr/local")).unwrap();
+        assert_eq!(mode.permissions().mode() & 0o777, 0o755);
+        assert!(!is_our_plugin(&place));
+        symlink(PLUGIN_SAYS, &plugin).unwrap();
+        assert!(is_our_plugin(&place));
+        std::fs::remove_file(&plugin).unwrap();
+        symlink("/opt/another", &plugin).unwrap();
+        assert!(!is_our_plugin(&place));
+        std::fs::remove_file(&plugin).unwrap();
+        std::fs::write(&plugin, "#!/bin/sh\n").unwrap();
+        assert!(!is_our_plugin(&place));
+    }
 }

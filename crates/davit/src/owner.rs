@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, fcntl_lock};
+use rustix::fs::{FlockOperation, OFlags, fcntl_lock};
 use rustix::io::Errno;
 use rustix::process::{
     Flock, FlockType, Pid, PidfdFlags, Signal, fcntl_getlk, getppid, pidfd_open, pidfd_send_signal,
@@ -42,6 +42,8 @@ pub(crate) fn own(data_dir: &Path, command: &str) -> Result<Owned> {
         .create(true)
         .truncate(false)
         .mode(0o600)
+        // Who had the directory before may have put a link or a FIFO there.
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
         .open(&path)
         .with_context(|| format!("cannot open {}", path.display()))?;
     match fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -76,7 +78,7 @@ pub(crate) fn users(data_dir: &Path) -> Result<Vec<(String, File, Pid)>> {
     let locks = std::fs::read_dir(data_dir.join(LOCKS));
     for entry in locks.into_iter().flatten().flatten() {
         let command = entry.file_name().to_string_lossy().into_owned();
-        let file = OpenOptions::new().write(true).open(entry.path());
+        let file = davit_beneath::open_own_for_writing(entry.path());
         let file = file.with_context(|| format!("cannot open {}", entry.path().display()))?;
         if let Some(pid) = holder(&file)? {
             found.push((command, file, pid));

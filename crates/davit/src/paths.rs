@@ -57,8 +57,8 @@ pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
         .context("no kubeconfig found; start a cluster with `davit up`, or name one with --kubeconfig FILE")
 }
 
-/// What davit puts into its data directory, beside kubeconfigs.
-const OWN: [&str; 13] = [
+/// What davit puts into its data directory.
+const OWN: [&str; 18] = [
     "locks",
     "store",
     "pki",
@@ -72,24 +72,95 @@ const OWN: [&str; 13] = [
     "volumes",
     "api-server",
     "audit.log",
+    "admin.kubeconfig",
+    "node.kubeconfig",
+    "scheduler.kubeconfig",
+    "controllers.kubeconfig",
+    MARK,
 ];
 
+/// Says which names in the data directory are davit's: in a directory that holds more (`/var/lib`, a home) others may have
+/// used the same ones.
+pub(crate) const MARK: &str = ".davit";
+/// What commands lock, below `locks`.
+const OF_COMMANDS: [&str; 3] = ["up", "node", "server"];
+/// In the mark: everything of a name in [`OWN`].
+const ALL: &str = "*";
+/// Bytes of a mark.
+const MARK_LIMIT: u64 = 4096;
+
 /// Whether davit puts something of this name into its data directory.
-pub(crate) fn is_own(name: &str) -> bool {
-    OWN.contains(&name) || name.ends_with(".kubeconfig")
+fn is_own(name: &str) -> bool {
+    OWN.contains(&name)
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let name = |entry: std::fs::DirEntry| entry.file_name().to_string_lossy().into_owned();
+    entries.map(name).collect()
+}
+
+/// Whether a davit has run there that wrote nothing down: each has left a file named after its command.
+fn was_davits(dir: &Path) -> bool {
+    let locks = dir.join("locks");
+    OF_COMMANDS.iter().any(|name| locks.join(name).is_file())
+}
+
+/// Writes down what in the data directory is going to be davit's, unless that is written down. Of what was there before
+/// davit nothing is; where an older davit has been, which wrote nothing down, everything that looks like it.
+fn mark(dir: &Path, names: &[String], is_shared: bool) -> Result<()> {
+    if names.iter().any(|name| name == MARK) {
+        return Ok(());
+    }
+    let made: Vec<&str> = if is_shared && !was_davits(dir) {
+        let is_new = |own: &&str| !names.iter().any(|name| name == own);
+        OWN.into_iter().filter(is_new).collect()
+    } else {
+        vec![ALL]
+    };
+    davit_beneath::write_private(dir.join(MARK), made.join("\n").as_bytes())
+        .with_context(|| format!("data directory {}", dir.display()))
+}
+
+/// What in a data directory davit has made, and what only has a name like it.
+///
+/// # Errors
+/// What was written down about it cannot be read.
+pub(crate) fn made_in(dir: &Path) -> Result<(Vec<String>, Vec<String>)> {
+    let present = names(dir);
+    let made = match davit_beneath::read_own(dir.join(MARK), MARK_LIMIT) {
+        Ok(text) => String::from_utf8_lossy(&text).into_owned(),
+        // An older davit has written nothing down.
+        Err(error) if error.is_not_found() => {
+            let is_shared = present.iter().any(|name| !is_own(name));
+            (if is_shared && !was_davits(dir) {
+                MARK
+            } else {
+                ALL
+            })
+            .to_owned()
+        }
+        Err(error) => return Err(error).with_context(|| format!("{MARK} in {}", dir.display())),
+    };
+    let is_made = |name: &String| made.lines().any(|line| line == ALL || line == name);
+    Ok(present
+        .into_iter()
+        .filter(|name| is_own(name))
+        .partition(is_made))
 }
 
 /// Makes the data directory, or closes one that is there to other accounts. Should it hold anything besides what davit
 /// puts there, it may be somebody else's (`/var/lib`, a home): then its mode stays, and only the directories in it are
 /// closed, each by the component whose it is.
+///
+/// # Errors
+/// It belongs to another account.
 pub(crate) fn protect_data_dir(dir: &Path) -> Result<()> {
-    let foreign = std::fs::read_dir(dir)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .find(|name| !is_own(name));
+    refuse_others(dir)?;
+    let names = names(dir);
+    let foreign = names.iter().find(|name| !is_own(name));
     if let Some(name) = foreign {
+        mark(dir, &names, true)?;
         tracing::info!(
             dir = %dir.display(), %name,
             "the data directory holds more than davit's data; who may list it is left as it is"
@@ -97,7 +168,19 @@ pub(crate) fn protect_data_dir(dir: &Path) -> Result<()> {
         return Ok(());
     }
     davit_beneath::private_dir(dir, 0o700)
-        .with_context(|| format!("data directory {}", dir.display()))
+        .with_context(|| format!("data directory {}", dir.display()))?;
+    mark(dir, &names, false)
+}
+
+/// Refuses a directory of another account than root's and our own: whose it is could put what he likes in the place of
+/// anything in it. What is not there yet is nobody's.
+fn refuse_others(dir: &Path) -> Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    let owner = match std::fs::metadata(dir) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other.with_context(|| dir.display().to_string())?.uid(),
+    };
+    Ok(davit_beneath::ours(dir, owner)?)
 }
 
 /// The directories of a node, all below one root: `/` on a real node.
@@ -116,6 +199,7 @@ impl NodePaths {
             None if is_root() => PathBuf::from("/"),
             None => data_dir.join("root"),
         };
+        refuse_others(&root)?;
         Ok(Self { root })
     }
 
@@ -160,6 +244,64 @@ pub(crate) fn host_name() -> Result<String> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn what_was_there_before_davit_is_not_davits() {
+        let tmp = tempfile::tempdir().unwrap();
+        let made = |dir: &Path| {
+            let (mut made, mut others) = made_in(dir).unwrap();
+            made.sort();
+            others.sort();
+            (made, others)
+        };
+        let dir = |name: &str, before: &[&str]| {
+            let dir = tmp.path().join(name);
+            for name in before {
+                std::fs::create_dir_all(dir.join(name)).unwrap();
+            }
+            dir
+        };
+        // A home: the user's own `volumes`, and what davit makes later.
+        let home = dir("home", &["volumes", "letters"]);
+        std::fs::write(home.join("prod.kubeconfig"), "").unwrap();
+        protect_data_dir(&home).unwrap();
+        for name in ["locks", "store"] {
+            std::fs::create_dir(home.join(name)).unwrap();
+        }
+        protect_data_dir(&home).unwrap();
+        let expected = [".davit", "locks", "store"].map(str::to_owned).to_vec();
+        assert_eq!(made(&home), (expected, vec!["volumes".to_owned()]));
+        // Nothing but davit's, from the beginning or from an older davit.
+        let own = dir("own", &[]);
+        protect_data_dir(&own).unwrap();
+        std::fs::create_dir(own.join("volumes")).unwrap();
+        assert_eq!(made(&own).0, [".davit", "volumes"]);
+        let older = dir("older", &["locks", "volumes", "letters"]);
+        std::fs::write(older.join("locks/node"), "").unwrap();
+        assert_eq!(made(&older).0, ["locks", "volumes"]);
+        let none = dir("none", &["root", "letters"]);
+        assert_eq!(made(&none), (Vec::new(), vec!["root".to_owned()]));
+    }
+
+    #[test]
+    fn a_directory_of_another_account_is_refused() {
+        if !is_root() {
+            println!("skipped: giving directories away needs root");
+            return;
+        }
+        let tmp = tempfile::tempdir().unwrap();
+        let dir = tmp.path().join("dir");
+        protect_data_dir(&dir).unwrap();
+        NodePaths::new(Some(&dir), tmp.path()).unwrap();
+        std::os::unix::fs::chown(&dir, Some(1234), None).unwrap();
+        // Also where it holds more than davit's own.
+        for name in ["store", "somebody-elses"] {
+            std::fs::create_dir(dir.join(name)).unwrap();
+            let error = protect_data_dir(&dir).unwrap_err().to_string();
+            assert!(error.contains("belongs to user 1234"), "{error}");
+        }
+        NodePaths::new(Some(&dir), tmp.path()).unwrap_err();
+    }
 
     #[test]
     fn only_a_data_directory_of_our_own_is_closed() {

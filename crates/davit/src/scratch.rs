@@ -4,6 +4,7 @@ use crate::args::Up;
 use crate::down::Place;
 use crate::owner;
 use anyhow::{Context, Result, bail};
+use davit_beneath::mountinfo::is_mount_point;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -109,7 +110,10 @@ pub(crate) async fn sweep(args: &Up) {
         let process = name
             .strip_prefix(PREFIX)
             .and_then(|n| n.parse::<u32>().ok());
-        let Some(process) = process.filter(|_| meta.is_dir() && meta.uid() == own) else {
+        // Ours alone from the beginning, and nothing that is mounted there: others write in this directory, too.
+        let is_ours = meta.is_dir() && meta.uid() == own && meta.mode() & 0o7777 == 0o700;
+        let is_plain = || is_mount_point(&entry.path()).is_ok_and(|mounted| !mounted);
+        let Some(process) = process.filter(|_| is_ours && is_plain()) else {
             continue;
         };
         let (data, root) = (entry.path().join("data"), entry.path().join("root"));

@@ -9,16 +9,14 @@ use crate::paths::PRIVATE_DIR;
 use crate::pod::{PodExt, Role};
 use crate::resources;
 use crate::runtime_state::{PodRuntime, container_annotations, container_labels, sandbox_labels};
-use crate::volumes::{Mounted, Ready};
+use crate::volumes::{Mounted, Ready, SubPath, too_many_sub_paths};
 use crate::{dns, security, sysctls};
-use davit_beneath::{Inode, Links, Root, private_dir};
+use davit_beneath::private_dir;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeDevice, VolumeMount};
-use rustix::fs::FileType;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -54,6 +52,9 @@ pub enum Error {
         /// What is wrong.
         cause: String,
     },
+    /// More sub-paths than the node mounts.
+    #[error("{0}")]
+    TooManySubPaths(String),
     /// Files that the node makes for the container.
     #[error("{what}: {source}")]
     Io {
@@ -223,7 +224,7 @@ pub async fn container(ctx: &Context, parts: Parts<'_>) -> Result<cri::Container
             .map(Cow::Borrowed)
             .or_else(|| of_devices(name))
     };
-    let mut mounts = mounts(ctx, &parts, lookup)?;
+    let mut mounts = mounts(ctx, &parts, lookup).await?;
     let mut devices = parts.devices.devices.clone();
     devices.extend(volume_devices(&parts)?);
     let users = users(ctx, pod)?;
@@ -318,7 +319,7 @@ fn ephemeral_target(pod: &Pod, name: &str, runtime: &PodRuntime) -> Option<Strin
     runtime.latest(target).map(|c| c.id.clone())
 }
 
-fn mounts<'a>(
+async fn mounts<'a>(
     ctx: &Context,
     parts: &Parts<'_>,
     lookup: impl Fn(&str) -> Option<Cow<'a, str>>,
@@ -329,11 +330,16 @@ fn mounts<'a>(
         volumes,
         ..
     } = parts;
+    if let Some(why) = too_many_sub_paths(pod, container) {
+        return Err(Error::TooManySubPaths(why));
+    }
     let mut out = parts.devices.mounts.clone();
+    let mut of_volumes = Vec::new();
+    let mut wanted = Vec::new();
     for (index, mount) in container.volume_mounts.iter().flatten().enumerate() {
         let sub = sub_path(parts, mount, &lookup)?;
         if let Some(image) = parts.image_volumes.get(&mount.name) {
-            out.push(cri::Mount {
+            of_volumes.push(cri::Mount {
                 container_path: absolute(&mount.mount_path),
                 readonly: true,
                 image: Some(image.clone()),
@@ -352,19 +358,24 @@ fn mounts<'a>(
                 container: container.name.clone(),
             });
         };
-        let host = match sub {
-            Some(sub) => mount_sub_path(ctx, parts, mount, index, root, &sub)?,
-            None => root.clone(),
-        };
+        if let Some(path) = sub {
+            let part = SubPath {
+                volume: mount.name.clone(),
+                index,
+                root: root.clone(),
+                path,
+            };
+            wanted.push((of_volumes.len(), part));
+        }
         let propagation = match mount.mount_propagation.as_deref() {
             Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
             Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,
             _ => cri::MountPropagation::PropagationPrivate,
         };
         let read_only = mount.read_only == Some(true);
-        out.push(cri::Mount {
+        of_volumes.push(cri::Mount {
             container_path: absolute(&mount.mount_path),
-            host_path: host.to_string_lossy().into_owned(),
+            host_path: root.to_string_lossy().into_owned(),
             readonly: read_only || *volume_read_only || is_projected(pod, &mount.name),
             propagation: propagation as i32,
             recursive_read_only: read_only
@@ -372,6 +383,10 @@ fn mounts<'a>(
             ..cri::Mount::default()
         });
     }
+    for (place, host) in mount_sub_paths(ctx, parts, wanted).await? {
+        of_volumes[place].host_path = host.to_string_lossy().into_owned();
+    }
+    out.extend(of_volumes);
     let taken = |path: &str| {
         container
             .volume_mounts
@@ -453,7 +468,7 @@ fn sub_path<'a>(
     mount: &VolumeMount,
     lookup: &impl Fn(&str) -> Option<Cow<'a, str>>,
 ) -> Result<Option<String>, Error> {
-    let failed = |cause: String| sub_path_error(parts, mount, cause);
+    let failed = |cause: String| sub_path_error(parts, &mount.name, cause);
     let expr = mount.sub_path_expr.as_deref().filter(|e| !e.is_empty());
     let sub = match (expr, mount.sub_path.as_deref().filter(|s| !s.is_empty())) {
         (Some(expr), _) => expand_sub_path(expr, lookup).map_err(failed)?,
@@ -490,60 +505,27 @@ fn expand_sub_path<'a>(
     }
 }
 
-fn sub_path_error(parts: &Parts<'_>, mount: &VolumeMount, cause: String) -> Error {
+fn sub_path_error(parts: &Parts<'_>, volume: &str, cause: String) -> Error {
     Error::SubPath {
-        volume: mount.name.clone(),
+        volume: volume.to_owned(),
         container: parts.container.name.clone(),
         cause,
     }
 }
 
-/// Mounts a part of a volume where the container's mount takes it from.
-fn mount_sub_path(
+/// Mounts the parts of volumes that the container gets. Each comes and goes with its place among the mounts.
+async fn mount_sub_paths(
     ctx: &Context,
     parts: &Parts<'_>,
-    mount: &VolumeMount,
-    index: usize,
-    root: &Path,
-    sub: &str,
-) -> Result<PathBuf, Error> {
-    let failed_io = |e: io::Error| sub_path_error(parts, mount, format!("{sub:?}: {e}"));
-    let source = open_sub_path(root, sub).map_err(failed_io)?;
-    let target = ctx
-        .paths
-        .subpath(parts.pod.uid(), &mount.name, &parts.container.name, index);
-    if ctx.volumes.mounter().is_mount_point(&target) {
-        return Ok(target);
-    }
-    let is_dir = source.kind().map_err(|e| failed_io(e.into()))? == FileType::Directory;
-    let parent = target.parent().unwrap_or(root);
-    private_dir(parent, PRIVATE_DIR).map_err(|e| failed_io(e.into()))?;
-    if is_dir {
-        std::fs::create_dir_all(&target).map_err(failed_io)?;
-    } else if !target.exists() {
-        std::fs::write(&target, []).map_err(failed_io)?;
-    }
-    match ctx.volumes.mounter().bind(&source.into(), &target) {
-        Ok(()) => Ok(target),
-        // Nodes that mount nothing run nothing either; the path as it resolves now has to do.
-        Err(e) if e.kind() == io::ErrorKind::Unsupported => {
-            root.join(sub).canonicalize().map_err(failed_io)
-        }
-        Err(e) => Err(failed_io(e)),
-    }
-}
-
-/// Opens what is at a sub-path of a volume; a directory is made where nothing is, with the volume's permissions. Links
-/// that containers have put there are followed inside the volume only.
-fn open_sub_path(volume: &Path, sub: &str) -> io::Result<Inode> {
-    let root = Root::open(volume, Links::Inside)?;
-    match root.entry(sub) {
-        Err(error) if error.is_not_found() => {
-            let mode = root.entry("")?.stat()?.st_mode & 0o777;
-            Ok(Inode::from(OwnedFd::from(root.mkdir_all(sub, mode)?)))
-        }
-        other => Ok(other?),
-    }
+    wanted: Vec<(usize, SubPath)>,
+) -> Result<impl Iterator<Item = (usize, PathBuf)>, Error> {
+    let (places, wanted): (Vec<usize>, Vec<SubPath>) = wanted.into_iter().unzip();
+    let container = &parts.container.name;
+    let mounted = ctx.volumes.mount_sub_paths(parts.pod, container, wanted);
+    let mounted = mounted
+        .await
+        .map_err(|error| sub_path_error(parts, &error.volume, error.cause))?;
+    Ok(places.into_iter().zip(mounted))
 }
 
 fn hosts_file(ctx: &Context, pod: &Pod, facts: &NodeFacts) -> Result<PathBuf, Error> {
@@ -594,50 +576,4 @@ fn write_file(path: &Path, data: &[u8], mode: u32, what: &'static str) -> Result
     }
     std::fs::write(path, data).map_err(failed)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).map_err(failed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::fs::{MetadataExt, symlink};
-
-    #[test]
-    fn sub_paths_stay_inside_and_change_nothing_outside() {
-        let tmp = tempfile::tempdir().unwrap();
-        let (volume, host) = (tmp.path().join("vol"), tmp.path().join("host"));
-        for dir in [&volume, &host] {
-            std::fs::create_dir(dir).unwrap();
-        }
-        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
-        std::fs::set_permissions(&volume, std::fs::Permissions::from_mode(0o777)).unwrap();
-        std::fs::set_permissions(&host, std::fs::Permissions::from_mode(0o700)).unwrap();
-        open_sub_path(&volume, "in/deep").unwrap();
-        assert_eq!(mode(&volume.join("in/deep")), 0o777);
-        symlink("in/deep", volume.join("good")).unwrap();
-        assert_eq!(
-            open_sub_path(&volume, "good")
-                .unwrap()
-                .stat()
-                .unwrap()
-                .st_ino,
-            std::fs::metadata(volume.join("in/deep")).unwrap().ino()
-        );
-        symlink(&host, volume.join("out")).unwrap();
-        symlink("../host", volume.join("up")).unwrap();
-        symlink("../host/none", volume.join("dangling")).unwrap();
-        for bad in [
-            "out",
-            "out/x",
-            "up",
-            "up/x",
-            "dangling",
-            "dangling/x",
-            "../x",
-        ] {
-            assert!(open_sub_path(&volume, bad).is_err(), "{bad}");
-        }
-        assert_eq!(mode(&host), 0o700);
-        assert_eq!(std::fs::read_dir(&host).unwrap().count(), 0);
-        assert!(!tmp.path().join("x").exists());
-    }
 }

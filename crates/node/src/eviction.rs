@@ -24,6 +24,7 @@ use crate::resources::Qos;
 use crate::runtime_state::keys;
 use crate::status::Verdict;
 use crate::worker::Forced;
+use davit_oci::cgroup::Hierarchies;
 use davit_proto::cri::v1 as cri;
 use k8s_openapi::api::core::v1::Pod;
 use rank::{Candidate, Usage};
@@ -32,7 +33,9 @@ use state::{Observations, Outlook, State, is_met};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 
 /// How long the loop waits for the containers of an evicted pod.
@@ -49,28 +52,50 @@ pub(crate) async fn run(ctx: Arc<Context>, inputs: Inputs, cancel: CancellationT
     if config.thresholds.is_empty() && !config.local_storage {
         return cancel.cancelled().await;
     }
-    let mut state = State::default();
-    let mut ticks = tokio::time::interval(config.period);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            _ = ticks.tick() => {}
-        }
-        tokio::select! {
-            () = cancel.cancelled() => return,
-            () = look(&ctx, &inputs, &mut state) => {}
-        }
+    let freed = AtomicBool::new(false);
+    // Pods decide how long measuring their files takes; memory that runs out does not wait for that.
+    let looking = async {
+        tokio::join!(
+            hold_to_limits(&ctx, &inputs, &freed),
+            watch_node(&ctx, &inputs, &freed)
+        );
+    };
+    tokio::select! {
+        () = cancel.cancelled() => {}
+        () = looking => {}
     }
 }
 
-async fn look(ctx: &Arc<Context>, inputs: &Inputs, state: &mut State) {
+fn ticks(period: Duration) -> Interval {
+    let mut ticks = tokio::time::interval(period);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Looks at what is left on the node. `freed`: pods that used too much of the disks have been ended since the last look.
+async fn watch_node(ctx: &Arc<Context>, inputs: &Inputs, freed: &AtomicBool) {
+    let mut state = State::default();
+    let mut ticks = ticks(ctx.options.eviction.period);
+    loop {
+        ticks.tick().await;
+        look(ctx, inputs, &mut state, freed).await;
+    }
+}
+
+/// Ends pods that use more of the disks than they may.
+async fn hold_to_limits(ctx: &Arc<Context>, inputs: &Inputs, freed: &AtomicBool) {
     let config = &ctx.options.eviction;
-    let over = match config.local_storage {
-        true => over_limits(ctx).await,
-        false => Vec::new(),
-    };
-    for (pod, excess) in &over {
+    let mut ticks = ticks(config.period);
+    while config.local_storage {
+        ticks.tick().await;
+        let over = over_limits(ctx).await;
+        end_over_limits(ctx, inputs, &over);
+        freed.fetch_or(!over.is_empty(), Ordering::Relaxed);
+    }
+}
+
+fn end_over_limits(ctx: &Context, inputs: &Inputs, over: &[(Arc<Pod>, storage::Excess)]) {
+    for (pod, excess) in over {
         let ending = Ending {
             signal: excess.signal,
             message: excess.message.clone(),
@@ -80,6 +105,10 @@ async fn look(ctx: &Arc<Context>, inputs: &Inputs, state: &mut State) {
         };
         let _ = end(ctx, inputs, pod, ending);
     }
+}
+
+async fn look(ctx: &Arc<Context>, inputs: &Inputs, state: &mut State, freed: &AtomicBool) {
+    let config = &ctx.options.eviction;
     let observations = ctx.options.measure.observe(&*ctx.runtime).await;
     let Outlook {
         conditions,
@@ -91,7 +120,8 @@ async fn look(ctx: &Arc<Context>, inputs: &Inputs, state: &mut State) {
         changed
     });
     // What they set free is seen at the next look.
-    let Some(threshold) = reclaim.filter(|_| over.is_empty()) else {
+    let enough = freed.swap(false, Ordering::Relaxed);
+    let Some(threshold) = reclaim.filter(|_| !enough) else {
         return;
     };
     let resource = threshold.signal.resource();
@@ -218,11 +248,12 @@ async fn over_limits(ctx: &Arc<Context>) -> Vec<(Arc<Pod>, storage::Excess)> {
             .insert(name.clone(), bytes);
     }
     let ctx = ctx.clone();
+    let until = Instant::now() + MEASURING;
     let measured = tokio::task::spawn_blocking(move || {
         let of = |pod: &Pod| {
             let none = BTreeMap::new();
             let layers = layers.get(pod.uid()).unwrap_or(&none);
-            storage::excess(pod, &storage::measure(&ctx.paths, pod, layers))
+            storage::excess(pod, &storage::measure(&ctx.paths, pod, layers, until))
         };
         let all = limited.into_iter();
         all.filter_map(|pod| of(&pod).map(|excess| (pod, excess)))
@@ -240,11 +271,13 @@ async fn candidates(ctx: &Arc<Context>, signal: Signal) -> Vec<Candidate> {
     in_time(gathered).await
 }
 
-/// How long measuring what pods have on disks may take. A file system may hang.
-const MEASURING: Duration = Duration::from_secs(60);
+/// How long measuring what pods have on disks may take; after that what was known before has to do.
+const MEASURING: Duration = Duration::from_secs(45);
+/// How long the whole look at the disks may take. A file system may hang.
+const LOOKING: Duration = Duration::from_secs(60);
 
 async fn in_time<T: Default>(measured: tokio::task::JoinHandle<T>) -> T {
-    match tokio::time::timeout(MEASURING, measured).await {
+    match tokio::time::timeout(LOOKING, measured).await {
         Ok(measured) => measured.unwrap_or_default(),
         Err(_) => {
             tracing::warn!("what pods have on disks cannot be measured in time");
@@ -262,27 +295,26 @@ fn gather(ctx: &Context, stats: &[cri::ContainerStats], signal: Signal) -> Vec<C
         }
     }
     let on_disk = signal.condition() == Condition::Disk;
+    let until = on_disk.then(|| Instant::now() + MEASURING);
+    let measured = |dir: &Path| until.and_then(|until| measure::directory(dir, until));
+    let hierarchies = match signal {
+        Signal::PidAvailable => Hierarchies::detect().ok(),
+        _ => None,
+    };
     let active = ctx.pods.active_pods();
     let candidate = |pod: Arc<Pod>| {
         let containers = by_pod.get(pod.uid()).map(|list| {
-            let usage = |one: &&cri::ContainerStats| usage(ctx, &pod, one, on_disk);
+            let usage = |one: &&cri::ContainerStats| usage(ctx, &pod, one, &measured);
             list.iter().map(usage).collect()
         });
-        let volumes = match on_disk {
-            true => measure::directory(
-                &ctx.paths
-                    .pod(pod.uid())
-                    .join("volumes/kubernetes.io~empty-dir"),
-            ),
-            false => (0, 0),
-        };
-        let processes = match signal {
-            Signal::PidAvailable => processes(ctx, &pod),
-            _ => None,
-        };
+        let volumes = ctx.paths.pod(pod.uid());
+        let volumes = measured(&volumes.join("volumes/kubernetes.io~empty-dir"));
+        let processes = hierarchies
+            .as_ref()
+            .and_then(|all| processes(ctx, all, &pod));
         Candidate {
             containers,
-            volumes,
+            volumes: volumes.unwrap_or_default(),
             processes,
             pod,
         }
@@ -291,13 +323,17 @@ fn gather(ctx: &Context, stats: &[cri::ContainerStats], signal: Signal) -> Vec<C
 }
 
 /// Process numbers in the pod's cgroup.
-fn processes(ctx: &Context, pod: &Pod) -> Option<i64> {
-    let hierarchies = davit_oci::cgroup::Hierarchies::detect().ok()?;
+fn processes(ctx: &Context, hierarchies: &Hierarchies, pod: &Pod) -> Option<i64> {
     let count = hierarchies.cgroup(&ctx.pod_cgroup(pod)).usage().processes;
     i64::try_from(count).ok()
 }
 
-fn usage(ctx: &Context, pod: &Pod, stats: &cri::ContainerStats, on_disk: bool) -> Usage {
+fn usage(
+    ctx: &Context,
+    pod: &Pod,
+    stats: &cri::ContainerStats,
+    measured: &impl Fn(&Path) -> Option<(i64, i64)>,
+) -> Usage {
     let number = |value: &Option<cri::UInt64Value>| {
         let value = value.as_ref().map_or(0, |v| v.value);
         i64::try_from(value).unwrap_or(i64::MAX)
@@ -306,13 +342,8 @@ fn usage(ctx: &Context, pod: &Pod, stats: &cri::ContainerStats, on_disk: bool) -
     let name = labels.and_then(|l| l.get(keys::CONTAINER_NAME)).cloned();
     let container = name.unwrap_or_default();
     let layer = stats.writable_layer.as_ref();
-    let logs = match on_disk {
-        true => {
-            let dir = ctx.paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid());
-            measure::directory(&dir.join(Path::new(&container))).0
-        }
-        false => 0,
-    };
+    let logs = ctx.paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid());
+    let logs = measured(&logs.join(Path::new(&container))).map_or(0, |(bytes, _)| bytes);
     Usage {
         container,
         memory: stats

@@ -7,6 +7,7 @@ mod directories;
 
 use crate::context::Context;
 use davit_client::{Informer, object_ref};
+use davit_task::Task;
 use davit_volume::binding::{claim_ref, uid_of};
 use davit_volume::local::{self, NodeStorage, State};
 use directories::{Directories, Error, Record};
@@ -19,6 +20,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -52,14 +54,20 @@ pub(crate) async fn run(ctx: Arc<Context>, root: PathBuf, cancel: CancellationTo
         &mut tasks,
         cancel.clone(),
     );
+    let trash = Arc::new(Notify::new());
+    let emptying = Task::new("node", "local-volumes-trash", cancel.clone())
+        .keep(|| empty_trash(directories.clone(), trash.clone()));
     let keeper = Keeper {
         ctx,
-        directories,
+        directories: directories.clone(),
         volumes,
+        trash: trash.clone(),
     };
+    // Pods have made what is in the trash: however long it takes, other volumes are made and removed meanwhile.
     tokio::select! {
         () = cancel.cancelled() => {}
         () = keeper.run() => {}
+        () = emptying => {}
     }
     tasks.shutdown().await;
 }
@@ -68,6 +76,8 @@ struct Keeper {
     ctx: Arc<Context>,
     directories: Directories,
     volumes: Informer<PersistentVolume>,
+    /// Something has come into the trash.
+    trash: Arc<Notify>,
 }
 
 /// What a volume wants of its node.
@@ -118,7 +128,7 @@ impl Keeper {
             for volume in self.volumes.list() {
                 settled &= self.keep(&volume, &mut lost).await;
             }
-            settled &= self.empty_trash().await && self.tell_room(&mut told).await;
+            settled &= self.tell_room(&mut told).await;
             let wait = if settled { PERIOD } else { SOON };
             tokio::select! {
                 change = changes.next() => if change.is_none() { return },
@@ -150,7 +160,10 @@ impl Keeper {
         });
         let state = match (done.await, wish) {
             (Ok(Ok(())), Wish::Make) => State::Ready,
-            (Ok(Ok(())), Wish::Remove) => State::Removed,
+            (Ok(Ok(())), Wish::Remove) => {
+                self.trash.notify_one();
+                State::Removed
+            }
             (Ok(Ok(())), _) => return true,
             (Ok(Err(error)), _) => {
                 self.report(volume, wish, &error);
@@ -196,22 +209,6 @@ impl Keeper {
         }
     }
 
-    async fn empty_trash(&self) -> bool {
-        let directories = self.directories.clone();
-        let emptied = tokio::task::spawn_blocking(move || directories.empty_trash()).await;
-        match emptied.map_err(|e| e.to_string()) {
-            Ok(Ok(())) => true,
-            Ok(Err(error)) => {
-                tracing::warn!(%error, "data of a volume that was deleted is still there");
-                true
-            }
-            Err(error) => {
-                tracing::error!(%error, "the trash was not emptied");
-                true
-            }
-        }
-    }
-
     /// Puts into the node's annotations how much there is room for.
     async fn tell_room(&self, told: &mut Option<NodeStorage>) -> bool {
         let Some(node) = self.ctx.node_object() else {
@@ -247,6 +244,23 @@ impl Keeper {
             }
             Err(_) => false,
         }
+    }
+}
+
+/// Empties the trash whenever something has come into it, and from time to time.
+async fn empty_trash(directories: Directories, filled: Arc<Notify>) {
+    loop {
+        let directories = directories.clone();
+        let emptied = tokio::task::spawn_blocking(move || directories.empty_trash()).await;
+        match emptied.map_err(|e| e.to_string()) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "data of a volume that was deleted is still there");
+            }
+            Err(error) => tracing::error!(%error, "the trash was not emptied"),
+        }
+        // What cannot be removed now may be later.
+        let _ = tokio::time::timeout(PERIOD, filled.notified()).await;
     }
 }
 

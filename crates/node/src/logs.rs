@@ -4,9 +4,9 @@
 
 mod rotate;
 
-pub use rotate::{LogRotation, rotate_if_large};
+pub use rotate::{LogRotation, remove_log, rotate_if_large};
 
-use crate::paths::Paths;
+use crate::paths::{PRIVATE_DIR, Paths};
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use davit_beneath::{Links, Root};
@@ -62,6 +62,14 @@ impl LogFile {
 
     fn root(&self) -> io::Result<Root> {
         Ok(Root::open(&self.root, Links::Refused)?)
+    }
+
+    /// Makes the directory that it is to be in.
+    pub(crate) fn make_dir(&self) -> io::Result<()> {
+        let dir = self.path.parent().unwrap_or(Path::new(""));
+        davit_beneath::private_dir(&self.root, PRIVATE_DIR)?;
+        self.root()?.mkdir_all(dir, 0o755)?;
+        Ok(())
     }
 
     fn open(&self) -> io::Result<std::fs::File> {

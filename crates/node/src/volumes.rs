@@ -10,6 +10,7 @@ mod csi;
 mod device_mount;
 mod empty_dir;
 mod error;
+mod file_waits;
 mod flex;
 mod fs_group;
 mod host_path;
@@ -21,23 +22,27 @@ mod node_expand;
 mod persistent;
 mod projection;
 mod stats;
+mod sub_paths;
 mod tokens;
 mod trust_bundle;
 
 pub use error::{Cause, Error};
 pub(crate) use stats::file_system;
 pub use stats::{ClaimName, VolumeFigures};
+pub(crate) use sub_paths::{SubPath, too_many as too_many_sub_paths};
 
 use crate::env::NodeFacts;
 use crate::objects::ObjectSource;
 use crate::paths::{PRIVATE_DIR, Paths};
 use crate::pod::PodExt;
 use claims::Use;
+use davit_beneath::mountinfo::{is_there, mount_points};
 use davit_beneath::{Links, Root, private_dir};
 use davit_client::{EventRecorder, Informer};
 use davit_csi::Drivers;
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use error::io_error;
+use file_waits::FileWaits;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::{Node, Pod, Volume};
 use locks::Locks;
@@ -115,6 +120,10 @@ pub struct Volumes {
     /// Sizes of persistent volumes, by name.
     sizes: Mutex<BTreeMap<String, Known>>,
     placed: PlacedVolumes,
+    /// Threads that wait for file systems of others.
+    waits: FileWaits,
+    /// The same of those that measure.
+    measuring: FileWaits,
     /// Some staged volume may be used no more.
     unstage: Notify,
 }
@@ -141,6 +150,8 @@ impl Volumes {
             held: Mutex::default(),
             sizes: Mutex::default(),
             placed: PlacedVolumes::default(),
+            waits: FileWaits::default(),
+            measuring: FileWaits::default(),
             unstage: Notify::new(),
         }
     }
@@ -179,7 +190,7 @@ impl Volumes {
         Box::new(self.placed.clone())
     }
 
-    /// The mounter, for sub-paths.
+    /// The mounter.
     pub fn mounter(&self) -> &Arc<dyn Mounter> {
         &self.mounter
     }
@@ -309,7 +320,12 @@ impl Volumes {
         facts: &NodeFacts,
     ) -> Result<PathBuf, Cause> {
         if let Some(source) = &volume.host_path {
-            return host_path::set_up(source);
+            let source = source.clone();
+            let key = format!("hostPath {}/{}", pod.uid(), volume.name);
+            let set_up = self.waits.run(key, move || host_path::set_up(&source));
+            return set_up
+                .await
+                .unwrap_or_else(|e| Err(io_error("cannot look at the hostPath")(e)));
         }
         if let Some(source) = &volume.empty_dir {
             return empty_dir::set_up(self, pod, volume, source).await;
@@ -340,7 +356,8 @@ impl Volumes {
             std::fs::create_dir_all(&target)
                 .map_err(io_error("cannot make the volume's directory"))?;
             // Secrets must not reach the disk.
-            if in_memory && !mounter.is_mount_point(&target) {
+            let known = io_error("cannot know whether tmpfs is mounted");
+            if in_memory && !mounter.is_mount_point(&target).map_err(known)? {
                 mounter
                     .mount_memory(&target, None)
                     .map_err(io_error("cannot mount tmpfs"))?;
@@ -350,6 +367,12 @@ impl Volumes {
         })
         .await?;
         Ok(dir)
+    }
+
+    /// Whether something is mounted there.
+    fn is_mounted(&self, path: &Path) -> Result<bool, Cause> {
+        let mounted = self.mounter.is_mount_point(path);
+        mounted.map_err(io_error("cannot know what is mounted"))
     }
 
     /// Whether some pod of this node has the volume mounted, or may have.
@@ -364,7 +387,13 @@ impl Volumes {
             .flatten()
             .map(|entry| entry.file_name().to_string_lossy().into_owned());
         let others = names.filter(|other| other != uid);
-        let has = |other: &String| self.paths.volume(other, plugin, volume).exists();
+        // What is mounted there is not asked: it may hang. What cannot be known counts.
+        let has = |other: &String| {
+            is_there(&self.paths.volume(other, plugin, volume)).unwrap_or_else(|error| {
+                tracing::warn!(pod = %other, volume, %error, "not known to be unused");
+                true
+            })
+        };
         others.filter(has).collect()
     }
 
@@ -440,19 +469,20 @@ pub fn are_all(pod: &Pod, mounted: &Mounted) -> bool {
 
 /// Unmounts everything below `root`, the deepest first.
 fn unmount_below(mounter: &dyn Mounter, root: &Path) -> io::Result<()> {
-    let mut below: Vec<String> = mounts::mount_points()?
-        .into_iter()
-        .filter(|m| Path::new(m).starts_with(root))
-        .collect();
-    below.sort_by_key(|m| std::cmp::Reverse(m.len()));
+    let mut below = mount_points()?;
+    below.retain(|point| point.starts_with(root));
+    below.sort_by_key(|point| std::cmp::Reverse(point.as_os_str().len()));
     for point in &below {
-        mounter.unmount(Path::new(point))?;
+        mounter.unmount(point)?;
     }
-    let left = mounts::mount_points()?
+    let left = mount_points()?
         .into_iter()
-        .find(|m| Path::new(m).starts_with(root));
+        .find(|point| point.starts_with(root));
     match left {
-        Some(point) => Err(io::Error::other(format!("{point} is still mounted"))),
+        Some(point) => Err(io::Error::other(format!(
+            "{} is still mounted",
+            point.display()
+        ))),
         None => Ok(()),
     }
 }

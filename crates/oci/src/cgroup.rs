@@ -6,6 +6,7 @@
 mod breakdown;
 mod devices;
 
+use davit_beneath::mountinfo::{MountEntry, mount_table};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -58,37 +59,25 @@ impl Hierarchies {
     /// Finds the hierarchies from `/proc/self/mountinfo`.
     pub fn detect() -> Result<Self> {
         let path = Path::new("/proc/self/mountinfo");
-        Ok(Self::parse(
-            &fs::read_to_string(path).map_err(Error::new("read", path))?,
+        Ok(Self::among(
+            mount_table().map_err(Error::new("read", path))?,
         ))
     }
 
-    /// Reads mountinfo lines; the first mount of a controller counts.
-    fn parse(mountinfo: &str) -> Self {
+    /// The first mount of a controller counts.
+    fn among(table: Vec<MountEntry>) -> Self {
         let mut found = Hierarchies {
             v1: BTreeMap::new(),
             unified: None,
         };
-        for line in mountinfo.lines() {
-            let Some((left, right)) = line.split_once(" - ") else {
-                continue;
-            };
-            let Some(point) = left.split(' ').nth(4) else {
-                continue;
-            };
-            let mut right = right.split(' ');
-            let (kind, options) = (
-                right.next().unwrap_or_default(),
-                right.nth(1).unwrap_or_default(),
-            );
-            if kind == "cgroup2" {
-                found.unified.get_or_insert_with(|| PathBuf::from(point));
-            } else if kind == "cgroup" {
-                for controller in options.split(',').filter(|option| V1.contains(option)) {
-                    found
-                        .v1
-                        .entry(controller.to_owned())
-                        .or_insert_with(|| PathBuf::from(point));
+        for mount in table {
+            if mount.fs_type == "cgroup2" {
+                found.unified.get_or_insert(mount.point);
+            } else if mount.fs_type == "cgroup" {
+                let known = |option: &String| V1.contains(&option.as_str());
+                for controller in mount.options.into_iter().filter(known) {
+                    let point = || mount.point.clone();
+                    found.v1.entry(controller).or_insert_with(point);
                 }
             }
         }
@@ -631,7 +620,10 @@ mod tests {
 
     #[test]
     fn layouts() {
-        let hybrid = Hierarchies::parse(HYBRID);
+        let parse = |text: &str| {
+            Hierarchies::among(davit_beneath::mountinfo::read_table(text.as_bytes()).unwrap())
+        };
+        let hybrid = parse(HYBRID);
         assert!(!hybrid.is_unified());
         assert_eq!(hybrid.v1.keys().collect::<Vec<_>>(), ["cpu", "memory"]);
         assert_eq!(
@@ -639,13 +631,11 @@ mod tests {
             Some(Path::new("/sys/fs/cgroup/unified"))
         );
         assert_eq!(hybrid.roots().len(), 3);
-        let unified = Hierarchies::parse(
-            "31 30 0:27 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n",
-        );
+        let unified =
+            parse("31 30 0:27 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
         assert!(unified.is_unified());
-        let joined = Hierarchies::parse(
-            "31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n",
-        );
+        let joined =
+            parse("31 30 0:27 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n");
         assert_eq!(joined.roots().len(), 1);
     }
 

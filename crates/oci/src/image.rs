@@ -14,7 +14,7 @@ mod unpack;
 pub use reference::{ParseError, Reference};
 
 use crate::monitor::{read_json, start_ticks, write_durably};
-use davit_beneath::disk_use;
+use davit_beneath::{disk_use, measure_tree};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -23,6 +23,7 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// The reference that stands for the host's own root file system.
 pub const HOST_IMAGE: &str = "davit.local/host";
@@ -485,10 +486,10 @@ impl Images {
         Ok(())
     }
 
-    /// Bytes and inodes in use.
+    /// Bytes and inodes in use, as far as they are known by `until`.
     #[must_use]
-    pub fn disk_use(&self) -> (u64, u64) {
-        disk_use(&self.layers)
+    pub fn disk_use(&self, until: Instant) -> Option<(u64, u64)> {
+        disk_use(&self.layers, until)
     }
 
     fn temporary(&self) -> PathBuf {
@@ -551,7 +552,7 @@ impl Images {
         let size = new
             .layers
             .iter()
-            .map(|layer| disk_use(self.layers.join(layer)).0)
+            .map(|layer| measure_tree(self.layers.join(layer)).0)
             .sum();
         let tag = new.reference.as_ref().and_then(Reference::tagged);
         let digested = new

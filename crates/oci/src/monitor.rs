@@ -203,14 +203,14 @@ pub(crate) fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> io::Resu
 
 /// Start time of a process in clock ticks since boot, `None` when it does not exist.
 pub(crate) fn start_ticks(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command name is in parentheses and may hold anything; field 22 counts from the start.
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(19)?
-        .parse()
-        .ok()
+    ticks_of(&fs::read(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// Field 22 of `/proc/PID/stat`. The command's name is in parentheses and may hold any bytes, parentheses too.
+fn ticks_of(stat: &[u8]) -> Option<u64> {
+    let name_end = stat.iter().rposition(|b| *b == b')')?;
+    let fields = str::from_utf8(&stat[name_end + 1..]).ok()?;
+    fields.split_whitespace().nth(19)?.parse().ok()
 }
 
 /// Reads both files of a container's directory.
@@ -219,4 +219,27 @@ fn load(dir: &Path) -> io::Result<(Bundle, Spec)> {
     let bundle = read_json(&dir.join(files::BUNDLE))?.ok_or_else(need("no monitor.json"))?;
     let spec = read_json(&dir.join(files::CONFIG))?.ok_or_else(need("no config.json"))?;
     Ok((bundle, spec))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_command_hides_no_start_time() {
+        let rest = "S 1 7 7 0 -1 4194560 96 0 0 0 0 0 0 0 20 0 1 0 4711 2 3";
+        for name in [
+            &b"sh"[..],
+            b"a) S 1 (b",
+            b"\xff\xfe",
+            b") ) )",
+            b"",
+            b"x\n7 (y) S",
+        ] {
+            let stat = [b"42 (", name, b") ", rest.as_bytes(), b"\n"].concat();
+            assert_eq!(ticks_of(&stat), Some(4711), "{name:?}");
+        }
+        assert_eq!(ticks_of(b"42 (sh) S 1"), None);
+        assert!(start_ticks(i32::try_from(std::process::id()).unwrap()).is_some());
+    }
 }

@@ -4,6 +4,7 @@
 //! The monitor joins a group before it makes the container, so that every process it forks is in it, those of later
 //! exec calls included.
 
+use davit_beneath::mountinfo::{MountEntry, mount_table};
 use oci_spec::runtime::LinuxIntelRdt;
 use std::collections::BTreeMap;
 use std::fs;
@@ -47,19 +48,20 @@ impl Joined {
     }
 }
 
-/// Where resctrl is mounted, from the content of `/proc/self/mounts`.
-fn mounted(mounts: &str) -> Option<PathBuf> {
-    mounts.lines().find_map(|line| {
-        let mut words = line.split(' ');
-        let (_, place, kind) = (words.next()?, words.next()?, words.next()?);
-        (kind == "resctrl").then(|| PathBuf::from(place))
-    })
+/// Where resctrl is mounted.
+fn mounted(table: Vec<MountEntry>) -> Option<PathBuf> {
+    let found = table.into_iter().find(|row| row.fs_type == "resctrl");
+    found.map(|row| row.point)
 }
 
 /// Puts a process, the caller as a rule, into the group that the configuration names.
 pub(crate) fn join(rdt: &LinuxIntelRdt, container: &str, pid: u32) -> Result<Joined, Error> {
-    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    join_at(mounted(&mounts).as_deref(), rdt, container, pid)
+    let table = mount_table().map_err(|error| Error::Failed {
+        what: "find resctrl".to_owned(),
+        error,
+        status: String::new(),
+    })?;
+    join_at(mounted(table).as_deref(), rdt, container, pid)
 }
 
 fn schemata(rdt: &LinuxIntelRdt) -> Vec<String> {
@@ -218,9 +220,17 @@ mod tests {
 
     #[test]
     fn the_mount_is_found() {
-        let mounts = "proc /proc proc rw 0 0\nresctrl /sys/fs/resctrl resctrl rw,relatime 0 0\n";
-        assert_eq!(mounted(mounts), Some(PathBuf::from("/sys/fs/resctrl")));
-        assert_eq!(mounted("proc /proc proc rw 0 0\n"), None);
+        let row = |point: &str, fs_type: &str| MountEntry {
+            point: point.into(),
+            fs_type: fs_type.to_owned(),
+            options: Vec::new(),
+        };
+        let resctrl = row("/sys/fs/resctrl", "resctrl");
+        assert_eq!(
+            mounted(vec![row("/proc", "proc"), resctrl]),
+            Some(PathBuf::from("/sys/fs/resctrl"))
+        );
+        assert_eq!(mounted(vec![row("/proc", "proc")]), None);
         let wanted = rdt(json!({"closID": "gold"}));
         let error = join_at(None, &wanted, "c1", 7).unwrap_err();
         assert_eq!(

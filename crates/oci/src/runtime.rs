@@ -7,6 +7,7 @@
 
 use async_trait::async_trait;
 use davit_proto::cri::v1 as cri;
+use std::path::PathBuf;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -233,6 +234,14 @@ pub trait Runtime: Send + Sync + 'static {
     async fn list_images(&self, filter: Option<cri::ImageFilter>) -> Result<Vec<cri::Image>>;
     /// Removes an image. Idempotent.
     async fn remove_image(&self, image: cri::ImageSpec) -> Result<()>;
+    /// Where images are kept, an absolute path: for those who want to know how full that file system is, without anything
+    /// being measured.
+    async fn image_directory(&self) -> Result<Option<PathBuf>> {
+        let info = self.image_fs_info().await?;
+        let first = info.image_filesystems.into_iter().next();
+        let dir = first.and_then(|first| Some(PathBuf::from(first.fs_id?.mountpoint)));
+        Ok(dir.filter(|dir| dir.is_absolute()))
+    }
     /// Disk use of the image store.
     async fn image_fs_info(&self) -> Result<cri::ImageFsInfoResponse>;
 }

@@ -20,6 +20,9 @@ const MAX_VALUE: usize = 64 << 20;
 /// How far revisions are moved on by a restore, so that no client has seen a later one. What etcd's tools use.
 pub const REVISION_BUMP: u64 = 1_000_000_000;
 
+/// The last revision that can be restored: revisions are signed numbers for clients, and go on.
+const MAX_REVISION: u64 = i64::MAX.unsigned_abs() - 2 * REVISION_BUMP;
+
 /// Why a file is no backup, or a damaged one.
 #[derive(Debug, thiserror::Error)]
 pub enum BackupError {
@@ -123,10 +126,15 @@ impl<R: Read> BackupReader<R> {
         hash.update(first);
         let mut revision = [0; 8];
         revision.copy_from_slice(&first[16..]);
+        let revision = u64::from_be_bytes(revision);
+        // There has to be room for a restore to move on, and for writes after it.
+        if revision > MAX_REVISION {
+            return Err(BackupError::Damaged("a revision is out of range"));
+        }
         Ok(Self {
             input,
             hash,
-            revision: u64::from_be_bytes(revision),
+            revision,
             count: 0,
             is_over: false,
         })
@@ -249,6 +257,23 @@ mod tests {
         }
         bytes.extend_from_slice(&encoder.end());
         bytes
+    }
+
+    #[test]
+    fn a_revision_without_room_above_is_refused() {
+        for (revision, is_good) in [
+            (MAX_REVISION, true),
+            (MAX_REVISION + 1, false),
+            (u64::MAX, false),
+        ] {
+            let (encoder, first) = BackupEncoder::begin(revision);
+            let bytes = [first, encoder.end()].concat();
+            assert_eq!(
+                BackupReader::new(bytes.as_slice()).is_ok(),
+                is_good,
+                "{revision}"
+            );
+        }
     }
 
     #[test]

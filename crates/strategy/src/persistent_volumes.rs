@@ -175,6 +175,7 @@ fn persistent_volume(obj: &Value, errors: &mut ErrorList) {
         [("flexVolume", flex)] => volumes::flex_volume(flex, &path.child("flexVolume"), errors),
         [("local", local)] => {
             required(local, "path", &path.child("local"), errors);
+            volumes::fs_type(local, &path.child("local"), errors);
             if !has(spec, &["nodeAffinity"]) {
                 let why = "Local volume requires node affinity";
                 errors.push(FieldError::required(&path.child("nodeAffinity"), why));

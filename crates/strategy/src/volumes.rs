@@ -10,6 +10,9 @@ use serde_json::Value;
 use super::containers::{optional_choice, required};
 use super::json::{at, int_at, list_at, str_at};
 
+/// Bytes of the name of a file system.
+const MAX_FS_TYPE: usize = 63;
+
 const BACKSTEPS: &str = "must not contain '..'";
 
 /// Faults of the volumes of a pod spec.
@@ -124,6 +127,7 @@ fn of_kind(kind: &str, source: &Value, path: &Path, errors: &mut ErrorList) {
 /// Faults of a volume of a FlexVolume driver.
 pub(super) fn flex_volume(source: &Value, path: &Path, errors: &mut ErrorList) {
     required(source, "driver", path, errors);
+    fs_type(source, path, errors);
     let options = at(source, &["options"]).as_object();
     for (key, _) in options.into_iter().flatten() {
         let namespace = key.split('/').next().unwrap_or_default().to_lowercase();
@@ -136,6 +140,16 @@ pub(super) fn flex_volume(source: &Value, path: &Path, errors: &mut ErrorList) {
             let why = "kubernetes.io and k8s.io namespaces are reserved";
             errors.push(FieldError::invalid(&path, key.as_str(), why));
         }
+    }
+}
+
+/// Faults of the type of a file system that the node makes and mounts: it becomes the name of a program there.
+pub(super) fn fs_type(source: &Value, path: &Path, errors: &mut ErrorList) {
+    let wish = str_at(source, &["fsType"]);
+    let is_good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    if wish.len() > MAX_FS_TYPE || wish.starts_with(['-', '.']) || !wish.bytes().all(is_good) {
+        let why = "must be the name of a file system: letters, digits, '-', '_' and '.'";
+        errors.push(FieldError::invalid(&path.child("fsType"), wish, why));
     }
 }
 
@@ -381,6 +395,14 @@ mod tests {
         };
         let good = json!({"driver": "a/b", "options": {"size": "1", "example.com/k8s.io": "x", "my-k8s.io/x": ""}});
         assert!(faults(good).is_empty());
+        for wish in ["../../proc", "ext4 -F", "-x", "ext4\n", &"x".repeat(64)] {
+            let bad = faults(json!({"driver": "a/b", "fsType": wish}));
+            assert!(
+                bad.len() == 1 && bad[0].starts_with("flexVolume.fsType: "),
+                "{bad:?}"
+            );
+        }
+        assert!(faults(json!({"driver": "a/b", "fsType": "fuse.s3fs"})).is_empty());
         let bad = json!({"options": {"a.Kubernetes.io/x": "", "k8s.io": ""}});
         assert_eq!(
             faults(bad),

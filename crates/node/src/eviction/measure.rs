@@ -5,6 +5,7 @@ use super::state::{Observation, Observations};
 use async_trait::async_trait;
 use davit_oci::runtime::Runtime;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
 /// Measures the node. What cannot be measured is left out.
 #[async_trait]
@@ -53,9 +54,7 @@ impl Measure for SystemMeasure {
 
 /// Where the runtime keeps images.
 async fn images(runtime: &dyn Runtime) -> Option<PathBuf> {
-    let info = runtime.image_fs_info().await.ok()?;
-    let first = info.image_filesystems.into_iter().next()?;
-    Some(PathBuf::from(first.fs_id?.mountpoint)).filter(|dir| dir.is_absolute())
+    runtime.image_directory().await.ok()?
 }
 
 /// Space of the file system with the images.
@@ -106,11 +105,12 @@ fn processes(most: &[String], loadavg: &str) -> Option<Observation> {
     })
 }
 
-/// Bytes and inodes below a directory that containers write.
-pub(crate) fn directory(dir: &Path) -> (i64, i64) {
-    let (bytes, inodes) = davit_beneath::disk_use(dir);
+/// Bytes and inodes below a directory that containers write; what was found before where it takes longer than `until`, and
+/// nothing where that is not known either.
+pub(crate) fn directory(dir: &Path, until: Instant) -> Option<(i64, i64)> {
+    let (bytes, inodes) = davit_beneath::disk_use(dir, until)?;
     let number = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
-    (number(bytes), number(inodes))
+    Some((number(bytes), number(inodes)))
 }
 
 #[cfg(test)]
@@ -134,7 +134,8 @@ mod tests {
         std::fs::create_dir(dir.path().join("d")).unwrap();
         std::fs::write(dir.path().join("d/f"), vec![1; 10_000]).unwrap();
         std::fs::hard_link(dir.path().join("d/f"), dir.path().join("g")).unwrap();
-        let (bytes, inodes) = directory(dir.path());
+        let later = Instant::now() + std::time::Duration::from_secs(60);
+        let (bytes, inodes) = directory(dir.path(), later).unwrap();
         assert_eq!(inodes, 2);
         assert!(bytes >= 10_000, "{bytes}");
         let (space, _) = file_system(dir.path()).unwrap();

@@ -7,6 +7,8 @@ use crate::pod::{PodExt, Role};
 use crate::resources::{container_limit, value};
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
 
 const RESOURCE: &str = "ephemeral-storage";
 
@@ -115,13 +117,16 @@ pub fn excess(pod: &Pod, used: &StorageUse) -> Option<Excess> {
     })
 }
 
-/// Measures a pod. `layers` are the writable layers of its containers.
-pub(super) fn measure(paths: &Paths, pod: &Pod, layers: &BTreeMap<String, i64>) -> StorageUse {
+/// Measures a pod, as far as it is done at `until`. `layers` are the writable layers of its containers.
+pub(super) fn measure(
+    paths: &Paths,
+    pod: &Pod,
+    layers: &BTreeMap<String, i64>,
+    until: Instant,
+) -> StorageUse {
+    let bytes = |dir: &Path| measure::directory(dir, until).map_or(0, |(bytes, _)| bytes);
     let logs = paths.pod_log_dir(pod.ns(), pod.pod_name(), pod.uid());
-    let of_container = |name: &String, layer: i64| {
-        let bytes = layer + measure::directory(&logs.join(name)).0;
-        (name.clone(), bytes)
-    };
+    let of_container = |name: &String, layer: i64| (name.clone(), layer + bytes(&logs.join(name)));
     let names = pod.all_containers().into_iter();
     let names = names.map(|(_, c)| c.name.clone());
     let containers = names
@@ -138,14 +143,14 @@ pub(super) fn measure(paths: &Paths, pod: &Pod, layers: &BTreeMap<String, i64>) 
             return None;
         };
         let dir = paths.volume(pod.uid(), plugin, &volume.name);
-        Some((volume.name.clone(), measure::directory(&dir).0))
+        Some((volume.name.clone(), bytes(&dir)))
     };
     let volumes = pod.pod_spec().volumes.iter().flatten();
     let hosts = std::fs::symlink_metadata(paths.hosts_file(pod.uid()));
     let hosts = hosts.map_or(0, |meta| {
         std::os::unix::fs::MetadataExt::blocks(&meta) * 512
     });
-    let messages = measure::directory(&paths.pod(pod.uid()).join("containers")).0;
+    let messages = bytes(&paths.pod(pod.uid()).join("containers"));
     StorageUse {
         containers,
         volumes: volumes.filter_map(volume).collect(),
@@ -179,6 +184,10 @@ mod tests {
         .unwrap()
     }
 
+    fn later() -> Instant {
+        Instant::now() + std::time::Duration::from_secs(60)
+    }
+
     fn used(a: i64, b: i64, v: i64) -> StorageUse {
         StorageUse {
             containers: BTreeMap::from([("a".to_owned(), a), ("b".to_owned(), b)]),
@@ -198,7 +207,7 @@ mod tests {
             std::fs::create_dir_all(file.parent().unwrap()).unwrap();
             std::fs::write(file, vec![1; 20_000]).unwrap();
         }
-        let seen = measure(&paths, &pod, &BTreeMap::new());
+        let seen = measure(&paths, &pod, &BTreeMap::new(), later());
         assert!(seen.files >= 40_000, "{seen:?}");
         let excess = excess(&pod, &seen).unwrap();
         assert_eq!(excess.signal, "ephemeralpodfs.limit");
@@ -246,7 +255,12 @@ mod tests {
             std::fs::create_dir_all(dir).unwrap();
             std::fs::write(dir.join("file"), vec![1; 20_000]).unwrap();
         }
-        let seen = measure(&paths, &pod, &BTreeMap::from([("b".to_owned(), 7)]));
+        let seen = measure(
+            &paths,
+            &pod,
+            &BTreeMap::from([("b".to_owned(), 7)]),
+            later(),
+        );
         assert!(seen.volumes["v"] >= 20_000 && seen.containers["a"] >= 20_000);
         assert_eq!(seen.containers["b"], 7);
     }

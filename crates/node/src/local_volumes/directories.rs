@@ -225,11 +225,8 @@ impl Directories {
 }
 
 fn mounted_below(dir: &Path) -> io::Result<Option<PathBuf>> {
-    let points = crate::volumes::mounts::mount_points()?;
-    Ok(points
-        .into_iter()
-        .map(PathBuf::from)
-        .find(|point| point.starts_with(dir)))
+    let points = davit_beneath::mountinfo::mount_points()?;
+    Ok(points.into_iter().find(|point| point.starts_with(dir)))
 }
 
 fn sync(dir: &Path) -> Result<(), Error> {

@@ -57,6 +57,24 @@ pub fn rotate_if_large(log: &LogFile, rotation: LogRotation) -> io::Result<bool>
     Ok(true)
 }
 
+/// Removes a log with all that was moved aside of it. Blocking.
+///
+/// # Errors
+/// I/O errors; what is not there is removed.
+pub fn remove_log(log: &LogFile) -> io::Result<()> {
+    let (dir, name) = match split(log) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for file in rotated_files(&dir, &name)?.iter().chain([&name]) {
+        match dir.remove_file(file) {
+            Err(e) if !e.is_not_found() => return Err(e.into()),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
 /// The log's own directory, held open so that all files of the rotation are in the same one, and its name there.
 fn split(log: &LogFile) -> io::Result<(Root, String)> {
     let name = log.path.file_name().unwrap_or_default();
@@ -94,6 +112,37 @@ fn compress(dir: &Root, file: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_log_goes_with_what_was_moved_aside_and_no_link_is_followed() {
+        let tmp = tempfile::tempdir().unwrap();
+        let (logs, host) = (tmp.path().join("pods/p/c"), tmp.path().join("host"));
+        for dir in [&logs, &host] {
+            std::fs::create_dir_all(dir).unwrap();
+        }
+        for name in [
+            "1.log",
+            "1.log.20260101-000000",
+            "1.log.20260101-000000.gz",
+            "11.log",
+        ] {
+            std::fs::write(logs.join(name), "x").unwrap();
+            std::fs::write(host.join(name), "x").unwrap();
+        }
+        let paths = crate::paths::Paths::new(tmp.path().join("kubelet"), tmp.path().join("pods"));
+        let log = LogFile::new(&paths, &logs.join("1.log"));
+        remove_log(&log).unwrap();
+        let left = std::fs::read_dir(&logs)
+            .unwrap()
+            .map(|e| e.unwrap().file_name());
+        assert_eq!(left.collect::<Vec<_>>(), ["11.log"]);
+        remove_log(&log).unwrap();
+        std::fs::remove_dir_all(&logs).unwrap();
+        remove_log(&log).unwrap();
+        std::os::unix::fs::symlink(&host, &logs).unwrap();
+        remove_log(&log).unwrap_err();
+        assert_eq!(std::fs::read_dir(&host).unwrap().count(), 4);
+    }
 
     #[test]
     fn rotates_compresses_and_forgets() {

@@ -17,6 +17,7 @@ use super::node_expand::When;
 use super::{Ready, Volumes, fs_group, group_of};
 use crate::paths::PRIVATE_DIR;
 use crate::pod::PodExt;
+use davit_beneath::mountinfo::is_mount_point;
 use davit_beneath::private_dir;
 use davit_csi::fs_group::{FsGroup, decide};
 use davit_csi::request::{PodAttributes, PublishVolume, StageVolume};
@@ -175,8 +176,11 @@ impl Job<'_> {
         let (mount, at) = (staging.to_owned(), dir.join(VOL_DATA));
         let fresh = super::blocking(move || {
             let fresh = !at.exists();
-            private_dir(&mount, PRIVATE_DIR)
-                .map_err(|e| io_error("cannot make the staging directory")(e.into()))?;
+            // The root of a volume that is staged already is the volume's matter.
+            if !is_mount_point(&mount).map_err(io_error("cannot know what is mounted"))? {
+                private_dir(&mount, PRIVATE_DIR)
+                    .map_err(|e| io_error("cannot make the staging directory")(e.into()))?;
+            }
             vol_data::write(&at, &record).map_err(|e| Cause::Claim(e.to_string()))?;
             Ok(fresh)
         })

@@ -66,15 +66,23 @@ pub enum DeviceError {
         /// Why.
         cause: String,
     },
-    /// The kernel does not mount it.
-    #[error("failed to mount disk {} as {fs_type}, which has {found}: {source}", device.display())]
-    Mount {
+    /// What is on it is no file system, or not the one that is wanted.
+    #[error("failed to mount disk {} as {fs_type}, which has {found}", device.display())]
+    Different {
         /// The device.
         device: PathBuf,
         /// As what it was to be mounted.
         fs_type: String,
         /// What is on it.
         found: String,
+    },
+    /// The kernel does not mount it.
+    #[error("failed to mount disk {} as {fs_type}: {source}", device.display())]
+    Mount {
+        /// The device.
+        device: PathBuf,
+        /// What is on it.
+        fs_type: String,
         /// The kernel's answer.
         source: io::Error,
     },
@@ -99,7 +107,8 @@ enum Format {
     Other,
 }
 
-/// Mounts a device; makes a file system on it if it is blank.
+/// Mounts a device; makes a file system on it if it is blank. It is mounted as what is found on it and as nothing else:
+/// who names the type may be a pod, and file systems that need no device (`proc`, `cgroup`) take any.
 ///
 /// # Errors
 /// See [`DeviceError`].
@@ -113,16 +122,19 @@ pub(super) async fn format_and_mount(
         "" => DEFAULT_FS_TYPE,
         given => given,
     };
-    match &format {
+    let is_new = format == Format::Blank;
+    let format = match format {
         Format::Blank if wanted.read_only => return Err(DeviceError::Unformatted(device.into())),
-        Format::Blank => make(device, fs_type).await?,
-        _ if wanted.read_only => {}
-        _ => check(device).await?,
-    }
-    let fs_type = match &format {
-        Format::FileSystem(found) if wanted.fs_type.is_empty() => found.clone(),
-        _ => fs_type.to_owned(),
+        Format::Blank => {
+            make(device, fs_type).await?;
+            look(device).await?
+        }
+        other => other,
     };
+    let fs_type = mounted_as(device, format, wanted.fs_type)?;
+    if !wanted.read_only && !is_new {
+        check(device).await?;
+    }
     let (mounter, to) = (mounter.clone(), wanted.target.to_owned());
     let (from, kind, read_only) = (device.to_owned(), fs_type.clone(), wanted.read_only);
     let mounted =
@@ -131,13 +143,43 @@ pub(super) async fn format_and_mount(
     mounted.map_err(|source| DeviceError::Mount {
         device: device.into(),
         fs_type,
-        found: match format {
-            Format::FileSystem(found) => found,
-            Format::Blank => "a new file system".to_owned(),
-            Format::Other => "unknown data, probably partitions".to_owned(),
-        },
         source,
     })
+}
+
+/// As what a device is mounted: what is on it. One driver of the kernel mounts ext2, ext3 and ext4, whichever is named.
+fn mounted_as(device: &Path, format: Format, wish: &str) -> Result<String, DeviceError> {
+    let different = |found: String| DeviceError::Different {
+        device: device.into(),
+        fs_type: match wish {
+            "" => DEFAULT_FS_TYPE,
+            given => given,
+        }
+        .to_owned(),
+        found,
+    };
+    let is_ext = |kind: &str| matches!(kind, "ext2" | "ext3" | "ext4");
+    match format {
+        Format::FileSystem(found)
+            if wish.is_empty() || wish == found || (is_ext(wish) && is_ext(&found)) =>
+        {
+            if needs_no_device(&found) {
+                return Err(different(format!("{found}, which is on no device")));
+            }
+            Ok(found)
+        }
+        Format::FileSystem(found) => Err(different(found)),
+        Format::Blank => Err(different("nothing".to_owned())),
+        Format::Other => Err(different("unknown data, probably partitions".to_owned())),
+    }
+}
+
+/// Whether the kernel mounts this type without looking at a device.
+fn needs_no_device(fs_type: &str) -> bool {
+    let known = std::fs::read("/proc/filesystems").unwrap_or_default();
+    String::from_utf8_lossy(&known)
+        .lines()
+        .any(|line| line.split_once('\t') == Some(("nodev", fs_type)))
 }
 
 async fn look(device: &Path) -> Result<Format, DeviceError> {
@@ -282,6 +324,31 @@ mod tests {
         assert_eq!(read_format("PTTYPE=dos\n"), Format::Other);
         assert_eq!(read_format("TYPE=vfat\nPTTYPE=dos\n"), Format::Other);
         assert_eq!(read_format(""), Format::Other);
+    }
+
+    #[test]
+    fn a_device_is_mounted_as_what_is_on_it_whatever_a_pod_wishes() {
+        let ext = || Format::FileSystem("ext4".to_owned());
+        let of = |format, wish| mounted_as(Path::new("/dev/x"), format, wish);
+        for wish in ["", "ext4", "ext3"] {
+            assert_eq!(of(ext(), wish).unwrap(), "ext4", "{wish}");
+        }
+        for wish in ["proc", "sysfs", "cgroup2", "tmpfs", "overlay", "xfs"] {
+            assert_eq!(
+                of(ext(), wish).unwrap_err().to_string(),
+                format!("failed to mount disk /dev/x as {wish}, which has ext4")
+            );
+            for other in [Format::Blank, Format::Other] {
+                of(other, wish).unwrap_err();
+            }
+        }
+        // Were a device to say of itself that it is one, it would not be mounted either.
+        let proc = Format::FileSystem("proc".to_owned());
+        let error = of(proc, "proc").unwrap_err().to_string();
+        assert!(
+            error.ends_with("has proc, which is on no device"),
+            "{error}"
+        );
     }
 
     #[tokio::test]

@@ -34,7 +34,9 @@ pub(super) async fn set_up(
     blocking(move || {
         let known = target.exists();
         std::fs::create_dir_all(&target).map_err(io_error("cannot make the volume's directory"))?;
-        let mounted = mounter.is_mount_point(&target);
+        let mounted = mounter
+            .is_mount_point(&target)
+            .map_err(io_error("cannot know what is mounted"))?;
         if medium == "Memory" && !mounted {
             mounter
                 .mount_memory(&target, limit)

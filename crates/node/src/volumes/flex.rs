@@ -111,7 +111,7 @@ impl Volumes {
         if self.published.lock().contains(&key) {
             return Ok(ready);
         }
-        if !self.mounter.is_mount_point(&target) {
+        if !self.is_mounted(&target)? {
             let driver = self.flex_drivers.get(volume.driver.as_str()).await?;
             let name = unique_name(&driver, pod.uid(), &volume.name);
             let device = if driver.capabilities().attach {
@@ -169,7 +169,7 @@ impl FlexJob<'_> {
 
     /// Mounts the volume for all pods, unless it is.
     async fn mount_device(&self, attached: &str) -> Result<(), Cause> {
-        if self.volumes.mounter.is_mount_point(&self.global) {
+        if self.volumes.is_mounted(&self.global)? {
             return Ok(());
         }
         let options = self.volume.options();

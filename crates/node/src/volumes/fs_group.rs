@@ -19,6 +19,8 @@ const DIRECTORY: u32 = 0o2110;
 const SLOW: Duration = Duration::from_secs(30);
 /// How often it is told how far it is.
 const PROGRESS: Duration = Duration::from_secs(60);
+/// Levels of a path that are shown of one that is too deep.
+const SHOWN: usize = 4;
 const ADVICE: &str = "https://kubernetes.io/docs/tasks/configure-pod-container/security-context/#configure-volume-permission-and-ownership-change-policy-for-pods";
 
 /// Gives the volume at `dir` to the pod's group, if the pod has one.
@@ -40,8 +42,12 @@ pub(super) async fn apply(volumes: &Volumes, pod: &Pod, dir: &Path) -> Result<()
         let wait = if first { SLOW } else { PROGRESS };
         match tokio::time::timeout(wait, &mut walk).await {
             Ok(ended) => {
-                let ended = ended.map_err(io::Error::other).and_then(|walked| walked);
-                return ended.map_err(io_error("cannot change the volume's group"));
+                let ended = ended.map_err(io::Error::other).flatten();
+                let left_out = ended.map_err(io_error("cannot change the volume's group"))?;
+                if let Some(path) = left_out {
+                    tell_left_out(volumes, pod, &path);
+                }
+                return Ok(());
             }
             Err(_) => tell(volumes, pod, dir, first, done.load(Ordering::Relaxed)),
         }
@@ -62,14 +68,29 @@ fn tell(volumes: &Volumes, pod: &Pod, dir: &Path, first: bool, files: u64) {
     volumes.warn(pod, "VolumePermissionChangeInProgress", message);
 }
 
-/// Walks the volume. Its root comes last: a walk that was cut off is seen as a mismatch.
-fn give(dir: &Path, gid: u32, only_on_mismatch: bool, done: &AtomicU64) -> io::Result<()> {
+/// Another pod may have made it on purpose: what the volume holds otherwise is to be used.
+fn tell_left_out(volumes: &Volumes, pod: &Pod, path: &Path) {
+    let start: PathBuf = path.components().take(SHOWN).collect();
+    let message = format!(
+        "The group of files below {}/... in the volume stays: they are too many levels deep.",
+        start.display()
+    );
+    volumes.warn(pod, "VolumePermissionChangeInProgress", message);
+}
+
+/// Walks the volume; answers with a directory that was too deep, if there is one. Its root comes last: a walk that was cut off is seen as a mismatch.
+fn give(
+    dir: &Path,
+    gid: u32,
+    only_on_mismatch: bool,
+    done: &AtomicU64,
+) -> io::Result<Option<PathBuf>> {
     let root = Root::open(dir, Links::Refused)?;
     let top = root.entry("")?;
     if only_on_mismatch && is_given(&top, gid)? {
-        return Ok(());
+        return Ok(None);
     }
-    root.walk(|path, inode| {
+    let left_out = root.walk_upper(|path, inode| {
         if path != Path::new("") {
             if let Err(error) = set(inode, gid) {
                 let path: PathBuf = dir.join(path);
@@ -79,7 +100,8 @@ fn give(dir: &Path, gid: u32, only_on_mismatch: bool, done: &AtomicU64) -> io::R
         }
         Ok(())
     })?;
-    Ok(set(&top, gid)?)
+    set(&top, gid)?;
+    Ok(left_out)
 }
 
 fn is_given(root: &Inode, gid: u32) -> io::Result<bool> {
@@ -141,5 +163,12 @@ mod tests {
         );
         give(&volume, 2000, false, &done).unwrap();
         assert_eq!(done.load(Ordering::Relaxed), 8);
+
+        // Made by another pod of the namespace.
+        let deep: PathBuf = std::iter::repeat_n("d", 300).collect();
+        std::fs::create_dir_all(volume.join(deep)).unwrap();
+        let left_out = give(&volume, 2001, false, &done).unwrap().unwrap();
+        assert!(left_out.starts_with("d/d"), "{}", left_out.display());
+        assert_eq!((of("a/file").0, of("").0), (2001, 2001));
     }
 }

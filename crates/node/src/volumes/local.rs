@@ -46,7 +46,7 @@ pub(super) async fn set_up(
     let options = mount_options::parse(&claimed.mount_options())?;
     let read_only = claimed.read_only || options.read_only();
     let shared = volumes.others_with(pod.uid(), PLUGIN, name);
-    let fresh = !volumes.mounter.is_mount_point(&target);
+    let fresh = !volumes.is_mounted(&target)?;
     if fresh {
         let directory = volumes.local_directory(name, source).await?;
         let (mounter, to) = (volumes.mounter.clone(), target.clone());
@@ -67,13 +67,13 @@ pub(super) async fn set_up(
     }
     if fresh && !read_only {
         if !shared.is_empty() {
-            warn_of_other_group(volumes, pod, name, &target);
+            warn_of_other_group(volumes, pod, name, target.clone()).await;
         }
         fs_group::apply(volumes, pod, &target).await?;
     }
     let when = When::of(!fresh);
     let global = volumes.local_mount(name);
-    let grow = async |_| match volumes.mounter.is_mount_point(&global) {
+    let grow = async |_| match volumes.is_mounted(&global)? {
         true => Ok(device_mount::grow(Path::new(&source.path), &global).await?),
         // A directory is as large as its file system.
         false => Ok(()),
@@ -137,7 +137,7 @@ impl Volumes {
             return Ok(directory);
         }
         let global = self.local_mount(name);
-        if !self.mounter.is_mount_point(&global) {
+        if !self.is_mounted(&global)? {
             let dir = global.clone();
             blocking(move || {
                 private_dir(&dir, PRIVATE_DIR)
@@ -213,9 +213,14 @@ fn entries(dir: &Path) -> impl Iterator<Item = (PathBuf, String)> + use<> {
 }
 
 /// Pods with other groups take the files from one another.
-fn warn_of_other_group(volumes: &Volumes, pod: &Pod, name: &str, target: &Path) {
+async fn warn_of_other_group(volumes: &Volumes, pod: &Pod, name: &str, target: PathBuf) {
     use std::os::unix::fs::MetadataExt;
-    let (Some(wanted), Ok(held)) = (super::group_of(pod), std::fs::metadata(target)) else {
+    let Some(wanted) = super::group_of(pod) else {
+        return;
+    };
+    let key = format!("local {}/{name}", pod.uid());
+    let held = volumes.waits.run(key, move || std::fs::metadata(target));
+    let Ok(held) = held.await.flatten() else {
         return;
     };
     if held.gid() != wanted {

@@ -3,6 +3,7 @@
 
 use super::mount_options::MountOptions;
 use davit_beneath::mount::{attach, clone_tree};
+use davit_beneath::mountinfo;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 use std::io;
@@ -12,14 +13,17 @@ use std::path::Path;
 /// Mounts of volumes.
 pub trait Mounter: Send + Sync {
     /// Whether something is mounted exactly on `path`.
-    fn is_mount_point(&self, path: &Path) -> bool;
+    ///
+    /// # Errors
+    /// It cannot be known; that never means that nothing is.
+    fn is_mount_point(&self, path: &Path) -> io::Result<bool>;
     /// Mounts a memory file system of at most `size` bytes (no limit when `None`).
     fn mount_memory(&self, path: &Path, size: Option<u64>) -> io::Result<()>;
     /// Mounts huge pages of `page_size` bytes.
     fn mount_hugepages(&self, path: &Path, page_size: u64) -> io::Result<()>;
     /// Binds what is open as `source` onto `target`.
     fn bind(&self, source: &OwnedFd, target: &Path) -> io::Result<()>;
-    /// Mounts the file system on a device.
+    /// Mounts the file system on a device, without set-user-ID programs and devices.
     fn mount_device(
         &self,
         device: &Path,
@@ -42,8 +46,8 @@ pub trait Mounter: Send + Sync {
 pub struct SystemMounter;
 
 impl Mounter for SystemMounter {
-    fn is_mount_point(&self, path: &Path) -> bool {
-        mount_points().is_ok_and(|list| list.iter().any(|m| Path::new(m) == path))
+    fn is_mount_point(&self, path: &Path) -> io::Result<bool> {
+        mountinfo::is_mount_point(path)
     }
 
     fn mount_memory(&self, path: &Path, size: Option<u64>) -> io::Result<()> {
@@ -85,11 +89,9 @@ impl Mounter for SystemMounter {
         fs_type: &str,
         read_only: bool,
     ) -> io::Result<()> {
-        let flags = if read_only {
-            MountFlags::RDONLY
-        } else {
-            MountFlags::empty()
-        };
+        // What is on it a pod may have written, or whoever had the device before.
+        let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
+        flags.set(MountFlags::RDONLY, read_only);
         Ok(rustix::mount::mount(device, target, fs_type, flags, None)?)
     }
 
@@ -116,7 +118,7 @@ impl Mounter for SystemMounter {
     }
 
     fn make_shared(&self, path: &Path) -> io::Result<()> {
-        if !self.is_mount_point(path) {
+        if !self.is_mount_point(path)? {
             rustix::mount::mount_bind(path, path)?;
         }
         rustix::mount::mount_change(
@@ -137,8 +139,8 @@ impl Mounter for SystemMounter {
 pub struct NoMounter;
 
 impl Mounter for NoMounter {
-    fn is_mount_point(&self, _: &Path) -> bool {
-        false
+    fn is_mount_point(&self, _: &Path) -> io::Result<bool> {
+        Ok(false)
     }
     fn mount_memory(&self, _: &Path, _: Option<u64>) -> io::Result<()> {
         Ok(())
@@ -165,33 +167,4 @@ impl Mounter for NoMounter {
         Ok(())
     }
     fn release_shared(&self, _: &Path) {}
-}
-
-/// All mount points, deepest last.
-pub fn mount_points() -> io::Result<Vec<String>> {
-    let text = std::fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(text
-        .lines()
-        .filter_map(|line| line.split(' ').nth(4))
-        .map(unescape)
-        .collect())
-}
-
-/// The kernel writes space, tab, newline and backslash as octal escapes.
-fn unescape(field: &str) -> String {
-    ["\\040", "\\011", "\\012", "\\134"]
-        .iter()
-        .zip([" ", "\t", "\n", "\\"])
-        .fold(field.to_owned(), |text, (from, to)| text.replace(from, to))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mountinfo_is_readable() {
-        assert!(mount_points().unwrap().iter().any(|m| m == "/"));
-        assert_eq!(unescape("/a\\040b"), "/a b");
-    }
 }

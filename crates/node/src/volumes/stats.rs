@@ -21,6 +21,10 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long one volume may take to be measured.
+const MEASURING: Duration = Duration::from_secs(15);
 
 type Number = fn(&VolumeStats) -> i64;
 
@@ -266,19 +270,29 @@ impl Volumes {
         }
     }
 
+    /// Measures what is at a path, on a thread that may wait for who serves it.
+    async fn measured(
+        &self,
+        path: PathBuf,
+        work: fn(&Path) -> io::Result<VolumeStats>,
+    ) -> Result<VolumeStats, MeasureError> {
+        let key = path.display().to_string();
+        Ok(self.measuring.run(key, move || work(&path)).await??)
+    }
+
     /// The numbers of a volume; nothing where its driver has none.
     async fn numbers(&self, source: Source) -> Result<Option<VolumeStats>, MeasureError> {
         match source {
             Source::Nothing => Ok(None),
-            Source::Tree(path) => blocking(move || tree(&path)).await.map(Some),
-            Source::FileSystem(path) => blocking(move || file_system(&path)).await.map(Some),
-            Source::Device(path) => blocking(move || device(&path)).await.map(Some),
+            Source::Tree(path) => self.measured(path, tree).await.map(Some),
+            Source::FileSystem(path) => self.measured(path, file_system).await.map(Some),
+            Source::Device(path) => self.measured(path, device).await.map(Some),
             Source::Flex { driver, path } => {
                 let driver = self.flex_drivers.get(&driver).await?;
                 if !driver.capabilities().supports_metrics {
                     return Ok(None);
                 }
-                blocking(move || file_system(&path)).await.map(Some)
+                self.measured(path, file_system).await.map(Some)
             }
             Source::Csi {
                 driver,
@@ -323,13 +337,6 @@ impl Collector for PlacedVolumes {
     }
 }
 
-async fn blocking(
-    work: impl FnOnce() -> io::Result<VolumeStats> + Send + 'static,
-) -> Result<VolumeStats, MeasureError> {
-    let ended = tokio::task::spawn_blocking(work).await;
-    Ok(ended.map_err(io::Error::other)??)
-}
-
 fn number(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
@@ -351,7 +358,8 @@ pub(crate) fn file_system(path: &Path) -> io::Result<VolumeStats> {
 
 /// What is in a directory, on a file system that others use too.
 fn tree(path: &Path) -> io::Result<VolumeStats> {
-    let (used_bytes, inodes_used) = directory(path);
+    let known = directory(path, Instant::now() + MEASURING);
+    let (used_bytes, inodes_used) = known.ok_or(io::ErrorKind::TimedOut)?;
     Ok(VolumeStats {
         used_bytes,
         inodes_used,

@@ -4,6 +4,7 @@ use super::Worker;
 use crate::container_config::{self, Parts};
 use crate::hooks::run_hook;
 use crate::images::{ImageVolumes, Present};
+use crate::logs::{LogFile, remove_log};
 use crate::plan::{Start, backoff_key};
 use crate::pod::{PodExt, Role};
 use crate::runtime_conditions::network_problem;
@@ -13,6 +14,7 @@ use davit_proto::cri::v1 as cri;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::api::node::v1::RuntimeClass;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -235,12 +237,14 @@ impl Worker {
             .paths
             .pod_log_dir(pod.ns(), pod.pod_name(), pod.uid())
             .join(&container.name);
-        if let Err(error) = tokio::fs::create_dir_all(&log_dir).await {
-            return Err(config_error(container_config::Error::Io {
+        let log = LogFile::new(&ctx.paths, &log_dir.join("0.log"));
+        let made = tokio::task::spawn_blocking(move || log.make_dir()).await;
+        made.map_err(io::Error::other).flatten().map_err(|source| {
+            config_error(container_config::Error::Io {
                 what: "cannot make the log directory",
-                source: error,
-            }));
-        }
+                source,
+            })
+        })?;
         let sandbox_config =
             container_config::sandbox(ctx, pod, sandbox.attempt).map_err(config_error)?;
         match ctx
@@ -298,7 +302,12 @@ impl Worker {
             let log = paths
                 .pod_log_dir(pod.ns(), pod.pod_name(), pod.uid())
                 .join(name);
-            let _ = std::fs::remove_file(log.join(format!("{}.log", record.restart_count)));
+            let log = log.join(format!("{}.log", record.restart_count));
+            let log = LogFile::new(paths, &log);
+            let removed = tokio::task::spawn_blocking(move || remove_log(&log)).await;
+            if let Err(error) = removed.map_err(io::Error::other).flatten() {
+                tracing::warn!(pod = %pod.format(), container = %name, %error, "the log of an old container stays");
+            }
         }
     }
 
@@ -354,9 +363,9 @@ impl Worker {
     }
 }
 
-fn symlink(log: &Path, link: &Path) -> std::io::Result<()> {
+fn symlink(log: &Path, link: &Path) -> io::Result<()> {
     match std::os::unix::fs::symlink(log, link) {
-        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         other => other,
     }
 }

@@ -11,8 +11,10 @@ use davit_proto::cri::v1 as cri;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+/// How long who asks for figures waits for what has to be measured.
+const MEASURE_LIMIT: Duration = Duration::from_secs(2);
 /// How long connecting to a port of a pod may take at each of its two addresses.
 const DIAL_LIMIT: Duration = Duration::from_secs(10);
 
@@ -86,9 +88,11 @@ impl Embedded {
             .collect()
     }
 
+    /// `until` is when the size of its layer has to be known; containers make it as large as they like.
     async fn stats_of(
         &self,
         container: Arc<super::container::Container>,
+        until: Instant,
     ) -> Result<cri::ContainerStats> {
         let this = self.clone();
         blocking(move || {
@@ -96,7 +100,7 @@ impl Embedded {
             let usage = this.inner.hierarchies.cgroup(&record.cgroup).usage();
             let timestamp = now_nanos();
             let value = |value: u64| Some(cri::UInt64Value { value });
-            let (bytes, inodes) = davit_beneath::disk_use(container.dir.join("upper"));
+            let layer = davit_beneath::disk_use(container.dir.join("upper"), until);
             let available = usage
                 .memory_limit
                 .map(|limit| limit.saturating_sub(usage.memory_working_set));
@@ -127,8 +131,8 @@ impl Embedded {
                     fs_id: Some(cri::FilesystemIdentifier {
                         mountpoint: this.inner.options.root.to_string_lossy().into_owned(),
                     }),
-                    used_bytes: value(bytes),
-                    inodes_used: value(inodes),
+                    used_bytes: layer.and_then(|(bytes, _)| value(bytes)),
+                    inodes_used: layer.and_then(|(_, inodes)| value(inodes)),
                 }),
                 ..cri::ContainerStats::default()
             })
@@ -344,7 +348,8 @@ impl Runtime for Embedded {
     }
 
     async fn container_stats(&self, id: &str) -> Result<cri::ContainerStats> {
-        self.stats_of(self.container(id)?).await
+        let until = Instant::now() + MEASURE_LIMIT;
+        self.stats_of(self.container(id)?, until).await
     }
 
     async fn list_container_stats(
@@ -354,6 +359,8 @@ impl Runtime for Embedded {
         let filter = filter.unwrap_or_default();
         let all: Vec<_> = lock(&self.inner.containers).values().cloned().collect();
         let mut stats = Vec::new();
+        // For all together: those that are slow to measure have been known for a while, or are left out.
+        let until = Instant::now() + MEASURE_LIMIT;
         for container in all {
             let record = container.record();
             if container.is_running()
@@ -361,7 +368,7 @@ impl Runtime for Embedded {
                 && record.sandbox_id.starts_with(&filter.pod_sandbox_id)
                 && labels_match(&filter.label_selector, &record.config.0.labels)
             {
-                stats.push(self.stats_of(container).await?);
+                stats.push(self.stats_of(container, until).await?);
             }
         }
         Ok(stats)
@@ -418,24 +425,33 @@ impl Runtime for Embedded {
         .await
     }
 
+    async fn image_directory(&self) -> Result<Option<PathBuf>> {
+        Ok(Some(self.inner.images.layers_dir().to_owned()))
+    }
+
     async fn image_fs_info(&self) -> Result<cri::ImageFsInfoResponse> {
         let this = self.clone();
         blocking(move || {
-            let usage = |dir: PathBuf, (bytes, inodes): (u64, u64)| cri::FilesystemUsage {
+            let value = |value: u64| cri::UInt64Value { value };
+            let usage = |dir: PathBuf, known: Option<(u64, u64)>| cri::FilesystemUsage {
                 timestamp: now_nanos(),
                 fs_id: Some(cri::FilesystemIdentifier {
                     mountpoint: dir.to_string_lossy().into_owned(),
                 }),
-                used_bytes: Some(cri::UInt64Value { value: bytes }),
-                inodes_used: Some(cri::UInt64Value { value: inodes }),
+                used_bytes: known.map(|(bytes, _)| value(bytes)),
+                inodes_used: known.map(|(_, inodes)| value(inodes)),
             };
             let containers = this.inner.options.root.join("containers");
             let images = &this.inner.images;
+            let until = Instant::now() + MEASURE_LIMIT;
             Ok(cri::ImageFsInfoResponse {
-                image_filesystems: vec![usage(images.layers_dir().to_owned(), images.disk_use())],
+                image_filesystems: vec![usage(
+                    images.layers_dir().to_owned(),
+                    images.disk_use(until),
+                )],
                 container_filesystems: vec![usage(
                     containers.clone(),
-                    davit_beneath::disk_use(&containers),
+                    davit_beneath::disk_use(&containers, until),
                 )],
             })
         })

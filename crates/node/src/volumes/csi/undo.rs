@@ -2,7 +2,7 @@
 
 use super::super::Volumes;
 use super::device::device_records;
-use crate::volumes::{missing, mounts};
+use crate::volumes::missing;
 use davit_csi::paths::{self, MOUNT};
 use davit_csi::vol_data::{self, DeviceData, Loaded, PublishData, StageData, VOL_DATA};
 use davit_flexvolume::DriverName;
@@ -184,8 +184,7 @@ pub(super) fn staged_records(root: &Path) -> Vec<(PathBuf, StageData)> {
 }
 
 fn is_mounted(path: &Path) -> io::Result<bool> {
-    let points = mounts::mount_points()?;
-    Ok(points.iter().any(|point| Path::new(point) == path))
+    davit_beneath::mountinfo::is_mount_point(path)
 }
 
 /// Removes the directories of a volume with its record. Only empty directories go: what a driver has left stays.

@@ -87,7 +87,7 @@ impl Volumes {
         if is_wanted || !self.others_with("", &name.directory(), volume).is_empty() {
             return Ok(());
         }
-        if self.mounter.is_mount_point(dir) {
+        if self.mounter.is_mount_point(dir)? {
             let driver = self.flex_drivers.get(name.as_str()).await?;
             if !driver.unmount_device(dir).await? {
                 self.unmount_plainly(dir).await?;

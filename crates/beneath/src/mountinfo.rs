@@ -1,0 +1,179 @@
+//! What is mounted, as the kernel lists it and as it can be asked of one path.
+//!
+//! Containers name what sub-paths of volumes are made of, and the kernel prints such names as they are: a list of mounts
+//! is bytes, not text.
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
+
+/// One row of the list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where it is mounted.
+    pub point: PathBuf,
+    /// The type of the file system.
+    pub fs_type: String,
+    /// Options of the file system (not of this mount).
+    pub options: Vec<String>,
+}
+
+/// All mounts of this process, in the kernel's order: later ones may stand on earlier ones.
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn mount_table() -> io::Result<Vec<MountEntry>> {
+    read_table(BufReader::new(File::open("/proc/self/mountinfo")?))
+}
+
+/// Where something is mounted, in the order of [`mount_table`].
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn mount_points() -> io::Result<Vec<PathBuf>> {
+    Ok(mount_table()?.into_iter().map(|row| row.point).collect())
+}
+
+/// Reads what is in the form of `/proc/PID/mountinfo`. Only what is kept of a row takes memory, besides the longest row.
+///
+/// # Errors
+/// Those of reading; rows that are none are left out.
+pub fn read_table(mut from: impl BufRead) -> io::Result<Vec<MountEntry>> {
+    let (mut table, mut line) = (Vec::new(), Vec::new());
+    while from.read_until(b'\n', &mut line)? > 0 {
+        table.extend(row(line.strip_suffix(b"\n").unwrap_or(&line)));
+        line.clear();
+    }
+    Ok(table)
+}
+
+/// Whether something is mounted exactly on `path`. Asked of the kernel for this one path, so what else is mounted does not
+/// matter; the file system that is mounted there is not asked, so one that hangs holds nobody up. A link at the path is
+/// not followed, those on the way are.
+///
+/// # Errors
+/// What the kernel says; nothing is mounted on what is not there.
+pub fn is_mount_point(path: &Path) -> io::Result<bool> {
+    Ok(ask(path)? == Some(true))
+}
+
+/// Whether anything is at `path`, a link or a mount included, without asking what is mounted there.
+///
+/// # Errors
+/// What the kernel says.
+pub fn is_there(path: &Path) -> io::Result<bool> {
+    Ok(ask(path)?.is_some())
+}
+
+/// Whether what is at `path` is a mount; `None` where nothing is.
+fn ask(path: &Path) -> io::Result<Option<bool>> {
+    let Some(name) = path.file_name() else {
+        return Ok(Some(path.has_root()));
+    };
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let rules = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    let asked = rustix::fs::openat(CWD, parent, flags | OFlags::DIRECTORY, Mode::empty())
+        .and_then(|parent| openat2(parent, name, flags, Mode::empty(), rules));
+    match asked {
+        // Of one name that is no link, only a mount leads to another one.
+        Err(Errno::XDEV) => Ok(Some(true)),
+        Ok(_) | Err(Errno::LOOP) => Ok(Some(false)),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// `36 35 98:0 /root /point rw,noatime master:1 - ext3 /dev/root rw,errors=continue`
+fn row(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|b| *b == b' ');
+    let point = PathBuf::from(OsString::from_vec(unescaped(fields.nth(4)?)));
+    let mut after = fields.skip_while(|field| *field != b"-").skip(1);
+    let text = |field: &[u8]| String::from_utf8_lossy(&unescaped(field)).into_owned();
+    let fs_type = text(after.next()?);
+    let options = after.nth(1).unwrap_or_default();
+    Some(MountEntry {
+        point,
+        fs_type,
+        options: options.split(|b| *b == b',').map(text).collect(),
+    })
+}
+
+/// The kernel writes some bytes (space, tab, newline, backslash, `#`) as three octal digits.
+fn unescaped(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.first_chunk::<3>().filter(|_| *first == b'\\');
+        let byte =
+            digits.and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
+        out.push(byte.unwrap_or(*first));
+        rest = if byte.is_some() { &after[3..] } else { after };
+    }
+    out
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::os::unix::ffi::OsStrExt as _;
+
+    #[test]
+    fn names_that_are_no_text_hide_nothing() {
+        let table = b"30 25 0:26 / /a\\040b\\134\\012\xc3\xa4 rw - tmpfs tmpfs rw\n\
+            31 30 0:27 /vol/a\xff /pods/x/volume-subpaths/v/c/0 rw master:1 - ext4 /dev/a\xfe rw,x=\xff\n\
+            nonsense\n\
+            32 30 0:28 / /sys/fs/cgroup/cpu,cpuacct rw shared:3 master:1 - cgroup cgroup rw,cpu,cpuacct\n";
+        let table = read_table(&table[..]).unwrap();
+        let points: Vec<&[u8]> = table
+            .iter()
+            .map(|row| row.point.as_os_str().as_bytes())
+            .collect();
+        assert_eq!(points[0], b"/a b\\\n\xc3\xa4");
+        assert_eq!(points[1], b"/pods/x/volume-subpaths/v/c/0");
+        assert_eq!(table[2].fs_type, "cgroup");
+        assert_eq!(table[2].options, ["rw", "cpu", "cpuacct"]);
+        assert_eq!(table.len(), 3);
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_escaped_comes_back(name in prop::collection::vec(1_u8.., 0..40)) {
+            let escape = |b: &u8| match b {
+                b' ' | b'\t' | b'\n' | b'\\' | b'#' => format!("\\{b:03o}").into_bytes(),
+                b => vec![*b],
+            };
+            let escaped: Vec<u8> = name.iter().flat_map(escape).collect();
+            prop_assert_eq!(unescaped(&escaped), name);
+        }
+    }
+
+    #[test]
+    fn mount_points_are_known_one_by_one() {
+        for point in ["/", "/proc"] {
+            assert!(is_mount_point(Path::new(point)).unwrap(), "{point}");
+        }
+        let tmp = tempfile::tempdir().unwrap();
+        assert!(!is_mount_point(tmp.path()).unwrap());
+        assert!(!is_mount_point(&tmp.path().join("none/at/all")).unwrap());
+        std::os::unix::fs::symlink("/proc", tmp.path().join("link")).unwrap();
+        assert!(!is_mount_point(&tmp.path().join("link")).unwrap());
+        std::fs::write(tmp.path().join("file"), "").unwrap();
+        assert!(!is_mount_point(&tmp.path().join("file")).unwrap());
+        assert!(!is_mount_point(&tmp.path().join("file/below")).unwrap());
+        for (name, there) in [("link", true), ("file", true), ("none", false)] {
+            assert_eq!(is_there(&tmp.path().join(name)).unwrap(), there, "{name}");
+        }
+        assert!(is_there(Path::new("/proc")).unwrap());
+        assert!(mount_points().unwrap().contains(&PathBuf::from("/proc")));
+    }
+}
