@@ -85,8 +85,11 @@ async fn watch_node(ctx: &Arc<Context>, inputs: &Inputs, freed: &AtomicBool) {
 /// Ends pods that use more of the disks than they may.
 async fn hold_to_limits(ctx: &Arc<Context>, inputs: &Inputs, freed: &AtomicBool) {
     let config = &ctx.options.eviction;
+    if !config.local_storage {
+        return;
+    }
     let mut ticks = ticks(config.period);
-    while config.local_storage {
+    loop {
         ticks.tick().await;
         let over = over_limits(ctx).await;
         end_over_limits(ctx, inputs, &over);
