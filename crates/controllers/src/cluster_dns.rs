@@ -285,17 +285,14 @@ mod tests {
             }))
             .unwrap()
         };
-        let endpoint = |node: &Node| super::endpoint(node, Family::V4);
-        let found = endpoint(&node("true", Some("10.244.3.0/24"), "True")).unwrap();
+        let of_four = |node: &Node| endpoint(node, Family::V4);
+        let found = of_four(&node("true", Some("10.244.3.0/24"), "True")).unwrap();
         assert_eq!(found["addresses"], json!(["10.244.3.1"]));
         assert_eq!(found["conditions"]["ready"], true);
-        let lost = endpoint(&node("true", Some("10.244.3.0/24"), "Unknown")).unwrap();
+        let lost = of_four(&node("true", Some("10.244.3.0/24"), "Unknown")).unwrap();
         assert_eq!(lost["conditions"]["ready"], false);
-        assert_eq!(
-            endpoint(&node("false", Some("10.244.3.0/24"), "True")),
-            None
-        );
-        assert_eq!(endpoint(&node("true", None, "True")), None);
+        assert_eq!(of_four(&node("false", Some("10.244.3.0/24"), "True")), None);
+        assert_eq!(of_four(&node("true", None, "True")), None);
         let mut made: Service = parsed(service(&["10.96.0.10".parse().unwrap()])).unwrap();
         assert!(!add_metrics_port(&mut made));
         let ports = made.spec.as_mut().unwrap().ports.as_mut().unwrap();
@@ -303,7 +300,7 @@ mod tests {
         assert!(add_metrics_port(&mut made), "of an older davit");
         assert_eq!(made.spec.unwrap().ports.unwrap().pop(), metrics);
         parsed::<EndpointSlice>(slice(Family::V4, &[found])).unwrap();
-        let six = super::endpoint(
+        let six = endpoint(
             &node("true", Some("fd00:10:244:3::/64"), "True"),
             Family::V6,
         );

@@ -164,17 +164,17 @@ mod tests {
             .unwrap()
         };
         let address: IpAddr = "192.0.2.7".parse().unwrap();
-        let route_of = |node: &Node| super::route_of(node, Family::V4);
-        let found = route_of(&node(Some("10.244.1.0/24"), "192.0.2.7"));
+        let of_four = |node: &Node| route_of(node, Family::V4);
+        let found = of_four(&node(Some("10.244.1.0/24"), "192.0.2.7"));
         assert_eq!(found, Some(("10.244.1.0/24".to_owned(), address)));
-        assert_eq!(route_of(&node(None, "192.0.2.7")), None);
-        assert_eq!(route_of(&node(Some("fd00::/64"), "192.0.2.7")), None);
-        assert_eq!(route_of(&node(Some("10.244.1.0/24"), "fd00::7")), None);
+        assert_eq!(of_four(&node(None, "192.0.2.7")), None);
+        assert_eq!(of_four(&node(Some("fd00::/64"), "192.0.2.7")), None);
+        assert_eq!(of_four(&node(Some("10.244.1.0/24"), "fd00::7")), None);
         let slice = slice_of(&node(None, ""), "10.244.1.0/24", address).unwrap();
         assert_eq!(slice.metadata.name.as_deref(), Some("davit-node-n"));
         assert_eq!(slice.annotations()[RANGE], "10.244.1.0/24");
         let six = node(Some("fd00:10:244:1::/64"), "2001:db8::7");
-        let (range, address) = super::route_of(&six, Family::V6).unwrap();
+        let (range, address) = route_of(&six, Family::V6).unwrap();
         let slice = slice_of(&six, &range, address).unwrap();
         assert_eq!(slice.metadata.name.as_deref(), Some("davit-node6-n"));
         assert_eq!(slice.address_type, "IPv6");

@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(within(&ranges, all()), expected);
         let one = within(&["192.0.2.0/24".parse().unwrap()], all());
         assert_eq!(one, [of("192.0.2.1")].into());
-        let six = ["fe80::1", "::1", "2001:db8::7"].map(|text| of(text));
+        let six = ["fe80::1", "::1", "2001:db8::7"].map(of);
         let found = within(&["::/0".parse().unwrap()], six.into_iter());
         assert_eq!(found, [of("2001:db8::7")].into());
     }
