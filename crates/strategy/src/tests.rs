@@ -598,7 +598,7 @@ fn a_pod_does_not_become_a_mirror_or_cease_to_be_one() {
     let mirror = |text: &str| {
         let text = text.to_owned();
         pod(move |pod| {
-            pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": text})
+            pod["metadata"]["annotations"] = json!({"kubernetes.io/config.mirror": text});
         })
     };
     let plain = pod(|_| {});
