@@ -183,6 +183,7 @@ const MAY: &[(&str, &str)] = &[
     ("node/src/machine", "/proc and /sys of the host"),
     ("node/src/plugins", "sockets of plugins"),
     ("node/src/resize/", "the record of resizes"),
+    ("node/src/security.rs", "the kernel's list of processors"),
     (
         "node/src/server/",
         "certificates of the node's server, usage",
