@@ -57,6 +57,16 @@ impl Sandbox {
         lock(&self.record).clone()
     }
 
+    /// Bytes that containers have put into files that davit made for the pod, beside what such files have.
+    pub(super) fn written(&self) -> u64 {
+        const USUAL: u64 = 64 << 10;
+        let size = |name: &str| {
+            let file = fs::symlink_metadata(self.dir.join(name));
+            file.map_or(0, |file| file.len().saturating_sub(USUAL))
+        };
+        size("resolv.conf") + size("hostname")
+    }
+
     /// Directory with the pod's files.
     pub(super) fn dir(&self) -> &Path {
         &self.dir

@@ -101,6 +101,9 @@ impl Embedded {
             let timestamp = now_nanos();
             let value = |value: u64| Some(cri::UInt64Value { value });
             let layer = davit_beneath::disk_use(container.dir.join("upper"), until);
+            // Any of the pod's containers may have written it, and each counts it: only who overdoes it notices.
+            let sandbox = this.sandbox(&record.sandbox_id);
+            let shared = sandbox.map_or(0, |sandbox| sandbox.written());
             let available = usage
                 .memory_limit
                 .map(|limit| limit.saturating_sub(usage.memory_working_set));
@@ -131,7 +134,7 @@ impl Embedded {
                     fs_id: Some(cri::FilesystemIdentifier {
                         mountpoint: this.inner.options.root.to_string_lossy().into_owned(),
                     }),
-                    used_bytes: layer.and_then(|(bytes, _)| value(bytes)),
+                    used_bytes: layer.and_then(|(bytes, _)| value(bytes + shared)),
                     inodes_used: layer.and_then(|(_, inodes)| value(inodes)),
                 }),
                 ..cri::ContainerStats::default()

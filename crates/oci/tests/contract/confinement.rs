@@ -251,6 +251,27 @@ pub(crate) async fn null_devices(setup: Setup) {
     pod.remove().await;
 }
 
+/// What a container writes to files that were made for its pod counts.
+pub(crate) async fn files_of_the_pod(setup: Setup) {
+    let pod = Pod::run(&setup).await;
+    let script = "head -c 3000000 /dev/zero >> /etc/resolv.conf; touch /ready; sleep 60";
+    let id = pod.start(pod.container(shell(script))).await;
+    let ready = setup
+        .dir
+        .join("root/containers")
+        .join(&id)
+        .join("upper/ready");
+    let deadline = std::time::Instant::now() + Duration::from_secs(10);
+    while !ready.exists() {
+        assert!(std::time::Instant::now() < deadline, "it has written");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let stats = setup.runtime.container_stats(&id).await.unwrap();
+    let used = stats.writable_layer.and_then(|layer| layer.used_bytes);
+    assert!(used.unwrap().value > 2_900_000, "{used:?}");
+    pod.remove().await;
+}
+
 /// Commands are as readily ended for want of memory as the container is.
 pub(crate) async fn memory_scores(setup: Setup) {
     let pod = Pod::run(&setup).await;

@@ -422,6 +422,9 @@ const OWN: &[Test] = &[
     ("null_devices", |setup| {
         Box::pin(crate::confinement::null_devices(setup))
     }),
+    ("files_of_the_pod", |setup| {
+        Box::pin(crate::confinement::files_of_the_pod(setup))
+    }),
     ("memory_scores", |setup| {
         Box::pin(crate::confinement::memory_scores(setup))
     }),
