@@ -54,7 +54,7 @@ pub struct EmbeddedOptions {
     pub retention: Duration,
     /// How many changes of history are kept at most.
     pub history_entries: usize,
-    /// How many bytes of superseded values are kept at most.
+    /// How many bytes of memory the history takes at most, with the values that its changes wrote and superseded.
     pub history_bytes: usize,
     /// How long a commit waits for a place in the queue, and then again for its
     /// confirmation.

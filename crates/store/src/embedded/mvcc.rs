@@ -20,7 +20,7 @@ use crate::{Change, Error, KeyValue, ListOptions, Listing, Result};
 /// object ever has revision 0, which means "any" to Kubernetes clients.
 pub(super) const FIRST_REVISION: u64 = 1;
 
-/// What a change costs in memory beside the value it superseded.
+/// What a change costs in memory beside the values it holds.
 const CHANGE_OVERHEAD: usize = 320;
 
 /// One version of a key.
@@ -117,17 +117,13 @@ impl RecordId {
 struct Logged {
     change: Arc<Change>,
     at: Instant,
+    /// Bytes of memory that are free when this and all before it is forgotten: each value counts at the last change that
+    /// holds it.
+    cost: usize,
 }
 
-impl Logged {
-    fn cost(&self) -> usize {
-        let superseded = self
-            .change
-            .previous
-            .as_ref()
-            .map_or(0, |pair| pair.value.len());
-        superseded + CHANGE_OVERHEAD
-    }
+fn value_len(pair: Option<&KeyValue>) -> usize {
+    pair.map_or(0, |pair| pair.value.len())
 }
 
 pub(super) struct Mvcc {
@@ -218,9 +214,28 @@ impl Mvcc {
                 slot.older.push(std::mem::replace(&mut slot.head, version));
             }
         }
-        let logged = Logged { change, at };
-        self.log_cost += logged.cost();
-        self.log.push_back(logged);
+        self.log_change(change, at);
+    }
+
+    fn log_change(&mut self, change: Arc<Change>, at: Instant) {
+        let superseded = value_len(change.previous.as_ref());
+        if let Some(writer) = self.logged_mut(change.previous.as_ref()) {
+            writer.cost -= superseded;
+            self.log_cost -= superseded;
+        }
+        let cost = CHANGE_OVERHEAD + superseded + value_len(change.current.as_ref());
+        self.log_cost += cost;
+        self.log.push_back(Logged { change, at, cost });
+    }
+
+    /// The logged change that wrote `pair`, if the history reaches back to it.
+    fn logged_mut(&mut self, pair: Option<&KeyValue>) -> Option<&mut Logged> {
+        let revision = pair?.mod_revision;
+        let index = self
+            .log
+            .partition_point(|logged| logged.change.revision < revision);
+        let logged = self.log.get_mut(index)?;
+        (logged.change.revision == revision).then_some(logged)
     }
 
     /// Takes in the record of a write that is older than the history, at start.
@@ -312,7 +327,7 @@ impl Mvcc {
             }
             revision = Some(logged.change.revision);
             remaining -= 1;
-            remaining_cost -= logged.cost();
+            remaining_cost -= logged.cost;
         }
         revision
     }
@@ -355,7 +370,7 @@ impl Mvcc {
         while let Some(logged) = self.log.front()
             && logged.change.revision <= revision
         {
-            self.log_cost -= logged.cost();
+            self.log_cost -= logged.cost;
             let key = Arc::clone(&logged.change.key);
             self.log.pop_front();
             self.prune(&key, revision);
@@ -464,5 +479,62 @@ impl Page {
             more: self.remaining > 0,
             remaining: self.remaining,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    /// The cost of the history, taken from what it holds.
+    fn held(state: &Mvcc) -> usize {
+        let values: HashMap<_, _> = state
+            .log
+            .iter()
+            .flat_map(|logged| [&logged.change.previous, &logged.change.current])
+            .flatten()
+            .map(|pair| ((&pair.key, pair.mod_revision), pair.value.len()))
+            .collect();
+        state.log.len() * CHANGE_OVERHEAD + values.values().sum::<usize>()
+    }
+
+    #[test]
+    fn each_value_of_the_history_counts_once() {
+        let mut state = Mvcc::new(FIRST_REVISION);
+        let mut current: HashMap<Arc<str>, KeyValue> = HashMap::new();
+        let mut random = 7_u64;
+        let mut next = |below: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (random >> 33) % below
+        };
+        for revision in FIRST_REVISION + 1..500 {
+            let key: Arc<str> = Arc::from(format!("k{}", next(8)));
+            let previous = current.remove(&key);
+            if previous.is_none() || next(4) > 0 {
+                let pair = KeyValue {
+                    key: Arc::clone(&key),
+                    value: Bytes::from(vec![0; 100 + next(1000) as usize]),
+                    mod_revision: revision,
+                    create_revision: previous.as_ref().map_or(revision, |p| p.create_revision),
+                };
+                current.insert(Arc::clone(&key), pair);
+            }
+            let change = Change {
+                revision,
+                current: current.get(&key).cloned(),
+                previous,
+                key,
+            };
+            state.apply(Arc::new(change), Instant::now());
+            if next(10) == 0 {
+                let compacted = state.oldest() + next(revision - state.oldest() + 1);
+                state.compact(compacted);
+            }
+            assert_eq!(state.log_cost, held(&state));
+        }
     }
 }

@@ -511,7 +511,9 @@ fn old_history_is_compactable_and_young_is_not() {
     assert_eq!(state.compactable(at(4), age, 100, usize::MAX), None);
     assert_eq!(state.compactable(at(7), age, 100, usize::MAX), Some(4));
     assert_eq!(state.compactable(at(0), age, 4, usize::MAX), Some(7));
-    assert_eq!(state.compactable(at(0), age, 100, 3 * 1320), Some(8));
+    // Each holds the value it superseded, and the newest its own.
+    let newest_three = 3 * 1320 + 1000;
+    assert_eq!(state.compactable(at(0), age, 100, newest_three), Some(8));
     assert_eq!(state.compactable(at(100), age, 100, usize::MAX), Some(11));
 }
 
