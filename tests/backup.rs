@@ -184,6 +184,54 @@ fn a_backup_becomes_the_cluster_it_was() {
 }
 
 #[test]
+fn a_check_says_what_is_damaged() {
+    let Some(binary) = any_kubectl() else { return };
+    let mut kube = cluster(binary, &[]);
+    kubectl_stdin(&kube.cluster, &kube.binary, &["apply", "-f", "-"], OBJECTS);
+    let data = kube.cluster.dir.path().join("data");
+    let check = || davit(&["check", text(&data), "--root", text(&data.join("root"))]);
+    let refused = check().unwrap_err();
+    assert!(refused.contains("runs with"), "{refused}");
+    assert!(kube.cluster.interrupt().success());
+    let said = check().unwrap();
+    assert!(
+        said.contains("store") && said.contains(" objects of "),
+        "{said}"
+    );
+    assert!(!said.contains("damaged"), "{said}");
+
+    // Keys that belong to nobody, and a flipped bit among the objects.
+    std::fs::copy(data.join("pki/sa.key"), data.join("pki/ca.key")).unwrap();
+    let journal = data.join("store/db/0.jnl");
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let place = bytes.windows(8).position(|some| some == b"settings");
+    bytes[place.unwrap()] ^= 1;
+    std::fs::write(&journal, &bytes).unwrap();
+    let out = output(Command::new(env!("CARGO_BIN_EXE_davit")).args([
+        "check",
+        text(&data),
+        "-o",
+        "json",
+    ]));
+    assert!(!out.status.success());
+    let parts: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+    let part = |name: &str| {
+        let parts = parts.as_array().unwrap();
+        parts.iter().find(|part| part["part"] == name).unwrap()
+    };
+    for name in ["store", "keys"] {
+        assert_eq!(part(name)["faults"].as_array().unwrap().len(), 1, "{parts}");
+        assert!(part(name)["advice"].is_string());
+    }
+    assert!(
+        part("keys")["faults"][0]
+            .as_str()
+            .unwrap()
+            .contains("not that of the certificate")
+    );
+}
+
+#[test]
 fn objects_move_to_etcd_and_back() {
     let Some(binary) = any_kubectl() else { return };
     let Some(curl) = harness::program("curl") else {

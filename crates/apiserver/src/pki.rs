@@ -4,6 +4,7 @@
 //! is not slowed down. Devices often boot with a clock far in the past; no certificate is valid
 //! only "from now", and ends are counted from a date that is never before the release.
 
+mod examine;
 mod kubeconfig;
 mod store;
 
@@ -19,6 +20,7 @@ use rcgen::{
 };
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
+pub use examine::{PkiSummary, examine};
 pub use kubeconfig::{Kubeconfig, write_kubeconfig};
 use store::{read_optional, write_private, write_public};
 

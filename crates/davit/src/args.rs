@@ -146,6 +146,8 @@ pub(crate) enum Command {
     Backup(crate::backup::Backup),
     /// Make a store of a backup, embedded or in etcd
     Restore(crate::backup::Restore),
+    /// Read all of a data directory and say what is damaged
+    Check(crate::check::Check),
     /// Make the folder that envtest starts its programs from, with davit in their place (docs/envtest.md)
     TestAssets(crate::test_assets::TestAssets),
     /// Stand in for etcd in a test: own the directory in which `davit server` keeps its objects

@@ -4,6 +4,7 @@
 mod access;
 mod args;
 mod backup;
+mod check;
 mod cluster_flag;
 mod components;
 mod configuration;
@@ -108,6 +109,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Image(image) => image::run(image).await,
         Command::Backup(args) => backup::backup(args).await,
         Command::Restore(args) => backup::restore(args).await,
+        Command::Check(args) => check::run(args).await,
         Command::TestAssets(args) => test_assets::run(&args),
         Command::Etcd(args) => test_assets::etcd(args).await,
         Command::Config(flags) => configuration::run(flags, &Args::full_command()),

@@ -14,7 +14,7 @@ mod ledger;
 mod record;
 mod table;
 
-pub use file::Error;
+pub use file::{Error, LogSummary, summarize};
 pub use ledger::{CommitError, Ledger, Reservation};
 pub(crate) use record::base64_bytes;
 pub use record::{

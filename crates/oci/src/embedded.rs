@@ -182,6 +182,30 @@ impl Embedded {
         Ok(embedded)
     }
 
+    /// How many records of containers and pods there are below `root`, and which cannot be read. Changes nothing. Blocks.
+    #[must_use]
+    pub fn examine(root: &Path) -> (usize, Vec<String>) {
+        let (mut whole, mut faults) = (0, Vec::new());
+        for kind in ["containers", "sandboxes"] {
+            for entry in std::fs::read_dir(root.join(kind))
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                match record::load::<serde_json::Value>(&entry.path()) {
+                    // Its creation was interrupted: the next start clears it.
+                    Ok(None) => {}
+                    Ok(Some(_)) => whole += 1,
+                    Err(error) => faults.push(format!(
+                        "record of {kind}/{}: {error}",
+                        entry.file_name().to_string_lossy()
+                    )),
+                }
+            }
+        }
+        (whole, faults)
+    }
+
     /// The image store, for the command line. Its methods block.
     #[must_use]
     pub fn images(&self) -> &Arc<Images> {

@@ -486,6 +486,26 @@ impl Images {
         Ok(())
     }
 
+    /// How many images there are below `root`, and what is not as it should be: an image whose layer is gone. Changes nothing.
+    ///
+    /// # Errors
+    /// The list of images cannot be read.
+    pub fn examine(root: &Path) -> Result<(usize, Vec<String>)> {
+        let file = root.join("images/images.json");
+        let records: Option<Records> =
+            read_json(&file).map_err(io_error(format!("read {}", file.display())))?;
+        let images = records.unwrap_or_default().images;
+        let layers = root.join("layers");
+        let broken = |image: &&Image| image.layers.iter().any(|name| !layers.join(name).is_dir());
+        let name = |image: &Image| image.tags.first().unwrap_or(&image.id).clone();
+        let faults = images
+            .iter()
+            .filter(broken)
+            .map(|image| format!("image {} lacks a layer", name(image)))
+            .collect();
+        Ok((images.len(), faults))
+    }
+
     /// Bytes and inodes in use, as far as they are known by `until`.
     #[must_use]
     pub fn disk_use(&self, until: Instant) -> Option<(u64, u64)> {

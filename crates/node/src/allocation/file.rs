@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::record::Change;
+use super::table::Table;
 use crate::checksum::crc32;
 
 const HEADER: &[u8; 8] = b"davital1";
@@ -92,10 +93,7 @@ impl LogFile {
             .map_err(io("open"))?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(io("read"))?;
-        let known = bytes.len().min(HEADER.len());
-        if bytes[..known] != HEADER[..known] {
-            return Err(Error::Format(path.to_owned()));
-        }
+        check_header(path, &bytes)?;
         let (commits, good) = parse(path, &bytes)?;
         if good < bytes.len() {
             keep_aside(path, &bytes, good);
@@ -108,7 +106,7 @@ impl LogFile {
             torn: false,
             _lock: lock,
         };
-        if known < HEADER.len() {
+        if bytes.len() < HEADER.len() {
             log.truncate_to(0).map_err(io("write header"))?;
             log.file.write_all(HEADER).map_err(io("write header"))?;
             log.len = HEADER.len() as u64;
@@ -262,6 +260,65 @@ fn parse(path: &Path, bytes: &[u8]) -> Result<(Vec<Vec<Change>>, usize), Error> 
     Ok((commits, at))
 }
 
+/// What is in a log that nobody uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogSummary {
+    /// Commits.
+    pub commits: usize,
+    /// Pods that hold something.
+    pub pods: usize,
+    /// Bytes at the end that are no whole commit: the next start keeps a copy of them aside.
+    pub torn: usize,
+}
+
+/// Reads a log without changing it, or any file beside it; `None` when there is none.
+///
+/// # Errors
+/// As [`super::Ledger::open`].
+pub fn summarize(path: &Path) -> Result<Option<LogSummary>, Error> {
+    let bytes = match std::fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(source) if source.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(source) => {
+            return Err(Error::Io {
+                path: path.to_owned(),
+                what: "read",
+                source,
+            });
+        }
+    };
+    check_header(path, &bytes)?;
+    let (commits, good) = parse(path, &bytes)?;
+    Ok(Some(LogSummary {
+        pods: table(path, &commits)?.pods().len(),
+        commits: commits.len(),
+        torn: bytes.len() - good,
+    }))
+}
+
+/// What the commits of a log say.
+pub(super) fn table(path: &Path, commits: &[Vec<Change>]) -> Result<Table, Error> {
+    let mut table = Table::default();
+    for change in commits.iter().flatten() {
+        table
+            .apply(change)
+            .map_err(|conflict| Error::Contradiction {
+                path: path.to_owned(),
+                conflict,
+            })?;
+    }
+    Ok(table)
+}
+
+/// A log that was being made may have a part of the header only.
+fn check_header(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let known = bytes.len().min(HEADER.len());
+    if bytes[..known] != HEADER[..known] {
+        return Err(Error::Format(path.to_owned()));
+    }
+    Ok(())
+}
+
 fn record_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
     let head = bytes.get(at..at + 8)?;
     let len = u32::from_le_bytes(head[..4].try_into().ok()?) as usize;
@@ -307,6 +364,28 @@ mod tests {
         });
         LogFile::open(&path).unwrap();
         ending.join().unwrap();
+    }
+
+    #[test]
+    fn a_summary_changes_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        assert_eq!(summarize(&path).unwrap(), None);
+        let (mut log, _) = LogFile::open(&path).unwrap();
+        log.append(&[&release("a"), &release("b")]).unwrap();
+        drop(log);
+        let mut bytes = std::fs::read(&path).unwrap();
+        bytes.extend_from_slice(b"torn");
+        std::fs::write(&path, &bytes).unwrap();
+        let summary = LogSummary {
+            commits: 2,
+            pods: 0,
+            torn: 4,
+        };
+        assert_eq!(summarize(&path).unwrap(), Some(summary));
+        assert_eq!(std::fs::read(&path).unwrap(), bytes);
+        std::fs::write(&path, "something else").unwrap();
+        assert!(matches!(summarize(&path), Err(Error::Format(_))));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use davit_topology::devices::{ContainerKind, DeviceId, DeviceSet};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::file::{Error, LogFile};
+use super::file::{Error, LogFile, table};
 use super::record::Change;
 use super::table::{CPU, Conflict, Table};
 
@@ -87,15 +87,7 @@ impl Ledger {
             file.append(&[&imported])?;
             commits.push(imported);
         }
-        let mut table = Table::default();
-        for change in commits.iter().flatten() {
-            table
-                .apply(change)
-                .map_err(|conflict| Error::Contradiction {
-                    path: path.to_owned(),
-                    conflict,
-                })?;
-        }
+        let table = table(path, &commits)?;
         let shared = Arc::new(Shared {
             table: Mutex::new(table),
             generation: watch::Sender::new(1),

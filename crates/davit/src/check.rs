@@ -1,0 +1,337 @@
+//! `davit check`: reads all of a data directory and says what is damaged, and how to go on.
+
+use crate::paths::{self, NodePaths};
+use crate::{components, down, owner, table};
+use anyhow::{Context, Result, bail};
+use davit_apiserver::pki;
+use davit_node::allocation;
+use davit_oci::{Embedded, Images};
+use davit_store::embedded::{EmbeddedOptions, EmbeddedStore};
+use davit_store::{KeyValue, ListOptions, Store};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// `davit check`
+#[derive(Debug, clap::Args)]
+pub(crate) struct Check {
+    /// The data directory [default: /var/lib/davit as root, else ~/.local/share/davit]
+    data_dir: Option<PathBuf>,
+    /// Where the node's /var/lib/kubelet is [default: / as root, else below the data dir]
+    #[arg(long, value_name = "DIR")]
+    root: Option<PathBuf>,
+    /// Print a JSON document
+    #[arg(short, long, value_name = "FORMAT", value_enum)]
+    output: Option<Format>,
+}
+
+/// The format for programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Format {
+    /// One JSON document
+    Json,
+}
+
+/// What was found in a part of the directory.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct PartReport {
+    part: &'static str,
+    /// What there is, in a few words.
+    holds: String,
+    /// What is damaged, a sentence each.
+    faults: Vec<String>,
+    /// How to go on, where something is damaged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<&'static str>,
+}
+
+/// Objects that are read at once.
+const PAGE: usize = 500;
+/// Damaged objects that are named; the others are counted.
+const NAMED: usize = 20;
+/// What stored values begin with that the server encrypts.
+const ENCRYPTED: &[u8] = b"k8s:enc:";
+
+const OF_STORE: &str = "move DATA-DIR/store away and make a store of a backup: davit restore FILE --data-dir DATA-DIR \
+     (its pki/ stays, so that everybody who has a kubeconfig goes on)";
+const OF_OBJECTS: &str = "a server that is started refuses what it cannot read; delete such an object with its key, \
+     or make a store of a backup: davit restore FILE --data-dir DATA-DIR";
+const OF_KEYS: &str = "put back pki/ from a copy of the data directory (a backup does not hold it)";
+const OF_LOG: &str = "move the file away: the next start begins a new one, and pods that hold devices are \
+     started anew";
+const OF_IMAGES: &str = "pull or import the image again";
+const OF_RECORDS: &str = "the next start leaves such a container alone; remove its directory below runtime/, \
+     and davit makes another one for its pod";
+
+/// Checks a data directory that no davit uses.
+///
+/// # Errors
+/// There is none, it is in use, or something in it is damaged.
+pub(crate) async fn run(args: Check) -> Result<()> {
+    let data_dir = paths::data_dir(args.data_dir.as_deref())?;
+    if !down::holds_cluster(&data_dir) {
+        bail!("there is no cluster in {}", data_dir.display());
+    }
+    if let Some((command, _, _)) = owner::users(&data_dir)?.into_iter().next() {
+        bail!(
+            "`davit {command}` runs with {}; stop it first, or check a copy of the directory",
+            data_dir.display()
+        );
+    }
+    let kubelet = NodePaths::new(args.root.as_deref(), &data_dir)?.kubelet();
+    let mut parts = vec![store(&data_dir.join("store")).await];
+    let rest = tokio::task::spawn_blocking(move || files(&data_dir, &kubelet));
+    parts.extend(rest.await.context("the check of files")?);
+    match args.output {
+        Some(Format::Json) => println!("{}", serde_json::to_string_pretty(&parts)?),
+        None => print!("{}", text(&parts)),
+    }
+    let damaged = parts.iter().filter(|part| !part.faults.is_empty()).count();
+    if damaged > 0 {
+        bail!(
+            "{} of the data directory: damaged",
+            down::count(damaged, "part")
+        );
+    }
+    Ok(())
+}
+
+/// Everything that is no store. Blocks.
+fn files(data_dir: &Path, kubelet: &Path) -> Vec<PartReport> {
+    let runtime = components::runtime_dir(data_dir);
+    let mut parts = Vec::new();
+    if data_dir.join("pki").is_dir() {
+        parts.push(keys(&data_dir.join("pki")));
+    }
+    parts.extend(allocation_log(&kubelet.join("allocations.log")));
+    if runtime.is_dir() {
+        parts.push(images(&runtime));
+        let (records, faults) = Embedded::examine(&runtime);
+        parts.push(PartReport {
+            part: "containers",
+            holds: down::count(records, "record"),
+            advice: advice(&faults, OF_RECORDS),
+            faults,
+        });
+    }
+    parts
+}
+
+fn advice(faults: &[String], what: &'static str) -> Option<&'static str> {
+    (!faults.is_empty()).then_some(what)
+}
+
+/// A part that cannot be read at all.
+fn unreadable(part: &'static str, error: &dyn std::error::Error, way: &'static str) -> PartReport {
+    PartReport {
+        part,
+        holds: "not known".to_owned(),
+        faults: vec![error.to_string()],
+        advice: Some(way),
+    }
+}
+
+/// Opens the store as a start does (a last write that was cut short by a crash is dropped) and reads every object.
+async fn store(dir: &Path) -> PartReport {
+    const PART: &str = "store";
+    if !dir.join("complete").exists() {
+        return PartReport {
+            part: PART,
+            holds: "none here (a node's directory, or objects in etcd)".to_owned(),
+            faults: Vec::new(),
+            advice: None,
+        };
+    }
+    let store = match EmbeddedStore::open(dir, EmbeddedOptions::default()).await {
+        Ok(store) => store,
+        Err(error) => return unreadable(PART, &error, OF_STORE),
+    };
+    let read = read_all(&store).await;
+    store.close().await;
+    match read {
+        Err(error) => unreadable(PART, &error, OF_STORE),
+        Ok(objects) => PartReport {
+            part: PART,
+            holds: objects.to_string(),
+            advice: advice(&objects.faults, OF_OBJECTS),
+            faults: objects.faults,
+        },
+    }
+}
+
+/// What the store holds.
+#[derive(Debug, Default)]
+struct Objects {
+    count: usize,
+    bytes: usize,
+    /// Objects whose values only a server with their keys can read.
+    encrypted: usize,
+    revision: u64,
+    faults: Vec<String>,
+    damaged: usize,
+}
+
+impl std::fmt::Display for Objects {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            bytes, revision, ..
+        } = self;
+        let objects = down::count(self.count, "object");
+        write!(
+            f,
+            "{objects} of {} KiB at revision {revision}",
+            bytes.div_ceil(1024)
+        )?;
+        if self.encrypted > 0 {
+            write!(f, ", {} encrypted and not looked into", self.encrypted)?;
+        }
+        if self.damaged > NAMED {
+            write!(f, ", {} damaged", self.damaged)?;
+        }
+        Ok(())
+    }
+}
+
+async fn read_all(store: &EmbeddedStore) -> Result<Objects, davit_store::Error> {
+    let mut objects = Objects::default();
+    let mut start = None;
+    loop {
+        let page = ListOptions {
+            limit: Some(PAGE),
+            start: start.take(),
+            ..ListOptions::default()
+        };
+        let page = store.list("", page).await?;
+        objects.revision = page.revision;
+        for pair in &page.items {
+            objects.take(pair);
+        }
+        match page.items.last() {
+            // The first key after it.
+            Some(last) if page.more => start = Some(format!("{}\0", last.key)),
+            _ => return Ok(objects),
+        }
+    }
+}
+
+impl Objects {
+    fn take(&mut self, pair: &KeyValue) {
+        self.count += 1;
+        self.bytes += pair.value.len();
+        if pair.value.starts_with(ENCRYPTED) {
+            self.encrypted += 1;
+        } else if let Some(fault) = fault(pair) {
+            self.damaged += 1;
+            if self.damaged <= NAMED {
+                self.faults.push(format!("{}: {fault}", pair.key));
+            }
+        }
+    }
+}
+
+/// What is wrong with a stored object: it is JSON, and named as its key.
+fn fault(pair: &KeyValue) -> Option<String> {
+    let value: serde_json::Value = match serde_json::from_slice(&pair.value) {
+        Ok(value) => value,
+        Err(error) => return Some(format!("this is no JSON: {error}")),
+    };
+    let name = value["metadata"]["name"].as_str()?;
+    let of_key = pair.key.rsplit('/').next().unwrap_or_default();
+    (name != of_key).then(|| format!("it holds the object {name:?}"))
+}
+
+fn keys(dir: &Path) -> PartReport {
+    match pki::examine(dir, jiff::Timestamp::now()) {
+        Err(error) => unreadable("keys", &error, OF_KEYS),
+        Ok(summary) => PartReport {
+            part: "keys",
+            holds: format!("authorities: {}", summary.authorities),
+            advice: advice(&summary.faults, OF_KEYS),
+            faults: summary.faults,
+        },
+    }
+}
+
+fn allocation_log(path: &Path) -> Option<PartReport> {
+    let summary = match allocation::summarize(path) {
+        Ok(summary) => summary?,
+        Err(error) => return Some(unreadable("allocations", &error, OF_LOG)),
+    };
+    let mut holds = format!("pods with devices, CPUs or memory: {}", summary.pods);
+    if summary.torn > 0 {
+        holds += "; the end is not whole: it was never acknowledged, the next start drops it";
+    }
+    Some(PartReport {
+        part: "allocations",
+        holds,
+        faults: Vec::new(),
+        advice: None,
+    })
+}
+
+fn images(runtime: &Path) -> PartReport {
+    match Images::examine(runtime) {
+        Err(error) => unreadable("images", &error, OF_IMAGES),
+        Ok((count, faults)) => PartReport {
+            part: "images",
+            holds: down::count(count, "image"),
+            advice: advice(&faults, OF_IMAGES),
+            faults,
+        },
+    }
+}
+
+/// A table of the parts, then what is damaged.
+fn text(parts: &[PartReport]) -> String {
+    let state = |part: &PartReport| {
+        if part.faults.is_empty() {
+            "ok"
+        } else {
+            "damaged"
+        }
+    };
+    let row = |part: &PartReport| {
+        vec![
+            part.part.to_owned(),
+            state(part).to_owned(),
+            part.holds.clone(),
+        ]
+    };
+    let rows: Vec<Vec<String>> = parts.iter().map(row).collect();
+    let mut text = table::render(&["PART", "STATE", "HOLDS"], &rows);
+    for part in parts.iter().filter(|part| !part.faults.is_empty()) {
+        for fault in &part.faults {
+            text += &format!("\n{}: {fault}", part.part);
+        }
+        if let Some(advice) = part.advice {
+            text += &format!("\n  to go on: {advice}");
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_object_is_json_and_named_as_its_key() {
+        let pair = |key: &str, value: &'static str| KeyValue {
+            key: key.into(),
+            value: value.into(),
+            mod_revision: 2,
+            create_revision: 2,
+        };
+        assert_eq!(
+            fault(&pair("/pods/a/b", r#"{"metadata":{"name":"b"}}"#)),
+            None
+        );
+        // Not all that is stored is an object.
+        assert_eq!(fault(&pair("/x/lease", "{}")), None);
+        let other = fault(&pair("/pods/a/b", r#"{"metadata":{"name":"c"}}"#));
+        assert_eq!(other.as_deref(), Some("it holds the object \"c\""));
+        let torn = fault(&pair("/pods/a/b", r#"{"metadata":"#));
+        assert!(torn.unwrap().starts_with("this is no JSON"));
+    }
+}
