@@ -30,7 +30,7 @@ const CIRCLES: &[(&str, &str, usize)] = &[
     ("allocator", "", 10),
     ("apiserver", "", 19),
     ("cel", "", 6),
-    ("davit", "", 11),
+    ("davit", "", 9),
     ("listen", "", 6),
     ("node", "", 10),
 ];

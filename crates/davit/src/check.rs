@@ -1,7 +1,7 @@
 //! `davit check`: reads all of a data directory and says what is damaged, and how to go on.
 
 use crate::paths::{self, NodePaths};
-use crate::{components, down, owner, table};
+use crate::{output, owner, table};
 use anyhow::{Context, Result, bail};
 use davit_apiserver::pki;
 use davit_node::allocation;
@@ -69,7 +69,7 @@ const OF_RECORDS: &str = "the next start leaves such a container alone; remove i
 /// There is none, it is in use, or something in it is damaged.
 pub(crate) async fn run(args: Check) -> Result<()> {
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
-    if !down::holds_cluster(&data_dir) {
+    if !paths::holds_cluster(&data_dir) {
         bail!("there is no cluster in {}", data_dir.display());
     }
     if let Some((command, _, _)) = owner::users(&data_dir)?.into_iter().next() {
@@ -90,7 +90,7 @@ pub(crate) async fn run(args: Check) -> Result<()> {
     if damaged > 0 {
         bail!(
             "{} of the data directory: damaged",
-            down::count(damaged, "part")
+            output::count(damaged, "part")
         );
     }
     Ok(())
@@ -98,7 +98,7 @@ pub(crate) async fn run(args: Check) -> Result<()> {
 
 /// Everything that is no store. Blocks.
 fn files(data_dir: &Path, kubelet: &Path) -> Vec<PartReport> {
-    let runtime = components::runtime_dir(data_dir);
+    let runtime = paths::runtime_dir(data_dir);
     let mut parts = Vec::new();
     if data_dir.join("pki").is_dir() {
         parts.push(keys(&data_dir.join("pki")));
@@ -109,7 +109,7 @@ fn files(data_dir: &Path, kubelet: &Path) -> Vec<PartReport> {
         let (records, faults) = Embedded::examine(&runtime);
         parts.push(PartReport {
             part: "containers",
-            holds: down::count(records, "record"),
+            holds: output::count(records, "record"),
             advice: advice(&faults, OF_RECORDS),
             faults,
         });
@@ -176,7 +176,7 @@ impl std::fmt::Display for Objects {
         let Self {
             bytes, revision, ..
         } = self;
-        let objects = down::count(self.count, "object");
+        let objects = output::count(self.count, "object");
         write!(
             f,
             "{objects} of {} KiB at revision {revision}",
@@ -274,7 +274,7 @@ fn images(runtime: &Path) -> PartReport {
         Err(error) => unreadable("images", &error, OF_IMAGES),
         Ok((count, faults)) => PartReport {
             part: "images",
-            holds: down::count(count, "image"),
+            holds: output::count(count, "image"),
             advice: advice(&faults, OF_IMAGES),
             faults,
         },

@@ -3,7 +3,7 @@
 use crate::args::{NodeOptions, RuntimeKind, ServerOptions};
 use crate::paths::{self, NodePaths};
 use crate::pod_network::{self, Opened};
-use crate::{down, features, open_files};
+use crate::{features, open_files, output};
 use anyhow::{Context, Result, bail};
 use davit_api::features::Features;
 use davit_apiserver::pki::{Identity, Kubeconfig, LOOPBACK_NAME, Pki, write_kubeconfig};
@@ -376,7 +376,7 @@ async fn runtime(
 ) -> Result<Arc<dyn Runtime>> {
     Ok(match options.runtime()? {
         RuntimeKind::Embedded => {
-            let mut embedded = EmbeddedOptions::new(runtime_dir(data_dir));
+            let mut embedded = EmbeddedOptions::new(paths::runtime_dir(data_dir));
             embedded.host_ip = address.to_string();
             embedded.allow_host_image = options.allow_host_image || demo;
             embedded.cdi_dirs = match options.cdi_spec_dirs.as_slice() {
@@ -394,11 +394,6 @@ async fn runtime(
         }
         RuntimeKind::None => Arc::new(Hollow::default()),
     })
-}
-
-/// Where the embedded runtime keeps images and containers.
-pub(crate) fn runtime_dir(data_dir: &Path) -> PathBuf {
-    data_dir.join("runtime")
 }
 
 /// The node's name: as asked for, or the host's.
@@ -563,7 +558,7 @@ async fn tell_what_stays(runtime: &dyn Runtime, data_dir: &Path) {
         let _unread = writeln!(
             std::io::stderr(),
             "davit: left running: {} (the next start finds them again; `davit down --data-dir {}` ends them)",
-            down::count(containers.len(), "container"),
+            output::count(containers.len(), "container"),
             data_dir.display()
         );
     }

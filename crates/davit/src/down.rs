@@ -1,7 +1,7 @@
 //! `davit down`: ends what a cluster or node has left running, and removes it where asked to.
 
 use crate::paths::{self, NodePaths};
-use crate::{components, owner};
+use crate::{output, owner};
 use anyhow::{Context, Result, bail};
 use davit_beneath::mountinfo::{is_mount_point, mount_points};
 use davit_oci::{Cni, CniOptions, Embedded, EmbeddedOptions, Runtime};
@@ -82,7 +82,7 @@ impl Down {
 
 pub(crate) async fn run(args: Down) -> Result<()> {
     let data_dir = paths::data_dir(args.data_dir.as_deref())?;
-    if !holds_cluster(&data_dir) {
+    if !paths::holds_cluster(&data_dir) {
         bail!(
             "there is no cluster in {}; --data-dir names another directory",
             data_dir.display()
@@ -93,24 +93,12 @@ pub(crate) async fn run(args: Down) -> Result<()> {
     }
     let place = Place::new(data_dir, args.root.as_deref(), args.cni_bin_dir)?;
     let ended = place.end(Duration::from_secs(args.grace_period)).await?;
-    println!("ended {}", count(ended, "container"));
+    println!("ended {}", output::count(ended, "container"));
     if args.purge {
         place.purge().await?;
         println!("removed what was in {}", place.data_dir.display());
     }
     Ok(())
-}
-
-/// Whether a cluster or node has been in a data directory.
-pub(crate) fn holds_cluster(data_dir: &Path) -> bool {
-    ["locks", "store", "runtime"]
-        .iter()
-        .any(|part| data_dir.join(part).is_dir())
-}
-
-/// `1 container`, `2 containers`.
-pub(crate) fn count(number: usize, what: &str) -> String {
-    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
 /// Where a cluster or node is that does not run.
@@ -141,7 +129,7 @@ impl Place {
     /// # Errors
     /// Something does not end, or is used by another davit.
     pub(crate) async fn end(&self, grace: Duration) -> Result<usize> {
-        let runtime_dir = components::runtime_dir(&self.data_dir);
+        let runtime_dir = paths::runtime_dir(&self.data_dir);
         let ended = if runtime_dir.join("sandboxes").is_dir() {
             self.end_pods(runtime_dir, grace).await?
         } else {
@@ -202,7 +190,7 @@ impl Place {
         if !paths::is_root() {
             return Ok(());
         }
-        unmount_below(&components::runtime_dir(&self.data_dir))?;
+        unmount_below(&paths::runtime_dir(&self.data_dir))?;
         if let Some((dir, _held)) = self.node_dir() {
             for part in MOUNTED {
                 unmount_below(&dir.join(part))?;

@@ -2,7 +2,7 @@
 
 use crate::args::{Image, ImageAction};
 use crate::output::Output;
-use crate::{components, paths, table};
+use crate::{paths, table};
 use anyhow::{Context, Result, bail};
 use davit_oci::Images;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 pub(crate) async fn run(args: Image) -> Result<()> {
     let data_dir = data_dir(args.data_dir.as_deref())?;
-    let dir = components::runtime_dir(&data_dir);
+    let dir = paths::runtime_dir(&data_dir);
     let adds = matches!(
         args.action,
         ImageAction::Import { .. } | ImageAction::Pull { .. }
@@ -39,7 +39,7 @@ fn data_dir(asked: Option<&Path>) -> Result<PathBuf> {
     let kubeconfig = std::env::var_os("KUBECONFIG");
     let of_kubeconfig = kubeconfig.as_deref().and_then(|file| {
         let dir = Path::new(file).parent()?;
-        (Path::new(file) == paths::admin_kubeconfig(dir) && components::runtime_dir(dir).is_dir())
+        (Path::new(file) == paths::admin_kubeconfig(dir) && paths::runtime_dir(dir).is_dir())
             .then_some(dir)
     });
     paths::data_dir(asked.or(of_kubeconfig))

@@ -132,7 +132,7 @@ pub(crate) async fn uninstall(args: Uninstall, commands: &clap::Command) -> Resu
     if !place.is_elsewhere {
         for (data_dir, root) in used(commands, &file)? {
             let data_dir = paths::data_dir(data_dir.as_deref())?;
-            if down::holds_cluster(&data_dir) {
+            if paths::holds_cluster(&data_dir) {
                 down::run(down::Down::of(data_dir, root, args.purge)).await?;
             } else if data_dir.exists() {
                 println!("{} holds no cluster and stays", data_dir.display());

@@ -1,4 +1,4 @@
-//! The formats in which commands print.
+//! How commands print: formats and words.
 
 use clap::ValueEnum;
 
@@ -11,4 +11,9 @@ pub(crate) enum Output {
     Json,
     /// YAML
     Yaml,
+}
+
+/// `1 container`, `2 containers`.
+pub(crate) fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }

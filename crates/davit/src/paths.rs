@@ -57,6 +57,18 @@ pub(crate) fn find_kubeconfig(asked: Option<&Path>) -> Result<PathBuf> {
         .context("no kubeconfig found; start a cluster with `davit up`, or name one with --kubeconfig FILE")
 }
 
+/// Where the embedded runtime keeps images and containers.
+pub(crate) fn runtime_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("runtime")
+}
+
+/// Whether a cluster or node has been in a data directory.
+pub(crate) fn holds_cluster(data_dir: &Path) -> bool {
+    ["locks", "store", "runtime"]
+        .iter()
+        .any(|part| data_dir.join(part).is_dir())
+}
+
 /// What davit puts into its data directory.
 const OWN: [&str; 18] = [
     "locks",
