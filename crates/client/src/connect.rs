@@ -1,13 +1,14 @@
 //! Making clients.
 
 use crate::Error;
+use crate::object_paths::ObjectPaths;
 use http::{Request, Response};
 use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use parking_lot::RwLock;
 use std::path::Path;
 use std::sync::Arc;
-use tower::{BoxError, Service};
+use tower::{BoxError, Layer, Service};
 
 /// How the cluster that the current context of a kubeconfig file names is reached.
 ///
@@ -30,9 +31,19 @@ pub async fn kubeconfig(path: &Path) -> Result<kube::Config, Error> {
 /// [`Error::Kubeconfig`] when the file cannot be read or names missing files, [`Error::Client`] when its credentials
 /// cannot be used.
 pub async fn from_kubeconfig(path: &Path) -> Result<kube::Client, Error> {
-    let config = kubeconfig(path).await?;
+    from_config(kubeconfig(path).await?)
+}
+
+/// A client by its configuration.
+///
+/// # Errors
+/// [`Error::Client`] when its credentials cannot be used.
+pub fn from_config(config: kube::Config) -> Result<kube::Client, Error> {
     let server = config.cluster_url.to_string();
-    kube::Client::try_from(config).map_err(|source| Error::Client {
+    let checks = ObjectPaths::default();
+    let builder = kube::client::ClientBuilder::try_from(config);
+    let built = builder.map(|builder| builder.with_layer(&checks).build());
+    built.map_err(|source| Error::Client {
         server,
         source: Box::new(source),
     })
@@ -77,5 +88,8 @@ where
     B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    kube::Client::new(service, default_namespace)
+    let checks = ObjectPaths {
+        limits_others: true,
+    };
+    kube::Client::new(checks.layer(service), default_namespace)
 }

@@ -14,18 +14,20 @@ mod events;
 mod feed;
 mod informer;
 mod leader;
+mod object_paths;
 mod pause;
 mod queue;
 mod reviews;
 pub mod signing;
 pub mod subject;
 
-pub use connect::{Rotation, from_kubeconfig, in_process, kubeconfig, rotating};
+pub use connect::{Rotation, from_config, from_kubeconfig, in_process, kubeconfig, rotating};
 pub use events::{EventRecorder, object_ref};
 pub use feed::{Feed, FeedEvent};
 pub use informer::{Change, IndexValue, Informer, Object, ObjectKey, Subscription, Trim};
 pub use kube::Client;
 pub use leader::LeaderElector;
+pub use object_paths::path_segment;
 pub use queue::{WorkQueue, register_queue_metrics};
 pub use reviews::{AccessAttributes, Reviewed, Reviews};
 

@@ -3,7 +3,7 @@
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use async_trait::async_trait;
 use davit_api::labels::Selector;
-use davit_client::{Informer, ObjectKey};
+use davit_client::{Informer, ObjectKey, path_segment};
 use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
@@ -109,12 +109,16 @@ impl Reconcile for Aggregation {
             return Ok(Next::Wait);
         }
         let api: kube::Api<ClusterRole> = kube::Api::all(self.client.clone());
+        // Roles may be called nearly anything.
+        let Some(name) = path_segment(&key.name) else {
+            return Ok(Next::Wait);
+        };
         let patch = json!({
             "metadata": { "resourceVersion": role.metadata.resource_version },
             "rules": rules,
         });
         let patched = api
-            .patch(&key.name, &PatchParams::default(), &Patch::Merge(&patch))
+            .patch(&name, &PatchParams::default(), &Patch::Merge(&patch))
             .await;
         gone_is_none(patched).context(|| format!("set the rules of cluster role {}", key.name))?;
         Ok(Next::Wait)

@@ -8,7 +8,7 @@ mod graph;
 mod resources;
 
 use crate::controller::{Context, Error, Spawner, attempt, gone_is_none};
-use davit_client::WorkQueue;
+use davit_client::{WorkQueue, path_segment};
 use graph::{Graph, Identity};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{
@@ -16,6 +16,7 @@ use kube::api::{
 };
 use parking_lot::Mutex;
 use resources::Resources;
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,9 +88,9 @@ impl GarbageCollector {
         interesting.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
-    /// Notes that an object is gone.
-    fn forget(&self, uid: &str) {
-        let concerned = self.graph.lock().remove(uid);
+    /// Notes that an object of a resource is gone.
+    fn forget(&self, uid: &str, resource: &str) {
+        let concerned = self.graph.lock().remove(uid, resource);
         concerned.into_iter().for_each(|uid| self.queue.add(uid));
     }
 
@@ -102,7 +103,7 @@ impl GarbageCollector {
             .await?
             .filter(|meta| meta.uid.as_deref() == Some(uid))
         else {
-            self.forget(uid);
+            self.forget(uid, &identity.resource);
             return Ok(());
         };
         if meta.deletion_timestamp.is_some() {
@@ -160,11 +161,10 @@ impl GarbageCollector {
             preconditions: Some(preconditions),
             ..DeleteParams::default()
         };
-        let Some(api) = self.api(identity) else {
+        let Some((api, name)) = self.api(identity) else {
             return Ok(());
         };
-        gone_is_none(api.delete(&identity.name, &params).await)
-            .context(|| format!("delete {identity}"))?;
+        gone_is_none(api.delete(&name, &params).await).context(|| format!("delete {identity}"))?;
         Ok(())
     }
 
@@ -209,9 +209,6 @@ impl GarbageCollector {
         dependent: &Identity,
         owner: &OwnerReference,
     ) -> Result<OwnerState, Error> {
-        if self.graph.lock().is_gone(&owner.uid) {
-            return Ok(OwnerState::Gone);
-        }
         let Some(identity) = self.resources.owner_identity(dependent, owner) else {
             // Its kind is not served (yet): nothing can be said, so nothing is deleted.
             return Err(Error::Invalid(format!(
@@ -219,6 +216,9 @@ impl GarbageCollector {
                 owner.kind
             )));
         };
+        if self.graph.lock().is_gone(&owner.uid, &identity.resource) {
+            return Ok(OwnerState::Gone);
+        }
         let Some(meta) = self
             .live(&identity)
             .await?
@@ -235,21 +235,25 @@ impl GarbageCollector {
         })
     }
 
-    fn api(&self, identity: &Identity) -> Option<kube::Api<DynamicObject>> {
+    /// How an object is reached, and its name in paths; `None` for what cannot be an object: names in references to owners
+    /// are whatever users write.
+    fn api<'a>(&self, identity: &'a Identity) -> Option<(kube::Api<DynamicObject>, Cow<'a, str>)> {
         let resource = self.resources.get(&identity.resource)?;
-        Some(if identity.namespace.is_empty() {
+        let name = path_segment(&identity.name)?;
+        let api = if identity.namespace.is_empty() {
             kube::Api::all_with(self.client.clone(), &resource)
         } else {
             kube::Api::namespaced_with(self.client.clone(), &identity.namespace, &resource)
-        })
+        };
+        Some((api, name))
     }
 
     /// The object's metadata as it is now.
     async fn live(&self, identity: &Identity) -> Result<Option<ObjectMeta>, Error> {
-        let Some(api) = self.api(identity) else {
+        let Some((api, name)) = self.api(identity) else {
             return Ok(None);
         };
-        let found = gone_is_none(api.get_metadata(&identity.name).await)
+        let found = gone_is_none(api.get_metadata(&name).await)
             .context(|| format!("look at {identity}"))?;
         Ok(found.map(|object| object.metadata))
     }
@@ -309,15 +313,11 @@ impl GarbageCollector {
         patch: &serde_json::Value,
         what: &str,
     ) -> Result<(), Error> {
-        let Some(api) = self.api(identity) else {
+        let Some((api, name)) = self.api(identity) else {
             return Ok(());
         };
         let patched = api
-            .patch_metadata(
-                &identity.name,
-                &PatchParams::default(),
-                &Patch::Merge(patch),
-            )
+            .patch_metadata(&name, &PatchParams::default(), &Patch::Merge(patch))
             .await;
         gone_is_none(patched).context(|| format!("{what} {identity}"))?;
         Ok(())

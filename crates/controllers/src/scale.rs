@@ -1,5 +1,6 @@
 //! The scale subresource of objects of any kind, found through discovery.
 
+use davit_client::path_segment;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use kube::discovery::{ApiResource, Scope};
 use parking_lot::Mutex;
@@ -26,6 +27,9 @@ pub(crate) enum ScaleError {
         /// Its group and version.
         version: String,
     },
+    /// No object can be called this.
+    #[error("invalid name in scale target reference: {0:?}")]
+    Name(String),
     /// What the API server said.
     #[error("{0}")]
     Api(#[source] kube::Error),
@@ -73,8 +77,14 @@ impl Scales {
         {
             return Ok(known.clone());
         }
-        let (group, version) = match api_version.split('/').collect::<Vec<_>>()[..] {
-            [version] if !version.is_empty() => ("", version),
+        // They stand in paths.
+        let plain = |part: &&str| path_segment(part).is_some_and(|segment| segment == **part);
+        let parts: Vec<&str> = api_version.split('/').collect();
+        let (group, version) = match parts[..] {
+            _ if !parts.iter().all(|part| plain(&part)) => {
+                return Err(ScaleError::Version(api_version.to_owned()));
+            }
+            [version] => ("", version),
             [group, version] => (group, version),
             _ => return Err(ScaleError::Version(api_version.to_owned())),
         };
@@ -106,7 +116,9 @@ impl Scales {
             &resource,
             Some(target.namespace),
         );
-        Ok(format!("{base}/{}/scale", target.name))
+        let name = path_segment(target.name);
+        let name = name.ok_or_else(|| ScaleError::Name(target.name.to_owned()))?;
+        Ok(format!("{base}/{name}/scale"))
     }
 
     /// The scale of an object.

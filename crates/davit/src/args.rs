@@ -95,10 +95,11 @@ impl Args {
 
     /// The log filter when DAVIT_LOG is not set.
     pub(crate) fn default_log(&self) -> &'static str {
+        // The client writes answers that it does not understand into the log, whatever is in them.
         match self.verbose {
-            0 => "warn",
-            1 => "info",
-            _ => "debug,hyper=info,h2=info,tower=info,rustls=info,kube=info",
+            0 => "warn,kube_client=error",
+            1 => "info,kube_client=error",
+            _ => "debug,hyper=info,h2=info,tower=info,rustls=info,kube=info,kube_client=error",
         }
     }
 }

@@ -133,7 +133,7 @@ async fn client(kubeconfig: Kubeconfig) -> Result<kube::Client> {
     let options = KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
     let config = config.context("cannot use the credentials for joining")?;
-    kube::Client::try_from(config).context("cannot use the credentials for joining")
+    davit_client::from_config(config).context("cannot use the credentials for joining")
 }
 
 /// What the kubelet asks for.

@@ -43,16 +43,18 @@ pub(super) struct Graph {
     gone: Gone,
 }
 
-/// Objects that were seen to go last: no other will have their UIDs.
+/// Objects that were seen to go last, with their resources: no other of the resource will have their UIDs. Whoever serves a
+/// resource of its own can give its objects the UIDs of others.
 #[derive(Debug, Default)]
 struct Gone {
-    uids: HashSet<Uid>,
+    uids: HashMap<Uid, String>,
     order: VecDeque<Uid>,
 }
 
 impl Gone {
-    fn insert(&mut self, uid: &str) {
-        if !self.uids.insert(uid.to_owned()) {
+    fn insert(&mut self, uid: &str, resource: &str) {
+        let known = self.uids.insert(uid.to_owned(), resource.to_owned());
+        if known.is_some() {
             return;
         }
         self.order.push_back(uid.to_owned());
@@ -76,6 +78,9 @@ impl Graph {
         let Some(uid) = meta.uid.clone() else {
             return Vec::new();
         };
+        if self.is_of_another(&uid, &identity.resource) {
+            return Vec::new();
+        }
         let owners = meta.owner_references.clone().unwrap_or_default();
         let deleting = meta.deletion_timestamp.is_some();
         let has = |finalizer: &str| meta.finalizers.iter().flatten().any(|f| f == finalizer);
@@ -120,10 +125,19 @@ impl Graph {
         concerned
     }
 
-    /// Forgets an object; returns the UIDs to look at because it is gone.
-    pub(super) fn remove(&mut self, uid: &str) -> Vec<Uid> {
+    /// Whether the UID is that of an object of another resource.
+    fn is_of_another(&self, uid: &str, resource: &str) -> bool {
+        let node = self.nodes.get(uid);
+        node.is_some_and(|node| node.identity.resource != resource)
+    }
+
+    /// Forgets an object of a resource; returns the UIDs to look at because it is gone.
+    pub(super) fn remove(&mut self, uid: &str, resource: &str) -> Vec<Uid> {
+        if self.is_of_another(uid, resource) {
+            return Vec::new();
+        }
         let mut concerned: Vec<Uid> = self.dependent_uids(uid);
-        self.gone.insert(uid);
+        self.gone.insert(uid, resource);
         if let Some(node) = self.nodes.remove(uid) {
             for owner in node.owners {
                 self.unlink(&owner.uid, uid);
@@ -133,9 +147,10 @@ impl Graph {
         concerned
     }
 
-    /// Whether the object was seen to go, and is not back (a backup that was restored has the UIDs of then).
-    pub(super) fn is_gone(&self, uid: &str) -> bool {
-        self.gone.uids.contains(uid) && !self.nodes.contains_key(uid)
+    /// Whether the object of a resource was seen to go, and is not back (a backup that was restored has the UIDs of then).
+    pub(super) fn is_gone(&self, uid: &str, resource: &str) -> bool {
+        let gone = self.gone.uids.get(uid);
+        gone.is_some_and(|of| of == resource) && !self.nodes.contains_key(uid)
     }
 
     fn unlink(&mut self, owner: &str, dependent: &str) {
@@ -180,11 +195,21 @@ impl Graph {
             .collect()
     }
 
+    /// The dependents that an owner in a namespace can have: those there.
+    fn near_dependents(&self, uid: &str) -> impl Iterator<Item = (&Uid, &Node)> {
+        let namespace = self.nodes.get(uid).map(|node| &*node.identity.namespace);
+        let dependents = self.dependents.get(uid).into_iter().flatten();
+        dependents
+            .filter_map(|dependent| Some((dependent, self.nodes.get(dependent)?)))
+            .filter(move |(_, node)| {
+                namespace.is_none_or(|of| of.is_empty() || *of == *node.identity.namespace)
+            })
+    }
+
     /// Dependents that are not being deleted after their own dependents.
     pub(super) fn idle_dependents(&self, uid: &str) -> Vec<Uid> {
-        let mut uids = self.dependent_uids(uid);
-        uids.retain(|uid| !self.nodes.get(uid).is_some_and(|node| node.waits));
-        uids
+        let idle = self.near_dependents(uid).filter(|(_, node)| !node.waits);
+        idle.map(|(dependent, _)| dependent.clone()).collect()
     }
 
     /// Whether the object, once it waits for its dependents, waits for itself: through dependents that wait for theirs.
@@ -207,21 +232,12 @@ impl Graph {
 
     /// How many dependents the owner's foreground deletion must wait for.
     pub(super) fn blocking_dependents(&self, uid: &str) -> usize {
-        let blocks = |dependent: &Uid| {
-            let owners = self
-                .nodes
-                .get(dependent)
-                .map(|node| node.owners.as_slice())
-                .unwrap_or_default();
-            owners
-                .iter()
-                .any(|o| o.uid == uid && o.block_owner_deletion == Some(true))
+        let blocks = |node: &Node| {
+            let mut owners = node.owners.iter();
+            owners.any(|o| o.uid == uid && o.block_owner_deletion == Some(true))
         };
-        self.dependents
-            .get(uid)
-            .into_iter()
-            .flatten()
-            .filter(|d| blocks(d))
+        self.near_dependents(uid)
+            .filter(|(_, node)| blocks(node))
             .count()
     }
 }
@@ -283,11 +299,36 @@ mod tests {
             "nothing is new"
         );
         assert_eq!(graph.blocking_dependents("o"), 1);
-        assert!(!graph.is_gone("o"));
-        assert_eq!(graph.remove("o"), ["a"]);
-        assert!(graph.is_gone("o"));
+        assert!(!graph.is_gone("o", "pods."));
+        assert_eq!(graph.remove("o", "pods."), ["a"]);
+        assert!(graph.is_gone("o", "pods."));
+        assert!(!graph.is_gone("o", "others."));
         graph.observe(identity("owner"), &meta("o", &[]), named);
-        assert!(!graph.is_gone("o"), "it is back");
+        assert!(!graph.is_gone("o", "pods."), "it is back");
+    }
+
+    #[test]
+    fn nobody_else_speaks_of_an_object() {
+        let mut graph = Graph::default();
+        graph.observe(identity("owner"), &meta("o", &[]), named);
+        graph.observe(identity("a"), &meta("a", &["o"]), named);
+        // Somebody's own kind with the UIDs of others, that comes and goes.
+        let other = || Identity {
+            resource: "others.".into(),
+            ..identity("x")
+        };
+        assert!(graph.observe(other(), &meta("o", &[]), named).is_empty());
+        assert!(graph.remove("o", "others.").is_empty());
+        assert_eq!(graph.identity("o"), Some(identity("owner")));
+        assert!(!graph.is_gone("o", "pods."));
+        // Nor does a dependent in another namespace hold it up.
+        let elsewhere = Identity {
+            namespace: "elsewhere".into(),
+            ..identity("b")
+        };
+        graph.observe(elsewhere, &meta("b", &["o"]), named);
+        assert_eq!(graph.blocking_dependents("o"), 1);
+        assert_eq!(graph.idle_dependents("o"), ["a"]);
     }
 
     #[test]
@@ -319,9 +360,9 @@ mod tests {
     fn what_is_gone_is_remembered_for_a_while() {
         let mut graph = Graph::default();
         for n in 0..=REMEMBERED {
-            graph.remove(&n.to_string());
+            graph.remove(&n.to_string(), "pods.");
         }
-        assert!(!graph.is_gone("0") && graph.is_gone("1"));
+        assert!(!graph.is_gone("0", "pods.") && graph.is_gone("1", "pods."));
         assert_eq!(graph.gone.order.len(), REMEMBERED);
     }
 
@@ -331,7 +372,7 @@ mod tests {
         graph.observe(identity("owner"), &meta("o", &[]), named);
         graph.observe(identity("a"), &meta("a", &["o"]), named);
         graph.observe(identity("b"), &meta("b", &["o"]), named);
-        assert_eq!(graph.remove("a"), ["o"]);
+        assert_eq!(graph.remove("a", "pods."), ["o"]);
         assert_eq!(graph.observe(identity("b"), &meta("b", &[]), named), ["o"]);
         assert!(!graph.has_dependents("o"));
     }

@@ -185,7 +185,7 @@ async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResou
                 // Also what another version's watch saw before this one.
                 let known = collector.graph.lock().of_resource(&key);
                 for gone in known.iter().filter(|uid| !listed.contains(*uid)) {
-                    collector.forget(gone);
+                    collector.forget(gone, &key);
                 }
                 listed = HashSet::new();
             }
@@ -193,7 +193,7 @@ async fn watch(collector: Arc<GarbageCollector>, key: String, resource: ApiResou
                 observe(&object.metadata);
             }
             Ok(watcher::Event::Delete(object)) => {
-                collector.forget(&object.metadata.uid.unwrap_or_default());
+                collector.forget(&object.metadata.uid.unwrap_or_default(), &key);
             }
             Err(error) => tracing::debug!(resource = key, %error, "metadata watch interrupted"),
         }

@@ -3,6 +3,7 @@
 
 use super::calculator::{PodMetric, PodMetrics};
 use davit_api::quantity::Quantity;
+use davit_client::path_segment;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use kube::discovery::ApiResource;
 use parking_lot::Mutex;
@@ -221,6 +222,7 @@ impl Metrics {
         metric_selector: &str,
     ) -> Result<i64, String> {
         let metric = encoded(metric);
+        let name = path_segment(name).ok_or_else(|| format!("no object is called {name:?}"))?;
         let place = match resource {
             // a metric of the namespace itself
             None => format!("namespaces/{namespace}/metrics/{metric}"),

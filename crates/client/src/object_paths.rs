@@ -1,0 +1,283 @@
+//! Names of objects in the paths of requests.
+//!
+//! `kube` writes the name that a caller gives into the path as it is. Names come from what users write (an owner reference, the
+//! volume of a claim), and one like `b/pods/victim/proxy/x?` would turn the look at an object into any request, with the rights
+//! of whoever looks. Requests of this crate's clients are therefore held to what their method asks for ([`ObjectPaths`]), and
+//! [`path_segment`] is for those who write a path themselves.
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode, Uri, header};
+use http_body_util::{Either, Full, Limited};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use std::borrow::Cow;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use tower::{BoxError, Layer, Service};
+
+/// What stands in a segment of a path as it is (RFC 3986 3.3).
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b':')
+    .remove(b'@');
+
+/// A name as one segment of a path; `None` for what names no object: it is empty, `.`, `..`, or holds `/` or `%`
+/// (apimachinery's `IsValidPathSegmentName`).
+pub fn path_segment(name: &str) -> Option<Cow<'_, str>> {
+    if matches!(name, "" | "." | "..") || name.contains(['/', '%']) {
+        return None;
+    }
+    Some(utf8_percent_encode(name, ENCODED).into())
+}
+
+/// Bytes of the answer about one object, at most: several times what an API server stores.
+const OBJECT_BYTES: usize = 32 << 20;
+/// Bytes of an answer to a request that no method of `kube` made, of a component.
+const OTHER_BYTES: usize = 256 << 20;
+
+/// Parameters that methods about one object have.
+const PARAMETERS: [&str; 5] = [
+    "resourceVersion",
+    "dryRun",
+    "fieldManager",
+    "fieldValidation",
+    "force",
+];
+
+/// How many segments there are after the version, in which a resource, a name and a subresource stand.
+fn segments_of(method: &str) -> Option<usize> {
+    Some(match method {
+        "get" | "get_metadata" | "delete" | "patch" | "patch_metadata" | "replace" => 2,
+        "get_scale"
+        | "patch_scale"
+        | "replace_scale"
+        | "get_status"
+        | "patch_status"
+        | "replace_status"
+        | "get_subresource"
+        | "create_subresource"
+        | "patch_subresource"
+        | "replace_subresource"
+        | "get_resize"
+        | "patch_resize"
+        | "replace_resize"
+        | "evict"
+        | "get_ephemeralcontainers"
+        | "patch_ephemeralcontainers"
+        | "replace_ephemeralcontainers" => 3,
+        _ => return None,
+    })
+}
+
+/// Whether a request about one object is for an object. The path of one in a namespace is that of a namespace, too, of which a
+/// caller has not looked at the name.
+fn is_of_object(method: &str, uri: &Uri) -> bool {
+    let Some(wanted) = segments_of(method) else {
+        return true;
+    };
+    let mut segments = uri.path().split('/').skip(1);
+    let prefix = match segments.next() {
+        Some("api") => 1,
+        Some("apis") => 2,
+        _ => return false,
+    };
+    let segments: Vec<&str> = segments.skip(prefix).collect();
+    let count = match segments.first() {
+        Some(&"namespaces") if segments.len() > 3 => segments.len() - 2,
+        _ => segments.len(),
+    };
+    let odd = |segment: &&str| matches!(*segment, "" | "." | "..");
+    let known = |pair: &str| {
+        let name = pair.split('=').next().unwrap_or_default();
+        pair.is_empty() || PARAMETERS.contains(&name)
+    };
+    count == wanted
+        && !segments.iter().any(|segment| odd(&segment))
+        && uri.query().is_none_or(|query| query.split('&').all(known))
+}
+
+/// Holds requests about one object to one object, and answers to a size.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ObjectPaths {
+    /// Whether answers to requests that are about no single object have a limit, too (but for streams).
+    pub(crate) limits_others: bool,
+}
+
+impl<S> Layer<S> for ObjectPaths {
+    type Service = Checked<S>;
+
+    fn layer(&self, inner: S) -> Checked<S> {
+        Checked {
+            inner,
+            limits_others: self.limits_others,
+        }
+    }
+}
+
+/// See [`ObjectPaths`].
+#[derive(Debug, Clone)]
+pub(crate) struct Checked<S> {
+    inner: S,
+    limits_others: bool,
+}
+
+/// The body of an answer: its own, or that of a refusal.
+pub(crate) type CheckedBody<B> = Either<Limited<B>, Full<Bytes>>;
+
+impl<S, In, B> Service<Request<In>> for Checked<S>
+where
+    S: Service<Request<In>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError>,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+{
+    type Response = Response<CheckedBody<B>>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<In>) -> Self::Future {
+        // `kube` notes there which of its methods makes the request.
+        let method = request.extensions().get::<&'static str>().copied();
+        if !method.is_none_or(|method| is_of_object(method, request.uri())) {
+            let refusal = refusal(request.method());
+            return Box::pin(async { Ok(refusal) });
+        }
+        let limit = match method {
+            Some(method) if segments_of(method).is_some() => OBJECT_BYTES,
+            None if self.limits_others => OTHER_BYTES,
+            _ => usize::MAX,
+        };
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await.map_err(Into::into)?;
+            Ok(answer.map(|body| Either::Left(Limited::new(body, limit))))
+        })
+    }
+}
+
+/// The answer to a request for what cannot be an object: there is none of that name.
+fn refusal<B>(method: &Method) -> Response<CheckedBody<B>> {
+    let (code, reason) = match *method {
+        Method::GET => (StatusCode::NOT_FOUND, "NotFound"),
+        _ => (StatusCode::BAD_REQUEST, "BadRequest"),
+    };
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason,
+        "message": "no object can have this name", "code": code.as_u16(),
+    });
+    let mut response = Response::new(Either::Right(Full::new(status.to_string().into())));
+    *response.status_mut() = code;
+    let json = header::HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolume, Pod};
+    use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+    use parking_lot::Mutex;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_segment_stands_for_its_name() {
+        for (name, segment) in [
+            ("web-0", Some("web-0")),
+            ("system:node", Some("system:node")),
+            ("a?b#c", Some("a%3Fb%23c")),
+            ("", None),
+            (".", None),
+            ("..", None),
+            ("a/b", None),
+            ("a%2Fb", None),
+        ] {
+            assert_eq!(path_segment(name).as_deref(), segment, "{name}");
+        }
+    }
+
+    /// A client and what it sends. All is answered with an empty object.
+    fn recording() -> (kube::Client, Arc<Mutex<Vec<String>>>) {
+        let sent = Arc::new(Mutex::new(Vec::new()));
+        let to = sent.clone();
+        let service = tower::service_fn(move |request: Request<kube::client::Body>| {
+            to.lock().push(request.uri().to_string());
+            async {
+                Ok::<_, BoxError>(Response::new(Full::new(Bytes::from_static(
+                    b"{\"items\":[],\"metadata\":{}}",
+                ))))
+            }
+        });
+        (crate::in_process(service, "default"), sent)
+    }
+
+    const NAMES: [&str; 8] = [
+        "?watch=1",
+        "b/pods/victim/proxy/x?y=",
+        "kube-system/configmaps?watch=1&x=",
+        "web/proxy/x",
+        "..",
+        ".",
+        "a/b",
+        "x?dryRun=All&timeoutSeconds=1",
+    ];
+
+    #[tokio::test]
+    async fn no_name_makes_another_request() {
+        let (client, sent) = recording();
+        let pods: Api<Pod> = Api::namespaced(client.clone(), "a");
+        let volumes: Api<PersistentVolume> = Api::all(client.clone());
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let patch = Patch::Merge(serde_json::json!({}));
+        for name in NAMES {
+            assert_eq!(pods.get_opt(name).await.unwrap(), None, "{name}");
+            assert!(
+                volumes.get_metadata_opt(name).await.unwrap().is_none(),
+                "{name}"
+            );
+            // What is in a namespace looks like it to a path.
+            if name != "web/proxy/x" {
+                assert_eq!(namespaces.get_opt(name).await.unwrap(), None, "{name}");
+            }
+            let params = PatchParams::default();
+            assert!(pods.patch(name, &params, &patch).await.is_err());
+            assert!(pods.patch_status(name, &params, &patch).await.is_err());
+            assert!(pods.delete(name, &DeleteParams::default()).await.is_err());
+        }
+        assert!(sent.lock().is_empty(), "{:?}", sent.lock());
+    }
+
+    #[tokio::test]
+    async fn what_methods_make_goes_through() {
+        let (client, sent) = recording();
+        let pods: Api<Pod> = Api::namespaced(client.clone(), "a");
+        let namespaces: Api<Namespace> = Api::all(client.clone());
+        let maps: Api<ConfigMap> = Api::default_namespaced(client);
+        let patch = Patch::Apply(serde_json::json!({}));
+        let params = PatchParams::apply("me").force();
+        let dry = PostParams {
+            dry_run: true,
+            field_manager: Some("me".to_owned()),
+        };
+        let _ = pods.get("p").await;
+        let _ = pods.get_metadata("p").await;
+        let _ = pods.patch("p", &params, &patch).await;
+        let _ = pods.patch_status("p", &params, &patch).await;
+        let _ = pods.replace("p", &dry, &Pod::default()).await;
+        let _ = pods.evict("p", &kube::api::EvictParams::default()).await;
+        let _ = namespaces.get("n").await;
+        let _ = namespaces.patch_status("n", &params, &patch).await;
+        let _ = maps.list(&ListParams::default().labels("a=b")).await;
+        let _ = maps.create(&dry, &ConfigMap::default()).await;
+        let sent = sent.lock();
+        assert_eq!(sent.len(), 10, "{sent:?}");
+        assert_eq!(sent[0], "/api/v1/namespaces/a/pods/p");
+    }
+}
