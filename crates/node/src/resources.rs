@@ -287,7 +287,7 @@ pub fn cpu_shares(milli: i64) -> i64 {
     if milli == 0 {
         MIN_SHARES
     } else {
-        (milli * 1024 / 1000).clamp(MIN_SHARES, MAX_SHARES)
+        (milli.saturating_mul(1024) / 1000).clamp(MIN_SHARES, MAX_SHARES)
     }
 }
 
@@ -296,7 +296,7 @@ pub fn cpu_quota(milli: i64) -> i64 {
     if milli == 0 {
         0
     } else {
-        (milli * QUOTA_PERIOD / 1000).max(MIN_QUOTA)
+        (milli.saturating_mul(QUOTA_PERIOD) / 1000).max(MIN_QUOTA)
     }
 }
 

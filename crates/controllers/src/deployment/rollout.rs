@@ -23,6 +23,8 @@ impl Limits {
         let share =
             |value: Option<&IntOrString>, up: bool| resolve(value.unwrap_or(&quarter), desired, up);
         let surge = share(rolling.and_then(|r| r.max_surge.as_ref()), true);
+        // No more than can be counted together with what is wanted.
+        let surge = surge.min(i32::MAX - desired.max(0));
         let mut unavailable = share(rolling.and_then(|r| r.max_unavailable.as_ref()), false);
         // With both at zero nothing could ever move.
         if surge == 0 && unavailable == 0 {

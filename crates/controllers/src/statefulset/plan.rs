@@ -69,12 +69,17 @@ impl Shape {
         self.start.saturating_add(self.replicas)
     }
 
+    /// The first ordinal that a partition lets be updated; not past the last.
+    fn from(&self, partition: i32) -> i32 {
+        self.start.saturating_add(partition).min(self.end())
+    }
+
     /// The revision of a pod that is made now.
     fn revision_of(&self, ordinal: i32, revisions: &Revisions) -> String {
         let old = !self.on_delete
             && match self.partition {
-                None => ordinal < self.start + self.current_replicas,
-                Some(partition) => ordinal < self.start + partition,
+                None => ordinal < self.from(self.current_replicas),
+                Some(partition) => ordinal < self.from(partition),
             };
         let name = if old {
             &revisions.current
@@ -106,6 +111,9 @@ fn is_available(pod: &Pod, shape: &Shape, now: Timestamp) -> bool {
     !is_terminating(pod) && until_available(pod, shape.min_ready, now) == Some(Duration::ZERO)
 }
 
+/// Pods that are made at once. The next ones are when these show: a set may say that it has two thousand million.
+const BURST: usize = 500;
+
 /// The steps to take now; what comes after them is decided when they show.
 pub(super) fn plan(
     shape: &Shape,
@@ -119,7 +127,7 @@ pub(super) fn plan(
         let Some(pod) = pods.get(&ordinal) else {
             let revision = shape.revision_of(ordinal, revisions);
             actions.push(Action::Create { ordinal, revision });
-            if shape.parallel {
+            if shape.parallel && actions.len() < BURST {
                 continue;
             }
             return actions;
@@ -184,18 +192,15 @@ fn update_many(
     revisions: &Revisions,
     now: Timestamp,
 ) -> Vec<Action> {
-    let ordinals = shape.start..shape.end();
-    let missing = ordinals
-        .filter(|ordinal| {
-            let pod = pods.get(ordinal);
-            pod.is_none_or(|pod| !is_available(pod, shape, now))
-        })
+    let available = pods
+        .range(shape.start..shape.end())
+        .filter(|(_, pod)| is_available(pod, shape, now))
         .count();
-    let missing = i32::try_from(missing).unwrap_or(i32::MAX);
+    let missing = shape.replicas - i32::try_from(available).unwrap_or(i32::MAX);
     let mut left = shape.max_unavailable.saturating_sub(missing);
-    let from = shape.start + shape.partition.unwrap_or(0);
+    let from = shape.from(shape.partition.unwrap_or(0));
     let mut actions = Vec::new();
-    for pod in (from..shape.end()).rev().filter_map(|o| pods.get(&o)) {
+    for (_, pod) in pods.range(from..shape.end()).rev() {
         if is_terminating(pod) || revision_of(pod) == revisions.update {
             continue;
         }
@@ -217,7 +222,7 @@ fn update(
     revisions: &Revisions,
     now: Timestamp,
 ) -> Option<Action> {
-    let from = shape.start + shape.partition.unwrap_or(0);
+    let from = shape.from(shape.partition.unwrap_or(0));
     for ordinal in (from..shape.end()).rev() {
         let pod = pods.get(&ordinal)?;
         if is_terminating(pod) {
@@ -251,6 +256,29 @@ mod tests {
                 { "type": "Ready", "status": ready, "lastTransitionTime": "2020-01-01T00:00:00Z" }] },
         });
         (ordinal, Arc::new(serde_json::from_value(pod).unwrap()))
+    }
+
+    #[test]
+    fn huge_numbers_take_no_more_than_others() {
+        let revisions = Revisions {
+            current: "a".to_owned(),
+            update: "b".to_owned(),
+        };
+        let most = i32::MAX;
+        for rolling in [
+            json!({}),
+            json!({ "maxUnavailable": most, "partition": most }),
+        ] {
+            let shape = set(
+                json!({ "replicas": most, "podManagementPolicy": "Parallel", "ordinals": { "start": 7 },
+                "updateStrategy": { "type": "RollingUpdate", "rollingUpdate": rolling } }),
+            );
+            let actions = plan(&shape, &BTreeMap::new(), &revisions, Timestamp::now());
+            assert_eq!(actions.len(), BURST);
+            let pods: BTreeMap<i32, Arc<Pod>> = (7..20).map(|o| pod(o, true, "a")).collect();
+            update_many(&shape, &pods, &revisions, Timestamp::now());
+            update(&shape, &pods, &revisions, Timestamp::now());
+        }
     }
 
     fn names(actions: &[Action]) -> Vec<String> {
