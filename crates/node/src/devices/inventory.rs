@@ -19,6 +19,8 @@ use crate::containermanager::ResourceCount;
 pub(super) const MAX_INSTANCES: usize = 8;
 /// Resources a node keeps track of.
 pub(super) const MAX_RESOURCES: usize = 1024;
+/// Resources that one socket may serve: others need room, too.
+pub(super) const MAX_OF_A_SOCKET: usize = 64;
 
 /// Number of a plugin connection; rises, never used twice in one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -178,6 +180,12 @@ impl Inventory {
     /// Whether one more resource may be tracked.
     pub(super) fn has_room_for(&self, resource: &str) -> bool {
         self.resources.contains_key(resource) || self.resources.len() < MAX_RESOURCES
+    }
+
+    /// Forgets resources whose plugins are gone for good, but for those in `held`.
+    pub(super) fn forget_gone(&mut self, held: &BTreeSet<String>) {
+        self.resources
+            .retain(|name, resource| !resource.gone || held.contains(name));
     }
 
     /// A plugin has connected. Until its first list the state stays as it was. Returns the

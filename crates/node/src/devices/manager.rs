@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::endpoint::{Endpoint, SharedEndpoint};
-use super::inventory::{InstanceId, Inventory, List, Outcome, Presence};
+use super::inventory::{InstanceId, Inventory, List, MAX_OF_A_SOCKET, Outcome, Presence};
 use super::metrics::Metrics;
 use super::{DEVICE_PLUGINS_DIR, InvalidName, checkpoint};
 use crate::allocation::{self, Change, Ledger, PodHoldings};
@@ -71,6 +71,8 @@ pub(crate) enum PluginError {
     Name(#[from] InvalidName),
     #[error("too many resources are registered on this node")]
     TooMany,
+    #[error("a plugin's socket serves {0} resources at most")]
+    TooManyOfOne(usize),
     #[error("{0}")]
     Connect(String),
     #[error("failed to record the device plugin: {0}")]
@@ -150,9 +152,7 @@ impl Manager {
         registry_socket: Option<PathBuf>,
     ) -> Result<(), PluginError> {
         super::names::check(resource)?;
-        if !this.state.lock().inventory.has_room_for(resource) {
-            return Err(PluginError::TooMany);
-        }
+        this.make_room(resource, socket)?;
         let id = InstanceId(this.next_instance.fetch_add(1, Ordering::Relaxed));
         let endpoint = Endpoint::connect(id, resource, socket, registry_socket, &this.config);
         let endpoint = Arc::new(
@@ -178,6 +178,32 @@ impl Manager {
         this.touch();
         tracing::info!(resource, instance = id.0, "device plugin connected");
         Ok(())
+    }
+
+    /// Whether one more resource may be tracked, of this socket's. Resources whose plugins are gone for good, of which no pod
+    /// holds a device, make room.
+    fn make_room(&self, resource: &str, socket: &Path) -> Result<(), PluginError> {
+        let held: BTreeSet<String> = self
+            .ledger
+            .read(|t| t.owned_resources().map(|(name, _)| name.clone()).collect());
+        let mut state = self.state.lock();
+        let others: BTreeSet<&str> = state
+            .plugins
+            .values()
+            .filter(|p| p.endpoint.socket == *socket && p.endpoint.resource != resource)
+            .map(|p| &*p.endpoint.resource)
+            .collect();
+        if others.len() >= MAX_OF_A_SOCKET {
+            return Err(PluginError::TooManyOfOne(MAX_OF_A_SOCKET));
+        }
+        if !state.inventory.has_room_for(resource) {
+            state.inventory.forget_gone(&held);
+        }
+        if state.inventory.has_room_for(resource) {
+            Ok(())
+        } else {
+            Err(PluginError::TooMany)
+        }
     }
 
     /// Records that a resource has a plugin, so that after a restart pods wait for it.

@@ -13,9 +13,19 @@ pub struct InvalidName(pub String);
 pub fn check(name: &str) -> Result<(), InvalidName> {
     let native = !name.contains('/') || name.contains("kubernetes.io/");
     if native || name.starts_with("requests.") || !is_qualified(&format!("requests.{name}")) {
-        return Err(InvalidName(name.to_owned()));
+        return Err(InvalidName(shortened(name)));
     }
     Ok(())
+}
+
+/// Bytes of a plugin's text that are shown: longer than any that is valid.
+const SHOWN: usize = 400;
+
+/// The beginning of what a plugin says, for logs and answers.
+pub(super) fn shortened(text: &str) -> String {
+    let end = text.floor_char_boundary(SHOWN);
+    let left_out = if end < text.len() { "…" } else { "" };
+    format!("{}{left_out}", &text[..end])
 }
 
 fn is_qualified(name: &str) -> bool {
@@ -74,5 +84,7 @@ mod tests {
                 format!("the ResourceName \"{bad}\" is invalid")
             );
         }
+        let e = check(&"é".repeat(1 << 20)).unwrap_err().to_string();
+        assert!(e.len() < 500 && e.ends_with("…\" is invalid"), "{e}");
     }
 }

@@ -13,9 +13,13 @@ use tonic::{Request, Response, Status};
 
 use super::checkpoint;
 use super::manager::Manager;
+use super::names::shortened;
 
 /// Longest pause between looks at plugins that have gone.
 const EXPIRY_PAUSE: Duration = Duration::from_secs(60);
+
+/// Bytes of a registration: it has a name, a file name and a version.
+const MAX_REQUEST: usize = 64 << 10;
 
 struct Service(Arc<Manager>);
 
@@ -27,24 +31,25 @@ impl Registration for Service {
     ) -> Result<Response<pb::Empty>, Status> {
         let request = request.into_inner();
         let manager = &self.0;
+        // First of all: what is no name may be of any length, and would be kept.
+        super::names::check(&request.resource_name).map_err(|e| refuse(&e))?;
         tracing::info!(
             resource = request.resource_name,
-            endpoint = request.endpoint,
+            endpoint = ?shortened(&request.endpoint),
             "device plugin registers"
         );
         manager.metrics.registered(&request.resource_name);
         if request.version != pb::VERSION {
             return Err(refuse(&format!(
                 "requested API version {:?} is not supported by kubelet. Supported version is [{:?}]",
-                request.version,
+                shortened(&request.version),
                 pb::VERSION
             )));
         }
-        super::names::check(&request.resource_name).map_err(|e| refuse(&e))?;
         // The endpoint is a file name by contract; a path could lead anywhere.
         if request.endpoint.is_empty() || request.endpoint.contains('/') || request.endpoint == ".."
         {
-            let endpoint = &request.endpoint;
+            let endpoint = shortened(&request.endpoint);
             return Err(refuse(&format!(
                 "failed to dial device plugin: endpoint {endpoint:?} is not a file name"
             )));
@@ -72,7 +77,9 @@ pub(crate) fn serve(manager: &Arc<Manager>, tasks: &mut JoinSet<()>) -> Result<(
     unix::create_dir(&dir)?;
     unix::remove_stale_sockets(&dir)?;
     let listener = Listener::bind(dir.join(pb::REGISTRATION_SOCKET))?;
-    let router = unix::server().add_service(RegistrationServer::new(Service(manager.clone())));
+    let service = RegistrationServer::new(Service(manager.clone()));
+    let service = service.max_decoding_message_size(MAX_REQUEST);
+    let router = unix::server().add_service(service);
     let server = manager.clone();
     tasks.spawn(async move {
         server.registering.store(true, Ordering::Release);
