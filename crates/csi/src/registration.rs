@@ -14,6 +14,9 @@ pub enum RegistrationError {
     /// NodeGetInfo named no node.
     #[error("error adding CSI driver node info: driverNodeID must not be empty")]
     EmptyNodeId,
+    /// NodeGetInfo says more than CSINode takes.
+    #[error("error adding CSI driver node info: {0}")]
+    TooMuch(&'static str),
     /// A label of the Node says something else.
     #[error(
         "detected topology value collision: driver reported {key:?}:{reported:?} but existing label is {key:?}:{existing:?}"
@@ -49,10 +52,15 @@ pub enum AnnotationChange {
     Remove,
 }
 
+/// Bytes of a driver's name of a node, as CSINode is validated.
+const MAX_NODE_ID: usize = 192;
+/// Parts of a topology, each of which is a label of the Node.
+const MAX_TOPOLOGY_KEYS: usize = 64;
+
 /// The entry of a driver in CSINode.
 ///
 /// # Errors
-/// [`RegistrationError::EmptyNodeId`].
+/// [`RegistrationError::EmptyNodeId`], [`RegistrationError::TooMuch`].
 pub fn csi_node_driver(
     driver: &str,
     info: &NodeGetInfoResponse,
@@ -60,7 +68,16 @@ pub fn csi_node_driver(
     if info.node_id.is_empty() {
         return Err(RegistrationError::EmptyNodeId);
     }
+    // What is written to the Node first would stay there when CSINode refuses it.
+    if info.node_id.len() > MAX_NODE_ID {
+        return Err(RegistrationError::TooMuch(
+            "driverNodeID has more than 192 bytes",
+        ));
+    }
     let topology = info.accessible_topology.as_ref();
+    if topology.is_some_and(|t| t.segments.len() > MAX_TOPOLOGY_KEYS) {
+        return Err(RegistrationError::TooMuch("more than 64 topology keys"));
+    }
     let keys: Vec<String> = topology
         .map(|t| t.segments.keys().cloned().collect())
         .unwrap_or_default();
