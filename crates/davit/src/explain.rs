@@ -9,7 +9,7 @@ mod offers;
 mod pod;
 
 use crate::args::{Explain, ExplainWhat};
-use crate::output::Output;
+use crate::output::{self, Output};
 use crate::paths;
 use anyhow::{Context, Result, bail};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -46,7 +46,7 @@ fn print(
     match output {
         Some(Output::Json) => println!("{}", serde_json::to_string_pretty(explanation)?),
         Some(Output::Yaml) => print!("{}", serde_saphyr::to_string(explanation)?),
-        Some(Output::Wide) | None => print!("{}", text()),
+        Some(Output::Wide) | None => print!("{}", output::printable(&text())),
     }
     Ok(())
 }

@@ -1,9 +1,20 @@
 //! Columns that line up.
 
+use crate::output;
+
+/// What a cell shows: it is on one line, and does nothing to the terminal.
+fn shown(cell: &str) -> String {
+    output::printable(cell).replace('\n', " ")
+}
+
 /// Prints rows under a header, each column as wide as its widest cell, three blanks apart, as kubectl does.
 pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = header.iter().map(|h| h.len()).collect();
-    for row in rows {
+    let rows: Vec<Vec<String>> = rows
+        .iter()
+        .map(|row| row.iter().map(|cell| shown(cell)).collect())
+        .collect();
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -19,7 +30,7 @@ pub(crate) fn render(header: &[&str], rows: &[Vec<String>]) -> String {
         out.push('\n');
     };
     line(&mut header.iter().copied());
-    for row in rows {
+    for row in &rows {
         line(&mut row.iter().map(String::as_str));
     }
     out
