@@ -7,13 +7,23 @@ const LEFT_OUT: &str = "(left out)";
 /// Fields of containers whose texts are users'.
 const TEXTS: [&str; 2] = ["command", "args"];
 /// Fields that are handed to drivers as they are.
-const OPAQUE: [&str; 2] = ["volumeAttributes", "parameters"];
+const OPAQUE: [&str; 4] = ["volumeAttributes", "parameters", "volumeHandle", "data"];
+/// Fields of which the words before `=` are told.
+const OPTIONS: &str = "mountOptions";
 /// Reasons of events whose messages repeat what a container has answered.
 const SAID_BY_CONTAINERS: [&str; 4] = [
     "Unhealthy",
     "ProbeWarning",
     "FailedPostStartHook",
     "FailedPreStopHook",
+];
+/// Reasons of events whose messages repeat what a driver or a mount helper has answered, options among it.
+const SAID_BY_OTHERS: [&str; 5] = [
+    "FailedMount",
+    "FailedMapVolume",
+    "FailedAttachVolume",
+    "ProvisioningFailed",
+    "VolumeResizeFailed",
 ];
 /// The domain of Kubernetes' own annotations, or what it ends with.
 const KUBERNETES: &str = "kubernetes.io";
@@ -42,6 +52,7 @@ fn object(object: &mut Value) {
                     "exec" | "httpGet" => commands(value),
                     "annotations" => annotations(value),
                     text if OPAQUE.contains(&text) => opaque(value),
+                    OPTIONS => options(value),
                     "flexVolume" | "terminated" => part(value),
                     _ => self::object(value),
                 }
@@ -54,7 +65,9 @@ fn object(object: &mut Value) {
 /// The message of an event that repeats what a container has said.
 fn event(fields: &mut Map<String, Value>) {
     let reason = fields.get("reason").and_then(Value::as_str);
-    let repeats = reason.is_some_and(|reason| SAID_BY_CONTAINERS.contains(&reason));
+    let repeats = reason.is_some_and(|reason| {
+        SAID_BY_CONTAINERS.contains(&reason) || SAID_BY_OTHERS.contains(&reason)
+    });
     for text in ["message", "note"] {
         if let Some(message) = fields.get_mut(text).filter(|_| repeats) {
             *message = LEFT_OUT.into();
@@ -76,6 +89,15 @@ fn annotations(all: &mut Value) {
                 || domain.ends_with(".k8s.io"));
         if !known {
             *value = LEFT_OUT.into();
+        }
+    }
+}
+
+/// `name=value`, the name.
+fn options(all: &mut Value) {
+    for option in all.as_array_mut().into_iter().flatten() {
+        if let Some((name, _)) = option.as_str().and_then(|text| text.split_once('=')) {
+            *option = format!("{name}={LEFT_OUT}").into();
         }
     }
 }
@@ -181,6 +203,23 @@ mod tests {
         );
         assert_eq!(all["items"][6]["message"], "assigned");
         assert_eq!(all["items"][0]["spec"]["csi"]["driver"], "d");
+    }
+
+    #[test]
+    fn what_mounts_are_told_stays() {
+        let mut all = json!({"items": [
+            {"spec": {"mountOptions": ["vers=3", "password=s3cret", "ro"], "csi": {"driver": "d", "volumeHandle": "s3cret"}}},
+            {"status": {"devices": [{"driver": "d", "data": {"k": "s3cret"}}]}},
+            {"reason": "FailedMount", "message": "mount -o password=s3cret"},
+        ]});
+        list(&mut all);
+        let text = all.to_string();
+        assert!(!text.contains("s3cret"), "{text}");
+        let options = &all["items"][0]["spec"]["mountOptions"];
+        assert_eq!(
+            options,
+            &json!(["vers=(left out)", "password=(left out)", "ro"])
+        );
     }
 
     #[test]
