@@ -118,6 +118,22 @@ fn mirror_pod(attributes: &Attributes<'_>, pod: &Value) -> Result<(), Status> {
             "a mirror pod may not reference service accounts",
         ));
     }
+    let refused = |why: &str| Err(forbidden(attributes, Some(pod), why));
+    // Of an account that may mount none.
+    if mountable_secrets::check(&Value::Null, &pod["spec"]).is_err() {
+        return refused("a mirror pod may not reference secrets");
+    }
+    let is_token = |source: &Value| source.get("serviceAccountToken").is_some();
+    let sources = |volume: &Value| volume["projected"]["sources"].as_array().cloned();
+    let volumes = pod["spec"]["volumes"].as_array();
+    if volumes
+        .into_iter()
+        .flatten()
+        .filter_map(sources)
+        .any(|sources| sources.iter().any(is_token))
+    {
+        return refused("a mirror pod may not use ServiceAccountToken volume projections");
+    }
     Ok(())
 }
 
