@@ -167,6 +167,7 @@ pub struct Images {
 }
 
 /// A description of an image whose layers are there.
+#[derive(Clone)]
 pub(crate) struct NewImage {
     id: String,
     reference: Option<Reference>,

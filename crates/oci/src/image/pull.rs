@@ -4,7 +4,10 @@ use super::registry::{Credentials, Repository};
 use super::{
     Error, Image, Images, NewImage, Reference, Result, io_error, layer_name, parse_config,
 };
+use oci_spec::image::Descriptor;
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 fn credentials(auth: Option<&davit_proto::cri::v1::AuthConfig>) -> Result<Credentials> {
@@ -71,47 +74,69 @@ impl Images {
                 "{reference}: manifest and configuration disagree on the layers"
             )));
         }
-        let _in_use = self.layers_in_use()?;
-        for (diff_id, layer) in diff_ids.iter().zip(layers) {
-            if self.has_layer(diff_id) {
-                continue;
-            }
-            self.room_for(layer.size())?;
-            let temporary = self.temporary();
-            let what = || format!("download layer {}", layer.digest());
-            let fetched = async {
-                let mut file = tokio::fs::File::create(&temporary)
-                    .await
-                    .map_err(io_error(what()))?;
-                repository.blob(layer, &mut file).await.map_err(registry)
-            };
-            let outcome = match fetched.await {
-                Ok(()) => {
-                    let (images, diff_id, path) =
-                        (self.clone(), diff_id.clone(), temporary.clone());
-                    tokio::task::spawn_blocking(move || {
-                        let file = fs::File::open(&path).map_err(io_error("read layer"))?;
-                        images.add_layer(&diff_id, file)
-                    })
-                    .await
-                    .map_err(|e| Error::Invalid(e.to_string()))?
-                }
-                Err(error) => Err(error),
-            };
-            let _ = fs::remove_file(&temporary);
-            outcome?;
-        }
-        let images = self.clone();
         let new = NewImage {
             id,
-            reference: Some(reference),
+            reference: Some(reference.clone()),
             manifest_digest: Some(found.digest),
             layers: diff_ids.iter().map(|id| layer_name(id)).collect(),
             config,
         };
-        tokio::task::spawn_blocking(move || images.record(new))
-            .await
-            .map_err(|e| Error::Invalid(e.to_string()))?
+        let mut fetched = BTreeMap::new();
+        for _ in 0..ROUNDS {
+            for (diff_id, layer) in diff_ids.iter().zip(layers) {
+                if self.has_layer(diff_id) || fetched.contains_key(diff_id) {
+                    continue;
+                }
+                let file = self.fetch(&mut repository, layer).await;
+                fetched.insert(diff_id.clone(), file.map_err(registry)?);
+            }
+            let (images, new, layers) = (self.clone(), new.clone(), std::mem::take(&mut fetched));
+            let placed = tokio::task::spawn_blocking(move || images.place(&layers, new));
+            if let Some(image) = placed.await.map_err(|e| Error::Invalid(e.to_string()))?? {
+                return Ok(image);
+            }
+        }
+        Err(Error::Invalid(format!(
+            "{reference}: its layers are removed while it is pulled"
+        )))
+    }
+
+    /// Downloads a layer. No lock is held meanwhile: a registry may take as long as it likes.
+    async fn fetch(&self, repository: &mut Repository, layer: &Descriptor) -> Result<Download> {
+        self.room_for(layer.size())?;
+        let download = Download(self.temporary());
+        let made = tokio::fs::File::create(&download.0).await;
+        let what = || format!("download layer {}", layer.digest());
+        let mut file = made.map_err(io_error(what()))?;
+        repository.blob(layer, &mut file).await?;
+        Ok(download)
+    }
+
+    /// Puts downloaded layers in place and records the image; nothing when a layer that was there has been collected
+    /// meanwhile.
+    fn place(&self, fetched: &BTreeMap<String, Download>, new: NewImage) -> Result<Option<Image>> {
+        let _in_use = self.layers_in_use()?;
+        for (diff_id, download) in fetched {
+            let file = fs::File::open(&download.0).map_err(io_error("read layer"))?;
+            self.add_layer(diff_id, file)?;
+        }
+        let is_there = |layer: &String| self.layers.join(layer).is_dir();
+        if !new.layers.iter().all(is_there) {
+            return Ok(None);
+        }
+        self.record(new).map(Some)
+    }
+}
+
+/// How often layers are fetched that were collected while others were.
+const ROUNDS: usize = 3;
+
+/// A file that is removed in the end.
+struct Download(PathBuf);
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
     }
 }
 
