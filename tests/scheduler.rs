@@ -1,4 +1,5 @@
-//! A cluster whose scheduler has a configuration: two profiles, and an extender that has a say in both.
+//! A cluster whose scheduler has a configuration: two profiles, and an extender that has a say in both. One whose pods are
+//! scheduled in groups.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -180,4 +181,113 @@ fn pods_land_where_their_profile_and_the_extender_say() {
     let written = std::fs::read_to_string(&once).unwrap();
     assert!(written.contains("podMaxBackoffSeconds: 10"), "{written}");
     assert_eq!(std::fs::read_to_string(&twice).unwrap(), written);
+}
+
+/// Items 58 to 60 of the scheduler's checklist.
+#[test]
+fn a_gang_gets_its_nodes_together_or_none() {
+    let Some(kubectl) = any_kubectl() else { return };
+    let cluster = Cluster::up(&[
+        "--no-node",
+        "--sim-nodes",
+        "4",
+        "--feature-gates",
+        "GenericWorkload=true,GangScheduling=true",
+        "--runtime-config",
+        "scheduling.k8s.io/v1alpha2=true",
+    ]);
+    let minute = Duration::from_secs(60);
+    let get = |what: &[&str], path: &str| {
+        let path = format!("jsonpath={path}");
+        let found = output(
+            cluster
+                .kubectl(&kubectl)
+                .arg("get")
+                .args(what)
+                .args(["-o", &path]),
+        );
+        String::from_utf8(found.stdout).unwrap()
+    };
+    let placed = || {
+        let nodes = get(&["pods"], "{.items[*].spec.nodeName}");
+        nodes.split_whitespace().count()
+    };
+    let explained = || {
+        let mut explain = Command::new(DAVIT);
+        explain
+            .args(["explain", "pod", "m0"])
+            .env("KUBECONFIG", &cluster.kubeconfig);
+        String::from_utf8(output(&mut explain).stdout).unwrap()
+    };
+    eventually("the nodes are there", minute, || {
+        get(&["nodes"], "{.items[*].metadata.name}").contains("sim-3")
+    });
+    run(cluster.kubectl(&kubectl).args(["cordon", "sim-3"]));
+    // One pod a node.
+    let members: Vec<Value> = (0..5)
+        .map(|i| {
+            let mut member = pod(&format!("m{i}"), "default-scheduler", Some("x"));
+            member["spec"]["schedulingGroup"] = json!({"podGroupName": "g"});
+            member["spec"]["affinity"] = json!({"podAntiAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": [{
+                    "topologyKey": "kubernetes.io/hostname",
+                    "labelSelector": {"matchLabels": {"rack": "x"}}}]}});
+            member
+        })
+        .collect();
+    apply(&cluster, &kubectl, &members);
+    let explanation = explained();
+    assert!(
+        explanation.contains("waits for PodGroup g, which does not exist"),
+        "{explanation}"
+    );
+    let group = json!({"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup",
+        "metadata": {"name": "g"}, "spec": {"schedulingPolicy": {"gang": {"minCount": 4}}}});
+    apply(&cluster, &kubectl, &[group]);
+    let condition = || {
+        get(
+            &["podgroup", "g"],
+            "{.status.conditions[0].type}={.status.conditions[0].status} {.status.conditions[0].reason}",
+        )
+    };
+    eventually("the group says that it waits", minute, || {
+        condition() == "PodGroupScheduled=False Unschedulable"
+    });
+    let waits = "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled";
+    eventually("three pods say so", minute, || {
+        let told = get(
+            &["pods"],
+            "{range .items[*]}{.status.conditions[0].message};{end}",
+        );
+        told.matches(waits).count() == 3
+    });
+    assert_eq!(placed(), 0);
+    let explanation = explained();
+    assert!(
+        explanation.contains("PodGroup g waits for room: of 5 pods 0 have nodes, 4 more have to get theirs at the same time"),
+        "{explanation}"
+    );
+
+    run(cluster.kubectl(&kubectl).args(["uncordon", "sim-3"]));
+    eventually("four go", minute, || placed() == 4);
+    eventually("the group says so", minute, || {
+        condition() == "PodGroupScheduled=True Scheduled"
+    });
+    let listed = run(cluster.kubectl(&kubectl).args(["get", "podgroups"]));
+    assert!(
+        listed.contains("Gang") && listed.contains("Scheduled"),
+        "{listed}"
+    );
+
+    // It stays as long as pods belong to it.
+    run(cluster
+        .kubectl(&kubectl)
+        .args(["delete", "podgroup", "g", "--wait=false"]));
+    assert_ne!(get(&["podgroup", "g"], "{.metadata.deletionTimestamp}"), "");
+    run(cluster
+        .kubectl(&kubectl)
+        .args(["delete", "pods", "--all", "--wait=false"]));
+    eventually("the group is gone", minute, || {
+        get(&["podgroups"], "{.items[*].metadata.name}").is_empty()
+    });
 }

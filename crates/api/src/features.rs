@@ -50,8 +50,15 @@ pub enum Effect {
 pub const LIST_ATTRIBUTES: &str = "DRAListTypeAttributes";
 /// Permissions for parts of the status of claims.
 pub const GRANULAR_STATUS: &str = "DRAResourceClaimGranularStatusAuthorization";
+/// Workloads and PodGroups, and pods that name one.
+pub const GENERIC_WORKLOAD: &str = "GenericWorkload";
+/// PodGroups of which so many pods are scheduled together, or none.
+pub const GANG_SCHEDULING: &str = "GangScheduling";
 /// Extended resources that are served by device classes.
 pub const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
+
+/// Gates that need another one, of those that can be switched.
+const DEPENDENCIES: &[(&str, &str)] = &[(GANG_SCHEDULING, GENERIC_WORKLOAD)];
 
 /// A gate as people are told of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -113,6 +120,9 @@ pub enum FeatureError {
     /// The gate's feature is not built.
     #[error("cannot set feature gate {0} to true, the feature is not built")]
     NotBuilt(String),
+    /// The gate is on, and one that it needs is off.
+    #[error("{0} is enabled, but depends on features that are disabled: [{1}]")]
+    Depends(&'static str, &'static str),
 }
 
 /// Which gates are on.
@@ -265,7 +275,11 @@ impl Features {
         for (name, on) in entries {
             self.set(name, on)?;
         }
-        Ok(())
+        let lacking = |(gate, needed): &&(&str, &str)| self.is_on(gate) && !self.is_on(needed);
+        match DEPENDENCIES.iter().find(lacking) {
+            Some((gate, needed)) => Err(FeatureError::Depends(gate, needed)),
+            None => Ok(()),
+        }
     }
 }
 
@@ -318,6 +332,10 @@ mod tests {
             "cannot set feature gate DRAAdminAccess to false, feature is locked to true"
         );
         Features::default().set_all("DRAAdminAccess=true").unwrap();
+        assert_eq!(
+            fault("GangScheduling=true"),
+            "GangScheduling is enabled, but depends on features that are disabled: [GenericWorkload]"
+        );
         assert_eq!(
             fault("HPAScaleToZero=true"),
             "cannot set feature gate HPAScaleToZero to true, the feature is not built"

@@ -16,6 +16,7 @@ pub mod meta;
 pub mod names;
 pub mod quantity;
 pub mod quota;
+pub mod runtime_config;
 pub mod schedule;
 pub mod selector;
 pub mod status;

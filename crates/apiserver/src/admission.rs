@@ -21,6 +21,7 @@ mod owners;
 mod placement;
 mod plugins;
 mod pod_fields;
+mod pod_groups;
 mod pod_security;
 mod pod_tolerations;
 mod pods;

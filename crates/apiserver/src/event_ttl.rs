@@ -100,7 +100,7 @@ mod tests {
         let options = davit_store::embedded::EmbeddedOptions::default();
         let store = davit_store::embedded::EmbeddedStore::open(dir.path(), options).await;
         let store = Arc::new(store.unwrap());
-        let registry = crate::registry::Registry::built_in(store);
+        let registry = crate::registry::Registry::built_in(store, |_| true);
         let snapshot = registry.snapshot();
         let storage = &snapshot.by_group_resource("", "events").unwrap().storage;
         for (name, time) in [

@@ -253,8 +253,8 @@ impl std::fmt::Debug for Registry {
 }
 
 impl Registry {
-    /// The built-in kinds over `store`.
-    pub fn built_in(store: Arc<dyn Store>) -> Self {
+    /// The built-in kinds that are to be served, over `store`.
+    pub fn built_in(store: Arc<dyn Store>, served: impl Fn(&ResourceRow) -> bool) -> Self {
         let registry = Self {
             current: ArcSwap::from_pointee(Snapshot::default()),
             store,
@@ -262,7 +262,7 @@ impl Registry {
             changed: watch::channel(()).0,
         };
         let table = kinds::builtin();
-        let rows = table.resources.iter().map(|row| {
+        let rows = table.resources.iter().filter(|row| served(row)).map(|row| {
             let storage_row = table.storage_row(row);
             let strategy = strategy(storage_row.group, storage_row.version, storage_row.kind);
             (row.clone(), storage_row.clone(), strategy)

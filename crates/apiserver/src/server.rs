@@ -289,7 +289,9 @@ impl ApiServer {
             Some(encrypted) => Arc::clone(encrypted) as Arc<dyn Store>,
             None => options.store,
         };
-        let registry = Registry::built_in(Arc::clone(&store));
+        let registry = Registry::built_in(Arc::clone(&store), |row| {
+            options.runtime_config.serves(row, &options.features)
+        });
         let addresses =
             ServiceAddresses::new(options.service_ranges, options.node_ports, &registry);
         let webhooks = Arc::new(Webhooks::new(&registry, loopback, shutdown.clone()));

@@ -43,6 +43,7 @@ mod notices;
 mod persistent_volume;
 mod pod_control;
 mod pod_gc;
+mod pod_group_protection;
 mod policy_status;
 mod replicas;
 mod replicaset;
@@ -63,6 +64,7 @@ mod volume_expand;
 mod volume_protection;
 
 use controller::{COMPONENT, Spawner};
+use davit_api::features::{Features, GENERIC_WORKLOAD};
 use davit_flexvolume::{DEFAULT_PLUGIN_DIR, FlexDrivers};
 use davit_task::{TaskEnded, Tasks};
 use futures::FutureExt;
@@ -100,6 +102,8 @@ pub struct Options {
     pub default_storage_class: bool,
     /// Where the executables of FlexVolume drivers are; the kubelet's default directory without.
     pub flex_volume_plugin_dir: Option<PathBuf>,
+    /// Feature gates: groups of pods are looked after with `GenericWorkload`.
+    pub features: Features,
 }
 
 /// All controllers over one set of informers.
@@ -163,6 +167,9 @@ impl Controllers {
             node_ipam::spawn(&mut spawner, ranges);
         }
         pod_gc::spawn(&mut spawner);
+        if self.options.features.is_on(GENERIC_WORKLOAD) {
+            pod_group_protection::spawn(&mut spawner);
+        }
         policy_status::spawn(&mut spawner);
         replicaset::spawn(&mut spawner);
         deployment::spawn(&mut spawner);

@@ -206,7 +206,7 @@ impl AttributesClasses {
 }
 
 /// Puts the finalizer on an object that stays, takes it off one that may go.
-async fn settle<K>(
+pub(crate) async fn settle<K>(
     api: &kube::Api<K>,
     object: &K,
     finalizer: &str,

@@ -360,6 +360,15 @@ pub(crate) struct ServerOptions {
     /// listens for this machine only
     #[arg(long)]
     pub(crate) allow_loopback_endpoints: bool,
+    /// Versions of built-in kinds to serve besides those that are always served: `scheduling.k8s.io/v1alpha2` (with feature gate
+    /// GenericWorkload), `api/alpha` or `api/all`
+    #[arg(
+        long,
+        value_name = "VERSION=BOOL,...",
+        default_value = "",
+        hide_default_value = true
+    )]
+    pub(crate) runtime_config: davit_api::runtime_config::RuntimeConfig,
     /// Serve the web page at /console
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = clap::ArgAction::Set)]
     pub(crate) console: bool,

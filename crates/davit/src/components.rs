@@ -182,6 +182,9 @@ pub(crate) async fn start_server(
         date: env!("DAVIT_BUILD_DATE"),
     };
     server_options.features = features;
+    server_options
+        .runtime_config
+        .clone_from(&options.runtime_config);
     server_options.kubelet_authority = nodes;
     server_options.data_dir = Some(data_dir.to_owned());
     server_options.extra_names.clone_from(&options.tls_san);

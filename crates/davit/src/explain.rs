@@ -5,6 +5,7 @@
 
 mod claim;
 mod classic;
+mod group;
 mod offers;
 mod pod;
 
@@ -90,8 +91,10 @@ async fn explain_pod(
         None => offers::of_pod(client, &pod).await?,
         Some(_) => offers::Findings::default(),
     };
+    let group = group::of_pod(client, &pod).await?;
     let explanation = pod::Explanation::new(&pod, &events, devices);
     Ok(explanation
+        .with_group(group)
         .with_negotiation(negotiation)
         .with_findings(findings))
 }

@@ -6,6 +6,7 @@ use crate::scheduler_flags::{self, SchedulerFlags};
 use crate::shutdown::Signals;
 use crate::single::{Candidate, connect, finish, lead};
 use anyhow::{Context, Result};
+use davit_api::features::Features;
 use davit_scheduler::config::{KubeSchedulerConfiguration, LeaderElectionConfiguration};
 use davit_scheduler::{Scheduler, SchedulerOptions};
 use std::path::Path;
@@ -14,8 +15,11 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 /// The configuration of a scheduler inside `davit up`, which has its API server and works alone.
-pub(crate) fn embedded_configuration(file: Option<&Path>) -> Result<KubeSchedulerConfiguration> {
-    let configuration = scheduler_flags::read(file)?;
+pub(crate) fn embedded_configuration(
+    file: Option<&Path>,
+    features: &Features,
+) -> Result<KubeSchedulerConfiguration> {
+    let configuration = scheduler_flags::read(file, features)?;
     configuration
         .validate()
         .context("scheduler configuration")?;
@@ -47,6 +51,7 @@ pub(crate) async fn run(flags: SchedulerFlags) -> Result<()> {
     let options = SchedulerOptions {
         configuration,
         flush_after: flags.pod_max_in_unschedulable_pods_duration,
+        features: flags.gates.feature_gates.clone(),
         ..SchedulerOptions::default()
     };
     let scheduler = Scheduler::new(client.clone(), options)?;

@@ -4,6 +4,7 @@ use crate::args::GateFlags;
 use crate::protection::duration;
 use crate::single::cluster_ca;
 use anyhow::{Context, Result, bail};
+use davit_api::features::Features;
 use davit_client::Reviews;
 use davit_scheduler::config::{KubeSchedulerConfiguration, LeaderElectionConfiguration};
 use davit_scheduler::{Scheduler, SchedulerServer, ServingOptions};
@@ -106,19 +107,19 @@ pub(crate) struct ServingFlags {
 }
 
 /// Reads a configuration; without a file, the one of a scheduler that is given none. It may still be invalid.
-pub(crate) fn read(file: Option<&Path>) -> Result<KubeSchedulerConfiguration> {
+pub(crate) fn read(file: Option<&Path>, features: &Features) -> Result<KubeSchedulerConfiguration> {
     let Some(file) = file else {
-        return Ok(KubeSchedulerConfiguration::with_defaults());
+        return Ok(KubeSchedulerConfiguration::with_defaults_of(features));
     };
     let what = || format!("scheduler configuration {}", file.display());
     let text = std::fs::read_to_string(file).with_context(what)?;
-    KubeSchedulerConfiguration::parse(&text).with_context(what)
+    KubeSchedulerConfiguration::parse_with(&text, features).with_context(what)
 }
 
 impl SchedulerFlags {
     /// File and flags together, judged.
     pub(crate) fn configuration(&self) -> Result<KubeSchedulerConfiguration> {
-        let mut configuration = read(self.config.as_deref())?;
+        let mut configuration = read(self.config.as_deref(), &self.gates.feature_gates)?;
         self.election.apply(&mut configuration.leader_election)?;
         configuration
             .validate()

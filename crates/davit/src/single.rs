@@ -119,6 +119,7 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
         load_balancing: args.load_balancer.into(),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: args.flex_volume_plugin_dir.clone(),
+        features: args.attached.gates.feature_gates.clone(),
     };
     attached(
         &args.attached,

@@ -76,9 +76,10 @@ impl Cluster {
         let (mut serving, mut components) = (JoinSet::new(), JoinSet::new());
         let (stop_components, stop_serving) = (CancellationToken::new(), CancellationToken::new());
         let terminated = CancellationToken::new();
+        let features = args.node.kubelet.features()?;
         let server = start_server(
             &args.server,
-            args.node.kubelet.features()?,
+            features.clone(),
             KubeletAuthority::Cluster,
             None,
             data_dir,
@@ -91,13 +92,14 @@ impl Cluster {
         let candidate = |lease| shared.then(|| Candidate::usual(lease));
         if !args.no_scheduler {
             let configuration =
-                scheduler::embedded_configuration(args.scheduler_config.as_deref())?;
+                scheduler::embedded_configuration(args.scheduler_config.as_deref(), &features)?;
             let client = server.client(SCHEDULER, &[]);
             let work = {
-                let client = client.clone();
+                let (client, features) = (client.clone(), features.clone());
                 move |cancel| {
                     let options = davit_scheduler::SchedulerOptions {
                         configuration: configuration.clone(),
+                        features: features.clone(),
                         ..davit_scheduler::SchedulerOptions::default()
                     };
                     let scheduler = davit_scheduler::Scheduler::new(client.clone(), options);
@@ -289,6 +291,7 @@ fn controllers(
         load_balancing: args.load_balancer.into(),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: flex_volume_plugin_dir(args),
+        features: args.node.kubelet.features()?,
     })
 }
 

@@ -29,6 +29,7 @@ pub use types::{
     KubeSchedulerProfile, LeaderElectionConfiguration, ManagedResource, PluginConfiguration,
 };
 
+use davit_api::features::Features;
 use davit_api::field::{FieldError, aggregate};
 
 /// Group and version of the configuration.
@@ -107,8 +108,16 @@ impl KubeSchedulerConfiguration {
     /// # Errors
     /// When it cannot be read.
     pub fn parse(text: &str) -> Result<Self, ConfigurationError> {
+        Self::parse_with(text, &Features::default())
+    }
+
+    /// The same where these feature gates are on, which have plugins of their own.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn parse_with(text: &str, features: &Features) -> Result<Self, ConfigurationError> {
         let mut configuration = strict::decode(text)?;
-        configuration.set_defaults();
+        configuration.set_defaults(features);
         Ok(configuration)
     }
 

@@ -2,6 +2,7 @@
 //!
 //! Pure: a snapshot and a pod in, a decision with all its grounds out.
 
+mod booking;
 mod panel;
 
 use std::collections::BTreeMap;
@@ -19,6 +20,7 @@ use crate::nominator::Nominated;
 use crate::pod::PodInfo;
 use crate::queue::Failure;
 use crate::verdict::RECORD_NODES;
+pub(crate) use booking::{PermitAnswer, permit, reserve, unreserve};
 pub use panel::Consulted;
 use panel::{Judgement, Panel};
 
@@ -55,6 +57,8 @@ pub enum Outcome {
     Error(String),
     /// Extenders have to be asked first.
     Asks,
+    /// There would be a node, but the pod's group cannot go yet.
+    Group(String),
 }
 
 /// An attempt with its grounds.
@@ -89,7 +93,7 @@ impl Attempt {
         }
     }
 
-    fn new(total_nodes: usize) -> Self {
+    pub(crate) fn new(total_nodes: usize) -> Self {
         Self {
             state: CycleState::new(),
             outcome: Outcome::Unfit,
@@ -129,7 +133,7 @@ impl Attempt {
         match &self.outcome {
             Outcome::Node(_) | Outcome::Asks => String::new(),
             Outcome::NoNodes => "no nodes available to schedule pods".to_owned(),
-            Outcome::Error(text) => text.clone(),
+            Outcome::Error(text) | Outcome::Group(text) => text.clone(),
             Outcome::Unfit => fit_message(
                 self.total_nodes,
                 self.pre_filter.as_ref(),
@@ -189,8 +193,21 @@ pub fn attempt(inputs: &Inputs<'_>, start: &mut usize) -> Attempt {
 /// Looks for a node. Where extenders have to be asked first, it ends with the question and is to be
 /// begun again with the answers.
 pub fn attempt_with(inputs: &Inputs<'_>, consulted: Consulted<'_>, start: &mut usize) -> Attempt {
+    attempt_from(CycleState::new(), inputs, consulted, start)
+}
+
+/// The same with what is known to plugins before the attempt begins.
+pub(crate) fn attempt_from(
+    state: CycleState,
+    inputs: &Inputs<'_>,
+    consulted: Consulted<'_>,
+    start: &mut usize,
+) -> Attempt {
     let nodes = inputs.snapshot.nodes();
-    let mut attempt = Attempt::new(nodes.len());
+    let mut attempt = Attempt {
+        state,
+        ..Attempt::new(nodes.len())
+    };
     if nodes.is_empty() {
         attempt.outcome = Outcome::NoNodes;
         return attempt;

@@ -47,8 +47,8 @@ struct Inner {
     usage: Usage,
     /// What is booked in `usage`, by claim UID.
     booked: HashMap<String, AllocationResult>,
-    /// Allocations that are decided and not yet written, by claim UID.
-    in_flight: HashMap<String, AllocationResult>,
+    /// Allocations that are decided and not yet written, by claim UID, and for how many pods each is.
+    in_flight: HashMap<String, (AllocationResult, usize)>,
     /// What nodes answered; told of every change of inventory, usage and classes.
     answers: Arc<Answers>,
 }
@@ -254,15 +254,30 @@ impl Devices {
         if inner.booked.contains_key(uid) {
             return false;
         }
-        inner.in_flight.insert(uid.to_owned(), allocation);
+        inner.in_flight.insert(uid.to_owned(), (allocation, 1));
         inner.book(uid);
         true
     }
 
-    /// The allocation has been written (the claim was taken over before) or given up.
+    /// A decided allocation is for one more pod, of the same group.
+    pub(crate) fn join(&self, uid: &str) -> Option<AllocationResult> {
+        let mut inner = self.inner.lock();
+        let (allocation, pods) = inner.in_flight.get_mut(uid)?;
+        *pods += 1;
+        Some(allocation.clone())
+    }
+
+    /// The allocation has been written (the claim was taken over before) or given up, for one of its pods.
     pub(crate) fn finish(&self, uid: &str) -> bool {
         let mut inner = self.inner.lock();
-        let known = inner.in_flight.remove(uid).is_some();
+        let known = match inner.in_flight.get_mut(uid) {
+            Some((_, pods)) if *pods > 1 => {
+                *pods -= 1;
+                return true;
+            }
+            known => known.is_some(),
+        };
+        inner.in_flight.remove(uid);
         inner.book(uid);
         known
     }
@@ -299,7 +314,8 @@ impl Inner {
     fn book(&mut self, uid: &str) {
         let known = self.by_uid.get(uid).and_then(|key| self.claims.get(key));
         let written = known.and_then(|c| allocation(c));
-        let wanted = written.or_else(|| self.in_flight.get(uid)).cloned();
+        let decided = self.in_flight.get(uid).map(|(allocation, _)| allocation);
+        let wanted = written.or(decided).cloned();
         if self.booked.get(uid) == wanted.as_ref() {
             return;
         }

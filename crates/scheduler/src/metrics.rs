@@ -74,6 +74,9 @@ pub struct Metrics {
     pod_attempts: Histogram,
     preemptions: Counter,
     incoming: Family<IncomingLabels, Counter>,
+    group_attempts: Family<AttemptLabels, Counter>,
+    group_attempt_seconds: Family<AttemptLabels, Histogram, fn() -> Histogram>,
+    group_algorithm_seconds: Histogram,
     extender_failures: Family<ExtenderLabels, Counter>,
     extenders_left_alone: Family<ExtenderLabels, Gauge>,
 }
@@ -89,6 +92,9 @@ impl Default for Metrics {
             pod_attempts: Histogram::new(exponential_buckets(1.0, 2.0, 5)),
             preemptions: Counter::default(),
             incoming: Family::default(),
+            group_attempts: Family::default(),
+            group_attempt_seconds: Family::new_with_constructor(seconds as fn() -> Histogram),
+            group_algorithm_seconds: seconds(),
             extender_failures: Family::default(),
             extenders_left_alone: Family::default(),
         }
@@ -149,6 +155,36 @@ impl Metrics {
             "Number of pods added to scheduling queues by event and queue type",
             self.incoming.clone(),
         );
+        scheduler.register(
+            "podgroup_schedule_attempts",
+            "Number of attempts to schedule pod groups, by the result",
+            self.group_attempts.clone(),
+        );
+        scheduler.register(
+            "podgroup_scheduling_attempt_duration_seconds",
+            "Pod group scheduling attempt latency in seconds",
+            self.group_attempt_seconds.clone(),
+        );
+        scheduler.register(
+            "podgroup_scheduling_algorithm_duration_seconds",
+            "Pod group scheduling algorithm latency in seconds",
+            self.group_algorithm_seconds.clone(),
+        );
+    }
+
+    pub(crate) fn group_attempt(&self, profile: &str, result: &'static str, took: Duration) {
+        let labels = AttemptLabels {
+            profile: profile.to_owned(),
+            result,
+        };
+        self.group_attempts.get_or_create(&labels).inc();
+        self.group_attempt_seconds
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn group_algorithm(&self, took: Duration) {
+        self.group_algorithm_seconds.observe(took.as_secs_f64());
     }
 
     pub(crate) fn attempt(&self, profile: &str, result: AttemptResult, took: Duration) {

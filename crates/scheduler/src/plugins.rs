@@ -5,6 +5,7 @@ mod classic_resources;
 mod default_binder;
 mod default_preemption;
 mod dynamic_resources;
+mod gang_scheduling;
 mod image_locality;
 mod inter_pod_affinity;
 mod node_affinity;
@@ -27,8 +28,9 @@ pub use balanced_allocation::BalancedAllocation;
 pub use classic_resources::ClassicResources;
 pub use default_binder::DefaultBinder;
 pub use default_preemption::{Budgets, DefaultPreemption};
-pub(crate) use dynamic_resources::Adoption;
+pub(crate) use dynamic_resources::{Adoption, GroupAllocations};
 pub use dynamic_resources::{DynamicResources, DynamicResourcesArgs};
+pub use gang_scheduling::GangScheduling;
 pub use image_locality::ImageLocality;
 pub use inter_pod_affinity::InterPodAffinity;
 pub use node_affinity::NodeAffinity;
@@ -55,7 +57,7 @@ use crate::framework::{Plugin, Profile};
 use crate::registry::FrameworkHandle;
 
 /// The plugins in the tree.
-pub(crate) const BUILT_IN: [&str; 22] = [
+pub(crate) const BUILT_IN: [&str; 23] = [
     "SchedulingGates",
     "PrioritySort",
     "NodeUnschedulable",
@@ -77,6 +79,7 @@ pub(crate) const BUILT_IN: [&str; 22] = [
     "ImageLocality",
     "DefaultBinder",
     "NodeDeclaredFeatures",
+    "GangScheduling",
     "NodeResourceTopologyMatch",
 ];
 
@@ -96,6 +99,7 @@ pub(crate) fn built_in(
         ("NodePorts", _) => Arc::new(NodePorts),
         ("ImageLocality", _) => Arc::new(ImageLocality),
         ("NodeDeclaredFeatures", _) => Arc::new(NodeDeclaredFeatures),
+        ("GangScheduling", _) => Arc::new(GangScheduling::new(handle.pod_groups.clone())),
         ("NodeAffinity", Some(PluginArgs::NodeAffinity(args))) => Arc::new(NodeAffinity::new(args)),
         ("NodeResourcesFit", Some(PluginArgs::NodeResourcesFit(args))) => {
             Arc::new(NodeResourcesFit::new(args).with_devices(devices))

@@ -150,6 +150,8 @@ pub struct PodInfo {
     /// The same for pods of the same namespace with the same labels: what selectors say of one they
     /// say of all.
     pub group: Group,
+    /// `spec.schedulingGroup.podGroupName`: the PodGroup, of the pod's namespace, that the pod belongs to.
+    pub pod_group: Option<Arc<str>>,
     /// Whether the pod is being deleted.
     pub terminating: bool,
     /// `spec.priority`, 0 if there is none.
@@ -207,6 +209,12 @@ impl<T> ByGroup<T> {
     }
 }
 
+/// The name of the PodGroup that a pod belongs to.
+pub(crate) fn pod_group_of(pod: &Pod) -> Option<&str> {
+    let group = pod.spec.as_ref()?.scheduling_group.as_ref()?;
+    group.pod_group_name.as_deref()
+}
+
 static NO_LABELS: Labels = Labels::new();
 static NO_SPEC: LazyLock<PodSpec> = LazyLock::new(PodSpec::default);
 
@@ -257,6 +265,7 @@ impl PodInfo {
             uid: text(&pod.metadata.uid),
             name: text(&pod.metadata.name),
             group: Group(GROUPS.hash_one((&*namespace, labels))),
+            pod_group: pod_group_of(&pod).map(Arc::from),
             terminating: pod.metadata.deletion_timestamp.is_some(),
             priority: spec.priority.unwrap_or(0),
             node_name: spec

@@ -213,11 +213,26 @@ impl Queue {
             }
         }
         let (_, uid) = self.active.pop_first()?;
+        self.start(&uid, now)
+    }
+
+    /// Takes a certain pod out for an attempt, wherever it waits. One that a plugin holds back, or that is in flight, stays.
+    pub fn take(&mut self, uid: &Arc<str>, rules: &impl Rules, now: Instant) -> Option<Taken> {
+        if self.entries.get(uid)?.place == Place::InFlight {
+            return None;
+        }
+        self.activate(uid, rules);
+        let Place::Active(key) = self.entries.get(uid)?.place else {
+            return None;
+        };
+        self.active.remove(&key);
+        self.start(uid, now)
+    }
+
+    /// The attempt for a pod that is in none of the ordered places begins.
+    fn start(&mut self, uid: &Arc<str>, now: Instant) -> Option<Taken> {
         let changes = self.changes;
-        let entry = self
-            .entries
-            .get_mut(&uid)
-            .expect("every active pod has an entry");
+        let entry = self.entries.get_mut(uid)?;
         entry.place = Place::InFlight;
         entry.attempt += 1;
         entry.changes_seen = changes;

@@ -14,6 +14,7 @@ use crate::devices::Devices;
 use crate::extender::Extenders;
 use crate::framework::Plugin;
 use crate::plugins::{self, Budgets};
+use crate::pod_groups::PodGroups;
 use crate::topology::Topologies;
 use crate::volumes::VolumeCache;
 use crate::waiting::WaitingPods;
@@ -38,6 +39,8 @@ pub struct FrameworkHandle {
     pub topologies: Topologies,
     /// What pods belong to.
     pub workloads: Workloads,
+    /// The groups in which pods are scheduled together.
+    pub pod_groups: PodGroups,
     /// The extenders, none by default.
     pub extenders: Extenders,
 }
@@ -54,6 +57,7 @@ impl FrameworkHandle {
             budgets: Budgets::default(),
             topologies: Topologies::default(),
             workloads: Workloads::default(),
+            pod_groups: PodGroups::default(),
             extenders: Extenders::default(),
         }
     }

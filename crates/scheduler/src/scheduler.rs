@@ -7,6 +7,7 @@
 mod changes;
 mod consulting;
 mod engine;
+mod groups;
 mod storage;
 
 use futures::FutureExt;
@@ -19,11 +20,13 @@ use std::time::Duration;
 
 use davit_allocator::Selectors;
 use davit_api::classic::{PodScheduling, ResourceClaim as ClassicClaim, ResourceClass};
+use davit_api::features::{Features, GENERIC_WORKLOAD};
 use davit_client::{Change, EventRecorder, Feed, Informer, Subscription};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use kube::Api;
 use kube::runtime::watcher::Config;
 use tokio::task::JoinSet;
@@ -61,6 +64,8 @@ pub struct SchedulerOptions {
     pub profiles: Vec<Profile>,
     /// How long a pod stays unschedulable at most before it is tried again without a reason.
     pub flush_after: Duration,
+    /// Feature gates; those that plugins belong to have been looked at where the configuration was read.
+    pub features: Features,
 }
 
 impl Default for SchedulerOptions {
@@ -70,6 +75,7 @@ impl Default for SchedulerOptions {
             plugins: PluginRegistry::default(),
             profiles: Vec::new(),
             flush_after: QueueOptions::default().flush_after,
+            features: Features::default(),
         }
     }
 }
@@ -187,6 +193,11 @@ impl Scheduler {
         })
     }
 
+    /// Whether pods of a group are tried together.
+    fn groups_pods(&self) -> bool {
+        self.options.features.is_on(GENERIC_WORKLOAD)
+    }
+
     /// What is known of devices, for profiles of one's own.
     pub fn devices(&self) -> &Devices {
         &self.handle.devices
@@ -264,6 +275,9 @@ impl Scheduler {
         let claims = watch_all::<ResourceClaim>(client, &mut tasks, &stop);
         let rules = watch_all::<DeviceTaintRule>(client, &mut tasks, &stop);
         let mut storage_changes = StorageChanges::spawn(client, &mut tasks, &stop);
+        let groups = self.groups_pods();
+        let mut group_changes: Option<Subscription<PodGroup>> =
+            groups.then(|| watch_all(client, &mut tasks, &stop).subscribe());
         let recorders = self.profiles.by_name.keys().map(|name| {
             let recorder = EventRecorder::spawn(client.clone(), name, "", &mut tasks, stop.clone());
             (name.clone(), recorder)
@@ -320,6 +334,9 @@ impl Scheduler {
             while let Some(change) = classic.as_mut().and_then(ClassicChanges::try_next) {
                 change.apply(&mut engine);
             }
+            while let Some(change) = group_changes.as_mut().and_then(Subscription::try_next) {
+                engine.pod_group(change);
+            }
             while let Some(change) = pod_changes.try_next() {
                 engine.pod(change);
             }
@@ -364,6 +381,7 @@ impl Scheduler {
                 }
                 change = storage_changes.next() => change.apply(&mut engine),
                 change = next_classic(&mut classic) => change.apply(&mut engine),
+                change = next_group(&mut group_changes) => engine.pod_group(change),
                 Some(_) = budget_changes.next() => {
                     while budget_changes.try_next().is_some() {}
                     self.handle.budgets.replace(budgets.list());
@@ -449,6 +467,18 @@ async fn next_classic(changes: &mut Option<ClassicChanges>) -> ClassicChange {
         Some(change) = changes.claims.next() => ClassicChange::Claim(change),
         Some(change) = changes.schedulings.next() => ClassicChange::Scheduling(change),
         else => std::future::pending().await,
+    }
+}
+
+/// Waits for ever where groups are not watched.
+async fn next_group(changes: &mut Option<Subscription<PodGroup>>) -> Change<PodGroup> {
+    let next = match changes {
+        Some(changes) => changes.next().await,
+        None => None,
+    };
+    match next {
+        Some(change) => change,
+        None => std::future::pending().await,
     }
 }
 

@@ -7,7 +7,7 @@ use davit_allocator::Refusal;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::Snapshot;
-use crate::cycle::Attempt;
+use crate::cycle::{Attempt, Outcome};
 use crate::framework::{Code, Shortage, Status, VolumeRefusal};
 
 /// Annotation of the FailedScheduling event that carries a [`Record`] as JSON.
@@ -59,6 +59,9 @@ pub struct Record {
     /// What making room came to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post_filter: Option<String>,
+    /// Why the pod's group cannot go yet, though there would be a node for the pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<String>,
     /// The node on which room is being made for the pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nominated: Option<String>,
@@ -126,6 +129,10 @@ impl Record {
             reasons,
             pre_filter: text(&attempt.pre_filter),
             post_filter: text(&attempt.post_filter),
+            group: match &attempt.outcome {
+                Outcome::Group(why) => Some(why.clone()),
+                _ => None,
+            },
             nominated: attempt.nominate.clone().filter(|n| !n.is_empty()),
             more_nodes: attempt.refused.len() - nodes.len(),
             nodes,
@@ -148,6 +155,7 @@ impl Record {
             reasons: verdict.reasons.iter().map(|r| (r.clone(), 1)).collect(),
             pre_filter: None,
             post_filter: None,
+            group: None,
             nominated: None,
             nodes: vec![verdict],
             more_nodes: 0,
@@ -202,6 +210,7 @@ mod tests {
             reasons: each.map(|r| (r.clone(), 1)).collect(),
             pre_filter: None,
             post_filter: None,
+            group: None,
             nominated: None,
             more_nodes: nodes - shown.len(),
             nodes: shown,

@@ -10,9 +10,9 @@ use super::containers::{choice, optional_choice, required};
 use super::json::{
     at, at_mut, default, default_unset, int_at, keep, list_at, list_mut, same, set, str_at,
 };
-use super::storage::Fixed;
 use super::{
-    Generic, KindInfo, Strategy, access, flowcontrol, meta, policies, resources, selectors,
+    Generic, KindInfo, Strategy, access, flowcontrol, meta, pod_groups, policies, resources,
+    selectors,
 };
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -41,10 +41,8 @@ pub(super) fn build(info: KindInfo) -> Box<dyn Strategy> {
         ("apiregistration.k8s.io", _) => Box::new(ApiService(info)),
         ("apiextensions.k8s.io", _) => Box::new(super::crd::CustomResourceDefinition(info)),
         ("flowcontrol.apiserver.k8s.io", _) => flowcontrol::build(info),
-        ("scheduling.k8s.io", "Workload") => Box::new(Fixed {
-            info,
-            paths: &[&["spec"]],
-        }),
+        ("scheduling.k8s.io", "PodGroup") => Box::new(pod_groups::PodGroupRules(info)),
+        ("scheduling.k8s.io", "Workload") => Box::new(pod_groups::WorkloadRules(info)),
         _ => Box::new(Generic::new(info)),
     }
 }

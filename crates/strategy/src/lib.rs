@@ -50,6 +50,7 @@ mod network;
 mod nodes;
 mod persistent_volumes;
 mod pod_defaults;
+mod pod_groups;
 mod pod_spec;
 mod pods;
 mod policies;

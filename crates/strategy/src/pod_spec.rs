@@ -51,6 +51,7 @@ pub(super) fn validate(spec: &Value, is_pod: bool, path: &Path, errors: &mut Err
     scheduling::tolerations(tolerations, &path.child("tolerations"), errors);
     let spread = list_at(spec, &["topologySpreadConstraints"]);
     scheduling::spread(spread, &path.child("topologySpreadConstraints"), errors);
+    scheduling::group(spec, path, errors);
     named(spec, path, errors);
     deadlines(spec, path, errors);
     gates(spec, path, errors);

@@ -71,6 +71,25 @@ pub(super) fn tolerations(tolerations: &[Value], path: &Path, errors: &mut Error
     }
 }
 
+/// Faults of the group that a pod says it belongs to.
+pub(super) fn group(spec: &Value, path: &Path, errors: &mut ErrorList) {
+    let group = at(spec, &["schedulingGroup"]);
+    if group.is_null() {
+        return;
+    }
+    let path = path.child("schedulingGroup").child("podGroupName");
+    match at(group, &["podGroupName"]).as_str() {
+        None => {
+            let fault = "must specify one of: `podGroupName`";
+            errors.push(FieldError::invalid(&path, Value::Null, fault));
+        }
+        Some(name) => {
+            let faults = names::check_dns1123_subdomain(name);
+            errors.extend(invalid_each(&path, name, faults));
+        }
+    }
+}
+
 /// Faults of the affinity of a pod.
 pub(super) fn affinity(affinity: &Value, path: &Path, errors: &mut ErrorList) {
     const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";

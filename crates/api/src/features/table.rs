@@ -1,7 +1,10 @@
 //! The gates: all of Kubernetes 1.36, and those of built-in features that it has removed since their names came to command
 //! lines. Stages and defaults are of the 1.36 column in upstream's tables of versioned features.
 
-use super::{EXTENDED_RESOURCE, Effect, GRANULAR_STATUS, Gate, LIST_ATTRIBUTES, Stage};
+use super::{
+    EXTENDED_RESOURCE, Effect, GANG_SCHEDULING, GENERIC_WORKLOAD, GRANULAR_STATUS, Gate,
+    LIST_ATTRIBUTES, Stage,
+};
 
 /// What can be switched.
 const fn gate(name: &'static str, stage: Stage, on: bool) -> Gate {
@@ -148,8 +151,8 @@ pub(super) const GATES: &[Gate] = &[
     built_in("ExecProbeTimeout", Stage::Ga),
     built_in("ExtendWebSocketsToKubelet", Stage::Beta),
     missing("ExternalServiceAccountTokenSigner", Stage::Ga, true),
-    missing("GangScheduling", Stage::Alpha, false),
-    missing("GenericWorkload", Stage::Alpha, false),
+    gate(GANG_SCHEDULING, Stage::Alpha, false),
+    gate(GENERIC_WORKLOAD, Stage::Alpha, false),
     missing("GitRepoVolumeDriver", Stage::Deprecated, false),
     built_in("GracefulNodeShutdown", Stage::Beta),
     built_in("GracefulNodeShutdownBasedOnPodPriority", Stage::Beta),

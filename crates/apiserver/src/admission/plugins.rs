@@ -3,8 +3,8 @@
 use super::config::{Config, ConfigError};
 use super::{
     Plugin, certificates, defaults, event_rate_limit, image_policy, limit_ranger,
-    namespace_lifecycle, node_restriction, nodes, owners, placement, pod_fields, pod_security,
-    pod_tolerations, policies, priority, quota, service_account, switches, webhooks,
+    namespace_lifecycle, node_restriction, nodes, owners, placement, pod_fields, pod_groups,
+    pod_security, pod_tolerations, policies, priority, quota, service_account, switches, webhooks,
 };
 
 type Make = fn(&Config) -> Result<Plugin, ConfigError>;
@@ -127,6 +127,12 @@ const KNOWN: &[Known] = &[
             defaults::StorageObjectInUseProtection,
         ))
     }),
+    on("PodGroupProtection", |_| {
+        Ok(Plugin::mutating(
+            "PodGroupProtection",
+            pod_groups::PodGroupProtection,
+        ))
+    }),
     off("OwnerReferencesPermissionEnforcement", |_| {
         Ok(Plugin::validating(
             "OwnerReferencesPermissionEnforcement",
@@ -183,6 +189,12 @@ const KNOWN: &[Known] = &[
         Ok(Plugin::mutating(
             "PodTopologyLabels",
             nodes::PodTopologyLabels,
+        ))
+    }),
+    on("PodGroupWorkloadExists", |_| {
+        Ok(Plugin::validating(
+            "PodGroupWorkloadExists",
+            pod_groups::PodGroupWorkloadExists,
         ))
     }),
     on("NodeDeclaredFeatureValidator", |_| {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use davit_api::features::Features;
+use davit_api::runtime_config::RuntimeConfig;
 use davit_encryption::Encryption;
 use davit_listen::ConnectionLimits;
 use davit_store::Store;
@@ -108,6 +109,8 @@ pub struct Options {
     pub flow_control: FlowOptions,
     /// Feature gates of the API.
     pub features: Features,
+    /// Versions of built-in kinds that are not always served.
+    pub runtime_config: RuntimeConfig,
     /// How long requests are still taken after `/readyz` has begun to fail at a shutdown.
     pub shutdown_delay: Duration,
     /// How many connections there may be, and how long they may do nothing.
@@ -164,6 +167,7 @@ impl Options {
             encryption: None,
             flow_control: FlowOptions::default(),
             features: Features::default(),
+            runtime_config: RuntimeConfig::default(),
             shutdown_delay: Duration::ZERO,
             connections: CONNECTIONS.within_files(FILES.0, FILES.1),
             http2_streams: HTTP2_STREAMS,

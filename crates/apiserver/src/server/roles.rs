@@ -30,7 +30,7 @@ const TOGETHER: usize = 64;
 /// The first write that fails, with the object's name.
 pub(crate) async fn ensure(server: &Arc<ApiServer>) -> Result<(), (String, Status)> {
     let all = [
-        ("clusterroles", policy::cluster_roles()),
+        ("clusterroles", policy::cluster_roles(server.features())),
         ("clusterrolebindings", policy::cluster_role_bindings()),
         ("roles", policy::roles()),
         ("rolebindings", policy::role_bindings()),
@@ -160,10 +160,11 @@ fn append(object: &mut Value, key: &str, items: impl Iterator<Item = Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use davit_api::features::Features;
 
     #[test]
     fn item_190_what_is_lacking_comes_back_and_what_was_added_stays() {
-        let wanted = &policy::cluster_roles()[3];
+        let wanted = &policy::cluster_roles(&Features::default())[3];
         assert_eq!(&repaired(wanted, wanted), wanted);
         let mut held = wanted.clone();
         let own = json!({"verbs": ["get"], "apiGroups": ["own"], "resources": ["things"]});

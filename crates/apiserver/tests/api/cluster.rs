@@ -160,6 +160,9 @@ impl Cluster {
         // most of these tests are about what happens to those who may
         options.authorization = Authorization::Authenticated;
         options.loopback = THIS_MACHINE;
+        // all kinds, and all that pods can say
+        options.features.set("GenericWorkload", true).unwrap();
+        options.runtime_config = "api/all=true".parse().unwrap();
         change(&mut options);
         let server = ApiServer::new(options).await.unwrap();
         Self {

@@ -29,6 +29,7 @@ mod list_watch;
 mod metadata;
 mod negotiation;
 mod nodes;
+mod pod_groups;
 mod policies;
 mod protection;
 mod rbac;

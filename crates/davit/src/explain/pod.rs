@@ -26,6 +26,9 @@ pub(crate) struct Explanation {
     /// The scheduler's latest record, when it found no node.
     #[serde(skip_serializing_if = "Option::is_none")]
     scheduling: Option<Record>,
+    /// What it waits for in its pod group, a sentence each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    group: Vec<String>,
     /// What each of its classic claims waits for, or has.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     negotiation: Vec<String>,
@@ -140,6 +143,7 @@ impl Explanation {
                 None
             },
             node,
+            group: Vec::new(),
             negotiation: Vec::new(),
             not_offered: Vec::new(),
             findings: Findings::default(),
@@ -149,6 +153,12 @@ impl Explanation {
             refusal: refusal(&warnings),
             warnings: warnings.into_iter().map(warning).collect(),
         }
+    }
+
+    /// The same with what it waits for in its pod group.
+    pub(crate) fn with_group(mut self, group: Vec<String>) -> Self {
+        self.group = group;
+        self
     }
 
     /// The same with what its classic claims wait for.
@@ -170,6 +180,13 @@ impl Explanation {
         out.push_str(&self.findings.text());
         if let Some(record) = &self.scheduling {
             out.push_str(&scheduling_text(record));
+        }
+        if !self.group.is_empty() {
+            out.push_str("\nPod group:\n");
+            for sentence in &self.group {
+                // The text is built in memory: writing cannot fail.
+                let _infallible = writeln!(out, "  {sentence}");
+            }
         }
         if !self.negotiation.is_empty() {
             out.push_str("\nClassic claims:\n");
@@ -269,6 +286,9 @@ fn scheduling_text(record: &Record) -> String {
     );
     if let Some(why) = &record.pre_filter {
         let _infallible = writeln!(out, "  before any node: {why}");
+    }
+    if let Some(why) = &record.group {
+        let _infallible = writeln!(out, "  there would be a node, but: {why}");
     }
     let mut rows = Vec::new();
     for node in &record.nodes {

@@ -1,5 +1,6 @@
 //! What a configuration leaves open.
 
+use davit_api::features::Features;
 use jiff::SignedDuration;
 
 use super::args::PluginArgs;
@@ -13,13 +14,18 @@ use crate::pod::DEFAULT_SCHEDULER_NAME;
 impl KubeSchedulerConfiguration {
     /// The configuration of a scheduler that is given none.
     pub fn with_defaults() -> Self {
+        Self::with_defaults_of(&Features::default())
+    }
+
+    /// The same where these feature gates are on.
+    pub fn with_defaults_of(features: &Features) -> Self {
         let mut configuration = Self::default();
-        configuration.set_defaults();
+        configuration.set_defaults(features);
         configuration
     }
 
     /// Fills in what is left open.
-    pub(super) fn set_defaults(&mut self) {
+    pub(super) fn set_defaults(&mut self, features: &Features) {
         if self.profiles.is_empty() {
             self.profiles.push(KubeSchedulerProfile::default());
         }
@@ -29,7 +35,7 @@ impl KubeSchedulerConfiguration {
             only.scheduler_name.get_or_insert_with(name);
         }
         for profile in &mut self.profiles {
-            profile.set_defaults();
+            profile.set_defaults(features);
         }
         self.enable_contention_profiling
             .get_or_insert(self.enable_profiling);
@@ -40,8 +46,8 @@ impl KubeSchedulerConfiguration {
 
 impl KubeSchedulerProfile {
     /// Merges the plugins with the default ones and gives each the arguments it lacks.
-    fn set_defaults(&mut self) {
-        self.plugins = PluginSets::defaults().merged(&self.plugins);
+    fn set_defaults(&mut self, features: &Features) {
+        self.plugins = PluginSets::defaults(features).merged(&self.plugins);
         let missing: Vec<PluginConfiguration> = self
             .plugins
             .enabled()

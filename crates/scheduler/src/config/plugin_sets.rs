@@ -1,5 +1,6 @@
 //! Which plugins take part at which point: the default set, merging it with the user's, and the order of calls.
 
+use davit_api::features::{Features, GANG_SCHEDULING};
 use serde::{Deserialize, Serialize};
 
 /// A point of the framework at which plugins can be enabled and disabled.
@@ -174,16 +175,22 @@ pub const DEFAULT_PLUGINS: [(&str, i32); 20] = [
     ("NodeDeclaredFeatures", 0),
 ];
 
+/// Plugins that are among the default ones, behind all others, where a feature gate is on.
+const GATED_PLUGINS: [(&str, &str); 1] = [("GangScheduling", GANG_SCHEDULING)];
+
 impl PluginSets {
-    /// The default plugins, at all their points.
-    pub fn defaults() -> Self {
-        let enabled = DEFAULT_PLUGINS.map(|(name, weight)| EnabledPlugin {
+    /// The default plugins, at all their points, with those of the gates that are on.
+    pub fn defaults(features: &Features) -> Self {
+        let gated = GATED_PLUGINS.iter().filter(|(_, g)| features.is_on(g));
+        let gated = gated.map(|(name, _)| (*name, 0));
+        let enabled = DEFAULT_PLUGINS.into_iter().chain(gated);
+        let enabled = enabled.map(|(name, weight)| EnabledPlugin {
             name: name.to_owned(),
             weight,
         });
         Self {
             multi_point: PluginSet {
-                enabled: enabled.into(),
+                enabled: enabled.collect(),
                 disabled: Vec::new(),
             },
             ..Self::default()

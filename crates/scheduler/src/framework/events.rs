@@ -6,6 +6,7 @@ use std::sync::Arc;
 use davit_api::classic;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 use k8s_openapi::api::storage::v1::{
     CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
 };
@@ -53,6 +54,8 @@ pub enum EventResource {
     ResourceClass,
     /// A topology record that a node publishes.
     NodeResourceTopology,
+    /// A group of pods.
+    PodGroup,
     /// Any kind.
     Any,
 }
@@ -151,6 +154,13 @@ pub enum EventObject {
         old: Option<Arc<Node>>,
         /// After; `None` if it is gone.
         new: Option<Arc<Node>>,
+    },
+    /// A group of pods.
+    PodGroup {
+        /// Before; `None` if it is new.
+        old: Option<Arc<PodGroup>>,
+        /// After; `None` if it is gone.
+        new: Option<Arc<PodGroup>>,
     },
     /// A resource claim.
     Claim {

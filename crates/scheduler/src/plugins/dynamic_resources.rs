@@ -9,7 +9,7 @@ mod extended;
 mod held;
 mod points;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -93,12 +93,21 @@ struct Data {
     gone: BTreeMap<String, Vec<Arc<ResourceClaim>>>,
 }
 
+/// Claims, by UID, whose allocations were decided for pods of a group in this attempt: the other pods of the group may use
+/// them at once. Plugins find it in the state of a pod that is tried with its group.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct GroupAllocations {
+    claims: Arc<Mutex<HashSet<String>>>,
+}
+
 /// What has been found out about the pod's claims in this cycle.
 struct Cycle {
     /// The pod's claims, each once, in the order of the pod's list.
     claims: Vec<Arc<ResourceClaim>>,
     /// Those without allocation, by index.
     pending: Vec<usize>,
+    /// Those whose allocation was decided for another pod of the group, by index.
+    shared: Vec<usize>,
     /// By claim: the nodes from which its allocation can be used; `None`: all, or no allocation.
     nodes: Vec<Option<NodeMatcher>>,
     /// By claim: its allocation has failed and is only waiting to be taken back.
@@ -201,5 +210,6 @@ struct Reserved {
     /// `None`: the claim for extended resources.
     claim: Option<usize>,
     allocation: k8s_openapi::api::resource::v1::AllocationResult,
-    planned: Arc<Planned>,
+    /// `None`: the allocation was decided for another pod of the group.
+    planned: Option<Arc<Planned>>,
 }

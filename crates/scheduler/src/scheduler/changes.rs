@@ -9,12 +9,13 @@ use davit_client::{Change, FeedEvent};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceSlice};
 use k8s_openapi::api::resource::v1beta2::DeviceTaintRule;
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
 
 use super::engine::{Engine, now};
 use crate::classic;
 use crate::devices::Watched;
 use crate::framework::{Action, ClusterEvent, EventObject, EventResource, node_action, pod_action};
-use crate::pod::PodInfo;
+use crate::pod::{PodInfo, pod_group_of};
 
 const NODES: usize = 0;
 const PODS: usize = 1;
@@ -287,6 +288,10 @@ impl Engine {
         self.reporter.retract(uid);
         self.waiting.reject(uid, "", "pod was deleted");
         self.volumes.end_binding(uid);
+        if let Some(group) = pod_group_of(pod) {
+            let namespace = pod.metadata.namespace.as_deref();
+            self.pod_groups.remove_pod(namespace, group, uid);
+        }
         let held = self.cache.remove_pod(uid);
         // A nomination holds room as well.
         if held.is_some() || was_nominated {
@@ -307,6 +312,7 @@ impl Engine {
             self.look_at_strays = true;
         }
         self.cache.set_pod(pod.clone());
+        self.pod_groups.set_pod(&pod, true);
         let (label, action) = match &old {
             None => ("AssignedPodAdd", Action::ADD),
             Some(old) => ("AssignedPodUpdate", pod_action(old, &pod)),
@@ -324,6 +330,9 @@ impl Engine {
 
     fn waiting_pod(&mut self, old: Option<&Pod>, pod: Arc<PodInfo>) {
         let uid = pod.uid.clone();
+        // Those of other schedulers count as well.
+        let placed = self.cache.pod(&uid).is_some();
+        self.pod_groups.set_pod(&pod, placed);
         if self.profiles.of(&pod).is_none() {
             // Another scheduler's.
             return;
@@ -348,6 +357,37 @@ impl Engine {
         if before != after || self.nominated.node_of(&uid).is_none() {
             self.nominated.set(&pod, after.as_deref());
         }
-        self.queue.set(pod, &*self.profiles.clone(), now());
+        self.queue.set(pod.clone(), &*self.profiles.clone(), now());
+        if self.groups_pods && old.is_none() && pod.pod_group.is_some() {
+            // It may be the one that its group has waited for.
+            let event = ClusterEvent::new(EventResource::UnscheduledPod, Action::ADD);
+            let object = EventObject::Pod {
+                old: None,
+                new: Some(pod),
+            };
+            self.event("UnscheduledPodAdd", event, &object);
+        }
+    }
+
+    pub(super) fn pod_group(&mut self, change: Change<PodGroup>) {
+        let (old, new, action, label) = match change {
+            Change::Synced => return,
+            Change::Applied { old: None, new } => (None, Some(new), Action::ADD, "PodGroupAdd"),
+            Change::Applied { old, new } => {
+                (old, Some(new), Action::UPDATE_OTHER, "PodGroupUpdate")
+            }
+            Change::Deleted(old) => (Some(old), None, Action::DELETE, "PodGroupDelete"),
+        };
+        match (&old, &new) {
+            (_, Some(new)) => self.pod_groups.set(new.clone()),
+            (Some(old), None) => self.pod_groups.remove(old),
+            (None, None) => {}
+        }
+        if action == Action::UPDATE_OTHER {
+            // What is asked for never changes: it is the status, most often our own.
+            return;
+        }
+        let event = ClusterEvent::new(EventResource::PodGroup, action);
+        self.event(label, event, &EventObject::PodGroup { old, new });
     }
 }

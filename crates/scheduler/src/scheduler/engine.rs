@@ -13,16 +13,20 @@ use tokio::time::Instant;
 use super::consulting::{Consultation, Parked};
 use super::{Profiles, Scheduler};
 use crate::cache::{Cache, Snapshot};
-use crate::cycle::{Attempt, Consulted, Inputs, Outcome, attempt_with, fit_message};
+use crate::cycle::{
+    Attempt, Consulted, Inputs, Outcome, PermitAnswer, attempt_with, fit_message, permit, reserve,
+    unreserve,
+};
 use crate::devices::Devices;
 use crate::extender::{ExtenderAnswers, ExtenderError, Extenders};
 use crate::framework::{
-    Action, ClusterEvent, Code, CycleState, EventObject, EventResource, Profile, Status,
+    Action, ClusterEvent, CycleState, EventObject, EventResource, Profile, Status,
 };
 use crate::metrics::{AttemptResult, Metrics};
 use crate::nominator::Nominated;
 use crate::plugins::{Adoption, ClassicResources, DynamicResources, DynamicResourcesArgs};
 use crate::pod::PodInfo;
+use crate::pod_groups::PodGroups;
 use crate::queue::{Failure, Queue, Taken};
 use crate::reporter::{Report, Reporter};
 use crate::verdict::Record;
@@ -36,12 +40,12 @@ const EFFECT_DEADLINE: Duration = Duration::from_secs(120);
 
 /// A pod on its way to a node.
 pub(super) struct Flight {
-    taken: Taken,
-    profile: Arc<Profile>,
-    node: Arc<str>,
-    state: CycleState,
-    began: Instant,
-    total_nodes: usize,
+    pub(super) taken: Taken,
+    pub(super) profile: Arc<Profile>,
+    pub(super) node: Arc<str>,
+    pub(super) state: CycleState,
+    pub(super) began: Instant,
+    pub(super) total_nodes: usize,
 }
 
 /// What a task beside the decisions came to.
@@ -64,6 +68,10 @@ pub(super) struct Engine {
     pub(super) waiting: WaitingPods,
     pub(super) devices: Devices,
     pub(super) volumes: VolumeCache,
+    pub(super) pod_groups: PodGroups,
+    /// Whether pods of a group are tried together.
+    pub(super) groups_pods: bool,
+    pub(super) client: kube::Client,
     dynamic: Arc<DynamicResources>,
     classic: ClassicResources,
     /// Bound pods whose claims may not be reserved for them, and whether to look at them.
@@ -74,7 +82,7 @@ pub(super) struct Engine {
     pub(super) binding: HashMap<Id, Arc<str>>,
     pub(super) synced: [bool; 3],
     pub(super) snapshot: Snapshot,
-    start: usize,
+    pub(super) start: usize,
     /// By profile.
     recorders: HashMap<String, EventRecorder>,
     pub(super) extenders: Extenders,
@@ -102,6 +110,9 @@ impl Engine {
             waiting: handle.waiting.clone(),
             devices: handle.devices.clone(),
             volumes: handle.volumes.clone(),
+            pod_groups: handle.pod_groups.clone(),
+            groups_pods: scheduler.groups_pods(),
+            client: scheduler.client.clone(),
             dynamic: Arc::new(DynamicResources::new(
                 Some(scheduler.client.clone()),
                 handle.devices.clone(),
@@ -161,6 +172,7 @@ impl Engine {
         self.queue.flush(&*self.profiles.clone(), now());
         for pod in self.cache.expire(now()) {
             tracing::warn!(pod = pod.key(), "binding was never confirmed, forgotten");
+            self.pod_groups.set_scheduled(&pod, false);
             self.pod_left(Some(pod));
         }
     }
@@ -230,7 +242,12 @@ impl Engine {
     /// One attempt for the next pod.
     pub(super) fn schedule_one(&mut self) {
         let began = Instant::now();
-        if let Some(taken) = self.queue.pop(&*self.profiles.clone(), now()) {
+        let Some(taken) = self.queue.pop(&*self.profiles.clone(), now()) else {
+            return;
+        };
+        if self.groups_pods && taken.pod.pod_group.is_some() {
+            self.decide_together(taken, began);
+        } else {
             self.decide(taken, ExtenderAnswers::default(), began);
         }
     }
@@ -246,12 +263,20 @@ impl Engine {
     }
 
     /// What is booked of an attempt that broke off is undone.
-    fn forget(&mut self, uid: &str) {
+    pub(super) fn forget(&mut self, uid: &str) {
         self.asked.remove(uid);
-        let pod = self.cache.pod(uid).cloned();
-        if self.cache.forget(uid) {
-            self.pod_left(pod);
+        if let Some(pod) = self.take_back(uid) {
+            self.pod_left(Some(pod));
         }
+    }
+
+    /// Takes an assumed pod off its node again; `None` if it was not assumed.
+    fn take_back(&mut self, uid: &str) -> Option<Arc<PodInfo>> {
+        let pod = self.cache.pod(uid).cloned()?;
+        self.cache.forget(uid).then(|| {
+            self.pod_groups.set_scheduled(&pod, false);
+            pod
+        })
     }
 
     /// The attempt ends with an error.
@@ -308,7 +333,7 @@ impl Engine {
     }
 
     /// Starts what plugins have put off until after the decision.
-    fn run_effects(&mut self, state: &mut CycleState) {
+    pub(super) fn run_effects(&mut self, state: &mut CycleState) {
         for effect in state.take_effects() {
             self.work.spawn(async move {
                 if tokio::time::timeout(EFFECT_DEADLINE, effect).await.is_err() {
@@ -337,7 +362,7 @@ impl Engine {
             .attempt(profile.name(), result, began.elapsed());
         if let Some(node) = &attempt.nominate {
             self.nominated.set(&taken.pod, Some(node));
-            if !node.is_empty() {
+            if !node.is_empty() && !matches!(attempt.outcome, Outcome::Group(_)) {
                 self.metrics.preemption();
             }
         }
@@ -384,30 +409,27 @@ impl Engine {
         if let Err(error) = self.cache.assume(pod.clone(), &flight.node) {
             return self.fail_flight(*flight, Status::error(error.to_string()), false);
         }
+        self.pod_groups.set_scheduled(&pod, true);
         self.nominated.remove(&pod.uid);
-        let points = &flight.profile.clone().points;
-        for plugin in &points.reserve {
-            let status = plugin
-                .reserve(&mut flight.state, &pod, &flight.node)
-                .by(plugin.name());
-            if !status.is_success() {
-                return self.fail_flight(*flight, status, true);
-            }
+        let profile = flight.profile.clone();
+        if let Err(status) = reserve(&profile, &mut flight.state, &pod, &flight.node) {
+            return self.fail_flight(*flight, status, true);
         }
-        let mut waits = Vec::new();
-        for plugin in &points.permit {
-            let (status, patience) = plugin.permit(&mut flight.state, &pod, &flight.node);
-            match status.code {
-                Code::Success | Code::Skip => {}
-                Code::Wait => waits.push((plugin.name(), patience)),
-                _ => return self.fail_flight(*flight, status.by(plugin.name()), true),
-            }
+        match permit(&profile, &mut flight.state, &pod, &flight.node) {
+            PermitAnswer::Granted => self.depart(flight, &[]),
+            PermitAnswer::Waits(waits, _) => self.depart(flight, &waits),
+            PermitAnswer::Refused(status) => self.fail_flight(*flight, status, true),
         }
+    }
+
+    /// Starts the binding, for which the pod may have to wait.
+    pub(super) fn depart(&mut self, mut flight: Box<Flight>, waits: &[(&'static str, Duration)]) {
+        let uid = flight.taken.pod.uid.clone();
         self.run_effects(&mut flight.state);
-        let ticket = (!waits.is_empty()).then(|| self.waiting.enter(pod.uid.clone(), &waits));
+        let ticket = (!waits.is_empty()).then(|| self.waiting.enter(uid.clone(), waits));
         let (reporter, extenders) = (self.reporter.clone(), self.extenders.clone());
         let task = self.work.spawn(bind(flight, ticket, reporter, extenders));
-        self.binding.insert(task.id(), pod.uid.clone());
+        self.binding.insert(task.id(), uid);
     }
 
     /// Takes finished work in without waiting.
@@ -438,8 +460,7 @@ impl Engine {
                 };
                 tracing::error!(%error, uid = &*uid, "binding or asking extenders broke off");
                 self.asked.remove(&uid);
-                let pod = self.cache.pod(&uid).cloned();
-                self.cache.forget(&uid);
+                let pod = self.take_back(&uid);
                 self.pod_left(pod);
                 let failure = Failure {
                     error: true,
@@ -499,12 +520,10 @@ impl Engine {
         let pod = &taken.pod;
         let mut left = false;
         if reserved {
-            for plugin in profile.points.reserve.iter().rev() {
-                plugin.unreserve(&mut state, pod, &node);
-            }
+            unreserve(&profile, &mut state, pod, &node);
             self.run_effects(&mut state);
             // Confirmed by the API after all (the answer got lost): then there is nothing to undo.
-            left = self.cache.forget(&pod.uid);
+            left = self.take_back(&pod.uid).is_some();
             if !left && self.cache.pod(&pod.uid).is_some() {
                 return;
             }

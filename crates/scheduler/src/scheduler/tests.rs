@@ -4,6 +4,7 @@ mod classic;
 mod devices;
 mod extenders;
 mod fake;
+mod groups;
 mod profiles;
 mod volumes;
 

@@ -184,6 +184,39 @@ static LEASE_CANDIDATE: Printer = Printer {
     },
 };
 
+static POD_GROUP: Printer = Printer {
+    columns: &[
+        NAME,
+        Column::text("Policy", "How its pods are scheduled"),
+        Column::text("Workload", "Name of the referenced Workload object"),
+        Column::text("Status", "Status of the PodGroup"),
+        AGE,
+    ],
+    cells: |r| {
+        let gang = r.at(&["spec", "schedulingPolicy", "gang"]).is_object();
+        let conditions = r.at(&["status", "conditions"]).as_array();
+        let conditions = || conditions.into_iter().flatten();
+        let condition = |kind: &str| conditions().find(|c| c["type"] == kind);
+        let status = match (
+            condition("DisruptionTarget"),
+            condition("PodGroupScheduled"),
+        ) {
+            (Some(disrupted), _) => disrupted["reason"].as_str().unwrap_or_default(),
+            (None, Some(scheduled)) if scheduled["status"] == "True" => "Scheduled",
+            (None, Some(_)) => "Unschedulable",
+            (None, None) => "Pending",
+        };
+        let workload = ["spec", "podGroupTemplateRef", "workload", "workloadName"];
+        vec![
+            r.name(),
+            Value::from(if gang { "Gang" } else { "Basic" }),
+            r.str_or(&workload, "<none>"),
+            Value::from(status),
+            r.age(),
+        ]
+    },
+};
+
 static PRIORITY_CLASS: Printer = Printer {
     columns: &[
         NAME,
@@ -435,6 +468,7 @@ pub(super) fn printer(group: &str, kind: &str) -> &'static Printer {
         ("coordination.k8s.io", "Lease") => &LEASE,
         ("coordination.k8s.io", "LeaseCandidate") => &LEASE_CANDIDATE,
         ("scheduling.k8s.io", "PriorityClass") => &PRIORITY_CLASS,
+        ("scheduling.k8s.io", "PodGroup") => &POD_GROUP,
         ("node.k8s.io", "RuntimeClass") => &RUNTIME_CLASS,
         ("admissionregistration.k8s.io", _) => admission(kind),
         ("flowcontrol.apiserver.k8s.io", "FlowSchema") => &FLOW_SCHEMA,

@@ -318,6 +318,7 @@ certificates.k8s.io ClusterTrustBundle|Name,SignerName|
 coordination.k8s.io Lease|Name,Holder,Age|
 coordination.k8s.io LeaseCandidate|Name,LeaseName,BinaryVersion,EmulationVersion,Age|
 scheduling.k8s.io PriorityClass|Name,Value,Global-Default,Age,PreemptionPolicy|
+scheduling.k8s.io PodGroup|Name,Policy,Workload,Status,Age|
 node.k8s.io RuntimeClass|Name,Handler,Age|
 admissionregistration.k8s.io MutatingWebhookConfiguration|Name,Webhooks,Age|
 admissionregistration.k8s.io ValidatingWebhookConfiguration|Name,Webhooks,Age|

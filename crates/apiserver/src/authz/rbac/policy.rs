@@ -9,10 +9,11 @@ mod bindings;
 mod cluster_roles;
 mod controllers;
 
+use davit_api::features::{Features, GENERIC_WORKLOAD};
 use serde_json::{Value, json};
 
 use self::bindings::{BINDINGS, CLUSTER_BINDINGS, ROLES};
-use self::cluster_roles::{AGGREGATED, CLUSTER_ROLES, NODE};
+use self::cluster_roles::{AGGREGATED, CLUSTER_ROLES, NODE, WORKLOAD_RULES};
 use self::controllers::CONTROLLER_ROLES;
 use super::rule::Rule;
 
@@ -92,8 +93,8 @@ fn subject(kind: &str, name: &str) -> Value {
     }
 }
 
-/// The cluster roles.
-pub(crate) fn cluster_roles() -> Vec<Value> {
+/// The cluster roles where these feature gates are on.
+pub(crate) fn cluster_roles(features: &Features) -> Vec<Value> {
     let gathered = AGGREGATED.iter().map(|(name, into)| {
         let mut role = object("ClusterRole", "", name);
         let label = format!("{AGGREGATE}{name}");
@@ -104,7 +105,12 @@ pub(crate) fn cluster_roles() -> Vec<Value> {
     });
     let plain = CLUSTER_ROLES.iter().map(|(name, into, texts)| {
         let mut role = object("ClusterRole", "", name);
-        role["rules"] = rules(texts);
+        let more = WORKLOAD_RULES
+            .iter()
+            .filter(|(role, _)| role == name && features.is_on(GENERIC_WORKLOAD));
+        let more = more.flat_map(|(_, texts)| texts.iter());
+        let texts: Vec<&str> = texts.iter().chain(more).copied().collect();
+        role["rules"] = rules(&texts);
         aggregate(&mut role, into);
         role
     });

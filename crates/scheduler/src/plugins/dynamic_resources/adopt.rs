@@ -26,7 +26,7 @@ pub(crate) enum Adoption {
 impl DynamicResources {
     /// Allocates and reserves the claims of a pod for the node it is on.
     pub(crate) fn adopt(self: &Arc<Self>, pod: &Arc<PodInfo>, node: &NodeInfo) -> Adoption {
-        let mut cycle = match self.cycle(pod) {
+        let mut cycle = match self.cycle(pod, None) {
             Ok(Some(cycle)) => cycle,
             Ok(None) => return Adoption::Done,
             Err(_) => return Adoption::Later,

@@ -97,7 +97,10 @@ impl DynamicResources {
             }
             let decided = reserved.iter().find(|r| r.claim == Some(i));
             let claim = self.write_one(client, claim, decided, pod).await?;
-            cycle.notes.lock().written.push(claim.clone());
+            let mut notes = cycle.notes.lock();
+            notes.reserved.retain(|r| r.claim != Some(i));
+            notes.written.push(claim.clone());
+            drop(notes);
             claims.push(claim);
         }
         if let Some(decided) = reserved.iter().find(|r| r.claim.is_none()) {
@@ -120,8 +123,7 @@ impl DynamicResources {
         let mut current = (**claim).clone();
         let mut tries = 0;
         let written = loop {
-            let allocation = decided.map(|d| &d.allocation);
-            match put(client, current.clone(), allocation, pod).await {
+            match put(client, current.clone(), decided, pod).await {
                 Err(error) if is_conflict(&error) && tries < TRIES => {
                     tries += 1;
                     tokio::time::sleep(Duration::from_millis(10 << tries)).await;
@@ -151,7 +153,8 @@ impl DynamicResources {
         decided: &Reserved,
         pod: &PodInfo,
     ) -> Result<Option<Arc<ResourceClaim>>, BindError> {
-        let Some(extended) = &decided.planned.extended else {
+        let planned = decided.planned.as_ref();
+        let Some(extended) = planned.and_then(|p| p.extended.as_ref()) else {
             return Ok(None);
         };
         let mut wanted = (*extended.claim).clone();
@@ -209,11 +212,20 @@ impl DynamicResources {
     }
 }
 
+/// Whether an allocation is the one that was decided: only when it was written is added later.
+fn is_same(written: &AllocationResult, decided: &AllocationResult) -> bool {
+    let written = AllocationResult {
+        allocation_timestamp: decided.allocation_timestamp.clone(),
+        ..written.clone()
+    };
+    written == *decided
+}
+
 /// One attempt to write a claim as it was last seen.
 async fn put(
     client: &kube::Client,
     mut claim: ResourceClaim,
-    decided: Option<&AllocationResult>,
+    decided: Option<&Reserved>,
     pod: &PodInfo,
 ) -> Result<ResourceClaim, BindError> {
     let label = label(&claim);
@@ -222,6 +234,10 @@ async fn put(
     }
     let api = api(client, &claim);
     let params = PostParams::default();
+    let decided = decided.map(|d| &d.allocation);
+    // Another pod of the group may have written what was decided for both.
+    let written = decided.is_some_and(|d| allocation(&claim).is_some_and(|a| is_same(a, d)));
+    let decided = decided.filter(|_| !written);
     if let Some(decided) = decided {
         if allocation(&claim).is_some() {
             return Err(BindError::AllocatedElsewhere(label));

@@ -15,7 +15,10 @@ use rand::seq::IteratorRandom;
 use tokio::time::Instant;
 
 use super::conditions::{self, Readiness};
-use super::{Cycle, Data, DynamicResources, Found, NAME, Notes, Planned, Reserved, Searcher};
+use super::{
+    Cycle, Data, DynamicResources, Found, GroupAllocations, NAME, Notes, Planned, Reserved,
+    Searcher,
+};
 use super::{bind, claims, extended};
 use crate::cache::Snapshot;
 use crate::devices::{allocation, reserved_for, uid};
@@ -117,7 +120,11 @@ impl PreEnqueue for DynamicResources {
 
 impl DynamicResources {
     /// Looks at the pod's claims. `Err` is the refusal.
-    pub(super) fn cycle(&self, pod: &PodInfo) -> Result<Option<Cycle>, Status> {
+    pub(super) fn cycle(
+        &self,
+        pod: &PodInfo,
+        group: Option<&GroupAllocations>,
+    ) -> Result<Option<Cycle>, Status> {
         let claims = claims::of_pod(&self.devices, pod).map_err(Status::unresolvable)?;
         let wanted = extended::Wanted::new(&self.devices, pod);
         if claims.is_empty() && wanted.0.is_empty() {
@@ -128,6 +135,7 @@ impl DynamicResources {
         }
         let mut cycle = Cycle {
             pending: Vec::new(),
+            shared: Vec::new(),
             nodes: Vec::new(),
             failed: Vec::new(),
             search: Mutex::new(None),
@@ -138,7 +146,12 @@ impl DynamicResources {
         };
         let now = Timestamp::now();
         for (i, claim) in cycle.claims.iter().enumerate() {
-            let Some(allocation) = allocation(claim) else {
+            let decided = group.and_then(|g| g.claims.lock().get(&uid(claim)).cloned());
+            let decided = decided.and_then(|_| self.devices.allocation_of(claim));
+            if allocation(claim).is_none() && decided.is_some() {
+                cycle.shared.push(i);
+            }
+            let Some(allocation) = allocation(claim).or(decided.as_ref()) else {
                 self.check_pending(claim)?;
                 cycle.pending.push(i);
                 cycle.nodes.push(None);
@@ -410,7 +423,7 @@ impl PreFilter for DynamicResources {
         pod: &PodInfo,
         _: &Snapshot,
     ) -> (Status, NodeNames) {
-        match self.cycle(pod) {
+        match self.cycle(pod, state.get()) {
             Ok(None) => (Status::skip(), None),
             Ok(Some(Cycle {
                 leftover: Some(claim),
@@ -585,6 +598,19 @@ impl Reserve for DynamicResources {
             return Status::success();
         };
         let cycle = &data.cycle;
+        let group = state.get::<GroupAllocations>();
+        for &at in &cycle.shared {
+            let key = uid(&cycle.claims[at]);
+            let Some(allocation) = self.devices.join(&key) else {
+                return Status::error(format!("claim {key} is not allocated any more"));
+            };
+            cycle.notes.lock().reserved.push(Reserved {
+                key,
+                claim: Some(at),
+                allocation,
+                planned: None,
+            });
+        }
         let found = cycle.allocation_on(node);
         *cycle.search.lock() = None;
         let mut notes = cycle.notes.lock();
@@ -608,11 +634,14 @@ impl Reserve for DynamicResources {
             if !self.devices.start(&key, result.clone()) {
                 return Status::error(format!("claim {key} was allocated in the meantime"));
             }
+            if let Some(group) = group {
+                group.claims.lock().insert(key.clone());
+            }
             notes.reserved.push(Reserved {
                 key,
                 claim,
                 allocation: result,
-                planned: planned.clone(),
+                planned: Some(planned.clone()),
             });
         }
         Status::success()

@@ -4,7 +4,7 @@ use super::*;
 
 impl Bed {
     /// A node with so many devices of driver `gpu.example.com`.
-    fn gpus(&self, node: &str, count: usize) {
+    pub(super) fn gpus(&self, node: &str, count: usize) {
         self.node(node, "0");
         let devices: Vec<Value> = (0..count)
             .map(|i| json!({"name": format!("gpu-{i}")}))
@@ -21,7 +21,7 @@ impl Bed {
         );
     }
 
-    fn class(&self, name: &str, members: Value) {
+    pub(super) fn class(&self, name: &str, members: Value) {
         let mut spec =
             json!({"selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}]});
         for (key, value) in members.as_object().unwrap() {
@@ -47,12 +47,12 @@ impl Bed {
         );
     }
 
-    fn one_gpu(&self, name: &str) {
+    pub(super) fn one_gpu(&self, name: &str) {
         self.claim(name, json!([{"name": "r", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1}}]));
     }
 
     /// A pod that uses these claims.
-    fn user(&self, name: &str, claims: &[&str], mut extra: Value) {
+    pub(super) fn user(&self, name: &str, claims: &[&str], mut extra: Value) {
         let list: Vec<Value> = claims
             .iter()
             .map(|c| json!({"name": c, "resourceClaimName": c}))
@@ -65,7 +65,7 @@ impl Bed {
         self.api.get("resourceclaims", "default", claim).unwrap()["status"].clone()
     }
 
-    fn device_of(&self, claim: &str) -> Option<String> {
+    pub(super) fn device_of(&self, claim: &str) -> Option<String> {
         let status = self.status(claim);
         let result = &status["allocation"]["devices"]["results"][0];
         Some(format!(
@@ -75,7 +75,7 @@ impl Bed {
         ))
     }
 
-    fn users_of(&self, claim: &str) -> Vec<String> {
+    pub(super) fn users_of(&self, claim: &str) -> Vec<String> {
         let status = self.status(claim);
         let users = status["reservedFor"]
             .as_array()

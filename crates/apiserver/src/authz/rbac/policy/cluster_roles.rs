@@ -4,6 +4,18 @@
 pub(super) const AGGREGATED: [(&str, &str); 3] =
     [("admin", ""), ("edit", "admin"), ("view", "edit")];
 
+/// What roles have besides with the feature gate `GenericWorkload`: the role, rules.
+pub(super) const WORKLOAD_RULES: [(&str, &[&str]); 2] = [
+    (
+        "system:aggregate-to-edit",
+        &["write scheduling.k8s.io podgroups,workloads"],
+    ),
+    (
+        "system:aggregate-to-view",
+        &["read scheduling.k8s.io podgroups,podgroups/status,workloads"],
+    ),
+];
+
 /// Name, the role they are gathered into (or nothing), rules.
 pub(super) const CLUSTER_ROLES: &[(&str, &str, &[&str])] = &[
     ("cluster-admin", "", &["* * *", "* *"]),

@@ -14,7 +14,7 @@ fn texts_become_rules() {
 #[test]
 fn item_190_everything_is_labelled_and_named_once() {
     let all = [
-        cluster_roles(),
+        cluster_roles(&Features::default()),
         cluster_role_bindings(),
         roles(),
         role_bindings(),
@@ -124,7 +124,7 @@ fn item_190_the_cluster_roles_are_those_of_the_table() {
         .filter_map(|line| line.trim().rsplit_once(' '))
         .map(|(name, count)| (name.to_owned(), count.parse().unwrap()))
         .collect();
-    let mut held: Vec<(String, usize)> = cluster_roles()
+    let mut held: Vec<(String, usize)> = cluster_roles(&Features::default())
         .iter()
         .map(|role| {
             let name = role["metadata"]["name"].as_str().unwrap().to_owned();

@@ -1,0 +1,144 @@
+//! Workloads, pod groups and the pods that name one; the numbers are those of the scheduler's checklist.
+
+use serde_json::json;
+
+use crate::cluster::{Cluster, PODS};
+
+const GROUPS: &str = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/podgroups";
+const WORKLOADS: &str = "/apis/scheduling.k8s.io/v1alpha2/namespaces/default/workloads";
+
+async fn cluster(gates: &str, versions: &str) -> Cluster {
+    Cluster::with(|options| {
+        options.features = gates.parse().unwrap();
+        options.runtime_config = versions.parse().unwrap();
+    })
+    .await
+}
+
+async fn with_groups() -> Cluster {
+    cluster("GenericWorkload=true", "scheduling.k8s.io/v1alpha2=true").await
+}
+
+fn pod(name: &str) -> serde_json::Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"schedulingGroup": {"podGroupName": "g"},
+            "containers": [{"name": "c", "image": "example.test/none"}]}})
+}
+
+#[tokio::test]
+async fn item_58_without_the_gate_there_are_no_groups() {
+    for (gates, versions) in [
+        ("", "scheduling.k8s.io/v1alpha2=true"),
+        ("GenericWorkload=true", ""),
+    ] {
+        let c = cluster(gates, versions).await;
+        for path in [GROUPS, WORKLOADS, "/apis/scheduling.k8s.io/v1alpha2"] {
+            assert_eq!(c.get(path).await.code, 404, "{path}");
+        }
+    }
+    let c = cluster("", "").await;
+    c.service_account().await;
+    let answer = c.post(PODS, &pod("p")).await;
+    assert!(answer.warnings().is_empty());
+    assert_eq!(answer.ok(201)["spec"].get("schedulingGroup"), None);
+}
+
+#[tokio::test]
+async fn groups_are_judged_and_never_change() {
+    let c = with_groups().await;
+    let group = json!({"metadata": {"name": "g"}, "spec": {
+        "schedulingPolicy": {"gang": {"minCount": 2}},
+        // of gates that are off
+        "disruptionMode": "PodGroup", "priorityClassName": "high",
+        "schedulingConstraints": {"topology": [{"key": "rack"}]},
+        "resourceClaims": [{"name": "c", "resourceClaimName": "c"}]}});
+    let made = c.post(GROUPS, &group).await.ok(201);
+    assert_eq!(
+        made["spec"],
+        json!({"schedulingPolicy": {"gang": {"minCount": 2}}})
+    );
+    assert_eq!(
+        made["metadata"]["finalizers"],
+        json!(["scheduling.k8s.io/podgroup-protection"])
+    );
+    let changed = json!({"spec": {"schedulingPolicy": {"gang": {"minCount": 3}}}});
+    let refused = c
+        .patch(&format!("{GROUPS}/g"), "merge", &changed)
+        .await
+        .ok(422);
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.contains("spec.schedulingPolicy: Invalid value")
+            && message.contains("field is immutable"),
+        "{message}"
+    );
+    let bad = json!({"metadata": {"name": "h"}, "spec": {"schedulingPolicy": {"gang": {"minCount": -1}}}});
+    let refused = c.post(GROUPS, &bad).await.ok(422);
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.contains("must be greater than or equal to 1"),
+        "{message}"
+    );
+    let empty = c
+        .post(
+            GROUPS,
+            &json!({"metadata": {"name": "h"}, "spec": {"schedulingPolicy": {}}}),
+        )
+        .await;
+    let message = empty.ok(422)["message"].as_str().unwrap().to_owned();
+    assert!(
+        message.contains("must specify one of: `basic`, `gang`"),
+        "{message}"
+    );
+}
+
+#[tokio::test]
+async fn a_group_is_made_from_a_template_that_exists() {
+    let c = with_groups().await;
+    let templates: Vec<_> = (0..9)
+        .map(|i| json!({"name": format!("t{i}"), "schedulingPolicy": {"basic": {}}}))
+        .collect();
+    let workload =
+        |templates| json!({"metadata": {"name": "w"}, "spec": {"podGroupTemplates": templates}});
+    let refused = c.post(WORKLOADS, &workload(&templates[..])).await.ok(422);
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("must have at most 8 items"), "{message}");
+    let group = |template: &str| {
+        json!({"metadata": {"name": template}, "spec": {"schedulingPolicy": {"basic": {}},
+            "podGroupTemplateRef": {"workload": {"workloadName": "w", "podGroupTemplateName": template}}}})
+    };
+    let refused = |answer: serde_json::Value| answer["message"].as_str().unwrap().to_owned();
+    let message = refused(c.post(GROUPS, &group("t0")).await.ok(403));
+    assert!(
+        message.ends_with("PodGroup rejected: Workload \"w\" not found"),
+        "{message}"
+    );
+    c.post(WORKLOADS, &workload(&templates[..8])).await.ok(201);
+    let message = refused(c.post(GROUPS, &group("t8")).await.ok(403));
+    assert!(
+        message.ends_with("PodGroupTemplate \"t8\" not found in Workload \"w\""),
+        "{message}"
+    );
+    c.post(GROUPS, &group("t0")).await.ok(201);
+}
+
+#[tokio::test]
+async fn pods_name_their_group_once_and_for_all() {
+    let c = with_groups().await;
+    c.service_account().await;
+    let made = c.post(PODS, &pod("p")).await.ok(201);
+    assert_eq!(
+        made["spec"]["schedulingGroup"],
+        json!({"podGroupName": "g"})
+    );
+    let other = json!({"spec": {"schedulingGroup": {"podGroupName": "h"}}});
+    c.patch(&format!("{PODS}/p"), "merge", &other).await.ok(422);
+    let mut nameless = pod("q");
+    nameless["spec"]["schedulingGroup"] = json!({});
+    let refused = c.post(PODS, &nameless).await.ok(422);
+    let message = refused["message"].as_str().unwrap();
+    assert!(
+        message.contains("must specify one of: `podGroupName`"),
+        "{message}"
+    );
+}

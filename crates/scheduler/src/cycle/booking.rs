@@ -1,0 +1,68 @@
+//! What follows the choice of a node: Reserve and its undoing, and Permit.
+
+use std::time::Duration;
+
+use crate::framework::{Code, CycleState, Profile, Status};
+use crate::pod::PodInfo;
+
+/// What the Permit plugins say of a decision.
+pub(crate) enum PermitAnswer {
+    /// Go on.
+    Granted,
+    /// Plugins that have the pod wait, each for so long at most, and why.
+    Waits(Vec<(&'static str, Duration)>, String),
+    /// One refuses it.
+    Refused(Status),
+}
+
+/// Has all plugins book what the pod needs on the node.
+///
+/// # Errors
+/// The answer of the first that does not. Then [`unreserve`] has to follow.
+pub(crate) fn reserve(
+    profile: &Profile,
+    state: &mut CycleState,
+    pod: &PodInfo,
+    node: &str,
+) -> Result<(), Status> {
+    for plugin in &profile.points.reserve {
+        let status = plugin.reserve(state, pod, node).by(plugin.name());
+        if !status.is_success() {
+            return Err(status);
+        }
+    }
+    Ok(())
+}
+
+/// Has all plugins take back what they have booked, in reverse order.
+pub(crate) fn unreserve(profile: &Profile, state: &mut CycleState, pod: &PodInfo, node: &str) {
+    for plugin in profile.points.reserve.iter().rev() {
+        plugin.unreserve(state, pod, node);
+    }
+}
+
+/// Asks all plugins whether the decision may be carried out.
+pub(crate) fn permit(
+    profile: &Profile,
+    state: &mut CycleState,
+    pod: &PodInfo,
+    node: &str,
+) -> PermitAnswer {
+    let (mut waits, mut reasons) = (Vec::new(), Vec::new());
+    for plugin in &profile.points.permit {
+        let (status, patience) = plugin.permit(state, pod, node);
+        match status.code {
+            Code::Success | Code::Skip => {}
+            Code::Wait => {
+                waits.push((plugin.name(), patience));
+                reasons.extend(status.reasons);
+            }
+            _ => return PermitAnswer::Refused(status.by(plugin.name())),
+        }
+    }
+    if waits.is_empty() {
+        PermitAnswer::Granted
+    } else {
+        PermitAnswer::Waits(waits, reasons.join(", "))
+    }
+}

@@ -1,0 +1,315 @@
+//! Groups on a small cluster of plain values; the numbers are those of the scheduler's checklist.
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+use serde_json::{Value, json};
+
+use super::*;
+use crate::framework::{Action, ClusterEvent, EventObject, EventResource, Hint};
+use crate::plugins::testing::{known_devices, pod};
+use crate::plugins::{Budgets, GangScheduling, default_profile};
+use crate::pod::PodInfo;
+use crate::queue::QueueOptions;
+
+/// The rules of one profile.
+struct OfProfile(Profile);
+
+impl Rules for OfProfile {
+    fn rank(&self, pod: &PodInfo) -> i64 {
+        self.0.rank(pod)
+    }
+    fn gate(&self, pod: &PodInfo) -> Option<Status> {
+        self.0.gate(pod)
+    }
+    fn hint(
+        &self,
+        plugin: &str,
+        event: &ClusterEvent,
+        pod: &PodInfo,
+        object: &EventObject,
+    ) -> Hint {
+        self.0.hint(plugin, event, pod, object)
+    }
+}
+
+/// Queue, cache and groups, with a scheduler that decides when it is told to.
+struct World {
+    cache: Cache,
+    snapshot: Snapshot,
+    queue: Queue,
+    groups: PodGroups,
+    rules: OfProfile,
+    start: usize,
+    now: Instant,
+    /// The nodes of the pods that have some.
+    bound: BTreeMap<String, String>,
+    /// What pods were last told.
+    told: BTreeMap<String, String>,
+    verdict: Option<GroupVerdict>,
+}
+
+impl World {
+    fn new() -> Self {
+        let groups = PodGroups::default();
+        let profile = default_profile("s", None, Budgets::default(), &known_devices());
+        let gangs = GangScheduling::new(groups.clone());
+        Self {
+            cache: Cache::new(),
+            snapshot: Snapshot::default(),
+            queue: Queue::new(QueueOptions::default()),
+            groups,
+            rules: OfProfile(profile.with(Arc::new(gangs), 0)),
+            start: 0,
+            now: Instant::now(),
+            bound: BTreeMap::new(),
+            told: BTreeMap::new(),
+            verdict: None,
+        }
+    }
+
+    /// A node with so many devices; or it has so many now.
+    fn node(&mut self, name: &str, devices: usize) {
+        let node = json!({"metadata": {"name": name},
+            "status": {"allocatable": {"pods": "99", "example.com/foo": devices.to_string()}}});
+        self.cache
+            .set_node(Arc::new(serde_json::from_value(node).unwrap()));
+        let action = Action::ADD | Action::UPDATE_ALLOCATABLE;
+        let object = EventObject::Other;
+        self.event(EventResource::Node, action, &object);
+    }
+
+    fn group(&mut self, name: &str, policy: Value) {
+        let group = json!({"metadata": {"name": name, "namespace": "default"},
+            "spec": {"schedulingPolicy": policy}});
+        let group: Arc<_> = Arc::new(serde_json::from_value(group).unwrap());
+        self.groups.set(Arc::clone(&group));
+        let new = Some(group);
+        let object = EventObject::PodGroup { old: None, new };
+        self.event(EventResource::PodGroup, Action::ADD, &object);
+    }
+
+    /// A pod of a group that needs one device.
+    fn pod(&mut self, name: &str, group: &str) {
+        let spec = json!({"schedulingGroup": {"podGroupName": group}, "containers": [
+            {"name": "c", "resources": {"requests": {"example.com/foo": "1"}}}]});
+        let pod = pod(name, spec);
+        self.groups.set_pod(&pod, false);
+        self.queue.set(pod.clone(), &self.rules, self.now);
+        let new = Some(pod);
+        let object = EventObject::Pod { old: None, new };
+        self.event(EventResource::UnscheduledPod, Action::ADD, &object);
+    }
+
+    fn event(&mut self, resource: EventResource, action: Action, object: &EventObject) {
+        let event = ClusterEvent::new(resource, action);
+        self.queue.on_event(&event, object, &self.rules, self.now);
+    }
+
+    /// One decision, if a pod can be tried.
+    fn step(&mut self) -> bool {
+        let Some(first) = self.queue.pop(&self.rules, self.now) else {
+            return false;
+        };
+        let members = draw(&mut self.queue, &self.groups, first, &self.rules, self.now);
+        self.cache.update(&mut self.snapshot);
+        let cycle = GroupCycle {
+            profile: &self.rules.0,
+            cache: &mut self.cache,
+            snapshot: &mut self.snapshot,
+            nominated: &Nominated::default(),
+            groups: &self.groups,
+            extenders: &Extenders::default(),
+            start: &mut self.start,
+        };
+        let decision = cycle.decide(members);
+        for (taken, attempt) in decision.refused {
+            let pod = &taken.pod;
+            self.told.insert(pod.name.to_string(), attempt.message());
+            self.queue
+                .fail(&pod.uid, attempt.failure(), &self.rules, self.now);
+        }
+        for place in decision.placed {
+            assert!(place.waits.is_empty());
+            let pod = &place.taken.pod;
+            self.bound
+                .insert(pod.name.to_string(), place.node.to_string());
+            self.queue.remove(&pod.uid);
+        }
+        self.verdict = Some(decision.verdict);
+        true
+    }
+
+    /// Decides until nothing is left to try.
+    fn settle(&mut self) {
+        for _ in 0..50 {
+            self.now += Duration::from_secs(11);
+            if !self.step() {
+                return;
+            }
+        }
+        panic!("the queue never comes to rest");
+    }
+
+    fn bound_of(&self, group: &str) -> usize {
+        let of = |name: &&String| name.starts_with(group);
+        self.bound.keys().filter(of).count()
+    }
+
+    /// The pods of a group end.
+    fn end(&mut self, group: &str) {
+        let names: Vec<String> = self.bound.keys().cloned().collect();
+        for name in names.iter().filter(|name| name.starts_with(group)) {
+            self.bound.remove(name);
+            self.groups.remove_pod(Some("default"), group, name);
+            let old = self.cache.remove_pod(name);
+            let object = EventObject::Pod { old, new: None };
+            self.event(EventResource::AssignedPod, Action::DELETE, &object);
+        }
+    }
+}
+
+fn gang(count: usize) -> Value {
+    json!({"gang": {"minCount": count}})
+}
+
+#[test]
+fn items_59_and_60_so_many_together_or_none() {
+    let mut world = World::new();
+    world.node("n", 3);
+    world.group("g", gang(4));
+    for i in 0..5 {
+        world.pod(&format!("g{i}"), "g");
+    }
+    world.settle();
+    assert_eq!(world.bound.len(), 0);
+    assert_eq!(world.cache.pod_count(), 0);
+    assert_eq!(world.verdict, Some(GroupVerdict::Unschedulable));
+    let waits = "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled";
+    let short = "0/1 nodes are available: 1 Insufficient example.com/foo.";
+    let told = |text: &str, world: &World| world.told.values().filter(|t| *t == text).count();
+    assert_eq!((told(waits, &world), told(short, &world)), (3, 2));
+
+    world.node("n", 4);
+    world.settle();
+    assert_eq!(world.verdict, Some(GroupVerdict::Fits));
+    assert_eq!(world.bound.len(), 4);
+    world.told.retain(|name, _| !world.bound.contains_key(name));
+    assert_eq!(world.told.values().collect::<Vec<_>>(), [short]);
+
+    // Where so many have a node, the rest comes one by one.
+    world.node("m", 1);
+    world.settle();
+    assert_eq!(world.bound_of("g"), 5);
+}
+
+#[test]
+fn gangs_wait_for_their_group_and_for_enough_pods() {
+    let mut world = World::new();
+    world.node("n", 9);
+    world.pod("g0", "g");
+    let gate = |world: &World| {
+        let pod = world.queue.pod("g0").unwrap();
+        world.rules.gate(pod).map(|status| status.message())
+    };
+    assert_eq!(
+        gate(&world).as_deref(),
+        Some("waiting for pods's pod group \"g\" to appear in scheduling queue")
+    );
+    assert!(!world.step());
+    world.group("g", gang(2));
+    assert_eq!(
+        gate(&world).as_deref(),
+        Some("waiting for minCount pods from a gang to appear in scheduling queue")
+    );
+    // another group's pods do not count
+    world.pod("h0", "h");
+    assert!(!world.step());
+    world.pod("g1", "g");
+    assert!(world.step());
+    assert_eq!(world.bound_of("g"), 2);
+}
+
+#[test]
+fn basic_groups_never_hold_their_pods_back() {
+    let mut world = World::new();
+    world.node("n", 2);
+    world.group("g", json!({"basic": {}}));
+    for i in 0..3 {
+        world.pod(&format!("g{i}"), "g");
+    }
+    world.settle();
+    assert_eq!(world.bound_of("g"), 2);
+    assert_eq!(world.queue.counts().unschedulable, 1);
+}
+
+#[test]
+fn a_group_that_goes_leaves_others_what_it_does_not_use() {
+    let mut world = World::new();
+    world.node("n", 3);
+    world.group("a", gang(2));
+    world.group("b", gang(2));
+    world.group("c", gang(1));
+    for name in ["a0", "a1", "b0", "b1", "c0"] {
+        world.pod(name, &name[..1]);
+    }
+    world.settle();
+    assert_eq!(world.bound_of("c"), 1);
+    assert_eq!(world.bound_of("a") + world.bound_of("b"), 2);
+}
+
+/// Two gangs of which either fits, but not both, whose pods come in any order.
+#[test]
+fn item_61_gangs_that_fit_one_at_a_time_never_block_each_other() {
+    for seed in 0..1000 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut world = World::new();
+        let nodes: Vec<usize> = (0..random.random_range(1..5))
+            .map(|_| random.random_range(1..4))
+            .collect();
+        let all: usize = nodes.iter().sum();
+        let a = random.random_range(1..=all);
+        let b = random.random_range(all - a + 1..=all);
+        let sizes = [("a", a), ("b", b)];
+        for (i, devices) in nodes.iter().enumerate() {
+            world.node(&format!("n{i}"), *devices);
+        }
+        let mut arrivals: Vec<(String, &str)> = Vec::new();
+        for (group, size) in sizes {
+            arrivals.push((String::new(), group));
+            arrivals.extend((0..size).map(|i| (format!("{group}{i}"), group)));
+        }
+        arrivals.shuffle(&mut random);
+        let check = |world: &World| {
+            for (group, size) in sizes {
+                let bound = world.bound_of(group);
+                assert!(
+                    bound == 0 || bound == size,
+                    "seed {seed}: {bound} of {size}"
+                );
+            }
+        };
+        for (pod, group) in arrivals {
+            if pod.is_empty() {
+                let size = sizes.iter().find(|(name, _)| *name == group).unwrap().1;
+                world.group(group, gang(size));
+            } else {
+                world.pod(&pod, group);
+            }
+            if random.random_bool(0.5) {
+                world.step();
+            }
+            check(&world);
+        }
+        world.settle();
+        check(&world);
+        let first = if world.bound_of("a") > 0 { "a" } else { "b" };
+        assert!(world.bound_of(first) > 0, "seed {seed}: neither goes");
+        world.end(first);
+        world.settle();
+        let (second, size) = *sizes.iter().find(|(name, _)| *name != first).unwrap();
+        assert_eq!(world.bound_of(second), size, "seed {seed}");
+    }
+}

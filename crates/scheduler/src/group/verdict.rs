@@ -1,0 +1,47 @@
+//! How an attempt for a group ended, in the words of kube-scheduler.
+
+/// How an attempt for a group ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum GroupVerdict {
+    /// It goes.
+    Fits,
+    /// It will, when pods that are in its way are gone.
+    WaitsForPreemption,
+    /// It cannot go.
+    Unschedulable,
+    /// Something went wrong.
+    Failed(String),
+}
+
+impl GroupVerdict {
+    /// For the label `result` of metrics.
+    pub(crate) fn result(&self) -> &'static str {
+        match self {
+            Self::Fits => "scheduled",
+            Self::WaitsForPreemption => "waiting_on_preemption",
+            Self::Unschedulable => "unschedulable",
+            Self::Failed(_) => "error",
+        }
+    }
+
+    /// The message of the group's condition.
+    pub fn message(&self) -> String {
+        match self {
+            Self::Fits => String::new(),
+            Self::WaitsForPreemption => refusal(PREEMPTION),
+            Self::Unschedulable => UNSCHEDULABLE.to_owned(),
+            Self::Failed(why) => why.clone(),
+        }
+    }
+}
+
+const UNSCHEDULABLE: &str = "pod group is unschedulable";
+pub(super) const PREEMPTION: &str = "pod group is waiting for preemption to complete";
+
+/// Why a pod for which there would be a node does not go.
+pub(super) fn refusal(why: &str) -> String {
+    if why.is_empty() {
+        return UNSCHEDULABLE.to_owned();
+    }
+    format!("{UNSCHEDULABLE}, {why}")
+}

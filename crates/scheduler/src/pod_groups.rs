@@ -1,0 +1,137 @@
+//! The pod groups of the Workload API (`scheduling.k8s.io/v1alpha2`): which there are, and which pods belong to them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::scheduling::v1alpha2::PodGroup;
+use parking_lot::RwLock;
+
+use crate::pod::PodInfo;
+
+/// Groups with their pods. Cheap to clone; clones share what is known.
+#[derive(Debug, Clone, Default)]
+pub struct PodGroups {
+    groups: Arc<RwLock<HashMap<PodGroupKey, Members>>>,
+}
+
+/// Namespace and name.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct PodGroupKey {
+    namespace: Arc<str>,
+    name: Arc<str>,
+}
+
+impl PodGroupKey {
+    fn new(namespace: Option<&str>, name: &str) -> Self {
+        Self {
+            namespace: Arc::from(namespace.unwrap_or_default()),
+            name: Arc::from(name),
+        }
+    }
+
+    fn of(pod: &PodInfo) -> Option<Self> {
+        Some(Self {
+            namespace: pod.namespace.clone(),
+            name: pod.pod_group.clone()?,
+        })
+    }
+
+    fn of_group(group: &PodGroup) -> Self {
+        let name = group.metadata.name.as_deref().unwrap_or_default();
+        Self::new(group.metadata.namespace.as_deref(), name)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Members {
+    object: Option<Arc<PodGroup>>,
+    /// By UID, whether the pod has a node: it is bound, or about to be.
+    pods: HashMap<Arc<str>, bool>,
+}
+
+/// How many pods of a group there are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupSize {
+    /// All that exist and have not ended.
+    pub pods: usize,
+    /// Those of them that have a node.
+    pub scheduled: usize,
+}
+
+impl PodGroups {
+    /// Takes a group over.
+    pub fn set(&self, group: Arc<PodGroup>) {
+        let key = PodGroupKey::of_group(&group);
+        self.groups.write().entry(key).or_default().object = Some(group);
+    }
+
+    /// The group is gone. Its pods are known further, for it may come again.
+    pub fn remove(&self, group: &PodGroup) {
+        self.change(&PodGroupKey::of_group(group), |members| {
+            members.object = None;
+        });
+    }
+
+    /// Takes over that a pod exists, and whether it has a node.
+    pub fn set_pod(&self, pod: &PodInfo, scheduled: bool) {
+        if let Some(key) = PodGroupKey::of(pod) {
+            let mut groups = self.groups.write();
+            let pods = &mut groups.entry(key).or_default().pods;
+            pods.insert(pod.uid.clone(), scheduled);
+        }
+    }
+
+    /// Takes over whether a pod has a node, if it still exists.
+    pub(crate) fn set_scheduled(&self, pod: &PodInfo, scheduled: bool) {
+        if let Some(key) = PodGroupKey::of(pod) {
+            self.change(&key, |members| {
+                if let Some(known) = members.pods.get_mut(&pod.uid) {
+                    *known = scheduled;
+                }
+            });
+        }
+    }
+
+    /// The pod of this namespace and UID, which names this group, is gone.
+    pub fn remove_pod(&self, namespace: Option<&str>, group: &str, uid: &str) {
+        self.change(&PodGroupKey::new(namespace, group), |members| {
+            members.pods.remove(uid);
+        });
+    }
+
+    /// The group of a pod, if it exists.
+    pub fn of(&self, pod: &PodInfo) -> Option<Arc<PodGroup>> {
+        let key = PodGroupKey::of(pod)?;
+        self.groups.read().get(&key)?.object.clone()
+    }
+
+    /// How large the pod's group is.
+    pub fn size(&self, pod: &PodInfo) -> GroupSize {
+        let groups = self.groups.read();
+        let members = PodGroupKey::of(pod).and_then(|key| groups.get(&key));
+        members.map_or(GroupSize::default(), |members| GroupSize {
+            pods: members.pods.len(),
+            scheduled: members.pods.values().filter(|s| **s).count(),
+        })
+    }
+
+    /// The UIDs of the pods without a node in the group of a pod.
+    pub(crate) fn unscheduled(&self, pod: &PodInfo) -> Vec<Arc<str>> {
+        let groups = self.groups.read();
+        let members = PodGroupKey::of(pod).and_then(|key| groups.get(&key));
+        let pods = members.into_iter().flat_map(|members| &members.pods);
+        let waiting = pods.filter(|(_, scheduled)| !**scheduled);
+        waiting.map(|(uid, _)| uid.clone()).collect()
+    }
+
+    fn change(&self, key: &PodGroupKey, change: impl FnOnce(&mut Members)) {
+        let mut groups = self.groups.write();
+        let Some(members) = groups.get_mut(key) else {
+            return;
+        };
+        change(members);
+        if members.object.is_none() && members.pods.is_empty() {
+            groups.remove(key);
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Pods of pod groups, against the API; the numbers are those of the scheduler's checklist.
+
+use davit_api::features::Features;
+
+use super::*;
+
+const GATES: &str = "GenericWorkload=true,GangScheduling=true";
+
+/// A scheduler with the gates on, and a configuration with this after its kind.
+fn grouping(rest: &str) -> Bed {
+    let header = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n";
+    let features: Features = GATES.parse().unwrap();
+    let text = format!("{header}{rest}");
+    let configuration = KubeSchedulerConfiguration::parse_with(&text, &features).unwrap();
+    Bed::start(SchedulerOptions {
+        configuration,
+        features,
+        ..SchedulerOptions::default()
+    })
+}
+
+impl Bed {
+    fn gang(&self, name: &str, count: usize) {
+        self.api.put(
+            "podgroups",
+            json!({"metadata": {"name": name, "namespace": "default", "uid": name, "generation": 1},
+                "spec": {"schedulingPolicy": {"gang": {"minCount": count}}}}),
+        );
+    }
+
+    /// Status, reason and message of the group's condition.
+    fn group_condition(&self, name: &str) -> Option<[String; 3]> {
+        let group = self.api.get("podgroups", "default", name)?;
+        let condition = group["status"]["conditions"].as_array()?.first()?.clone();
+        assert_eq!(condition["type"], "PodGroupScheduled");
+        let text = |key: &str| condition[key].as_str().unwrap_or_default().to_owned();
+        Some([text("status"), text("reason"), text("message")])
+    }
+
+    fn member(&self, name: &str, group: &str, foo: &str, mut extra: Value) {
+        extra["schedulingGroup"] = json!({"podGroupName": group});
+        self.pod(name, foo, extra);
+    }
+}
+
+fn condition(status: &str, reason: &str, message: &str) -> Option<[String; 3]> {
+    Some([status, reason, message].map(str::to_owned))
+}
+
+#[tokio::test(start_paused = true)]
+async fn items_59_and_60_the_group_says_whether_it_goes() {
+    let bed = grouping("");
+    bed.node("n", "3");
+    bed.gang("g", 4);
+    for i in 0..5 {
+        bed.member(&format!("p{i}"), "g", "1", json!({}));
+    }
+    let waits = "pod group is unschedulable, waiting for minCount pods from a gang to be scheduled";
+    bed.until("three are told that the group waits", |b| {
+        let told = |i: &i32| b.message(&format!("p{i}")).as_deref() == Some(waits);
+        (0..5).filter(told).count() == 3
+    })
+    .await;
+    let unschedulable = condition("False", "Unschedulable", "pod group is unschedulable");
+    bed.until("the group says so", |b| {
+        b.group_condition("g") == unschedulable
+    })
+    .await;
+    assert!((0..5).all(|i| bed.node_of(&format!("p{i}")).is_none()));
+    let told = bed.events("FailedScheduling");
+    let record = told.iter().find(|e| e["message"] == waits).unwrap();
+    let record = record["metadata"]["annotations"][VERDICT_ANNOTATION].as_str();
+    let record: Record = serde_json::from_str(record.unwrap()).unwrap();
+    assert_eq!(record.group.as_deref(), Some(waits));
+
+    bed.node("n", "4");
+    let bound = |b: &Bed| {
+        let has_node = |i: &i32| b.node_of(&format!("p{i}")).is_some();
+        (0..5).filter(has_node).count()
+    };
+    bed.until("four go", |b| bound(b) == 4).await;
+    bed.until("the group says so", |b| {
+        b.group_condition("g") == condition("True", "Scheduled", "")
+    })
+    .await;
+    bed.until("the fifth is told why it stays", |b| {
+        (0..5).any(|i| {
+            let text = b.message(&format!("p{i}"));
+            text.is_some_and(|t| t.contains("Insufficient")) && bound(b) == 4
+        })
+    })
+    .await;
+    // The condition stays when the fifth is tried again.
+    bed.node("other", "0");
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(bed.group_condition("g"), condition("True", "Scheduled", ""));
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn item_62_one_group_has_one_scheduler() {
+    let bed = grouping("profiles: [{schedulerName: one}, {schedulerName: two}]\n");
+    bed.node("n", "9");
+    bed.member("a", "g", "1", json!({"schedulerName": "one"}));
+    bed.member("b", "g", "1", json!({"schedulerName": "two"}));
+    bed.gang("g", 2);
+    let start =
+        "all pods in a single pod group should have the same .spec.schedulerName set, got: ";
+    let told = |b: &Bed, pod: &str| b.message(pod).is_some_and(|m| m.starts_with(start));
+    bed.until("both are told", |b| told(b, "a") && told(b, "b"))
+        .await;
+    let text = bed.message("a").unwrap();
+    assert!(
+        text.contains("\"one\"") && text.contains("\"two\""),
+        "{text}"
+    );
+    assert_eq!((bed.node_of("a"), bed.node_of("b")), (None, None));
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn item_63_claims_of_a_group_are_decided_together() {
+    let bed = grouping("");
+    bed.class("gpu", json!({}));
+    bed.gpus("n", 1);
+    for claim in ["c0", "c1"] {
+        bed.one_gpu(claim);
+    }
+    bed.gang("g", 2);
+    let group = json!({"schedulingGroup": {"podGroupName": "g"}});
+    bed.user("p0", &["c0"], group.clone());
+    bed.user("p1", &["c1"], group);
+    bed.until("the group waits", |b| {
+        b.group_condition("g").is_some_and(|c| c[0] == "False")
+    })
+    .await;
+    // What was thought of for the first is free again: a pod without a group gets it.
+    assert_eq!((bed.device_of("c0"), bed.device_of("c1")), (None, None));
+    bed.one_gpu("single");
+    bed.user("alone", &["single"], json!({}));
+    bed.until("another pod has the device", |b| {
+        b.node_of("alone").is_some()
+    })
+    .await;
+    bed.gpus("m", 2);
+    bed.until("both go", |b| {
+        b.node_of("p0").is_some() && b.node_of("p1").is_some()
+    })
+    .await;
+    let devices = [bed.device_of("c0").unwrap(), bed.device_of("c1").unwrap()];
+    assert_ne!(devices[0], devices[1]);
+    assert!(devices.iter().all(|d| d.starts_with("m/")), "{devices:?}");
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn item_63_pods_of_a_group_share_a_claim_at_once() {
+    let bed = grouping("");
+    bed.class("gpu", json!({}));
+    bed.gpus("n", 1);
+    bed.gpus("m", 1);
+    bed.one_gpu("shared");
+    bed.gang("g", 3);
+    for name in ["p0", "p1", "p2"] {
+        let group = json!({"schedulingGroup": {"podGroupName": "g"}});
+        bed.user(name, &["shared"], group);
+    }
+    bed.until("all go", |b| {
+        ["p0", "p1", "p2"].iter().all(|p| b.node_of(p).is_some())
+    })
+    .await;
+    let node = bed.node_of("p0");
+    assert_eq!((bed.node_of("p1"), bed.node_of("p2")), (node.clone(), node));
+    assert_eq!(bed.users_of("shared").len(), 3);
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_are_removed_for_a_group_only_if_it_then_goes() {
+    let bed = grouping("");
+    bed.node("n", "1");
+    bed.node("m", "1");
+    for (name, node) in [("low0", "n"), ("low1", "m")] {
+        let bound = json!({"priority": 1, "nodeName": node});
+        bed.pod(name, "1", bound);
+    }
+    bed.gang("large", 3);
+    for i in 0..3 {
+        bed.member(&format!("l{i}"), "large", "1", json!({"priority": 10}));
+    }
+    bed.until("the large group waits", |b| {
+        b.group_condition("large").is_some_and(|c| c[0] == "False")
+    })
+    .await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert!(bed.api.get("pods", "default", "low0").is_some());
+    assert!(bed.api.get("pods", "default", "low1").is_some());
+    let nominated = |name: &str| {
+        bed.api.get("pods", "default", name).unwrap()["status"]["nominatedNodeName"].is_string()
+    };
+    assert!((0..3).all(|i| !nominated(&format!("l{i}"))));
+
+    bed.gang("small", 2);
+    for i in 0..2 {
+        bed.member(&format!("s{i}"), "small", "1", json!({"priority": 20}));
+    }
+    bed.until("the small one goes", |b| {
+        b.node_of("s0").is_some() && b.node_of("s1").is_some()
+    })
+    .await;
+    assert!(bed.api.get("pods", "default", "low0").is_none());
+    assert!(bed.api.get("pods", "default", "low1").is_none());
+    bed.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn item_58_without_the_gate_groups_mean_nothing() {
+    let bed = Bed::start(SchedulerOptions::default());
+    bed.node("n", "1");
+    bed.gang("g", 2);
+    bed.member("p", "g", "1", json!({}));
+    bed.until("bound", |b| b.node_of("p").is_some()).await;
+    assert_eq!(bed.group_condition("g"), None);
+    bed.stop().await;
+}
