@@ -4,6 +4,8 @@
 
 mod harness;
 
+#[path = "lab/glance.rs"]
+mod glance;
 #[path = "peers/parts.rs"]
 mod parts;
 

@@ -2,6 +2,7 @@
 
 use crate::args::Devices;
 use crate::output::Output;
+use crate::plain::{or_dash, shortened};
 use crate::{paths, table};
 use anyhow::{Context, Result, bail};
 use davit_api::devices::{Device, NodeDevices};
@@ -283,13 +284,6 @@ fn rows(node: &str, devices: &NodeDevices, wide: bool) -> Vec<Vec<String>> {
 }
 
 fn row(node: &str, device: &Device, wide: bool) -> Vec<String> {
-    let or_dash = |text: String| {
-        if text.is_empty() {
-            "-".to_owned()
-        } else {
-            text
-        }
-    };
     let numa: Vec<String> = device.numa_nodes.iter().map(ToString::to_string).collect();
     let mut pods: Vec<String> = device
         .holders
@@ -305,7 +299,7 @@ fn row(node: &str, device: &Device, wide: bool) -> Vec<String> {
     let id = if wide {
         device.id.clone()
     } else {
-        shortened(&device.id)
+        shortened(&device.id, ID)
     };
     let mut row = vec![
         node.to_owned(),
@@ -323,18 +317,6 @@ fn row(node: &str, device: &Device, wide: bool) -> Vec<String> {
         row.push(or_dash(device.reason.clone()));
     }
     row
-}
-
-/// The beginning and the end of a long ID.
-fn shortened(id: &str) -> String {
-    let chars: Vec<char> = id.chars().collect();
-    if chars.len() <= ID {
-        return id.to_owned();
-    }
-    let (before, after) = (ID / 2, ID - ID / 2 - 1);
-    let begin: String = chars[..before].iter().collect();
-    let end: String = chars[chars.len() - after..].iter().collect();
-    format!("{begin}…{end}")
 }
 
 #[cfg(test)]
@@ -414,13 +396,13 @@ a      cpu              2-3      -        -      n/p   c
     #[test]
     fn long_ids_keep_their_beginning_and_end() {
         let id = "GPU-0123456789abcdef0123456789abcdef0123456789abcdef-end";
-        let short = shortened(id);
+        let short = shortened(id, ID);
         assert_eq!(short.chars().count(), ID);
         assert!(
             short.starts_with("GPU-0123") && short.ends_with("-end"),
             "{short}"
         );
-        assert_eq!(shortened("GPU-1"), "GPU-1");
+        assert_eq!(shortened("GPU-1", ID), "GPU-1");
     }
 
     #[test]
