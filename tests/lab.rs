@@ -6,6 +6,8 @@ mod harness;
 
 #[path = "lab/glance.rs"]
 mod glance;
+#[path = "lab/new.rs"]
+mod new;
 #[path = "peers/parts.rs"]
 mod parts;
 

@@ -150,6 +150,8 @@ pub(crate) enum Command {
     Logs(crate::logs::Logs),
     /// Print the kubeconfig of a cluster, or put it into the one of kubectl with --merge
     Kubeconfig(crate::kubeconfig::KubeconfigArgs),
+    /// Write a project to begin a device plugin or a driver with
+    New(crate::new::New),
     /// Collect what a report of a fault needs
     Debug(crate::debug::Debug),
     /// Manage the images of the embedded runtime

@@ -27,6 +27,7 @@ mod kubeconfig;
 mod kubelet_flags;
 mod lab;
 mod logs;
+mod new;
 mod node_identity;
 mod open_files;
 mod output;
@@ -117,6 +118,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Events(args) => events::run(args).await,
         Command::Logs(args) => logs::run(args).await,
         Command::Kubeconfig(args) => kubeconfig::run(args),
+        Command::New(args) => new::run(args),
         Command::Debug(args) => debug::run(args).await,
         Command::Image(image) => image::run(image).await,
         Command::Backup(args) => backup::backup(args).await,

@@ -1,0 +1,89 @@
+//! `davit new`: the projects are whole, and the programs in them pass the checks. They are examples of the SDK under other
+//! names (`crates/davit/src/new/project.rs`), so what is checked here is built with the workspace.
+
+use crate::harness::{DAVIT, output, run, temp_dir, tests_dir};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// An example of the SDK, built with the features that the workspace's tests have.
+fn example(name: &str) -> String {
+    let mut command = Command::new(env!("CARGO"));
+    command
+        .args([
+            "build",
+            "--quiet",
+            "--offline",
+            "--workspace",
+            "--example",
+            name,
+        ])
+        .current_dir(tests_dir());
+    run(&mut command);
+    let built = Path::new(DAVIT).with_file_name("examples").join(name);
+    built.display().to_string()
+}
+
+/// A new project, resolved by cargo against the crates of the workspace.
+fn project(dir: &Path, kind: &str) -> PathBuf {
+    let new = dir.join(kind);
+    let sdk = tests_dir().join("..").canonicalize().unwrap();
+    let told = run(Command::new(DAVIT)
+        .args(["new", kind, "ip-camera", "--sdk-path"])
+        .arg(&sdk)
+        .arg("--dir")
+        .arg(&new));
+    assert!(told.contains("davit lab check"), "{told}");
+    std::fs::copy(sdk.join("Cargo.lock"), new.join("Cargo.lock")).unwrap();
+    let metadata = run(Command::new(env!("CARGO"))
+        .args(["metadata", "--offline", "--format-version", "1"])
+        .current_dir(&new));
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+    let root = metadata["resolve"]["root"].as_str().unwrap();
+    assert!(
+        root.contains("ip-camera@0.1.0") || root.contains("#ip-camera"),
+        "{root}"
+    );
+    new
+}
+
+#[test]
+fn a_new_device_plugin_passes_every_check() {
+    let dir = temp_dir();
+    let new = project(dir.path(), "device-plugin");
+    let program = std::fs::read_to_string(new.join("src/main.rs")).unwrap();
+    assert!(program.contains("\"vendor.example/ip-camera\""));
+    let again = output(
+        Command::new(DAVIT)
+            .args([
+                "new",
+                "plugin",
+                "ip-camera",
+                "--sdk-git",
+                "https://x.example",
+            ])
+            .arg("--dir")
+            .arg(&new),
+    );
+    assert!(!again.status.success(), "what is there is written over");
+    let plugin = example("new_device_plugin");
+    let (fine, report) = crate::check(
+        "device-plugin",
+        &[],
+        &[&plugin, "--socket-dir", "{device-plugins}"],
+    );
+    assert!(fine, "{report:#}");
+}
+
+#[test]
+fn a_new_dra_driver_passes_every_check() {
+    let dir = temp_dir();
+    project(dir.path(), "dra-driver");
+    let driver = example("new_dra_driver");
+    let command = [
+        &[driver.as_str(), "--node-name", "{node}"],
+        &crate::PLACES[..],
+    ]
+    .concat();
+    let (fine, report) = crate::check("dra-driver", &["--most-devices", "4"], &command);
+    assert!(fine, "{report:#}");
+}
