@@ -10,7 +10,10 @@ const SIMULATED: &str = "Simulated|MoreThanTheAPIServer";
 
 fn suite(program: &Path, dir: &Path, words: &[&str], temporary: &Path) -> String {
     let mut command = Command::new(program);
-    command.args(words).current_dir(dir).env("DAVIT_BINARY", DAVIT);
+    command
+        .args(words)
+        .current_dir(dir)
+        .env("DAVIT_BINARY", DAVIT);
     command
         .env_remove("DAVIT_TEST_LOGS")
         .env_remove("KUBEBUILDER_ASSETS");
@@ -28,7 +31,9 @@ fn leaves_nothing(program: &Path, dir: &Path, words: &[&str]) -> String {
 
 /// A whole suite of a module.
 fn whole(program: &Path, folder: &str) {
-    let dir = crate::harness::tests_dir().join("../go/davittest").join(folder);
+    let dir = crate::harness::tests_dir()
+        .join("../go/davittest")
+        .join(folder);
     let most = leaves_nothing(program, &dir, &["-test.v", "-test.skip", SIMULATED]);
     let simulated = ["-test.v", "-test.run", SIMULATED];
     let rest = suite(program, &dir, &simulated, Path::new("/tmp"));
