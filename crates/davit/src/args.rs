@@ -135,7 +135,7 @@ pub(crate) enum Command {
     /// Make, list and delete the tokens by which machines join a cluster
     Token(crate::token::TokenArgs),
     /// Show which device is where, healthy or not, and which container holds it
-    Devices(Devices),
+    Devices(crate::devices::Devices),
     /// Say why a pod is pending or refused, or where its devices came from
     Explain(Explain),
     /// Show a cluster at a glance: its parts, nodes, pods, devices, and what needs attention
@@ -624,21 +624,6 @@ impl Node {
         let file = self.options.kubelet.parsed()?;
         Ok(file.rotate_certificates().unwrap_or(true))
     }
-}
-
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Devices {
-    #[command(flatten)]
-    pub(crate) cluster: Cluster,
-    /// Output format
-    #[arg(short, long, value_enum)]
-    pub(crate) output: Option<Output>,
-    /// Go on printing as things change
-    #[arg(short, long)]
-    pub(crate) watch: bool,
-    /// Only this node
-    #[arg(long, value_name = "NAME")]
-    pub(crate) node: Option<String>,
 }
 
 #[derive(Debug, Clone, clap::Args)]

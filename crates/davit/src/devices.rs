@@ -1,6 +1,6 @@
 //! `davit devices`: which device is where, healthy or not, and which container holds it.
 
-use crate::args::Devices;
+use crate::cluster_flag::Cluster;
 use crate::output::Output;
 use crate::plain::{or_dash, shortened};
 use crate::{paths, table};
@@ -18,6 +18,22 @@ use tokio::task::JoinSet;
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a watch waits before it asks a node again that went away.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// What `davit devices` takes.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Devices {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    /// Output format
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<Output>,
+    /// Go on printing as things change
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+    /// Only this node
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+}
 
 /// What one node said, or why it did not.
 pub(crate) type Answer = (String, Result<NodeDevices, String>);
