@@ -1,26 +1,18 @@
 //! `davit new`: the projects are whole, and the programs in them pass the checks. They are examples of the SDK under other
 //! names (`crates/davit/src/new/project.rs`), so what is checked here is built with the workspace.
 
-use crate::harness::{DAVIT, output, run, temp_dir, tests_dir};
+use crate::harness::{DAVIT, output, part, run, temp_dir, tests_dir};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// An example of the SDK, built with the features that the workspace's tests have.
-fn example(name: &str) -> String {
-    let mut command = Command::new(env!("CARGO"));
-    command
-        .args([
-            "build",
-            "--quiet",
-            "--offline",
-            "--workspace",
-            "--example",
-            name,
-        ])
-        .current_dir(tests_dir());
-    run(&mut command);
+/// An example of the SDK, which `cargo test --workspace` builds. Building it from here would have cargo build everything anew
+/// whose build scripts look at the variables that it sets for tests.
+fn example(name: &str) -> Option<String> {
     let built = Path::new(DAVIT).with_file_name("examples").join(name);
-    built.display().to_string()
+    part(
+        "sdk-examples",
+        built.is_file().then(|| built.display().to_string()),
+    )
 }
 
 /// A new project, resolved by cargo against the crates of the workspace.
@@ -63,7 +55,9 @@ fn a_new_device_plugin_passes_every_check() {
             .arg(&new),
     );
     assert!(!again.status.success(), "what is there is written over");
-    let plugin = example("new_device_plugin");
+    let Some(plugin) = example("new_device_plugin") else {
+        return;
+    };
     let (fine, report) = crate::check(
         "device-plugin",
         &[],
@@ -76,7 +70,9 @@ fn a_new_device_plugin_passes_every_check() {
 fn a_new_dra_driver_passes_every_check() {
     let dir = temp_dir();
     project(dir.path(), "dra-driver");
-    let driver = example("new_dra_driver");
+    let Some(driver) = example("new_dra_driver") else {
+        return;
+    };
     let command = [
         &[driver.as_str(), "--node-name", "{node}"],
         &crate::PLACES[..],
