@@ -4,6 +4,10 @@
 
 mod harness;
 
+#[path = "lab/glance.rs"]
+mod glance;
+#[path = "lab/new.rs"]
+mod new;
 #[path = "peers/parts.rs"]
 mod parts;
 

@@ -1,6 +1,14 @@
-//! The crate for tests of others, against the binary.
+//! The crate and the Go modules for tests of others, against the binary.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![allow(dead_code, reason = "shared with other test programs")]
+
+mod harness;
+
+#[path = "testing/go.rs"]
+mod go;
+#[path = "peers/parts.rs"]
+mod parts;
 
 use davit_testing::{Cluster, ClusterOptions, Error, Template};
 use futures::future::join_all;

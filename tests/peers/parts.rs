@@ -19,18 +19,61 @@ pub(crate) fn classic_driver() -> Option<PathBuf> {
     go_program("classicdriver", &tests_dir().join("peers/go-classic"), ".")
 }
 
+/// The suite of the Go module in `go/davittest` or, with a folder, of the one below it.
+pub(crate) fn go_suite(name: &str, folder: &str) -> Option<PathBuf> {
+    let root = tests_dir().join("../go/davittest");
+    let module = root.join(folder);
+    let sources = newest(&root).max(newest(&module));
+    go_build(name, &module, &["test", "-c"], ".", sources)
+}
+
+/// The program that `tests/peers/go/envtest` is with one import exchanged, for the Go module in its place.
+pub(crate) fn moved_envtest() -> Option<PathBuf> {
+    let root = tests_dir().join("../go/davittest");
+    let source = tests_dir().join("peers/go/envtest/main.go");
+    let text = std::fs::read_to_string(&source).unwrap();
+    let (before, now) = (
+        "\"sigs.k8s.io/controller-runtime/pkg/envtest\"",
+        "\"davit.dev/davittest/envtest\"",
+    );
+    assert_eq!(text.matches(before).count(), 1);
+    let dir = tempfile::tempdir().unwrap();
+    let moved = dir.path().join("main.go");
+    std::fs::write(&moved, text.replace(before, now)).unwrap();
+    // A package of the module, as far as the compiler can see: the tree stays as it is.
+    let module = root.join("envtest").canonicalize().unwrap();
+    let overlay = serde_json::json!({ "Replace": { module.join("moved/main.go").display().to_string(): moved } });
+    let overlay_file = dir.path().join("overlay.json");
+    std::fs::write(&overlay_file, overlay.to_string()).unwrap();
+    let sources = newest(&root).max(newest(&module)).max(modified(&source));
+    let overlay_flag = format!("-overlay={}", overlay_file.display());
+    let words = ["build", &overlay_flag];
+    go_build("envtest-moved", &module, &words, "./moved", sources)
+}
+
 fn go_program(name: &str, module: &Path, package: &str) -> Option<PathBuf> {
-    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let target = tests_dir().join(format!(".cache/peer-{name}"));
     // What they share is in a package beside them.
     let shared = newest(&module.join("dial")).max(modified(&module.join("go.mod")));
-    if modified(&target) < newest(&module.join(package)).max(shared) {
+    let sources = newest(&module.join(package)).max(shared);
+    go_build(name, module, &["build"], &format!("./{package}"), sources)
+}
+
+/// What Go makes of a package with these words, unless that is newer than its sources.
+fn go_build(
+    name: &str,
+    module: &Path,
+    words: &[&str],
+    package: &str,
+    sources: SystemTime,
+) -> Option<PathBuf> {
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let target = tests_dir().join(format!(".cache/peer-{name}"));
+    if modified(&target) < sources {
         let mut command = Command::new("go");
-        command.args(["build", "-trimpath", "-ldflags", "-s -w", "-o"]);
         command
-            .arg(&target)
-            .arg(format!("./{package}"))
-            .current_dir(module);
+            .args(words)
+            .args(["-trimpath", "-ldflags", "-s -w", "-o"]);
+        command.arg(&target).arg(package).current_dir(module);
         attempt(&mut command);
     }
     part(&format!("peer-{name}"), target.is_file().then_some(target))

@@ -147,6 +147,14 @@ fn inits(kube: &Kube) {
         "one\nside\ntwo\nmain\n"
     );
     assert_eq!(kube.run(["logs", "ordered", "-c", "side"]), "side ends\n");
+    let davit = |line: &str| {
+        let mut command = std::process::Command::new(crate::harness::DAVIT);
+        command.args(line.split(' '));
+        command.env("KUBECONFIG", &kube.cluster.kubeconfig);
+        crate::harness::run(&mut command)
+    };
+    assert_eq!(davit("logs ordered --tail 2"), "two\nmain\n");
+    assert_eq!(davit("logs pod/ordered -c side -f"), "side ends\n");
     assert_eq!(kube.wait_status("ordered", "Completed")[1], "0/2");
     assert_eq!(
         kube.field(

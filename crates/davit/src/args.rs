@@ -28,7 +28,7 @@ pub(crate) struct Args {
 }
 
 /// What the plugin offers; everything else runs a cluster and is no matter of kubectl.
-const PLUGIN_COMMANDS: [&str; 2] = ["devices", "explain"];
+const PLUGIN_COMMANDS: [&str; 6] = ["devices", "explain", "status", "top", "events", "logs"];
 
 /// `explain pods/x`, as kubectl names objects, is `explain pods x`.
 fn with_kinds_apart(line: impl Iterator<Item = OsString>) -> Vec<OsString> {
@@ -136,9 +136,23 @@ pub(crate) enum Command {
     /// Make, list and delete the tokens by which machines join a cluster
     Token(crate::token::TokenArgs),
     /// Show which device is where, healthy or not, and which container holds it
-    Devices(Devices),
+    Devices(crate::devices::Devices),
     /// Say why a pod is pending or refused, or where its devices came from
     Explain(Explain),
+    /// Show a cluster at a glance: its parts, nodes, pods, devices, and what needs attention
+    Status(crate::status::StatusArgs),
+    /// Show devices, pods and nodes live, on the whole terminal
+    Top(crate::top::Top),
+    /// List what has happened, to one object or to all
+    #[command(visible_alias = "ev")]
+    Events(crate::events::EventsArgs),
+    /// Print what a container of a pod writes
+    #[command(visible_alias = "log")]
+    Logs(crate::logs::Logs),
+    /// Print the kubeconfig of a cluster, or put it into the one of kubectl with --merge
+    Kubeconfig(crate::kubeconfig::KubeconfigArgs),
+    /// Write a project to begin a device plugin or a driver with
+    New(crate::new::New),
     /// Collect what a report of a fault needs
     Debug(crate::debug::Debug),
     /// Manage the images of the embedded runtime
@@ -622,21 +636,6 @@ impl Node {
         let file = self.options.kubelet.parsed()?;
         Ok(file.rotate_certificates().unwrap_or(true))
     }
-}
-
-#[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Devices {
-    #[command(flatten)]
-    pub(crate) cluster: Cluster,
-    /// Output format
-    #[arg(short, long, value_enum)]
-    pub(crate) output: Option<Output>,
-    /// Go on printing as things change
-    #[arg(short, long)]
-    pub(crate) watch: bool,
-    /// Only this node
-    #[arg(long, value_name = "NAME")]
-    pub(crate) node: Option<String>,
 }
 
 #[derive(Debug, Clone, clap::Args)]

@@ -1,7 +1,8 @@
 //! `davit devices`: which device is where, healthy or not, and which container holds it.
 
-use crate::args::Devices;
+use crate::cluster_flag::Cluster;
 use crate::output::Output;
+use crate::plain::{or_dash, shortened};
 use crate::{paths, table};
 use anyhow::{Context, Result, bail};
 use davit_api::devices::{Device, NodeDevices};
@@ -17,6 +18,22 @@ use tokio::task::JoinSet;
 const NODE_DEADLINE: Duration = Duration::from_secs(10);
 /// How long a watch waits before it asks a node again that went away.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// What `davit devices` takes.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct Devices {
+    #[command(flatten)]
+    pub(crate) cluster: Cluster,
+    /// Output format
+    #[arg(short, long, value_enum)]
+    pub(crate) output: Option<Output>,
+    /// Go on printing as things change
+    #[arg(short, long)]
+    pub(crate) watch: bool,
+    /// Only this node
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+}
 
 /// What one node said, or why it did not.
 pub(crate) type Answer = (String, Result<NodeDevices, String>);
@@ -283,13 +300,6 @@ fn rows(node: &str, devices: &NodeDevices, wide: bool) -> Vec<Vec<String>> {
 }
 
 fn row(node: &str, device: &Device, wide: bool) -> Vec<String> {
-    let or_dash = |text: String| {
-        if text.is_empty() {
-            "-".to_owned()
-        } else {
-            text
-        }
-    };
     let numa: Vec<String> = device.numa_nodes.iter().map(ToString::to_string).collect();
     let mut pods: Vec<String> = device
         .holders
@@ -305,7 +315,7 @@ fn row(node: &str, device: &Device, wide: bool) -> Vec<String> {
     let id = if wide {
         device.id.clone()
     } else {
-        shortened(&device.id)
+        shortened(&device.id, ID)
     };
     let mut row = vec![
         node.to_owned(),
@@ -323,18 +333,6 @@ fn row(node: &str, device: &Device, wide: bool) -> Vec<String> {
         row.push(or_dash(device.reason.clone()));
     }
     row
-}
-
-/// The beginning and the end of a long ID.
-fn shortened(id: &str) -> String {
-    let chars: Vec<char> = id.chars().collect();
-    if chars.len() <= ID {
-        return id.to_owned();
-    }
-    let (before, after) = (ID / 2, ID - ID / 2 - 1);
-    let begin: String = chars[..before].iter().collect();
-    let end: String = chars[chars.len() - after..].iter().collect();
-    format!("{begin}…{end}")
 }
 
 #[cfg(test)]
@@ -414,13 +412,13 @@ a      cpu              2-3      -        -      n/p   c
     #[test]
     fn long_ids_keep_their_beginning_and_end() {
         let id = "GPU-0123456789abcdef0123456789abcdef0123456789abcdef-end";
-        let short = shortened(id);
+        let short = shortened(id, ID);
         assert_eq!(short.chars().count(), ID);
         assert!(
             short.starts_with("GPU-0123") && short.ends_with("-end"),
             "{short}"
         );
-        assert_eq!(shortened("GPU-1"), "GPU-1");
+        assert_eq!(shortened("GPU-1", ID), "GPU-1");
     }
 
     #[test]

@@ -15,6 +15,8 @@ mod dns;
 mod dns_flags;
 mod down;
 mod etcd;
+mod events;
+mod exit;
 mod explain;
 mod exporter;
 mod features;
@@ -22,16 +24,21 @@ mod image;
 mod install;
 mod join;
 mod kube_proxy_flags;
+mod kubeconfig;
 mod kubelet_flags;
 mod lab;
+mod logs;
+mod new;
 mod node_identity;
 mod open_files;
 mod output;
 mod owner;
 mod paths;
+mod plain;
 mod plugin;
 mod pod_network;
 mod pod_ranges;
+mod pod_state;
 mod protection;
 mod proxy;
 mod proxy_config;
@@ -43,9 +50,11 @@ mod service_manager;
 mod serving;
 mod shutdown;
 mod single;
+mod status;
 mod table;
 mod test_assets;
 mod token;
+mod top;
 mod up;
 
 use anyhow::Context;
@@ -105,6 +114,12 @@ async fn run(args: Args) -> anyhow::Result<()> {
         Command::Token(token) => token::run(token).await,
         Command::Devices(devices) => devices::run(devices).await,
         Command::Explain(explain) => explain::run(explain).await,
+        Command::Status(args) => status::run(args).await,
+        Command::Top(args) => top::run(args).await,
+        Command::Events(args) => events::run(args).await,
+        Command::Logs(args) => logs::run(args).await,
+        Command::Kubeconfig(args) => kubeconfig::run(args),
+        Command::New(args) => new::run(args),
         Command::Debug(args) => debug::run(args).await,
         Command::Image(image) => image::run(image).await,
         Command::Backup(args) => backup::backup(args).await,
@@ -132,6 +147,9 @@ async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 fn fail(error: &anyhow::Error) -> ExitCode {
+    if let Some(exit::ExitWith(code)) = error.downcast_ref() {
+        return ExitCode::from(*code);
+    }
     eprintln!("davit: {}", sentence(error));
     ExitCode::FAILURE
 }
