@@ -409,6 +409,8 @@ pub(crate) struct NodeOptions {
     pub(crate) dns: bool,
     #[command(flatten)]
     pub(crate) proxy: crate::proxy_flags::ProxyFlags,
+    #[command(flatten)]
+    pub(crate) routes: crate::route_flags::RouteFlags,
     /// Where the volumes of class `standard` are kept on this node [default: `volumes` below the data dir]
     #[arg(long, value_name = "DIR")]
     pub(crate) volumes_dir: Option<PathBuf>,

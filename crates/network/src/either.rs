@@ -46,7 +46,9 @@ impl CniOrOwn {
 #[async_trait]
 impl Network for CniOrOwn {
     async fn ready(&self) -> Result<(), Error> {
-        match self.is_configured().await {
+        let is_configured = self.is_configured().await;
+        self.own.set_beside_cni(is_configured).await?;
+        match is_configured {
             true => self.cni.ready().await,
             false => self.own.ready().await,
         }
