@@ -13,6 +13,8 @@ mod exposed;
 mod harness;
 #[path = "network/policy.rs"]
 mod policy;
+#[path = "network/ranged.rs"]
+mod ranged;
 #[path = "network/routed.rs"]
 mod routed;
 
