@@ -40,12 +40,12 @@ pub(crate) struct Announcer {
 }
 
 /// What is on the devices of this machine.
-struct Devices {
+struct PlacedAddresses {
     addresses: Vec<(Link, IpAddr, u8)>,
     links: Vec<Found>,
 }
 
-impl Devices {
+impl PlacedAddresses {
     fn look(netlink: &mut Netlink) -> io::Result<Self> {
         Ok(Self {
             addresses: netlink.placed_addresses()?,
@@ -81,7 +81,7 @@ fn recorded(record: &Path) -> BTreeSet<IpAddr> {
     text.lines().filter_map(|line| line.parse().ok()).collect()
 }
 
-fn take_away(netlink: &mut Netlink, devices: &Devices, address: IpAddr) -> io::Result<()> {
+fn take_away(netlink: &mut Netlink, devices: &PlacedAddresses, address: IpAddr) -> io::Result<()> {
     for link in devices.alone(address) {
         netlink.remove_host_address(&link, address)?;
     }
@@ -96,7 +96,7 @@ pub(crate) fn withdraw(data_dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     let mut netlink = Netlink::open()?;
-    let devices = Devices::look(&mut netlink)?;
+    let devices = PlacedAddresses::look(&mut netlink)?;
     for address in addresses {
         take_away(&mut netlink, &devices, address)?;
     }
@@ -134,7 +134,7 @@ impl Announcer {
             return Ok((BTreeMap::new(), not));
         }
         let mut netlink = Netlink::open()?;
-        let devices = Devices::look(&mut netlink)?;
+        let devices = PlacedAddresses::look(&mut netlink)?;
         for gone in before.difference(wanted) {
             take_away(&mut netlink, &devices, *gone)?;
         }

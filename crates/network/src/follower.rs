@@ -320,6 +320,10 @@ impl Follower {
                 .map_err(failed("addresses of the node"))
         });
         seen.addresses = found.await?;
+        // on a device of this machine, and none of its own
+        let announced = &seen.announced;
+        seen.addresses
+            .retain(|address| !announced.contains(address));
         if seen != self.seen {
             let (host, new) = (self.host.clone(), seen.clone());
             blocking(move || host.adjust(&new)).await?;

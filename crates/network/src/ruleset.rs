@@ -31,7 +31,7 @@ pub(crate) struct Update {
 }
 
 /// An element, and what is to stand there.
-type Wish<'a> = (&'a (Map, Place), &'a Wanted);
+type ElementWish<'a> = (&'a (Map, Place), &'a Wanted);
 
 /// What is to stand somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl Ruleset {
     /// Does the changes; those of up to some thousand elements at once or not at all, and between these pods come and go.
     /// When the kernel refuses, what stands in it is read anew.
     pub(crate) fn apply(&self, update: &Update) -> io::Result<()> {
-        let all: Vec<Wish<'_>> = update.elements.iter().collect();
+        let all: Vec<ElementWish<'_>> = update.elements.iter().collect();
         let chains = |state: &mut State| self.write_chains(state, &update.chains);
         // sets of intervals are written whole
         if update.elements.keys().any(|(map, _)| map.set().intervals) {
@@ -209,7 +209,7 @@ impl Ruleset {
 
     /// As [`Ruleset::apply`], for elements of pods here that come or go. Answers with how often that has happened.
     pub(crate) fn apply_pods(&self, update: &Update) -> io::Result<u64> {
-        let all: Vec<Wish<'_>> = update.elements.iter().collect();
+        let all: Vec<ElementWish<'_>> = update.elements.iter().collect();
         let mut changes = 0;
         self.attempt(|state| {
             state.pods_changed += 1;
@@ -253,7 +253,7 @@ impl Ruleset {
         update
     }
 
-    fn write(&self, state: &mut State, wishes: &[Wish<'_>]) -> io::Result<()> {
+    fn write(&self, state: &mut State, wishes: &[ElementWish<'_>]) -> io::Result<()> {
         let anew = intervals_that_change(state, wishes);
         let mut pending: Vec<(Map, Element, bool, bool)> = Vec::new();
         for ((map, (key, is_end)), wanted) in wishes {
@@ -347,7 +347,7 @@ impl Ruleset {
 }
 
 /// Sets of intervals are written whole: the kernel takes no new edge of an interval without the other.
-fn intervals_that_change(state: &State, wishes: &[Wish<'_>]) -> BTreeSet<Map> {
+fn intervals_that_change(state: &State, wishes: &[ElementWish<'_>]) -> BTreeSet<Map> {
     let changed = wishes.iter().filter(|((map, place), wanted)| {
         let held = state
             .maps

@@ -80,14 +80,14 @@ fn end_of(address: IpAddr) -> LinkAddress {
 
 /// What this machine is connected by.
 #[derive(Debug, Default)]
-struct Surroundings {
+struct MachineLinks {
     addresses: Vec<(Link, IpAddr, u8)>,
     links: Vec<Found>,
     /// Devices of default routes.
     out: Vec<Link>,
 }
 
-impl Surroundings {
+impl MachineLinks {
     fn look(netlink: &mut Netlink) -> io::Result<Self> {
         let routes = netlink.routes()?.into_iter();
         let out = routes.filter(|route| route.bits == 0);
@@ -148,7 +148,48 @@ pub(crate) struct WayPlan {
     pub(crate) mtu: u32,
 }
 
-fn plan(options: &WayOptions, seen: &Seen, around: &Surroundings) -> WayPlan {
+/// How the pods of a node are reached.
+enum PodWay {
+    Router,
+    Tunnel,
+    /// It is not for this node to make a way, or too early to tell.
+    Nothing,
+    /// There is no way.
+    Lost(&'static str),
+}
+
+/// What a node can do for the pods of a family.
+struct Means<'a> {
+    options: &'a WayOptions,
+    around: &'a MachineLinks,
+    /// It has pods of the family, and the others know where it is.
+    is_known: bool,
+    /// Its end of a tunnel: its address, as far as it is on a device of this machine.
+    local: Option<IpAddr>,
+}
+
+impl Means<'_> {
+    fn reach(&self, at: IpAddr) -> PodWay {
+        // Another node of this machine: its pods have routes of their own.
+        if self.around.has(at) {
+            return PodWay::Nothing;
+        }
+        match (self.options.routes, self.around.is_neighbour(at)) {
+            (NodeRoutes::None, _) => PodWay::Nothing,
+            (NodeRoutes::Auto | NodeRoutes::HostGateway, true) => PodWay::Router,
+            (NodeRoutes::HostGateway, false) => {
+                PodWay::Lost("it is on none of this machine's networks")
+            }
+            (NodeRoutes::Auto | NodeRoutes::Vxlan, _) if !self.is_known => PodWay::Nothing,
+            (NodeRoutes::Auto | NodeRoutes::Vxlan, _) if self.local.is_some() => PodWay::Tunnel,
+            (NodeRoutes::Auto | NodeRoutes::Vxlan, _) => PodWay::Lost(
+                "no device of this machine has the address by which the others know it",
+            ),
+        }
+    }
+}
+
+fn plan(options: &WayOptions, seen: &Seen, around: &MachineLinks) -> WayPlan {
     let mut plan = WayPlan {
         mtu: around.mtu(&seen.internal),
         ..WayPlan::default()
@@ -158,49 +199,30 @@ fn plan(options: &WayOptions, seen: &Seen, around: &Surroundings) -> WayPlan {
         let mut local = seen.internal.iter().copied();
         let local = local.find(|address| Family::of(*address) == family);
         let own = seen.own.iter().find(|range| range.family() == family);
-        let ends = local.filter(|local| around.has(*local)).zip(own);
+        let means = Means {
+            options,
+            around,
+            is_known: own.is_some() && !seen.internal.is_empty(),
+            local: local.filter(|local| around.has(*local)),
+        };
         let mut far = Vec::new();
-        for (range, at) in seen
-            .others
-            .iter()
-            .filter(|(range, _)| range.family() == family)
-        {
-            // Another node of this machine: its pods have routes of their own.
-            if around.has(*at) {
-                continue;
+        let others = seen.others.iter();
+        for (range, at) in others.filter(|(range, _)| range.family() == family) {
+            match means.reach(*at) {
+                PodWay::Router => plan.routers.push((*range, *at)),
+                PodWay::Tunnel => far.push((*range, *at)),
+                PodWay::Nothing => {}
+                PodWay::Lost(why) => drop(plan.lost.insert(*at, why.to_owned())),
             }
-            let lost = match (options.routes, around.is_neighbour(*at)) {
-                (NodeRoutes::None, _) => continue,
-                (NodeRoutes::Auto | NodeRoutes::HostGateway, true) => {
-                    plan.routers.push((*range, *at));
-                    continue;
-                }
-                (NodeRoutes::HostGateway, false) => "it is on none of this machine's networks",
-                (NodeRoutes::Auto | NodeRoutes::Vxlan, _) if ends.is_some() => {
-                    far.push((*range, *at));
-                    continue;
-                }
-                // it has no pods, or is not known to the others yet
-                (NodeRoutes::Auto | NodeRoutes::Vxlan, _)
-                    if own.is_none() || seen.internal.is_empty() =>
-                {
-                    continue;
-                }
-                (NodeRoutes::Auto | NodeRoutes::Vxlan, _) => {
-                    "no device of this machine has the address by which the others know it"
-                }
-            };
-            plan.lost.insert(*at, lost.to_owned());
         }
-        if let Some((local, own)) = ends
+        if let Some((local, own)) = means.local.zip(own)
             && (!far.is_empty() || options.routes == NodeRoutes::Vxlan)
         {
             let mtu = outside.saturating_sub(before_packets(family));
             plan.mtu = plan.mtu.min(mtu);
-            let gateway = own.gateway();
             let tunnel = TunnelPlan {
                 local,
-                gateway,
+                gateway: own.gateway(),
                 mtu,
                 far,
             };
@@ -230,7 +252,7 @@ impl Ways {
 
     /// The ways that are to be there by what is seen.
     pub(crate) fn plan(&self, seen: &Seen) -> Result<WayPlan, Error> {
-        let around = Netlink::open().and_then(|mut netlink| Surroundings::look(&mut netlink));
+        let around = Netlink::open().and_then(|mut netlink| MachineLinks::look(&mut netlink));
         let around = around.map_err(failed("what this machine is connected by"))?;
         Ok(plan(&self.options, seen, &around))
     }
@@ -282,7 +304,7 @@ mod tests {
     }
 
     /// A machine with `lo` and one more device.
-    fn around() -> Option<Surroundings> {
+    fn around() -> Option<MachineLinks> {
         let mut netlink = Netlink::open().unwrap();
         let link = netlink.link("lo").unwrap()?;
         let found = |name: &str, mtu| Found {
@@ -290,7 +312,7 @@ mod tests {
             name: name.to_owned(),
             mtu,
         };
-        Some(Surroundings {
+        Some(MachineLinks {
             addresses: vec![
                 (link, address("192.0.2.10"), 24),
                 (link, address("2001:db8::10"), 64),
