@@ -55,7 +55,13 @@ impl Ways {
         // before anything can come in by it
         self.tables.of(family)?.set_tunnel(Some(self.port()))?;
         let link = self.device(netlink, family, plan)?;
-        netlink.add_host_address(&link, plan.gateway)?;
+        let placed = netlink.placed_addresses()?;
+        if !placed
+            .iter()
+            .any(|(at, address, _)| *at == link && *address == plan.gateway)
+        {
+            netlink.add_host_address(&link, plan.gateway)?;
+        }
         let ends = plan.far.iter().map(|(_, at)| (end_of(*at), *at));
         let ends: BTreeSet<FarEnd> = ends.collect();
         for of in [Neighbours::Machines, Neighbours::Routers] {
