@@ -70,11 +70,12 @@ struct Owner {
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, from: LoadBalancing) {
     let informers = spawner.informers.clone();
     let notices = Notices::new(spawner.events("service-controller"));
+    let gives = from != LoadBalancing::Others;
     let queue = spawner.controller(LoadBalancer {
         client: spawner.client.clone(),
         informers: informers.clone(),
         notices,
-        from: from.clone(),
+        from,
         owners: Mutex::default(),
     });
     let all = || vec![cluster_key(ALL)];
@@ -87,7 +88,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, from: LoadBalancing) {
             Vec::new()
         }
     });
-    if from == LoadBalancing::Others {
+    if !gives {
         return;
     }
     let matters = |old: &Node, new: &Node| balancer_addresses_of(old) != balancer_addresses_of(new);

@@ -55,10 +55,12 @@ impl Network for CniOrOwn {
     }
 
     async fn attach(&self, pod: &PodNetwork) -> Result<Vec<String>, Error> {
-        match self.is_configured().await {
-            true => self.cni.attach(pod).await,
-            false => self.own.attach(pod).await,
+        if !self.is_configured().await {
+            return self.own.attach(pod).await;
         }
+        // before the pod asks for names
+        self.own.set_beside_cni(true).await?;
+        self.cni.attach(pod).await
     }
 
     async fn detach(&self, pod: &PodNetwork) -> Result<(), Error> {
