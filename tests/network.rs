@@ -13,11 +13,16 @@ mod exposed;
 mod harness;
 #[path = "network/policy.rs"]
 mod policy;
+#[path = "network/ranged.rs"]
+mod ranged;
+#[path = "network/routed.rs"]
+mod routed;
 
 use harness::{Cluster, DAVIT, FULL_DISK, eventually, kubectl_binary, output, program, root, run};
 use nix::sched::{CloneFlags, unshare};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const STEP: Duration = Duration::from_secs(90);
@@ -100,6 +105,14 @@ impl Net {
     fn wait_ready(&self, pods: &[&str]) {
         let wait = ["wait", "--for=condition=Ready", "--timeout=90s", "pod"];
         run(self.kubectl(&wait).args(pods));
+    }
+
+    /// Waits until a node is there, and ready.
+    fn wait_node(&self, name: &str) {
+        let node = format!("node/{name}");
+        run(&mut self.kubectl(&["wait", "--for=create", "--timeout=90s", &node]));
+        let ready = ["wait", "--for=condition=Ready", "--timeout=90s", &node];
+        run(&mut self.kubectl(&ready));
     }
 
     /// What a script in a pod prints, and whether it succeeded.
@@ -433,33 +446,77 @@ fn item_60_the_table_is_restored() {
     });
 }
 
-/// Another machine: a network namespace at the other end of the link, and a node in it.
+/// A network namespace with a name, until it is dropped.
+struct Netns(String);
+
+impl Netns {
+    fn new(what: &str) -> Self {
+        static NUMBER: AtomicUsize = AtomicUsize::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("davit-{what}-{}-{number}", std::process::id());
+        run(Command::new("ip").args(["netns", "add", &name]));
+        let made = Self(name);
+        made.ip(&["link set lo up"]);
+        made
+    }
+
+    /// The network of the test at the other end of the link.
+    fn neighbour(what: &str) -> Self {
+        let made = Self::new(what);
+        run(Command::new("ip").args(["link", "set", "up1", "netns", &made.0]));
+        made
+    }
+
+    /// Commands of ip(8) in it.
+    fn ip(&self, commands: &[&str]) {
+        for command in commands {
+            run(Command::new("ip")
+                .args(["-n", &self.0])
+                .args(command.split(' ')));
+        }
+    }
+
+    /// A program in it.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net=/run/netns/{}", self.0))
+            .arg(program);
+        command
+    }
+}
+
+impl Drop for Netns {
+    fn drop(&mut self) {
+        let _gone = output(Command::new("ip").args(["netns", "del", &self.0]));
+    }
+}
+
+/// Another machine: a network namespace, and the node `node-2` in it.
 struct Machine {
-    namespace: String,
     node: Child,
     dir: tempfile::TempDir,
+    /// Last, so that nothing is in it any more when it goes.
+    network: Netns,
 }
 
 impl Machine {
-    fn start(kubeconfig: &str) -> Self {
+    /// At the other end of the link, with more commands of ip(8) for its network.
+    fn start(kubeconfig: &str, more: &[&str]) -> Self {
+        let network = Netns::neighbour("node");
+        network.ip(&["address add 192.0.2.11/24 dev up1", "link set up1 up"]);
+        network.ip(&["route add default via 192.0.2.1"]);
+        network.ip(more);
+        Self::start_in(network, kubeconfig)
+    }
+
+    fn start_in(network: Netns, kubeconfig: &str) -> Self {
         let dir = harness::temp_dir();
         let file = dir.path().join("kubeconfig");
         std::fs::write(&file, kubeconfig).unwrap();
-        let namespace = format!("davit-test-{}", std::process::id());
-        for command in [
-            format!("netns add {namespace}"),
-            format!("link set up1 netns {namespace}"),
-            format!("-n {namespace} link set lo up"),
-            format!("-n {namespace} address add 192.0.2.11/24 dev up1"),
-            format!("-n {namespace} link set up1 up"),
-            format!("-n {namespace} route add default via 192.0.2.1"),
-        ] {
-            run(Command::new("ip").args(command.split(' ')));
-        }
         let log = std::fs::File::create(dir.path().join("davit.log")).unwrap();
-        let mut node = Command::new("nsenter");
-        node.arg(format!("--net=/run/netns/{namespace}"))
-            .args([DAVIT, "node", "--node-name", "node-2", "--node-port", "0"])
+        let mut node = network.command(DAVIT);
+        node.args(["node", "--node-name", "node-2", "--node-port", "0"])
             .args(["--allow-host-image", "--kubeconfig"])
             .arg(&file)
             .arg("--data-dir")
@@ -471,10 +528,15 @@ impl Machine {
             .stdout(Stdio::null())
             .stderr(log);
         Self {
-            namespace,
             node: node.spawn().unwrap(),
             dir,
+            network,
         }
+    }
+
+    /// Takes a device of it down, as a power cut would.
+    fn lose_link(&self, device: &str) {
+        self.network.ip(&[&format!("link set {device} down")]);
     }
 
     /// Ends the node as a power cut would; its link stays.
@@ -492,8 +554,19 @@ impl Drop for Machine {
         }
         self.stop();
         harness::end_containers(self.dir.path());
-        let _gone = output(Command::new("ip").args(["netns", "del", &self.namespace]));
     }
+}
+
+/// A file with the token `secret` of the other node.
+fn node_tokens(dir: &Path) -> String {
+    let file = dir.join("tokens.csv");
+    std::fs::write(&file, "secret,system:node:node-2,u2,\"system:nodes\"\n").unwrap();
+    file.display().to_string()
+}
+
+/// The pod on this node.
+fn on(pod: &str, node: &str) -> String {
+    pod.replace("spec:\n", &format!("spec:\n  nodeName: {node}\n"))
 }
 
 /// A kubeconfig for somebody with a token, on another machine.
@@ -505,7 +578,7 @@ fn with_token(admin: &Path, server: &str, token: &str) -> String {
         .unwrap();
     format!(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
-         clusters:\n- name: c\n  cluster: {{server: {server}, certificate-authority-data: {authority}}}\n\
+         clusters:\n- name: c\n  cluster: {{server: \"{server}\", certificate-authority-data: {authority}}}\n\
          users:\n- name: u\n  user: {{token: {token}}}\n\
          contexts:\n- name: c\n  context: {{cluster: c, user: u}}\n"
     )
@@ -517,9 +590,7 @@ fn item_64_pods_of_two_nodes_reach_one_another() {
         return;
     }
     let tokens = harness::temp_dir();
-    let file = tokens.path().join("tokens.csv");
-    std::fs::write(&file, "secret,system:node:node-2,u2,\"system:nodes\"\n").unwrap();
-    let file = file.display().to_string();
+    let file = node_tokens(tokens.path());
     let args = [
         "--bind-address",
         "0.0.0.0",
@@ -532,30 +603,23 @@ fn item_64_pods_of_two_nodes_reach_one_another() {
     };
     let port = net.cluster.server.rsplit(':').next().unwrap();
     let server = format!("https://{NODE_IP}:{port}");
-    let mut other = Machine::start(&with_token(&net.cluster.kubeconfig, &server, "secret"));
-    run(&mut net.kubectl(&["wait", "--for=create", "--timeout=90s", "node/node-2"]));
-    run(&mut net.kubectl(&[
-        "wait",
-        "--for=condition=Ready",
-        "--timeout=90s",
-        "node/node-2",
-    ]));
+    let kubeconfig = with_token(&net.cluster.kubeconfig, &server, "secret");
+    let mut other = Machine::start(&kubeconfig, &[]);
+    net.wait_node("node-2");
     let ranges = net
         .get(&["nodes", "-o", "jsonpath={.items[*].spec.podCIDR}"])
         .unwrap();
     let ranges: Vec<&str> = ranges.split(' ').collect();
     assert!(ranges.len() == 2 && ranges[0] != ranges[1], "{ranges:?}");
 
-    let on =
-        |pod: String, node: &str| pod.replace("spec:\n", &format!("spec:\n  nodeName: {node}\n"));
     // It is ready when it reaches the API server and a pod of the other node, by name.
     let probe = "exec: {command: [sh, -c, 'curl -sSk --max-time 5 https://kubernetes.default.svc/version \
                  && curl -sS --max-time 5 http://near']}";
     let far = web("far", "far", "").replace("httpGet: {path: /, port: 8080}", probe);
     let far = far.replace("periodSeconds: 1", "periodSeconds: 1, timeoutSeconds: 10");
     let all = [
-        on(web("near", "near", ""), "node-1"),
-        on(far, "node-2"),
+        on(&web("near", "near", ""), "node-1"),
+        on(&far, "node-2"),
         service("near", "ports: [{port: 80, targetPort: 8080}]"),
         service(
             "far",

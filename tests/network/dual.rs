@@ -1,14 +1,17 @@
-//! Clusters of both families of addresses, and of IPv6 alone (spec network.md, checklist 9, 20, 54, 74, 81, 85, 103).
+//! Clusters of both families of addresses, and of IPv6 alone (spec network.md, checklist 9, 20, 54, 64, 74, 81, 85, 103).
 
-use super::{LIMIT, NODE_IP, Net, STEP, TOKEN, fetch_here, own_network, service, web};
-use crate::harness::{eventually, run};
+use super::{
+    LIMIT, Machine, NODE_IP, Net, STEP, TOKEN, fetch_here, node_tokens, on, own_network, service,
+    web, with_token,
+};
+use crate::harness::{eventually, program, run, temp_dir};
 use std::path::Path;
 use std::process::Command;
 
-const NODE_IP_SIX: &str = "2001:db8::10";
+pub(super) const NODE_IP_SIX: &str = "2001:db8::10";
 
 /// A network of one's own with an address of each family.
-fn own_dual_network() -> Option<()> {
+pub(super) fn own_dual_network() -> Option<()> {
     if !Path::new("/proc/sys/net/ipv6").exists() {
         eprintln!("skipped: no IPv6");
         return None;
@@ -24,7 +27,7 @@ fn own_dual_network() -> Option<()> {
 }
 
 /// A web server for both families.
-fn web_of_both(name: &str, app: &str) -> String {
+pub(super) fn web_of_both(name: &str, app: &str) -> String {
     web(name, app, "").replace("http.server 8080", "http.server --bind :: 8080")
 }
 
@@ -191,4 +194,68 @@ fn items_9_54_a_cluster_of_ipv6_alone() {
     );
     let url = format!("http://[{NODE_IP_SIX}]:30080");
     assert_eq!(fetch_here(&url).as_deref(), Ok("web"));
+}
+
+#[test]
+fn items_54_64_pods_of_two_nodes_in_both_families() {
+    if program("nsenter").is_none() || own_dual_network().is_none() {
+        return;
+    }
+    let tokens = temp_dir();
+    let file = node_tokens(tokens.path());
+    let args = [
+        "--service-cluster-ip-range",
+        "fd00:10:96::/112,10.96.0.0/16",
+        "--bind-address",
+        "::",
+        "--advertise-address",
+        NODE_IP_SIX,
+        "--token-auth-file",
+        &file,
+    ];
+    let Some(net) = Net::here(&args) else { return };
+    let port = net.cluster.server.rsplit(':').next().unwrap();
+    let server = format!("https://[{NODE_IP_SIX}]:{port}");
+    let kubeconfig = with_token(&net.cluster.kubeconfig, &server, "secret");
+    let ways = [
+        "-6 address add 2001:db8::11/64 dev up1 nodad",
+        "-6 route add default via 2001:db8::1",
+    ];
+    let _other = Machine::start(&kubeconfig, &ways);
+    net.wait_node("node-2");
+    // It is ready when it reaches the API server and a pod of the other node, by name.
+    let probe = "exec: {command: [sh, -c, 'curl -sSk --max-time 5 https://kubernetes.default.svc/version \
+                 && curl -sS -4 --max-time 5 http://near && curl -sS -6 --max-time 5 http://near']}";
+    let far = web_of_both("far", "far").replace("httpGet: {path: /, port: 8080}", probe);
+    let far = far.replace("periodSeconds: 1", "periodSeconds: 1, timeoutSeconds: 16");
+    let both = "ipFamilyPolicy: RequireDualStack, ports: [{port: 80, targetPort: 8080}]";
+    let all = [
+        on(&web_of_both("near", "near"), "node-1"),
+        on(&far, "node-2"),
+        service("near", both),
+        service("far", both),
+    ];
+    net.create(&all.concat());
+    net.wait_ready(&["near", "far"]);
+    // The node has asked for the families: it has no flag that says.
+    assert_eq!(
+        net.path("pod/far", ".status.hostIPs[*].ip"),
+        "2001:db8::11 192.0.2.11"
+    );
+    let ips = net.path("pod/far", ".status.podIPs[*].ip");
+    let (six, four) = ips.split_once(' ').unwrap();
+    for url in [
+        format!("http://[{six}]:8080"),
+        format!("http://{four}:8080"),
+    ] {
+        eventually(&url, STEP, || {
+            net.fetch("near", &url).as_deref() == Ok("far")
+        });
+    }
+    for flag in ["-4", "-6"] {
+        let url = format!("{flag} http://far");
+        eventually(&url, STEP, || {
+            net.fetch("near", &url).as_deref() == Ok("far")
+        });
+    }
 }

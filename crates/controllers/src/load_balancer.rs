@@ -1,8 +1,11 @@
-//! Addresses for Services of type LoadBalancer on machines without a cloud: those of the nodes themselves (spec network.md
-//! 2.5). Nothing has to listen there: the Service proxy of each node takes what is sent to an address in the status.
+//! Addresses for Services of type LoadBalancer on machines without a cloud: those of the nodes themselves, or of a range for
+//! which one node or another answers (spec network.md 2.5). Nothing has to listen there: the Service proxy of each node takes
+//! what is sent to an address in the status.
 //!
 //! A Service whose `loadBalancerClass` is set is somebody else's, and so is one whose addresses somebody else has written:
 //! who wrote them stands in `managedFields`.
+
+mod announced;
 
 use crate::controller::{Context, Error, Next, Reconcile, Spawner, cluster_key, gone_is_none};
 use crate::informers::Informers;
@@ -10,9 +13,9 @@ use crate::notices::{Notices, Tone};
 use async_trait::async_trait;
 use davit_client::ObjectKey;
 use davit_netplan::{
-    BalanceVerdict, Balanced, BalancerAddress, BalancerAddresses, balance, balanced_at,
-    balancer_addresses_of, host_ports, is_balanced_by, keeps_to_nodes, nodes_with_endpoints,
-    wants_balancer,
+    BalanceVerdict, Balanced, BalancerAddress, BalancerAddresses, BalancerPool, PROXIES_SERVICES,
+    addresses_of, balance, balance_from, balanced_at, balancer_addresses_of, external_addresses_of,
+    host_ports, is_balanced_by, keeps_to_nodes, nodes_with_endpoints, wants_balancer,
 };
 use k8s_openapi::api::core::v1::{Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -21,7 +24,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use parking_lot::Mutex;
 use serde_json::json;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,10 +40,12 @@ const OTHERS: Duration = Duration::from_secs(10);
 const ALL: &str = "services";
 
 /// Where Services of type LoadBalancer have their addresses from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum LoadBalancing {
     /// The addresses of nodes that are ready.
     Nodes,
+    /// A range of addresses of their own, each of which a node that is ready answers for.
+    Range(BalancerPool),
     /// Nowhere: another load balancer's matter.
     #[default]
     Others,
@@ -65,6 +70,7 @@ struct Owner {
 pub(crate) fn spawn(spawner: &mut Spawner<'_>, from: LoadBalancing) {
     let informers = spawner.informers.clone();
     let notices = Notices::new(spawner.events("service-controller"));
+    let gives = from != LoadBalancing::Others;
     let queue = spawner.controller(LoadBalancer {
         client: spawner.client.clone(),
         informers: informers.clone(),
@@ -82,7 +88,7 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, from: LoadBalancing) {
             Vec::new()
         }
     });
-    if from == LoadBalancing::Others {
+    if !gives {
         return;
     }
     let matters = |old: &Node, new: &Node| balancer_addresses_of(old) != balancer_addresses_of(new);
@@ -97,6 +103,9 @@ pub(crate) fn spawn(spawner: &mut Spawner<'_>, from: LoadBalancing) {
     });
     let services = informers.services.clone();
     let endpoints = move |slice: &EndpointSlice| {
+        if announced::is_announcement(slice) {
+            return all();
+        }
         let service = service_of(slice);
         let service = service.and_then(|key| services.get(Some(&key.namespace), &key.name));
         match service {
@@ -196,6 +205,19 @@ impl LoadBalancer {
         Balanced { service, nodes }
     }
 
+    /// The addresses of nodes whose agents answer for others.
+    fn announcing(&self) -> Vec<BalancerAddress> {
+        let mut found = BalancerAddresses::default();
+        for node in self.informers.nodes.list() {
+            let annotations = node.metadata.annotations.as_ref();
+            let proxies = annotations.and_then(|all| all.get(PROXIES_SERVICES));
+            if proxies.is_some_and(|proxies| proxies == "true") {
+                found.add_node(&node, &[]);
+            }
+        }
+        found.all()
+    }
+
     /// The addresses of nodes, and who has ports there.
     fn addresses(&self) -> Vec<BalancerAddress> {
         let informers = &self.informers;
@@ -262,12 +284,31 @@ impl LoadBalancer {
 
     async fn give(&self) -> Result<(), Error> {
         let wishes = self.wishes().await?;
+        self.announce(&BTreeMap::new()).await?;
         if wishes.is_empty() {
             return Ok(());
         }
         let places = self.addresses();
+        self.write_all(balance(&places, &wishes)).await
+    }
+
+    /// Addresses of a range, and the nodes that answer for them. What is given up is first nobody's to answer for.
+    async fn give_from(&self, pool: &BalancerPool) -> Result<(), Error> {
+        let wishes = self.wishes().await?;
+        let nodes = self.informers.nodes.list();
+        let taken = nodes
+            .iter()
+            .flat_map(|node| addresses_of(node).chain(external_addresses_of(node)));
+        let taken: BTreeSet<IpAddr> = taken.collect();
+        let (places, held) = (self.announcing(), self.announced());
+        let pooled = balance_from(pool, &taken, &places, &held, &wishes);
+        self.announce(&pooled.announcers).await?;
+        self.write_all(pooled.verdicts).await
+    }
+
+    async fn write_all(&self, verdicts: Vec<(&Balanced, BalanceVerdict)>) -> Result<(), Error> {
         let mut failed = None;
-        for (wish, verdict) in balance(&places, &wishes) {
+        for (wish, verdict) in verdicts {
             let none = BTreeSet::new();
             let addresses = match &verdict {
                 BalanceVerdict::Given(addresses) => addresses,
@@ -295,6 +336,7 @@ impl LoadBalancer {
 
     /// Takes back what was given before it was switched off, and says who has to give addresses now.
     async fn leave_to_others(&self) -> Result<Next, Error> {
+        self.announce(&BTreeMap::new()).await?;
         let now = Timestamp::now();
         let mut next = Next::Wait;
         for wish in self.wishes().await? {
@@ -326,8 +368,9 @@ impl Reconcile for LoadBalancer {
 
     async fn sync(&self, _: &ObjectKey) -> Result<Next, Error> {
         self.forget_the_gone();
-        match self.from {
+        match &self.from {
             LoadBalancing::Nodes => self.give().await.map(|()| Next::Wait),
+            LoadBalancing::Range(pool) => self.give_from(pool).await.map(|()| Next::Wait),
             LoadBalancing::Others => self.leave_to_others().await,
         }
     }

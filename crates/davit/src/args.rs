@@ -11,6 +11,8 @@ use crate::scheduler_flags::SchedulerFlags;
 use anyhow::{Context, Result, anyhow};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use davit_api::features::Features;
+use davit_controllers::LoadBalancing;
+use davit_netplan::BalancerPool;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -247,11 +249,21 @@ pub(crate) enum LoadBalancer {
     None,
 }
 
-impl From<LoadBalancer> for davit_controllers::LoadBalancing {
-    fn from(chosen: LoadBalancer) -> Self {
-        match chosen {
-            LoadBalancer::Node => Self::Nodes,
-            LoadBalancer::None => Self::Others,
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct BalancerRange {
+    /// Addresses that Services of type LoadBalancer have, one each, instead of those of nodes: addresses of the nodes' own
+    /// network that no machine has (`192.0.2.200-192.0.2.220,2001:db8::/120`). A node that is ready answers for each
+    #[arg(long, value_name = "RANGE,...", conflicts_with = "load_balancer")]
+    load_balancer_range: Option<BalancerPool>,
+}
+
+impl LoadBalancer {
+    /// Where addresses come from: a range that was given is it.
+    pub(crate) fn or_range(self, range: &BalancerRange) -> LoadBalancing {
+        match (&range.load_balancer_range, self) {
+            (Some(pool), _) => LoadBalancing::Range(pool.clone()),
+            (None, Self::Node) => LoadBalancing::Nodes,
+            (None, Self::None) => LoadBalancing::Others,
         }
     }
 }
@@ -284,6 +296,8 @@ pub(crate) struct Up {
     /// from another load balancer
     #[arg(long, value_name = "FROM", value_enum, default_value_t = LoadBalancer::Node, conflicts_with = "no_controllers")]
     pub(crate) load_balancer: LoadBalancer,
+    #[command(flatten)]
+    pub(crate) balancer_range: BalancerRange,
     /// Directory of the executables of FlexVolume drivers that attach volumes [default: that of --volume-plugin-dir]
     #[arg(long, value_name = "DIR")]
     pub(crate) flex_volume_plugin_dir: Option<PathBuf>,
@@ -435,6 +449,8 @@ pub(crate) struct NodeOptions {
     pub(crate) dns: bool,
     #[command(flatten)]
     pub(crate) proxy: crate::proxy_flags::ProxyFlags,
+    #[command(flatten)]
+    pub(crate) routes: crate::route_flags::RouteFlags,
     /// Where the volumes of class `standard` are kept on this node [default: `volumes` below the data dir]
     #[arg(long, value_name = "DIR")]
     pub(crate) volumes_dir: Option<PathBuf>,
@@ -532,6 +548,8 @@ pub(crate) struct Controllers {
     /// from another load balancer
     #[arg(long, value_name = "FROM", value_enum, default_value_t = LoadBalancer::None)]
     pub(crate) load_balancer: LoadBalancer,
+    #[command(flatten)]
+    pub(crate) balancer_range: BalancerRange,
     /// Directory of the executables of FlexVolume drivers that attach volumes
     /// [default: /usr/libexec/kubernetes/kubelet-plugins/volume/exec/]
     #[arg(long, value_name = "DIR")]

@@ -43,6 +43,7 @@ mod protection;
 mod proxy;
 mod proxy_config;
 mod proxy_flags;
+mod route_flags;
 mod scheduler;
 mod scheduler_flags;
 mod scratch;

@@ -145,9 +145,18 @@ pub(crate) async fn open(
     node: &mut davit_node::NodeOptions,
 ) -> Result<Opened> {
     let opened = choose(options, node_paths, data_dir, services, node).await?;
-    let given = options.proxy.given();
-    if opened.own.is_none() && !given.is_empty() {
-        tracing::warn!("{}: this node proxies no Services", given.join(", "));
+    if opened.own.is_none() {
+        for (given, words) in [
+            (options.proxy.given(), "this node proxies no Services"),
+            (
+                options.routes.given(),
+                "davit does not connect pods on this node",
+            ),
+        ] {
+            if !given.is_empty() {
+                tracing::warn!("{}: {words}", given.join(", "));
+            }
+        }
     }
     Ok(opened)
 }
@@ -208,6 +217,7 @@ async fn choose(
             resolv_conf: node.resolv_conf.clone(),
         }),
         proxy: options.proxy.options(node.address)?,
+        ways: options.routes.options(),
     };
     let opening = tokio::task::spawn_blocking(|| NodeNetwork::open(made));
     let own = match opening.await.context("the pods' network")? {

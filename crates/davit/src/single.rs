@@ -116,7 +116,7 @@ pub(crate) async fn controllers(args: Controllers) -> Result<()> {
             })
             .transpose()?,
         dns_addresses: dns_addresses(args.service_cluster_ip_range, args.dns),
-        load_balancing: args.load_balancer.into(),
+        load_balancing: args.load_balancer.or_range(&args.balancer_range),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: args.flex_volume_plugin_dir.clone(),
         features: args.attached.gates.feature_gates.clone(),

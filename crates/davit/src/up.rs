@@ -288,7 +288,7 @@ fn controllers(
             args.server.services.service_cluster_ip_range,
             args.node.dns,
         ),
-        load_balancing: args.load_balancer.into(),
+        load_balancing: args.load_balancer.or_range(&args.balancer_range),
         default_storage_class: args.default_storage_class == DefaultStorageClass::Local,
         flex_volume_plugin_dir: flex_volume_plugin_dir(args),
         features: args.node.kubelet.features()?,

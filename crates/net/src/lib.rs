@@ -9,5 +9,6 @@ mod namespace;
 pub mod nft;
 pub mod route;
 mod socket;
+pub mod tunnel;
 
 pub use namespace::within;

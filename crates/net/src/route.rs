@@ -9,13 +9,15 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const ADDRESS_HEADER: usize = 8;
-const LINK_HEADER: usize = 16;
+pub(crate) const LINK_HEADER: usize = 16;
 const ROUTE_HEADER: usize = 12;
 
 // linux/if_link.h and linux/veth.h
-const IFLA_INFO_KIND: u16 = 1;
-const IFLA_INFO_DATA: u16 = 2;
+pub(crate) const IFLA_INFO_KIND: u16 = 1;
+pub(crate) const IFLA_INFO_DATA: u16 = 2;
 const VETH_INFO_PEER: u16 = 1;
+/// `RTNH_F_ONLINK`
+const ON_LINK: u32 = 4;
 
 /// Flags of an address that whoever set it chose; the kernel sets the others.
 const CHOSEN: u32 = libc::IFA_F_NODAD
@@ -27,7 +29,7 @@ const CHOSEN: u32 = libc::IFA_F_NODAD
 /// A device of the namespace a [`Netlink`] was opened in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Link {
-    index: u32,
+    pub(crate) index: u32,
 }
 
 /// An address that stays when its device moves.
@@ -72,6 +74,8 @@ pub struct Route {
     pub protocol: u8,
     /// Of several to the same destination the one with the least is taken; 0 unless several make some.
     pub metric: u32,
+    /// The router is at the other end of the link, whatever the addresses of the link say.
+    pub on_link: bool,
 }
 
 /// What a device is called and how large its packets may be.
@@ -88,11 +92,11 @@ pub struct Found {
 /// A connection to the kernel, for the namespace the thread is in when it is opened.
 #[derive(Debug)]
 pub struct Netlink {
-    socket: Socket,
+    pub(crate) socket: Socket,
 }
 
 /// An `ifinfomsg`.
-fn link_header(index: u32, flags: u32) -> Vec<u8> {
+pub(crate) fn link_header(index: u32, flags: u32) -> Vec<u8> {
     let mut body = vec![0; 4];
     for number in [index, flags, flags] {
         body.extend(number.to_ne_bytes());
@@ -107,14 +111,14 @@ pub(crate) fn octets(address: IpAddr) -> Vec<u8> {
     }
 }
 
-fn address_of(octets: &[u8]) -> Option<IpAddr> {
+pub(crate) fn address_of(octets: &[u8]) -> Option<IpAddr> {
     match *octets {
         [a, b, c, d] => Some(Ipv4Addr::new(a, b, c, d).into()),
         _ => Some(Ipv6Addr::from(<[u8; 16]>::try_from(octets).ok()?).into()),
     }
 }
 
-fn family(address: IpAddr) -> u8 {
+pub(crate) fn family(address: IpAddr) -> u8 {
     let family = match address {
         IpAddr::V4(_) => libc::AF_INET,
         IpAddr::V6(_) => libc::AF_INET6,
@@ -150,7 +154,8 @@ fn route_message(kind: u16, flags: u16, route: &Route) -> Message {
         scope,
         leads,
     ];
-    header.extend(0_u32.to_ne_bytes());
+    let on_link = if route.on_link { ON_LINK } else { 0 };
+    header.extend(on_link.to_ne_bytes());
     let mut message = Message::new(kind, flags, &header);
     if route.bits > 0 {
         message.put(libc::RTA_DST, &octets(route.to));
@@ -198,10 +203,11 @@ fn read_route(body: &[u8]) -> Option<Route> {
         metric: attribute(rest, libc::RTA_PRIORITY)
             .and_then(|value| number32(value, 0))
             .unwrap_or_default(),
+        on_link: number32(body, 8).is_some_and(|flags| flags & ON_LINK != 0),
     })
 }
 
-fn read_link(body: &[u8]) -> Option<Found> {
+pub(crate) fn read_link(body: &[u8]) -> Option<Found> {
     let rest = body.get(LINK_HEADER..)?;
     Some(Found {
         link: Link {
@@ -212,7 +218,7 @@ fn read_link(body: &[u8]) -> Option<Found> {
     })
 }
 
-fn unless(code: i32, result: io::Result<Vec<Vec<u8>>>) -> io::Result<bool> {
+pub(crate) fn unless(code: i32, result: io::Result<Vec<Vec<u8>>>) -> io::Result<bool> {
     match result {
         Ok(_) => Ok(true),
         Err(error) if error.raw_os_error() == Some(code) => Ok(false),
@@ -340,10 +346,20 @@ impl Netlink {
     /// # Errors
     /// What the kernel says.
     pub fn all_addresses(&mut self) -> io::Result<Vec<(IpAddr, u8)>> {
+        let placed = self.placed_addresses()?.into_iter();
+        Ok(placed.map(|(_, address, bits)| (address, bits)).collect())
+    }
+
+    /// All addresses of this machine with their devices and prefix lengths.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn placed_addresses(&mut self) -> io::Result<Vec<(Link, IpAddr, u8)>> {
         let read = |body: &Vec<u8>| {
             let rest = body.get(ADDRESS_HEADER..)?;
             let address = attribute(rest, libc::IFA_LOCAL).or(attribute(rest, libc::IFA_ADDRESS));
-            Some((address_of(address?)?, body[1]))
+            let index = number32(body, 4)?;
+            Some((Link { index }, address_of(address?)?, body[1]))
         };
         Ok(self.dump_addresses()?.iter().filter_map(read).collect())
     }
@@ -389,6 +405,34 @@ impl Netlink {
             attributes,
         };
         self.add_address(link, &address)
+    }
+
+    /// Gives a device an address that neighbours are answered for, and that this machine does not send from of itself.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn add_answered_address(&mut self, link: &Link, address: IpAddr) -> io::Result<()> {
+        let flags = libc::IFA_F_NODAD | libc::IFA_F_NOPREFIXROUTE;
+        let [low, ..] = flags.to_le_bytes();
+        let scope = match address {
+            // sources are chosen among those of wider scope
+            IpAddr::V4(_) => libc::RT_SCOPE_LINK,
+            IpAddr::V6(_) => libc::RT_SCOPE_UNIVERSE,
+        };
+        let mut header = vec![family(address), bits_of(address), low, scope];
+        header.extend(link.index.to_ne_bytes());
+        let mut message = Message::new(libc::RTM_NEWADDR, REQUEST | REPLACE, &header);
+        let octets = octets(address);
+        message
+            .put(libc::IFA_LOCAL, &octets)
+            .put(libc::IFA_ADDRESS, &octets)
+            .put(libc::IFA_FLAGS, &flags.to_ne_bytes());
+        if address.is_ipv6() {
+            // or among those that are preferred: this one is so for no time, and valid without end
+            let times = [0, u32::MAX, 0, 0].map(u32::to_ne_bytes).concat();
+            message.put(libc::IFA_CACHEINFO, &times);
+        }
+        self.socket.ask(&message).map(drop)
     }
 
     /// Takes such an address away; whether it was there.

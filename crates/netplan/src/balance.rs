@@ -2,12 +2,14 @@
 
 mod assign;
 mod places;
+mod pool;
 
 pub use assign::{BalanceVerdict, Balanced, balance};
 pub use places::{
     BalancerAddress, BalancerAddresses, BalancerPort, balancer_addresses_of, host_ports,
     nodes_with_endpoints,
 };
+pub use pool::{BalancerPool, BalancerPoolError, Pooled, balance_from};
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

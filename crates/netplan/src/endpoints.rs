@@ -149,8 +149,8 @@ impl Endpoints {
         here.map(|((address, _), _)| *address)
     }
 
-    /// Those that a packet may go to.
-    pub(crate) fn choose(&self, scope: Scope) -> Vec<(IpAddr, u16)> {
+    /// Those that a packet may go to; a part of them, of at most `most`.
+    pub(crate) fn choose(&self, scope: Scope, most: usize) -> Vec<(IpAddr, u16)> {
         let within = |e: &&Endpoint| scope == Scope::Cluster || e.local;
         let ready: Vec<&Endpoint> = self
             .all
@@ -170,7 +170,7 @@ impl Endpoints {
             }
         };
         let chosen = self.all.iter().filter(|(_, e)| within(e) && allowed(e));
-        bounded(chosen.map(|(at, _)| *at).collect())
+        bounded(chosen.map(|(at, _)| *at).collect(), most.min(MOST))
     }
 }
 
@@ -188,16 +188,16 @@ fn topology(ready: &[&Endpoint]) -> fn(&Endpoint) -> bool {
     }
 }
 
-/// At most [`MOST`] of them; which depends on the endpoints alone, so that one more moves few.
-fn bounded(mut all: Vec<(IpAddr, u16)>) -> Vec<(IpAddr, u16)> {
-    if all.len() > MOST {
+/// At most so many of them; which depends on the endpoints alone, so that one more moves few.
+fn bounded(mut all: Vec<(IpAddr, u16)>, most: usize) -> Vec<(IpAddr, u16)> {
+    if all.len() > most {
         all.sort_by_key(|(address, port)| {
             // of an IPv6 address both halves count
             let [high, low] = [number(*address) >> 64, number(*address)].map(|half| half as u64);
             let number = (low ^ high.rotate_left(24)) << 16 ^ u64::from(*port);
             number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32)
         });
-        all.truncate(MOST);
+        all.truncate(most);
         all.sort_unstable();
     }
     all

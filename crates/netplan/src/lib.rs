@@ -24,9 +24,9 @@ mod service;
 mod service_ranges;
 
 pub use balance::{
-    BalanceVerdict, Balanced, BalancerAddress, BalancerAddresses, BalancerPort, balance,
-    balanced_at, balancer_addresses_of, host_ports, is_balanced_by, keeps_to_nodes,
-    nodes_with_endpoints, wants_balancer,
+    BalanceVerdict, Balanced, BalancerAddress, BalancerAddresses, BalancerPool, BalancerPoolError,
+    BalancerPort, Pooled, balance, balance_from, balanced_at, balancer_addresses_of, host_ports,
+    is_balanced_by, keeps_to_nodes, nodes_with_endpoints, wants_balancer,
 };
 pub use chain::{Chain, Choice, Masquerade};
 pub use endpoints::{Node, Scope};
@@ -39,7 +39,7 @@ pub use placement::{SlicePlacement, place_endpoints, same_ports};
 pub use plan::{HealthCheck, Key, Map, Nowhere, Plan, Protocol, Value};
 pub use policy::{
     Allowance, CompiledPolicy, Isolation, MAX_COST, NamedPort, NamespaceScope, Peers, PodGroup,
-    PodScope, PolicyPod, PolicyWorld, PortRange,
+    PodScope, PolicyPod, PolicyWorld, PortRange, RangesByNode,
 };
 pub use service::plan;
 pub use service_ranges::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};

@@ -8,7 +8,7 @@ mod read;
 mod world;
 
 pub use read::{CompiledPolicy, NamedPort, PolicyPod};
-pub use world::PolicyWorld;
+pub use world::{PolicyWorld, RangesByNode};
 
 use crate::{Network, Protocol};
 use davit_api::selector::Selector;

@@ -12,6 +12,9 @@ use std::net::IpAddr;
 
 /// Where the numbers of this node's endpoints begin.
 const LOCAL: u32 = 1 << 16;
+/// Endpoints that are told to the kernel for one Service, each as often as there are addresses and ports that lead to it.
+/// With more of these, each leads to fewer endpoints.
+const MOST_ENDPOINTS: usize = 1 << 16;
 /// Seconds that a client keeps its endpoint unless the Service says (`sessionAffinityConfig.clientIP.timeoutSeconds`).
 const AFFINITY: u32 = 10_800;
 
@@ -33,6 +36,10 @@ pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node, family: F
         return plan;
     };
     let addresses = Addresses::of(service, spec, node, family);
+    let ports = spec.ports.as_ref().map_or(0, Vec::len);
+    // with the ports of nodes
+    let places = ports.saturating_mul(addresses.len() + 1);
+    let most = (MOST_ENDPOINTS / places.max(1)).max(1);
     let mut ready = BTreeSet::new();
     for address in &addresses.cluster {
         let key = Key::cluster_address(*address);
@@ -52,6 +59,7 @@ pub fn plan(service: &Service, slices: &[&EndpointSlice], node: &Node, family: F
             port: number,
             node_port: node_port(port).filter(|_| has_family(spec, family)),
             endpoints: Endpoints::of(slices, name, protocol, node, family),
+            most,
             family,
         };
         ready.extend(reached.endpoints.ready_here());
@@ -160,6 +168,12 @@ impl Addresses {
     }
 }
 
+impl Addresses {
+    fn len(&self) -> usize {
+        self.cluster.len() + self.external.len() + self.balanced.len()
+    }
+}
+
 /// One port of a Service.
 struct Port<'a> {
     spec: &'a ServiceSpec,
@@ -167,6 +181,8 @@ struct Port<'a> {
     port: u16,
     node_port: Option<u16>,
     endpoints: Endpoints,
+    /// How many of them a packet may go to.
+    most: usize,
     family: Family,
 }
 
@@ -180,8 +196,8 @@ enum Target {
 impl Port<'_> {
     fn enter(&self, addresses: &Addresses, plan: &mut Plan) {
         let (cluster, local) = (
-            self.endpoints.choose(Scope::Cluster),
-            self.endpoints.choose(Scope::Local),
+            self.endpoints.choose(Scope::Cluster, self.most),
+            self.endpoints.choose(Scope::Local, self.most),
         );
         let internal = self.internal(&cluster, &local);
         if local.is_empty() && self.endpoints.any() {

@@ -62,6 +62,10 @@ impl Host for Alone {
         node::write_sets(&self.tables, &seen).map_err(failed("sets of addresses"))
     }
 
+    fn keep(&self, _: &Seen) -> Result<(), Error> {
+        Ok(())
+    }
+
     fn restored(&self) -> Result<(), Error> {
         Ok(())
     }

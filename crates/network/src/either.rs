@@ -46,17 +46,21 @@ impl CniOrOwn {
 #[async_trait]
 impl Network for CniOrOwn {
     async fn ready(&self) -> Result<(), Error> {
-        match self.is_configured().await {
+        let is_configured = self.is_configured().await;
+        self.own.set_beside_cni(is_configured).await?;
+        match is_configured {
             true => self.cni.ready().await,
             false => self.own.ready().await,
         }
     }
 
     async fn attach(&self, pod: &PodNetwork) -> Result<Vec<String>, Error> {
-        match self.is_configured().await {
-            true => self.cni.attach(pod).await,
-            false => self.own.attach(pod).await,
+        if !self.is_configured().await {
+            return self.own.attach(pod).await;
         }
+        // before the pod asks for names
+        self.own.set_beside_cni(true).await?;
+        self.cni.attach(pod).await
     }
 
     async fn detach(&self, pod: &PodNetwork) -> Result<(), Error> {

@@ -26,6 +26,8 @@ use tokio_util::sync::CancellationToken;
 const PAUSE: Duration = Duration::from_millis(50);
 /// After a failure, and between looks at whether the table is there.
 const RETRY: Duration = Duration::from_secs(2);
+/// Between looks at what others may have changed: devices that go down take their routes with them.
+const KEEP: Duration = Duration::from_secs(10);
 /// How long the API server may take to list everything before that is worth a warning.
 const SYNC_WARNING: Duration = Duration::from_secs(30);
 /// When an endpoint of a slice has changed, as the controllers say.
@@ -35,6 +37,8 @@ const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 pub(crate) trait Host: Send + Sync + 'static {
     /// Brings everything but Services to what is seen. Blocks.
     fn adjust(&self, seen: &Seen) -> Result<(), Error>;
+    /// Brings what others may have changed, or what did not work, to what was seen last. Blocks.
+    fn keep(&self, seen: &Seen) -> Result<(), Error>;
     /// The table was made anew: enters what others than the proxy have in it. Blocks.
     fn restored(&self) -> Result<(), Error>;
 }
@@ -61,8 +65,9 @@ pub(crate) struct Follower {
     /// One for each table.
     proxies: Arc<Mutex<Vec<Proxy>>>,
     told: Told,
-    /// What was written last.
+    /// What was written last, and when it was looked after.
     seen: Seen,
+    kept: Instant,
     here: Here,
     dirty: BTreeSet<ObjectKey>,
     /// When the changes were made that are to be written.
@@ -127,6 +132,7 @@ impl Follower {
             proxies: Arc::default(),
             told,
             seen: Seen::default(),
+            kept: Instant::now(),
             here: Here {
                 name: node,
                 ..Here::default()
@@ -283,7 +289,9 @@ impl Follower {
             .flatten();
         let services: BTreeSet<Network> = texts.filter_map(|text| text.parse().ok()).collect();
         let nodes = nodes.iter().map(AsRef::as_ref);
-        let seen = Seen::new(own.as_deref(), nodes, services);
+        let mut seen = Seen::new(own.as_deref(), nodes, services);
+        let addresses = self.services.slices.list_indexed(node::ADDRESSES);
+        seen.announced = node::announced_by(name, addresses.iter().map(AsRef::as_ref));
         let labels = own.as_ref().and_then(|node| node.metadata.labels.as_ref());
         let zone = labels.and_then(|labels| labels.get("topology.kubernetes.io/zone"));
         let here = Here {
@@ -312,6 +320,10 @@ impl Follower {
                 .map_err(failed("addresses of the node"))
         });
         seen.addresses = found.await?;
+        // on a device of this machine, and none of its own
+        let announced = &seen.announced;
+        seen.addresses
+            .retain(|address| !announced.contains(address));
         if seen != self.seen {
             let (host, new) = (self.host.clone(), seen.clone());
             blocking(move || host.adjust(&new)).await?;
@@ -373,13 +385,26 @@ impl Follower {
             Ok(restored)
         });
         match restored.await {
-            Ok(false) => {}
+            Ok(false) => self.keep().await,
             Ok(true) => {
                 tracing::warn!("the network's table was removed by somebody: made anew");
                 self.seen = Seen::default();
                 self.proxies.lock().iter_mut().for_each(Proxy::forget);
             }
             Err(error) => tracing::warn!(%error, "looking at the network's table"),
+        }
+    }
+}
+
+impl Follower {
+    async fn keep(&mut self) {
+        if self.kept.elapsed() < KEEP {
+            return;
+        }
+        self.kept = Instant::now();
+        let (host, seen) = (self.host.clone(), self.seen.clone());
+        if let Err(error) = blocking(move || host.keep(&seen)).await {
+            tracing::warn!(%error, "network of the node");
         }
     }
 }

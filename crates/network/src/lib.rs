@@ -13,6 +13,7 @@
 )]
 
 mod alone;
+mod announce;
 mod dns;
 mod either;
 mod follower;
@@ -33,6 +34,7 @@ mod ruleset;
 mod tables;
 mod told;
 mod watch;
+mod ways;
 
 pub use alone::{LocalPods, ProxyAlone};
 pub use dns::{DnsAlone, DnsOptions};
@@ -42,6 +44,7 @@ pub use pods::PodLinks;
 pub use ranges::{Claims, RangeError};
 pub use told::ProxyOptions;
 pub use watch::{NodeNetwork, Options};
+pub use ways::{NodeRoutes, WayOptions};
 
 use davit_net::nft::Table;
 use davit_net::route::Netlink;
@@ -122,6 +125,7 @@ pub fn remove(data_dir: &Path) -> Result<(), Error> {
     }
     let withdrawn = withdraw(&links, metric_of(data_dir), &ranges);
     withdrawn.map_err(failed("removing links, addresses and routes"))?;
+    announce::withdraw(data_dir).map_err(failed("removing addresses of load balancers"))?;
     // Last, so that what could not be removed is found again.
     Claims::of_nodes().release(data_dir)?;
     Claims::of_clusters().release(data_dir)?;
@@ -140,8 +144,9 @@ fn sweep(data_dir: &Path) -> Result<(), Error> {
 
 fn withdraw(links: &str, metric: u32, ranges: &[Network]) -> io::Result<()> {
     let mut netlink = Netlink::open()?;
+    let tunnels = Family::ALL.map(|family| rules::tunnel_name(links, family));
     for found in netlink.links()? {
-        if found.name.starts_with(links) {
+        if found.name.starts_with(links) || tunnels.contains(&found.name) {
             netlink.remove_link(&found.name)?;
         }
     }

@@ -36,6 +36,14 @@ pub(crate) enum Map {
     ServiceRanges,
     /// Ranges of pods that somebody else connects: what they send is the cluster's own.
     ForeignPods,
+    /// Addresses of the other nodes.
+    Nodes,
+    /// Ranges of the other nodes' pods.
+    OtherPods,
+    /// The addresses by which this node's pods reach everything.
+    Gateways,
+    /// Addresses of load balancers that this node answers for.
+    Announced,
     /// Address of a pod here: what becomes of connections to it.
     Ingress,
     /// Address of a pod here: what becomes of its connections.
@@ -45,7 +53,7 @@ pub(crate) enum Map {
 }
 
 impl Map {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 21] = [
         Self::Endpoints,
         Self::Hairpin,
         Self::Services,
@@ -60,6 +68,10 @@ impl Map {
         Self::Inside,
         Self::ServiceRanges,
         Self::ForeignPods,
+        Self::Nodes,
+        Self::OtherPods,
+        Self::Gateways,
+        Self::Announced,
         Self::Ingress,
         Self::Egress,
         Self::Affinity,
@@ -82,6 +94,10 @@ impl Map {
             Self::Inside => "inside",
             Self::ServiceRanges => "service-ranges",
             Self::ForeignPods => "foreign-pods",
+            Self::Nodes => "nodes",
+            Self::OtherPods => "other-pods",
+            Self::Gateways => "gateways",
+            Self::Announced => "announced",
             Self::Ingress => "ingress",
             Self::Egress => "egress",
             Self::Affinity => "affinity",
@@ -101,7 +117,11 @@ impl Map {
             | Self::NodeAddresses
             | Self::Inside
             | Self::ServiceRanges
-            | Self::ForeignPods => (ONE, Values::None),
+            | Self::ForeignPods
+            | Self::Nodes
+            | Self::OtherPods
+            | Self::Gateways
+            | Self::Announced => (ONE, Values::None),
             Self::Ingress | Self::Egress => (ONE, Values::Verdicts),
             Self::Affinity => (CLIENT, ENDPOINT),
         };
@@ -109,7 +129,10 @@ impl Map {
             name: self.name(),
             keys,
             values,
-            intervals: matches!(self, Self::Inside | Self::ServiceRanges | Self::ForeignPods),
+            intervals: matches!(
+                self,
+                Self::Inside | Self::ServiceRanges | Self::ForeignPods | Self::OtherPods
+            ),
             dynamic: (self == Self::Affinity).then_some(CLIENTS),
         }
     }

@@ -1,12 +1,12 @@
 //! What the nodes of the cluster mean for this one: its own range of pods, and the ways to those of the others.
 
 use crate::maps::Map;
-use crate::pods::{PROTOCOL, PodLinks};
+use crate::pods::PodLinks;
 use crate::ruleset::{Ruleset, Update, Wanted};
 use crate::tables::Tables;
-use davit_net::route::{Link, Netlink, Route};
+use davit_net::route::{Link, Netlink};
 use davit_netplan::{
-    Family, Network, addresses_of, external_addresses_of, number, octets, ranges_of,
+    Family, Network, RangesByNode, addresses_of, external_addresses_of, number, octets, ranges_of,
 };
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::discovery::v1::EndpointSlice;
@@ -19,6 +19,8 @@ const MULTICAST: [&str; 2] = ["224.0.0.0/4", "ff00::/8"];
 
 /// The slices in which the controllers publish where nodes' pods are, in the index.
 pub(crate) const NODES: &str = "kube-system/davit-nodes";
+/// The slices in which the controllers say which node answers for which address, in the index.
+pub(crate) const ADDRESSES: &str = "kube-system/davit-addresses";
 /// The range of the pods of a slice's node.
 const RANGE: &str = "davit.dev/pod-cidr";
 
@@ -35,10 +37,16 @@ fn forwarding(family: Family) -> &'static str {
 pub(crate) struct Seen {
     /// This node's ranges, the first one first.
     pub(crate) own: Vec<Network>,
-    /// This node's addresses.
+    /// This node's addresses at which ports of Services are.
     pub(crate) addresses: BTreeSet<IpAddr>,
+    /// Those by which the other nodes know it, in its own order.
+    pub(crate) internal: Vec<IpAddr>,
     /// Ranges of the other nodes, and where these are.
     pub(crate) others: BTreeMap<Network, IpAddr>,
+    /// Ranges of the pods of all nodes, by their names.
+    pub(crate) ranges: RangesByNode,
+    /// Addresses of load balancers that this node answers for.
+    pub(crate) announced: BTreeSet<IpAddr>,
     /// Ranges of Services.
     pub(crate) services: BTreeSet<Network>,
     /// Ranges of pods that somebody else connects.
@@ -55,6 +63,24 @@ fn route_of(slice: &EndpointSlice) -> Option<(Network, IpAddr)> {
     let (range, address): (Network, IpAddr) = (range.parse().ok()?, address.parse().ok()?);
     // no packet of one family goes by a router of the other
     (range.family() == Family::of(address)).then_some((range, address))
+}
+
+/// The node of a slice.
+fn node_of(slice: &EndpointSlice) -> Option<String> {
+    slice.endpoints.as_ref()?.first()?.node_name.clone()
+}
+
+/// The addresses that this node is to answer for.
+pub(crate) fn announced_by<'a>(
+    node: &str,
+    slices: impl IntoIterator<Item = &'a EndpointSlice>,
+) -> BTreeSet<IpAddr> {
+    let own = slices
+        .into_iter()
+        .filter(|slice| node_of(slice).as_deref() == Some(node));
+    let endpoints = own.flat_map(|slice| slice.endpoints.iter().flatten());
+    let addresses = endpoints.flat_map(|endpoint| &endpoint.addresses);
+    addresses.filter_map(|text| text.parse().ok()).collect()
 }
 
 /// Whether a change of a node means anything here: heartbeats do not.
@@ -77,10 +103,26 @@ impl Seen {
         services: BTreeSet<Network>,
     ) -> Self {
         let ranges = own.map(ranges_of).unwrap_or_default();
-        let routes = nodes.into_iter().filter_map(route_of);
+        let (mut routes, mut by_node) = (Vec::new(), RangesByNode::new());
+        let name = own.and_then(|node| node.metadata.name.clone());
+        if let Some(name) = name {
+            by_node.insert(name, ranges.iter().copied().collect());
+        }
+        for slice in nodes {
+            let Some((range, address)) = route_of(slice) else {
+                continue;
+            };
+            routes.push((range, address));
+            if let Some(node) = node_of(slice) {
+                by_node.entry(node).or_default().insert(range);
+            }
+        }
         Self {
+            ranges: by_node,
             addresses: own.into_iter().flat_map(addresses_of).collect(),
+            internal: own.into_iter().flat_map(addresses_of).collect(),
             others: routes
+                .into_iter()
                 .filter(|(other, _)| !ranges.contains(other))
                 .collect(),
             own: ranges,
@@ -167,11 +209,20 @@ fn write_sets_of(ruleset: &Ruleset, seen: &Seen) -> io::Result<()> {
     enter_ranges(&mut update, Map::Inside, &seen.inside(), family);
     enter_ranges(&mut update, Map::ServiceRanges, &seen.services, family);
     enter_ranges(&mut update, Map::ForeignPods, &seen.foreign, family);
+    let others = seen.others.keys().copied().collect();
+    enter_ranges(&mut update, Map::OtherPods, &others, family);
+    for address in seen.others.values() {
+        if Family::of(*address) == family {
+            update.set(Map::Nodes, octets(*address), Wanted::Member);
+        }
+    }
     let maps = [
         Map::NodeAddresses,
         Map::Inside,
         Map::ServiceRanges,
         Map::ForeignPods,
+        Map::OtherPods,
+        Map::Nodes,
     ];
     ruleset.replace(&maps, update)?;
     let own = seen.own.iter().find(|range| range.family() == family);
@@ -194,8 +245,7 @@ pub(crate) fn become_gateway(ranges: &[Network], links: &PodLinks) -> io::Result
         }
         netlink.add_host_address(&lo, range.gateway())?;
     }
-    let mtu = smallest(&mut netlink)?;
-    links.set_ranges(ranges, mtu)
+    links.set_ranges(ranges)
 }
 
 /// A machine that becomes a router stops learning its own way out from routers (`accept_ra` 1); it would lose its
@@ -216,64 +266,6 @@ fn loopback(netlink: &mut Netlink) -> io::Result<Link> {
     found.ok_or_else(|| io::Error::other("no loopback device"))
 }
 
-/// The largest packet that every way out takes.
-fn smallest(netlink: &mut Netlink) -> io::Result<u32> {
-    const USUAL: u32 = 1500;
-    let ways: Vec<Link> = netlink
-        .routes()?
-        .into_iter()
-        .filter(|route| route.bits == 0)
-        .filter_map(|route| route.link)
-        .collect();
-    let links = netlink.links()?;
-    let on_way = links.iter().filter(|found| ways.contains(&found.link));
-    Ok(on_way.map(|found| found.mtu).min().unwrap_or(USUAL))
-}
-
-/// Brings the routes to the other nodes' pods to what is seen. Blocks. `metric` tells them from those of other clusters on
-/// this machine. Answers with the nodes that are on no network of this one: there is no way to their pods.
-pub(crate) fn write_routes(seen: &Seen, metric: u32) -> io::Result<Vec<IpAddr>> {
-    let mut netlink = Netlink::open()?;
-    let here = netlink.all_addresses()?;
-    let (mut wanted, mut unreachable) = (Vec::new(), Vec::new());
-    for (range, at) in &seen.others {
-        let address = *at;
-        if here.iter().any(|(own, _)| *own == address) {
-            // Another node of this machine: its pods have routes of their own.
-            continue;
-        }
-        let on_link = here
-            .iter()
-            .any(|(own, bits)| Network::around(*own, *bits).is_some_and(|n| n.contains(*at)));
-        if on_link {
-            wanted.push((*range, address));
-        } else {
-            unreachable.push(*at);
-        }
-    }
-    for held in netlink.routes()? {
-        let own = held.protocol == PROTOCOL && held.metric == metric;
-        let known = wanted.iter().any(|(range, at)| {
-            held.to == range.first() && held.bits == range.bits() && held.via == Some(*at)
-        });
-        if own && !known {
-            netlink.remove_route(&held)?;
-        }
-    }
-    for (range, at) in wanted {
-        netlink.set_route(&Route {
-            to: range.first(),
-            bits: range.bits(),
-            link: None,
-            via: Some(at),
-            source: None,
-            protocol: PROTOCOL,
-            metric,
-        })?;
-    }
-    Ok(unreachable)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,7 +274,7 @@ mod tests {
     fn slice(range: &str, address: &str) -> EndpointSlice {
         serde_json::from_value(json!({
             "metadata": { "annotations": { RANGE: range } },
-            "addressType": "IPv4", "endpoints": [{ "addresses": [address] }],
+            "addressType": "IPv4", "endpoints": [{ "addresses": [address], "nodeName": address }],
         }))
         .unwrap()
     }
@@ -312,6 +304,8 @@ mod tests {
             "192.0.2.2".parse().unwrap(),
         );
         assert_eq!(seen.others, [b].into());
+        assert_eq!(seen.ranges["192.0.2.2"], [b.0].into());
+        assert_eq!(seen.ranges["a"], ["10.244.0.0/24".parse().unwrap()].into());
         assert_eq!(
             seen.inside().len(),
             5,

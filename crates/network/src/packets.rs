@@ -1,9 +1,12 @@
 //! Packets through the rules: a machine with pods, in network namespaces of the test's own. Without root nothing is
 //! tested.
 
+mod announce;
 mod dual;
+mod gateway;
 mod policy;
 mod services;
+mod tunnel;
 
 use crate::maps::Map;
 use crate::node::{self, Seen};
@@ -145,6 +148,7 @@ impl Machine {
                     source: seen.addresses.iter().find(is_of_family).copied(),
                     protocol: crate::pods::PROTOCOL,
                     metric: 0,
+                    on_link: false,
                 })
                 .unwrap();
         }

@@ -19,7 +19,8 @@ use davit_net::route::{Netlink, Pair, Route};
 use davit_netplan::{Family, Network as Range, Value, octets};
 use davit_oci::network::{Error, Network, PodNetwork};
 use elements::{elements, host_ports, place};
-use ends::{furnish, quiet};
+use ends::furnish;
+pub(crate) use ends::{quiet, write_setting};
 use parking_lot::Mutex;
 use record::{HostPort, Record, Records};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -66,6 +67,8 @@ struct State {
     /// Those of each of the node's ranges, the first one first.
     addresses: Vec<Addresses>,
     mtu: u32,
+    /// CNI connects pods, too: they reach this machine's servers at the gateway by links that nobody knows.
+    beside_cni: bool,
     /// Why the range that the node was given cannot be used.
     fault: Option<String>,
 }
@@ -79,6 +82,7 @@ impl PodLinks {
             state: Mutex::new(State {
                 addresses: Vec::new(),
                 mtu: MTU,
+                beside_cni: false,
                 fault: None,
             }),
             changed: Notify::new(),
@@ -89,19 +93,33 @@ impl PodLinks {
         Ok(Self { inner })
     }
 
-    /// The ranges that pods get addresses of, one of each, and their largest packet. Pods that have others keep them. Blocks.
-    pub(crate) fn set_ranges(&self, ranges: &[Range], mtu: u32) -> io::Result<()> {
+    /// The largest packet of pods that are connected from now on.
+    pub(crate) fn set_mtu(&self, mtu: u32) {
+        self.inner.state.lock().mtu = mtu;
+    }
+
+    /// The ranges that pods get addresses of, one of each. Pods that have others keep them. Blocks.
+    pub(crate) fn set_ranges(&self, ranges: &[Range]) -> io::Result<()> {
         let inner = &self.inner;
         let records = inner.records.all()?.into_iter();
         let taken: BTreeSet<IpAddr> = records.flat_map(|record| record.addresses()).collect();
         let mut state = inner.state.lock();
-        state.mtu = mtu;
         let known: Vec<Range> = state.addresses.iter().map(Addresses::range).collect();
         if known != ranges {
             let addresses = |range: &Range| Addresses::new(*range, taken.clone());
             state.addresses = ranges.iter().map(addresses).collect();
         }
-        Ok(())
+        drop(state);
+        inner.guard_gateways()
+    }
+
+    /// Whether pods are connected by CNI, too.
+    pub(crate) async fn set_beside_cni(&self, beside: bool) -> Result<(), Error> {
+        if std::mem::replace(&mut self.inner.state.lock().beside_cni, beside) == beside {
+            return Ok(());
+        }
+        let guard = |inner: &Inner| inner.guard_gateways().map_err(failed("gateways of pods"));
+        self.blocking(guard).await
     }
 
     /// Pods cannot be connected for this reason, or can again.
@@ -130,6 +148,13 @@ impl PodLinks {
     #[cfg(test)]
     pub(crate) fn collect_here(&self, living: &BTreeSet<String>) -> Result<(), Error> {
         self.inner.collect(living)
+    }
+
+    /// As when CNI's configuration comes, on this very thread.
+    #[cfg(test)]
+    pub(crate) fn set_beside_cni_here(&self, beside: bool) {
+        self.inner.state.lock().beside_cni = beside;
+        self.inner.guard_gateways().unwrap();
     }
 
     /// The pods with links of ours that have an address of this family: that, and namespace and name. Blocks.
@@ -163,6 +188,25 @@ fn failed(what: &'static str) -> impl Fn(io::Error) -> Error {
 }
 
 impl Inner {
+    /// Has only pods and nodes reach what listens at the gateways.
+    fn guard_gateways(&self) -> io::Result<()> {
+        let state = self.state.lock();
+        let ranges = state.addresses.iter().map(Addresses::range);
+        let guarded = ranges.filter(|_| !state.beside_cni);
+        let gateways: Vec<IpAddr> = guarded.map(Range::gateway).collect();
+        drop(state);
+        for ruleset in self.tables.all() {
+            let mut update = Update::default();
+            for gateway in &gateways {
+                if Family::of(*gateway) == ruleset.family() {
+                    update.set(Map::Gateways, octets(*gateway), Wanted::Member);
+                }
+            }
+            ruleset.replace(&[Map::Gateways], update)?;
+        }
+        Ok(())
+    }
+
     fn enter_all(&self) -> io::Result<()> {
         let records = self.records.all()?;
         // a table that has been made for an earlier pod may be missing
@@ -311,6 +355,7 @@ impl Inner {
                 source: Some(*gateway),
                 protocol: PROTOCOL,
                 metric: 0,
+                on_link: false,
             };
             here.set_route(&route).map_err(failed("route to the pod"))?;
         }

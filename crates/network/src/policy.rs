@@ -12,7 +12,9 @@ use crate::ruleset::{Judged, Judgement};
 use crate::tables::Tables;
 use crate::{Error, failed};
 use davit_client::{Change, EventRecorder, Informer, Object, ObjectKey, Subscription};
-use davit_netplan::{CompiledPolicy, Family, Isolation, MAX_COST, PolicyPod, PolicyWorld};
+use davit_netplan::{
+    CompiledPolicy, Family, Isolation, MAX_COST, PolicyPod, PolicyWorld, RangesByNode,
+};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
 };
@@ -45,6 +47,8 @@ pub(crate) struct Known {
     pub(crate) node: String,
     pub(crate) namespaces: Informer<Namespace>,
     pub(crate) resolvers: watch::Receiver<BTreeSet<IpAddr>>,
+    /// The ranges of pods of all nodes, once they are known.
+    pub(crate) ranges: watch::Receiver<Option<RangesByNode>>,
 }
 
 /// Where what is found stands, and for whom.
@@ -86,8 +90,9 @@ pub(crate) fn judgement(
 struct Judge {
     table: Table,
     world: Arc<Mutex<PolicyWorld>>,
-    /// Kinds of which not everything is known yet.
+    /// Kinds of which not everything is known yet, ranges of nodes among them.
     unknown: usize,
+    ranges_known: bool,
     /// Something has changed that was not written.
     dirty: bool,
     /// Pods that are cut off, and why; told once.
@@ -104,6 +109,7 @@ struct Changes {
     pods: Subscription<Pod>,
     namespaces: Subscription<Namespace>,
     resolvers: watch::Receiver<BTreeSet<IpAddr>>,
+    ranges: watch::Receiver<Option<RangesByNode>>,
 }
 
 /// Enforces policies until `cancel` is cancelled.
@@ -125,6 +131,7 @@ pub(crate) async fn run(
             pods: pods.subscribe(),
             namespaces: known.namespaces.subscribe(),
             resolvers: known.resolvers,
+            ranges: known.ranges,
         };
         follow(changes, table, events.clone(), node).await;
     };
@@ -136,7 +143,7 @@ pub(crate) async fn run(
 }
 
 /// A node as its events name it: the kubelet's uid is the name.
-fn reference(node: &str) -> ObjectReference {
+pub(crate) fn reference(node: &str) -> ObjectReference {
     ObjectReference {
         api_version: Some("v1".to_owned()),
         kind: Some("Node".to_owned()),
@@ -227,10 +234,12 @@ async fn is_permitted(client: &kube::Client) -> Result<bool, kube::Error> {
 /// Follows what changes for good.
 async fn follow(mut changes: Changes, table: Table, events: EventRecorder, node: &str) {
     changes.resolvers.mark_changed();
+    changes.ranges.mark_changed();
     let mut judge = Judge {
         table,
         world: Arc::default(),
-        unknown: 3,
+        unknown: 4,
+        ranges_known: false,
         dirty: true,
         cut_off: CutOff::new(),
         events,
@@ -297,6 +306,10 @@ impl Judge {
                 // The network ends, and this with it.
                 Err(_) => std::future::pending().await,
             },
+            changed = changes.ranges.changed() => match changed {
+                Ok(()) => self.ranges(&mut changes.ranges),
+                Err(_) => std::future::pending().await,
+            },
         }
     }
 
@@ -312,6 +325,9 @@ impl Judge {
             self.namespace(Some(change));
         }
         self.resolvers(&mut changes.resolvers);
+        if changes.ranges.has_changed().unwrap_or_default() {
+            self.ranges(&mut changes.ranges);
+        }
     }
 
     fn enter<K: Object>(
@@ -350,6 +366,17 @@ impl Judge {
     fn resolvers(&mut self, resolvers: &mut watch::Receiver<BTreeSet<IpAddr>>) {
         let resolvers = resolvers.borrow_and_update().clone();
         self.dirty |= self.world.lock().set_resolvers(resolvers);
+    }
+
+    /// What nodes can say of their pods' addresses.
+    fn ranges(&mut self, ranges: &mut watch::Receiver<Option<RangesByNode>>) {
+        let Some(ranges) = ranges.borrow_and_update().clone() else {
+            return;
+        };
+        if !std::mem::replace(&mut self.ranges_known, true) {
+            self.unknown = self.unknown.saturating_sub(1);
+        }
+        self.dirty |= self.world.lock().set_ranges(ranges);
     }
 
     /// Says which pods are cut off, in the log and on the node.

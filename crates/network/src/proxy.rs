@@ -191,16 +191,19 @@ impl Proxy {
 
     /// UDP has no end: what still goes to endpoints that serve no more begins anew.
     fn end_datagrams(&self, changed: &[ObjectKey]) -> io::Result<()> {
-        let mut at: HashMap<(IpAddr, u16), HashSet<(IpAddr, u16)>> = HashMap::new();
-        let mut ports: HashMap<u16, HashSet<(IpAddr, u16)>> = HashMap::new();
+        // who serves, once however many addresses lead there
+        let mut serving: Vec<HashSet<(IpAddr, u16)>> = Vec::new();
+        let mut at: HashMap<(IpAddr, u16), Vec<usize>> = HashMap::new();
+        let mut ports: HashMap<u16, Vec<usize>> = HashMap::new();
         for plan in changed.iter().filter_map(|key| self.claims.plan(key)) {
             for reached in &plan.datagrams {
                 for place in &reached.at {
-                    at.entry(*place).or_default().extend(&reached.serving);
+                    at.entry(*place).or_default().push(serving.len());
                 }
                 if let Some(port) = reached.node_port {
-                    ports.entry(port).or_default().extend(&reached.serving);
+                    ports.entry(port).or_default().push(serving.len());
                 }
+                serving.push(reached.serving.iter().copied().collect());
             }
         }
         if at.is_empty() && ports.is_empty() {
@@ -211,10 +214,10 @@ impl Proxy {
         let stale = |connection: &Connection| {
             let (to, from) = (connection.original.to, connection.reply.from);
             let on_node = || ours.contains(octets(to.0).as_slice());
-            let serving = at
+            let who = at
                 .get(&to)
                 .or_else(|| ports.get(&to.1).filter(|_| on_node()));
-            serving.is_some_and(|serving| !serving.contains(&from))
+            who.is_some_and(|who| who.iter().all(|who| !serving[*who].contains(&from)))
         };
         let started = Instant::now();
         let known = conntrack::datagrams(self.version())?;

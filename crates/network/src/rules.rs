@@ -4,12 +4,16 @@
 //! others: their links are known by the beginnings of their names.
 
 mod key;
+mod others;
 pub(crate) mod policy;
+
+pub(crate) use others::{TunnelPort, tunnel, tunnel_name};
 
 use crate::maps::Map;
 use davit_net::nft::{Expression as Do, Hook, Point, Slot, Transaction, Verdict};
 use davit_netplan::{Chain, Choice, Family, Masquerade, Network, octets};
 use key::{Part, key};
+use others::{GATEWAY, TUNNEL_IN, TUNNEL_OUT, gateway};
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
@@ -42,6 +46,8 @@ const C: Slot = Slot(2);
 /// Address and port that were found: behind the longest key.
 const FOUND: Slot = Slot(10);
 
+/// `IPPROTO_ICMP`.
+const ICMP: u8 = 1;
 /// `IPPROTO_ICMPV6`.
 const ICMPV6: u8 = 58;
 /// The messages by which neighbours find one another (133 to 137). Without them there is no IPv6.
@@ -164,11 +170,14 @@ pub(crate) fn lay_out(to: &mut Transaction, family: Family, links: &str) {
     for name in ["destinations", "unserved", REFUSE, LEAVE, INGRESS, EGRESS] {
         to.add_chain(name, None);
     }
+    for name in [TUNNEL_IN, TUNNEL_OUT, GATEWAY] {
+        to.add_chain(name, None);
+    }
     to.add_rule("prerouting", &of_others(links));
     to.add_rule("prerouting", &[jump("destinations")]);
     to.add_rule("output", &[jump("destinations")]);
     destinations(to, family);
-    postrouting(to, family);
+    postrouting(to, family, &tunnel_name(links, family));
     filters(to, family, links);
     judge(to, family, links);
 }
@@ -201,6 +210,8 @@ fn destinations(to: &mut Transaction, family: Family) {
             // A packet from 127.0.0.1 or ::1 may not leave the machine.
             Do::DestinationAddress(A),
             Do::NotEqual(A, loopback),
+            // It is on a device here, and no address of the machine.
+            is_not_in(Map::Announced, A),
             Do::Protocol(A),
             Do::DestinationPort(B),
             look_up(Map::HostPorts, A),
@@ -209,7 +220,7 @@ fn destinations(to: &mut Transaction, family: Family) {
     );
 }
 
-fn postrouting(to: &mut Transaction, family: Family) {
+fn postrouting(to: &mut Transaction, family: Family, tunnel_name: &str) {
     let chain = "postrouting";
     let [bit, set] = has(A, MARK);
     let unmark = bits(B, !MARK);
@@ -232,7 +243,25 @@ fn postrouting(to: &mut Transaction, family: Family) {
         rule.extend([is_in(pairs, A), Do::Masquerade]);
         to.add_rule(chain, &rule);
     }
+    // What is no pod's, nor this node's as its pods know it, would not find its way back through the tunnel.
+    to.add_rule(
+        chain,
+        &[
+            Do::OutputName(A),
+            is_named(tunnel_name),
+            Do::SourceAddress(A),
+            is_not_in(Map::Inside, A),
+            Do::Masquerade,
+        ],
+    );
     to.add_rule(chain, &[jump(LEAVE)]);
+}
+
+/// The device in `A` has exactly this name.
+fn is_named(name: &str) -> Do {
+    let mut whole = name.as_bytes().to_vec();
+    whole.resize(16, 0);
+    Do::Equal(A, whole)
 }
 
 fn filters(to: &mut Transaction, family: Family, links: &str) {
@@ -262,6 +291,25 @@ fn filters(to: &mut Transaction, family: Family, links: &str) {
             dispatch(Map::RefusedNodePorts, A),
         ],
     );
+    // What no Service has taken to its endpoints is not for what listens here.
+    let icmp = match family {
+        Family::V4 => ICMP,
+        Family::V6 => ICMPV6,
+    };
+    let [bit, set] = has(A, NEW);
+    to.add_rule(
+        "filter-input",
+        &[
+            Do::State(A),
+            bit,
+            set,
+            Do::DestinationAddress(A),
+            is_in(Map::Announced, A),
+            Do::Protocol(A),
+            Do::NotEqual(A, vec![icmp]),
+            Do::Verdict(refuse()),
+        ],
+    );
     let refused = by_destination(family, &[dispatch(Map::Refused, A)]);
     to.add_rule("unserved", &refused);
     for (map, end) in [
@@ -279,6 +327,8 @@ fn filters(to: &mut Transaction, family: Family, links: &str) {
 
 /// Where policies are asked. This machine itself is nobody's peer: what it sends to its pods is not asked about.
 fn judge(to: &mut Transaction, family: Family, links: &str) {
+    let tunnel = is_named(&tunnel_name(links, family));
+    let devices = [Do::Equal(A, links.into()), tunnel];
     if family == Family::V6 {
         let [first, last] = NEIGHBOURS;
         for chain in ["sources", "policy-forward", "policy-input"] {
@@ -296,20 +346,28 @@ fn judge(to: &mut Transaction, family: Family, links: &str) {
         }
         // Nobody judges what comes from an address that is no pod's.
         if let Ok(range) = ON_LINK.parse() {
-            let mut rule = vec![Do::InputName(A), Do::Equal(A, links.into())];
-            rule.extend(is_within(Do::SourceAddress(A), range));
-            rule.push(Do::Verdict(Verdict::Drop));
-            to.add_rule("sources", &rule);
+            for device in &devices {
+                let mut rule = vec![Do::InputName(A), device.clone()];
+                rule.extend(is_within(Do::SourceAddress(A), range));
+                rule.push(Do::Verdict(Verdict::Drop));
+                to.add_rule("sources", &rule);
+            }
         }
     }
-    let none = Do::Equal(B, vec![0; 4]);
-    let own = Do::Equal(A, links.into());
-    let end = Do::Verdict(Verdict::Drop);
-    // A pod that sends as somebody else would be judged as somebody else.
-    to.add_rule(
-        "sources",
-        &[Do::InputName(A), own, Do::WayBack(B), none, end],
-    );
+    // A pod that sends as somebody else would be judged as somebody else; so would a node that sends as a pod of another.
+    for device in devices {
+        let none = Do::Equal(B, vec![0; 4]);
+        let end = Do::Verdict(Verdict::Drop);
+        to.add_rule(
+            "sources",
+            &[Do::InputName(A), device, Do::WayBack(B), none, end],
+        );
+    }
+    to.add_rule("sources", &[jump(TUNNEL_IN)]);
+    gateway(to, links);
+    // Again where a Service has led it here.
+    to.add_rule("policy-input", &[jump(TUNNEL_IN)]);
+    to.add_rule("policy-leave", &[jump(TUNNEL_OUT)]);
     for chain in ["policy-leave", "policy-forward", "policy-input"] {
         let [bit, set] = has(A, ESTABLISHED_OR_RELATED);
         to.add_rule(

@@ -5,15 +5,15 @@ mod policy;
 pub(crate) use policy::{Judged, Judgement};
 
 use crate::maps::Map;
-use crate::rules;
+use crate::rules::{self, TunnelPort};
 use davit_net::nft::{Data, Element, IpVersion, Table, Transaction};
 use davit_netplan::{Chain, Family, Network};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 
 /// The rules of another layout are thrown away at start.
-const LAYOUT: &str = "davit 4 ";
+const LAYOUT: &str = "davit 5 ";
 /// Elements of one transaction, at most: the kernel works on nothing else meanwhile.
 const BATCH: usize = 4096;
 
@@ -30,6 +30,9 @@ pub(crate) struct Update {
     pub(crate) chains: BTreeSet<Chain>,
 }
 
+/// An element, and what is to stand there.
+type ElementWish<'a> = (&'a (Map, Place), &'a Wanted);
+
 /// What is to stand somewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wanted {
@@ -45,6 +48,7 @@ struct State {
     maps: HashMap<Map, Elements>,
     chains: BTreeSet<String>,
     pods: Option<Network>,
+    tunnel: Option<TunnelPort>,
     policies: policy::Written,
     /// How often pods here have come and gone.
     pods_changed: u64,
@@ -128,11 +132,25 @@ impl Ruleset {
             return Ok(false);
         }
         let mut state = self.state.lock();
-        let pods = state.pods;
+        let (pods, tunnel) = (state.pods, state.tunnel);
         self.renew(&mut state)?;
         drop(state);
         self.set_pods(pods)?;
+        self.set_tunnel(tunnel)?;
         Ok(true)
+    }
+
+    /// By which packets tunnels of this node are reached: of those of other machines than nodes none comes in from then on.
+    pub(crate) fn set_tunnel(&self, tunnel: Option<TunnelPort>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        if state.tunnel == tunnel {
+            return Ok(());
+        }
+        let mut change = self.table.transaction();
+        rules::tunnel(&mut change, tunnel);
+        self.table.commit(change)?;
+        state.tunnel = tunnel;
+        Ok(())
     }
 
     /// The range of this node's pods.
@@ -159,26 +177,47 @@ impl Ruleset {
         state.maps.get(&map)?.get(&place)?.clone()
     }
 
-    /// Does the changes; those of up to some thousand elements at once or not at all. When the kernel refuses, what
-    /// stands in it is read anew.
+    /// Does the changes; those of up to some thousand elements at once or not at all, and between these pods come and go.
+    /// When the kernel refuses, what stands in it is read anew.
     pub(crate) fn apply(&self, update: &Update) -> io::Result<()> {
-        self.try_write(&mut self.state.lock(), update)
+        let all: Vec<ElementWish<'_>> = update.elements.iter().collect();
+        let chains = |state: &mut State| self.write_chains(state, &update.chains);
+        // sets of intervals are written whole
+        if update.elements.keys().any(|(map, _)| map.set().intervals) {
+            return self.attempt(|state| {
+                chains(state)?;
+                self.write(state, &all)
+            });
+        }
+        self.attempt(chains)?;
+        for some in all.chunks(BATCH) {
+            self.attempt(|state| self.write(state, some))?;
+        }
+        Ok(())
     }
 
-    fn try_write(&self, state: &mut State, update: &Update) -> io::Result<()> {
-        let done = self.write(state, update);
+    /// Changes something, and lets those who wait do so next.
+    fn attempt(&self, work: impl FnOnce(&mut State) -> io::Result<()>) -> io::Result<()> {
+        let mut state = self.state.lock();
+        let done = work(&mut state);
         if done.is_err() {
-            self.read_again(state);
+            self.read_again(&mut state);
         }
+        MutexGuard::unlock_fair(state);
         done
     }
 
     /// As [`Ruleset::apply`], for elements of pods here that come or go. Answers with how often that has happened.
     pub(crate) fn apply_pods(&self, update: &Update) -> io::Result<u64> {
-        let mut state = self.state.lock();
-        state.pods_changed += 1;
-        self.try_write(&mut state, update)?;
-        Ok(state.pods_changed)
+        let all: Vec<ElementWish<'_>> = update.elements.iter().collect();
+        let mut changes = 0;
+        self.attempt(|state| {
+            state.pods_changed += 1;
+            changes = state.pods_changed;
+            self.write_chains(state, &update.chains)?;
+            self.write(state, &all)
+        })?;
+        Ok(changes)
     }
 
     /// After the kernel has refused something. What cannot be read stays as it was thought to be.
@@ -214,18 +253,17 @@ impl Ruleset {
         update
     }
 
-    fn write(&self, state: &mut State, update: &Update) -> io::Result<()> {
-        self.write_chains(state, &update.chains)?;
-        let anew = intervals_that_change(state, update);
+    fn write(&self, state: &mut State, wishes: &[ElementWish<'_>]) -> io::Result<()> {
+        let anew = intervals_that_change(state, wishes);
         let mut pending: Vec<(Map, Element, bool, bool)> = Vec::new();
-        for ((map, (key, is_end)), wanted) in &update.elements {
+        for ((map, (key, is_end)), wanted) in wishes {
             let place = (key.clone(), *is_end);
             let held = state.maps.get(map).and_then(|held| held.get(&place));
             let data = match wanted {
                 Wanted::Nothing | Wanted::Member => None,
                 Wanted::Data(data) => Some(data.clone()),
             };
-            let (remove, add) = (held.is_some(), *wanted != Wanted::Nothing);
+            let (remove, add) = (held.is_some(), **wanted != Wanted::Nothing);
             let stays = remove == add && held.is_none_or(|held| *held == data);
             if stays && !anew.contains(map) {
                 continue;
@@ -309,8 +347,8 @@ impl Ruleset {
 }
 
 /// Sets of intervals are written whole: the kernel takes no new edge of an interval without the other.
-fn intervals_that_change(state: &State, update: &Update) -> BTreeSet<Map> {
-    let changed = update.elements.iter().filter(|((map, place), wanted)| {
+fn intervals_that_change(state: &State, wishes: &[ElementWish<'_>]) -> BTreeSet<Map> {
+    let changed = wishes.iter().filter(|((map, place), wanted)| {
         let held = state
             .maps
             .get(map)

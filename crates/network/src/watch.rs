@@ -1,15 +1,19 @@
 //! The network of a node: what is opened once, and what runs as long as the node does.
 
+use crate::announce::{Announcer, Unannounced};
 use crate::follower::{Follower, Host, all};
 use crate::node::{self, Seen};
 use crate::pods::PodLinks;
 use crate::ranges::{self, Claims};
 use crate::tables::Tables;
 use crate::told::ProxyOptions;
+use crate::ways::{Lost, WayOptions, Ways};
 use crate::{DnsOptions, Error, dns, failed, links_of, metric_of, policy, sweep, table_of};
-use davit_netplan::Network;
+use davit_client::EventRecorder;
+use davit_netplan::{Network, RangesByNode};
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -29,6 +33,8 @@ pub struct Options {
     pub dns: Option<DnsOptions>,
     /// What of the Service proxy can be chosen.
     pub proxy: ProxyOptions,
+    /// How the pods of other nodes are reached.
+    pub ways: WayOptions,
 }
 
 /// A node's network.
@@ -37,9 +43,13 @@ pub struct NodeNetwork {
     options: Options,
     tables: Arc<Tables>,
     links: PodLinks,
+    ways: Ways,
+    announcer: Announcer,
     gateways: watch::Sender<Vec<IpAddr>>,
     /// Where nodes answer questions for names.
     resolvers: watch::Sender<BTreeSet<IpAddr>>,
+    /// The ranges of pods of all nodes, once they are known.
+    ranges: watch::Sender<Option<RangesByNode>>,
 }
 
 impl NodeNetwork {
@@ -56,13 +66,19 @@ impl NodeNetwork {
         let tables = Tables::open(&table_of(&links), &links);
         let tables = Arc::new(tables.map_err(failed("nf_tables"))?);
         let dir = options.data_dir.join("network/pods");
+        let metric = metric_of(&options.data_dir);
+        let ways = Ways::new(options.ways, tables.clone(), metric);
+        let announcer = Announcer::new(&options.data_dir, tables.clone());
         let links = PodLinks::open(dir, tables.clone());
         Ok(Self {
             options,
             tables,
             links: links.map_err(failed("records of pods' networks"))?,
+            ways,
+            announcer,
             gateways: watch::channel(Vec::new()).0,
             resolvers: watch::channel(BTreeSet::new()).0,
+            ranges: watch::channel(None).0,
         })
     }
 
@@ -92,6 +108,7 @@ impl NodeNetwork {
             node: self.options.node.clone(),
             namespaces: namespaces.clone(),
             resolvers: self.resolvers.subscribe(),
+            ranges: self.ranges.subscribe(),
         };
         let table = policy::Table {
             tables: self.tables.clone(),
@@ -100,8 +117,17 @@ impl NodeNetwork {
         tasks.spawn(policy::run(client.clone(), known, table, cancel.clone()));
         let (tables, node) = (self.tables.clone(), self.options.node.clone());
         let proxy = self.options.proxy.clone();
+        let component = "route-controller";
+        let events =
+            EventRecorder::spawn(client.clone(), component, &node, &mut tasks, cancel.clone());
+        let hosted = Hosted {
+            network: self,
+            events,
+            lost: Mutex::default(),
+            unannounced: Mutex::default(),
+        };
         let mut follower = Follower::start(
-            Arc::new(self),
+            Arc::new(hosted),
             tables,
             node,
             proxy,
@@ -132,34 +158,90 @@ impl NodeNetwork {
     }
 }
 
-impl Host for NodeNetwork {
+/// A network that says on its node what is missing.
+struct Hosted {
+    network: NodeNetwork,
+    events: EventRecorder,
+    /// What was said last.
+    lost: Mutex<Lost>,
+    unannounced: Mutex<Unannounced>,
+}
+
+impl Host for Hosted {
     fn adjust(&self, seen: &Seen) -> Result<(), Error> {
+        self.tell(self.network.adjust(seen)?);
+        self.announce(seen)
+    }
+
+    fn keep(&self, seen: &Seen) -> Result<(), Error> {
+        let ways = &self.network.ways;
+        self.tell(ways.write(&ways.plan(seen)?)?);
+        self.announce(seen)
+    }
+
+    fn restored(&self) -> Result<(), Error> {
+        let entered = self.network.links.enter_all();
+        entered.map_err(failed("pods' ports"))
+    }
+}
+
+impl Hosted {
+    /// Says to whose pods there is no way, once.
+    fn tell(&self, lost: Lost) {
+        let mut told = self.lost.lock();
+        for (node, why) in lost
+            .iter()
+            .filter(|(node, why)| told.get(node) != Some(*why))
+        {
+            let words = format!("no way to the pods of the node at {node}: {why}");
+            self.warn("FailedToCreateRoute", words);
+        }
+        *told = lost;
+    }
+
+    /// Answers for addresses of load balancers; says once for which it cannot.
+    fn announce(&self, seen: &Seen) -> Result<(), Error> {
+        let not = self.network.announcer.write(&seen.announced)?;
+        let mut told = self.unannounced.lock();
+        for (address, why) in not.iter().filter(|(at, why)| told.get(at) != Some(*why)) {
+            let words = format!("nobody answers for {address}: {why}");
+            self.warn("FailedToAnnounceAddress", words);
+        }
+        *told = not;
+        Ok(())
+    }
+
+    fn warn(&self, reason: &str, words: String) {
+        tracing::warn!("{words}");
+        let about = policy::reference(&self.network.options.node);
+        self.events.warning(&about, reason, words);
+    }
+}
+
+impl NodeNetwork {
+    /// Brings the kernel to what is seen; the nodes to whose pods there is no way.
+    fn adjust(&self, seen: &Seen) -> Result<Lost, Error> {
+        self.ranges.send_if_modified(|known| {
+            let differ = known.as_ref() != Some(&seen.ranges);
+            *known = Some(seen.ranges.clone());
+            differ
+        });
         node::write_sets(&self.tables, seen).map_err(failed("sets of addresses"))?;
         let own = seen.own.iter().filter(|_| self.options.dns.is_some());
         let resolvers = own.chain(seen.others.keys()).copied();
         self.resolvers
             .send_replace(resolvers.map(Network::gateway).collect());
+        let plan = self.ways.plan(seen)?;
+        self.links.set_mtu(plan.mtu);
         if !seen.own.is_empty() {
             let taken = self.take(&seen.own);
             self.links
                 .set_fault(taken.as_ref().err().map(ToString::to_string));
             taken?;
         }
-        let metric = metric_of(&self.options.data_dir);
-        let lost = node::write_routes(seen, metric).map_err(failed("routes to other nodes"))?;
-        for node in lost {
-            tracing::warn!(%node, "a node on none of this machine's networks: no way to its pods");
-        }
-        Ok(())
+        self.ways.write(&plan)
     }
 
-    fn restored(&self) -> Result<(), Error> {
-        let entered = self.links.enter_all();
-        entered.map_err(failed("pods' ports"))
-    }
-}
-
-impl NodeNetwork {
     fn take(&self, ranges: &[Network]) -> Result<(), Error> {
         for range in ranges {
             ranges::check_free(*range)?;

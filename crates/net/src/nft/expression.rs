@@ -74,6 +74,10 @@ pub enum Expression {
     DestinationPort(Slot),
     /// Loads the type of an ICMP message.
     IcmpType(Slot),
+    /// Loads the number of the network that a VXLAN packet is of (VNI), 3 bytes.
+    TunnelNumber(Slot),
+    /// Loads where the connection's first packet was sent to, before that was changed.
+    OriginalDestination(Slot),
     /// Loads the protocol above IP.
     Protocol(Slot),
     /// Loads the name of the device that the packet came by, 16 bytes; empty for packets of this machine.
@@ -226,6 +230,15 @@ impl Expression {
             Self::DestinationAddress(slot) => payload(to, *slot, 1, source + length, length),
             Self::IcmpType(slot) => payload(to, *slot, 2, 0, 1),
             Self::DestinationPort(slot) => payload(to, *slot, 2, 2, 2),
+            // behind the header of UDP and the flags
+            Self::TunnelNumber(slot) => payload(to, *slot, 2, 12, 3),
+            Self::OriginalDestination(slot) => expression(to, "ct", |to| {
+                let key = match version {
+                    IpVersion::Four => 20,
+                    IpVersion::Six => 22,
+                };
+                to.put_be32(1, slot.number()).put_be32(2, key).put(3, &[0]);
+            }),
             Self::Protocol(slot) => meta(to, *slot, 16),
             Self::InputName(slot) => meta(to, *slot, 6),
             Self::OutputName(slot) => meta(to, *slot, 7),

@@ -162,6 +162,8 @@ fn every_expression(version: IpVersion) {
             },
             Expression::Load(a, vec![0; usize::from(4 * width)]),
             Expression::IcmpType(b),
+            Expression::TunnelNumber(b),
+            Expression::OriginalDestination(a),
             Expression::SourceAddress(a),
             Expression::DestinationAddress(b),
             Expression::Protocol(protocol),

@@ -26,6 +26,8 @@ pub struct PolicyPod {
     pub labels: Labels,
     /// By which peers know it, at most one of each family; a pod that has ended has none, nor has one in the node's network.
     pub addresses: Vec<IpAddr>,
+    /// The node that says so.
+    pub node: Option<String>,
     /// Its named ports, in the order of its containers.
     pub ports: Vec<NamedPort>,
     /// When it was made, in seconds: of two pods with one address it is the newer one's.
@@ -75,6 +77,7 @@ impl PolicyPod {
         Self {
             labels: metadata.labels.clone().unwrap_or_default(),
             addresses,
+            node: spec.and_then(|spec| spec.node_name.clone()),
             ports: named.collect(),
             created: created.map_or(0, |time| time.0.as_second()),
         }

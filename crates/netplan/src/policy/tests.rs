@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
+mod credible;
 mod reference;
 
 use reference::{Cluster, Packet, allows};

@@ -5,7 +5,7 @@ use super::{
     Allowance, CompiledPolicy, Isolation, MAX_COST, NamedPort, NamespaceScope, Peers, PodGroup,
     PodScope, PolicyPod, PortRange,
 };
-use crate::Protocol;
+use crate::{Network, Protocol};
 use davit_api::selector::{Labels, Selector};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -29,7 +29,11 @@ pub struct PolicyWorld {
     /// Who says to have an address: when made, namespace, name. The last one has it.
     owners: BTreeMap<IpAddr, BTreeSet<(i64, String, String)>>,
     resolvers: BTreeSet<IpAddr>,
+    ranges: Option<RangesByNode>,
 }
+
+/// The ranges of the pods of each node.
+pub type RangesByNode = BTreeMap<String, BTreeSet<Network>>;
 
 /// Enters, changes or takes away an object; whether that was a change.
 fn put<T: PartialEq>(all: &mut Named<T>, namespace: &str, name: &str, object: Option<T>) -> bool {
@@ -74,7 +78,7 @@ impl PolicyWorld {
     /// A pod as it is now, or that it is gone. Answers whether that changes anything.
     pub fn set_pod(&mut self, namespace: &str, name: &str, pod: Option<PolicyPod>) -> bool {
         let owner = |pod: &PolicyPod| (pod.created, namespace.to_owned(), name.to_owned());
-        let places = |pod: &PolicyPod| (pod.addresses.clone(), owner(pod));
+        let places = |pod: &PolicyPod| (self.credible(pod), owner(pod));
         let new = pod.as_ref().map(places);
         let old = self.pods.get(namespace).and_then(|named| named.get(name));
         let old = old.map(places);
@@ -98,6 +102,39 @@ impl PolicyWorld {
                 .insert(owner.clone());
         }
         true
+    }
+
+    /// The ranges of nodes: from then on a pod has no address but of its node's, whatever the node says, so that none speaks
+    /// for the pods of others. Answers whether that changes anything.
+    pub fn set_ranges(&mut self, ranges: RangesByNode) -> bool {
+        if self.ranges.as_ref() == Some(&ranges) {
+            return false;
+        }
+        self.ranges = Some(ranges);
+        let mut owners: BTreeMap<IpAddr, BTreeSet<(i64, String, String)>> = BTreeMap::new();
+        for (namespace, pods) in &self.pods {
+            for (name, pod) in pods {
+                for address in self.credible(pod) {
+                    let owner = (pod.created, namespace.clone(), name.clone());
+                    owners.entry(address).or_default().insert(owner);
+                }
+            }
+        }
+        self.owners = owners;
+        true
+    }
+
+    /// Of the addresses that a pod is said to have, those that it can have.
+    fn credible(&self, pod: &PolicyPod) -> Vec<IpAddr> {
+        let mut addresses = pod.addresses.clone();
+        if let Some(ranges) = &self.ranges {
+            let own = pod.node.as_ref().and_then(|node| ranges.get(node));
+            addresses.retain(|address| {
+                let mut own = own.into_iter().flatten();
+                own.any(|range| range.contains(*address))
+            });
+        }
+        addresses
     }
 
     /// Where the nodes' own name servers are. Answers whether that changes anything.

@@ -380,3 +380,25 @@ fn each_family_has_its_own_plan() {
             .all(|key| key.map == Map::Hairpin)
     );
 }
+
+#[test]
+fn many_addresses_with_many_endpoints_are_not_multiplied_out() {
+    let ports: Vec<Json> = (0..10)
+        .map(|port| json!({ "name": "http", "port": 80 + port, "protocol": "TCP", "nodePort": 30080 + port }))
+        .collect();
+    let external: Vec<String> = (0..99).map(|last| format!("203.0.113.{last}")).collect();
+    let exposed =
+        cluster_ip(json!({ "type": "NodePort", "ports": ports, "externalIPs": external }));
+    let all: Vec<Json> = (0..1000)
+        .map(|number: u16| ready(&format!("10.244.{}.{}", number >> 8, number & 255), "n1"))
+        .collect();
+    let plan = of(&exposed, Json::from(all.clone()));
+    let entries = plan.entries.len();
+    // of the cluster, and those here again
+    assert!(entries < 2 * MOST_ENDPOINTS + 5000, "{entries}");
+    assert_eq!(endpoints(&plan, 0).len(), MOST_ENDPOINTS / 1010);
+    assert_eq!(
+        endpoints(&of(&cluster_ip(json!({})), Json::from(all)), 0).len(),
+        512
+    );
+}

@@ -4,7 +4,7 @@
 use super::*;
 use davit_net::route::{Link, Netlink, Pair, Route};
 
-const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 50));
+pub(super) const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 50));
 /// The machine's address on the client's network.
 const NEAR: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 1));
 const BALANCED: IpAddr = IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7));
@@ -21,11 +21,12 @@ fn way(to: IpAddr, bits: u8, link: Option<Link>, via: Option<IpAddr>) -> Route {
         source: None,
         protocol: crate::pods::PROTOCOL,
         metric: 0,
+        on_link: false,
     }
 }
 
 /// Another machine, which reaches everything by this one.
-fn outside() -> Namespace {
+pub(super) fn outside() -> Namespace {
     outside_of(NEAR, CLIENT)
 }
 

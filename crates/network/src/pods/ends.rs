@@ -8,7 +8,7 @@ use std::net::IpAddr;
 
 /// The outer end speaks with one neighbour only, and of a family that the pod has no address of not at all: no policy looks at
 /// such packets, and this machine's servers may listen for them. Where there is no IPv6 there is nothing to switch off.
-pub(super) fn quiet(link: &str, has_six: bool) -> io::Result<()> {
+pub(crate) fn quiet(link: &str, has_six: bool) -> io::Result<()> {
     if !has_six {
         return write_setting(link, "disable_ipv6", "1");
     }
@@ -18,7 +18,7 @@ pub(super) fn quiet(link: &str, has_six: bool) -> io::Result<()> {
 }
 
 /// A setting of IPv6 of a device of the namespace that the thread is in, unless it is so already.
-fn write_setting(link: &str, setting: &str, value: &str) -> io::Result<()> {
+pub(crate) fn write_setting(link: &str, setting: &str, value: &str) -> io::Result<()> {
     let setting = format!("/proc/sys/net/ipv6/conf/{link}/{setting}");
     match std::fs::read_to_string(&setting) {
         Ok(is) if is.trim() == value => Ok(()),
@@ -50,6 +50,7 @@ pub(super) fn furnish(ends: &[(IpAddr, IpAddr)]) -> io::Result<()> {
             source: None,
             protocol: PROTOCOL,
             metric: 0,
+            on_link: false,
         };
         inside.set_route(&route(*gateway, family.bits(), None))?;
         inside.set_route(&route(family.unspecified(), 0, Some(*gateway)))?;

@@ -126,3 +126,38 @@ fn ranges_grow_and_shrink() {
         assert_eq!(edges, [2, 2, 4, 4, 2]);
     });
 }
+
+#[test]
+fn pods_come_while_services_are_written() {
+    alone(|| {
+        let ruleset = Ruleset::open("davit-t", Family::V4, "dvtffff").unwrap();
+        let mut update = Update::default();
+        for number in 0..30 * u32::try_from(BATCH).unwrap() {
+            update.set(Map::Endpoints, key(number), endpoint(2));
+        }
+        let own = std::fs::File::open("/proc/thread-self/ns/net").unwrap();
+        std::thread::scope(|scope| {
+            let ruleset = &ruleset;
+            let (update, own) = (&update, &own);
+            let writing = scope.spawn(move || {
+                davit_net::within(own, || ruleset.apply(update))
+                    .unwrap()
+                    .unwrap();
+            });
+            while ruleset.places(Map::Endpoints).is_empty() {
+                std::thread::yield_now();
+            }
+            let mut pod = Update::default();
+            pod.set(
+                Map::Pods,
+                vec![10, 244, 0, 2, 10, 244, 0, 2],
+                Wanted::Member,
+            );
+            assert_eq!(ruleset.apply_pods(&pod).unwrap(), 1);
+            assert!(!writing.is_finished(), "nobody waits for all Services");
+            writing.join().unwrap();
+        });
+        assert_eq!(ruleset.places(Map::Endpoints).len(), 30 * BATCH);
+        assert_eq!(ruleset.places(Map::Pods).len(), 1);
+    });
+}

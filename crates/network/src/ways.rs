@@ -1,0 +1,389 @@
+//! The ways to the pods of other nodes (spec network.md 5.3): by these nodes as routers where they share a network with this
+//! one, else by a tunnel (VXLAN).
+//!
+//! What a node's end of the tunnel is called follows from its address, so that nothing but addresses has to be published,
+//! and no node can say anything of another's end.
+
+mod kernel;
+
+use crate::Error;
+use crate::failed;
+use crate::node::Seen;
+use crate::rules::TunnelPort;
+use crate::tables::Tables;
+use davit_net::route::{Found, Link, Netlink, Route};
+use davit_net::tunnel::LinkAddress;
+use davit_netplan::{Family, Network};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// By what the pods of other nodes are reached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum NodeRoutes {
+    /// By their nodes as routers where these are on a network of this one, else by a tunnel.
+    #[default]
+    Auto,
+    /// By their nodes as routers only.
+    HostGateway,
+    /// By a tunnel only.
+    Vxlan,
+    /// By nothing: routes are somebody else's matter.
+    None,
+}
+
+/// How the pods of other nodes are reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WayOptions {
+    /// By what.
+    pub routes: NodeRoutes,
+    /// The number of the tunnel's network (VNI, 24 bits); the same on all nodes.
+    pub number: u32,
+    /// The port of UDP at which nodes receive; the same on all nodes.
+    pub port: u16,
+}
+
+impl Default for WayOptions {
+    fn default() -> Self {
+        Self {
+            routes: NodeRoutes::Auto,
+            number: 1,
+            port: 8472,
+        }
+    }
+}
+
+/// The largest packet when no interface says.
+const MTU: u32 = 1500;
+/// What a tunnel puts before each packet: headers of Ethernet, VXLAN, UDP and IP.
+const fn before_packets(family: Family) -> u32 {
+    match family {
+        Family::V4 => 14 + 8 + 8 + 20,
+        Family::V6 => 14 + 8 + 8 + 40,
+    }
+}
+
+/// What a node's end of the tunnel is called on it: a local address, of IPv4 the node's own in it.
+fn end_of(address: IpAddr) -> LinkAddress {
+    match address {
+        IpAddr::V4(address) => {
+            let [a, b, c, d] = address.octets();
+            [0xda, 0x04, a, b, c, d]
+        }
+        IpAddr::V6(address) => {
+            let [a, b, c, d, e, ..] = xxhash_rust::xxh3::xxh3_64(&address.octets()).to_be_bytes();
+            [0xde, a, b, c, d, e]
+        }
+    }
+}
+
+/// What this machine is connected by.
+#[derive(Debug, Default)]
+struct MachineLinks {
+    addresses: Vec<(Link, IpAddr, u8)>,
+    links: Vec<Found>,
+    /// Devices of default routes.
+    out: Vec<Link>,
+}
+
+impl MachineLinks {
+    fn look(netlink: &mut Netlink) -> io::Result<Self> {
+        let routes = netlink.routes()?.into_iter();
+        let out = routes.filter(|route| route.bits == 0);
+        Ok(Self {
+            addresses: netlink.placed_addresses()?,
+            links: netlink.links()?,
+            out: out.filter_map(|route| route.link).collect(),
+        })
+    }
+
+    fn has(&self, address: IpAddr) -> bool {
+        self.addresses.iter().any(|(_, own, _)| *own == address)
+    }
+
+    /// Whether a device of this machine has an address of a network that this one is in.
+    fn is_neighbour(&self, address: IpAddr) -> bool {
+        let networks = self.addresses.iter();
+        let mut networks = networks.filter_map(|(_, own, bits)| Network::around(*own, *bits));
+        networks.any(|network| network.contains(address))
+    }
+
+    /// The largest packet that every way out takes, and every device by which this node is known.
+    fn mtu(&self, node: &[IpAddr]) -> u32 {
+        let known = self.addresses.iter();
+        let known = known.filter(|(_, address, _)| node.contains(address));
+        let ways: Vec<Link> = known.map(|(link, ..)| *link).collect();
+        let counts = |found: &&Found| {
+            found.name != "lo" && (ways.contains(&found.link) || self.out.contains(&found.link))
+        };
+        let mtus = self.links.iter().filter(counts).map(|found| found.mtu);
+        mtus.min().unwrap_or(MTU)
+    }
+}
+
+/// A tunnel that is to be there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct TunnelPlan {
+    /// The address by which the other nodes know this one.
+    local: IpAddr,
+    /// What this node is to its pods, and to those at the other ends.
+    gateway: IpAddr,
+    mtu: u32,
+    /// Ranges of pods, and where their nodes are.
+    far: Vec<(Network, IpAddr)>,
+}
+
+/// Nodes to whose pods there is no way, and why.
+pub(crate) type Lost = BTreeMap<IpAddr, String>;
+
+/// The ways that there are to be.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct WayPlan {
+    /// Ranges of pods of nodes that are routers to them.
+    routers: Vec<(Network, IpAddr)>,
+    tunnels: BTreeMap<Family, TunnelPlan>,
+    lost: Lost,
+    /// The largest packet of a pod that all ways take.
+    pub(crate) mtu: u32,
+}
+
+/// How the pods of a node are reached.
+enum PodWay {
+    Router,
+    Tunnel,
+    /// It is not for this node to make a way, or too early to tell.
+    Nothing,
+    /// There is no way.
+    Lost(&'static str),
+}
+
+/// What a node can do for the pods of a family.
+struct Means<'a> {
+    options: &'a WayOptions,
+    around: &'a MachineLinks,
+    /// It has pods of the family, and the others know where it is.
+    is_known: bool,
+    /// Its end of a tunnel: its address, as far as it is on a device of this machine.
+    local: Option<IpAddr>,
+}
+
+impl Means<'_> {
+    fn reach(&self, at: IpAddr) -> PodWay {
+        // Another node of this machine: its pods have routes of their own.
+        if self.around.has(at) {
+            return PodWay::Nothing;
+        }
+        match (self.options.routes, self.around.is_neighbour(at)) {
+            (NodeRoutes::None, _) => PodWay::Nothing,
+            (NodeRoutes::Auto | NodeRoutes::HostGateway, true) => PodWay::Router,
+            (NodeRoutes::HostGateway, false) => {
+                PodWay::Lost("it is on none of this machine's networks")
+            }
+            (NodeRoutes::Auto | NodeRoutes::Vxlan, _) if !self.is_known => PodWay::Nothing,
+            (NodeRoutes::Auto | NodeRoutes::Vxlan, _) if self.local.is_some() => PodWay::Tunnel,
+            (NodeRoutes::Auto | NodeRoutes::Vxlan, _) => PodWay::Lost(
+                "no device of this machine has the address by which the others know it",
+            ),
+        }
+    }
+}
+
+fn plan(options: &WayOptions, seen: &Seen, around: &MachineLinks) -> WayPlan {
+    let mut plan = WayPlan {
+        mtu: around.mtu(&seen.internal),
+        ..WayPlan::default()
+    };
+    let outside = plan.mtu;
+    for family in Family::ALL {
+        let mut local = seen.internal.iter().copied();
+        let local = local.find(|address| Family::of(*address) == family);
+        let own = seen.own.iter().find(|range| range.family() == family);
+        let means = Means {
+            options,
+            around,
+            is_known: own.is_some() && !seen.internal.is_empty(),
+            local: local.filter(|local| around.has(*local)),
+        };
+        let mut far = Vec::new();
+        let others = seen.others.iter();
+        for (range, at) in others.filter(|(range, _)| range.family() == family) {
+            match means.reach(*at) {
+                PodWay::Router => plan.routers.push((*range, *at)),
+                PodWay::Tunnel => far.push((*range, *at)),
+                PodWay::Nothing => {}
+                PodWay::Lost(why) => drop(plan.lost.insert(*at, why.to_owned())),
+            }
+        }
+        if let Some((local, own)) = means.local.zip(own)
+            && (!far.is_empty() || options.routes == NodeRoutes::Vxlan)
+        {
+            let mtu = outside.saturating_sub(before_packets(family));
+            plan.mtu = plan.mtu.min(mtu);
+            let tunnel = TunnelPlan {
+                local,
+                gateway: own.gateway(),
+                mtu,
+                far,
+            };
+            plan.tunnels.insert(family, tunnel);
+        }
+    }
+    plan
+}
+
+/// Makes and keeps ways. Calls block.
+#[derive(Debug)]
+pub(crate) struct Ways {
+    options: WayOptions,
+    tables: Arc<Tables>,
+    /// Tells our routes from those of other clusters on this machine.
+    metric: u32,
+}
+
+impl Ways {
+    pub(crate) fn new(options: WayOptions, tables: Arc<Tables>, metric: u32) -> Self {
+        Self {
+            options,
+            tables,
+            metric,
+        }
+    }
+
+    /// The ways that are to be there by what is seen.
+    pub(crate) fn plan(&self, seen: &Seen) -> Result<WayPlan, Error> {
+        let around = Netlink::open().and_then(|mut netlink| MachineLinks::look(&mut netlink));
+        let around = around.map_err(failed("what this machine is connected by"))?;
+        Ok(plan(&self.options, seen, &around))
+    }
+
+    fn port(&self) -> TunnelPort {
+        TunnelPort {
+            port: self.options.port,
+            number: self.options.number,
+        }
+    }
+
+    /// The route to pods whose node is a router.
+    fn by_router(&self, (range, at): (Network, IpAddr)) -> Route {
+        Route {
+            to: range.first(),
+            bits: range.bits(),
+            link: None,
+            via: Some(at),
+            source: None,
+            protocol: crate::pods::PROTOCOL,
+            metric: self.metric,
+            on_link: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn seen() -> Seen {
+        let range = |text: &str| text.parse::<Network>().unwrap();
+        Seen {
+            own: vec![range("10.244.0.0/24"), range("fd00:10:244::/64")],
+            internal: vec![address("192.0.2.10"), address("2001:db8::10")],
+            others: [
+                (range("10.244.1.0/24"), address("192.0.2.11")),
+                (range("10.244.2.0/24"), address("198.51.100.12")),
+                (range("fd00:10:244:1::/64"), address("2001:db8::11")),
+                (range("10.244.3.0/24"), address("192.0.2.10")),
+            ]
+            .into(),
+            ..Seen::default()
+        }
+    }
+
+    /// A machine with `lo` and one more device.
+    fn around() -> Option<MachineLinks> {
+        let mut netlink = Netlink::open().unwrap();
+        let link = netlink.link("lo").unwrap()?;
+        let found = |name: &str, mtu| Found {
+            link,
+            name: name.to_owned(),
+            mtu,
+        };
+        Some(MachineLinks {
+            addresses: vec![
+                (link, address("192.0.2.10"), 24),
+                (link, address("2001:db8::10"), 64),
+            ],
+            links: vec![found("lo", 65536), found("eth0", 1500), found("eth1", 9000)],
+            out: vec![link],
+        })
+    }
+
+    #[test]
+    fn neighbours_are_routers_and_others_are_tunnelled_to() {
+        let Some(around) = around() else { return };
+        let of = |routes| {
+            let options = WayOptions {
+                routes,
+                ..WayOptions::default()
+            };
+            plan(&options, &seen(), &around)
+        };
+        let auto = of(NodeRoutes::Auto);
+        assert_eq!(auto.routers.len(), 2, "one of each family");
+        assert_eq!(auto.tunnels.len(), 1, "none of IPv6 is far");
+        let tunnel = &auto.tunnels[&Family::V4];
+        assert_eq!(tunnel.local, address("192.0.2.10"));
+        assert_eq!(tunnel.gateway, address("10.244.0.1"));
+        assert_eq!(tunnel.far.len(), 1);
+        assert_eq!((auto.mtu, tunnel.mtu, auto.lost.len()), (1450, 1450, 0));
+        let routers = of(NodeRoutes::HostGateway);
+        assert_eq!((routers.routers.len(), routers.mtu), (2, 1500));
+        assert_eq!(routers.lost.len(), 1);
+        let tunnels = of(NodeRoutes::Vxlan);
+        assert!(tunnels.routers.is_empty());
+        assert_eq!(tunnels.tunnels[&Family::V4].far.len(), 2);
+        assert_eq!(
+            (tunnels.tunnels[&Family::V6].mtu, tunnels.mtu),
+            (1430, 1430)
+        );
+        let none = of(NodeRoutes::None);
+        assert_eq!(
+            none,
+            WayPlan {
+                mtu: 1500,
+                ..WayPlan::default()
+            }
+        );
+    }
+
+    #[test]
+    fn a_node_without_its_address_has_no_tunnel() {
+        let Some(mut around) = around() else { return };
+        around.addresses.clear();
+        let of = |seen: &Seen| plan(&WayOptions::default(), seen, &around);
+        assert!(of(&seen()).tunnels.is_empty() && of(&seen()).routers.is_empty());
+        assert_eq!(of(&seen()).lost.len(), 4);
+        // Of one that has just come there is nothing to tell yet.
+        let new = Seen {
+            own: Vec::new(),
+            internal: Vec::new(),
+            ..seen()
+        };
+        assert_eq!(of(&new).lost.len(), 0);
+    }
+
+    #[test]
+    fn ends_are_called_by_their_addresses() {
+        let four = end_of(address("192.0.2.10"));
+        assert_eq!(four, [0xda, 4, 192, 0, 2, 10]);
+        let six = ["2001:db8::1", "2001:db8::2"].map(|text| end_of(address(text)));
+        assert_ne!(six[0], six[1]);
+        for end in [four, six[0]] {
+            assert_eq!(end[0] & 3, 2, "one receiver, and locally given");
+        }
+    }
+}
