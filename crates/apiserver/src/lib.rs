@@ -58,6 +58,7 @@ mod selection;
 mod server;
 mod service_addresses;
 mod storage;
+mod stored_form;
 mod subresources;
 mod tls;
 mod tokens;
@@ -81,7 +82,7 @@ pub use flowcontrol::FlowOptions;
 pub use reach::Loopback;
 pub use request_info::RequestInfo;
 pub use server::{
-    ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority,
+    ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority, KubernetesForm,
     MIN_REQUEST_TIMEOUT, Options, ServingFiles,
 };
 pub use service_addresses::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};

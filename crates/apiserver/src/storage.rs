@@ -2,10 +2,11 @@
 //!
 //! Stored bytes are the JSON of the storage version without resourceVersion, under
 //! `/registry/{group or core}/{plural}/[{namespace}/]{name}`. The revision of the store is the
-//! object's resourceVersion.
+//! object's resourceVersion. In etcd `davit_kubestore` makes kube-apiserver's keys and bytes of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use davit_api::kinds::{ResourceRow, TypeId, TypeTable};
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 
 use crate::codec::Shape;
 use crate::custom::View;
+use crate::event_ttl;
 use crate::object::ordered;
 use crate::selection;
 
@@ -205,6 +207,11 @@ impl Storage {
         }
     }
 
+    /// How long an object stays after it was written.
+    fn ttl(&self) -> Option<Duration> {
+        (self.group.is_empty() && self.plural == "events").then_some(event_ttl::TTL)
+    }
+
     /// The revision of the last write through this server; 0 before the first.
     pub(crate) fn last_written(&self) -> u64 {
         self.last_written.load(Ordering::Acquire)
@@ -309,7 +316,7 @@ impl Storage {
         value: &Value,
     ) -> Result<Stored, StorageError> {
         let bytes = self.bytes(value).await?;
-        let write = Write::create(self.key(namespace, name), bytes.clone());
+        let write = Write::create(self.key(namespace, name), bytes.clone()).lasting(self.ttl());
         match self.store.commit(write).await {
             Ok(committed) => {
                 self.wrote(committed.revision);
@@ -333,6 +340,7 @@ impl Storage {
     ) -> Result<Stored, StorageError> {
         let bytes = self.bytes(value).await?;
         let write = Write::update(self.key(namespace, name), revision, bytes.clone());
+        let write = write.lasting(self.ttl());
         let revision = self.replace(write).await?;
         self.written(value, &bytes, revision).await
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use davit_api::features::Features;
 use davit_encryption::Encryption;
+use davit_kubestore::MediaType;
 use davit_listen::ConnectionLimits;
 use davit_store::Store;
 
@@ -52,6 +53,9 @@ pub struct Options {
     pub build: Build,
     /// Where objects are kept.
     pub store: Arc<dyn Store>,
+    /// Objects are kept as kube-apiserver keeps them, under these keys and in this form; without it under davit's keys, as
+    /// JSON.
+    pub kubernetes_form: Option<KubernetesForm>,
     /// Where keys and certificates are kept (`pki/` below it). Without it the server can only be
     /// called in process, and service account tokens end with it.
     pub data_dir: Option<PathBuf>,
@@ -120,6 +124,15 @@ pub struct Options {
     pub console: bool,
 }
 
+/// How kube-apiserver keeps objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KubernetesForm {
+    /// What the store puts before all keys (`--etcd-prefix`): ciphers authenticate whole keys.
+    pub prefix: String,
+    /// In which form built-in kinds are written (`--storage-media-type`).
+    pub media: MediaType,
+}
+
 /// Whose serving certificates of nodes are believed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum KubeletAuthority {
@@ -139,6 +152,7 @@ impl Options {
         Self {
             build: Build::default(),
             store,
+            kubernetes_form: None,
             data_dir: None,
             advertise_address: None,
             shares_store: false,
