@@ -7,6 +7,8 @@ mod etcd;
 mod harness;
 #[path = "etcd/shared.rs"]
 mod shared;
+#[path = "etcd/takeover.rs"]
+mod takeover;
 
 use etcd::Server;
 use harness::{Cluster, any_kubectl, kubectl_stdin, root, run};

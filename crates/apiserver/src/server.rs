@@ -562,6 +562,11 @@ impl ApiServer {
         &self.store
     }
 
+    /// Whether other API servers work on the same store.
+    pub(crate) fn shares_store(&self) -> bool {
+        self.shares_store
+    }
+
     pub(crate) fn authenticator(&self) -> &Authenticator {
         &self.authenticator
     }
