@@ -79,7 +79,8 @@ impl Kube {
 
 fn key_count(server: &Server, binary: &Path) -> usize {
     // etcd's own client is not there; its gateway answers JSON. `/registry/` to `/registry0`, counted.
-    let body = r#"{"key": "L3JlZ2lzdHJ5Lw==", "range_end": "L3JlZ2lzdHJ5MA==", "count_only": true}"#;
+    let body =
+        r#"{"key": "L3JlZ2lzdHJ5Lw==", "range_end": "L3JlZ2lzdHJ5MA==", "count_only": true}"#;
     let url = format!("{}/v3/kv/range", server.url());
     let answer = run(std::process::Command::new(binary).args(["-s", "-d", body, &url]));
     let answer: serde_json::Value = serde_json::from_str(&answer).unwrap();

@@ -197,7 +197,11 @@ pub fn stored(data: &[u8]) {
     use davit_kubestore::{Codec, keys};
     let [kind, stored @ ..] = data else { return };
     let row = builtin().storage_row(row(*kind));
-    let group = if row.group.is_empty() { "core" } else { row.group };
+    let group = if row.group.is_empty() {
+        "core"
+    } else {
+        row.group
+    };
     let key = format!("/registry/{group}/{}/d/x", row.plural);
     let codec = Codec::default();
     let stored = bytes::Bytes::copy_from_slice(stored);

@@ -2,7 +2,9 @@
 
 use super::etcd::Server;
 use super::{Kube, STEP};
-use crate::harness::{Cluster, any_kubectl, eventually, output, part, program, run, temp_dir, tests_dir};
+use crate::harness::{
+    Cluster, any_kubectl, eventually, output, part, program, run, temp_dir, tests_dir,
+};
 use serde_json::Value;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -77,18 +79,29 @@ impl KubeApiserver {
         let file = |name: &str| dir.path().join(name).display().to_string();
         run(Command::new("openssl").args(["genrsa", "-out", &file("sa.key"), "2048"]));
         std::fs::write(file("tokens"), "admin,admin,admin,\"system:masters\"\n").unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = port.local_addr().unwrap().port();
+        // free again when it is known
+        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+        let port = port.unwrap().port();
         let log = std::fs::File::create(file("log")).unwrap();
         let child = Command::new(binary)
             .args(["--etcd-servers", etcd, "--bind-address", "127.0.0.1"])
-            .args(["--secure-port", &port.to_string(), "--cert-dir", &file("certs")])
+            .args([
+                "--secure-port",
+                &port.to_string(),
+                "--cert-dir",
+                &file("certs"),
+            ])
             .args(["--service-account-issuer", "https://kubernetes.default.svc"])
             .args(["--service-account-signing-key-file", &file("sa.key")])
             .args(["--service-account-key-file", &file("sa.key")])
             .args(["--service-cluster-ip-range", "10.96.0.0/16"])
             .args(["--service-node-port-range", "30100-30109"])
-            .args(["--authorization-mode", "RBAC", "--token-auth-file", &file("tokens")])
+            .args([
+                "--authorization-mode",
+                "RBAC",
+                "--token-auth-file",
+                &file("tokens"),
+            ])
             .args(["--advertise-address", "192.0.2.21"])
             .stderr(Stdio::from(log))
             .spawn()
@@ -108,8 +121,16 @@ impl KubeApiserver {
     fn try_run(&self, args: &[&str]) -> Result<String, String> {
         let url = format!("https://127.0.0.1:{}", self.port);
         let mut command = Command::new(&self.kubectl);
-        command.env("HOME", self.dir.path()).env_remove("KUBECONFIG");
-        command.args(["--server", &url, "--insecure-skip-tls-verify", "--token", "admin"]);
+        command
+            .env("HOME", self.dir.path())
+            .env_remove("KUBECONFIG");
+        command.args([
+            "--server",
+            &url,
+            "--insecure-skip-tls-verify",
+            "--token",
+            "admin",
+        ]);
         let out = output(command.args(args));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         match out.status.success() {
@@ -163,22 +184,39 @@ fn davit_works_beside_kube_apiserver_and_goes_again() {
     let objects = theirs.dir.path().join("objects.yaml");
     std::fs::write(&objects, OBJECTS).unwrap();
     theirs.run(&["create", "-f", &objects.display().to_string()]);
-    theirs.run(&["wait", "--for=condition=Established", "crd/things.example.com"]);
+    theirs.run(&[
+        "wait",
+        "--for=condition=Established",
+        "crd/things.example.com",
+    ]);
     let thing = theirs.dir.path().join("thing.yaml");
     let text = "apiVersion: example.com/v1\nkind: Thing\nmetadata: {name: made}\nspec: {a: 1}\n";
     std::fs::write(&thing, text).unwrap();
     eventually("a custom object", STEP, || {
-        theirs.try_run(&["create", "-f", &thing.display().to_string()]).is_ok()
+        theirs
+            .try_run(&["create", "-f", &thing.display().to_string()])
+            .is_ok()
     });
 
     let args = ["--no-node", "--etcd-servers", &url, "--etcd-shared"];
-    let more = ["--advertise-address", "192.0.2.22", "--service-node-port-range", "30100-30109"];
-    let more = [more.as_slice(), &["--service-cluster-ip-range", "10.96.0.0/16"]].concat();
+    let more = [
+        "--advertise-address",
+        "192.0.2.22",
+        "--service-node-port-range",
+        "30100-30109",
+    ];
+    let more = [
+        more.as_slice(),
+        &["--service-cluster-ip-range", "10.96.0.0/16"],
+    ]
+    .concat();
     let mut own = Kube {
         cluster: Cluster::up(&[args.as_slice(), &more].concat()),
         binary: kubectl.clone(),
     };
-    own.eventually("the custom kind", || own.try_run(&["get", "things"]).is_ok());
+    own.eventually("the custom kind", || {
+        own.try_run(&["get", "things"]).is_ok()
+    });
     // Both say the same of all that is there, revisions included.
     for path in QUIET {
         let same = || listed(|args| own.run(args), path) == listed(|args| theirs.run(args), path);
@@ -186,19 +224,48 @@ fn davit_works_beside_kube_apiserver_and_goes_again() {
     }
 
     // What davit writes kube-apiserver reads, and the other way round.
-    own.run(&["patch", "configmap", "made", "-p", r#"{"data":{"a":"davit"}}"#]);
+    own.run(&[
+        "patch",
+        "configmap",
+        "made",
+        "-p",
+        r#"{"data":{"a":"davit"}}"#,
+    ]);
     let data = "jsonpath={.data.a}";
-    assert_eq!(theirs.run(&["get", "configmap", "made", "-o", data]), "davit");
-    theirs.run(&["patch", "configmap", "made", "-p", r#"{"data":{"a":"theirs"}}"#]);
+    assert_eq!(
+        theirs.run(&["get", "configmap", "made", "-o", data]),
+        "davit"
+    );
+    theirs.run(&[
+        "patch",
+        "configmap",
+        "made",
+        "-p",
+        r#"{"data":{"a":"theirs"}}"#,
+    ]);
     assert_eq!(own.run(&["get", "configmap", "made", "-o", data]), "theirs");
-    own.run(&["create", "deployment", "own", "--image", "i", "--replicas", "0"]);
+    own.run(&[
+        "create",
+        "deployment",
+        "own",
+        "--image",
+        "i",
+        "--replicas",
+        "0",
+    ]);
     theirs.run(&["scale", "deployment", "own", "--replicas", "0"]);
     let patch = r#"{"spec":{"a":2}}"#;
     own.run(&["patch", "thing", "made", "--type=merge", "-p", patch]);
-    assert_eq!(theirs.run(&["get", "thing", "made", "-o", "jsonpath={.spec.a}"]), "2");
+    assert_eq!(
+        theirs.run(&["get", "thing", "made", "-o", "jsonpath={.spec.a}"]),
+        "2"
+    );
     own.run(&["label", "crd", "things.example.com", "by=davit"]);
     let label = "jsonpath={.metadata.labels.by}";
-    assert_eq!(theirs.run(&["get", "crd", "things.example.com", "-o", label]), "davit");
+    assert_eq!(
+        theirs.run(&["get", "crd", "things.example.com", "-o", label]),
+        "davit"
+    );
 
     // Of the ten ports one is taken: nine more are given, whoever is asked, and none twice.
     let mut given = 0;
@@ -229,7 +296,9 @@ fn davit_works_beside_kube_apiserver_and_goes_again() {
     // davit goes: kube-apiserver has everything, and its log no value that it cannot read.
     let kept = listed(|args| own.run(args), QUIET[3]);
     assert!(own.cluster.interrupt().success());
-    eventually("one endpoint", STEP, || addresses().as_deref() == Ok("192.0.2.21"));
+    eventually("one endpoint", STEP, || {
+        addresses().as_deref() == Ok("192.0.2.21")
+    });
     assert_eq!(listed(|args| theirs.run(args), QUIET[3]), kept);
     let log = std::fs::read_to_string(theirs.dir.path().join("log")).unwrap();
     for fault in ["unable to decode", "unable to transform", "no kind \""] {

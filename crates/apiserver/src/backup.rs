@@ -36,7 +36,10 @@ enum Next {
 pub(crate) async fn answer(server: &ApiServer) -> HandlerResult {
     let store = server.store();
     let revision = store.current_revision().await.map_err(Status::internal)?;
-    let mut response = Response::new(ResponseBody::stream(pieces(server.stored().clone(), revision)));
+    let mut response = Response::new(ResponseBody::stream(pieces(
+        server.stored().clone(),
+        revision,
+    )));
     *response.status_mut() = StatusCode::OK;
     let kind = HeaderValue::from_static("application/octet-stream");
     response.headers_mut().insert(CONTENT_TYPE, kind);
@@ -85,7 +88,7 @@ async fn page(
         limit: Some(PAGE),
         revision: Some(revision),
     };
-    let listing = stored.store().list("", options).await?;
+    let listing = stored.backup_store().list("", options).await?;
     let last = listing.items.last().filter(|_| listing.more);
     let start = last.map(|last| format!("{}\0", last.key));
     let mut items = Vec::with_capacity(listing.items.len());

@@ -1,8 +1,8 @@
 //! Between the version a resource is served in and the one its objects are stored in.
 
 use davit_api::status::Status;
-pub(crate) use davit_strategy::convert::field;
 use davit_strategy::convert::convert;
+pub(crate) use davit_strategy::convert::field;
 use serde_json::Value;
 
 use crate::registry::ResourceInfo;

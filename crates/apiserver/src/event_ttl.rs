@@ -11,10 +11,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::server::ApiServer;
-use crate::storage::{self, Storage};
+use crate::storage::{self, EVENT_TTL, Storage};
 
-/// How long an event stays.
-pub(crate) const TTL: Duration = Duration::from_secs(3600);
 const SWEEP: Duration = Duration::from_secs(60);
 
 /// Sweeps until the server is gone; whoever spawns it ends it with the server.
@@ -68,7 +66,8 @@ async fn sweep(storage: &Storage, now: Timestamp) -> Result<usize, String> {
 }
 
 fn is_alive(written: Timestamp, now: Timestamp) -> bool {
-    Duration::try_from(now.duration_since(written)).is_ok_and(|age| age < TTL) || written > now
+    Duration::try_from(now.duration_since(written)).is_ok_and(|age| age < EVENT_TTL)
+        || written > now
 }
 
 /// The latest of the times that writers of events set.

@@ -82,10 +82,11 @@ pub use flowcontrol::FlowOptions;
 pub use reach::Loopback;
 pub use request_info::RequestInfo;
 pub use server::{
-    ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority, KubernetesForm,
+    ApiServer, DEFAULT_ISSUER, Error, HTTP2_STREAMS, InProcess, KubeletAuthority,
     MIN_REQUEST_TIMEOUT, Options, ServingFiles,
 };
 pub use service_addresses::{NodePorts, ServiceRange, ServiceRangeError, ServiceRanges};
+pub use stored_form::KubernetesForm;
 pub use tls::TlsError;
 pub use tokens::{TokenError, TokenLife};
 pub use user::{ANONYMOUS, AUTHENTICATED, MASTERS, UNAUTHENTICATED, UserInfo};

@@ -66,9 +66,7 @@ use crate::webhook::Webhooks;
 use crate::{admission, crd, errors, event_ttl};
 use identities::OwnIdentities;
 pub use identities::ServingFiles;
-pub use options::{
-    DEFAULT_ISSUER, HTTP2_STREAMS, KubeletAuthority, KubernetesForm, MIN_REQUEST_TIMEOUT, Options,
-};
+pub use options::{DEFAULT_ISSUER, HTTP2_STREAMS, KubeletAuthority, MIN_REQUEST_TIMEOUT, Options};
 
 /// The component in names of tasks.
 const COMPONENT: &str = "apiserver";

@@ -18,9 +18,11 @@ use serde_json::{Value, json};
 
 use crate::codec::Shape;
 use crate::custom::View;
-use crate::event_ttl;
 use crate::object::ordered;
 use crate::selection;
+
+/// How long an event stays after it was written, as `--event-ttl` of kube-apiserver has it.
+pub(crate) const EVENT_TTL: Duration = Duration::from_secs(3600);
 
 /// An object with its revision; `value` carries it as `metadata.resourceVersion`.
 #[derive(Debug, Clone)]
@@ -209,7 +211,7 @@ impl Storage {
 
     /// How long an object stays after it was written.
     fn ttl(&self) -> Option<Duration> {
-        (self.group.is_empty() && self.plural == "events").then_some(event_ttl::TTL)
+        (self.group.is_empty() && self.plural == "events").then_some(EVENT_TTL)
     }
 
     /// The revision of the last write through this server; 0 before the first.

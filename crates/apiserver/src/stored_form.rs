@@ -3,10 +3,17 @@
 use std::sync::Arc;
 
 use davit_encryption::{EncryptedStore, Encryption, EncryptionError, Naming, OwnNaming};
-use davit_kubestore::{Codec, KubeNaming, KubeStore, keys};
+use davit_kubestore::{Codec, KubeNaming, KubeStore, MediaType, keys};
 use davit_store::{KeyValue, Result, Store};
 
-use crate::server::KubernetesForm;
+/// How kube-apiserver keeps objects.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct KubernetesForm {
+    /// What the store puts before all keys (`--etcd-prefix`): ciphers authenticate whole keys.
+    pub prefix: String,
+    /// In which form built-in kinds are written (`--storage-media-type`).
+    pub media: MediaType,
+}
 
 /// The layers over the store.
 #[derive(Clone)]
@@ -75,10 +82,18 @@ impl StoredForm {
         }
     }
 
-    /// A pair as the embedded engine would have it: a backup is the same whatever the store, and holds in the clear nothing
-    /// that the store does not.
+    /// Where a backup is read: values are as they are kept, unless they are kept as kube-apiserver does.
+    pub(crate) fn backup_store(&self) -> Arc<dyn Store> {
+        match &self.encrypted {
+            Some(encrypted) if self.kube.is_none() => encrypted.inner(),
+            _ => self.store(),
+        }
+    }
+
+    /// A pair of [`StoredForm::backup_store`] as the embedded engine would have it: a backup is the same whatever the store,
+    /// and holds in the clear nothing that the store does not.
     pub(crate) async fn for_backup(&self, mut pair: KeyValue) -> Result<KeyValue, EncryptionError> {
-        let Some(encryption) = &self.encryption else {
+        let Some(encryption) = self.encryption.as_ref().filter(|_| self.kube.is_some()) else {
             return Ok(pair);
         };
         let named = OwnNaming.named(&pair.key);

@@ -183,11 +183,7 @@ impl InKubernetesForm {
             None => store,
             Some(encryption) => {
                 let naming = Arc::new(KubeNaming::new(&form.prefix));
-                Arc::new(EncryptedStore::named(
-                    store,
-                    Arc::clone(encryption),
-                    naming,
-                ))
+                Arc::new(EncryptedStore::named(store, Arc::clone(encryption), naming))
             }
         };
         Self {

@@ -23,7 +23,10 @@ pub struct OwnNaming;
 
 impl Naming for OwnNaming {
     fn named<'a>(&self, key: &'a str) -> Named<'a> {
-        let mut parts = key.strip_prefix("/registry/").unwrap_or_default().split('/');
+        let mut parts = key
+            .strip_prefix("/registry/")
+            .unwrap_or_default()
+            .split('/');
         let resource = parts.next().zip(parts.next());
         Named {
             resource: resource

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use davit_proto::etcd::etcdserverpb::{
-    Compare, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest,
-    RangeRequest, RequestOp, TxnRequest, request_op, response_op,
+    Compare, LeaseKeepAliveRequest, LeaseRevokeRequest, PutRequest, RangeRequest, RequestOp,
+    TxnRequest, request_op, response_op,
 };
 use davit_proto::etcd::mvccpb::KeyValue;
 use davit_store::Error;

@@ -224,7 +224,9 @@ fn in_own_version(row: &'static ResourceRow, mut object: Value) -> Result<Value,
     }
     let mut object = canonical(row.type_id, object)?;
     let mut gated = GATED.iter().filter(|(kind, ..)| *kind == row.kind);
-    let unset = gated.find(|(_, path, field)| place(&mut object, path).is_none_or(|at| !at.contains_key(*field)));
+    let unset = gated.find(|(_, path, field)| {
+        place(&mut object, path).is_none_or(|at| !at.contains_key(*field))
+    });
     defaults::apply(&builtin().types, row.type_id, &mut object);
     strategy(row.group, row.version, row.kind).default(&mut object);
     if let Some((_, path, field)) = unset
@@ -236,7 +238,10 @@ fn in_own_version(row: &'static ResourceRow, mut object: Value) -> Result<Value,
 }
 
 /// The object at a path.
-fn place<'a>(object: &'a mut Value, path: &[&str]) -> Option<&'a mut serde_json::Map<String, Value>> {
+fn place<'a>(
+    object: &'a mut Value,
+    path: &[&str],
+) -> Option<&'a mut serde_json::Map<String, Value>> {
     let found = path.iter().try_fold(object, |at, key| at.get_mut(*key));
     found?.as_object_mut()
 }

@@ -215,9 +215,18 @@ mod tests {
         for (own, theirs) in [
             ("/registry/core/pods/default/a", "/pods/default/a"),
             ("/registry/core/nodes/n", "/minions/n"),
-            ("/registry/core/services/default/s", "/services/specs/default/s"),
-            ("/registry/core/endpoints/default/s", "/services/endpoints/default/s"),
-            ("/registry/core/replicationcontrollers/d/r", "/controllers/d/r"),
+            (
+                "/registry/core/services/default/s",
+                "/services/specs/default/s",
+            ),
+            (
+                "/registry/core/endpoints/default/s",
+                "/services/endpoints/default/s",
+            ),
+            (
+                "/registry/core/replicationcontrollers/d/r",
+                "/controllers/d/r",
+            ),
             ("/registry/networking.k8s.io/ingresses/d/i", "/ingress/d/i"),
             ("/registry/coordination.k8s.io/leases/d/l", "/leases/d/l"),
             ("/registry/core/events/d/e", "/events/d/e"),
@@ -229,8 +238,14 @@ mod tests {
                 "/registry/apiregistration.k8s.io/apiservices/v1.apps",
                 "/apiregistration.k8s.io/apiservices/v1.apps",
             ),
-            ("/registry/example.com/things/d/t", "/example.com/things/d/t"),
-            ("/registry/ranges/servicenodeports", "/ranges/servicenodeports"),
+            (
+                "/registry/example.com/things/d/t",
+                "/example.com/things/d/t",
+            ),
+            (
+                "/registry/ranges/servicenodeports",
+                "/ranges/servicenodeports",
+            ),
             ("/registry/masterleases/10.0.0.1", "/masterleases/10.0.0.1"),
             ("/registry/davit.dev/keys", "/davit.dev/keys"),
             (
@@ -249,10 +264,22 @@ mod tests {
 
     #[test]
     fn what_davit_does_not_know_has_no_key() {
-        for theirs in ["/registry/x", "/peerserverleases/a", "/networking.k8s.io/ingresses/d/i", "/pods", "", "x"] {
+        for theirs in [
+            "/registry/x",
+            "/peerserverleases/a",
+            "/networking.k8s.io/ingresses/d/i",
+            "/pods",
+            "",
+            "x",
+        ] {
             assert_eq!(from_kubernetes(theirs), None, "{theirs}");
         }
-        for own in ["/registry/core/gone/d/x", "/registry/", "", "/registry/apps/pods/d/x"] {
+        for own in [
+            "/registry/core/gone/d/x",
+            "/registry/",
+            "",
+            "/registry/apps/pods/d/x",
+        ] {
             assert_eq!(to_kubernetes(own), None, "{own}");
         }
     }
@@ -265,7 +292,10 @@ mod tests {
             ("/services/specs/d/s", Some(("", "services"))),
             ("/deployments/d/x", Some(("apps", "deployments"))),
             ("/example.com/things/d/x", Some(("example.com", "things"))),
-            ("/ranges/servicenodeports", Some(("", "servicenodeportallocations"))),
+            (
+                "/ranges/servicenodeports",
+                Some(("", "servicenodeportallocations")),
+            ),
             ("/davit.dev/keys", None),
         ] {
             let named = naming.named(key);

@@ -113,13 +113,21 @@ fn items_026_027_the_same_keys_and_bytes_are_written() {
 fn every_stored_kind_of_kube_apiserver_is_among_them() {
     let held: Vec<String> = written().into_iter().map(|entry| own(&entry.key)).collect();
     // These are off in 1.36 unless gates and versions are turned on that change others, too.
-    let missing = ["certificatesigningrequests", "clustertrustbundles", "podcertificaterequests"];
+    let missing = [
+        "certificatesigningrequests",
+        "clustertrustbundles",
+        "podcertificaterequests",
+    ];
     for row in &builtin().resources {
         let stored = builtin().storage_row(row);
         if !row.has_verb("create") || !row.has_verb("get") || stored.is_classic_dra() {
             continue;
         }
-        let group = if stored.group.is_empty() { "core" } else { stored.group };
+        let group = if stored.group.is_empty() {
+            "core"
+        } else {
+            stored.group
+        };
         let prefix = format!("/registry/{group}/{}/", stored.plural);
         assert!(
             missing.contains(&row.plural) || held.iter().any(|key| key.starts_with(&prefix)),
@@ -140,11 +148,15 @@ fn item_028_what_kube_apiserver_encrypted_is_read() {
         let named = naming.named(&entry.key);
         let plain = encryption.decrypt_as(&named, entry.stored).unwrap();
         assert!(!plain.stale, "{key}");
-        let value: Value = serde_json::from_slice(&codec.decode(&key, &plain.value).unwrap()).unwrap();
+        let value: Value =
+            serde_json::from_slice(&codec.decode(&key, &plain.value).unwrap()).unwrap();
         assert_eq!(value["metadata"]["name"], "sealed");
         let sealed = encryption.encrypt_as(&named, plain.value.clone()).unwrap();
         assert_ne!(sealed, plain.value);
-        assert_eq!(encryption.decrypt_as(&named, sealed).unwrap().value, plain.value);
+        assert_eq!(
+            encryption.decrypt_as(&named, sealed).unwrap().value,
+            plain.value
+        );
     }
 }
 
@@ -175,7 +187,9 @@ fn older_versions_become_those_of_today() {
     assert_eq!(codec.is_stale(key, &text), Ok(true));
     let json = Codec::new(MediaType::Json);
     let written = json.encode(key, &value.to_string().into()).unwrap();
-    assert!(written.starts_with(b"{\"kind\":\"ResourceClaim\",\"apiVersion\":\"resource.k8s.io/v1\","));
+    assert!(
+        written.starts_with(b"{\"kind\":\"ResourceClaim\",\"apiVersion\":\"resource.k8s.io/v1\",")
+    );
     assert_eq!(json.decode(key, &written), codec.decode(key, &stored));
     assert_eq!(json.is_stale(key, &written), Ok(false));
 }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use davit_api::features::Features;
 use davit_encryption::Encryption;
-use davit_kubestore::MediaType;
 use davit_listen::ConnectionLimits;
 use davit_store::Store;
 
@@ -20,6 +19,7 @@ use crate::flowcontrol::FlowOptions;
 use crate::pki::Identity;
 use crate::reach::Loopback;
 use crate::service_addresses::{NodePorts, ServiceRanges};
+use crate::stored_form::KubernetesForm;
 use crate::tokens::TokenLife;
 use crate::version::Build;
 
@@ -122,15 +122,6 @@ pub struct Options {
     pub min_request_timeout: Duration,
     /// Whether the web page at `/console` is served.
     pub console: bool,
-}
-
-/// How kube-apiserver keeps objects.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct KubernetesForm {
-    /// What the store puts before all keys (`--etcd-prefix`): ciphers authenticate whole keys.
-    pub prefix: String,
-    /// In which form built-in kinds are written (`--storage-media-type`).
-    pub media: MediaType,
 }
 
 /// Whose serving certificates of nodes are believed.

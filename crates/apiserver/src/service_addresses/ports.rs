@@ -328,7 +328,10 @@ mod tests {
         let pool = PortPool::new("30000-32767".parse().unwrap());
         let value = pool.value(&BTreeSet::from([30_080]));
         let value: Value = serde_json::from_slice(&value).unwrap();
-        assert_eq!(value["data"], STANDARD.encode([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]));
+        assert_eq!(
+            value["data"],
+            STANDARD.encode([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])
+        );
         assert_eq!(value["range"], "30000-32767");
     }
 

@@ -160,7 +160,11 @@ async fn values_are_written_by_seeds_that_the_plugin_encrypts() {
     );
     encryption.encrypt(KEY, plain.clone()).unwrap();
     plugin.state.write().good_until = Some(Instant::now() - Duration::from_secs(1));
-    let refused = encryption.prepare(&OwnNaming.named(KEY)).await.unwrap_err().to_string();
+    let refused = encryption
+        .prepare(&OwnNaming.named(KEY))
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("has expired"), "{refused}");
     // a configuration whose plugin is not well is not taken over
     encryption.reload(&text).await.unwrap_err();

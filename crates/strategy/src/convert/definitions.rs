@@ -32,9 +32,7 @@ pub(super) fn from_v1beta1(definition: &mut Value) {
         };
         for (key, value) in &common {
             let key = if key == "validation" { "schema" } else { key };
-            object
-                .entry(key)
-                .or_insert_with(|| value.clone());
+            object.entry(key).or_insert_with(|| value.clone());
         }
         for column in each(version, &["additionalPrinterColumns"]) {
             rename(column, &[("JSONPath", "jsonPath")]);
