@@ -122,17 +122,17 @@ impl Codec {
         match form(key) {
             Form::Own => Ok(value.clone()),
             Form::Custom => Ok(line(value)),
-            Form::BuiltIn(row) => self.written(in_kubernetes_version(row, parsed(value)?)),
+            Form::BuiltIn(row) => self.written(&in_kubernetes_version(row, parsed(value)?)),
             Form::BuiltInJson(row) => Ok(json(&in_kubernetes_version(row, parsed(value)?))),
-            Form::Shared => self.written(parsed(value)?),
+            Form::Shared => self.written(&parsed(value)?),
         }
     }
 
-    fn written(&self, object: Value) -> Result<Bytes, CodecError> {
+    fn written(self, object: &Value) -> Result<Bytes, CodecError> {
         match self.media {
-            MediaType::Json => Ok(json(&object)),
+            MediaType::Json => Ok(json(object)),
             MediaType::Protobuf => {
-                let written = protobuf::encode_object(builtin(), &object);
+                let written = protobuf::encode_object(builtin(), object);
                 Ok(written.map_err(malformed)?.into())
             }
         }
